@@ -1,0 +1,54 @@
+# Everything a newcomer needs: `make demo`, then `make test`. Each target installs what it needs into .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
+
+.PHONY: help demo test test-all check docs format clean
+help:
+	@echo "make demo      train a small model on two cores, look at its attention (about 3 minutes)"
+	@echo "make test      the fast tests        make test-all  all tests"
+	@echo "make check     style, types, architecture, docs"
+	@echo "make docs      write the generated pages, build site/"
+
+demo: $(VENV)/run.stamp
+	$(BIN)/saccade demo
+
+# Two workers with one thread each: on two cores, more threads only wait for each other.
+test: $(VENV)/dev.stamp
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-all: $(VENV)/dev.stamp
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+check: $(VENV)/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python docs/generate.py --check
+	$(BIN)/python benchmarks/report.py --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+docs: $(VENV)/dev.stamp
+	$(BIN)/python docs/generate.py
+	$(BIN)/python benchmarks/report.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+format: $(VENV)/dev.stamp
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) site build dist
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/run.stamp: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) .
+	touch $@
+
+$(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) '.[dev]'
+	touch $@ $(VENV)/run.stamp
