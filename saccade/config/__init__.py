@@ -1,0 +1,1 @@
+"""Recipes: the schema, and how they are read, changed, checked and written."""

@@ -1,0 +1,217 @@
+"""Recipes as files: read, merge, override, check, write."""
+
+from __future__ import annotations
+
+import copy
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from pydantic import BaseModel, ValidationError
+
+from saccade.config.kinds import Custom, expected_names
+from saccade.config.messages import explain, keys
+from saccade.config.schema import SCHEMA, Recipe
+from saccade.errors import SaccadeError
+
+Kinds = Mapping[str, Any]
+Address = tuple[str | int, ...]  # ("reader", "stack", "dim"), ("objectives", 0, "alpha")
+
+
+def load(
+    name_or_path: str | Path, *, overrides: Sequence[str] = (), tiny: bool = False, kinds: Kinds | None = None
+) -> Recipe:
+    """The recipe of that name or in that file, with its `[tiny]` table and then `key=value` overrides applied."""
+    path = find(name_or_path)
+    origin = f"recipe '{name_or_path}'"
+    values = read(path)
+    small = values.pop("tiny", None)
+    if tiny and not isinstance(small, dict):
+        raise SaccadeError(f"{origin} has no [tiny] table; leave --tiny out and give data with --data SRC TGT")
+    values.setdefault("name", path.stem)
+    inherited: set[Address] = set()
+    for layer in ([small] if tiny else []) + _layers(overrides):
+        values = merge(values, layer, inherited)
+    return _validate(values, kinds=kinds, origin=origin, inherited=inherited)
+
+
+def validate(values: Mapping[str, Any], *, kinds: Kinds | None = None, origin: str = "recipe") -> Recipe:
+    """A recipe from plain values; all mistakes are told at once."""
+    values = {key: value for key, value in values.items() if key != "tiny"}
+    return _validate(values, kinds=kinds, origin=origin, inherited=set())
+
+
+def override(recipe: Recipe, overrides: Sequence[str], *, kinds: Kinds | None = None, origin: str = "recipe") -> Recipe:
+    """The recipe with `key=value` overrides applied, checked as a whole."""
+    values = _plain(recipe)
+    inherited: set[Address] = set()
+    for layer in _layers(overrides):
+        values = merge(values, layer, inherited)
+    return _validate(values, kinds=kinds, origin=origin, inherited=inherited)
+
+
+def save(recipe: Recipe, path: Path) -> None:
+    """Writes the whole recipe, defaults included; the file is whole or absent."""
+    temporary = path.with_name(path.name + ".part")
+    with temporary.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(dump(recipe))
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def dump(recipe: Recipe) -> str:
+    """The whole recipe as TOML."""
+    return tomli_w.dumps(_plain(recipe))
+
+
+def shipped() -> list[str]:
+    """The names of the recipes that come with saccade."""
+    return sorted(item.name.removesuffix(".toml") for item in _folder().iterdir() if item.name.endswith(".toml"))
+
+
+def shipped_path(name: str) -> Path:
+    """The file of a recipe that comes with saccade."""
+    if name not in shipped():
+        hint = expected_names("recipes", name, shipped())
+        raise SaccadeError(f"unknown recipe '{name}'{hint}; or give the path of a .toml file")
+    return _folder() / f"{name}.toml"
+
+
+def find(name_or_path: str | Path) -> Path:
+    """The file behind a recipe's name or path."""
+    text, path = str(name_or_path), Path(name_or_path)
+    if path.is_dir() and (path / "recipe.toml").exists():
+        raise SaccadeError(
+            f"'{text}' is a run, not a recipe: go on with `saccade train --resume {text}`, "
+            f"or start anew from '{path / 'recipe.toml'}'"
+        )
+    if path.suffix != ".toml":
+        return shipped_path(text)
+    if not path.is_file():
+        raise SaccadeError(f"recipe file '{text}' not found; `saccade recipes` lists the names that need no file")
+    return path
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The values of a recipe file, not yet checked, except that this version can read them."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise SaccadeError(f"recipe file '{path}' is not UTF-8 text (byte {error.start})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SaccadeError(f"recipe file '{path}' is not valid TOML: {error}") from None
+    except OSError as error:
+        raise SaccadeError(f"cannot read recipe file '{path}': {error.strerror}") from None
+    version = values.get("schema_version", SCHEMA)
+    if isinstance(version, int) and version > SCHEMA:
+        raise SaccadeError(
+            f"recipe file '{path}' has schema_version {version}, this saccade reads up to {SCHEMA}; "
+            "a newer saccade wrote it: pip install --upgrade saccade"
+        )
+    return values
+
+
+def merge(base: Any, layer: Any, inherited: set[Address], at: Address = ()) -> Any:
+    """`layer` laid over `base`, table by table; where a kind changes, the old kind's keys are noted in `inherited`."""
+    if isinstance(base, list) and isinstance(layer, dict) and layer and all(key.isdigit() for key in layer):
+        return _merge_list(base, layer, inherited, at)
+    if not isinstance(base, dict) or not isinstance(layer, dict):
+        return copy.deepcopy(layer)
+    if "kind" in layer and layer["kind"] != base.get("kind"):
+        inherited |= {(*at, key) for key in base if key != "kind"}
+    inherited -= {(*at, key) for key in layer}
+    merged = {key: merge(base[key], layer[key], inherited, (*at, key)) for key in base.keys() & layer.keys()}
+    return {key: merged[key] if key in merged else layer.get(key, base.get(key)) for key in [*base, *layer]}
+
+
+def _merge_list(base: list[Any], layer: dict[str, Any], inherited: set[Address], at: Address) -> list[Any]:
+    """`objectives.0.alpha=3`: one item of a list is changed."""
+    changed = list(base)
+    for key, value in layer.items():
+        index = int(key)
+        if index >= len(base):
+            where = ".".join(map(str, at))
+            raise SaccadeError(f"{where}.{key}: the list has {len(base)} items, counted from 0")
+        changed[index] = merge(base[index], value, inherited, (*at, index))
+    return changed
+
+
+def _layers(overrides: Sequence[str]) -> list[dict[str, Any]]:
+    """A change of kind comes before the settings of that kind, whatever the order in which they were typed."""
+    return [_nested(item) for item in sorted(overrides, key=lambda item: not _key(item).endswith("kind"))]
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].strip()
+
+
+def _nested(override: str) -> dict[str, Any]:
+    """`train.steps=2000` as {"train": {"steps": 2000}}."""
+    parts, text = _key(override).split("."), override.partition("=")[2]
+    if "=" not in override or not all(parts):
+        raise SaccadeError(f"override '{override}': expected key=value, such as train.steps=2000")
+    nested = {parts[-1]: parse_value(text)}
+    for part in reversed(parts[:-1]):
+        nested = {part: nested}
+    return nested
+
+
+def parse_value(text: str) -> Any:
+    """A TOML value; what is none is taken as text, so that names need no quotes in the shell."""
+    try:
+        values = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return values["value"] if len(values) == 1 else text
+
+
+def _validate(values: dict[str, Any], *, kinds: Kinds | None, origin: str, inherited: set[Address]) -> Recipe:
+    try:
+        return Recipe.model_validate(values, context={"kinds": kinds or {}})
+    except ValidationError as error:
+        unknown = {tuple(keys(item["loc"])) for item in error.errors() if item["type"] == "extra_forbidden"}
+        if stale := unknown & inherited:
+            # Keys of the kind that an override replaced: nobody asked for them.
+            return _validate(_without(values, stale), kinds=kinds, origin=origin, inherited=inherited - stale)
+        lines = explain(error, values, kinds or {})
+    if len(lines) == 1:
+        raise SaccadeError(f"{origin}: {lines[0]}")
+    raise SaccadeError("\n  ".join([f"{origin} has {len(lines)} mistakes:", *lines]))
+
+
+def _without(values: dict[str, Any], paths: set[Address]) -> dict[str, Any]:
+    result = copy.deepcopy(values)
+    for path in paths:
+        table: Any = result
+        for part in path[:-1]:
+            table = table[part]
+        del table[path[-1]]
+    return result
+
+
+def _plain(value: Any) -> Any:
+    """Tables as dictionaries without None, except "none" where a key would otherwise get its default back."""
+    if isinstance(value, Custom):
+        return {"kind": value.kind, **{key: _plain(item) for key, item in value.settings().items() if item is not None}}
+    if isinstance(value, BaseModel):
+        fields = type(value).model_fields
+        items = {key: getattr(value, key) for key in fields}
+        return {
+            key: "none" if item is None else _plain(item)
+            for key, item in items.items()
+            if item is not None or fields[key].default is not None
+        }
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return value
+
+
+def _folder() -> Path:
+    return Path(str(resources.files("saccade") / "recipes"))

@@ -1,0 +1,93 @@
+"""Mistakes in a recipe: all of them at once, each with its key, what was expected, what was found."""
+
+import pytest
+
+from saccade.config.load import validate
+from saccade.errors import SaccadeError
+
+
+def message(values: dict) -> str:
+    with pytest.raises(SaccadeError) as caught:
+        validate(values, origin="recipe 'x'")
+    return str(caught.value)
+
+
+def test_all_mistakes_are_told_at_once():
+    wrong = {"train": {"stepz": 3, "clip": "a"}, "reader": {"stack": {"kind": "rnn"}}, "tokenizer": {"size": 1}}
+    first, *lines = message(wrong).splitlines()
+    assert first == "recipe 'x' has 4 mistakes:"
+    assert len(lines) == 4
+
+
+def test_a_single_mistake_is_one_line():
+    assert message({"train": {"stepz": 3}}) == "recipe 'x': train.stepz: unknown key; did you mean 'steps'?"
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ({"reader": {"stack": {"had": 1}}}, "reader.stack.had: unknown key; did you mean 'heads'?"),
+        ({"objectives": [{"kind": "r-drop", "alfa": 1}]}, "objectives.0.alfa: unknown key; did you mean 'alpha'?"),
+        (
+            {"data": {"train": [{"files": ["a"], "wieght": 2}]}},
+            "data.train.0.wieght: unknown key; did you mean 'weight'?",
+        ),
+        (
+            {"data": {"valid": [{"files": ["a"], "splitt": "x"}]}},
+            "data.valid.0.splitt: unknown key; did you mean 'split'?",
+        ),
+        ({"train": {"average": {"zzz": 1}}}, "train.average.zzz: unknown key; keys here: kind, n"),
+        (
+            {"reader": {"stack": {"kind": "transfomer"}}},
+            "reader.stack: unknown kind 'transfomer'; did you mean 'transformer'? (kinds: transformer)",
+        ),
+        (
+            {"reader": {"positions": {"kind": "zzz"}}},
+            "reader.positions: unknown kind 'zzz'; kinds: sinusoidal, learned, none, rotary, shaw, bucketed, alibi; "
+            "your own: kinds={'zzz': ...}",
+        ),
+        ({"reader": {"stack": {"kind": ["a"]}}}, "reader.stack: kind must be text, got ['a']"),
+        ({"reader": {"stack": 5}}, "reader.stack: expected a table, got 5"),
+        ({"train": 5}, "train: expected a table, got 5"),
+        ({"train": {"steps": "abc"}}, "train.steps: expected a whole number, got 'abc'"),
+        ({"train": {"steps": 1.5}}, "train.steps: expected a whole number, got 1.5"),
+        ({"train": {"steps": True}}, "train.steps: expected a whole number, got true"),
+        ({"train": {"steps": 0}}, "train.steps: expected at least 1, got 0"),
+        ({"train": {"minutes": 0}}, "train.minutes: expected more than 0.0, got 0"),
+        ({"train": {"clip": "0.1"}}, "train.clip: expected a number, got '0.1'"),
+        ({"train": {"schedule": {"lr": float("inf")}}}, "train.schedule.lr: expected a finite number, got inf"),
+        ({"train": {"compile": "yes"}}, "train.compile: expected true or false, got 'yes'"),
+        ({"tokenizer": {"dropout": 1.0}}, "tokenizer.dropout: expected less than 1.0, got 1.0"),
+        ({"predict": {"top_p": 2.0}}, "predict.top_p: expected at most 1.0, got 2.0"),
+        ({"name": 3}, "name: expected text, got 3"),
+        ({"freeze": "reader"}, """freeze: expected a list such as ["a", "b"], got 'reader'"""),
+        ({"train": {"optimizer": {"betas": 3}}}, "train.optimizer.betas: expected a list, got 3"),
+        (
+            {"data": {"train": [["a", "b", "c"]]}},
+            "data.train.0.files: expected at most 2 in the list, got ['a', 'b', 'c']",
+        ),
+        ({"objectives": []}, "objectives: expected at least 1 in the list, got []"),
+        ({"data": {"train": [{"weight": 1.0}]}}, "data.train.0.files: is missing"),
+        ({"data": {"valid": 2.0}}, "data.valid: expected less than 1.0, got 2.0"),
+        (
+            {"reader": {"stack": {"norm": "pree"}}},
+            "reader.stack.norm: expected 'post' or 'pre', got 'pree'; did you mean 'pre'?",
+        ),
+        (
+            {"writer": {"stack": {"dim": 512, "heads": 7}}},
+            "writer.stack: dim must be a multiple of heads, got dim = 512 and heads = 7",
+        ),
+        ({"predict": {"n_best": 9}}, "predict: n_best must be at most beam, got n_best = 9 and beam = 4"),
+        ({"schema_version": "one"}, "schema_version: expected a whole number, got 'one'"),
+    ],
+)
+def test_each_mistake_has_its_line(values, line):
+    assert message(values) == f"recipe 'x': {line}"
+
+
+def test_wrong_items_do_not_make_a_list_too_short():
+    assert "at least" not in message({"objectives": [{"kind": "r-drop", "alfa": 1}]})
+
+
+def test_a_long_value_is_cut():
+    assert len(message({"train": {"steps": "x" * 1000}})) < 150

@@ -1,0 +1,80 @@
+"""The recipes that are shipped: their form, and the numbers of the papers that they name."""
+
+import re
+
+import pytest
+import torch
+
+from saccade.config.load import load, shipped, shipped_path
+from saccade.config.schema import NextToken, Recipe
+from saccade.model.build import build
+
+NAMES = ["dates", "multi30k", "tatoeba", "transformer", "transformer-big"]
+
+
+def parameters(recipe: Recipe, *, vocabulary: int) -> int:
+    with torch.device("meta"):
+        model = build(recipe, source_size=vocabulary, target_size=vocabulary)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_these_recipes_are_shipped():
+    assert shipped() == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_is_short_and_says_where_it_comes_from(name):
+    text = shipped_path(name).read_text(encoding="utf-8")
+    assert text.startswith("# ")
+    assert 20 <= len(text.splitlines()) <= 40
+    about = load(name).about
+    assert re.search(r"et al\. \d{4}", about)
+    assert re.search(r"lecture rows \d", about)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tiny_is_small_and_needs_no_files(name):
+    recipe = load(name, tiny=True)
+    valid = recipe.data.valid if isinstance(recipe.data.valid, tuple) else ()
+    corpora = [*recipe.data.train, *valid]
+    assert recipe.data.train
+    assert recipe.data.valid
+    assert all(corpus.files[0].startswith("embedded:") for corpus in corpora)
+    assert recipe.train.steps <= 1000
+    assert parameters(recipe, vocabulary=500) < 1_000_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tiny_keeps_the_architecture(name):
+    whole, tiny = load(name).reader.stack, load(name, tiny=True).reader.stack
+    assert (tiny.kind, tiny.norm, tiny.activation) == (whole.kind, whole.norm, whole.activation)
+
+
+@pytest.mark.parametrize(
+    ("name", "dim", "heads", "ff", "dropout", "steps", "averaged", "count"),
+    [
+        ("transformer", 512, 8, 2048, 0.1, 100_000, 5, 63_082_496),
+        ("transformer-big", 1024, 16, 4096, 0.3, 300_000, 20, 214_245_376),
+    ],
+)
+def test_numbers_of_the_paper(name, dim, heads, ff, dropout, steps, averaged, count):
+    """Vaswani et al. 2017, sections 3, 5 and 6.1, and table 3."""
+    recipe = load(name)
+    for part in (recipe.reader, recipe.writer):
+        stack = part.stack
+        assert (stack.layers, stack.dim, stack.heads, stack.ff, stack.norm) == (6, dim, heads, ff, "post")
+        assert (stack.dropout, part.dropout, stack.activation) == (dropout, dropout, "relu")
+        assert part.positions.kind == "sinusoidal"
+    assert (recipe.tokenizer.kind, recipe.tokenizer.size, recipe.tokenizer.shared) == ("bpe", 37_000, True)
+    assert recipe.objectives == (NextToken(smoothing=0.1),)
+    train = recipe.train
+    assert (train.steps, train.batch_tokens, train.schedule.kind, train.schedule.warmup) == (
+        steps,
+        25_000,
+        "warmup",
+        4000,
+    )
+    assert (train.optimizer.betas, train.optimizer.eps) == ((0.9, 0.98), 1e-9)
+    assert (train.average.kind, train.average.n) == ("last", averaged)
+    assert (recipe.predict.beam, recipe.predict.length_penalty) == (4, 0.6)
+    assert parameters(recipe, vocabulary=37_000) == count
