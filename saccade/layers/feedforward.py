@@ -1,0 +1,49 @@
+"""The network that each position passes alone."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+Activation = Literal["relu", "gelu", "silu", "sigmoid"]
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "sigmoid": torch.sigmoid,
+}
+
+
+class FeedForward(nn.Module):
+    """max(0, x W1 + b1) W2 + b2 (Vaswani et al. 2017, equation 2); with a gate: (f(x W1) * x Wg) W2 (Shazeer 2020)."""
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        hidden: int,
+        activation: Activation = "relu",
+        gated: bool = False,
+        dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        self.activation = activation
+        self.up = nn.Linear(dim, hidden, bias=bias)
+        self.gate = nn.Linear(dim, hidden, bias=bias) if gated else None
+        self.down = nn.Linear(hidden, dim, bias=bias)
+        self.dropout = nn.Dropout(dropout)
+        for linear in (self.up, self.gate, self.down):
+            if linear is not None:
+                nn.init.xavier_uniform_(linear.weight)
+                if bias:
+                    nn.init.zeros_(linear.bias)
+
+    def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
+        hidden = ACTIVATIONS[self.activation](self.up(x))
+        if self.gate is not None:
+            hidden = hidden * self.gate(x)
+        return self.down(self.dropout(hidden))

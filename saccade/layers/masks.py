@@ -1,0 +1,142 @@
+"""Which query may attend to which key, as structure.
+
+A mask is an object, not a T x S matrix: kernels look at its kind and build the matrix only where they must.
+Positions are absolute, so a causal mask is right for any number of queries against any number of keys.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+
+class Mask(ABC):
+    @abstractmethod
+    def dense(self, q_pos: Int[Tensor, "b Q"], k_pos: Int[Tensor, "c K"]) -> Bool[Tensor, "d ..."]:
+        """The matrix (B or 1, Q or 1, K) for queries and keys at these absolute positions; True = may be attended."""
+
+    def conjuncts(self) -> "list[Mask]":
+        """The masks that must all allow a pair: [self], or the parts of a & b."""
+        return [self]
+
+    def __and__(self, other: "Mask") -> "Mask":
+        return _Both(self, other)
+
+    def __or__(self, other: "Mask") -> "Mask":
+        return _Either(self, other)
+
+
+@dataclass(frozen=True)
+class Padding(Mask):
+    """Only keys that are real."""
+
+    keep: Bool[Tensor, "B K"]
+
+    def dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        return self.keep[:, None, :]
+
+
+@dataclass(frozen=True)
+class Causal(Mask):
+    """No key after the query: no look-ahead."""
+
+    def dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        return k_pos[:, None, :] <= q_pos[:, :, None]
+
+
+@dataclass(frozen=True)
+class Window(Mask):
+    """At most `reach` keys on each side of the query (restricted self-attention, Vaswani et al. 2017, section 4)."""
+
+    reach: int
+
+    def dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        return (k_pos[:, None, :] - q_pos[:, :, None]).abs() <= self.reach
+
+
+@dataclass(frozen=True)
+class Prefix(Mask):
+    """Every query sees the first `length` keys of its row; combine with `| causal()` for a prefix language model."""
+
+    length: Int[Tensor, " B"]
+
+    def dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        return k_pos[:, None, :] < self.length[:, None, None]
+
+
+@dataclass(frozen=True)
+class Documents(Mask):
+    """Only keys of the query's own document, for several texts packed into one row."""
+
+    queries: Int[Tensor, "B Q"]
+    keys: Int[Tensor, "B K"]
+
+    def dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        return self.queries[:, :, None] == self.keys[:, None, :]
+
+
+@dataclass(frozen=True)
+class Dense(Mask):
+    """Any matrix."""
+
+    allowed: Bool[Tensor, "b Q K"]
+
+    def dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        return self.allowed
+
+
+@dataclass(frozen=True)
+class _Both(Mask):
+    first: Mask
+    second: Mask
+
+    def dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        return self.first.dense(q_pos, k_pos) & self.second.dense(q_pos, k_pos)
+
+    def conjuncts(self) -> list[Mask]:
+        return self.first.conjuncts() + self.second.conjuncts()
+
+
+@dataclass(frozen=True)
+class _Either(Mask):
+    first: Mask
+    second: Mask
+
+    def dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        return self.first.dense(q_pos, k_pos) | self.second.dense(q_pos, k_pos)
+
+
+def padding(keep: Bool[Tensor, "B K"]) -> Padding:
+    return Padding(keep)
+
+
+def causal() -> Causal:
+    return Causal()
+
+
+def window(reach: int) -> Window:
+    return Window(reach)
+
+
+def banded(width: int) -> Mask:
+    """The query itself and the `width` keys before it (locally banded attention of GPT-3)."""
+    return Causal() & Window(width)
+
+
+def prefix(length: Int[Tensor, " B"]) -> Prefix:
+    return Prefix(length)
+
+
+def documents(queries: Int[Tensor, "B Q"], keys: Int[Tensor, "B K"]) -> Documents:
+    return Documents(queries, keys)
+
+
+def dense(allowed: Bool[Tensor, "b Q K"]) -> Dense:
+    return Dense(allowed)
+
+
+def positions(length: int, device: torch.device) -> Int[Tensor, "1 length"]:
+    """0, 1, 2 ... as a row, the positions of a text read from its beginning."""
+    return torch.arange(length, device=device)[None, :]

@@ -1,0 +1,176 @@
+"""Attention with several heads, inside one sequence and from one sequence to another.
+
+Queries, keys and values of one head stand together in the projection's rows, so that heads can be split over devices.
+"""
+
+import math
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from saccade.errors import SaccadeError
+from saccade.layers import kernels, masks
+from saccade.layers.masks import Mask
+from saccade.layers.memory import KeyValue
+from saccade.layers.positions import Rotary
+from saccade.layers.record import keep, recording
+
+Form = Literal["paper", "full", "split"]
+
+
+class HeadProjection(nn.Module):
+    """x -> `parts` vectors for each head, in one product.
+
+    Three forms stand in the lectures: "paper" projects the whole input to D/H for each head, "full" to D for each head,
+    "split" gives each head its own part of the input.
+    """
+
+    def __init__(self, dim: int, *, heads: int, head_dim: int, parts: int, form: Form, bias: bool) -> None:
+        super().__init__()
+        if form == "split" and dim % heads:
+            raise SaccadeError(
+                f"{heads} heads cannot split a width of {dim}; give reader and writer widths they divide"
+            )
+        self.heads, self.split = heads, form == "split"
+        fan_in = dim // heads if self.split else dim
+        self.weight = nn.Parameter(torch.empty(heads, parts, head_dim, fan_in))
+        self.bias = nn.Parameter(torch.zeros(heads, parts, head_dim)) if bias else None
+        # Xavier's bound for each of the `parts` matrices alone, as if they were not stored together.
+        fan_out = head_dim if self.split else heads * head_dim
+        bound = math.sqrt(6 / (fan_in + fan_out))
+        nn.init.uniform_(self.weight, -bound, bound)
+
+    def forward(self, x: Float[Tensor, "B N D"]) -> tuple[Float[Tensor, "B N H E"], ...]:
+        weight, bias = self.weight, self.bias
+        if self.split:
+            y = torch.einsum("bnhi,hpei->bnhpe", x.unflatten(-1, (self.heads, -1)), weight)
+            y = y if bias is None else y + bias.to(y.dtype)
+        else:
+            flat = None if bias is None else bias.flatten()
+            y = nn.functional.linear(x, weight.flatten(0, 2), flat).unflatten(-1, weight.shape[:3])
+        return y.unbind(-2)
+
+
+class _Heads(nn.Module):
+    """What self-attention and cross-attention share: kernels, dropout, the output projection."""
+
+    def __init__(
+        self, dim: int, *, heads: int, form: Form, bias: bool, scale: bool, dropout: float, term: nn.Module | None
+    ) -> None:
+        super().__init__()
+        if dim % heads:
+            raise SaccadeError(f"the width must be a multiple of the heads, got dim = {dim} and heads = {heads}")
+        self.head_dim = dim if form == "full" else dim // heads
+        self.scale = 1 / math.sqrt(self.head_dim) if scale else 1.0
+        self.dropout = dropout
+        self.term = term
+        self.out: nn.Module = nn.Identity()
+        if form != "split":
+            self.out = nn.Linear(heads * self.head_dim, dim, bias=bias)
+            nn.init.xavier_uniform_(self.out.weight)
+            if bias:
+                nn.init.zeros_(self.out.bias)
+
+    def mix(
+        self,
+        owner: nn.Module,
+        query: Float[Tensor, "B Q H E"],
+        key: Float[Tensor, "B K H E"],
+        value: Float[Tensor, "B K H E"],
+        *,
+        mask: Mask | None,
+        q_pos: Int[Tensor, "b Q"],
+        k_pos: Int[Tensor, "c K"],
+    ) -> Float[Tensor, "B Q D"]:
+        """Attention of all heads, joined; `owner` is the layer under whose address the weights can be seen."""
+        q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+        dropout = self.dropout if self.training else 0.0
+        if recording() or self.term is not None:
+            allowed = None if mask is None else mask.dense(q_pos, k_pos)[:, None]
+            term = None if self.term is None else self.term(q * self.scale, q_pos, k_pos)
+            y, weights = kernels.explicit(q, k, v, scale=self.scale, allowed=allowed, term=term, dropout=dropout)
+            if recording():
+                keep(owner, weights)
+        elif (near := kernels.window_of(mask)) and q.shape[2] == k.shape[2]:
+            reach, is_causal, real = near
+            y = kernels.windowed(q, k, v, scale=self.scale, reach=reach, causal=is_causal, keep=real, dropout=dropout)
+        else:
+            y = kernels.fused(q, k, v, scale=self.scale, mask=mask, q_pos=q_pos, k_pos=k_pos, dropout=dropout)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class SelfAttention(nn.Module):
+    """Every position asks every position it may see: Q = X W_Q, K = X W_K, V = X W_V."""
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        heads: int,
+        form: Form = "paper",
+        bias: bool = True,
+        scale: bool = True,
+        dropout: float = 0.0,
+        rotary: Rotary | None = None,
+        term: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.heads = _Heads(dim, heads=heads, form=form, bias=bias, scale=scale, dropout=dropout, term=term)
+        self.project = HeadProjection(dim, heads=heads, head_dim=self.heads.head_dim, parts=3, form=form, bias=bias)
+        self.rotary = rotary
+
+    def forward(self, x: Float[Tensor, "B T D"], *, mask: Mask | None = None) -> Float[Tensor, "B T D"]:
+        """All positions of a text at once, from position 0 on."""
+        at = masks.positions(x.shape[1], x.device)
+        query, key, value = self.turned(x, at)
+        return self.heads.mix(self, query, key, value, mask=mask, q_pos=at, k_pos=at)
+
+    def step(
+        self, x: Float[Tensor, "B n D"], cache: KeyValue, *, at: Int[Tensor, "B n"], seen: int, mask: Mask | None
+    ) -> Float[Tensor, "B n D"]:
+        """The next n positions of each row, which stand at `at`; `seen` keys are in use after them."""
+        query, key, value = self.turned(x, at)
+        cache.write(key, value, at)
+        key, value = cache.keys[:, :seen], cache.values[:, :seen]
+        return self.heads.mix(self, query, key, value, mask=mask, q_pos=at, k_pos=masks.positions(seen, x.device))
+
+    def turned(self, x: Float[Tensor, "B T D"], at: Int[Tensor, "b T"]) -> tuple[Float[Tensor, "B T H E"], ...]:
+        query, key, value = self.project(x)
+        if self.rotary is not None:
+            query, key = (self.rotary(part.transpose(1, 2), at).transpose(1, 2) for part in (query, key))
+        return query, key, value
+
+
+class CrossAttention(nn.Module):
+    """What is being written asks what was read: queries from the writer, keys and values from memory."""
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        heads: int,
+        memory_dim: int,
+        form: Form = "paper",
+        bias: bool = True,
+        scale: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.heads = _Heads(dim, heads=heads, form=form, bias=bias, scale=scale, dropout=dropout, term=None)
+        head_dim = self.heads.head_dim
+        self.query = HeadProjection(dim, heads=heads, head_dim=head_dim, parts=1, form=form, bias=bias)
+        self.memory = HeadProjection(memory_dim, heads=heads, head_dim=head_dim, parts=2, form=form, bias=bias)
+
+    def keys_values(self, states: Float[Tensor, "B S M"]) -> KeyValue:
+        """Computed once for each input, however many words are written."""
+        return KeyValue(*self.memory(states))
+
+    def forward(
+        self, x: Float[Tensor, "B T D"], memory: KeyValue, *, mask: Bool[Tensor, "B S"] | None = None
+    ) -> Float[Tensor, "B T D"]:
+        (query,) = self.query(x)
+        q_pos, k_pos = (masks.positions(n, x.device) for n in (x.shape[1], memory.keys.shape[1]))
+        real = None if mask is None else masks.padding(mask)
+        return self.heads.mix(self, query, memory.keys, memory.values, mask=real, q_pos=q_pos, k_pos=k_pos)

@@ -1,0 +1,162 @@
+"""Where a token stands. Each kind acts at exactly one place: at the input, on queries and keys, or as a score term."""
+
+import math
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from saccade.errors import SaccadeError
+
+# ---- at the input
+
+
+class Sinusoidal(nn.Module):
+    """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos(the same) (Vaswani et al. 2017, section 3.5).
+
+    `layout`: sines and cosines interleaved as in the paper, or concatenated. `frequencies`: exponent 2i/D as in the
+    paper, or i/(D/2 - 1) as in tensor2tensor and fairseq, which are different numbers and not only another order.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        layout: Literal["interleaved", "concatenated"] = "interleaved",
+        frequencies: Literal["paper", "tensor2tensor"] = "paper",
+    ) -> None:
+        super().__init__()
+        if dim % 2:
+            raise SaccadeError(f"sinusoidal positions need an even width, got {dim}; change stack.dim")
+        self.pairs, self.interleaved = dim // 2, layout == "interleaved"
+        self.step = 1 / self.pairs if frequencies == "paper" else 1 / max(self.pairs - 1, 1)
+
+    def forward(self, positions: Int[Tensor, "b T"]) -> Float[Tensor, "b T D"]:
+        angles = _angles(positions, self.pairs, step=self.step)
+        parts = (angles.sin(), angles.cos())
+        return torch.stack(parts, -1).flatten(-2) if self.interleaved else torch.cat(parts, -1)
+
+
+class Learned(nn.Module):
+    """A table with one vector for each position (Gehring et al. 2017)."""
+
+    def __init__(self, dim: int, *, length: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(length, dim)
+        nn.init.normal_(self.table.weight, std=dim**-0.5)
+
+    def forward(self, positions: Int[Tensor, "b T"]) -> Float[Tensor, "b T D"]:
+        if positions.shape[1] > self.table.num_embeddings:
+            raise SaccadeError(
+                f"a text of {positions.shape[1]} tokens has more positions than were learned, "
+                f"{self.table.num_embeddings}; split it, or train with a larger positions.length"
+            )
+        return self.table(positions)
+
+
+# ---- on queries and keys
+
+
+class Rotary(nn.Module):
+    """Turns each pair of features by an angle that grows with the position (Su et al. 2021)."""
+
+    def __init__(self, head_dim: int, *, base: float = 10000.0) -> None:
+        super().__init__()
+        if head_dim % 2:
+            raise SaccadeError(f"rotary positions need an even head width, got {head_dim}; change stack.dim or heads")
+        self.pairs, self.base = head_dim // 2, base
+
+    def forward(self, x: Float[Tensor, "B H T E"], positions: Int[Tensor, "b T"]) -> Float[Tensor, "B H T E"]:
+        angles = _angles(positions, self.pairs, step=1 / self.pairs, base=self.base)[:, None]
+        sin, cos = angles.sin().to(x.dtype), angles.cos().to(x.dtype)
+        even, odd = x[..., 0::2], x[..., 1::2]
+        return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2)
+
+
+# ---- as a score term: term(query, q_pos, k_pos) -> (B or 1, H, Q, K), added before the softmax; the query is scaled
+
+
+class Shaw(nn.Module):
+    """q . a(j - i), with one vector for each distance up to `distance` (Shaw et al. 2018, equation 4, keys only)."""
+
+    def __init__(self, head_dim: int, *, distance: int) -> None:
+        super().__init__()
+        self.distance = distance
+        self.table = nn.Embedding(2 * distance + 1, head_dim)
+        nn.init.normal_(self.table.weight, std=head_dim**-0.5)
+
+    def forward(
+        self, query: Float[Tensor, "B H Q E"], q_pos: Int[Tensor, "b Q"], k_pos: Int[Tensor, "c K"]
+    ) -> Float[Tensor, "B H Q K"]:
+        away = _distances(q_pos, k_pos).clamp(-self.distance, self.distance) + self.distance
+        by_distance = query @ self.table.weight.T.to(query.dtype)
+        index = away[:, None].expand(*query.shape[:-1], -1)
+        return by_distance.gather(-1, index)
+
+
+class Bucketed(nn.Module):
+    """One bias for each head and bucket of distances, exact near by and logarithmic far away (Raffel et al. 2020)."""
+
+    def __init__(self, heads: int, *, buckets: int, distance: int, both_sides: bool) -> None:
+        super().__init__()
+        self.buckets, self.distance, self.both_sides = buckets, distance, both_sides
+        self.exact = buckets // (4 if both_sides else 2)  # distances with a bucket of their own, on each side
+        if not 1 <= self.exact < distance:
+            raise SaccadeError(
+                f"bucketed positions need at least 4 buckets and a distance above {self.exact}, "
+                f"got buckets = {buckets} and distance = {distance}"
+            )
+        self.table = nn.Embedding(buckets, heads)
+        nn.init.normal_(self.table.weight, std=0.02)
+
+    def forward(
+        self, query: Float[Tensor, "B H Q E"], q_pos: Int[Tensor, "b Q"], k_pos: Int[Tensor, "c K"]
+    ) -> Float[Tensor, "b2 H Q K"]:
+        return self.table(self.bucket(_distances(q_pos, k_pos))).permute(0, 3, 1, 2)
+
+    def bucket(self, away: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
+        """The bucket of a distance: half of the buckets exact, half logarithmic, for each side that can be seen."""
+        half = self.buckets // 2 if self.both_sides else self.buckets
+        side = (away > 0) * half if self.both_sides else torch.zeros_like(away)
+        near = away.abs() if self.both_sides else (-away).clamp(min=0)
+        exact = self.exact
+        far = torch.log(near.clamp(min=1) / exact) / math.log(self.distance / exact) * (half - exact)
+        return side + torch.where(near < exact, near, (exact + far.long()).clamp(max=half - 1))
+
+
+class Alibi(nn.Module):
+    """A penalty that grows with the distance, with another slope for each head (Press et al. 2022)."""
+
+    slopes: Tensor
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.register_buffer("slopes", torch.tensor(_slopes(heads)), persistent=False)
+
+    def forward(
+        self, query: Float[Tensor, "B H Q E"], q_pos: Int[Tensor, "b Q"], k_pos: Int[Tensor, "c K"]
+    ) -> Float[Tensor, "b2 H Q K"]:
+        return -self.slopes[None, :, None, None] * _distances(q_pos, k_pos).abs()[:, None]
+
+
+def _angles(
+    positions: Int[Tensor, "b T"], count: int, *, step: float, base: float = 10000.0
+) -> Float[Tensor, "b T count"]:
+    """pos / base^(i step). In float32 whatever the model's type: bfloat16 cannot count to 300."""
+    exponents = torch.arange(count, device=positions.device, dtype=torch.float32) * step
+    return positions[..., None].float() * torch.exp(exponents * -math.log(base))
+
+
+def _distances(q_pos: Int[Tensor, "b Q"], k_pos: Int[Tensor, "c K"]) -> Int[Tensor, "b2 Q K"]:
+    """Key position minus query position."""
+    return k_pos[:, None, :] - q_pos[:, :, None]
+
+
+def _slopes(heads: int) -> list[float]:
+    """A geometric series; for a number of heads that is no power of two, every other slope of twice the power."""
+    power = 2 ** math.floor(math.log2(heads))
+    slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    if power < heads:
+        slopes += _slopes(2 * power)[0::2][: heads - power]
+    return slopes

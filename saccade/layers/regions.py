@@ -1,0 +1,55 @@
+"""Parts of a model that are compiled once and used many times.
+
+Compiling a whole model takes minutes, and again for every new depth. A region is a function, such as one block over a
+whole text, that is compiled by itself: all layers of one kind share one graph, for all lengths and batch sizes.
+"""
+
+import functools
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+import torch.fx.experimental._config as shapes
+
+from saccade.layers.record import recording
+
+BACKEND = "SACCADE_COMPILE_BACKEND"  # an environment variable; the default is inductor
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_threads: set[int] = set()  # those in which regions run compiled
+
+
+@contextmanager
+def compiled_regions(on: bool = True) -> Iterator[None]:
+    """Inside the block, and in this thread, regions run compiled; elsewhere they are plain functions."""
+    me = threading.get_ident()
+    if not on or me in _threads:
+        yield
+        return
+    _threads.add(me)
+    try:
+        yield
+    finally:
+        _threads.discard(me)
+
+
+def region(function: Function) -> Function:
+    """A function that may run compiled; its arguments are tensors and modules, and every shape may change."""
+    compiled: list[Callable[..., Any]] = []
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        # A graph that was made when nobody looked would leave no weights, so looking is always plain.
+        if not _threads or threading.get_ident() not in _threads or recording():
+            return function(*arguments)
+        if not compiled:
+            backend = os.environ.get(BACKEND, "inductor")
+            compiled.append(torch.compile(function, dynamic=True, fullgraph=True, backend=backend))
+        # Lengths that happen to be equal in the first batch are not taken to be always equal.
+        with shapes.patch(use_duck_shape=False):  # type: ignore[attr-defined]
+            return compiled[0](*arguments)
+
+    return call  # type: ignore[return-value]

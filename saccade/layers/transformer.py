@@ -1,0 +1,168 @@
+"""The Transformer block and stack (Vaswani et al. 2017, section 3.1): the same family serves reader and writer."""
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import and_
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from saccade.layers import masks
+from saccade.layers.masks import Mask
+from saccade.layers.memory import AttentionState, KeyValue, Memory
+from saccade.layers.multihead import CrossAttention, SelfAttention
+from saccade.layers.regions import region
+
+
+class Residual(nn.Module):
+    """A sublayer with its residual and normalisation.
+
+    Post-norm is LayerNorm(x + f(x)), as in the paper; pre-norm is x + f(LayerNorm(x)), more stable when deep.
+    """
+
+    def __init__(self, norm: nn.Module, *, order: Literal["post", "pre"], dropout: float) -> None:
+        super().__init__()
+        self.norm, self.pre = norm, order == "pre"
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Float[Tensor, "B T D"], sublayer: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
+        if self.pre:
+            return x + self.dropout(sublayer(self.norm(x)))
+        return self.norm(x + self.dropout(sublayer(x)))
+
+
+class Block(nn.Module):
+    """Self-attention, attention to memory where there is one, feed-forward; each with its residual."""
+
+    def __init__(
+        self,
+        attention: SelfAttention,
+        feedforward: nn.Module,
+        *,
+        residuals: Sequence[Residual],
+        cross: CrossAttention | None = None,
+    ) -> None:
+        super().__init__()
+        self.self = attention
+        self.cross = cross
+        self.feedforward = feedforward
+        self.residuals = nn.ModuleList(residuals)  # one for each sublayer, in the order of use
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T D"],
+        attention: Callable[[Tensor], Tensor],
+        memory: KeyValue | None = None,
+        memory_mask: Bool[Tensor, "B S"] | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        """`attention` is self-attention over a whole text or over the next positions."""
+        first, *middle, last = self.residuals
+        x = first(x, attention)
+        if self.cross is not None:
+            cross = self.cross
+            x = middle[0](x, lambda y: cross(y, memory, mask=memory_mask))
+        return last(x, self.feedforward)
+
+
+def over_text(
+    block: Block, x: Tensor, allowed: Mask | None, states: Tensor | None, keep: Tensor | None
+) -> Float[Tensor, "B T D"]:
+    """One block over all positions at once, attending to memory's `states` where there are any."""
+    seen = None if states is None or block.cross is None else block.cross.keys_values(states)
+    return block(x, lambda y: block.self(y, mask=allowed), seen, keep)
+
+
+def over_text_twice(
+    block: Block, x: Tensor, allowed: Mask | None, states: Tensor | None, keep: Tensor | None
+) -> Float[Tensor, "B T D"]:
+    """The same, but nothing inside is kept for the backward pass: it is computed once more."""
+    return checkpoint(over_text, block, x, allowed, states, keep, use_reentrant=False)
+
+
+KEPT, RECOMPUTED = region(over_text), region(over_text_twice)
+
+
+class TransformerStack(nn.Module):
+    """Blocks one after the other; `causal` for a writer, `norm` at the end where the blocks are pre-norm."""
+
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        *,
+        dim: int,
+        causal: bool = False,
+        window: int | None = None,
+        norm: nn.Module | None = None,
+        recompute: bool = False,
+    ) -> None:
+        super().__init__()
+        self.blocks: Any = nn.ModuleList(blocks)  # of Block, which ModuleList's type cannot say
+        self.norm = norm if norm is not None else nn.Identity()
+        self.dim, self.causal, self.window, self.recompute = dim, causal, window, recompute
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T D"],
+        mask: Bool[Tensor, "B T"] | None,
+        memory: Memory | None = None,
+        state: AttentionState | None = None,
+    ) -> tuple[Float[Tensor, "B T D"], Bool[Tensor, "B T"] | None, AttentionState | None, dict[str, Tensor]]:
+        if state is not None:
+            x, state = self._step(x, state)
+        else:
+            x = self._whole(x, mask, memory)
+        return self.norm(x), mask, state, {}
+
+    def _whole(self, x: Tensor, mask: Tensor | None, memory: Memory | None) -> Tensor:
+        # Padding stands on the right, so a causal text needs no padding mask: no real position looks to its right.
+        allowed = self.structure(None if self.causal else mask)
+        states, keep = (None, None) if memory is None else (memory.states, memory.mask)
+        over = RECOMPUTED if self.recompute and self.training else KEPT
+        for block in self.blocks:
+            x = over(block, x, allowed, states, keep)
+        return x
+
+    def _step(self, x: Tensor, state: AttentionState) -> tuple[Tensor, AttentionState]:
+        n = x.shape[1]
+        seen = state.longest + n
+        if seen > state.capacity:
+            raise ValueError(f"the state has room for {state.capacity} positions, got {seen}; start with more")
+        at = state.lengths[:, None] + torch.arange(n, device=x.device)
+        # One new position in rows of one length sees all that is there: no mask, no matrix.
+        allowed = None if n == 1 and state.even and self.window is None else self.structure(None)
+        for i, block in enumerate(self.blocks):
+            memory = state.memory[i] if state.memory else None
+
+            def attention(y: Tensor, block: Any = block, cache: KeyValue = state.own[i]) -> Tensor:
+                return block.self.step(y, cache, at=at, seen=seen, mask=allowed)
+
+            x = block(x, attention, memory, state.memory_mask)
+        return x, state.advance(n)
+
+    def structure(self, keep: Bool[Tensor, "B T"] | None) -> Mask | None:
+        """What a query may see inside this stack."""
+        parts: list[Mask] = [masks.causal()] if self.causal else []
+        if keep is not None:
+            parts.append(masks.padding(keep))
+        if self.window is not None:
+            parts.append(masks.window(self.window))
+        return reduce(and_, parts) if parts else None
+
+    def start(self, memory: Memory | None, *, rows: int, capacity: int) -> AttentionState:
+        """An empty state with room for `capacity` positions; memory's keys and values are computed here, once."""
+        seen = () if memory is None else tuple(block.cross.keys_values(memory.states) for block in self.blocks)
+        weight = self.blocks[0].self.project.weight
+        heads, _, head_dim, _ = weight.shape
+        like = seen[0].keys if seen else weight  # of the type that keys and values will have
+        room = [like.new_zeros(rows, capacity, heads, head_dim) for _ in range(2 * len(self.blocks))]
+        return AttentionState(
+            own=tuple(KeyValue(*pair) for pair in zip(room[::2], room[1::2], strict=True)),
+            memory=seen,
+            memory_mask=None if memory is None else memory.mask,
+            lengths=torch.zeros(rows, dtype=torch.long, device=weight.device),
+            longest=0,
+            even=True,
+        )

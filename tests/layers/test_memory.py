@@ -1,0 +1,148 @@
+"""A stack step by step: the state between two steps. Rows are those of the lectures."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from saccade.layers.feedforward import FeedForward
+from saccade.layers.memory import AttentionState, Memory
+from saccade.layers.multihead import CrossAttention, SelfAttention
+from saccade.layers.transformer import Block, Residual, TransformerStack
+
+B, T, S, H, D, FF = 3, 5, 7, 2, 12, 11
+
+
+def stack(*, order: str = "post", cross: bool = False, **settings: object) -> TransformerStack:
+    blocks = [
+        Block(
+            SelfAttention(D, heads=H),
+            FeedForward(D, hidden=FF),
+            residuals=[Residual(nn.LayerNorm(D), order=order, dropout=0.0) for _ in range(3 if cross else 2)],
+            cross=CrossAttention(D, heads=H, memory_dim=D) if cross else None,
+        )
+        for _ in range(2)
+    ]
+    return TransformerStack(blocks, dim=D, norm=nn.LayerNorm(D) if order == "pre" else None, **settings).double()
+
+
+def inputs(length: int = T) -> Tensor:
+    return torch.randn(B, length, D, dtype=torch.float64)
+
+
+def read() -> Memory:
+    return Memory(inputs(S), torch.arange(S) < torch.tensor([[S], [4], [1]]))
+
+
+def advance(one: TransformerStack, x: Tensor, state: AttentionState) -> tuple[Tensor, AttentionState]:
+    y, _, state, _ = one(x, None, None, state)
+    return y, state
+
+
+@pytest.mark.parametrize("order", ["post", "pre"])
+@pytest.mark.parametrize("window", [None, 0, 2])
+@pytest.mark.parametrize("sizes", [[1] * 7, [3, 1, 1, 2], [7], [4, 3]])
+def test_steps_equal_the_whole_text(order: str, window: int | None, sizes: list[int]) -> None:
+    one, x, memory = stack(order=order, cross=True, causal=True, window=window), inputs(7), read()
+    expected = one(x, None, memory)[0]
+    state, parts = one.start(memory, rows=B, capacity=9), []
+    for part in x.split(sizes, 1):
+        y, state = advance(one, part, state)
+        parts.append(y)
+    torch.testing.assert_close(torch.cat(parts, 1), expected)
+    assert state.lengths.tolist() == [7] * B
+
+
+@pytest.mark.parametrize("window", [None, 1])
+def test_rows_may_have_different_lengths(window: int | None) -> None:
+    """Rows that have seen 1, 4 and 2 positions go on together, each from where it stands, and may be reordered."""
+    one, x, memory, lengths = stack(cross=True, causal=True, window=window), inputs(9), read(), [1, 4, 2]
+    expected = one(x, None, memory)[0]
+    state = one.start(memory, rows=B, capacity=9)
+    for i in range(4):
+        _, state = advance(one, x[:, [i]], state)
+    state = dataclasses.replace(state, lengths=torch.tensor(lengths), longest=4, even=False)
+    rows = torch.tensor([2, 0, 1, 1])
+    state = state.reorder(rows)
+    for n in (1, 2):
+        at = state.lengths[:, None] + torch.arange(n)
+        y, state = advance(one, x[rows[:, None], at], state)
+        torch.testing.assert_close(y, expected[rows[:, None], at])
+    assert state.lengths.tolist() == [5, 4, 7, 7]
+
+
+def test_what_short_rows_have_not_written_is_not_read_even_after_reordering() -> None:
+    """Room beyond a row's length is finite: a weight of zero times NaN would be NaN."""
+    one, x = stack(causal=True), inputs(2)
+    state = one.start(None, rows=B, capacity=50)
+    _, state = advance(one, x, state)
+    state = dataclasses.replace(state, lengths=torch.tensor([2, 1, 0]), even=False).reorder(torch.tensor([2, 1, 0]))
+    assert all(layer.keys.isfinite().all() and layer.values.isfinite().all() for layer in state.own)
+    assert advance(one, x[:, :1], state)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("rows", [[1], [2, 2, 0, 1, 0], [2, 1, 0]])
+def test_reordered_rows_go_on_as_themselves(rows: list[int]) -> None:
+    """Fewer rows, more rows, another order; memory goes with them."""
+    one, x, memory = stack(cross=True, causal=True), inputs(4), read()
+    expected = one(x, None, memory)[0]
+    state = one.start(memory, rows=B, capacity=4)
+    _, state = advance(one, x[:, :3], state)
+    state = state.reorder(torch.tensor(rows))
+    y, state = advance(one, x[rows, 3:], state)
+    torch.testing.assert_close(y[:, 0], expected[rows, 3])
+    assert state.memory_mask.shape == (len(rows), S)
+
+
+def test_a_state_is_a_value() -> None:
+    """Reordered states share nothing with the old one; nothing is left on the module."""
+    one, x, memory = stack(cross=True, causal=True), inputs(4), read()
+    before = {name: id(value) for name, value in vars(one).items()}
+    state = one.start(memory, rows=B, capacity=4)
+    _, state = advance(one, x[:, :2], state)
+    left, right = state.reorder(torch.arange(B)), state.reorder(torch.arange(B))
+    y, _ = advance(one, x[:, 2:3], left)
+    advance(one, -x[:, 2:3], right)
+    torch.testing.assert_close(y, one(x[:, :3], None, memory)[0][:, 2:])
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        state.longest = 3
+    assert {name: id(value) for name, value in vars(one).items()} == before
+
+
+def test_no_more_positions_than_there_is_room_for() -> None:
+    one, x = stack(causal=True), inputs(4)
+    _, state = advance(one, x[:, :2], one.start(None, rows=B, capacity=3))
+    with pytest.raises(ValueError, match="room for 3 positions, got 4"):
+        advance(one, x[:, 2:], state)
+
+
+def test_keys_and_values_of_memory_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row 68: once for each layer and source, however many words are written."""
+    one, x, memory, calls = stack(cross=True, causal=True), inputs(7), read(), []
+    plain = CrossAttention.keys_values
+
+    def counted(self: CrossAttention, states: Tensor) -> object:
+        calls.append(self)
+        return plain(self, states)
+
+    monkeypatch.setattr(CrossAttention, "keys_values", counted)
+    state = one.start(memory, rows=B, capacity=7)
+    for i in range(7):
+        _, state = advance(one, x[:, [i]], state.reorder(torch.arange(B)))
+    assert calls == [part.cross for part in one.blocks]
+
+
+def test_steps_under_autocast_are_near_to_float32() -> None:
+    one, x, memory = stack(cross=True, causal=True).float(), inputs().float(), read()
+    memory = dataclasses.replace(memory, states=memory.states.float())
+    expected = one(x, None, memory)[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        state, parts = one.start(memory, rows=B, capacity=T), []
+        for i in range(T):
+            y, state = advance(one, x[:, [i]], state.reorder(torch.arange(B)))
+            parts.append(y)
+        without = advance(one.eval(), x, dataclasses.replace(one.start(None, rows=B, capacity=T), memory=state.memory))
+    assert state.own[0].keys.dtype == torch.bfloat16
+    assert without[0].isfinite().all()
+    torch.testing.assert_close(torch.cat(parts, 1).float(), expected, atol=0.1, rtol=0.1)
