@@ -1,0 +1,75 @@
+"""What a model is given: token ids with their mask, under the names of the fields.
+
+B batch, T length. mask is boolean, True = a real token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+PAD_ID = 0  # what stands behind the end of shorter rows; the mask, not this id, says what is real
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Rows of token ids of unequal length, padded to a rectangle."""
+
+    ids: Tensor  # (B, T) int64
+    mask: Tensor  # (B, T) bool
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Tokens:
+        return Tokens(self.ids.to(device, non_blocking=non_blocking), self.mask.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Tokens:
+        return Tokens(self.ids.pin_memory(), self.mask.pin_memory())
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Named fields of the same number of rows, and how many real tokens each has."""
+
+    fields: Mapping[str, Tokens]
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # Counted here, once, so that nobody has to ask the GPU later.
+        missing = {name: int(tokens.mask.sum()) for name, tokens in self.fields.items() if name not in self.counts}
+        object.__setattr__(self, "counts", {**self.counts, **missing})
+
+    def __getitem__(self, name: str) -> Tokens:
+        return self.fields[name]
+
+    @property
+    def size(self) -> int:
+        return next(iter(self.fields.values())).ids.shape[0]
+
+    def count(self, name: str) -> int:
+        return self.counts[name]
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
+        moved = {name: tokens.to(device, non_blocking=non_blocking) for name, tokens in self.fields.items()}
+        return Batch(moved, self.counts)
+
+    def pin_memory(self) -> Batch:
+        return Batch({name: tokens.pin_memory() for name, tokens in self.fields.items()}, self.counts)
+
+
+def pad(rows: Sequence[Sequence[int] | np.ndarray]) -> Tokens:
+    """Rows of ids as one rectangle as wide as the longest row."""
+    lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
+    flat = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows]) if len(rows) else np.zeros(0, np.int64)
+    return rectangle(flat, lengths)
+
+
+def rectangle(flat: np.ndarray, lengths: np.ndarray) -> Tokens:
+    """Ids one row after the other, as one rectangle as wide as the longest row."""
+    width = int(lengths.max()) if len(lengths) else 0
+    mask = np.arange(width) < lengths[:, None]
+    ids = np.full(mask.shape, PAD_ID, dtype=np.int64)
+    ids[mask] = flat
+    return Tokens(torch.from_numpy(ids), torch.from_numpy(mask))

@@ -1,0 +1,71 @@
+"""Text files as numbered lines, and what can be wrong with a file, said in one line."""
+
+from __future__ import annotations
+
+import difflib
+import gzip
+import lzma
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, cast
+
+from saccade.errors import SaccadeError
+
+PACKED = (".gz", ".xz")
+
+
+@contextmanager
+def open_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file as bytes, unpacked; everything that goes wrong while it is open becomes one SaccadeError."""
+    if path.is_dir() or not path.exists():
+        raise missing(path)
+    try:
+        with _open(path) as file:
+            yield file
+    except (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise SaccadeError(f"{path} is not a whole {path.suffix} file ({error}); make or download it again") from None
+    except OSError as error:
+        raise file_error(path, error) from None
+
+
+def _open(path: Path) -> IO[bytes]:
+    if path.suffix == ".gz":
+        return cast(IO[bytes], gzip.open(path, "rb"))
+    return cast(IO[bytes], lzma.open(path, "rb")) if path.suffix == ".xz" else path.open("rb")
+
+
+def numbered_lines(file: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
+    """Lines counted from 1, without their end; only a line feed ends a line, never U+2028 and its like."""
+    for number, raw in enumerate(file, 1):
+        try:
+            line = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise SaccadeError(
+                f"{name}:{number}: not valid UTF-8 (byte 0x{raw[error.start]:02x} at position {error.start + 1}); "
+                "convert the file, for example with iconv -f latin1 -t utf-8"
+            ) from None
+        if number == 1:
+            line = line.removeprefix("\ufeff")  # the byte-order mark some editors write
+        yield number, line.removesuffix("\n").removesuffix("\r")
+
+
+def missing(path: Path) -> SaccadeError:
+    """The message for a path that is no file, with the nearest name in its folder."""
+    if path.is_dir():
+        return SaccadeError(f"{path} is a directory; expected a file")
+    try:
+        names = [entry.name for entry in path.parent.iterdir()]
+    except OSError:
+        return SaccadeError(f"{path} not found: there is no folder {path.parent}")
+    return SaccadeError(f"{path} not found{did_you_mean(path.name, names)}")
+
+
+def file_error(path: Path, error: OSError) -> SaccadeError:
+    return SaccadeError(f"{path} cannot be read: {error.strerror or error}")
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(names), n=1)
+    return f"; did you mean {near[0]}?" if near else ""

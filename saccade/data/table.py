@@ -1,0 +1,177 @@
+"""One file with columns: .tsv, .csv, .jsonl, .parquet.
+
+Which columns are source and target, where the recipe does not say:
+* a header, record or schema with `source` and `target`: these;
+* .csv: the first line is the header, its first two columns; .jsonl, .parquet: the first two fields;
+* .tsv without `source` and `target` in its first line: there is no header, and every line has two columns.
+`columns = ["2", "5"]` counts columns of a .tsv or .csv without a header, from 1. Fields inside fields are named with
+a dot: `translation.en`.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from saccade.data.lines import PACKED, did_you_mean, numbered_lines, open_file
+from saccade.errors import SaccadeError
+
+Row = tuple[int, str, str]
+Columns = tuple[str, str] | None
+
+KINDS = (".tsv", ".csv", ".jsonl", ".parquet")
+NAMES = ("source", "target")
+
+
+def suffixes(path: Path) -> tuple[str, str]:
+    """Kind and packing: (".tsv", ".gz") of a.tsv.gz; an empty text where there is none."""
+    packing = path.suffix if path.suffix in PACKED else ""
+    inner = Path(path.stem) if packing else path
+    return (inner.suffix if inner.suffix in KINDS else "", packing)
+
+
+def kind(path: Path) -> str:
+    return suffixes(path)[0]
+
+
+def read(path: Path, *, columns: Columns) -> Iterator[Row]:
+    """The pairs of a file with columns, each with its line number."""
+    with open_file(path) as file:
+        name, number = str(path), 0
+        if kind(path) == ".parquet":
+            records: Iterable[tuple[int, Mapping[str, Any]]] = _parquet(file, path)
+            rows = from_records(records, name, columns)
+        elif kind(path) == ".jsonl":
+            rows = from_records(_json_lines(file, name), name, columns)
+        elif kind(path):
+            cells = _tabs(file, name) if kind(path) == ".tsv" else _commas(file, name)
+            rows = _delimited(cells, name, columns, header=kind(path) == ".csv")
+        else:
+            raise SaccadeError(
+                f"{path} has no second file: give two line-aligned files, or one {', '.join(KINDS)} file with columns"
+            )
+        for row in rows:
+            number = row[0]
+            yield row
+        if not number:
+            raise SaccadeError(f"{path} is empty; expected at least one pair")
+
+
+def from_records(records: Iterable[tuple[int, Mapping[str, Any]]], name: str, columns: Columns) -> Iterator[Row]:
+    """Pairs from numbered records (JSON objects, rows of a data set)."""
+    for number, record in records:
+        flat = _flatten(record)
+        columns = columns or _default(list(flat), name)
+        for column in columns:
+            if column not in flat:
+                raise _unknown(f"{name}:{number}", column, list(flat))
+            if not isinstance(flat[column], str):
+                got = type(flat[column]).__name__
+                raise SaccadeError(f"{name}:{number}: expected text in column {column!r}, got {got}")
+        yield number, flat[columns[0]], flat[columns[1]]
+
+
+def _default(names: list[str], where: str) -> tuple[str, str]:
+    if all(name in names for name in NAMES):
+        return NAMES
+    if len(names) < 2:
+        raise SaccadeError(f"{where}: expected at least two columns, source and target, got {len(names)}")
+    return names[0], names[1]
+
+
+def _unknown(where: str, column: str, names: list[str]) -> SaccadeError:
+    known = ", ".join(names)
+    return SaccadeError(f"{where}: no column {column!r}{did_you_mean(column, names)} (columns: {known})")
+
+
+def _flatten(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in record.items():
+        if isinstance(value, Mapping):
+            flat.update(_flatten(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _delimited(lines: Iterator[tuple[int, list[str]]], name: str, columns: Columns, *, header: bool) -> Iterator[Row]:
+    number, first = next(lines, (0, []))
+    if not number:
+        return
+    counted = columns is not None and all(column.isdecimal() and column not in first for column in columns)
+    if counted or (columns is None and not header and not all(column in first for column in NAMES)):
+        if not counted and len(first) != 2:
+            raise SaccadeError(
+                f"{name}:{number}: expected two columns, source and target, got {len(first)}; "
+                'name them in a header line, or count them: columns = ["1", "2"]'
+            )
+        names = [str(position) for position in range(1, len(first) + 1)]
+        lines = _chain((number, first), lines)
+    else:
+        names = first
+    columns = columns or _default(names, f"{name}:{number}")
+    for column in columns:
+        if column not in names:
+            raise _unknown(f"{name}:{number}", column, names)
+    left, right = names.index(columns[0]), names.index(columns[1])
+    for number, cells in lines:
+        if len(cells) != len(names):
+            raise SaccadeError(f"{name}:{number}: expected {len(names)} columns, got {len(cells)}")
+        yield number, cells[left], cells[right]
+
+
+def _chain(first: tuple[int, list[str]], rest: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:
+    yield first
+    yield from rest
+
+
+def _tabs(file: IO[bytes], name: str) -> Iterator[tuple[int, list[str]]]:
+    """No quoting: a tab always ends a cell."""
+    return ((number, line.split("\t")) for number, line in numbered_lines(file, name))
+
+
+def _commas(file: IO[bytes], name: str) -> Iterator[tuple[int, list[str]]]:
+    """Cells in double quotes may hold commas and line ends (RFC 4180)."""
+    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # the default of 131,072 is less than a long document
+    reader = csv.reader((line + "\n" for _, line in numbered_lines(file, name)), strict=True)
+    try:
+        for cells in reader:
+            yield reader.line_num, cells
+    except csv.Error as error:
+        raise SaccadeError(f"{name}:{reader.line_num}: not valid CSV ({error})") from None
+
+
+def _json_lines(file: IO[bytes], name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    for number, line in numbered_lines(file, name):
+        try:
+            record = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise SaccadeError(f"{name}:{number}: not valid JSON ({error})") from None
+        if not isinstance(record, dict):
+            raise SaccadeError(f"{name}:{number}: expected one JSON object a line, got {type(record).__name__}")
+        yield number, record
+
+
+def _parquet(file: IO[bytes], path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    with tempfile.TemporaryFile() as unpacked:
+        if suffixes(path)[1]:  # parquet is read from its end, a packed stream is not
+            shutil.copyfileobj(file, unpacked)
+            unpacked.seek(0)
+            file = unpacked
+        number = 0
+        try:
+            for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=1024):
+                for record in batch.to_pylist():
+                    number += 1
+                    yield number, record
+        except pyarrow.ArrowException as error:
+            raise SaccadeError(f"{path} is not a whole parquet file ({str(error).splitlines()[0]})") from None

@@ -1,0 +1,192 @@
+"""Text to ids and back, through the `tokenizers` library.
+
+Ids 0 to 3 mean the same everywhere in saccade: padding, start, end, unknown. A tokenizer.json from elsewhere keeps its
+special pieces at other ids, so its ids are renumbered (its specials to 0..3, the rest in their order); the file itself
+is saved as it is, and the same renumbering follows from its names when it is loaded again. That way no other part of
+saccade has to ask a tokenizer which id ends a text.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from saccade.data.lines import missing
+from saccade.errors import SaccadeError
+
+PAD, START, END, UNKNOWN = 0, 1, 2, 3
+PIECES = ("<pad>", "<start>", "<end>", "<unknown>")
+
+# What others call them, the more telling names first.
+NAMES = (
+    (PIECES[PAD], "<pad>", "[PAD]", "<PAD>", "<|pad|>"),
+    (PIECES[START], "<s>", "<bos>", "[BOS]", "<BOS>", "[CLS]", "<sos>", "<|startoftext|>", "<|begin_of_text|>"),
+    (PIECES[END], "</s>", "<eos>", "[EOS]", "<EOS>", "[SEP]", "<|endoftext|>", "<|end_of_text|>"),
+    (PIECES[UNKNOWN], "<unk>", "[UNK]", "<UNK>"),
+)
+SHARED, SOURCE, TARGET = "tokenizer.json", "tokenizer.source.json", "tokenizer.target.json"
+VISIBLE = str.maketrans({" ": "␣", "\n": "⏎", "\r": "␍", "\t": "⇥"})
+
+
+class Tokenizer:
+    """Text to ids, always with END last, and back."""
+
+    pad, start, end, unknown = PAD, START, END, UNKNOWN
+
+    def __init__(self, core: tokenizers.Tokenizer, *, origin: str = "tokenizer") -> None:
+        # The file may cut, fill up or add pieces of its own; batches do this here.
+        core.no_truncation()
+        core.no_padding()
+        self._core = core
+        self.settings: dict[str, Any] = json.loads(core.to_str())  # of the file, as it says them
+        found = _find_specials(core, self.settings["model"], origin)
+        core.encode_special_tokens = True  # "<end>" in a user's text is five letters; not stored in the file
+        theirs = [*found, *sorted(set(range(max(core.get_vocab().values()) + 1)) - set(found))]
+        self._theirs = theirs  # our id -> id in the file
+        self._ours = None if theirs == sorted(theirs) else {number: ours for ours, number in enumerate(theirs)}
+        decoder = json.dumps(self.settings["decoder"], ensure_ascii=False)
+        self._bytes = {letter: byte for byte, letter in enumerate(byte_letters())} if "ByteLevel" in decoder else {}
+        self._space = "▁" if "▁" in decoder else " "
+        try:
+            self.encode("\U0010fffd")
+        except Exception as error:  # the library raises Exception itself
+            raise SaccadeError(f"{origin} cannot encode unknown text ({error}); it needs a piece like <unk>") from None
+
+    @property
+    def size(self) -> int:
+        return len(self._theirs)
+
+    @property
+    def core(self) -> tokenizers.Tokenizer:
+        """The library's object, whose ids are not renumbered."""
+        return self._core
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, END last."""
+        return self.encode_all([text])[0]
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of many texts, on all cores."""
+        try:
+            encodings = self._core.encode_batch_fast(list(texts), add_special_tokens=False)
+        except TypeError:
+            raise SaccadeError("text holds half a character (a lone surrogate); give valid Unicode") from None
+        return [self.number(encoding.ids) for encoding in encodings]
+
+    def number(self, theirs: list[int]) -> list[int]:
+        """Ids of the file as ours, END last; what looks like a special piece is unknown text."""
+        ids = theirs if self._ours is None else [self._ours[number] for number in theirs]
+        if ids and min(ids) < UNKNOWN:
+            ids = [number if number > END else UNKNOWN for number in ids]
+        return [*ids, END]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids up to END, special ids left out."""
+        theirs = []
+        for number in ids:
+            if number == END:
+                break
+            if UNKNOWN < number < self.size:
+                theirs.append(self._theirs[number])
+        return self._core.decode(theirs, skip_special_tokens=False)
+
+    def labels(self, ids: Iterable[int]) -> list[str]:
+        """A readable name for every id: spaces as ␣, half characters as <0xE2>."""
+        return [self._label(int(number)) for number in ids]
+
+    def _label(self, number: int) -> str:
+        if number <= UNKNOWN:
+            return PIECES[number]
+        piece = self._core.id_to_token(self._theirs[number]) or PIECES[UNKNOWN]
+        if self._bytes and all(letter in self._bytes for letter in piece):
+            piece = bytes(self._bytes[letter] for letter in piece).decode("utf-8", errors="saccade-hex")
+        return piece.replace(self._space, " ").translate(VISIBLE)
+
+    def to_json(self) -> str:
+        return self._core.to_str()
+
+    def fingerprint(self) -> str:
+        """A hash of everything that decides the ids."""
+        return sha256(self.to_json().encode()).hexdigest()
+
+    @staticmethod
+    def load(path: Path) -> Tokenizer:
+        if not path.is_file():
+            raise missing(path)
+        try:
+            core = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
+        except Exception as error:  # the library raises Exception itself
+            first = str(error).splitlines()[0]
+            raise SaccadeError(f"{path} is not a tokenizer of the `tokenizers` library ({first})") from None
+        return Tokenizer(core, origin=str(path))
+
+
+@dataclass(frozen=True)
+class Tokenizers:
+    """The tokenizers of both sides; the same object where the vocabulary is shared."""
+
+    source: Tokenizer
+    target: Tokenizer
+
+    @property
+    def shared(self) -> bool:
+        return self.source is self.target
+
+    def save(self, folder: Path) -> None:
+        if self.shared:
+            texts = {SHARED: self.source}
+        else:
+            texts = {SOURCE: self.source, TARGET: self.target}
+        try:
+            for name, tokenizer in texts.items():
+                temporary = folder / f".{name}"
+                temporary.write_text(tokenizer.to_json(), encoding="utf-8")
+                temporary.rename(folder / name)
+        except OSError as error:
+            raise SaccadeError(f"tokenizer cannot be written to {folder}: {error.strerror or error}") from None
+
+    @staticmethod
+    def load(folder: Path) -> Tokenizers:
+        if (folder / SOURCE).is_file() and (folder / TARGET).is_file():
+            return Tokenizers(Tokenizer.load(folder / SOURCE), Tokenizer.load(folder / TARGET))
+        both = Tokenizer.load(folder / SHARED)
+        return Tokenizers(both, both)
+
+
+def byte_letters() -> list[str]:
+    """The letter that stands for each byte in byte-level vocabularies (GPT-2): itself where it can be seen."""
+    seen = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    hidden = iter(range(256, 512))
+    return [chr(byte if byte in seen else next(hidden)) for byte in range(256)]
+
+
+def _find_specials(core: tokenizers.Tokenizer, model: dict[str, Any], origin: str) -> list[int]:
+    """The ids of padding, start, end and unknown in a tokenizer; those that it lacks are added to it."""
+    vocabulary = core.get_vocab()
+    pieces = [next((name for name in names if name in vocabulary), names[0]) for names in NAMES]
+    unknown = model.get("unk_token")
+    if model.get("unk_id") is not None:  # unigram
+        unknown = core.id_to_token(model["unk_id"])
+    if unknown is not None and unknown in vocabulary:
+        pieces[UNKNOWN] = unknown
+    if len(set(pieces)) < len(pieces):
+        roles = ", ".join(f"{ours[1:-1]} {piece!r}" for ours, piece in zip(PIECES, pieces, strict=True))
+        raise SaccadeError(f"{origin} uses one piece for two purposes ({roles}); they must differ")
+    core.add_special_tokens([tokenizers.AddedToken(piece, special=True, normalized=False) for piece in pieces])
+    vocabulary = core.get_vocab()
+    return [vocabulary[piece] for piece in pieces]
+
+
+def _hex_bytes(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return "".join(f"<0x{byte:02X}>" for byte in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error("saccade-hex", _hex_bytes)

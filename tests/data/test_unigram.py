@@ -1,0 +1,61 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from saccade.data.unigram import learn_unigram
+
+ALPHABET = ["a", "b", "c", "d"]
+
+
+def learned(size=9):
+    return dict(learn_unigram(Counter({"abab": 60, "abcd": 30, "cd": 40, "dcba": 1}), alphabet=ALPHABET, size=size))
+
+
+def test_pieces_are_the_alphabet_and_frequent_runs():
+    pieces = learned(8)
+
+    assert len(pieces) == 8
+    assert set(ALPHABET) < set(pieces)
+    assert {"ab", "cd"} & set(pieces)
+
+
+def test_scores_are_log_probabilities_most_probable_first():
+    scores = list(learned().values())
+
+    assert scores == sorted(scores, reverse=True)
+    assert sum(np.exp(scores)) == pytest.approx(1, abs=1e-3)
+
+
+def test_the_order_of_the_words_does_not_matter():
+    words = {"abab": 60, "abcd": 30, "cd": 40, "dcba": 30}
+    turned = dict(reversed(words.items()))
+
+    assert learn_unigram(Counter(words), alphabet=ALPHABET, size=7) == learn_unigram(
+        Counter(turned), alphabet=ALPHABET, size=7
+    )
+
+
+def test_expected_counts_of_one_word_are_as_by_hand():
+    """a, b and ab equally probable: `ab` is ab (1/3) or a b (1/9), so ab is used 3 times in 4."""
+    from saccade.data.unigram import _edges, _expected
+
+    pieces = ["a", "b", "ab"]
+    counts = _expected(_edges(["ab"], pieces), np.full(3, 1 / 3), np.array([8.0]), ["ab"])
+
+    assert counts == pytest.approx([2, 2, 6])
+
+
+def test_the_best_way_around_a_piece_is_found():
+    from saccade.data.unigram import _best_without, _edges
+
+    pieces = ["a", "b", "ab", "aba"]
+    inner = _edges(pieces, pieces)
+    best = _best_without(inner.where(inner.word != inner.piece), np.array([0.1, 0.2, 0.3, 0.4]), pieces)
+
+    assert np.exp(best[2:]) == pytest.approx([0.1 * 0.2, 0.3 * 0.1])
+    assert np.isneginf(best[:2]).all()
+
+
+def test_no_words_leave_the_alphabet():
+    assert [piece for piece, _ in learn_unigram(Counter(), alphabet=ALPHABET, size=9)] == ALPHABET
