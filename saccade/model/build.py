@@ -1,0 +1,190 @@
+"""The one place where a recipe meets classes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from saccade.config import schema
+from saccade.config.kinds import Custom
+from saccade.config.schema import Recipe
+from saccade.errors import SaccadeError
+from saccade.layers import positions
+from saccade.layers.feedforward import FeedForward
+from saccade.layers.multihead import CrossAttention, SelfAttention
+from saccade.layers.transformer import Block, Residual, TransformerStack
+from saccade.model.model import Model
+from saccade.model.readers import Embedding, TokenReader
+from saccade.model.writers import TokenWriter
+
+Kinds = Mapping[str, Any]
+AT_INPUT = (schema.Sinusoidal, schema.Learned)
+
+
+def build(recipe: Recipe, *, source_size: int, target_size: int, kinds: Kinds | None = None) -> Model:
+    """A model with fresh weights for vocabularies of these sizes.
+
+    A user's own reader is called with the vocabulary's size, a user's own writer also with the width of memory.
+    """
+    kinds = kinds or {}
+    reader, writer = recipe.reader, recipe.writer
+    for part in (reader, writer):
+        check_positions(part, recipe.data.max_length)
+    if isinstance(reader, Custom):
+        read = kinds[reader.kind](source_size, **reader.settings())
+    else:
+        stack = build_stack(reader, recompute=recipe.train.recompute, kinds=kinds)
+        tokens = token_table(reader, source_size, stack.dim)
+        read = TokenReader(build_embedding(reader, tokens, stack.dim, kinds), stack)
+    if isinstance(writer, Custom):
+        return Model(read, kinds[writer.kind](target_size, read.dim, **writer.settings()))
+    stack = build_stack(writer, memory_dim=read.dim, causal=True, recompute=recipe.train.recompute, kinds=kinds)
+    if writer.tie == "all":
+        tokens = shared_table(recipe, writer, read, size=target_size, dim=stack.dim)
+    else:
+        tokens = token_table(writer, target_size, stack.dim)
+    embedding = build_embedding(writer, tokens, stack.dim, kinds)
+    return Model(read, TokenWriter(embedding, stack, output=output_table(writer, tokens, stack.dim)))
+
+
+def check_positions(part: schema.TokenReader | schema.TokenWriter | Custom, longest: int) -> None:
+    """A table of learned positions must have one for every token of the longest text."""
+    if not isinstance(part, Custom) and isinstance(part.positions, schema.Learned) and part.positions.length < longest:
+        raise SaccadeError(
+            f"positions.length must be at least data.max_length = {longest}, got {part.positions.length}; "
+            "set one of them to the other"
+        )
+
+
+def shared_table(recipe: Recipe, writer: schema.TokenWriter, reader: Any, *, size: int, dim: int) -> nn.Embedding:
+    """The reader's token embedding, which the writer uses too where all three are tied."""
+    if isinstance(recipe.reader, Custom):
+        raise SaccadeError(
+            f'writer.tie = "all" needs a reader of kind "tokens", got "{recipe.reader.kind}"; set writer.tie = "output"'
+        )
+    tokens: nn.Embedding = reader.embedding.tokens
+    if not recipe.tokenizer.shared or tokens.num_embeddings != size:
+        raise SaccadeError(
+            f'writer.tie = "all" needs one vocabulary, got {tokens.num_embeddings} source and {size} target pieces; '
+            'set tokenizer.shared = true or writer.tie = "output"'
+        )
+    if tokens.embedding_dim != token_width(writer, dim):
+        raise SaccadeError(
+            f'writer.tie = "all" needs reader and writer of one width, got {tokens.embedding_dim} and {dim}; '
+            'set the same stack.dim and positions.how, or writer.tie = "output"'
+        )
+    return tokens
+
+
+def output_table(writer: schema.TokenWriter, tokens: nn.Embedding, dim: int) -> nn.Embedding | nn.Linear:
+    """The matrix that turns states into logits: the writer's embedding where it is tied."""
+    if writer.tie == "none":
+        output = nn.Linear(dim, tokens.num_embeddings, bias=False)
+        nn.init.normal_(output.weight, std=dim**-0.5)
+        return output
+    if tokens.embedding_dim != dim:
+        raise SaccadeError(
+            f'writer.tie = "{writer.tie}" needs token vectors as wide as the stack, got {tokens.embedding_dim} and '
+            f'{dim} since positions are concatenated; set writer.tie = "none"'
+        )
+    return tokens
+
+
+def token_width(part: schema.TokenReader | schema.TokenWriter, dim: int) -> int:
+    """Concatenated positions take half of the width."""
+    if isinstance(part.positions, AT_INPUT) and part.positions.how == "concat":
+        return dim // 2
+    return dim
+
+
+def token_table(part: schema.TokenReader | schema.TokenWriter, size: int, dim: int) -> nn.Embedding:
+    width = token_width(part, dim)
+    table = nn.Embedding(size, width)
+    nn.init.normal_(table.weight, std=width**-0.5)
+    return table
+
+
+def build_embedding(
+    part: schema.TokenReader | schema.TokenWriter, tokens: nn.Embedding, dim: int, kinds: Kinds
+) -> Embedding:
+    concat = tokens.embedding_dim != dim
+    width = dim - tokens.embedding_dim if concat else dim
+    where: nn.Module | None = None
+    match part.positions:
+        case schema.Sinusoidal() as s:
+            where = positions.Sinusoidal(width, layout=s.layout, frequencies=s.frequencies)
+        case schema.Learned() as s:
+            where = positions.Learned(width, length=s.length)
+        case Custom() as s:
+            where = kinds[s.kind](width, **s.settings())
+    return Embedding(tokens, positions=where, concat=concat, dropout=part.dropout)
+
+
+def build_stack(
+    part: schema.TokenReader | schema.TokenWriter,
+    *,
+    memory_dim: int | None = None,
+    causal: bool = False,
+    recompute: bool = False,
+    kinds: Kinds,
+) -> Any:
+    """The stack of a reader or, with `memory_dim`, of a writer that attends to memory."""
+    settings = part.stack
+    if isinstance(settings, Custom):
+        return kinds[settings.kind](**settings.settings())
+    terms = score_terms(part.positions, settings, causal=causal)
+    blocks = [build_block(settings, part.positions, term, memory_dim=memory_dim) for term in terms]
+    final = build_norm(settings) if settings.norm == "pre" else None
+    return TransformerStack(
+        blocks, dim=settings.dim, causal=causal, window=settings.window, norm=final, recompute=recompute
+    )
+
+
+def build_block(s: schema.TransformerStack, where: Any, term: nn.Module | None, *, memory_dim: int | None) -> Block:
+    head_dim = s.dim if s.heads_form == "full" else s.dim // s.heads
+    rotary = positions.Rotary(head_dim, base=where.base) if isinstance(where, schema.Rotary) else None
+    attention = SelfAttention(
+        s.dim,
+        heads=s.heads,
+        form=s.heads_form,
+        bias=s.bias,
+        scale=s.scale,
+        dropout=s.attention_dropout,
+        rotary=rotary,
+        term=term,
+    )
+    cross = None
+    if memory_dim is not None:
+        cross = CrossAttention(
+            s.dim,
+            heads=s.heads,
+            memory_dim=memory_dim,
+            form=s.heads_form,
+            bias=s.bias,
+            scale=s.scale,
+            dropout=s.attention_dropout,
+        )
+    feedforward = FeedForward(
+        s.dim, hidden=s.ff, activation=s.activation, gated=s.gated, dropout=s.ff_dropout, bias=s.bias
+    )
+    sublayers = 2 if cross is None else 3
+    residuals = [Residual(build_norm(s), order=s.norm, dropout=s.dropout) for _ in range(sublayers)]
+    return Block(attention, feedforward, residuals=residuals, cross=cross)
+
+
+def build_norm(s: schema.TransformerStack) -> nn.Module:
+    return nn.LayerNorm(s.dim) if s.norm_kind == "layer" else nn.RMSNorm(s.dim, eps=1e-6)
+
+
+def score_terms(where: Any, s: schema.TransformerStack, *, causal: bool) -> list[nn.Module | None]:
+    """One score term for each layer: T5 shares its table between layers, Shaw et al. do not."""
+    head_dim = s.dim if s.heads_form == "full" else s.dim // s.heads
+    match where:
+        case schema.Shaw():
+            return [positions.Shaw(head_dim, distance=where.distance) for _ in range(s.layers)]
+        case schema.Bucketed():
+            shared = positions.Bucketed(s.heads, buckets=where.buckets, distance=where.distance, both_sides=not causal)
+            return [shared] * s.layers
+        case schema.Alibi():
+            return [positions.Alibi(s.heads)] * s.layers
+    return [None] * s.layers

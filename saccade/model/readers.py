@@ -1,0 +1,44 @@
+"""Readers: X -> Memory."""
+
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from saccade.layers import masks
+from saccade.layers.memory import Memory
+
+
+class Embedding(nn.Module):
+    """Tokens and their positions as vectors, scaled by sqrt(D) (Vaswani et al. 2017, section 3.4).
+
+    Positions are added, or concatenated, or left out where they act inside attention.
+    """
+
+    def __init__(
+        self, tokens: nn.Embedding, *, positions: nn.Module | None = None, concat: bool = False, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.tokens, self.positions, self.concat = tokens, positions, concat
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, ids: Int[Tensor, "B T"], at: Int[Tensor, "b T"] | None = None) -> Float[Tensor, "B T D"]:
+        x = self.tokens(ids) * math.sqrt(self.tokens.embedding_dim)
+        if self.positions is not None:
+            where = self.positions(masks.positions(ids.shape[1], ids.device) if at is None else at).to(x.dtype)
+            x = torch.cat((x, where.expand(x.shape[0], -1, -1)), -1) if self.concat else x + where
+        return self.dropout(x)
+
+
+class TokenReader(nn.Module):
+    """Text: embedding, then a stack that may look in both directions."""
+
+    def __init__(self, embedding: Embedding, stack: Any) -> None:
+        super().__init__()
+        self.embedding, self.stack, self.dim = embedding, stack, stack.dim
+
+    def forward(self, ids: Int[Tensor, "B S"], mask: Bool[Tensor, "B S"]) -> Memory:
+        states, mask, _, _ = self.stack(self.embedding(ids), mask)
+        return Memory(states, mask, tokens=ids)

@@ -1,0 +1,163 @@
+"""A run on disk: what is in its folder, how its files are written and read."""
+
+import errno
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from saccade.config.load import load
+from saccade.config.schema import Recipe
+from saccade.data.tokenizers import Tokenizers
+from saccade.errors import SaccadeError
+from saccade.model.build import build
+from saccade.model.model import Model
+
+RECIPE, WEIGHTS = "recipe.toml", "model.safetensors"  # with the tokenizers all that is needed to use a model
+CHECKPOINTS, METRICS, CARD = "checkpoints", "metrics.jsonl", "card.md"
+FULL = (errno.ENOSPC, errno.EDQUOT)  # no space, or none left for this user
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained model, ready to use."""
+
+    path: Path
+    recipe: Recipe
+    tokenizers: Tokenizers
+    model: Model
+
+
+def load_run(path: str | Path, *, kinds: Mapping[str, Any] | None = None, device: str = "cpu") -> Run:
+    """Reads recipe, tokenizers and weights; nothing else of the folder is needed."""
+    folder = Path(path)
+    if not (folder / RECIPE).is_file():
+        raise SaccadeError(f"{folder} is not a run: expected a folder with {RECIPE}; `saccade runs` lists the runs")
+    recipe = load(folder / RECIPE, kinds=kinds)
+    tokenizers = Tokenizers.load(folder)
+    weights = folder / WEIGHTS
+    if not weights.is_file():
+        raise SaccadeError(f"{folder} has no {WEIGHTS} yet; go on training with `saccade train --resume {folder}`")
+    with torch.device("meta"):
+        skeleton = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target.size, kinds=kinds)
+    tensors = read_weights(weights)
+    check_weights(skeleton, tensors, weights)
+    model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target.size, kinds=kinds)
+    put_weights(model, tensors)
+    return Run(folder, recipe, tokenizers, model.to(pick_device(device)).eval())
+
+
+def pick_device(name: str) -> torch.device:
+    """auto: CUDA, Apple MPS, CPU, in this order."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    there = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    if device.type not in there:
+        raise SaccadeError(f"unknown device {name!r}; expected auto, cpu, cuda, cuda:N or mps")
+    if (device.index or 0) >= there[device.type]:
+        raise SaccadeError(
+            f"device {name!r} was asked for, but {there[device.type]} of its kind are here; use cpu or auto"
+        )
+    return device
+
+
+# ---- weights
+
+
+def named_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Every tensor that is stored, once: tied parameters under their first name."""
+    stored: dict[str, Tensor] = dict(model.named_parameters())
+    lasting = model.state_dict().keys()
+    stored.update({name: buffer for name, buffer in model.named_buffers() if name in lasting})
+    return {name: tensor.detach() for name, tensor in stored.items()}
+
+
+def put_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copies tensors into the model by name."""
+    with torch.no_grad():
+        for name, tensor in named_weights(model).items():
+            tensor.copy_(tensors[name])
+
+
+def check_weights(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Names and shapes must be those of the model that recipe and tokenizer describe."""
+    expected = named_weights(model)
+    for name in sorted(expected.keys() ^ tensors.keys()):
+        problem = "lacks" if name in expected else "has an unknown"
+        raise SaccadeError(f"{path} {problem} tensor {name!r}; do recipe.toml and the weights belong together?")
+    for name, tensor in expected.items():
+        if tensor.shape != tensors[name].shape:
+            hint = " (the tokenizer does not match the weights)" if "embedding.tokens" in name else ""
+            raise SaccadeError(
+                f"{path}: {name} must be {tuple(tensor.shape)} by recipe and tokenizer, "
+                f"got {tuple(tensors[name].shape)}{hint}"
+            )
+
+
+def write_weights(model: nn.Module, path: Path) -> None:
+    write_tensors(named_weights(model), path)
+
+
+def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    with replacing(path) as temporary:
+        save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, temporary)
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """All tensors of a safetensors file."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise SaccadeError(f"{path} does not exist") from None
+    except (SafetensorError, OSError) as error:
+        raise SaccadeError(f"{path} is not a whole safetensors file ({error}); restore it or train again") from None
+
+
+# ---- files that are whole or absent
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary name to write to, which becomes `path` when all is on disk and vanishes when something fails."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if is_full_disk(error):
+            raise SaccadeError(f"no space left on the disk while writing {path}; free some and go on") from None
+        if isinstance(error, OSError | SafetensorError):
+            raise SaccadeError(
+                f"cannot write {path}: {error}; check the folder and your permission to write there"
+            ) from None
+        raise
+
+
+def atomic_write(path: Path, content: bytes) -> None:
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def is_full_disk(error: BaseException) -> bool:
+    """safetensors tells a full disk only in its message."""
+    if isinstance(error, OSError) and error.errno in FULL:
+        return True
+    return isinstance(error, SafetensorError) and any(f"os error {code}" in str(error) for code in FULL)

@@ -1,0 +1,65 @@
+"""Writers: Memory -> Y, all positions at once in training, step by step in decoding."""
+
+from typing import Any, NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from saccade.layers.memory import Memory
+from saccade.layers.record import record
+from saccade.model.readers import Embedding
+
+
+class State(Protocol):
+    """What a writer carries from one step to the next: a value, which the caller gives up when it passes it on."""
+
+    def reorder(self, indices: Int[Tensor, " C"]) -> "State": ...
+
+
+class Step(NamedTuple):
+    logits: Float[Tensor, "B V"]  # of the token after the last one given
+    state: State
+    weights: Float[Tensor, "B S"] | None  # what the last position looked at in memory, where that was asked
+
+
+def shift_right(ids: Int[Tensor, "B T"], start: int) -> Int[Tensor, "B T"]:
+    """What the writer has seen before each target token: y_0 = [START], y_1, y_2 ..."""
+    return F.pad(ids[:, :-1], (1, 0), value=start)
+
+
+class TokenWriter(nn.Module):
+    """Text: embedding of what was written so far, a causal stack that attends to memory, a head over the vocabulary."""
+
+    def __init__(self, embedding: Embedding, stack: Any, *, output: nn.Embedding | nn.Linear) -> None:
+        super().__init__()
+        self.embedding, self.stack, self.output = embedding, stack, output
+
+    def forward(
+        self, ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None, memory: Memory | None
+    ) -> Float[Tensor, "B T D"]:
+        """The state at each position, given the tokens up to it; `head` makes logits of it."""
+        return self.stack(self.embedding(ids), mask, memory)[0]
+
+    def head(self, hidden: Float[Tensor, "... D"]) -> Float[Tensor, "... V"]:
+        return F.linear(hidden, self.output.weight)
+
+    def start(self, memory: Memory, *, capacity: int) -> Any:
+        """The state before the first token, with room for `capacity` tokens."""
+        return self.stack.start(memory, rows=memory.states.shape[0], capacity=capacity)
+
+    def step(self, inputs: Int[Tensor, "B n"], state: Any, *, align: bool = False) -> Step:
+        """Reads the next n tokens of each row; with `align`, also says what the last of them looked at."""
+        if not align:
+            hidden, state = self._advance(inputs, state)
+            return Step(self.head(hidden[:, -1]), state, None)
+        with record(self) as maps:
+            hidden, state = self._advance(inputs, state)
+        cross = [weights for address, weights in maps.items() if "cross" in address]
+        return Step(self.head(hidden[:, -1]), state, cross[-1].mean(1)[:, -1])
+
+    def _advance(self, inputs: Tensor, state: Any) -> tuple[Tensor, Any]:
+        at = state.lengths[:, None] + torch.arange(inputs.shape[1], device=inputs.device)
+        hidden, _, state, _ = self.stack(self.embedding(inputs, at), None, None, state)
+        return hidden, state

@@ -1,0 +1,293 @@
+"""A run's folder: written whole or not at all, read with a clear word when something is wrong."""
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from saccade.config.load import save
+from saccade.config.schema import Recipe
+from saccade.data.batch import Batch
+from saccade.data.tokenizers import Tokenizers, train_tokenizers
+from saccade.errors import SaccadeError
+from saccade.model import run as module
+from saccade.model.build import build
+from saccade.model.model import Model
+from saccade.model.run import RECIPE, WEIGHTS, atomic_write, load_run, pick_device, write_tensors, write_weights
+
+PAIRS = [("ein Hund", "a dog"), ("zwei Katzen", "two cats")]
+
+
+def made_run(folder: Path, recipe: Recipe) -> Model:
+    folder.mkdir()
+    tokenizers = train_tokenizers(recipe.tokenizer, lambda: PAIRS)
+    model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target.size)
+    save(recipe, folder / RECIPE)
+    tokenizers.save(folder)
+    write_weights(model, folder / WEIGHTS)
+    return model.eval()
+
+
+@pytest.fixture
+def small(recipe: Callable[..., Recipe]) -> Recipe:
+    return recipe("tokenizer.kind=characters")
+
+
+def test_a_loaded_run_is_the_model_that_was_written(tmp_path: Path, small: Recipe, batch: Batch) -> None:
+    model = made_run(tmp_path / "run", small)
+    run = load_run(tmp_path / "run")
+    loaded = run.model
+    assert run.recipe == small and run.path == tmp_path / "run"
+    assert not any(part.training for part in loaded.modules())
+    ids = batch["target"].ids % 12
+    source = batch["source"].ids % 12
+    outputs = [one.writer(ids, None, one.reader(source, batch["source"].mask)) for one in (model, loaded)]
+    assert torch.equal(*outputs)
+
+
+@pytest.mark.parametrize(("tie", "absent"), [
+    ("all", {"writer.embedding.tokens.weight", "writer.output.weight"}),
+    ("output", {"writer.output.weight"}),
+    ("none", set()),
+])  # fmt: skip
+def test_tied_tensors_are_stored_once(
+    tmp_path: Path, recipe: Callable[..., Recipe], tie: str, absent: set[str]
+) -> None:
+    model = made_run(tmp_path / "run", recipe("tokenizer.kind=characters", f"writer.tie={tie}"))
+    stored = load_file(tmp_path / "run" / WEIGHTS)
+    assert set(model.state_dict()) - set(stored) == absent
+    assert sum(tensor.numel() for tensor in stored.values()) == sum(p.numel() for p in model.parameters())
+    writer = load_run(tmp_path / "run").model.writer
+    assert (writer.output.weight is writer.embedding.tokens.weight) == (tie != "none")
+
+
+def test_shared_score_terms_are_stored_once(tmp_path: Path, recipe: Callable[..., Recipe]) -> None:
+    """T5's table belongs to all layers; slopes and other fixed numbers are not stored."""
+    made_run(tmp_path / "run", recipe("tokenizer.kind=characters", "reader.positions.kind=bucketed",
+                                      "writer.positions.kind=alibi"))  # fmt: skip
+    names = [name for name in load_file(tmp_path / "run" / WEIGHTS) if "term" in name]
+    assert names == ["reader.stack.blocks.0.self.heads.term.table.weight"]
+    load_run(tmp_path / "run")
+
+
+def test_separate_vocabularies(tmp_path: Path, recipe: Callable[..., Recipe]) -> None:
+    made_run(tmp_path / "run", recipe("tokenizer.kind=characters", "tokenizer.shared=false", "writer.tie=output"))
+    run = load_run(tmp_path / "run")
+    assert run.model.reader.embedding.tokens.num_embeddings == run.tokenizers.source.size
+    assert run.model.writer.output.weight.shape[0] == run.tokenizers.target.size != run.tokenizers.source.size
+
+
+def test_a_run_may_be_moved(tmp_path: Path, small: Recipe) -> None:
+    made_run(tmp_path / "here", small)
+    assert sorted(os.listdir(tmp_path / "here")) == [WEIGHTS, RECIPE, "tokenizer.json"]  # all that is needed
+    (tmp_path / "there").mkdir()
+    shutil.move(tmp_path / "here", tmp_path / "there" / "renamed")
+    assert load_run(str(tmp_path / "there" / "renamed")).recipe == small
+
+
+# ---- what is wrong is said
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(SaccadeError, match=r"is not a run: expected a folder with recipe.toml; `saccade runs` lists"):
+        load_run(tmp_path)
+    with pytest.raises(SaccadeError, match="nowhere is not a run"):
+        load_run(tmp_path / "nowhere")
+
+
+def test_a_run_without_weights(tmp_path: Path, small: Recipe) -> None:
+    made_run(tmp_path / "run", small)
+    (tmp_path / "run" / WEIGHTS).unlink()
+    with pytest.raises(SaccadeError, match=r"has no model.safetensors yet; go on .* --resume"):
+        load_run(tmp_path / "run")
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "text", "header"])
+def test_damaged_weights(tmp_path: Path, small: Recipe, damage: str) -> None:
+    made_run(tmp_path / "run", small)
+    path = tmp_path / "run" / WEIGHTS
+    whole = path.read_bytes()
+    path.write_bytes({
+        "truncated": whole[:-10], "empty": b"", "text": b"These are not weights, are they?",
+        "header": whole[:20] + b"\xff" * 30 + whole[50:],
+    }[damage])  # fmt: skip
+    with pytest.raises(SaccadeError, match=r"model.safetensors is not a whole safetensors file") as error:
+        load_run(tmp_path / "run")
+    assert "\n" not in str(error.value)
+
+
+def changed_weights(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    change(tensors)
+    save_file(tensors, folder / WEIGHTS)
+
+
+def test_a_missing_an_unknown_and_a_misshapen_tensor(tmp_path: Path, small: Recipe) -> None:
+    name = "writer.stack.blocks.1.cross.query.weight"
+    for change, message in (
+        (lambda t: t.pop(name), f"lacks tensor '{name}'; do recipe.toml and the weights belong together"),
+        (lambda t: t.update(extra=torch.zeros(1)), "has an unknown tensor 'extra'"),
+        (lambda t: t.update({name: torch.zeros(2)}), rf"{name} must be \(3, 1, 4, 12\) by recipe .*, got \(2,\)$"),
+    ):
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        made_run(tmp_path / "run", small)
+        changed_weights(tmp_path / "run", change)
+        with pytest.raises(SaccadeError, match=message):
+            load_run(tmp_path / "run")
+
+
+@pytest.mark.parametrize("tie", ["all", "none"])
+def test_a_tokenizer_of_another_run(tmp_path: Path, recipe: Callable[..., Recipe], tie: str) -> None:
+    settings = recipe("tokenizer.kind=characters", f"writer.tie={tie}")
+    made_run(tmp_path / "run", settings)
+    other: Tokenizers = train_tokenizers(settings.tokenizer, lambda: [("xyzuvw0123", "!?%&")])
+    other.save(tmp_path / "run")
+    with pytest.raises(SaccadeError, match="the tokenizer does not match the weights"):
+        load_run(tmp_path / "run")
+
+
+def test_a_recipe_of_a_newer_version(tmp_path: Path, small: Recipe) -> None:
+    made_run(tmp_path / "run", small)
+    path = tmp_path / "run" / RECIPE
+    path.write_text(path.read_text().replace("schema_version = 1", "schema_version = 2"))
+    with pytest.raises(SaccadeError, match="a newer saccade wrote it"):
+        load_run(tmp_path / "run")
+
+
+def test_weights_that_do_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(SaccadeError, match="gone.safetensors does not exist"):
+        module.read_weights(tmp_path / "gone.safetensors")
+
+
+# ---- devices
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:x", "tpu", "meta", "", "xpu"])
+def test_unknown_devices(name: str) -> None:
+    with pytest.raises(SaccadeError, match=f"unknown device '{name}'; expected auto, cpu, cuda, cuda:N or mps"):
+        pick_device(name)
+
+
+def test_devices_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(
+        SaccadeError, match="device 'cuda:2' was asked for, but 2 of its kind are here; use cpu or auto"
+    ):
+        pick_device("cuda:2")
+    with pytest.raises(SaccadeError, match="device 'mps' was asked for, but 0 of its kind"):
+        pick_device("mps")
+    assert pick_device("cuda:1") == torch.device("cuda:1")
+
+
+@pytest.mark.parametrize(("cuda", "mps", "expected"), [(1, True, "cuda"), (0, True, "mps"), (0, False, "cpu")])
+def test_auto_takes_the_fastest(monkeypatch: pytest.MonkeyPatch, cuda: int, mps: bool, expected: str) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(cuda))
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+    assert pick_device("auto").type == expected
+
+
+# ---- files that are whole or absent
+
+
+FULL = {
+    "write": OSError(errno.ENOSPC, "No space left on device"),
+    "quota": OSError(errno.EDQUOT, "Disk quota exceeded"),
+    "safetensors": SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    "its quota": SafetensorError("Error while serializing: I/O error: Disk quota exceeded (os error 122)"),
+}
+
+
+@pytest.mark.parametrize("how", FULL)
+def test_a_full_disk_leaves_the_old_weights_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    path, model = tmp_path / WEIGHTS, nn.Linear(3, 5)
+    write_weights(model, path)
+    before = path.read_bytes()
+
+    def full(tensors: object, temporary: Path) -> None:
+        Path(temporary).write_bytes(before[:20])
+        raise FULL[how]
+
+    monkeypatch.setattr(module, "save_file", full)
+    with pytest.raises(SaccadeError, match=r"no space left on the disk while writing .*model.safetensors; free some"):
+        write_weights(nn.Linear(3, 5), path)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == [WEIGHTS]
+
+
+def test_a_disk_that_is_full_only_when_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    atomic_write(tmp_path / "file", b"old")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(SaccadeError, match="no space left"):
+        atomic_write(tmp_path / "file", b"new")
+    assert (tmp_path / "file").read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("error", [
+    PermissionError(errno.EACCES, "Permission denied"),
+    SafetensorError("Error while serializing: I/O error: Permission denied (os error 13)"),
+])  # fmt: skip
+def test_no_permission_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def denied(tensors: object, temporary: Path) -> None:
+        raise error
+
+    monkeypatch.setattr(module, "save_file", denied)
+    with pytest.raises(SaccadeError, match=r"cannot write .*w: .*Permission denied.*check the folder"):
+        write_tensors({"a": torch.zeros(1)}, tmp_path / "w")
+
+
+def test_who_reads_the_old_file_reads_it_to_the_end(tmp_path: Path) -> None:
+    """The new one takes its name at once; nothing is written into the old one."""
+    atomic_write(tmp_path / "file", b"old")
+    with open(tmp_path / "file", "rb") as reader:
+        atomic_write(tmp_path / "file", b"new")
+        assert reader.read() == b"old"
+    assert (tmp_path / "file").read_bytes() == b"new"
+
+
+def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(SaccadeError, match="cannot write"):
+        atomic_write(tmp_path / "no" / "file", b"")
+    with pytest.raises(SaccadeError, match="cannot write"):
+        write_tensors({"a": torch.zeros(1)}, tmp_path / "no" / "file")
+
+
+def test_an_interruption_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the middle is passed on as it is."""
+
+    def interrupted(tensors: object, temporary: Path) -> None:
+        Path(temporary).write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    write_weights(nn.Linear(3, 5), tmp_path / WEIGHTS)
+    before = (tmp_path / WEIGHTS).read_bytes()
+    monkeypatch.setattr(module, "save_file", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_weights(nn.Linear(3, 5), tmp_path / WEIGHTS)
+    assert (tmp_path / WEIGHTS).read_bytes() == before and os.listdir(tmp_path) == [WEIGHTS]
+
+
+def test_weights_of_other_types_and_strides_survive(tmp_path: Path) -> None:
+    tensors = {"t": torch.randn(3, 5).T, "b": torch.randn(7).bfloat16(), "n": torch.tensor(3), "e": torch.empty(0, 2)}
+    write_tensors(tensors, tmp_path / "w")
+    read = module.read_weights(tmp_path / "w")
+    assert all(torch.equal(read[name], tensor) and read[name].dtype == tensor.dtype for name, tensor in tensors.items())
+
+
+def test_buffers_that_last_are_stored_too() -> None:
+    model = nn.BatchNorm1d(3)
+    assert set(module.named_weights(model)) == {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
+    module.put_weights(model, {name: tensor + 2 for name, tensor in module.named_weights(model).items()})
+    assert model.running_mean.tolist() == [2.0] * 3 and model.weight.tolist() == [3.0] * 3
