@@ -1,0 +1,98 @@
+import pytest
+
+from saccade.errors import SaccadeError
+from saccade.view.labels import checked, clusters, from_to, readable, shortened, visual_order
+
+
+def shown(text: str) -> str:
+    return "".join(text[i] for i in visual_order(list(text)))
+
+
+def test_left_to_right_text_keeps_its_order():
+    assert visual_order(list("5 mai 1994")) == list(range(10))
+
+
+def test_right_to_left_text_runs_from_right_to_left():
+    assert shown("אבג") == "גבא"
+
+
+def test_numbers_inside_right_to_left_text_keep_their_direction():
+    assert shown("אב 1994 גד") == "דג 1994 בא"
+
+
+def test_arabic_digits_keep_their_direction():
+    assert shown("مايو ١٩٩٤") == "١٩٩٤ ويام"
+
+
+def test_date_with_slashes_is_one_number():
+    assert shown("ב 12/03/94") == "12/03/94 ב"
+
+
+def test_percent_sign_goes_with_its_number():
+    assert shown("א 50% ב") == "ב 50% א"
+
+
+def test_right_to_left_words_inside_left_to_right_text_are_turned():
+    assert shown("on אבג!") == "on גבא!"
+
+
+def test_end_mark_of_right_to_left_text_stands_leftmost():
+    labels = [*"אב19", "<end>"]
+    assert visual_order(labels) == [4, 2, 3, 1, 0]
+
+
+def test_words_are_ordered_by_their_first_letter():
+    assert visual_order(["שלום", "2024", "עולם"]) == [2, 1, 0]
+
+
+def test_combining_mark_follows_its_letter():
+    assert visual_order(["א", "\u05b8", "ב"]) == [2, 1, 0]
+
+
+def test_nothing_has_no_order():
+    assert visual_order([]) == []
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        (" ", "␣"),
+        ("\u202f", "␣"),  # the narrow space that locales put into dates
+        ("\n", "␣"),
+        ("\u0301", "◌\u0301"),
+        ("\u200f", "U+200F"),
+        ("a\u200db", "ab"),
+        ("", ""),
+        ("year", "year"),
+    ],
+)
+def test_invisible_labels_are_made_visible(label, expected):
+    assert readable(label) == expected
+
+
+def test_marks_stay_with_their_letter():
+    assert clusters("e\u0301a") == ["e\u0301", "a"]
+
+
+def test_long_label_is_shortened_between_characters():
+    assert shortened("ae\u0301iou", most=3) == "ae\u0301…"
+    assert shortened("abc", most=3) == "abc"
+
+
+def test_both_sides_of_an_arrow_keep_their_direction():
+    assert from_to("אב", "12") == "\u200e\u2068אב\u2069 → \u206812\u2069"
+
+
+def test_map_must_fit_its_labels():
+    with pytest.raises(SaccadeError, match=r"weights must be \(rows, columns\) = \(2, 3\).*got \(3, 2\)"):
+        checked([[0.0, 1.0]] * 3, rows=["a", "b"], columns=["x", "y", "z"])
+
+
+def test_empty_map_is_refused():
+    with pytest.raises(SaccadeError, match="not empty"):
+        checked([[]], rows=["a"], columns=[])
+
+
+def test_map_with_nan_is_refused():
+    with pytest.raises(SaccadeError, match="weights must be finite"):
+        checked([[float("nan")]], rows=["a"], columns=["b"])
