@@ -1,0 +1,92 @@
+"""One batch decoded as `[predict]` of the recipe says: the one place where its settings meet search and filters."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from saccade.config.schema import Decoding
+from saccade.data.batch import Batch
+from saccade.errors import SaccadeError
+from saccade.predict import filters
+from saccade.predict.filters import Rule
+from saccade.predict.search import Chooser, Found, beam_search, greedy, sampling, write_rows
+
+
+def decode(
+    model: Any,
+    batch: Batch,
+    *,
+    limits: Sequence[int],
+    decoding: Decoding,
+    prefix: Sequence[int] = (),
+    generator: torch.Generator | None = None,
+    align: bool = False,
+) -> list[list[Found]]:
+    """The n_best outputs of each row; `limits` as `length_limits` gives them."""
+    device = batch["source"].ids.device
+    most = torch.tensor(limits, device=device)
+    state = model.writer.start(model.read(batch), capacity=max(limits) + 1)
+    rules = make_rules(decoding, most, prefix=prefix)
+    alpha = decoding.length_penalty
+    if decoding.beam > 1 and not decoding.sample:
+        found = beam_search(
+            model.writer, state, limits=most, width=decoding.beam, n_best=decoding.n_best, rules=rules, alpha=alpha,
+            align=align,
+        )  # fmt: skip
+        return [outputs[: decoding.n_best] for outputs in found]
+    rows = torch.arange(len(limits), device=device)
+    choose: Chooser = greedy
+    if decoding.sample:
+        assert generator is not None, "sampling needs a generator"
+        rows, choose = rows.repeat_interleave(decoding.n_best), sampling(make_shapers(decoding), generator)
+        state = state.reorder(rows) if decoding.n_best > 1 else state
+    return write_rows(model.writer, state, rows=rows, choose=choose, rules=rules, alpha=alpha, align=align)
+
+
+def copies(decoding: Decoding) -> int:
+    """Rows that one sentence takes in the batch."""
+    return decoding.n_best if decoding.sample else decoding.beam
+
+
+def make_rules(decoding: Decoding, limits: Tensor, *, prefix: Sequence[int] = ()) -> list[Rule]:
+    """Later rules win: what must begin so does, and what must end does."""
+    rules = [filters.never()]
+    if decoding.min_length:
+        rules.append(filters.min_length(decoding.min_length))
+    if decoding.no_repeat:
+        rules.append(filters.no_repeat(decoding.no_repeat))
+    if prefix:
+        rules.append(filters.forced_prefix([prefix] * len(limits), device=limits.device))
+    return [*rules, filters.max_length(limits)]
+
+
+def make_shapers(decoding: Decoding) -> list[filters.Shaper]:
+    shapers = []
+    if decoding.temperature != 1.0:
+        shapers.append(filters.temperature(decoding.temperature))
+    if decoding.top_k:
+        shapers.append(filters.top_k(decoding.top_k))
+    if decoding.top_p < 1.0:
+        shapers.append(filters.top_p(decoding.top_p))
+    return shapers
+
+
+def length_limits(lengths: Sequence[int], *, decoding: Decoding, longest: int, prefix: Sequence[int] = ()) -> list[int]:
+    """How many tokens each output may have, END not counted, given the lengths of the sources and data.max_length."""
+    room = longest - 1  # the model was trained on `longest` positions, END among them
+    least = max(decoding.min_length, len(prefix))
+    most = room if decoding.max_length is None else decoding.max_length
+    if most > room:
+        raise SaccadeError(
+            f"max_length must be at most {room}, one less than data.max_length of the run, got {most}; lower it"
+        )
+    if least > most:
+        raise SaccadeError(
+            f"an output of at least {least} tokens was asked for (min_length = {decoding.min_length}, prefix of "
+            f"{len(prefix)} tokens), but at most {most} are allowed; raise max_length or ask for less"
+        )
+    if decoding.max_length is not None:
+        return [most] * len(lengths)
+    return [min(most, max(least, 2 * length + 20)) for length in lengths]

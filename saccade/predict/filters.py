@@ -1,0 +1,130 @@
+"""Small filters of what may be written next.
+
+A rule says which tokens are allowed: it narrows `allowed` and never touches scores, so that the log-probability of an
+output is the model's own. A shaper changes the distribution that a sample is drawn from.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from saccade.data.tokenizers import END, PAD, START, UNKNOWN
+
+# (allowed (r, V) with r = 1 or R, written (R, 1 + t) beginning with START, sentence of each row (R,)) -> allowed
+Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
+Shaper = Callable[[Tensor], Tensor]
+
+
+def apply_rules(
+    logits: Float[Tensor, "R V"], rules: Sequence[Rule], written: Int[Tensor, "R t"], rows: Int[Tensor, " R"]
+) -> Float[Tensor, "R V"]:
+    """The logits with -inf for every token that some rule forbids; a row with nothing left may end."""
+    allowed = torch.ones(1, logits.shape[1], dtype=torch.bool, device=logits.device)
+    for rule in rules:
+        allowed = rule(allowed, written, rows)
+    stuck = ~allowed.any(-1, keepdim=True)
+    allowed = allowed | stuck & one_token(END, logits)
+    return logits.masked_fill(~allowed, -torch.inf)
+
+
+def never(tokens: Sequence[int] = (PAD, START, UNKNOWN)) -> Rule:
+    """Tokens that are no text of a translation."""
+
+    def rule(allowed: Tensor, written: Tensor, rows: Tensor) -> Tensor:
+        allowed = allowed.clone()
+        for token in tokens:  # a write by number each: an index list would be copied to the device at every step
+            allowed[:, token] = False
+        return allowed
+
+    return rule
+
+
+def min_length(length: int) -> Rule:
+    """No END before `length` tokens are written."""
+
+    def rule(allowed: Tensor, written: Tensor, rows: Tensor) -> Tensor:
+        return allowed & ~one_token(END, allowed) if written.shape[1] - 1 < length else allowed
+
+    return rule
+
+
+def max_length(limits: Int[Tensor, " N"]) -> Rule:
+    """Only END after limits[sentence] tokens."""
+    shortest = int(limits.min())  # asked once: until then no row can be at its limit
+
+    def rule(allowed: Tensor, written: Tensor, rows: Tensor) -> Tensor:
+        length = written.shape[1] - 1
+        if length < shortest:
+            return allowed
+        full = (limits[rows] <= length)[:, None]
+        return torch.where(full, one_token(END, allowed), allowed)
+
+    return rule
+
+
+def no_repeat(n: int) -> Rule:
+    """No sequence of n tokens twice (Paulus et al. 2018, section 2.5)."""
+
+    def rule(allowed: Tensor, written: Tensor, rows: Tensor) -> Tensor:
+        if written.shape[1] < n:
+            return allowed
+        runs = written.unfold(1, n, 1)  # (R, t, n): every sequence of n tokens so far
+        last = written[:, written.shape[1] - n + 1 :]
+        again = (runs[..., :-1] == last[:, None]).all(-1)
+        # What followed the same n - 1 tokens before; PAD, which is never written, stands for "nothing".
+        followed = torch.where(again, runs[..., -1], PAD)
+        return allowed.expand(written.shape[0], -1).scatter(1, followed, False)
+
+    return rule
+
+
+def forced_prefix(prefixes: Sequence[Sequence[int]], *, device: torch.device | str = "cpu") -> Rule:
+    """Sentence i begins with the tokens prefixes[i], whatever other rules say before this one."""
+    longest = max(len(prefix) for prefix in prefixes)
+    table = torch.tensor([[*prefix, *[-1] * (longest - len(prefix))] for prefix in prefixes], device=device)
+
+    def rule(allowed: Tensor, written: Tensor, rows: Tensor) -> Tensor:
+        at = written.shape[1] - 1
+        if at >= longest:
+            return allowed
+        token = table[rows, at][:, None]
+        return torch.where(token >= 0, torch.arange(allowed.shape[1], device=allowed.device) == token, allowed)
+
+    return rule
+
+
+def one_token(token: int, like: Tensor) -> Bool[Tensor, "1 V"]:
+    """True at `token` only."""
+    return (torch.arange(like.shape[-1], device=like.device) == token)[None]
+
+
+# ---- shapers
+
+
+def temperature(value: float) -> Shaper:
+    """Logits divided by the temperature: sharper below 1, flatter above."""
+    return lambda logits: logits / value
+
+
+def top_k(k: int) -> Shaper:
+    """Only the k best tokens (Fan et al. 2018)."""
+
+    def shape(logits: Tensor) -> Tensor:
+        best = logits.topk(min(k, logits.shape[-1]), -1).indices
+        return torch.full_like(logits, -torch.inf).scatter(-1, best, logits.gather(-1, best))
+
+    return shape
+
+
+def top_p(p: float) -> Shaper:
+    """The smallest set of best tokens whose probability is at least p (Holtzman et al. 2020)."""
+
+    def shape(logits: Tensor) -> Tensor:
+        ordered, order = logits.sort(dim=-1, descending=True, stable=True)
+        probs = ordered.softmax(-1)
+        before = probs.cumsum(-1) - probs  # what the better tokens have; the best one always stays
+        return logits.masked_fill((before >= p).scatter(-1, order, before >= p), -torch.inf)
+
+    return shape

@@ -1,0 +1,229 @@
+"""A trained run put to use: predictions, n-best lists, scores of given outputs, attention."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from saccade.config.schema import Decoding, Recipe
+from saccade.data.batch import Batch, pad
+from saccade.data.tokenizers import START, Tokenizer, Tokenizers
+from saccade.errors import SaccadeError
+from saccade.layers.record import record
+from saccade.model.model import Model
+from saccade.model.run import load_run, pick_device
+from saccade.model.writers import shift_right
+from saccade.predict.decode import copies, decode, length_limits
+from saccade.predict.ensemble import Ensemble, check_same_vocabulary
+from saccade.predict.lines import available
+from saccade.predict.search import Found
+
+AHEAD = 1024  # lines that stream() takes at once, at most
+SHORT = 8  # tokens; shorter texts count as if they had so many, for each takes a row of logits too
+LOGITS = 1024  # positions whose logits score() holds at once
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One output: its score is its log-probability divided by the length penalty."""
+
+    ids: list[int]  # without END
+    text: str
+    score: float
+    log_prob: float
+    alignment: list[list[float]] | None = None  # for each id, the weights over the source tokens, END included
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """Who looked where: address -> weights (H, T, S); rows and columns of a map are source or target tokens."""
+
+    maps: dict[str, Float[Tensor, "H T S"]]
+    source_labels: list[str]
+    target_labels: list[str]
+    text: str
+
+
+class Predictor:
+    """Text in, text out; decoding settings are those of the recipe where none are given."""
+
+    def __init__(self, model: Model | Ensemble, *, recipe: Recipe, tokenizers: Tokenizers, members: int = 1) -> None:
+        self.model, self.recipe, self.tokenizers, self.members = model, recipe, tokenizers, members
+
+    @classmethod
+    def load(
+        cls, paths: str | Path | Sequence[str | Path], *, kinds: Mapping[str, Any] | None = None, device: str = "auto"
+    ) -> "Predictor":
+        """Reads one run, or several runs with the same vocabulary, which then predict together."""
+        names = [paths] if isinstance(paths, str | Path) else list(paths)
+        if not names:
+            raise SaccadeError("no run was given; expected the folder of a run, or several; `saccade runs` lists them")
+        runs = [load_run(name, kinds=kinds, device=str(pick_device(device))) for name in names]
+        check_same_vocabulary([run.tokenizers for run in runs], [str(run.path) for run in runs])
+        model = runs[0].model if len(runs) == 1 else Ensemble([run.model for run in runs]).eval()
+        return cls(model, recipe=runs[0].recipe, tokenizers=runs[0].tokenizers, members=len(runs))
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def predict(self, texts: Sequence[str], *, decoding: Decoding | None = None) -> list[str]:
+        """The best output for each text, in the order of the texts."""
+        return [outputs[0].text for outputs in self.candidates(texts, decoding=decoding)]
+
+    def candidates(
+        self, texts: Sequence[str], *, decoding: Decoding | None = None, align: bool = False
+    ) -> list[list[Hypothesis]]:
+        """The n_best outputs for each text, best first; with `align`, also what each token looked at."""
+        if isinstance(texts, str):  # its letters would be taken for texts
+            raise SaccadeError(f"expected a list of texts, got the single text {texts[:20]!r}; put it in a list")
+        decoding = decoding or self.recipe.predict
+        return self._decode_lines(texts, decoding, align=align, generator=self._generator(decoding), first=1)
+
+    def stream(
+        self, lines: Iterable[str], *, decoding: Decoding | None = None, align: bool = False
+    ) -> Iterator[list[Hypothesis]]:
+        """The outputs for each line as soon as they are known, in order, while later lines are still being read."""
+        decoding = decoding or self.recipe.predict
+        generator, count = self._generator(decoding), 0
+        # Samples depend on how lines are grouped, and groups on the clock: one by one, a seed means something.
+        for group in available(lines, most=1 if decoding.sample else AHEAD):
+            texts = [line.rstrip("\r\n") for line in group]
+            yield from self._decode_lines(texts, decoding, align=align, generator=generator, first=count + 1)
+            count += len(group)
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """The log-probability of each given output, END included."""
+        sources = self._encode(self.tokenizers.source, [source for source, _ in pairs], "source")
+        targets = self._encode(self.tokenizers.target, [target for _, target in pairs], "output")
+        longest = [max(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
+        scores = [0.0] * len(pairs)
+        with self._inference():
+            for group in groups_by_length(longest, budget=self.recipe.predict.batch_tokens):
+                batch = self._batch(source=[sources[i] for i in group], target=[targets[i] for i in group])
+                for i, value in zip(group, token_log_probs(self.model, batch).sum(1).tolist(), strict=True):
+                    scores[i] = value
+        return scores
+
+    def attention(self, source: str, target: str | None = None) -> AttentionMaps:
+        """The weights of every layer and head while `target`, or else what the model predicts, is written."""
+        if self.members > 1:
+            raise SaccadeError(f"attention is shown for one run at a time, got {self.members}; give one")
+        if not source.strip():
+            raise SaccadeError("attention needs a text to look at, got an empty one")
+        text = self.predict([source])[0] if target is None else target
+        [source_ids] = self._encode(self.tokenizers.source, [source], "source")
+        [target_ids] = self._encode(self.tokenizers.target, [text], "output")
+        batch = self._batch(source=[source_ids], target=[target_ids])
+        with self._inference(), record(self.model) as maps:
+            seen = shift_right(batch["target"].ids, START)
+            self.model.writer(seen, batch["target"].mask, self.model.read(batch))
+        return AttentionMaps(
+            maps={address: weights[0].float().cpu().clone() for address, weights in maps.items()},
+            source_labels=self.tokenizers.source.labels(source_ids),
+            target_labels=self.tokenizers.target.labels(target_ids),
+            text=text,
+        )
+
+    # ---- inside
+
+    def _decode_lines(
+        self, texts: Sequence[str], decoding: Decoding, *, align: bool, generator: torch.Generator | None, first: int
+    ) -> list[list[Hypothesis]]:
+        """Sorted by length and decoded in batches; `first` is the number of the first line, for messages."""
+        rows = self._encode(self.tokenizers.source, texts, "line", first=first)
+        full = [i for i, text in enumerate(texts) if text.strip()]
+        prefix = self.tokenizers.target.encode(decoding.prefix)[:-1]  # END is not yet due
+        limits = length_limits(
+            [len(row) for row in rows], decoding=decoding, longest=self.recipe.data.max_length, prefix=prefix
+        )
+        outputs = [[Hypothesis([], "", 0.0, 0.0, [] if align else None)] for _ in texts]  # an empty line stays empty
+        with self._inference():
+            groups = groups_by_length([len(rows[i]) for i in full], budget=decoding.batch_tokens // copies(decoding))
+            for group in ([full[j] for j in part] for part in groups):
+                batch = self._batch(source=[rows[i] for i in group])
+                found = decode(
+                    self.model, batch, limits=[limits[i] for i in group], decoding=decoding, prefix=prefix,
+                    generator=generator, align=align,
+                )  # fmt: skip
+                for i, candidates in zip(group, found, strict=True):
+                    outputs[i] = self._hypotheses(candidates, source_length=len(rows[i]), line=first + i)
+        return outputs
+
+    def _hypotheses(self, found: Sequence[Found], *, source_length: int, line: int) -> list[Hypothesis]:
+        if not found or found[0].log_prob != found[0].log_prob:
+            raise SaccadeError(
+                f"the model has no finite probabilities for line {line}; its weights are not usable, train again"
+            )
+        return [
+            Hypothesis(
+                item.ids,
+                self.tokenizers.target.decode(item.ids),
+                item.score,
+                item.log_prob,
+                None if item.alignment is None else [row[:source_length] for row in item.alignment],
+            )
+            for item in found
+        ]
+
+    def _encode(self, tokenizer: Tokenizer, texts: Sequence[str], what: str, *, first: int = 1) -> list[list[int]]:
+        """Tokens and END; a text longer than what the model was trained on is refused by its number."""
+        limit = self.recipe.data.max_length
+        rows = tokenizer.encode_all(texts)
+        for number, row in enumerate(rows, start=first):
+            if len(row) > limit:
+                raise SaccadeError(
+                    f"{what} {number} has {len(row)} tokens, but the model was made for at most {limit} "
+                    f"(data.max_length, <end> included); split or shorten it"
+                )
+        return rows
+
+    def _batch(self, *, source: Sequence[list[int]], target: Sequence[list[int]] | None = None) -> Batch:
+        fields = {"source": pad(source)} if target is None else {"source": pad(source), "target": pad(target)}
+        return Batch(fields).to(self.device)
+
+    def _generator(self, decoding: Decoding) -> torch.Generator | None:
+        return torch.Generator(self.device).manual_seed(decoding.seed) if decoding.sample else None
+
+    @contextmanager
+    def _inference(self) -> Iterator[None]:
+        """No gradients, no dropout; a model that is being trained goes on as it was."""
+        training = self.model.training
+        self.model.eval()
+        try:
+            with torch.inference_mode():
+                yield
+        finally:
+            self.model.train(training)
+
+
+def token_log_probs(model: Any, batch: Batch) -> Float[Tensor, "B T"]:
+    """log P(target token | source, target tokens before it), 0 at padding."""
+    target = batch["target"]
+    hidden = model.writer(shift_right(target.ids, START), target.mask, model.read(batch))
+    values = torch.zeros(target.ids.shape, device=target.ids.device)
+    parts = zip(hidden[target.mask].split(LOGITS), target.ids[target.mask].split(LOGITS), strict=True)
+    values[target.mask] = torch.cat([_chosen(model.writer.head, states, ids) for states, ids in parts])
+    return values
+
+
+def _chosen(head: Callable[[Tensor], Tensor], states: Tensor, ids: Tensor) -> Tensor:
+    logits = head(states).float()
+    return logits.gather(1, ids[:, None])[:, 0] - logits.logsumexp(-1)
+
+
+def groups_by_length(lengths: Sequence[int], *, budget: int) -> Iterator[list[int]]:
+    """Indices of about equal lengths, longest first; rows x longest is within the budget, but one row always fits."""
+    group: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        if group and max(lengths[group[0]], SHORT) * (len(group) + 1) > budget:
+            yield group
+            group = []
+        group.append(index)
+    if group:
+        yield group

@@ -1,0 +1,206 @@
+"""Greedy search, sampling and beam search over `start/step/reorder`: they know nothing else of a writer.
+
+R rows are in the state; a row belongs to sentence rows[r], and in beam search N sentences have k rows each. Whatever
+rules forbid, log-probabilities are those of the model. Length counts END, as in the sum of log-probabilities.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from saccade.data.tokenizers import END, START
+from saccade.model.writers import Step
+from saccade.predict.filters import Rule, apply_rules
+
+Chooser = Callable[[Tensor], Tensor]  # logits (R, V) -> tokens (R,)
+
+
+class Writer(Protocol):
+    def step(self, inputs: Int[Tensor, "R n"], state: Any, *, align: bool = False) -> Step: ...
+
+
+@dataclass(frozen=True)
+class Found:
+    """One finished output: ids without END, the sum of log-probabilities with it, and its score."""
+
+    ids: list[int]
+    log_prob: float
+    score: float
+    alignment: list[list[float]] | None  # one row of S weights for each id
+
+
+def penalty(length: Tensor | float, alpha: float) -> Any:
+    """((5 + |Y|) / 6)^alpha (Wu et al. 2016, equation 14)."""
+    return ((5 + length) / 6) ** alpha
+
+
+# ---- one row at a time: greedy and sampling
+
+
+def greedy(logits: Float[Tensor, "R V"]) -> Int[Tensor, " R"]:
+    return logits.argmax(-1)
+
+
+def sampling(shapers: Sequence[Callable[[Tensor], Tensor]], generator: torch.Generator) -> Chooser:
+    """Draws from the distribution that the shapers leave."""
+
+    def choose(logits: Tensor) -> Tensor:
+        for shape in shapers:
+            logits = shape(logits)
+        # argmax of p / Exp(1) is a draw from p: unlike multinomial, it never waits for the device.
+        noise = torch.empty_like(logits).exponential_(generator=generator)
+        return (logits.softmax(-1) / noise).argmax(-1)
+
+    return choose
+
+
+def write_rows(
+    writer: Writer,
+    state: Any,
+    *,
+    rows: Int[Tensor, " R"],
+    choose: Chooser,
+    rules: Sequence[Rule] = (),
+    alpha: float = 0.0,
+    align: bool = False,
+) -> list[list[Found]]:
+    """One token for each row at each step, until all have written END; the outputs of each sentence, best first."""
+    finished = Finished(sentences=int(rows.max()) + 1, alpha=alpha)
+    written, maps = torch.full((rows.shape[0], 1), START, device=rows.device), None
+    log_probs = torch.zeros(rows.shape[0], device=rows.device)
+    while rows.shape[0]:
+        step = writer.step(written[:, -1:], state, align=align)
+        logits, maps, state = step.logits.float(), extend(maps, step.weights), step.state
+        tokens = choose(apply_rules(logits, rules, written, rows))[:, None]
+        log_probs = log_probs - logits.logsumexp(-1) + logits.gather(1, tokens)[:, 0]
+        ended = tokens[:, 0] == END
+        if ended.any():
+            finished.add(rows[ended], log_probs[ended], written[ended], None if maps is None else maps[ended])
+            stay = (~ended).nonzero()[:, 0]
+            rows, log_probs, tokens, written = rows[stay], log_probs[stay], tokens[stay], written[stay]
+            maps = None if maps is None else maps[stay]
+            state = state.reorder(stay) if len(stay) else state
+        written = torch.cat((written, tokens), 1)
+    return finished.sentences_sorted()
+
+
+# ---- beams
+
+
+def beam_search(
+    writer: Writer,
+    state: Any,
+    *,
+    limits: Int[Tensor, " N"],
+    width: int,
+    n_best: int = 1,
+    rules: Sequence[Rule] = (),
+    alpha: float = 0.0,
+    align: bool = False,
+) -> list[list[Found]]:
+    """The outputs of each sentence, best first: n_best at least, where so many exist.
+
+    The best `width` candidates of each step are kept; those that end with END are finished and free their places for
+    the next step, so that a beam of one is greedy search. A sentence leaves when no live row can still become one of
+    its n_best. `limits` says how many tokens a sentence may have, END not counted; `rules` must enforce it.
+    """
+    n, k, device = limits.shape[0], 1, limits.device
+    rows, scores = torch.arange(n, device=device), torch.zeros(n, 1, device=device)
+    pool = torch.full((n, n_best), -torch.inf, device=device)  # the best finished scores of each live sentence
+    written, maps = torch.full((n, 1), START, device=device), None
+    finished = Finished(sentences=n, alpha=alpha)
+    for length in range(1, int(limits.max()) + 2):
+        step = writer.step(written[:, -1:], state, align=align)
+        maps = extend(maps, step.weights)
+        logits = step.logits.float()
+        before = scores - logits.logsumexp(-1).view_as(scores)  # what each logit is added to
+        allowed = apply_rules(logits, rules, written, rows.repeat_interleave(k))
+        best, parents, tokens = _best_candidates(allowed, before, width)
+        ends = torch.where(tokens == END, best, -torch.inf)
+        scores = torch.where(tokens == END, -torch.inf, best)
+        pool = torch.cat((pool, ends / penalty(length, alpha)), 1).topk(n_best).values
+        leaves = pool[:, -1] >= _reach(scores, length=length, limits=limits[rows], alpha=alpha)
+        some_end, some_leave = torch.stack((ends.max() > -torch.inf, leaves.any())).tolist()
+        if some_end:
+            sentence, rank = ends.isfinite().nonzero(as_tuple=True)
+            at = parents[sentence, rank]
+            finished.add(rows[sentence], ends[sentence, rank], written[at], None if maps is None else maps[at])
+        if some_leave:
+            stay = (~leaves).nonzero()[:, 0]
+            if not len(stay):
+                break
+            rows, pool, scores, parents, tokens = (x[stay] for x in (rows, pool, scores, parents, tokens))
+        k, indices = scores.shape[1], parents.flatten()
+        written = torch.cat((written[indices], tokens.flatten()[:, None]), 1)
+        maps = None if maps is None else maps[indices]
+        state = step.state.reorder(indices)
+    return finished.sentences_sorted()
+
+
+def _best_candidates(
+    logits: Float[Tensor, "R V"], before: Float[Tensor, "N k"], width: int
+) -> tuple[Float[Tensor, "N c"], Int[Tensor, "N c"], Int[Tensor, "N c"]]:
+    """The best `width` continuations of each sentence: log-probability so far, the row it goes on from, its token."""
+    (n, k), size = before.shape, logits.shape[1]
+    values, tokens = logits.topk(min(width, size), sorted=False)
+    values = (values + before.reshape(-1, 1)).reshape(n, -1)
+    # Equal scores: the earlier row first, then the smaller token.
+    beam = torch.arange(k, device=values.device).repeat_interleave(tokens.shape[1])
+    place, order = (beam * size + tokens.reshape(n, -1)).sort(dim=1)
+    values, order = values.gather(1, order).sort(dim=1, descending=True, stable=True)
+    place = place.gather(1, order)[:, :width]
+    first = torch.arange(n, device=values.device)[:, None] * k
+    return values[:, :width], first + place // size, place % size
+
+
+def _reach(
+    scores: Float[Tensor, "N k"], *, length: int, limits: Int[Tensor, " N"], alpha: float
+) -> Float[Tensor, " N"]:
+    """The best score that a live row of each sentence can still get.
+
+    Log-probabilities only fall, so that is its own now, divided by the largest penalty ahead: that of the longest
+    output for alpha > 0, that of the next length for alpha < 0.
+    """
+    best = scores.max(1).values
+    return best / torch.maximum(penalty(limits + 1.0, alpha), penalty(torch.full_like(best, length + 1), alpha))
+
+
+# ---- what is finished
+
+
+def extend(maps: Tensor | None, weights: Float[Tensor, "R S"] | None) -> Float[Tensor, "R t S"] | None:
+    """The weights of all steps so far, row by row."""
+    if weights is None:
+        return None
+    return weights[:, None] if maps is None else torch.cat((maps, weights[:, None]), 1)
+
+
+@dataclass
+class Finished:
+    """Finished outputs, kept on the device until all are there."""
+
+    sentences: int
+    alpha: float
+    steps: list[tuple[Tensor, Tensor, Tensor, Tensor | None]] = field(default_factory=list)
+
+    def add(
+        self, rows: Int[Tensor, " f"], log_probs: Float[Tensor, " f"], written: Int[Tensor, "f t"], maps: Tensor | None
+    ) -> None:
+        self.steps.append((rows, log_probs, written, maps))
+
+    def sentences_sorted(self) -> list[list[Found]]:
+        """The outputs of each sentence, best first; of equal ones the earlier and then the smaller."""
+        outputs: list[list[Found]] = [[] for _ in range(self.sentences)]
+        for rows, log_probs, written, maps in self.steps:
+            weights = [None] * len(rows) if maps is None else maps[:, :-1].tolist()
+            scale = penalty(written.shape[1], self.alpha)
+            found = zip(rows.tolist(), log_probs.tolist(), written[:, 1:].tolist(), weights, strict=True)
+            for row, log_prob, ids, weight in found:
+                outputs[row].append(Found(ids, log_prob, log_prob / scale, weight))
+        for group in outputs:
+            group.sort(key=lambda item: (-item.score, len(item.ids), item.ids))
+        return outputs
