@@ -1,0 +1,1 @@
+"""Y against references: BLEU, chrF, TER, accuracy, and runs against each other."""

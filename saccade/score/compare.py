@@ -1,0 +1,169 @@
+"""Several runs on the same test pairs: scores with intervals, size, training time, speed."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+
+from saccade.config.schema import Decoding, Recipe
+from saccade.errors import SaccadeError
+from saccade.model.run import METRICS
+from saccade.predict.predictor import Predictor
+from saccade.score.accuracy import right
+from saccade.score.bleu import Score, bleu_of, bleu_statistics
+from saccade.score.bootstrap import Difference, paired_bootstrap
+from saccade.score.evaluate import evaluate
+
+COMPARABLE = ("bleu", "accuracy")
+
+
+@dataclass(frozen=True)
+class Member:
+    """One run on the test pairs."""
+
+    name: str
+    seed: int
+    key: str  # equal for runs that differ in their seed only
+    scores: dict[str, Score]
+    hypotheses: list[str]
+    parameters: int
+    minutes: float | None
+    sentences_per_second: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """Runs that differ in their seed only, or a single run."""
+
+    name: str
+    runs: list[str]
+    seeds: list[int]
+    scores: dict[str, float]  # the mean
+    spread: float | None  # standard deviation of the compared metric over the seeds
+    difference: Difference | None  # to the first row
+    parameters: int
+    minutes: float | None
+    sentences_per_second: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    metric: str
+    signature: str
+    sentences: int
+    rows: list[Row]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def compare(
+    runs: Sequence[str | Path],
+    pairs: Sequence[tuple[str, str]],
+    *,
+    metric: str = "bleu",
+    decoding: Decoding | None = None,
+    kinds: Mapping[str, Any] | None = None,
+    device: str = "auto",
+    samples: int = 1000,
+    seed: int = 1,
+) -> Comparison:
+    """Decodes the pairs with every run; each row but the first is compared with the first."""
+    if metric not in COMPARABLE:
+        raise SaccadeError(f"unknown metric '{metric}'; runs are compared by {' or '.join(COMPARABLE)}")
+    if not runs:
+        raise SaccadeError("no run was given; expected the folders of at least two runs; `saccade runs` lists them")
+    members = []
+    for path in runs:
+        predictor = Predictor.load(path, kinds=kinds, device=device)
+        members.append(measure(Path(path), predictor, pairs, decoding=decoding))
+    references = [target for _, target in pairs]
+    groups = group_members(members)
+    differences = paired_bootstrap(
+        [[_statistics(member, references, metric) for member in group] for group in groups],
+        bleu_of if metric == "bleu" else _percent,
+        samples=samples,
+        seed=seed,
+    )
+    rows = [_row(group, metric, differences[i] if i else None) for i, group in enumerate(groups)]
+    return Comparison(metric, members[0].scores[metric].signature, len(pairs), rows)
+
+
+def measure(
+    path: Path, predictor: Predictor, pairs: Sequence[tuple[str, str]], *, decoding: Decoding | None = None
+) -> Member:
+    """One run's scores, size and speed."""
+    found = evaluate(predictor, pairs, metrics=("bleu", "chrf", "accuracy"), decoding=decoding)
+    assert found.speed is not None
+    return Member(
+        name=path.resolve().name,
+        seed=predictor.recipe.train.seed,
+        key=recipe_key(predictor.recipe),
+        scores=found.scores,
+        hypotheses=found.hypotheses,
+        parameters=sum(parameter.numel() for parameter in predictor.model.parameters()),
+        minutes=training_minutes(path),
+        sentences_per_second=found.speed.sentences_per_second,
+    )
+
+
+def recipe_key(recipe: Recipe) -> str:
+    """Everything that makes a recipe another one; its names and its seed do not."""
+    values = recipe.model_dump(mode="json", exclude={"name": True, "about": True, "train": {"seed"}})
+    return json.dumps(values, sort_keys=True)
+
+
+def training_minutes(run: Path) -> float | None:
+    """The time that the last line of metrics.jsonl with a time tells; None where there is none."""
+    seconds = None
+    path = run / METRICS
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []:
+        try:
+            seconds = json.loads(line).get("seconds", seconds)
+        except (json.JSONDecodeError, AttributeError):
+            continue  # a half-written line
+    return None if seconds is None else float(seconds) / 60
+
+
+def group_members(members: Sequence[Member]) -> list[list[Member]]:
+    """Members of the same recipe and of different seeds, in the order of their first."""
+    groups: list[list[Member]] = []
+    for member in members:
+        for group in groups:
+            if group[0].key == member.key and all(other.seed != member.seed for other in group):
+                group.append(member)
+                break
+        else:
+            groups.append([member])
+    return groups
+
+
+def _statistics(member: Member, references: Sequence[str], metric: str) -> np.ndarray:
+    if metric == "bleu":
+        return bleu_statistics(member.hypotheses, references)
+    hits = right(member.hypotheses, references)
+    return np.stack([hits, np.ones_like(hits)], axis=1).astype(np.int64)
+
+
+def _percent(statistics: np.ndarray) -> float:
+    return 100 * float(statistics[0]) / float(statistics[1])
+
+
+def _row(group: Sequence[Member], metric: str, difference: Difference | None) -> Row:
+    first, minutes = group[0], [member.minutes for member in group if member.minutes is not None]
+    values = [member.scores[metric].value for member in group]
+    return Row(
+        name=first.name if len(group) == 1 else f"{first.name} ({len(group)} seeds)",
+        runs=[member.name for member in group],
+        seeds=[member.seed for member in group],
+        scores={name: fmean(member.scores[name].value for member in group) for name in first.scores},
+        spread=stdev(values) if len(values) > 1 else None,
+        difference=difference,
+        parameters=first.parameters,
+        minutes=fmean(minutes) if minutes else None,
+        sentences_per_second=fmean(member.sentences_per_second for member in group),
+    )

@@ -1,0 +1,73 @@
+"""A comparison as a table: cells, Markdown, LaTeX."""
+
+from collections.abc import Sequence
+
+from saccade.score.compare import Comparison, Row
+
+TITLES = {"bleu": "BLEU", "accuracy": "exact match %", "chrf": "chrF"}
+
+
+def cells(comparison: Comparison) -> list[list[str]]:
+    """Titles and rows as text, for any kind of table."""
+    others = [name for name in ("bleu", "chrf", "accuracy") if name != comparison.metric]
+    names = [comparison.metric, *others]
+    titles = ["run", *(TITLES[name] for name in names)]
+    titles += ["difference [95%]", "p", "parameters", "minutes", "sentences/s"]
+    return [titles, *(_cells(row, names) for row in comparison.rows)]
+
+
+def _cells(row: Row, names: Sequence[str]) -> list[str]:
+    spread = "" if row.spread is None else f" ± {row.spread:.2f}"
+    scores = [f"{row.scores[name]:.2f}" for name in names]
+    change = row.difference
+    return [
+        row.name,
+        scores[0] + spread,
+        *scores[1:],
+        "" if change is None else f"{change.value:+.2f} [{change.low:+.2f}, {change.high:+.2f}]",
+        "" if change is None else f"{change.p_value:.3f}",
+        f"{row.parameters:,}",
+        "" if row.minutes is None else f"{row.minutes:.1f}",
+        f"{row.sentences_per_second:.1f}",
+    ]
+
+
+def note(comparison: Comparison) -> str:
+    """How the numbers were made, in one sentence."""
+    return (
+        f"{comparison.sentences} sentences; differences to the first row with 95% intervals and two-sided p-values "
+        f"by paired bootstrap; {TITLES[comparison.metric]} signature: {comparison.signature}"
+    )
+
+
+def markdown(comparison: Comparison) -> str:
+    titles, *rows = [[cell.replace("|", "\\|") for cell in line] for line in cells(comparison)]
+    rule = ["---", *["--:"] * (len(titles) - 1)]
+    lines = [f"| {' | '.join(line)} |" for line in (titles, rule, *rows)]
+    return "\n".join([*lines, "", note(comparison)])
+
+
+def latex(comparison: Comparison) -> str:
+    """A tabular of booktabs."""
+    titles, *rows = [[escape(cell) for cell in line] for line in cells(comparison)]
+    lines = [" & ".join(line) + r" \\" for line in (titles, *rows)]
+    columns = "l" + "r" * (len(titles) - 1)
+    return "\n".join(
+        [
+            f"% {note(comparison)}",
+            rf"\begin{{tabular}}{{{columns}}}",
+            r"\toprule",
+            lines[0],
+            r"\midrule",
+            *lines[1:],
+            r"\bottomrule",
+            r"\end{tabular}",
+        ]
+    )
+
+
+def escape(text: str) -> str:
+    """Text as LaTeX shows it."""
+    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
+    special.update({letter: f"\\{letter}" for letter in "&%$#_{}"})
+    return "".join(special.get(letter, letter) for letter in text)
