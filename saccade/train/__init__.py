@@ -1,0 +1,38 @@
+"""Batches + model -> trained model. The package itself can be called: `saccade.train(recipe, ...)`."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from saccade.train.api import train
+
+__all__ = ["Interrupted", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    """Looks names up on first use, so that this package costs nothing before."""
+    if name == "train":
+        from saccade.train.api import train
+
+        return train
+    if name == "Interrupted":
+        from saccade.train.signals import Interrupted
+
+        return Interrupted
+    raise AttributeError(f"module 'saccade.train' has no attribute '{name}'")
+
+
+class CallablePackage(ModuleType):
+    """`saccade.train` is both the name of this package and what it does."""
+
+    @property
+    def __call__(self) -> Any:
+        from saccade.train.api import train
+
+        return train
+
+
+sys.modules[__name__].__class__ = CallablePackage

@@ -1,0 +1,185 @@
+"""`saccade.train(...)`: one call from a recipe to a trained model, the same from Python and from the command line.
+
+A user's mistake, a full disk, a loss that is no number and a GPU that is too small are a SaccadeError. Ctrl-C and
+SIGTERM save everything and raise `signals.Interrupted`, whose text says how to go on and whose `exit_code` (130, 143)
+the command line leaves with.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from saccade.config.load import load, override
+from saccade.config.schema import Corpus, Recipe
+from saccade.errors import SaccadeError
+from saccade.model.run import RECIPE, pick_device
+from saccade.predict.predictor import Predictor
+from saccade.train.distributed import Ranks, join
+from saccade.train.finish import finish
+from saccade.train.loop import run_loop
+from saccade.train.machine import exactness
+from saccade.train.session import Session
+from saccade.train.setup import open_session
+
+Files = str | Path | Corpus | Sequence[str | Path] | Sequence[Sequence[str | Path] | Corpus]
+FIXED = ("data", "tokenizer", "reader", "writer", "objectives", "init", "freeze", "task")  # for the life of a run
+
+
+def train(
+    recipe: Recipe | str | Path | None = None,
+    *,
+    data: Files | None = None,
+    valid: Files | float | None = None,
+    run: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    tiny: bool = False,
+    kinds: Mapping[str, Any] | None = None,
+    resume: str | Path | None = None,
+) -> Predictor:
+    """Trains a recipe, or goes on with a run, and gives the trained model."""
+    given = {"recipe": recipe, "data": data, "valid": valid, "run": run, "tiny": tiny or None}
+    if resume is not None:
+        path = Path(resume)
+        check_resume(path, [name for name, value in given.items() if value is not None])
+        chosen = resumed_recipe(path, overrides, kinds)
+        train_run(chosen, path, resumed=True, kinds=kinds)
+    else:
+        chosen = new_recipe(recipe, overrides=overrides, tiny=tiny, kinds=kinds)
+        chosen = with_data(chosen, data=data, valid=valid)
+        path = train_run(chosen, run, resumed=False, kinds=kinds)
+    return Predictor.load(path, kinds=kinds, device=chosen.train.device)
+
+
+def train_run(recipe: Recipe, run: str | Path | None, *, resumed: bool, kinds: Mapping[str, Any] | None) -> Path:
+    """Trains in the folder of a run and gives its path."""
+    device = pick_device(recipe.train.device)
+    with exactness(recipe.train, device):
+        ranks, device = join(device)
+        try:
+            path = Path(run) if resumed and run is not None else run_folder(recipe.name or "run", run)
+            with reserved(path, ranks):
+                s = open_session(recipe, path, ranks=ranks, device=device, resumed=resumed, kinds=kinds)
+            run_session(s)
+            ranks.wait()
+        finally:
+            ranks.close()
+    return path
+
+
+def run_session(s: Session) -> None:
+    """The loop and what comes after it; what the machine cannot do is told in one line."""
+    try:
+        with s.log:
+            run_loop(s)
+            finish(s)
+    except torch.OutOfMemoryError:
+        raise s.memory.message(resume=s.again) from None
+    except OSError as error:
+        raise SaccadeError(
+            f"cannot write to the run '{s.run}': {error.strerror or error}; when that is mended, go on with: {s.again}"
+        ) from None
+
+
+def new_recipe(
+    recipe: Recipe | str | Path | None, *, overrides: Sequence[str], tiny: bool, kinds: Mapping[str, Any] | None
+) -> Recipe:
+    if recipe is None:
+        raise SaccadeError(
+            "nothing to train: give the name or file of a recipe, or resume=RUN; `saccade recipes` lists them"
+        )
+    if not isinstance(recipe, Recipe):
+        return load(recipe, overrides=overrides, tiny=tiny, kinds=kinds)
+    if tiny:
+        raise SaccadeError("tiny=True needs the name or the file of a recipe, got a recipe that is read already")
+    return override(recipe, overrides, kinds=kinds)
+
+
+def check_resume(path: Path, given: Sequence[str]) -> None:
+    if given:
+        raise SaccadeError(f"resume takes everything from the run '{path}'; leave out: {', '.join(given)}")
+    if not (path / RECIPE).is_file():
+        raise SaccadeError(f"'{path}' is not a run: expected a folder with {RECIPE}; `saccade runs` lists the runs")
+
+
+def resumed_recipe(path: Path, overrides: Sequence[str], kinds: Mapping[str, Any] | None) -> Recipe:
+    """The run's own recipe; what the model and the data are made of cannot be changed any more."""
+    before = load(path / RECIPE, kinds=kinds)
+    after = load(path / RECIPE, overrides=overrides, kinds=kinds)
+    changed = [name for name in FIXED if getattr(before, name) != getattr(after, name)]
+    changed += ["train.seed"] if before.train.seed != after.train.seed else []
+    if changed:
+        raise SaccadeError(
+            f"{', '.join(changed)} cannot change while a run goes on; start another one from its weights: "
+            f"saccade train {path / RECIPE} init={path} ..."
+        )
+    return after
+
+
+def with_data(recipe: Recipe, *, data: Files | None, valid: Files | float | None) -> Recipe:
+    """The recipe with the user's own files in it."""
+    changes: dict[str, Any] = {}
+    if data is not None:
+        changes["train"] = corpora(data)
+    if valid is not None:
+        changes["valid"] = valid if isinstance(valid, float) else corpora(valid)
+    if changes:
+        values = {**recipe.data.model_dump(), **changes}
+        recipe = recipe.model_copy(update={"data": type(recipe.data).model_validate(values)})
+    if not recipe.data.train:
+        raise SaccadeError(
+            f"recipe '{recipe.name}' has no training data: give yours with --data SRC TGT (data=[SRC, TGT] in Python), "
+            "or add --tiny for a small model on embedded data"
+        )
+    return recipe
+
+
+def corpora(files: Any) -> tuple[Corpus, ...]:
+    """One file, two line-aligned files, or several of these."""
+    if isinstance(files, str | Path | Corpus):
+        files = [files] if isinstance(files, Corpus) else [[files]]
+    elif files and all(isinstance(item, str | Path) for item in files):
+        files = [files]
+    for item in files:
+        if not isinstance(item, Corpus) and not 1 <= len(item) <= 2:
+            raise SaccadeError(
+                f"a corpus is one file or two line-aligned files, got {len(item)}: {', '.join(map(str, item))}"
+            )
+    return tuple(item if isinstance(item, Corpus) else Corpus(files=tuple(map(str, item))) for item in files)
+
+
+def run_folder(name: str, run: str | Path | None) -> Path:
+    """`runs/NAME`, or NAME itself where it is a path; without one, `runs/RECIPE-N` with the first free N."""
+    home = Path(os.environ.get("SACCADE_RUNS", "runs"))
+    if run is None:
+        return next(path for n in range(1, 1_000_000) if not (path := home / f"{name}-{n}").exists())
+    path = Path(run) if isinstance(run, Path) or len(Path(run).parts) > 1 else home / run
+    if (path / RECIPE).exists():
+        raise SaccadeError(
+            f"run '{path}' exists already; go on with it: saccade train --resume {path}, or choose another --run NAME"
+        )
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise SaccadeError(f"'{path}' exists already and is not a run; choose another --run NAME")
+    return path
+
+
+@contextmanager
+def reserved(path: Path, ranks: Ranks) -> Iterator[None]:
+    """The folder is made at first, so that nobody else takes its name, and goes again if nothing comes of it."""
+    ranks.wait()  # all have chosen the name before it is taken
+    if ranks.main:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SaccadeError(f"cannot make the folder '{path}': {error.strerror or error}") from None
+    try:
+        yield
+    except BaseException:
+        if ranks.main and not any(path.iterdir()):
+            path.rmdir()
+        raise

@@ -1,0 +1,152 @@
+"""The training loop: one function that calls named ones."""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import closing
+
+import torch
+
+from saccade.train.average import chosen_steps
+from saccade.train.machine import reseed
+from saccade.train.optimizer import set_rate
+from saccade.train.session import Session, save_checkpoint, spoiled
+from saccade.train.signals import Interrupted, Interrupts
+from saccade.train.validate import validate, write_usable
+
+AGREE_EVERY = 10  # steps after which several processes ask each other whether to stop
+
+
+def run_loop(s: Session) -> None:
+    """Trains until a budget is used up, patience is at its end, or somebody asks to stop."""
+    settings, progress = s.recipe.train, s.progress
+    s.mark = since = time.perf_counter()
+    with Interrupts() as interrupts, closing(s.feed):
+        ending = over(s)
+        while not ending:
+            optimizer_step(s)
+            s.log.advance(progress.step)
+            if progress.step % settings.report_every == 0:
+                since = report(s, since)
+            stop, ending = asked_to_stop(s, interrupts), over(s)
+            if s.valid is not None and (ending or progress.step % settings.valid_every == 0):
+                check_loss(s)
+                validate(s)
+                ending = ending or over(s)  # patience may be at its end, and validation takes its time
+            if ending or stop or progress.step % settings.save_every == 0 or worth_keeping(s):
+                check_loss(s)
+                save_checkpoint(s)
+                if progress.best is None:  # nothing to choose by: the newest weights are the ones to use
+                    write_usable(s, s.usable)
+            if stop and not ending:
+                raise Interrupted(s.run, step=progress.step, signal_number=interrupts.number)
+
+
+def optimizer_step(s: Session) -> None:
+    """Gradients of all micro-batches, divided by the targets of all of them and all processes; then one update."""
+    settings, progress = s.recipe.train, s.progress
+    s.optimizer.zero_grad(set_to_none=True)
+    sums = torch.zeros(2, device=s.device)  # the loss and its count
+    for micro in range(settings.accumulate):
+        batch = s.feed.take()
+        s.memory.trying(max(tokens.ids.numel() for tokens in batch.fields.values()))
+        number = (progress.step * settings.accumulate + micro) * s.ranks.world + s.ranks.rank
+        reseed(s.generator, seed=settings.seed, number=number)
+        with s.ranks.quiet(s.shared, last=micro == settings.accumulate - 1):
+            part = s.shared(batch, s.generator)
+            part.total.backward()
+        s.meter.add(part.terms, tokens=sum(batch.counts.values()))
+        sums += torch.stack((part.total.detach(), part.count))
+    loss, count = s.ranks.total(sums)
+    progress.epoch = s.feed.epoch
+    if s.device.type == "cpu":  # elsewhere asking would make the GPU wait; reports, validations and saves do it
+        if not math.isfinite(loss):
+            raise spoiled(s, progress.step + 1)
+        s.checked = progress.step + 1
+    update(s, s.ranks.world / count.clamp(min=1))
+    progress.step += 1
+    s.memory.fitted = True
+    if s.average is not None:
+        s.average.update(step=progress.step)
+
+
+@torch.no_grad()
+def update(s: Session, scale: torch.Tensor) -> None:
+    """Scales and clips the gradients and takes one step of Adam."""
+    trained = [parameter for group in s.optimizer.param_groups for parameter in group["params"]]
+    gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
+    torch._foreach_mul_(gradients, scale)
+    if s.recipe.train.clip:
+        torch.nn.utils.clip_grad_norm_(trained, s.recipe.train.clip)
+    set_rate(s.optimizer, s.rate(s.progress.step + 1))
+    s.optimizer.step()
+
+
+def report(s: Session, since: float) -> float:
+    """Reads what was summed up since the last report, writes and shows it, and gives the time of this one."""
+    check_loss(s)
+    progress = s.progress
+    values = s.meter.read(s.ranks)
+    now = time.perf_counter()
+    seconds, tokens = max(now - since, 1e-9), values.pop("tokens")
+    progress.tokens += int(tokens)
+    values |= {
+        "lr": s.rate(progress.step),
+        "tokens_per_second": round(tokens / seconds, 1),
+        "data_wait": round(s.feed.waited / seconds, 4),
+        "padding": round(s.feed.stream.padding, 4),
+        "epoch": round(progress.epoch, 4),
+        "seconds": round(s.tick(), 2),
+    }
+    s.feed.waited = 0.0
+    s.log.report(progress.step, values, left=time_left(s))
+    return now
+
+
+def check_loss(s: Session) -> None:
+    """Stops the run where the loss since the last check is no number."""
+    if s.checked < s.progress.step:
+        if not all(bool(pair.isfinite().all()) for pair in s.meter.sums.values()):
+            raise spoiled(s, s.progress.step)
+        s.checked = s.progress.step
+
+
+def over(s: Session) -> bool:
+    """Whether a budget is used up or patience is at its end; all processes come to the same answer."""
+    settings, progress = s.recipe.train, s.progress
+    if settings.patience is not None and progress.misses >= settings.patience:
+        return True
+    if settings.steps is not None and progress.step >= settings.steps:
+        return True
+    if settings.epochs is not None and progress.epoch >= settings.epochs:
+        return True
+    if settings.minutes is None:
+        return False
+    asking = s.ranks.world == 1 or progress.step % AGREE_EVERY == 0
+    return asking and s.ranks.any(s.tick() >= 60 * settings.minutes, s.device)
+
+
+def asked_to_stop(s: Session, interrupts: Interrupts) -> bool:
+    asking = s.ranks.world == 1 or s.progress.step % AGREE_EVERY == 0
+    return asking and s.ranks.any(interrupts.number != 0, s.device)
+
+
+def worth_keeping(s: Session) -> bool:
+    """Whether the mean of the best n will want the weights that were just validated."""
+    settings, ranking = s.recipe.train, s.progress.ranking
+    best = chosen_steps(settings.average, saved=[*ranking], ranking=ranking, lower=settings.metric == "loss")
+    return settings.average.kind == "best" and s.progress.step in best
+
+
+def time_left(s: Session) -> float | None:
+    """Seconds until the first budget is used up, if all goes on as before."""
+    settings, progress = s.recipe.train, s.progress
+    guesses = []
+    if settings.steps is not None:
+        guesses.append(progress.seconds * (settings.steps / progress.step - 1))
+    if settings.epochs is not None and progress.epoch > 0:
+        guesses.append(progress.seconds * (settings.epochs / progress.epoch - 1))
+    if settings.minutes is not None:
+        guesses.append(60 * settings.minutes - progress.seconds)
+    return max(0.0, min(guesses)) if guesses else None

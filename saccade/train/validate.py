@@ -1,0 +1,103 @@
+"""Validation: the loss of every pair, and scores of what the model writes for some of them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from saccade.data.batch import Batch
+from saccade.data.batches import valid_batches
+from saccade.model.run import WEIGHTS, write_tensors
+from saccade.predict.predictor import Predictor
+from saccade.score.accuracy import exact_match
+from saccade.score.bleu import corpus_scores
+from saccade.train.average import Weights, wearing
+from saccade.train.feed import widened
+from saccade.train.loss import Meter
+from saccade.train.machine import autocast, reseed, widest
+from saccade.train.objectives import Term
+from saccade.train.session import Session, spoiled
+
+
+def validate(s: Session) -> None:
+    """Measures the usable weights; a new best is written at once, so that the run can be used before it ends."""
+    settings, progress = s.recipe.train, s.progress
+    values = measure(s, None if s.average is None else s.average.weights)
+    value, loss = float(values[settings.metric]), float(values["loss"])
+    higher = progress.best is None or is_better(s, value, progress.best)
+    better = higher or (value == progress.best and loss < progress.best_loss)  # scores of 0 and of 100 come often
+    progress.ranking[progress.step] = value
+    progress.misses = 0 if higher else progress.misses + 1
+    if better:
+        progress.best, progress.best_loss, progress.best_step = value, loss, progress.step
+        write_usable(s, s.usable)
+    seconds = s.tick()
+    s.log.record("valid", step=progress.step, values={**values, "best": better, "seconds": round(seconds, 2)})
+    shown = "  ".join(f"{name} {number:.4g}" for name, number in values.items() if isinstance(number, float))
+    s.log.say(f"step {progress.step:,}  validation  {shown}{'  (best)' if better else ''}")
+
+
+def measure(s: Session, weights: Weights | None) -> dict[str, float | str]:
+    """Loss and scores of the model, wearing these weights where some are given."""
+    with wearing(s.model, weights):
+        values: dict[str, float | str] = dict(valid_loss(s))
+        if s.valid_pairs:
+            values.update(decoded_scores(s))
+    return values
+
+
+@torch.no_grad()
+def valid_loss(s: Session) -> dict[str, float]:
+    """The mean of every term over the validation data, without dropout; each process takes its share of batches."""
+    meter = Meter(s.device)
+    s.loss.eval()
+    try:
+        for number, batch in enumerate(valid_batches(s.valid, batch_tokens=s.recipe.train.batch_tokens)):
+            mine = number % s.ranks.world == s.ranks.rank
+            if mine or number == 0:  # the first one for everybody, so that all know the names of the terms
+                meter.add(batch_terms(s, batch, number=number, counted=mine))
+    finally:
+        s.loss.train()
+    values = meter.read(s.ranks)
+    del values["tokens"]
+    if not math.isfinite(values["loss"]):
+        raise spoiled(s, s.progress.step)
+    if "nll" in values:
+        values["perplexity"] = math.exp(min(values["nll"], 700.0))
+    return values
+
+
+def batch_terms(s: Session, batch: Batch, *, number: int, counted: bool) -> dict[str, Term]:
+    """The terms of one batch; the same random numbers, if it needs any, in every validation."""
+    batch = widened(batch) if s.recipe.train.compile else batch
+    reseed(s.generator, seed=s.recipe.train.seed, number=-1 - number)
+    terms = s.loss(batch.to(s.device), s.generator).terms
+    if counted:
+        return terms
+    return {name: term._replace(sum=term.sum * 0, count=0) for name, term in terms.items()}
+
+
+def decoded_scores(s: Session) -> dict[str, float | str]:
+    """BLEU and exact match of greedy outputs; one process decodes while the others wait."""
+    texts, references = zip(*s.valid_pairs, strict=True)
+    values = torch.zeros(2, dtype=widest(s.device), device=s.device)
+    signature = ""
+    if s.ranks.main:
+        predictor = Predictor(s.model, recipe=s.recipe, tokenizers=s.tokenizers)
+        greedy = s.recipe.predict.model_copy(update={"beam": 1, "n_best": 1, "sample": False})
+        with autocast(s.recipe.train, s.device):
+            outputs = predictor.predict(texts, decoding=greedy)
+        bleu = corpus_scores(outputs, references, metrics=("bleu",))["bleu"]
+        values[0], values[1], signature = bleu.value, exact_match(outputs, references).value, bleu.signature
+    bleu_value, accuracy = s.ranks.total(values).tolist()
+    return {"bleu": bleu_value, "accuracy": accuracy, "signature": signature}
+
+
+def is_better(s: Session, value: float, than: float) -> bool:
+    return value < than if s.recipe.train.metric == "loss" else value > than
+
+
+def write_usable(s: Session, weights: Weights) -> None:
+    if s.ranks.main:
+        write_tensors(weights, s.run / WEIGHTS)

@@ -1,0 +1,125 @@
+"""A model small enough to be trained, killed and resumed many times; importable by the processes that tests start."""
+
+import io
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+import torch._dynamo  # optimizers import it; here it is there before processes are made of this one
+
+from saccade.config.load import validate
+from saccade.train import api, average, checkpoint, finish, log, loop, session
+from saccade.train import feed as feeding
+from saccade.train import validate as validation
+
+STACK = {"layers": 1, "dim": 14, "heads": 2, "ff": 17, "dropout": 0.1}
+TRAIN = {
+    "steps": 24,
+    "batch_tokens": 256,
+    "accumulate": 2,
+    "report_every": 4,
+    "valid_every": 10,
+    "save_every": 7,
+    "valid_predictions": 0,
+    "schedule": {"kind": "constant", "lr": 0.005, "warmup": 5},
+    "device": "cpu",
+}
+COPY = {
+    "train": [{"files": ["embedded:copy"], "examples": 300}],
+    "valid": [{"files": ["embedded:copy-heldout"], "examples": 40}],
+}
+
+
+def small(*, data=COPY, kinds=None, stack=STACK, **train):
+    """A recipe of about five thousand weights that copies letters; one epoch is about 7 of its steps."""
+    values = {
+        "name": "copy",
+        "data": data,
+        "tokenizer": {"kind": "characters"},
+        "reader": {"stack": stack},
+        "writer": {"stack": stack},
+        "train": {**TRAIN, **train},
+    }
+    return validate(values, kinds=kinds)
+
+
+def weights(run, step=None):
+    """The bytes of the weights to use, or of a checkpoint's model and optimizer."""
+    if step is None:
+        return Path(run, "model.safetensors").read_bytes()
+    folder = Path(run, "checkpoints", f"step-{step}")
+    return [(folder / name).read_bytes() for name in ("model.safetensors", "optimizer.safetensors")]
+
+
+def read_metrics(run):
+    return log.read_metrics(Path(run, "metrics.jsonl"))
+
+
+# ---- processes that are killed
+
+PLACES = {
+    "batch": (feeding.Feed, "take"),
+    "update": (loop, "update"),
+    "validation": (validation, "batch_terms"),
+    "best": (validation, "write_usable"),
+    "file": (checkpoint, "write_file"),
+    "rename": (checkpoint, "sync_folder"),
+    "prune": (checkpoint, "prune"),
+    "average": (average.MovingAverage, "update"),
+    "save": (session, "save_checkpoint"),
+}
+
+
+def train_and_die(run, train, place, nth):
+    """Trains, and is killed when it comes to a place for the nth time, after half of a file where it writes one."""
+    quiet()
+    owner, name = PLACES[place]
+    original, calls = getattr(owner, name), 0
+
+    def dying(*arguments, **settings):
+        nonlocal calls
+        calls += 1
+        if calls == nth:
+            if place == "file":
+                arguments[0].write_bytes(arguments[1][: len(arguments[1]) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*arguments, **settings)
+
+    setattr(owner, name, dying)
+    api.train(small(**train), run=Path(run))
+
+
+def train_or_resume(run, train):
+    quiet()
+    if Path(run, "recipe.toml").exists():
+        api.train(resume=run)
+    else:
+        api.train(small(**train), run=Path(run))
+
+
+def one_of_two(run, train, rank, port):
+    """One of two processes as torchrun starts them."""
+    quiet()
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    api.train(small(**train), run=Path(run))
+
+
+def compiled(run, train, backend, overrides):
+    """Trains with torch.compile and writes how many graphs that took."""
+    quiet()
+    os.environ["SACCADE_COMPILE_BACKEND"] = backend
+    api.train(small(**train), run=Path(run), overrides=["train.compile=true", *overrides])
+    counters = torch._dynamo.utils.counters
+    counts = {"graphs": counters["stats"]["unique_graphs"], "breaks": len(counters["graph_break"])}
+    Path(run, "counts.json").write_text(json.dumps(counts))
+
+
+def quiet():
+    """One thread, nothing on the screen, no picture."""
+    torch.set_num_threads(1)
+    sys.stderr = io.StringIO()
+    finish.draw_loss = lambda run: None

@@ -1,0 +1,206 @@
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import small
+
+import saccade
+from saccade.config.load import load, save
+from saccade.config.schema import Corpus
+from saccade.errors import SaccadeError
+from saccade.predict.predictor import Predictor
+from saccade.train import api
+from saccade.train.objectives import next_token
+from saccade.train.signals import Interrupted
+
+SHORT = {"steps": 2, "valid_every": 2, "save_every": 2, "report_every": 1, "accumulate": 1}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    run = tmp_path_factory.mktemp("trained") / "run"
+    recipe = small.small(steps=6, valid_every=3, save_every=1, keep=2, report_every=2, valid_predictions=4)
+    return run, recipe, saccade.train(recipe, run=run)
+
+
+def test_training_gives_a_predictor_and_a_run_folder(trained):
+    run, recipe, predictor = trained
+
+    assert isinstance(predictor, Predictor) and len(predictor.predict(["abc"])) == 1
+    assert sorted(item.name for item in run.iterdir()) == [
+        "card.md", "checkpoints", "loss.png", "metrics.jsonl", "model.safetensors", "recipe.toml", "tokenizer.json",
+    ]  # fmt: skip
+    assert load(run / "recipe.toml") == recipe
+    assert small.checkpoint.steps(run / "checkpoints") == [6, 5]
+    assert (run / "loss.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_nothing_is_pickled(trained):
+    kinds = {path.suffix for path in trained[0].rglob("*") if path.is_file()}
+
+    assert kinds == {".toml", ".json", ".jsonl", ".safetensors", ".md", ".png"}
+
+
+def test_reports_have_speed_and_waiting(trained):
+    lines = small.read_metrics(trained[0])
+
+    assert [(line["event"], line["step"]) for line in lines] == [
+        ("train", 2), ("valid", 3), ("train", 4), ("train", 6), ("valid", 6),
+    ]  # fmt: skip
+    expected = {"loss", "nll", "lr", "tokens_per_second", "data_wait", "padding", "epoch", "seconds"}
+    assert expected <= lines[0].keys() and 0 <= lines[0]["data_wait"] < 1
+    assert {"loss", "perplexity", "bleu", "accuracy", "signature", "best"} <= lines[-1].keys()
+
+
+def test_card_says_what_was_done_without_paths(trained):
+    run, _, _ = trained
+    text = (run / "card.md").read_text()
+
+    for part in ("embedded:copy", "6 steps", "seed 1", "| bleu |", "signature", "torch", "weights of step", "threads"):
+        assert part in text
+    assert str(run.parent) not in text and not re.search(r"(^|\s)/\w+/", text)
+
+
+def test_card_names_files_without_their_folders():
+    corpora = (Corpus(files=("/home/me/a.en", "/home/me/a.de")), Corpus(files=("embedded:copy",)))
+
+    assert small.finish.corpora(corpora) == "a.en + a.de, embedded:copy"
+
+
+def test_default_names_are_counted(runs):
+    recipe = small.small(**SHORT)
+
+    api.train(recipe), api.train(recipe)
+    api.train(recipe, run="named")
+
+    assert sorted(item.name for item in runs.iterdir()) == ["copy-1", "copy-2", "named"]
+
+
+def test_existing_run_is_refused_with_the_command_that_resumes_it(trained):
+    with pytest.raises(SaccadeError, match=f"exists already; go on with it: saccade train --resume {trained[0]}"):
+        api.train(small.small(), run=trained[0])
+
+
+def test_folder_that_is_no_run_is_left_alone(tmp_path):
+    (tmp_path / "notes.txt").write_text("")
+
+    with pytest.raises(SaccadeError, match="exists already and is not a run"):
+        api.train(small.small(), run=tmp_path)
+
+
+def test_folder_that_cannot_be_made_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(SaccadeError, match="cannot make the folder.*Not a directory"):
+        api.train(small.small(), run=tmp_path / "file" / "run")
+
+
+def test_failed_start_leaves_no_folder(tmp_path):
+    with pytest.raises(SaccadeError, match="absent.en"):
+        api.train(small.small(), data=[tmp_path / "absent.en", tmp_path / "absent.de"], run=tmp_path / "run")
+
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "nothing to train: give the name or file of a recipe"),
+        ({"recipe": small.small(), "tiny": True}, "tiny=True needs the name or the file"),
+        ({"recipe": "transformer"}, "'transformer' has no training data.*--data SRC TGT.*--tiny"),
+        ({"recipe": "transformer", "data": ["a", "b", "c"]}, "two line-aligned files, got 3: a, b, c"),
+        ({"resume": "x", "recipe": "transformer", "data": "y", "tiny": True}, "leave out: recipe, data, tiny"),
+        ({"resume": "x"}, "'x' is not a run: expected a folder with recipe.toml"),
+        ({"recipe": small.small(), "overrides": ["train.stps=3"]}, "did you mean 'steps'"),
+    ],
+)
+def test_calls_that_cannot_work_are_refused(arguments, message):
+    with pytest.raises(SaccadeError, match=message):
+        api.train(**arguments)
+
+
+def test_data_comes_in_three_forms():
+    one, two = Corpus(files=("a.tsv",)), Corpus(files=("a.en", "a.de"))
+
+    assert api.corpora("a.tsv") == (one,)
+    assert api.corpora(["a.en", Path("a.de")]) == (two,)
+    assert api.corpora([["a.tsv"], ("a.en", "a.de"), two]) == (one, two, two)
+
+
+def test_own_files_replace_those_of_the_recipe():
+    recipe = api.with_data(small.small(), data=["a.en", "a.de"], valid=0.25)
+
+    assert recipe.data.train == (Corpus(files=("a.en", "a.de")),) and recipe.data.valid == 0.25
+
+
+def test_what_a_run_is_made_of_cannot_change_on_resume(trained):
+    with pytest.raises(SaccadeError, match=r"reader, train.seed cannot change.*saccade train .*recipe.toml init="):
+        api.train(resume=trained[0], overrides=["train.seed=7", "reader.stack.layers=2"])
+
+
+def test_resumed_run_can_be_extended_and_is_then_as_if_never_ended(fit):
+    run = fit(**SHORT)
+    fit(resume=True, overrides=["train.steps=4"])
+    whole = fit("whole", **{**SHORT, "steps": 4})
+
+    assert small.weights(run, 4) == small.weights(whole, 4)
+    assert load(run / "recipe.toml") == load(whole / "recipe.toml")
+
+
+def test_finished_run_stays_as_it_is(fit):
+    run = fit(**SHORT, average={"kind": "last", "n": 2})
+    before, lines = small.weights(run), small.read_metrics(run)
+
+    fit(resume=True)
+
+    assert small.weights(run) == before and len(small.read_metrics(run)) == len(lines)
+
+
+def test_other_batches_on_resume_begin_the_epoch_again(fit, capsys):
+    fit(**SHORT)
+
+    run = fit(resume=True, overrides=["train.steps=3", "train.batch_tokens=128"])
+
+    assert "train.batch_tokens was 256 and is 128: epoch 1 begins again" in capsys.readouterr().err
+    assert small.checkpoint.latest(run / "checkpoints", warn=pytest.fail).state["data"]["batch"] == 1
+
+
+def test_other_number_of_threads_is_told(fit, capsys, monkeypatch):
+    fit(**SHORT)
+    monkeypatch.setattr(small.torch, "get_num_threads", lambda: 7)
+
+    fit(resume=True)
+
+    assert "goes on with 7; for bit-identical weights set OMP_NUM_THREADS=1" in capsys.readouterr().err
+
+
+def halved(model, batch, generator, *, by: float = 2.0):
+    return {name: term._replace(weight=term.weight / by) for name, term in next_token(model, batch, generator).items()}
+
+
+def test_user_brings_an_objective(fit):
+    run = fit(**SHORT, overrides=["objectives=[{kind='halved', by=4.0}]"], kinds={"halved": halved})
+
+    [line, *_] = small.read_metrics(run)
+    assert line["loss"] == pytest.approx(line["next-token"] / 4)
+    assert load(run / "recipe.toml", kinds={"halved": halved}).objectives[0].settings() == {"by": 4.0}
+
+
+def test_recipe_file_is_trained_by_its_path(fit, tmp_path):
+    save(small.small(**SHORT), tmp_path / "mine.toml")
+
+    api.train(tmp_path / "mine.toml", run=tmp_path / "run", overrides=["train.steps=1"])
+
+    assert small.checkpoint.steps(tmp_path / "run/checkpoints") == [1]
+
+
+def test_package_can_be_called_and_costs_nothing_before():
+    code = "import sys, saccade.train; print('torch' in sys.modules, callable(saccade.train))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "False True\n"
+    assert saccade.train.train is api.train and saccade.train.Interrupted is Interrupted
+    with pytest.raises(AttributeError, match="no attribute 'tain'"):
+        saccade.train.tain  # noqa: B018

@@ -1,0 +1,47 @@
+import socket
+
+import pytest
+import small
+import torch
+from safetensors.torch import load_file
+
+from saccade.train.distributed import Ranks
+
+TRAIN = {"steps": 10, "valid_every": 5, "save_every": 10, "clip": 1.0}
+
+
+@pytest.fixture
+def port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def test_two_processes_give_losses_and_weights_of_one(processes, tmp_path, port):
+    one, two = tmp_path / "one", tmp_path / "two"
+    started = [
+        processes.Process(target=small.one_of_two, args=(str(two), {**TRAIN, "accumulate": 1}, rank, port))
+        for rank in range(2)
+    ]
+    started.append(processes.Process(target=small.train_or_resume, args=(str(one), {**TRAIN, "accumulate": 2})))
+
+    for process in started:
+        process.start()
+    for process in started:
+        process.join(120)
+
+    assert [process.exitcode for process in started] == [0, 0, 0]
+    expected, got = small.read_metrics(one), small.read_metrics(two)
+    assert [(line["event"], line["step"]) for line in got] == [(line["event"], line["step"]) for line in expected]
+    assert [line["loss"] for line in got] == pytest.approx([line["loss"] for line in expected], abs=1e-6)
+    weights, same = load_file(one / "model.safetensors"), load_file(two / "model.safetensors")
+    for name, tensor in weights.items():
+        torch.testing.assert_close(same[name], tensor, atol=1e-6, rtol=0)
+
+
+def test_one_process_needs_nobody():
+    ranks = Ranks()
+
+    assert ranks.main and ranks.any(True, torch.device("cpu")) and not ranks.any(False, torch.device("cpu"))
+    assert ranks.total(torch.tensor(3.0)) == 3.0
+    assert ranks.first(lambda: 7) == 7

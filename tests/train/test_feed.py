@@ -1,0 +1,82 @@
+import time
+
+import pytest
+import torch
+
+from saccade.data.batch import Batch, pad
+from saccade.data.tokenizers import PAD
+from saccade.train.feed import Feed, widened
+
+
+class Counting:
+    """Batches whose first id is their number."""
+
+    padding = 0.0
+
+    def __init__(self, end=99):
+        self.position, self.end = 0, end
+
+    def __next__(self):
+        if self.position >= self.end:
+            raise ValueError("spoiled data")
+        self.position += 1
+        return Batch({"source": pad([[self.position, 2]])})
+
+    def state(self):
+        return {"position": self.position}
+
+    @property
+    def epoch(self):
+        return self.position / 10
+
+
+def threaded(stream, monkeypatch):
+    """A feed with its thread, on a machine without CUDA."""
+    monkeypatch.setattr(Batch, "pin_memory", lambda self: self)
+    monkeypatch.setattr(Batch, "to", lambda self, device, non_blocking=False: self)
+    return Feed(stream, device=torch.device("cuda"))
+
+
+def test_state_is_that_of_the_batch_taken_not_of_those_prepared(monkeypatch):
+    feed = threaded(Counting(), monkeypatch)
+
+    numbers = [feed.take()["source"].ids[0, 0].item() for _ in range(3)]
+    time.sleep(0.05)
+
+    assert numbers == [1, 2, 3]
+    assert feed.state == {"position": 3} and feed.epoch == 0.3
+    assert feed.stream.position > 3
+    feed.close()
+
+
+def test_error_in_the_thread_reaches_the_loop(monkeypatch):
+    feed = threaded(Counting(end=1), monkeypatch)
+    feed.take()
+
+    with pytest.raises(ValueError, match="spoiled data"):
+        feed.take()
+    feed.close()
+
+
+def test_waiting_is_measured():
+    class Slow(Counting):
+        def __next__(self):
+            time.sleep(0.02)
+            return super().__next__()
+
+    feed = Feed(Slow(), device=torch.device("cpu"))
+    feed.take()
+
+    assert feed.waited >= 0.02
+    feed.close()
+
+
+def test_single_rows_and_columns_are_widened_with_padding():
+    batch = Batch({"source": pad([[5, 6, 2]]), "target": pad([[2]])})
+
+    wide = widened(batch)
+
+    assert wide["source"].ids.tolist() == [[5, 6, 2], [PAD] * 3]
+    assert wide["target"].ids.tolist() == [[2, PAD], [PAD, PAD]]
+    assert wide["target"].mask.sum() == 1 and wide.count("source") == 3
+    assert widened(wide) is wide
