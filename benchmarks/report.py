@@ -1,0 +1,138 @@
+"""Writes docs/results.md and the results table of README.md from benchmarks/results/*.json.
+
+    python benchmarks/report.py [--check]
+
+With `--check` nothing is written, and the exit code is 1 when a file is not what it should be.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+BEGIN, END = "<!-- results: written by benchmarks/report.py -->", "<!-- results: end -->"
+KEYS = ("name", "command", "commit", "date", "hardware", "versions", "minutes", "rows")
+ROW_KEYS = ("what", "value", "unit")
+
+INTRODUCTION = """# Results
+
+This page is written by `benchmarks/report.py` from the files in `benchmarks/results`. Each number was measured by the
+command that stands above its table, at that commit, on that hardware. Numbers of peers were measured on the same data
+and the same kind of machine, unless the row says otherwise; a ratio is ours divided by theirs.
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when something is stale")
+    check = parser.parse_args().check
+    results = read(ROOT / "benchmarks" / "results")
+    readme = ROOT / "README.md"
+    pages = {ROOT / "docs" / "results.md": page(results), readme: with_table(readme.read_text("utf-8"), results)}
+    stale = [path for path, text in pages.items() if not path.exists() or path.read_text("utf-8") != text]
+    for path in stale:
+        if check:
+            print(f"{path.relative_to(ROOT)} is not up to date: run `make docs`", file=sys.stderr)
+        else:
+            path.write_text(pages[path], "utf-8")
+            print(path.relative_to(ROOT))
+    return int(check and bool(stale))
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    """All results in the order of their names; a file that lacks something is named."""
+    results = []
+    for path in sorted(folder.glob("*.json")):
+        result = json.loads(path.read_text("utf-8"))
+        missing = [key for key in KEYS if key not in result]
+        missing += [
+            f"{key} of row {i + 1}"
+            for i, row in enumerate(result.get("rows", []))
+            for key in ROW_KEYS
+            if key not in row
+        ]
+        if missing:
+            raise SystemExit(f"{path.name} lacks {', '.join(missing)}")
+        results.append(result)
+    return results
+
+
+def page(results: Iterable[Mapping[str, Any]]) -> str:
+    """The page of all results."""
+    sections = [section(result) for result in results]
+    return "\n".join([INTRODUCTION, *(sections or ["Nothing has been recorded yet.\n"])])
+
+
+def section(result: Mapping[str, Any]) -> str:
+    """One file: how it was obtained, then its rows."""
+    versions = ", ".join(f"{package} {version}" for package, version in result["versions"].items())
+    lines = [
+        f"## {result['name']}",
+        "",
+        f"    {result['command']}",
+        "",
+        f"{result['hardware']}; {result['date']}, commit {result['commit']};",
+        f"{number(result['minutes'])} minutes in all; {versions}.",
+        "",
+        *table(result["rows"]),
+    ]
+    signatures = dict.fromkeys(row["signature"] for row in result["rows"] if row.get("signature"))
+    if signatures:
+        lines += ["", "Signatures:", "", *(f"* `{signature}`" for signature in signatures)]
+    return "\n".join([*lines, ""])
+
+
+def table(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A table of rows, with the columns for seeds and peers only where there are any."""
+    rows = list(rows)
+    columns = ["what", "value"]
+    columns += ["seed"] if any("seed" in row for row in rows) else []
+    columns += ["peer", "ratio"] if any("peer" in row for row in rows) else []
+    lines = [f"| {' | '.join(columns)} |", f"|{'|'.join('--:' if name == 'value' else '---' for name in columns)}|"]
+    return lines + [f"| {' | '.join(cell(row, name) for name in columns)} |" for row in rows]
+
+
+def cell(row: Mapping[str, Any], column: str) -> str:
+    if column == "value":
+        return f"{number(row['value'])} {row['unit']}"
+    if column == "peer" and "peer" in row:
+        return f"{row['peer']}: {number(row['peer_value'])}" if row.get("peer_value") is not None else row["peer"]
+    if column == "ratio" and row.get("ratio") is not None:
+        return f"{row['ratio']:.2f}"
+    return str(row.get(column, "")).replace("|", "\\|")
+
+
+def number(value: float | str) -> str:
+    """12,345 and 41.27 and 0.031: as many digits as somebody reads."""
+    if isinstance(value, str):
+        return value
+    if float(value).is_integer() or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.3g}"
+
+
+def with_table(readme: str, results: Iterable[Mapping[str, Any]]) -> str:
+    """README with its table between the two marks replaced."""
+    before, begin, rest = readme.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"README.md lacks the marks {BEGIN} and {END}")
+    rows = [row for result in results for row in headlines(result["rows"])]
+    body = table(rows) if rows else ["Nothing has been recorded yet."]
+    return "\n".join([before + BEGIN, *body, END + after])
+
+
+def headlines(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What the front page shows of a file: its first row, means instead of single seeds, and rows with a peer."""
+    rows = list(rows)
+    averaged = [row["what"] for row in rows if row["what"].endswith("mean")]
+    rest = [row for row in rows if not ("seed" in row and any(what.startswith(row["what"]) for what in averaged))]
+    shown = [row for i, row in enumerate(rest) if i == 0 or row["what"] in averaged or "peer" in row]
+    return [{key: row[key] for key in row if key != "seed"} for row in shown]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,218 @@
+"""Writes docs/cli.md from the --help of every verb, and docs/configuration.md from the schema of recipes.
+
+python docs/generate.py [--check]
+"""
+
+import os
+
+os.environ.update(TERMINAL_WIDTH="96", COLUMNS="96", NO_COLOR="1", TERM="dumb")  # read when typer is imported
+
+import argparse
+import ast
+import inspect
+import re
+import sys
+import textwrap
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+import click
+import typer
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from typer.testing import CliRunner
+
+from saccade.cli import app
+from saccade.config import kinds, schema
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTE = "<!-- Written by docs/generate.py; change the source, then run `make docs`. -->"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when something is stale")
+    check = parser.parse_args().check
+    docs = ROOT / "docs"
+    written = {path: with_code(path.read_text("utf-8")) for path in [ROOT / "README.md", *sorted(docs.glob("*.md"))]}
+    pages = {**written, docs / "cli.md": verbs(), docs / "configuration.md": configuration()}
+    stale = [path for path, text in pages.items() if not path.exists() or path.read_text("utf-8") != text]
+    for path in stale:
+        if check:
+            print(f"{path.relative_to(ROOT)} is not up to date: run `make docs`", file=sys.stderr)
+        else:
+            path.write_text(pages[path], "utf-8")
+            print(path.relative_to(ROOT))
+    return int(check and bool(stale))
+
+
+# ---- code
+
+MARK = re.compile(r"(<!-- (code|head): (\S+) (\S+) -->\n)(?:```python\n.*?\n```\n)?", re.DOTALL)
+
+
+def with_code(page: str) -> str:
+    """The page with each piece of code that it shows as it is now."""
+    return MARK.sub(lambda found: f"{found[1]}```python\n{source(found[2], found[3], found[4])}\n```\n", page)
+
+
+def source(how: str, file: str, name: str) -> str:
+    """A function or class of a file, whole, or only what it is called with and its docstring."""
+    text = (ROOT / file).read_text("utf-8")
+    node: Any = ast.parse(text)
+    for part in name.split("."):
+        node = next((inner for inner in node.body if getattr(inner, "name", "") == part), None)
+        if node is None:
+            raise SystemExit(f"{file} has no {name}")
+    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+    last = node.body[0].end_lineno if how == "head" else node.end_lineno  # the docstring comes first
+    return textwrap.dedent("\n".join(text.splitlines()[first - 1 : last]))
+
+
+# ---- the verbs
+
+
+def verbs() -> str:
+    """One section for each verb, in the order of `saccade --help`."""
+    sections = [
+        f"# The command line\n\n{NOTE}\n",
+        "Results go to stdout, progress to stderr; `-` is stdin. A user's mistake gives one message and exit code 2.\n",
+    ]
+    for words in commands(typer.main.get_command(app), ()):
+        done = CliRunner().invoke(app, [*words, "--help"], prog_name="saccade", color=False)
+        if done.exit_code:
+            raise SystemExit(f"saccade {' '.join(words)} --help failed: {done.output}")
+        text = "\n".join(line.rstrip() for line in done.stdout.strip().splitlines())
+        sections.append(f"## saccade {' '.join(words)}".rstrip() + f"\n\n```text\n{text}\n```\n")
+    return "\n".join(sections)
+
+
+def commands(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    yield words
+    for name, inner in getattr(command, "commands", {}).items():  # groups of typer are no click.Group in every version
+        yield from commands(inner, (*words, name))
+
+
+# ---- the schema
+
+
+def configuration() -> str:
+    """One table for each table of a recipe, with what the comments of the schema say."""
+    intro = (
+        "Every key of a recipe, its type and its default. Numbers here are the defaults of the command line and of "
+        "Python alike. `saccade recipes show transformer` prints a whole recipe; [Recipes](recipes.md) explains them.\n"
+    )
+    return "\n".join(
+        [
+            f"# All settings\n\n{NOTE}\n\n{intro}",
+            *(table(model, paths) for model, paths in places(schema.Recipe).items()),
+        ]
+    )
+
+
+def places(model: type[BaseModel], path: str = "") -> dict[type[BaseModel], list[str]]:
+    """Every table with the places of a recipe where it may stand."""
+    found = {model: [path]}
+    for name, field in model.model_fields.items():
+        for inner in models(field.annotation):
+            for table, paths in places(inner, f"{path}.{name}".strip(".")).items():
+                found.setdefault(table, []).extend(paths)
+    return found
+
+
+def table(model: type[BaseModel], paths: list[str]) -> str:
+    """What a table is, and one row for each of its keys that is not a table itself."""
+    kind = only_kind(model)
+    heading = " and ".join(f"`[{path}]`" for path in paths) if paths != [""] else "The top of a recipe"
+    about = inspect.getdoc(model) if model.__doc__ else ""
+    comments = comments_of(model)
+    rows = [
+        f"| `{name}` | {type_name(field.annotation, field.metadata)} | {default(field)} | {comments.get(name, '')} |"
+        for name, field in model.model_fields.items()
+        if not models(field.annotation) and name != "schema_version" and not (name == "kind" and kind)
+    ]
+    parts = [f'## {heading}, kind = "{kind}"' if kind else f"## {heading}"]
+    parts += [about] if about else []
+    parts += ["\n".join(["| key | type | default | |", "|---|---|---|---|", *rows])] if rows else []
+    return "\n\n".join(parts) + "\n"
+
+
+def only_kind(model: type[BaseModel]) -> str:
+    """The kind by which a recipe chooses this table; nothing where the table itself has several."""
+    field = model.model_fields.get("kind")
+    names = get_args(field.annotation) if field else ()
+    return str(names[0]) if len(names) == 1 else ""
+
+
+def models(annotation: Any) -> list[type[BaseModel]]:
+    """The tables that may stand at this place."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [] if annotation is kinds.Custom else [annotation]
+    return [model for part in get_args(annotation) for model in models(part)]
+
+
+def comments_of(model: type[BaseModel]) -> dict[str, str]:
+    """The comment behind each field, as it stands in the source."""
+    lines = inspect.getsource(model).splitlines()
+    tree = ast.parse("\n".join(lines)).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    found = {}
+    for node in tree.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.end_lineno:
+            _, mark, comment = lines[node.end_lineno - 1][node.end_col_offset :].partition("#")
+            found[node.target.id] = comment.strip().replace("|", "\\|").replace("<", "&lt;") if mark else ""
+    return found
+
+
+def type_name(annotation: Any, metadata: list[Any]) -> str:
+    """`number >= 0`, `"post"` or `"pre"`: a type in the words of a recipe."""
+    origin = get_origin(annotation)
+    if origin is Literal:
+        return " or ".join(f'`"{value}"`' for value in get_args(annotation))
+    if origin in (Union, types.UnionType):
+        parts = [part for part in get_args(annotation) if part is not type(None)]
+        name = " or ".join(type_name(part, []) for part in parts)
+        return f'{name}, or `"none"`' if len(parts) < len(get_args(annotation)) else name
+    if origin is tuple:
+        inner = [part for part in get_args(annotation) if part is not Ellipsis]
+        many = "list of " if Ellipsis in get_args(annotation) else f"{len(inner)} x "
+        return many + type_name(inner[0], [])
+    if hasattr(annotation, "__metadata__"):
+        first, *rest = get_args(annotation)
+        return type_name(first, rest)
+    words = {int: "whole number", float: "number", str: "text", bool: "true or false", dict: "table"}
+    return words.get(origin or annotation, str(annotation)) + limits(metadata)
+
+
+def limits(metadata: list[Any]) -> str:
+    """Bounds, from pydantic's Field or from annotated_types."""
+    parts = [part for item in metadata for part in (item.metadata if isinstance(item, FieldInfo) else [item])]
+    found = []
+    for part in parts:
+        match part:
+            case Ge(bound):
+                found.append(f">= {bound:g}")
+            case Gt(bound):
+                found.append(f"> {bound:g}")
+            case Le(bound):
+                found.append(f"<= {bound:g}")
+            case Lt(bound):
+                found.append(f"< {bound:g}")
+    return " " + ", ".join(found) if found else ""
+
+
+def default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.default
+    if value is None:
+        return '`"none"`'
+    text = str(value).lower() if isinstance(value, bool) else repr(list(value) if isinstance(value, tuple) else value)
+    return "`" + re.sub(r"'", '"', text) + "`"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

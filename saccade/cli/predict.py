@@ -1,0 +1,114 @@
+"""`saccade predict`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from saccade.cli.arguments import Json, separate
+from saccade.errors import SaccadeError
+
+if TYPE_CHECKING:
+    from saccade.config.schema import Decoding, Recipe
+    from saccade.predict.predictor import Hypothesis, Predictor
+
+Runs = Annotated[str, typer.Argument(metavar="RUN", help="Folder or name of a run; RUN,RUN is an ensemble.")]
+Words = Annotated[
+    list[str],
+    typer.Argument(metavar="TEXT|KEY=VALUE", help="Texts; settings such as top_k=5 (texts like that: --input)."),
+]
+Input = Annotated[str | None, typer.Option("--input", "-i", metavar="FILE", help="Lines of a file; - is stdin.")]
+Output = Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file.")]
+NBest = Annotated[int | None, typer.Option("--n-best", min=1, help="The n best of each, with scores.")]
+Beam = Annotated[int | None, typer.Option("--beam", min=1, help="Width of the search; 1 is greedy.")]
+With = Annotated[list[str], typer.Option("--with", metavar="RUN", help="One more run for the ensemble. Repeatable.")]
+
+
+def predict(
+    run: Runs,
+    words: Words = [],  # noqa: B006  # typer copies it
+    input: Input = None,
+    output: Output = None,
+    n_best: NBest = None,
+    beam: Beam = None,
+    others: With = [],  # noqa: B006
+    as_json: Json = False,
+) -> None:
+    """Translate texts, or the lines of a file or of stdin: one line of output for each line of input."""
+    texts, changes = separate(words)
+    lines = read(texts, input=input, output=output)
+    predictor = load([*run.split(","), *others])
+    decoding = settings(predictor.recipe, changes, beam=beam, n_best=n_best)
+    seen: deque[str] = deque()
+    results = predictor.stream(remember(lines, seen), decoding=decoding)
+    with open(output, "w", encoding="utf-8") if output else nullcontext(sys.stdout) as file:
+        for index, found in enumerate(results):
+            text = as_json_line(seen.popleft(), found) if as_json else as_lines(index, found, many=decoding.n_best > 1)
+            print(text, file=file, flush=True)
+
+
+def read(texts: Sequence[str], *, input: str | None, output: str | None) -> Iterable[str]:
+    """What is to be predicted: the arguments, or the lines of a file or of stdin."""
+    if texts and input is not None:
+        raise SaccadeError(f"give texts or --input, not both; got the text '{texts[0]}' and --input {input}")
+    if texts:
+        return texts
+    if input is None and sys.stdin.isatty():
+        raise SaccadeError('nothing to predict; give texts, as in `saccade predict RUN "a text"`, or --input FILE')
+    if input and output and Path(input).exists() and Path(output).exists() and Path(input).samefile(output):
+        raise SaccadeError(f"--input and --output are the same file '{input}'; choose another --output")
+    from saccade.data.sources import read_lines
+
+    return read_lines(input or "-")
+
+
+def load(runs: Sequence[str]) -> Predictor:
+    """One run, or several as an ensemble."""
+    from saccade.predict.predictor import Predictor
+    from saccade.runs import find_run
+
+    return Predictor.load([find_run(name) for name in runs if name])
+
+
+def settings(recipe: Recipe, changes: Sequence[str], *, beam: int | None = None, n_best: int | None = None) -> Decoding:
+    """The run's own decoding settings with those of the command line, which may leave `predict.` out."""
+    from saccade.config.load import override
+
+    if n_best is not None:
+        wide = max(n_best, recipe.predict.beam)  # the n best are found by a search of at least that width
+        changes = [f"beam={wide}", f"n_best={n_best}", *changes]
+    if beam is not None:
+        changes = [*changes, f"beam={beam}"]
+    full = [word if word.startswith("predict.") else f"predict.{word}" for word in changes]
+    return override(recipe, full, origin="settings").predict
+
+
+def remember(lines: Iterable[str], seen: deque[str]) -> Iterator[str]:
+    """The same lines, each noted when it is taken: results come later, in the same order."""
+    for line in lines:
+        seen.append(line)
+        yield line
+
+
+def as_lines(index: int, found: Sequence[Hypothesis], *, many: bool) -> str:
+    """The best output; of several, each with the number of its input and its score."""
+    if not many:
+        return one_line(found[0].text)
+    return "\n".join(f"{index + 1}\t{item.score:.4f}\t{one_line(item.text)}" for item in found)
+
+
+def as_json_line(text: str, found: Sequence[Hypothesis]) -> str:
+    candidates = [{"output": item.text, "score": item.score, "log_prob": item.log_prob} for item in found]
+    return json.dumps({"input": text, **candidates[0], "candidates": candidates}, ensure_ascii=False)
+
+
+def one_line(text: str) -> str:
+    """Line n of the output belongs to line n of the input, whatever the model writes."""
+    return " ".join(text.splitlines())

@@ -1,0 +1,122 @@
+"""`saccade evaluate` and `saccade compare`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from saccade.cli.arguments import Data, Json, corpora, overrides
+from saccade.cli.table import aligned
+from saccade.errors import SaccadeError
+
+if TYPE_CHECKING:
+    from saccade.score.evaluate import Evaluation
+
+RunOrNone = Annotated[
+    str | None, typer.Argument(metavar="RUN", help="Folder or name of a run; RUN,RUN is an ensemble.")
+]
+Runs = Annotated[list[str], typer.Argument(metavar="RUN", help="Folders or names of runs.")]
+Changes = Annotated[list[str], typer.Argument(metavar="KEY=VALUE", help="Decoding settings such as beam=5.")]
+Hyp = Annotated[str | None, typer.Option("--hyp", metavar="FILE", help="Score this file instead of a run.")]
+Ref = Annotated[str | None, typer.Option("--ref", metavar="FILE", help="What --hyp is scored against.")]
+Lowercase = Annotated[bool, typer.Option("--lowercase", help="Ignore case; the signature says so.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Keep the outputs in this file.")]
+Metric = Annotated[str, typer.Option("--metric", help="bleu or accuracy.")]
+Markdown = Annotated[bool, typer.Option("--markdown", help="A table for Markdown.")]
+Latex = Annotated[bool, typer.Option("--latex", help="A table for LaTeX.")]
+
+
+def evaluate(
+    run: RunOrNone = None,
+    changes: Changes = [],  # noqa: B006  # typer copies it
+    data: Data = [],  # noqa: B006
+    hyp: Hyp = None,
+    ref: Ref = None,
+    lowercase: Lowercase = False,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Score a run on pairs (without --data, on its validation data), or any two files with --hyp and --ref."""
+    if hyp is not None or ref is not None:
+        found = of_files(hyp, ref, run, lowercase=lowercase)
+    elif run is None:
+        raise SaccadeError("evaluate needs a RUN, or --hyp FILE and --ref FILE")
+    else:
+        found = of_run(run, data, overrides(changes), lowercase=lowercase)
+    if output is not None:
+        output.write_text("".join(f"{' '.join(text.splitlines())}\n" for text in found.hypotheses), encoding="utf-8")
+    print(json.dumps(found.to_dict(), indent=2) if as_json else as_table(found))
+
+
+def compare(
+    runs: Runs,
+    data: Data = [],  # noqa: B006
+    metric: Metric = "bleu",
+    markdown: Markdown = False,
+    latex: Latex = False,
+    as_json: Json = False,
+) -> None:
+    """Compare runs on the same pairs (without --data, on the first run's validation data), with intervals and cost."""
+    from saccade.runs import find_run
+    from saccade.score import table
+    from saccade.score.compare import compare as compare_runs
+
+    folders = [find_run(name) for name in runs]
+    found = compare_runs(folders, read_test_pairs(folders[0], data), metric=metric)
+    if as_json:
+        print(json.dumps(found.to_dict(), indent=2))
+    elif markdown or latex:
+        print(table.markdown(found) if markdown else table.latex(found))
+    else:
+        print(f"{aligned(table.cells(found))}\n\n{table.note(found)}")
+
+
+def of_files(hyp: str | None, ref: str | None, run: str | None, *, lowercase: bool) -> Evaluation:
+    if hyp is None or ref is None or run is not None:
+        raise SaccadeError("--hyp FILE and --ref FILE belong together, and take no run")
+    from saccade.score.evaluate import evaluate_files
+
+    return evaluate_files(hyp, ref, lowercase=lowercase)
+
+
+def of_run(run: str, data: Sequence[str], changes: Sequence[str], *, lowercase: bool) -> Evaluation:
+    from saccade.cli.predict import load, settings
+    from saccade.runs import find_run
+    from saccade.score.evaluate import evaluate as evaluate_pairs
+
+    names = run.split(",")
+    predictor = load(names)
+    decoding = settings(predictor.recipe, changes)
+    pairs = read_test_pairs(find_run(names[0]), data)
+    return evaluate_pairs(predictor, pairs, lowercase=lowercase, decoding=decoding)
+
+
+def read_test_pairs(run: Path, data: Sequence[str]) -> list[tuple[str, str]]:
+    """The pairs of --data, or else of the validation files that the run was trained with."""
+    from saccade.config.load import load
+    from saccade.config.schema import Corpus
+    from saccade.data.sources import read_pairs
+
+    chosen = [Corpus(files=tuple(files)) for files in corpora(data)]
+    if not chosen:
+        valid = load(run / "recipe.toml").data.valid
+        chosen = list(valid) if isinstance(valid, tuple) else []
+    if not chosen:
+        raise SaccadeError(f"'{run}' has no validation files of its own; give --data SRC REF")
+    return [pair for corpus in chosen for pair in read_pairs(corpus)]
+
+
+def as_table(found: Evaluation) -> str:
+    rows = [(name, f"{score.value:.2f}", score.signature) for name, score in found.scores.items()]
+    lines = aligned(rows)
+    if found.speed is None:
+        return f"{lines}\n{found.sentences:,} sentences"
+    speed = found.speed
+    return (
+        f"{lines}\n{found.sentences:,} sentences in {speed.seconds:.1f} s: "
+        f"{speed.sentences_per_second:,.1f} sentences/s, {speed.tokens_per_second:,.0f} tokens/s"
+    )

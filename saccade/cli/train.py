@@ -1,0 +1,56 @@
+"""`saccade train` and `saccade demo`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from saccade.cli.arguments import Data, Valid, corpora, is_override, overrides
+from saccade.errors import SaccadeError
+
+Recipe = Annotated[str | None, typer.Argument(metavar="RECIPE", help="A name of `saccade recipes`, or a .toml file.")]
+Changes = Annotated[list[str], typer.Argument(metavar="KEY=VALUE", help="Such as train.steps=2000.")]
+RunName = Annotated[str | None, typer.Option("--run", metavar="NAME", help="Name of the run; default RECIPE-N.")]
+Tiny = Annotated[bool, typer.Option("--tiny", help="A small model on embedded data: three minutes at most.")]
+Resume = Annotated[str | None, typer.Option("--resume", metavar="RUN", help="Go on with a run; needs no recipe.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of data, weights and order.")]
+
+
+def train(
+    recipe: Recipe = None,
+    changes: Changes = [],  # noqa: B006  # typer copies it
+    data: Data = [],  # noqa: B006
+    valid: Valid = [],  # noqa: B006
+    run: RunName = None,
+    tiny: Tiny = False,
+    resume: Resume = None,
+) -> None:
+    """Train a model, or go on training one."""
+    if recipe is not None and is_override(recipe):
+        changes, recipe = [recipe, *changes], None
+    if recipe is None and resume is None:
+        raise SaccadeError("train needs a recipe (`saccade recipes` lists them), or --resume RUN to go on with a run")
+    from saccade.runs import find_run
+    from saccade.train.api import train as run_training
+
+    files, more = validation(valid)
+    chosen, again = [*overrides(changes), *more], find_run(resume) if resume else None
+    run_training(recipe, data=corpora(data) or None, valid=files, run=run, tiny=tiny, resume=again, overrides=chosen)
+
+
+def validation(valid: list[str]) -> tuple[list[list[str]] | None, list[str]]:
+    """Files of `--valid`, or the override that `--valid 0.01` stands for: a share of the training pairs held out."""
+    files = corpora(valid)
+    try:
+        [[text]] = files
+        return None, [f"data.valid={float(text)}"]
+    except ValueError:
+        return files or None, []
+
+
+def demo(run: RunName = None, seed: Seed = 1) -> None:
+    """Train a small model on embedded data in about 90 seconds, and look at what it learned."""
+    from saccade.demo import run_demo
+
+    run_demo(run=run, seed=seed)

@@ -1,0 +1,104 @@
+"""The folder of runs: where they are and how far each has come, known without torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+RECENT = 120.0  # seconds; a run that wrote nothing for so long is no longer being trained
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One run as `saccade runs` shows it."""
+
+    name: str
+    path: str
+    state: str  # training, interrupted or finished
+    step: int
+    score: str  # of the weights in use, by the metric that the recipe chose
+    bytes: int  # of the weights
+
+    @property
+    def size(self) -> str:
+        return f"{self.bytes / 1e6:.1f} MB" if self.bytes else "-"
+
+
+def runs_folder() -> Path:
+    """./runs, or what SACCADE_RUNS says."""
+    return Path(os.environ.get("SACCADE_RUNS") or "runs")
+
+
+def find_run(name: str | Path) -> Path:
+    """The folder of a run given by its path, or by its name in the folder of runs."""
+    path = Path(name)
+    inside = runs_folder() / path
+    if not path.exists() and not path.is_absolute() and inside.exists():
+        return inside
+    return path
+
+
+def list_runs(folder: Path | None = None) -> list[Entry]:
+    """All runs of a folder, newest last."""
+    folder = runs_folder() if folder is None else folder
+    if not folder.is_dir():
+        return []
+    found = [path for path in folder.iterdir() if (path / "recipe.toml").is_file()]
+    return [
+        _entry(path) for path in sorted(found, key=lambda path: ((path / "recipe.toml").stat().st_mtime, path.name))
+    ]
+
+
+def _entry(path: Path) -> Entry:
+    lines = _metrics(path / "metrics.jsonl")
+    weights = path / "model.safetensors"
+    return Entry(
+        name=path.name,
+        path=str(path),
+        state=_state(path),
+        step=max((line["step"] for line in lines), default=0),
+        score=_score(lines, _metric(path / "recipe.toml")),
+        bytes=weights.stat().st_size if weights.exists() else 0,
+    )
+
+
+def _state(path: Path) -> str:
+    written = [file for name in ("metrics.jsonl", "recipe.toml") if (file := path / name).exists()]
+    newest = max(file.stat().st_mtime for file in written)
+    card = path / "card.md"
+    if card.exists() and card.stat().st_mtime >= newest:  # the last file of a run; a run that goes on writes metrics
+        return "finished"
+    return "training" if time.time() - newest < RECENT else "interrupted"
+
+
+def _score(lines: list[dict[str, Any]], metric: str) -> str:
+    """That of the weights in use: the mean of checkpoints where it was chosen, else the best validation so far."""
+    best = [line for line in lines if line.get("event") == "valid" and line.get("best")]
+    mean = [line for line in lines if line.get("event") == "average" and line.get("chosen")]
+    value = [line.get(metric) for line in [*best, *mean]][-1:]
+    return f"{metric} {value[0]:.2f}" if value and isinstance(value[0], int | float) else "-"
+
+
+def _metric(path: Path) -> str:
+    try:
+        return str(tomllib.loads(path.read_text(encoding="utf-8"))["train"]["metric"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "loss"  # what a broken recipe has is told when somebody uses it, not in a list
+
+
+def _metrics(path: Path) -> list[dict[str, Any]]:
+    """Every whole line; the last one may be half written while the run goes on."""
+    found = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
+        try:
+            values = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if isinstance(values, dict) and isinstance(values.get("step"), int):
+            found.append(values)
+    return found

@@ -1,0 +1,77 @@
+"""The command line inside this process: what it prints and its exit code."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from saccade.cli import main
+from saccade.config.load import load, save
+from saccade.data.tokenizers import train_tokenizers
+from saccade.model.build import build
+from saccade.model.run import RECIPE, WEIGHTS, write_weights
+
+PAIRS = [("3 May 1999", "1999-05-03"), ("21 June 2008", "2008-06-21")]
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def cli(capsys, tmp_path, monkeypatch) -> Callable[..., Result]:
+    """Runs one command in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SACCADE_RUNS", raising=False)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def run(*words: object) -> Result:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main([str(word) for word in words])
+        return Result(int(left.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+def make_run(folder: Path, *, seed: int, more: Sequence[str] = ()) -> Path:
+    """A run that has learned nothing yet, as training leaves it."""
+    small = [
+        f"{part}.stack.{key}" for part in ("reader", "writer") for key in ("dim=8", "heads=2", "ff=11", "layers=2")
+    ]
+    recipe = load(
+        "dates", overrides=[*small, f"train.seed={seed}", "predict.max_length=7", "predict.min_length=2", *more]
+    )
+    tokenizers = train_tokenizers(recipe.tokenizer, lambda: PAIRS)
+    torch.manual_seed(seed)
+    model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target.size)
+    folder.mkdir(parents=True)
+    tokenizers.save(folder)
+    write_weights(model, folder / WEIGHTS)
+    save(recipe, folder / RECIPE)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory) -> Path:
+    return make_run(tmp_path_factory.mktemp("cli") / "a", seed=1)
+
+
+@pytest.fixture(scope="session")
+def other(tmp_path_factory) -> Path:
+    """The same vocabulary, other weights."""
+    return make_run(tmp_path_factory.mktemp("cli") / "b", seed=2)
+
+
+@pytest.fixture
+def new_run() -> Callable[..., Path]:
+    return make_run
+
+
+@pytest.fixture
+def pairs() -> list[tuple[str, str]]:
+    return PAIRS

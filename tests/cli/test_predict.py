@@ -1,0 +1,136 @@
+"""`saccade predict`: arguments, files, stdin; text, n-best lists, JSON."""
+
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+
+from saccade.predict.predictor import Predictor
+
+TEXTS = ["3 May 1999", "", "21 June 2008"]
+
+
+@pytest.fixture(scope="module")
+def expected(run) -> list[str]:
+    return Predictor.load(run).predict(TEXTS)
+
+
+def feed(monkeypatch, content: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+
+def test_texts_are_arguments(cli, run, expected):
+    result = cli("predict", run, *TEXTS)
+    assert result.code == 0
+    assert result.out.split("\n") == [*expected, ""]
+    assert [bool(text) for text in expected] == [True, False, True]
+
+
+def test_lines_of_a_file(cli, run, expected, tmp_path):
+    (tmp_path / "in.txt").write_text("\n".join(TEXTS) + "\n")
+    assert cli("predict", run, "--input", "in.txt").out.split("\n") == [*expected, ""]
+
+
+@pytest.mark.parametrize("words", [("--input", "-"), ("-i", "-"), ()])
+def test_lines_of_stdin(cli, run, expected, monkeypatch, words):
+    feed(monkeypatch, "\n".join(TEXTS).encode())
+    assert cli("predict", run, *words).out.split("\n") == [*expected, ""]
+
+
+def test_output_goes_to_a_file(cli, run, expected, tmp_path):
+    result = cli("predict", run, *TEXTS, "--output", "out.txt")
+    assert result.out == ""
+    assert (tmp_path / "out.txt").read_text().split("\n") == [*expected, ""]
+
+
+def test_json_has_input_output_and_scores(cli, run, expected):
+    lines = [json.loads(line) for line in cli("predict", run, *TEXTS, "--json", "--n-best", 2).out.splitlines()]
+    assert [line["input"] for line in lines] == TEXTS
+    assert lines[0]["candidates"][0]["score"] >= lines[0]["candidates"][1]["score"]
+    assert lines[0]["output"] == lines[0]["candidates"][0]["output"]
+
+
+def test_the_n_best_have_number_and_score(cli, run):
+    rows = [line.split("\t") for line in cli("predict", run, "3 May", "4 May", "--n-best", 2).out.splitlines()]
+    assert [row[0] for row in rows] == ["1", "1", "2", "2"]
+    assert float(rows[0][1]) >= float(rows[1][1])
+
+
+def test_n_best_alone_widens_the_search(cli, run):
+    assert len(cli("predict", run, "3 May", "--n-best", 3).out.splitlines()) == 3
+    assert cli("predict", run, "3 May", "--n-best", 3, "--beam", 2).code == 2
+
+
+def test_settings_are_key_and_value(cli, run):
+    short = cli("predict", run, "3 May 1999", "max_length=2", "--beam", 1).out
+    assert short == cli("predict", run, "3 May 1999", "predict.max_length=2", "beam=1").out
+    assert len(short.strip()) <= 2
+
+
+def test_settings_have_their_mistakes_told(cli, run):
+    result = cli("predict", run, "3 May", "bem=4")
+    assert (result.code, result.err) == (2, "error: settings: predict.bem: unknown key; did you mean 'beam'?\n")
+
+
+def test_several_runs_are_an_ensemble(cli, run, other):
+    together = cli("predict", f"{run},{other}", *TEXTS, "--json").out
+    assert together == cli("predict", run, *TEXTS, "--with", other, "--json").out
+    alone = cli("predict", run, *TEXTS, "--json").out
+    assert json.loads(together.splitlines()[0])["score"] != json.loads(alone.splitlines()[0])["score"]
+
+
+def test_a_run_is_found_by_its_name(cli, run, expected, monkeypatch):
+    monkeypatch.setenv("SACCADE_RUNS", str(run.parent))
+    assert cli("predict", run.name, TEXTS[0]).out == expected[0] + "\n"
+
+
+def test_a_missing_run_is_told(cli):
+    result = cli("predict", "none", "text")
+    assert result.code == 2
+    assert result.err == "error: none is not a run: expected a folder with recipe.toml; `saccade runs` lists the runs\n"
+
+
+def test_texts_and_input_exclude_each_other(cli, run):
+    result = cli("predict", run, "text", "--input", "x")
+    assert result.err == "error: give texts or --input, not both; got the text 'text' and --input x\n"
+
+
+def test_nothing_to_predict_is_told(cli, run, monkeypatch):
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    result = cli("predict", run)
+    assert (result.code, "nothing to predict" in result.err) == (2, True)
+
+
+def test_a_file_is_not_written_over_itself(cli, run, tmp_path):
+    (tmp_path / "a.txt").write_text("3 May\n")
+    result = cli("predict", run, "--input", "a.txt", "--output", "./a.txt")
+    assert result.err == "error: --input and --output are the same file 'a.txt'; choose another --output\n"
+    assert (tmp_path / "a.txt").read_text() == "3 May\n"
+
+
+def test_a_missing_input_is_told(cli, run):
+    result = cli("predict", run, "--input", "none.txt")
+    assert (result.code, "none.txt not found" in result.err) == (2, True)
+
+
+def test_only_unknown_characters_give_some_output(cli, run):
+    assert cli("predict", run, "木木木").code == 0
+
+
+def test_a_text_of_100000_characters_is_told_in_one_line(cli, run):
+    result = cli("predict", run, "3" * 100_000)
+    assert result.code == 2
+    assert result.err.count("\n") == 1
+    assert len(result.err) < 300
+
+
+def test_the_first_line_comes_out_before_the_last_is_read(run, expected):
+    command = [sys.executable, "-m", "saccade", "predict", str(run)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
+    process.stdin.write(TEXTS[0] + "\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == expected[0] + "\n"
+    rest, _ = process.communicate(TEXTS[2] + "\n", timeout=60)
+    assert rest == expected[2] + "\n"

@@ -1,0 +1,86 @@
+"""`saccade runs`."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+from saccade.config.load import load, save
+from saccade.runs import find_run, list_runs
+
+BEST = {"event": "valid", "step": 200, "loss": 0.5, "accuracy": 97.0, "best": True}
+WORSE = {"event": "valid", "step": 300, "loss": 0.9, "accuracy": 11.0, "best": False}
+MEAN = {"event": "average", "step": 300, "loss": 0.4, "accuracy": 98.5, "chosen": True}
+
+
+def make_run(folder: Path, name: str, *, lines: list[dict], age: float = 0.0, card: bool = False) -> Path:
+    path = folder / name
+    path.mkdir(parents=True)
+    save(load("dates"), path / "recipe.toml")
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for file in path.iterdir():
+        os.utime(file, (time.time() - age,) * 2)
+    if card:
+        (path / "card.md").write_text("card")
+    return path
+
+
+def test_no_runs_is_said(cli):
+    assert cli("runs").out == "no runs in runs yet; try `saccade demo`\n"
+
+
+def test_runs_are_listed_with_state_step_score_and_size(cli, tmp_path):
+    make_run(tmp_path / "runs", "a", lines=[BEST, WORSE], age=9000)
+    done = make_run(tmp_path / "runs", "b", lines=[BEST], age=5000, card=True)
+    (done / "model.safetensors").write_bytes(b"x" * 2_300_000)
+    make_run(tmp_path / "runs", "c", lines=[{"event": "train", "step": 50, "loss": 3.0}])
+    (tmp_path / "runs" / "not-a-run").mkdir()
+    lines = [line.split("  ") for line in cli("runs").out.splitlines()]
+    assert [[cell.strip() for cell in line if cell.strip()] for line in lines] == [
+        ["run", "state", "step", "score", "size"],
+        ["a", "interrupted", "300", "accuracy 97.00", "-"],
+        ["b", "finished", "200", "accuracy 97.00", "2.3 MB"],
+        ["c", "training", "50", "-", "-"],
+    ]
+
+
+def test_a_finished_run_that_goes_on_is_training(tmp_path):
+    path = make_run(tmp_path, "a", lines=[BEST], card=True)
+    os.utime(path / "card.md", (time.time() - 60,) * 2)
+    assert list_runs(tmp_path)[0].state == "training"
+
+
+def test_the_score_is_that_of_the_averaged_weights_where_they_are_used(tmp_path):
+    make_run(tmp_path, "a", lines=[BEST, WORSE, MEAN])
+    assert list_runs(tmp_path)[0].score == "accuracy 98.50"
+
+
+def test_a_half_written_line_and_a_broken_recipe_do_not_stop_the_list(tmp_path):
+    path = make_run(tmp_path, "a", lines=[BEST])
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write('{"event": "tra')
+    (path / "recipe.toml").write_text("broken = ")
+    assert list_runs(tmp_path)[0].score == "loss 0.50"
+
+
+def test_json(cli, tmp_path):
+    make_run(tmp_path / "runs", "a", lines=[BEST])
+    [entry] = json.loads(cli("runs", "--json").out)
+    assert (entry["name"], entry["step"], entry["state"]) == ("a", 200, "training")
+
+
+def test_the_folder_of_runs_can_be_chosen(cli, tmp_path, monkeypatch):
+    monkeypatch.setenv("SACCADE_RUNS", str(tmp_path / "elsewhere"))
+    make_run(tmp_path / "elsewhere", "a", lines=[BEST])
+    assert "a  " in cli("runs").out
+    assert find_run("a") == tmp_path / "elsewhere" / "a"
+
+
+def test_a_run_is_found_by_path_before_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path / "runs", "a", lines=[])
+    assert find_run("a") == Path("runs/a")
+    assert find_run("runs/a") == Path("runs/a")
+    (tmp_path / "a").mkdir()
+    assert find_run("a") == Path("a")
+    assert find_run("none") == Path("none")

@@ -1,0 +1,85 @@
+"""`saccade evaluate` and `saccade compare`."""
+
+import json
+
+import pytest
+
+SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:"
+
+
+@pytest.fixture
+def files(tmp_path, pairs) -> tuple[str, str]:
+    (tmp_path / "a.src").write_text("".join(f"{source}\n" for source, _ in pairs))
+    (tmp_path / "a.ref").write_text("".join(f"{target}\n" for _, target in pairs))
+    return "a.src", "a.ref"
+
+
+def test_any_two_files_are_scored(cli, files):
+    result = cli("evaluate", "--hyp", "a.ref", "--ref", "a.ref")
+    assert result.code == 0
+    name, value, signature = result.out.splitlines()[0].split()
+    assert (name, value) == ("bleu", "100.00")
+    assert signature.startswith(SIGNATURE)
+
+
+def test_json_of_two_files(cli, files, pairs):
+    found = json.loads(cli("evaluate", "--hyp", "a.src", "--ref", "a.ref", "--json", "--lowercase").out)
+    assert found["sentences"] == len(pairs)
+    assert list(found["scores"]) == ["bleu", "chrf", "ter", "accuracy"]
+    assert "case:lc" in found["scores"]["bleu"]["signature"]
+
+
+def test_a_run_is_scored_with_its_speed(cli, run, files, tmp_path):
+    result = cli("evaluate", run, "--data", *files, "beam=2", "--output", "out.txt")
+    assert result.code == 0
+    assert "2 sentences in" in result.out
+    assert "tokens/s" in result.out
+    assert (tmp_path / "out.txt").read_text().split() == cli("predict", run, "--input", "a.src", "beam=2").out.split()
+
+
+def test_without_data_the_validation_files_are_used(cli, tmp_path, files, pairs, new_run):
+    run = new_run(tmp_path / "c", seed=3, more=['data.valid=["a.src", "a.ref"]'])
+    assert json.loads(cli("evaluate", run, "--json").out)["sentences"] == len(pairs)
+
+
+def test_a_held_out_share_is_no_file_to_evaluate(cli, run):
+    result = cli("evaluate", run)
+    assert (result.code, result.err) == (2, f"error: '{run}' has no validation files of its own; give --data SRC REF\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "evaluate needs a RUN, or --hyp FILE and --ref FILE"),
+        (("--hyp", "a.ref"), "--hyp FILE and --ref FILE belong together, and take no run"),
+        (("runs/x", "--hyp", "a.ref", "--ref", "a.ref"), "--hyp FILE and --ref FILE belong together, and take no run"),
+    ],
+)
+def test_what_is_missing_is_told(cli, files, words, message):
+    result = cli("evaluate", *words)
+    assert (result.code, result.err) == (2, f"error: {message}\n")
+
+
+def test_runs_are_compared_in_one_table(cli, run, other, tmp_path, files, new_run):
+    wide = new_run(tmp_path / "wide", seed=1, more=["reader.stack.ff=13"])
+    result = cli("compare", run, other, wide, "--data", *files)
+    assert result.code == 0
+    titles, first, second, *_ = result.out.splitlines()
+    assert titles.split()[:2] == ["run", "BLEU"]
+    assert first.startswith("a (2 seeds)")  # runs that differ in their seed only
+    assert second.startswith("wide")
+
+
+@pytest.mark.parametrize(("option", "mark"), [("--markdown", "| run |"), ("--latex", r"\begin{tabular}")])
+def test_a_comparison_for_papers(cli, run, other, files, option, mark):
+    assert mark in cli("compare", run, other, "--data", *files, option).out
+
+
+def test_a_comparison_for_programs(cli, run, other, files):
+    found = json.loads(cli("compare", run, other, "--data", *files, "--json", "--metric", "accuracy").out)
+    assert (found["metric"], len(found["rows"])) == ("accuracy", 1)
+
+
+def test_an_unknown_metric_is_told(cli, run, files):
+    result = cli("compare", run, run, "--data", *files, "--metric", "blue")
+    assert (result.code, "unknown metric 'blue'" in result.err) == (2, True)

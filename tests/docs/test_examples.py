@@ -1,0 +1,123 @@
+"""Every example of README and docs is run, with fewer steps of training than it says."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import saccade
+from saccade.cli import main
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"(?:<!-- ([^\n]*?) -->\n)?```(\w+)\n(.*?)\n```", re.DOTALL)
+FEWER = [
+    "train.steps=2",
+    "train.schedule.warmup=1",
+    "train.valid_every=2",
+    "train.save_every=2",
+    "train.valid_predictions=3",
+    "predict.max_length=5",
+]
+SMALLER = [f"{part}.stack.{key}" for part in ("reader", "writer") for key in ("layers=2", "dim=8", "ff=13", "heads=2")]
+
+
+class Block(NamedTuple):
+    mark: str
+    language: str
+    text: str
+
+
+def blocks(page: Path, language: str) -> list[Block]:
+    """The blocks of a page that are examples, not code of saccade shown by docs/generate.py."""
+    found = [Block(*match) for match in FENCE.findall(page.read_text("utf-8"))]
+    shown = ("code:", "head:", "not run")
+    return [block for block in found if block.language == language and not block.mark.startswith(shown)]
+
+
+def with_blocks(language: str) -> list[Path]:
+    return [page for page in PAGES if blocks(page, language)]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """An empty folder with the files that the examples name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SACCADE_RUNS", raising=False)
+    words = ["two", "dogs", "are", "running", "through", "the", "snow", "."]
+    lines = [" ".join(words[i % 8] for i in range(start, start + 3 + start % 5)) for start in range(29)]
+    for name in ("train", "val", "test"):
+        (tmp_path / f"{name}.en").write_text("".join(f"{line}\n" for line in lines))
+        (tmp_path / f"{name}.de").write_text("".join(f"{line[::-1]}\n" for line in lines))
+    (tmp_path / "test.hyp").write_text((tmp_path / "test.de").read_text())
+    (tmp_path / "pairs.tsv").write_text("".join(f"{line}\t{line[::-1]}\n" for line in lines))
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", with_blocks("python"), ids=lambda page: page.stem)
+def test_python_examples_run(page, folder, monkeypatch):
+    full = saccade.train
+
+    def train(recipe, *, overrides=(), **settings):
+        return full(recipe, overrides=[*overrides, *FEWER, "data.train.0.examples=300"], **settings)
+
+    monkeypatch.setattr(saccade, "train", train, raising=False)
+    names: dict = {"__name__": "example"}
+    for block in blocks(page, "python"):
+        exec(compile(block.text, str(page), "exec"), names)
+
+
+@pytest.mark.parametrize("page", with_blocks("console"), ids=lambda page: page.stem)
+def test_commands_run(page, folder):
+    for block in blocks(page, "console"):
+        for name in block.mark.removeprefix("needs").split():
+            ensure_run(name)
+        for line in block.text.splitlines():
+            command, _, _ = line.partition("  #")
+            if command.startswith("$ saccade "):
+                call(shlex.split(command)[2:])
+
+
+def ensure_run(name: str) -> None:
+    if not Path("runs", name).exists():
+        call(["train", "multi30k", "--data", "train.en", "train.de", "--valid", "val.en", "val.de", "--run", name])
+
+
+def call(words: list[str]) -> None:
+    if words[0] == "train" and "--resume" not in words:
+        tokenizer = [] if "--tiny" in words else ["tokenizer.size=270"]
+        words = [*words, *FEWER, *SMALLER, *tokenizer]
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    assert not left.value.code, words
+
+
+def test_the_tests_see_the_examples():
+    assert len(with_blocks("python")) >= 5
+    assert len(with_blocks("console")) >= 6
+
+
+def test_own_kind_takes_about_40_lines():
+    example = max(blocks(ROOT / "docs" / "own-kinds.md", "python"), key=lambda block: len(block.text))
+    assert len(example.text.splitlines()) <= 46
+
+
+def test_ten_lines_of_python_are_ten():
+    [example] = blocks(ROOT / "README.md", "python")
+    assert len(example.text.splitlines()) <= 10
+
+
+def test_every_recipe_is_in_the_readme():
+    from saccade.config.load import shipped
+
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert not [name for name in shipped() if f"`{name}`" not in readme]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page):
+    prose = FENCE.sub("", page.read_text("utf-8"))
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", prose)
+    assert not [link for link in links if "://" not in link and not (page.parent / link).exists()]

@@ -1,0 +1,113 @@
+"""What is written by a program is what that program writes today."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def script(path: str):
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("path", ["docs/generate.py", "benchmarks/report.py"])
+def test_generated_pages_are_fresh(path):
+    done = subprocess.run([sys.executable, ROOT / path, "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_settings_page_says_type_default_and_meaning():
+    page = (ROOT / "docs" / "configuration.md").read_text("utf-8")
+    assert '| `epochs` | whole number >= 1, or `"none"` | `"none"` |' in page
+    assert '## `[reader.stack]` and `[writer.stack]`, kind = "transformer"' in page
+    assert '| `norm` | `"post"` or `"pre"` | `"post"` |' in page
+    assert "Liang et al. 2021" in page
+
+
+def test_command_page_has_every_verb():
+    page = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    verbs = ["demo", "train", "predict", "evaluate", "compare", "view", "runs", "recipes", "recipes copy"]
+    assert not [verb for verb in verbs if f"## saccade {verb}\n" not in page]
+
+
+RESULT = {
+    "name": "translation",
+    "command": "python benchmarks/translation.py --data FOLDER",
+    "commit": "0123456789ab",
+    "date": "2026-01-02",
+    "hardware": "one abacus",
+    "versions": {"torch": "2.13.0"},
+    "minutes": 2.5,
+    "rows": [
+        {"what": "a->b, BLEU", "value": 40.0, "unit": "BLEU", "signature": "nrefs:1|tok:13a", "seed": 1},
+        {"what": "a->b, BLEU", "value": 42.5, "unit": "BLEU", "signature": "nrefs:1|tok:13a", "seed": 2},
+        {"what": "a->b, BLEU, mean", "value": 41.25, "unit": "BLEU", "peer": "other", "peer_value": 37.5, "ratio": 1.1},
+        {"what": "a->b, parameters", "value": 1234567, "unit": "parameters"},
+    ],
+}
+
+
+@pytest.fixture
+def report(tmp_path):
+    module = script("benchmarks/report.py")
+    module.ROOT = tmp_path
+    (tmp_path / "benchmarks" / "results").mkdir(parents=True)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "README.md").write_text(f"# before\n{module.BEGIN}\nold\n{module.END}\nafter\n")
+    (tmp_path / "benchmarks" / "results" / "translation.json").write_text(json.dumps(RESULT))
+    return module
+
+
+def run(report, monkeypatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["report.py", *words])
+    return report.main()
+
+
+def test_results_page_says_how_each_number_was_obtained(report, monkeypatch, tmp_path):
+    assert run(report, monkeypatch) == 0
+    page = (tmp_path / "docs" / "results.md").read_text()
+    assert "    python benchmarks/translation.py --data FOLDER\n" in page
+    assert "one abacus; 2026-01-02, commit 0123456789ab;\n2.50 minutes in all; torch 2.13.0." in page
+    assert "| a->b, BLEU | 42.50 BLEU | 2 |  |  |" in page
+    assert "| a->b, BLEU, mean | 41.25 BLEU |  | other: 37.50 | 1.10 |" in page
+    assert "| a->b, parameters | 1,234,567 parameters |" in page
+    assert page.count("* `nrefs:1|tok:13a`") == 1
+
+
+def test_front_page_shows_means_only(report, monkeypatch, tmp_path):
+    run(report, monkeypatch)
+    lines = (tmp_path / "README.md").read_text().splitlines()
+    assert lines[0] == "# before"
+    assert lines[-1] == "after"
+    assert [line for line in lines if "a->b" in line] == ["| a->b, BLEU, mean | 41.25 BLEU | other: 37.50 | 1.10 |"]
+
+
+def test_check_tells_stale_from_fresh(report, monkeypatch, tmp_path, capsys):
+    assert run(report, monkeypatch, "--check") == 1
+    assert "docs/results.md is not up to date" in capsys.readouterr().err
+    run(report, monkeypatch)
+    assert run(report, monkeypatch, "--check") == 0
+    assert "old" not in (tmp_path / "README.md").read_text()
+
+
+def test_result_that_lacks_something_is_named(report, tmp_path):
+    broken = {**RESULT, "rows": [{"what": "x", "value": 1}]}
+    del broken["hardware"]
+    (tmp_path / "benchmarks" / "results" / "broken.json").write_text(json.dumps(broken))
+    with pytest.raises(SystemExit, match=r"broken\.json lacks hardware, unit of row 1"):
+        report.read(tmp_path / "benchmarks" / "results")
+
+
+def test_readme_without_marks_is_refused(report):
+    with pytest.raises(SystemExit, match=r"README\.md lacks the marks"):
+        report.with_table("nothing", [])
