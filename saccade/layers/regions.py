@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
+import torch._dynamo.config as dynamo
 import torch.fx.experimental._config as shapes
 
 from saccade.layers.record import recording
@@ -31,7 +32,9 @@ def compiled_regions(on: bool = True) -> Iterator[None]:
         return
     _threads.add(me)
     try:
-        yield
+        # Lengths that happen to be equal in the first batch are not always equal; settings such as dropout are.
+        with shapes.patch(use_duck_shape=False), dynamo.patch(specialize_float=True):  # type: ignore[attr-defined]
+            yield
     finally:
         _threads.discard(me)
 
@@ -48,8 +51,6 @@ def region(function: Function) -> Function:
         if not compiled:
             backend = os.environ.get(BACKEND, "inductor")
             compiled.append(torch.compile(function, dynamic=True, fullgraph=True, backend=backend))
-        # Lengths that happen to be equal in the first batch are not taken to be always equal.
-        with shapes.patch(use_duck_shape=False):  # type: ignore[attr-defined]
-            return compiled[0](*arguments)
+        return compiled[0](*arguments)
 
     return call  # type: ignore[return-value]
