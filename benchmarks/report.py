@@ -76,6 +76,7 @@ def section(result: Mapping[str, Any]) -> str:
         "",
         f"{result['hardware']}; {result['date']}, commit {result['commit']};",
         f"{number(result['minutes'])} minutes in all; {versions}.",
+        *([result["notes"]] if result.get("notes") else []),
         "",
         *table(result["rows"]),
     ]

@@ -14,8 +14,8 @@ from typing import Any
 PACKAGES = ("saccade", "torch", "tokenizers", "sacrebleu", "numpy")
 
 
-def save(name: str, rows: Sequence[Mapping[str, Any]], *, minutes: float, folder: Path) -> Path:
-    """Writes `folder/name.json`."""
+def save(name: str, rows: Sequence[Mapping[str, Any]], *, minutes: float, folder: Path, notes: str = "") -> Path:
+    """Writes `folder/name.json`; `notes` is what a reader of the numbers must know."""
     content = {
         "name": name,
         "command": command(),
@@ -24,6 +24,7 @@ def save(name: str, rows: Sequence[Mapping[str, Any]], *, minutes: float, folder
         "hardware": hardware(),
         "versions": {package: found for package in PACKAGES if (found := installed(package))},
         "minutes": round(minutes, 2),
+        "notes": notes,
         "rows": list(rows),
     }
     folder.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_val
 
 from saccade.config.kinds import MARK, ByKind, Custom
 
+HIGHEST = 0.1  # learning rate that Adam is ever given; a larger one is the factor of another schedule
 SCHEMA = 1  # raised when a recipe of an older version can no longer be read as it is
 
 Count = Annotated[int, Field(ge=1)]
@@ -217,6 +218,15 @@ class Schedule(Table):
     warmup: Annotated[int, Field(ge=0)] = 4000
     floor: Annotated[float, Field(ge=0)] = 0.0
 
+    @model_validator(mode="after")
+    def _lr_is_meant(self) -> Schedule:
+        if self.kind != "warmup" and self.lr > HIGHEST:
+            raise ValueError(
+                f'lr of a "{self.kind}" schedule is the highest learning rate itself, at most {HIGHEST}, '
+                f"got {self.lr:g}; try lr = 0.001"
+            )
+        return self
+
 
 class Average(Table):
     """The weights to use: one checkpoint, or the mean of several."""
@@ -290,3 +300,12 @@ class Recipe(Table):
     predict: Decoding = Decoding()
     init: str = ""  # a run whose weights to start from
     freeze: tuple[Literal["reader", "writer"], ...] = ()
+
+    @model_validator(mode="after")
+    def _tied_vocabularies_are_one(self) -> Recipe:
+        if isinstance(self.writer, TokenWriter) and self.writer.tie == "all" and not self.tokenizer.shared:
+            raise ValueError(
+                'writer.tie = "all" needs one vocabulary for source and target; '
+                'set tokenizer.shared = true or writer.tie = "output"'
+            )
+        return self

@@ -64,6 +64,11 @@ class Tokenizer:
         return len(self._theirs)
 
     @property
+    def order(self) -> list[int]:
+        """The library's id of each of our ids."""
+        return list(self._theirs)
+
+    @property
     def core(self) -> tokenizers.Tokenizer:
         """The library's object, whose ids are not renumbered."""
         return self._core
@@ -138,6 +143,11 @@ class Tokenizers:
     @property
     def shared(self) -> bool:
         return self.source is self.target
+
+    def vocabulary(self) -> str:
+        """A hash of which piece every id stands for, on both sides: what weights depend on."""
+        pieces = [[side.core.id_to_token(number) for number in side.order] for side in (self.source, self.target)]
+        return sha256(json.dumps(pieces).encode()).hexdigest()
 
     def save(self, folder: Path) -> None:
         if self.shared:

@@ -19,9 +19,11 @@ from saccade.data.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
 from saccade.model.build import build
 from saccade.model.model import Model
+from saccade.runs import find_run
 
 RECIPE, WEIGHTS = "recipe.toml", "model.safetensors"  # with the tokenizers all that is needed to use a model
 CHECKPOINTS, METRICS, CARD = "checkpoints", "metrics.jsonl", "card.md"
+VOCABULARY = "vocabulary"  # in the metadata of the weights
 FULL = (errno.ENOSPC, errno.EDQUOT)  # no space, or none left for this user
 
 
@@ -37,7 +39,7 @@ class Run:
 
 def load_run(path: str | Path, *, kinds: Mapping[str, Any] | None = None, device: str = "cpu") -> Run:
     """Reads recipe, tokenizers and weights; nothing else of the folder is needed."""
-    folder = Path(path)
+    folder = find_run(path)
     if not (folder / RECIPE).is_file():
         raise SaccadeError(f"{folder} is not a run: expected a folder with {RECIPE}; `saccade runs` lists the runs")
     recipe = load(folder / RECIPE, kinds=kinds)
@@ -47,7 +49,7 @@ def load_run(path: str | Path, *, kinds: Mapping[str, Any] | None = None, device
         raise SaccadeError(f"{folder} has no {WEIGHTS} yet; go on training with `saccade train --resume {folder}`")
     with torch.device("meta"):
         skeleton = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target.size, kinds=kinds)
-    tensors = read_weights(weights)
+    tensors = read_weights(weights, vocabulary=tokenizers.vocabulary())
     check_weights(skeleton, tensors, weights)
     model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target.size, kinds=kinds)
     put_weights(model, tensors)
@@ -107,19 +109,35 @@ def check_weights(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -
             )
 
 
-def write_weights(model: nn.Module, path: Path) -> None:
-    write_tensors(named_weights(model), path)
+def write_weights(model: nn.Module, path: Path, *, vocabulary: str = "") -> None:
+    write_tensors(named_weights(model), path, vocabulary=vocabulary)
 
 
-def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+def write_tensors(tensors: Mapping[str, Tensor], path: Path, *, vocabulary: str = "") -> None:
+    """Writes the tensors, and with them the hash of the vocabulary that they were made for."""
     with replacing(path) as temporary:
-        save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, temporary)
+        content = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
+        save_file(content, temporary, metadata={VOCABULARY: vocabulary})
+        temporary.chmod(0o666 & ~umask())  # the library makes files that only their owner can read
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """All tensors of a safetensors file."""
+def umask() -> int:
+    """What the user takes away from the permissions of new files; it can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def read_weights(path: Path, *, vocabulary: str = "") -> dict[str, Tensor]:
+    """All tensors of a safetensors file, which must not have been made for another vocabulary."""
     try:
         with safe_open(path, framework="pt") as file:
+            made_for = (file.metadata() or {}).get(VOCABULARY, "")
+            if vocabulary and made_for and made_for != vocabulary:
+                raise SaccadeError(
+                    f"{path} was trained with another vocabulary than that of the tokenizer beside it; "
+                    "put back the tokenizer.json that belongs to these weights"
+                )
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
         raise SaccadeError(f"{path} does not exist") from None

@@ -94,8 +94,10 @@ class Predictor:
         # Samples depend on how lines are grouped, and groups on the clock: one by one, a seed means something.
         for group in available(lines, most=1 if decoding.sample else AHEAD):
             texts = [line.rstrip("\r\n") for line in group]
-            yield from self._decode_lines(texts, decoding, align=align, generator=generator, first=count + 1)
-            count += len(group)
+            fitting = self._fitting(texts)  # what stands before a line that is too long is not lost
+            for part in (texts[:fitting], texts[fitting:]):
+                yield from self._decode_lines(part, decoding, align=align, generator=generator, first=count + 1)
+                count += len(part)
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """The log-probability of each given output, END included."""
@@ -182,6 +184,11 @@ class Predictor:
                     f"(data.max_length, <end> included); split or shorten it"
                 )
         return rows
+
+    def _fitting(self, texts: Sequence[str]) -> int:
+        """How many texts stand before the first one that is too long."""
+        long = (len(row) > self.recipe.data.max_length for row in self.tokenizers.source.encode_all(texts))
+        return next((index for index, found in enumerate(long) if found), len(texts))
 
     def _batch(self, *, source: Sequence[list[int]], target: Sequence[list[int]] | None = None) -> Batch:
         fields = {"source": pad(source)} if target is None else {"source": pad(source), "target": pad(target)}

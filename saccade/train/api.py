@@ -126,8 +126,12 @@ def with_data(recipe: Recipe, *, data: Files | None, valid: Files | float | None
     changes: dict[str, Any] = {}
     if data is not None:
         changes["train"] = corpora(data)
-    if valid is not None:
-        changes["valid"] = valid if isinstance(valid, float) else corpora(valid)
+    if isinstance(valid, int | float):
+        if not 0 <= valid < 1:
+            raise SaccadeError(f"valid as a number is the share of pairs held out, from 0 to below 1, got {valid:g}")
+        changes["valid"] = float(valid)
+    elif valid is not None:
+        changes["valid"] = corpora(valid)
     if changes:
         values = {**recipe.data.model_dump(), **changes}
         recipe = recipe.model_copy(update={"data": type(recipe.data).model_validate(values)})

@@ -23,6 +23,8 @@ STATE = "state.json"
 NAME = re.compile(r"step-(\d+)")
 HIDDEN = "."  # begins the names of folders that are being written or removed
 
+BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError)  # what reading a damaged checkpoint raises
+
 Tensors = Mapping[str, Tensor]
 
 
@@ -76,13 +78,24 @@ def latest(folder: Path, *, warn: Callable[[str], None]) -> Checkpoint | None:
         path = folder / f"step-{step}"
         try:
             return Checkpoint(path, verified(path))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except BROKEN as error:
             if isinstance(error, SaccadeError):
                 raise
             warn(f"checkpoint '{path}' is broken ({error}); the one before it is used")
     if found:
         raise SaccadeError(f"none of the {len(found)} checkpoints in '{folder}' can be read; start the run anew")
     return None
+
+
+def whole(folder: Path, wanted: Iterable[int], *, warn: Callable[[str], None]) -> list[Checkpoint]:
+    """Those of the wanted checkpoints that are as they were written; the others are named."""
+    found = []
+    for path in (folder / f"step-{step}" for step in wanted):
+        try:
+            found.append(Checkpoint(path, verified(path)))
+        except BROKEN as error:
+            warn(f"checkpoint '{path}' is broken ({error}); it is left out of the mean")
+    return found
 
 
 def verified(path: Path) -> dict[str, Any]:

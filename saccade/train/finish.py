@@ -12,7 +12,6 @@ from saccade.config.schema import Corpus, Recipe
 from saccade.model.run import CARD, METRICS, WEIGHTS, atomic_write, replacing
 from saccade.train import checkpoint
 from saccade.train.average import chosen_steps, mean_of
-from saccade.train.checkpoint import Checkpoint
 from saccade.train.log import read_metrics
 from saccade.train.session import Session
 from saccade.train.validate import is_better, measure, write_usable
@@ -41,9 +40,12 @@ def choose_weights(s: Session) -> str:
     steps = chosen_steps(settings.average, saved=saved, ranking=progress.ranking, lower=lower)
     if len(steps) < 2:
         return own
-    checkpoints = [Checkpoint(path := s.folder / f"step-{step}", checkpoint.verified(path)) for step in sorted(steps)]
+    checkpoints = checkpoint.whole(s.folder, sorted(steps), warn=s.log.say)
+    if len(checkpoints) < 2:
+        return own
+    steps = [found.step for found in checkpoints]
     mean = mean_of(checkpoints, group="model" if s.average is None else "ema")
-    told = f"mean of the {kind} of steps {', '.join(map(str, sorted(steps)))}"
+    told = f"mean of the {kind} of steps {', '.join(map(str, steps))}"
     if s.valid is None:
         write_usable(s, mean)
         return told
@@ -51,7 +53,7 @@ def choose_weights(s: Session) -> str:
     value = float(values[settings.metric])
     assert progress.best is not None
     better = value == progress.best or is_better(s, value, progress.best)
-    s.log.record("average", step=progress.step, values={**values, "chosen": better, "steps": sorted(steps)})
+    s.log.record("average", step=progress.step, values={**values, "chosen": better, "steps": steps})
     s.log.say(f"{told}: {settings.metric} {value:.4g}, the best single one has {progress.best:.4g}")
     if not better:
         return own

@@ -100,4 +100,4 @@ def is_better(s: Session, value: float, than: float) -> bool:
 
 def write_usable(s: Session, weights: Weights) -> None:
     if s.ranks.main:
-        write_tensors(weights, s.run / WEIGHTS)
+        write_tensors(weights, s.run / WEIGHTS, vocabulary=s.tokenizers.vocabulary())

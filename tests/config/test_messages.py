@@ -2,7 +2,7 @@
 
 import pytest
 
-from saccade.config.load import validate
+from saccade.config.load import load, validate
 from saccade.errors import SaccadeError
 
 
@@ -91,3 +91,13 @@ def test_wrong_items_do_not_make_a_list_too_short():
 
 def test_a_long_value_is_cut():
     assert len(message({"train": {"steps": "x" * 1000}})) < 150
+
+
+def test_the_factor_of_the_warmup_schedule_is_no_learning_rate():
+    with pytest.raises(SaccadeError, match='"cosine" schedule is the highest learning rate itself, .*got 1; try'):
+        load("transformer", overrides=["train.schedule.kind=cosine"])
+
+
+def test_tied_embeddings_need_one_vocabulary():
+    with pytest.raises(SaccadeError, match='writer.tie = "all" needs one vocabulary .*tokenizer.shared = true'):
+        load("transformer", overrides=["tokenizer.shared=false"])

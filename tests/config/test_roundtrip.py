@@ -53,6 +53,8 @@ recipes = some(
 @given(recipes)
 @settings(max_examples=100, deadline=None)
 def test_saving_and_loading_gives_the_same_recipe(values):
+    if values.get("writer", {}).get("tie", "all") == "all":  # needs one vocabulary
+        values.get("tokenizer", {}).pop("shared", None)
     recipe = validate(values)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "recipe.toml"

@@ -128,7 +128,7 @@ def test_settings_reach_their_blocks(model: Callable[..., Model]) -> None:
 
 
 @pytest.mark.parametrize(("overrides", "sizes", "message"), [
-    (("tokenizer.shared=false",), (23, 31), 'writer.tie = "all" needs one vocabulary, got 23 source and 31 target'),
+    ((), (23, 31), 'writer.tie = "all" needs one vocabulary, got 23 source and 31 target'),
     (("tokenizer.shared=false",), (23, 23), 'writer.tie = "all" needs one vocabulary'),
     (("writer.stack.dim=24",), (23, 23), 'writer.tie = "all" needs reader and writer of one width, got 12 and 24'),
     (("writer.positions.how=concat", "writer.tie=output"), (23, 23), "token vectors as wide as the stack, got 6"),

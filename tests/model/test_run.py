@@ -212,7 +212,7 @@ def test_a_full_disk_leaves_the_old_weights_whole(tmp_path: Path, monkeypatch: p
     write_weights(model, path)
     before = path.read_bytes()
 
-    def full(tensors: object, temporary: Path) -> None:
+    def full(tensors: object, temporary: Path, metadata: object) -> None:
         Path(temporary).write_bytes(before[:20])
         raise FULL[how]
 
@@ -240,7 +240,7 @@ def test_a_disk_that_is_full_only_when_flushed(tmp_path: Path, monkeypatch: pyte
     SafetensorError("Error while serializing: I/O error: Permission denied (os error 13)"),
 ])  # fmt: skip
 def test_no_permission_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def denied(tensors: object, temporary: Path) -> None:
+    def denied(tensors: object, temporary: Path, metadata: object) -> None:
         raise error
 
     monkeypatch.setattr(module, "save_file", denied)
@@ -267,7 +267,7 @@ def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
 def test_an_interruption_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C in the middle is passed on as it is."""
 
-    def interrupted(tensors: object, temporary: Path) -> None:
+    def interrupted(tensors: object, temporary: Path, metadata: object) -> None:
         Path(temporary).write_bytes(b"half")
         raise KeyboardInterrupt
 
@@ -291,3 +291,16 @@ def test_buffers_that_last_are_stored_too() -> None:
     assert set(module.named_weights(model)) == {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
     module.put_weights(model, {name: tensor + 2 for name, tensor in module.named_weights(model).items()})
     assert model.running_mean.tolist() == [2.0] * 3 and model.weight.tolist() == [3.0] * 3
+
+
+def test_weights_of_another_vocabulary_of_the_same_size_are_refused(tmp_path: Path) -> None:
+    write_tensors({"a": torch.zeros(1)}, tmp_path / "w", vocabulary="one")
+    with pytest.raises(SaccadeError, match=r"w was trained with another vocabulary .*put back the tokenizer.json"):
+        module.read_weights(tmp_path / "w", vocabulary="other")
+    assert module.read_weights(tmp_path / "w", vocabulary="one")["a"] == 0
+
+
+def test_weights_can_be_read_by_everybody_whom_the_user_lets_read(tmp_path: Path) -> None:
+    write_tensors({"a": torch.zeros(1)}, tmp_path / "w")
+    (tmp_path / "plain").write_text("")
+    assert (tmp_path / "w").stat().st_mode == (tmp_path / "plain").stat().st_mode

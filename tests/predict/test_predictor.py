@@ -156,8 +156,10 @@ def test_a_long_line_is_named(make_predictor: Any) -> None:
     message = "line 2 has 100001 tokens, but the model was made for at most 24"
     with pytest.raises(SaccadeError, match=message):
         predictor.predict(["a", "b" * 100_000])
+    streamed = predictor.stream(["a", "b", "c" * 24])
+    assert len([next(streamed), next(streamed)]) == 2  # what stands before it comes out
     with pytest.raises(SaccadeError, match="line 3 has 25 tokens"):
-        list(predictor.stream(["a", "b", "c" * 24]))
+        next(streamed)
     with pytest.raises(SaccadeError, match="output 1 has 25 tokens"):
         predictor.score([("a", "c" * 24)])
 

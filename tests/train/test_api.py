@@ -129,6 +129,11 @@ def test_data_comes_in_three_forms():
     assert api.corpora([["a.tsv"], ("a.en", "a.de"), two]) == (one, two, two)
 
 
+def test_a_share_to_hold_out_is_below_one():
+    with pytest.raises(SaccadeError, match="share of pairs held out, from 0 to below 1, got 5"):
+        api.with_data(small.small(), data=["a.en", "a.de"], valid=5)
+
+
 def test_own_files_replace_those_of_the_recipe():
     recipe = api.with_data(small.small(), data=["a.en", "a.de"], valid=0.25)
 

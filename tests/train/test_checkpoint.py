@@ -148,3 +148,15 @@ def test_a_record_with_steps_of_different_length_as_keys_is_found_whole(tmp_path
     """JSON makes text of the keys, and "1000" sorts before "500"."""
     path = checkpoint.save(tmp_path, step=1000, groups={}, state={"ranking": {500: 1.0, 1000: 2.0}})
     assert checkpoint.verified(path)["ranking"] == {"500": 1.0, "1000": 2.0}
+
+
+def test_a_broken_checkpoint_is_named_and_left_out_of_the_mean(tmp_path):
+    for step in (1, 2, 3):
+        save(tmp_path, step)
+    (tmp_path / "step-2" / "model.safetensors").write_bytes(b"no")
+    said = []
+
+    found = checkpoint.whole(tmp_path, [1, 2, 3], warn=said.append)
+
+    assert [one.step for one in found] == [1, 3]
+    assert "step-2' is broken (model.safetensors is not what was written); it is left out of the mean" in said[0]

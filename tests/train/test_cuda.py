@@ -11,6 +11,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 CUDA = {"device": "cuda", "steps": 8, "valid_every": 4, "save_every": 4, "ema": 0.9, "clip": 1.0}
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_no_step_waits_for_the_gpu(fit, monkeypatch):
     step = loop.optimizer_step
 

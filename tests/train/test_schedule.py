@@ -7,7 +7,8 @@ from saccade.errors import SaccadeError
 from saccade.train.schedule import schedule_from
 
 
-def rates(kind, *, lr=1.0, warmup=4, floor=0.0, dim=512, total=20):
+def rates(kind, *, lr=None, warmup=4, floor=0.0, dim=512, total=20):
+    lr = (1.0 if kind == "warmup" else 0.1) if lr is None else lr
     return schedule_from(Schedule(kind=kind, lr=lr, warmup=warmup, floor=floor), dim=dim, total=total)
 
 
@@ -39,22 +40,22 @@ def test_no_warmup_starts_at_the_peak(kind):
 
 @pytest.mark.parametrize("kind", ["linear", "cosine"])
 def test_falling_schedules_go_from_lr_to_floor(kind):
-    rate = rates(kind, lr=0.5, warmup=4, floor=0.1, total=20)
+    rate = rates(kind, lr=0.05, warmup=4, floor=0.01, total=20)
 
-    assert rate(2) == pytest.approx(0.25)
-    assert rate(4) == pytest.approx(0.5)
-    assert rate(12) == pytest.approx(0.3)  # half of the way down
-    assert rate(20) == rate(30) == pytest.approx(0.1)
+    assert rate(2) == pytest.approx(0.025)
+    assert rate(4) == pytest.approx(0.05)
+    assert rate(12) == pytest.approx(0.03)  # half of the way down
+    assert rate(20) == rate(30) == pytest.approx(0.01)
 
 
 def test_cosine_is_a_cosine():
-    assert rates("cosine", lr=1.0, warmup=0, total=8)(2) == pytest.approx((1 + math.cos(math.pi / 4)) / 2)
+    assert rates("cosine", lr=0.1, warmup=0, total=8)(2) == pytest.approx((1 + math.cos(math.pi / 4)) / 20)
 
 
 def test_constant_rises_and_stays():
-    rate = rates("constant", lr=0.5, total=None)
+    rate = rates("constant", lr=0.04, total=None)
 
-    assert [rate(1), rate(4), rate(1000)] == [0.125, 0.5, 0.5]
+    assert [rate(1), rate(4), rate(1000)] == [0.01, 0.04, 0.04]
 
 
 def test_falling_schedule_without_steps_is_refused():
@@ -65,4 +66,4 @@ def test_falling_schedule_without_steps_is_refused():
 def test_run_that_ends_before_its_peak_only_rises():
     rate = rates("linear", warmup=20, total=10)
 
-    assert [rate(1), rate(10), rate(20), rate(21)] == [0.05, 0.5, 1.0, 0.0]
+    assert [rate(1), rate(10), rate(20), rate(21)] == pytest.approx([0.005, 0.05, 0.1, 0.0])
