@@ -23,7 +23,7 @@ from saccade.train.objectives import next_token
 
 @contender("seq2seq-train")
 class Translation(Contender):
-    """The blocks, the objective and the optimizer settings that `saccade train transformer` uses."""
+    """The blocks and the objective of `saccade train`, compiled as it does, with the suite's own optimizer settings."""
 
     name = "saccade, compile"
     sync_each = False

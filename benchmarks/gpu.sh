@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 what=$1 from=$2 out=$3
 case $what in
 translation)
-    timeout 60 python3 -m pytest -q -o addopts="" -p no:cacheprovider tests/layers/test_kernels.py tests/train/test_cuda.py | tail -n 3
+    timeout 60 python3 -m pytest -q -o addopts="" -p no:cacheprovider tests/layers/test_kernels.py tests/train/test_cuda.py || exit 1
     python3 benchmarks/translation.py --data "$from" --out "$out" --work "${WORK:-runs/benchmark}" --together 3
     ;;
 speed)

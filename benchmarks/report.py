@@ -8,6 +8,7 @@ With `--check` nothing is written, and the exit code is 1 when a file is not wha
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- results: written by benchmarks/report.py -->", "<!-- results: end -->"
 KEYS = ("name", "command", "commit", "date", "hardware", "versions", "minutes", "rows")
 ROW_KEYS = ("what", "value", "unit")
+ASIDE = ("the whole process", "parameters")  # rows that explain others
 
 INTRODUCTION = """# Results
 
@@ -26,19 +28,24 @@ and the same kind of machine, unless the row says otherwise; a ratio is ours div
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when something is stale")
-    check = parser.parse_args().check
     results = read(ROOT / "benchmarks" / "results")
     readme = ROOT / "README.md"
     pages = {ROOT / "docs" / "results.md": page(results), readme: with_table(readme.read_text("utf-8"), results)}
+    return publish(pages, about=__doc__, root=ROOT)
+
+
+def publish(pages: Mapping[Path, str], *, about: str, root: Path) -> int:
+    """Writes the pages that are not up to date, or with `--check` only names them; gives the exit code."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when something is stale")
+    check = parser.parse_args().check
     stale = [path for path, text in pages.items() if not path.exists() or path.read_text("utf-8") != text]
     for path in stale:
         if check:
-            print(f"{path.relative_to(ROOT)} is not up to date: run `make docs`", file=sys.stderr)
+            print(f"{path.relative_to(root)} is not up to date: run `make docs`", file=sys.stderr)
         else:
             path.write_text(pages[path], "utf-8")
-            print(path.relative_to(ROOT))
+            print(path.relative_to(root))
     return int(check and bool(stale))
 
 
@@ -97,6 +104,8 @@ def table(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def cell(row: Mapping[str, Any], column: str) -> str:
+    if column == "value" and row["value"] is None:
+        return "not measured"
     if column == "value":
         return f"{number(row['value'])} {row['unit']}"
     if column == "peer" and "peer" in row:
@@ -127,11 +136,11 @@ def with_table(readme: str, results: Iterable[Mapping[str, Any]]) -> str:
 
 
 def headlines(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What the front page shows of a file: its first row, means instead of single seeds, and rows with a peer."""
+    """What the front page shows of a file: means instead of the seeds behind them, and nothing that only explains."""
     rows = list(rows)
-    averaged = [row["what"] for row in rows if row["what"].endswith("mean")]
-    rest = [row for row in rows if not ("seed" in row and any(what.startswith(row["what"]) for what in averaged))]
-    shown = [row for i, row in enumerate(rest) if i == 0 or row["what"] in averaged or "peer" in row]
+    seeds = Counter(row["what"] for row in rows if "seed" in row)
+    single = [row for row in rows if "seed" not in row or seeds[row["what"]] == 1]
+    shown = [row for row in single if not any(words in row["what"] for words in ASIDE)]
     return [{key: row[key] for key in row if key != "seed"} for row in shown]
 
 

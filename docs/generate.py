@@ -7,7 +7,6 @@ import os
 
 os.environ.update(TERMINAL_WIDTH="96", COLUMNS="96", NO_COLOR="1", TERM="dumb")  # read when typer is imported
 
-import argparse
 import ast
 import inspect
 import re
@@ -28,25 +27,19 @@ from typer.testing import CliRunner
 from saccade.cli import app
 from saccade.config import kinds, schema
 
+sys.path.append(str(Path(__file__).resolve().parent.parent / "benchmarks"))
+
+from report import publish
+
 ROOT = Path(__file__).resolve().parent.parent
 NOTE = "<!-- Written by docs/generate.py; change the source, then run `make docs`. -->"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when something is stale")
-    check = parser.parse_args().check
     docs = ROOT / "docs"
     written = {path: with_code(path.read_text("utf-8")) for path in [ROOT / "README.md", *sorted(docs.glob("*.md"))]}
     pages = {**written, docs / "cli.md": verbs(), docs / "configuration.md": configuration()}
-    stale = [path for path, text in pages.items() if not path.exists() or path.read_text("utf-8") != text]
-    for path in stale:
-        if check:
-            print(f"{path.relative_to(ROOT)} is not up to date: run `make docs`", file=sys.stderr)
-        else:
-            path.write_text(pages[path], "utf-8")
-            print(path.relative_to(ROOT))
-    return int(check and bool(stale))
+    return publish(pages, about=__doc__, root=ROOT)
 
 
 # ---- code

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+RECIPE, WEIGHTS = "recipe.toml", "model.safetensors"  # with the tokenizers all that is needed to use a model
+CHECKPOINTS, METRICS, CARD = "checkpoints", "metrics.jsonl", "card.md"
 RECENT = 120.0  # seconds; a run that wrote nothing for so long is no longer being trained
 
 
@@ -48,29 +50,45 @@ def list_runs(folder: Path | None = None) -> list[Entry]:
     folder = runs_folder() if folder is None else folder
     if not folder.is_dir():
         return []
-    found = [path for path in folder.iterdir() if (path / "recipe.toml").is_file()]
-    return [
-        _entry(path) for path in sorted(found, key=lambda path: ((path / "recipe.toml").stat().st_mtime, path.name))
-    ]
+    found = [path for path in folder.iterdir() if (path / RECIPE).is_file()]
+    return [_entry(path) for path in sorted(found, key=lambda path: ((path / RECIPE).stat().st_mtime, path.name))]
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """What every whole line of metrics.jsonl says; nothing where there is no such file yet."""
+    return [values for _, values in metric_lines(path)]
+
+
+def metric_lines(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Every whole line, as text and as values; the last one may be half written while the run goes on."""
+    found = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []:
+        try:
+            values = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if isinstance(values, dict) and isinstance(values.get("step"), int):
+            found.append((line, values))
+    return found
 
 
 def _entry(path: Path) -> Entry:
-    lines = _metrics(path / "metrics.jsonl")
-    weights = path / "model.safetensors"
+    lines = read_metrics(path / METRICS)
+    weights = path / WEIGHTS
     return Entry(
         name=path.name,
         path=str(path),
         state=_state(path),
         step=max((line["step"] for line in lines), default=0),
-        score=_score(lines, _metric(path / "recipe.toml")),
+        score=_score(lines, _metric(path / RECIPE)),
         bytes=weights.stat().st_size if weights.exists() else 0,
     )
 
 
 def _state(path: Path) -> str:
-    written = [file for name in ("metrics.jsonl", "recipe.toml") if (file := path / name).exists()]
+    written = [file for name in (METRICS, RECIPE) if (file := path / name).exists()]
     newest = max(file.stat().st_mtime for file in written)
-    card = path / "card.md"
+    card = path / CARD
     if card.exists() and card.stat().st_mtime >= newest:  # the last file of a run; a run that goes on writes metrics
         return "finished"
     return "training" if time.time() - newest < RECENT else "interrupted"
@@ -89,16 +107,3 @@ def _metric(path: Path) -> str:
         return str(tomllib.loads(path.read_text(encoding="utf-8"))["train"]["metric"])
     except (OSError, ValueError, KeyError, TypeError):
         return "loss"  # what a broken recipe has is told when somebody uses it, not in a list
-
-
-def _metrics(path: Path) -> list[dict[str, Any]]:
-    """Every whole line; the last one may be half written while the run goes on."""
-    found = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
-        try:
-            values = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if isinstance(values, dict) and isinstance(values.get("step"), int):
-            found.append(values)
-    return found

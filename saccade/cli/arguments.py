@@ -23,7 +23,6 @@ Valid = Annotated[
     list[str], typer.Option("--valid", metavar="SRC [TGT]", help="The same for validation; or a share to hold out.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="For programs: JSON on stdout.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
 
 
 def gather(arguments: Sequence[str]) -> list[str]:

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saccade.cli.arguments import Data, Json, corpora, overrides
+from saccade.cli.arguments import Json, corpora, overrides
 from saccade.cli.table import aligned
 from saccade.errors import SaccadeError
+from saccade.runs import RECIPE, find_run
 
 if TYPE_CHECKING:
     from saccade.score.evaluate import Evaluation
 
+EMBEDDED = 1_000  # pairs of embedded data; a corpus for training has many more, and each one has to be decoded
+
+Data = Annotated[
+    list[str],
+    typer.Option(
+        "--data",
+        metavar="SRC [TGT]",
+        help=f"Two aligned files, or one with both sides; embedded:NAME is {EMBEDDED:,} pairs. Repeatable.",
+    ),
+]
 RunOrNone = Annotated[
     str | None, typer.Argument(metavar="RUN", help="Folder or name of a run; RUN,RUN is an ensemble.")
 ]
@@ -61,7 +73,6 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Compare runs on the same pairs (without --data, on the first run's validation data), with intervals and cost."""
-    from saccade.runs import find_run
     from saccade.score import table
     from saccade.score.compare import compare as compare_runs
 
@@ -85,7 +96,6 @@ def of_files(hyp: str | None, ref: str | None, run: str | None, *, lowercase: bo
 
 def of_run(run: str, data: Sequence[str], changes: Sequence[str], *, lowercase: bool) -> Evaluation:
     from saccade.cli.predict import load, settings
-    from saccade.runs import find_run
     from saccade.score.evaluate import evaluate as evaluate_pairs
 
     names = run.split(",")
@@ -96,18 +106,22 @@ def of_run(run: str, data: Sequence[str], changes: Sequence[str], *, lowercase: 
 
 
 def read_test_pairs(run: Path, data: Sequence[str]) -> list[tuple[str, str]]:
-    """The pairs of --data, or else of the validation files that the run was trained with."""
+    """The pairs of --data, or else of the validation files that the run was trained with; of embedded data, some."""
     from saccade.config.load import load
     from saccade.config.schema import Corpus
-    from saccade.data.sources import read_pairs
+    from saccade.data.sources import PREFIX, read_pairs
 
     chosen = [Corpus(files=tuple(files)) for files in corpora(data)]
     if not chosen:
-        valid = load(run / "recipe.toml").data.valid
+        valid = load(run / RECIPE).data.valid
         chosen = list(valid) if isinstance(valid, tuple) else []
     if not chosen:
         raise SaccadeError(f"'{run}' has no validation files of its own; give --data SRC REF")
-    return [pair for corpus in chosen for pair in read_pairs(corpus)]
+    pairs: list[tuple[str, str]] = []
+    for corpus in chosen:
+        made = corpus.files[0].startswith(PREFIX)
+        pairs += islice(read_pairs(corpus), EMBEDDED if made and corpus.examples is None else None)
+    return pairs
 
 
 def as_table(found: Evaluation) -> str:

@@ -31,12 +31,11 @@ def train(
         changes, recipe = [recipe, *changes], None
     if recipe is None and resume is None:
         raise SaccadeError("train needs a recipe (`saccade recipes` lists them), or --resume RUN to go on with a run")
-    from saccade.runs import find_run
     from saccade.train.api import train as run_training
 
     files, more = validation(valid)
-    chosen, again = [*overrides(changes), *more], find_run(resume) if resume else None
-    run_training(recipe, data=corpora(data) or None, valid=files, run=run, tiny=tiny, resume=again, overrides=chosen)
+    chosen = [*overrides(changes), *more]
+    run_training(recipe, data=corpora(data) or None, valid=files, run=run, tiny=tiny, resume=resume, overrides=chosen)
 
 
 def validation(valid: list[str]) -> tuple[list[list[str]] | None, list[str]]:

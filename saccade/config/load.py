@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from saccade.config.kinds import Custom, expected_names
 from saccade.config.messages import explain, keys
 from saccade.config.schema import SCHEMA, Recipe
 from saccade.errors import SaccadeError
+from saccade.files import atomic_write
 
 Kinds = Mapping[str, Any]
 Address = tuple[str | int, ...]  # ("reader", "stack", "dim"), ("objectives", 0, "alpha")
@@ -36,13 +36,7 @@ def load(
     inherited: set[Address] = set()
     for layer in ([small] if tiny else []) + _layers(overrides):
         values = merge(values, layer, inherited)
-    return _validate(values, kinds=kinds, origin=origin, inherited=inherited)
-
-
-def validate(values: Mapping[str, Any], *, kinds: Kinds | None = None, origin: str = "recipe") -> Recipe:
-    """A recipe from plain values; all mistakes are told at once."""
-    values = {key: value for key, value in values.items() if key != "tiny"}
-    return _validate(values, kinds=kinds, origin=origin, inherited=set())
+    return validate(values, kinds=kinds, origin=origin, inherited=inherited)
 
 
 def override(recipe: Recipe, overrides: Sequence[str], *, kinds: Kinds | None = None, origin: str = "recipe") -> Recipe:
@@ -51,17 +45,12 @@ def override(recipe: Recipe, overrides: Sequence[str], *, kinds: Kinds | None = 
     inherited: set[Address] = set()
     for layer in _layers(overrides):
         values = merge(values, layer, inherited)
-    return _validate(values, kinds=kinds, origin=origin, inherited=inherited)
+    return validate(values, kinds=kinds, origin=origin, inherited=inherited)
 
 
 def save(recipe: Recipe, path: Path) -> None:
     """Writes the whole recipe, defaults included; the file is whole or absent."""
-    temporary = path.with_name(path.name + ".part")
-    with temporary.open("w", encoding="utf-8", newline="\n") as file:
-        file.write(dump(recipe))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    atomic_write(path, dump(recipe).encode())
 
 
 def dump(recipe: Recipe) -> str:
@@ -170,14 +159,21 @@ def parse_value(text: str) -> Any:
     return values["value"] if len(values) == 1 else text
 
 
-def _validate(values: dict[str, Any], *, kinds: Kinds | None, origin: str, inherited: set[Address]) -> Recipe:
+def validate(
+    values: dict[str, Any],
+    *,
+    kinds: Kinds | None = None,
+    origin: str = "recipe",
+    inherited: Set[Address] = frozenset(),
+) -> Recipe:
+    """A recipe from plain values; all mistakes are told at once, `inherited` keys that fit no more are left out."""
     try:
         return Recipe.model_validate(values, context={"kinds": kinds or {}})
     except ValidationError as error:
         unknown = {tuple(keys(item["loc"])) for item in error.errors() if item["type"] == "extra_forbidden"}
         if stale := unknown & inherited:
             # Keys of the kind that an override replaced: nobody asked for them.
-            return _validate(_without(values, stale), kinds=kinds, origin=origin, inherited=inherited - stale)
+            return validate(_without(values, stale), kinds=kinds, origin=origin, inherited=inherited - stale)
         lines = explain(error, values, kinds or {})
     if len(lines) == 1:
         raise SaccadeError(f"{origin}: {lines[0]}")

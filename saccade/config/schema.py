@@ -301,6 +301,12 @@ class Recipe(Table):
     init: str = ""  # a run whose weights to start from
     freeze: tuple[Literal["reader", "writer"], ...] = ()
 
+    @field_validator("freeze", mode="before")
+    @classmethod
+    def _one_part(cls, value: Any) -> Any:
+        """`freeze = "reader"` is short for `freeze = ["reader"]`."""
+        return (value,) if isinstance(value, str) else value
+
     @model_validator(mode="after")
     def _tied_vocabularies_are_one(self) -> Recipe:
         if isinstance(self.writer, TokenWriter) and self.writer.tie == "all" and not self.tokenizer.shared:

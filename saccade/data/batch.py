@@ -44,13 +44,6 @@ class Batch:
     def __getitem__(self, name: str) -> Tokens:
         return self.fields[name]
 
-    @property
-    def size(self) -> int:
-        return next(iter(self.fields.values())).ids.shape[0]
-
-    def count(self, name: str) -> int:
-        return self.counts[name]
-
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
         moved = {name: tokens.to(device, non_blocking=non_blocking) for name, tokens in self.fields.items()}
         return Batch(moved, self.counts)

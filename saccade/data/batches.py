@@ -6,6 +6,7 @@ batches, and its batches are shuffled. So memory holds the order (4 bytes a pair
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -89,8 +90,7 @@ class BatchStream:
         self._epoch, self._pool, self._batch = epoch, pool, batch
         self._order = np.empty(0)  # the order before goes first: two at a time would take twice the memory
         self._order = epoch_order(self._store, seed=self._seed, epoch=epoch)
-        count = -(-len(self._order) // POOL)
-        self._pools = np.linspace(0, len(self._order), count + 1).astype(np.int64)
+        self._pools = pool_bounds(len(self._order))
         self._plan = self._make_plan()
         self._done = int(self._pools[pool]) + sum(len(self._plan.batch(i)) for i in range(batch))  # rows of this epoch
 
@@ -158,6 +158,18 @@ def epoch_order(store: Store, *, seed: int, epoch: int) -> np.ndarray:
         order[0] = generator.integers(len(store))
     generator.shuffle(order)
     return order
+
+
+def pool_bounds(rows: int) -> np.ndarray:
+    """Where the pools of an epoch begin and end."""
+    return np.linspace(0, rows, -(-rows // POOL) + 1).astype(np.int64)
+
+
+def batches_in_epoch(store: Store, *, batch_tokens: int, seed: int) -> int:
+    """How many batches the first epoch of a stream has."""
+    order = epoch_order(store, seed=seed, epoch=0)
+    pools = itertools.pairwise(pool_bounds(len(order)))
+    return sum(len(plan(store, order[first:last], budget=batch_tokens).order) for first, last in pools)
 
 
 def plan(

@@ -133,9 +133,10 @@ def _store(parts: list[Part], keys: list[str], tokenizers: Tokenizers, cache: Pa
         return store
     if notes := _notes(store, parts, settings.max_length):
         raise SaccadeError(f"no pair is left: {'; '.join(notes)}; raise data.max_length or look at the files")
-    share = parts[0].share
-    what = f"data.valid = {share} holds out no pair; raise it" if parts[0].heldout else "no training pair is left"
-    raise SaccadeError(f"{what} (data: {', '.join(part.name for part in parts)})")
+    names = ", ".join(part.name for part in parts)
+    if parts[0].heldout:
+        raise SaccadeError(f"data.valid = {parts[0].share} holds out no pair; raise it (data: {names})")
+    raise SaccadeError(f"there is no pair in {names}; expected at least one; is it the right data set and split?")
 
 
 def _notes(store: Store, parts: list[Part], limit: int) -> list[str]:

@@ -1,9 +1,9 @@
 """Text to ids and back, through the `tokenizers` library.
 
 Ids 0 to 3 mean the same everywhere in saccade: padding, start, end, unknown. A tokenizer.json from elsewhere keeps its
-special pieces at other ids, so its ids are renumbered (its specials to 0..3, the rest in their order); the file itself
-is saved as it is, and the same renumbering follows from its names when it is loaded again. That way no other part of
-saccade has to ask a tokenizer which id ends a text.
+special pieces at other ids, so its ids are renumbered (its specials to 0..3, the rest in their order). It is saved with
+its own ids, and with those of the four pieces that it lacked added at the end; the same renumbering follows from the
+names when it is loaded again. That way no other part of saccade has to ask a tokenizer which id ends a text.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ import tokenizers
 
 from saccade.data.lines import missing
 from saccade.errors import SaccadeError
+from saccade.files import atomic_write
 
 PAD, START, END, UNKNOWN = 0, 1, 2, 3
 PIECES = ("<pad>", "<start>", "<end>", "<unknown>")
 
 # What others call them, the more telling names first.
 NAMES = (
-    (PIECES[PAD], "<pad>", "[PAD]", "<PAD>", "<|pad|>"),
+    (PIECES[PAD], "[PAD]", "<PAD>", "<|pad|>"),
     (PIECES[START], "<s>", "<bos>", "[BOS]", "<BOS>", "[CLS]", "<sos>", "<|startoftext|>", "<|begin_of_text|>"),
     (PIECES[END], "</s>", "<eos>", "[EOS]", "<EOS>", "[SEP]", "<|endoftext|>", "<|end_of_text|>"),
     (PIECES[UNKNOWN], "<unk>", "[UNK]", "<UNK>"),
@@ -154,13 +155,8 @@ class Tokenizers:
             texts = {SHARED: self.source}
         else:
             texts = {SOURCE: self.source, TARGET: self.target}
-        try:
-            for name, tokenizer in texts.items():
-                temporary = folder / f".{name}"
-                temporary.write_text(tokenizer.to_json(), encoding="utf-8")
-                temporary.rename(folder / name)
-        except OSError as error:
-            raise SaccadeError(f"tokenizer cannot be written to {folder}: {error.strerror or error}") from None
+        for name, tokenizer in texts.items():
+            atomic_write(folder / name, tokenizer.to_json().encode())
 
     @staticmethod
     def load(folder: Path) -> Tokenizers:

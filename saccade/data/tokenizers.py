@@ -17,7 +17,7 @@ from saccade.errors import SaccadeError
 
 __all__ = ["END", "PAD", "PIECES", "START", "UNKNOWN", "VERSION", "Tokenizer", "Tokenizers", "train_tokenizers"]
 
-VERSION = 1  # raised when the same data gives another tokenizer than before; the cache holds them
+VERSION = 2  # raised when the same data gives another tokenizer than before; the cache holds them
 Pairs = Callable[[], Iterable[tuple[str, str]]]
 
 # Words with the space before them, numbers, punctuation, spaces; nothing longer than 64 characters, as the time that

@@ -1,8 +1,7 @@
 """Learning the pieces of a unigram tokenizer (Kudo 2018, section 3.2), the same ones every time.
 
-The trainer of the `tokenizers` library goes through its words in the order of a hash map that differs from run to run,
-and sums in that order, so equal data gives unequal vocabularies; hence these few array operations. Using the pieces
-(the best segmentation of a text) is left to the library.
+Our own, as the trainer of the `tokenizers` library gives another result every time: it sums over words in the order of
+a hash map that differs from run to run. Using the pieces (the best segmentation of a text) is left to the library.
 
 W words, N letters of a word; an edge is a piece at a place in a word.
 """
@@ -16,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 WORDS = 50_000  # the most frequent words; rarer ones hardly move the estimate
-LONGEST_WORD = 40  # letters; longer ones are left out
+LONGEST_WORD = 48  # letters; longer ones are cut, as whole sentences are words where no spaces are written
 LONGEST_PIECE = 16
 SEEDS = 20  # pieces to begin with, as a multiple of those wanted
 KEPT = 0.75  # share of the pieces that survives a round
@@ -39,9 +38,9 @@ class Edges:
 
 def learn_unigram(words: Counter[str], *, alphabet: list[str], size: int) -> list[tuple[str, float]]:
     """At most `size` pieces, the alphabet among them, with their log-probabilities, the most probable first."""
-    fitting = [word for word in words if len(word) <= LONGEST_WORD and set(word) <= set(alphabet)]
-    texts = sorted(fitting, key=lambda word: (-words[word], word))[:WORDS]
-    counts = np.array([words[text] for text in texts], dtype=np.float64)
+    short = _cut(words, set(alphabet))
+    texts = sorted(short, key=lambda word: (-short[word], word))[:WORDS]
+    counts = np.array([short[text] for text in texts], dtype=np.float64)
     pieces = alphabet + _seeds(texts, counts, min(SEEDS * size, 200_000))
     edges, inner = _edges(texts, pieces), _edges(pieces, pieces)
     inner = inner.where(inner.word != inner.piece)  # the ways to write a piece with others
@@ -59,6 +58,16 @@ def learn_unigram(words: Counter[str], *, alphabet: list[str], size: int) -> lis
         edges, inner = _renumber(edges, keep, words=False), _renumber(inner, keep, words=True)
     scored = [(piece, round(float(score), 5)) for piece, score in zip(pieces, np.log(probability), strict=True)]
     return sorted(scored, key=lambda item: (-item[1], item[0]))
+
+
+def _cut(words: Counter[str], alphabet: set[str]) -> Counter[str]:
+    """The words of these letters only, none of them longer than LONGEST_WORD."""
+    short: Counter[str] = Counter()
+    for word, count in words.items():
+        if alphabet.issuperset(word):
+            for begin in range(0, len(word), LONGEST_WORD):
+                short[word[begin : begin + LONGEST_WORD]] += count
+    return short
 
 
 def _windows(texts: list[str], length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

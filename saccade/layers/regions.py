@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
-import torch._dynamo.config as dynamo
-import torch.fx.experimental._config as shapes
 
 from saccade.layers.record import recording
 
@@ -30,6 +28,9 @@ def compiled_regions(on: bool = True) -> Iterator[None]:
     if not on or me in _threads:
         yield
         return
+    import torch._dynamo.config as dynamo  # here, since it takes a second, which prediction should not pay
+    import torch.fx.experimental._config as shapes
+
     _threads.add(me)
     try:
         # Lengths that happen to be equal in the first batch are not always equal; settings such as dropout are.

@@ -24,7 +24,8 @@ AT_INPUT = (schema.Sinusoidal, schema.Learned)
 def build(recipe: Recipe, *, source_size: int, target_size: int, kinds: Kinds | None = None) -> Model:
     """A model with fresh weights for vocabularies of these sizes.
 
-    A user's own reader is called with the vocabulary's size, a user's own writer also with the width of memory.
+    A user's own reader is called with the vocabulary's size, a user's own writer also with the width of memory, and a
+    user's own stack of a writer with the width of memory alone.
     """
     kinds = kinds or {}
     reader, writer = recipe.reader, recipe.writer
@@ -131,7 +132,8 @@ def build_stack(
     """The stack of a reader or, with `memory_dim`, of a writer that attends to memory."""
     settings = part.stack
     if isinstance(settings, Custom):
-        return kinds[settings.kind](**settings.settings())
+        width = () if memory_dim is None else (memory_dim,)
+        return kinds[settings.kind](*width, **settings.settings())
     terms = score_terms(part.positions, settings, causal=causal)
     blocks = [build_block(settings, part.positions, term, memory_dim=memory_dim) for term in terms]
     final = build_norm(settings) if settings.norm == "pre" else None

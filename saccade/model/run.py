@@ -1,30 +1,25 @@
 """A run on disk: what is in its folder, how its files are written and read."""
 
-import errno
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from saccade.config.load import load
 from saccade.config.schema import Recipe
 from saccade.data.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
+from saccade.files import atomic_write
 from saccade.model.build import build
 from saccade.model.model import Model
-from saccade.runs import find_run
+from saccade.runs import RECIPE, WEIGHTS, find_run
 
-RECIPE, WEIGHTS = "recipe.toml", "model.safetensors"  # with the tokenizers all that is needed to use a model
-CHECKPOINTS, METRICS, CARD = "checkpoints", "metrics.jsonl", "card.md"
 VOCABULARY = "vocabulary"  # in the metadata of the weights
-FULL = (errno.ENOSPC, errno.EDQUOT)  # no space, or none left for this user
 
 
 @dataclass(frozen=True)
@@ -47,11 +42,9 @@ def load_run(path: str | Path, *, kinds: Mapping[str, Any] | None = None, device
     weights = folder / WEIGHTS
     if not weights.is_file():
         raise SaccadeError(f"{folder} has no {WEIGHTS} yet; go on training with `saccade train --resume {folder}`")
-    with torch.device("meta"):
-        skeleton = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target.size, kinds=kinds)
     tensors = read_weights(weights, vocabulary=tokenizers.vocabulary())
-    check_weights(skeleton, tensors, weights)
     model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target.size, kinds=kinds)
+    check_weights(model, tensors, weights)
     put_weights(model, tensors)
     return Run(folder, recipe, tokenizers, model.to(pick_device(device)).eval())
 
@@ -109,23 +102,10 @@ def check_weights(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -
             )
 
 
-def write_weights(model: nn.Module, path: Path, *, vocabulary: str = "") -> None:
-    write_tensors(named_weights(model), path, vocabulary=vocabulary)
-
-
 def write_tensors(tensors: Mapping[str, Tensor], path: Path, *, vocabulary: str = "") -> None:
     """Writes the tensors, and with them the hash of the vocabulary that they were made for."""
-    with replacing(path) as temporary:
-        content = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
-        save_file(content, temporary, metadata={VOCABULARY: vocabulary})
-        temporary.chmod(0o666 & ~umask())  # the library makes files that only their owner can read
-
-
-def umask() -> int:
-    """What the user takes away from the permissions of new files; it can only be read by setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
+    content = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
+    atomic_write(path, to_bytes(content, metadata={VOCABULARY: vocabulary}))
 
 
 def read_weights(path: Path, *, vocabulary: str = "") -> dict[str, Tensor]:
@@ -143,39 +123,3 @@ def read_weights(path: Path, *, vocabulary: str = "") -> dict[str, Tensor]:
         raise SaccadeError(f"{path} does not exist") from None
     except (SafetensorError, OSError) as error:
         raise SaccadeError(f"{path} is not a whole safetensors file ({error}); restore it or train again") from None
-
-
-# ---- files that are whole or absent
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary name to write to, which becomes `path` when all is on disk and vanishes when something fails."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        if is_full_disk(error):
-            raise SaccadeError(f"no space left on the disk while writing {path}; free some and go on") from None
-        if isinstance(error, OSError | SafetensorError):
-            raise SaccadeError(
-                f"cannot write {path}: {error}; check the folder and your permission to write there"
-            ) from None
-        raise
-
-
-def atomic_write(path: Path, content: bytes) -> None:
-    with replacing(path) as temporary:
-        temporary.write_bytes(content)
-
-
-def is_full_disk(error: BaseException) -> bool:
-    """safetensors tells a full disk only in its message."""
-    if isinstance(error, OSError) and error.errno in FULL:
-        return True
-    return isinstance(error, SafetensorError) and any(f"os error {code}" in str(error) for code in FULL)

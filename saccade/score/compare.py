@@ -11,8 +11,8 @@ import numpy as np
 
 from saccade.config.schema import Decoding, Recipe
 from saccade.errors import SaccadeError
-from saccade.model.run import METRICS
 from saccade.predict.predictor import Predictor
+from saccade.runs import METRICS, read_metrics
 from saccade.score.accuracy import right
 from saccade.score.bleu import Score, bleu_of, bleu_statistics
 from saccade.score.bootstrap import Difference, paired_bootstrap
@@ -119,14 +119,8 @@ def recipe_key(recipe: Recipe) -> str:
 
 def training_minutes(run: Path) -> float | None:
     """The time that the last line of metrics.jsonl with a time tells; None where there is none."""
-    seconds = None
-    path = run / METRICS
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []:
-        try:
-            seconds = json.loads(line).get("seconds", seconds)
-        except (json.JSONDecodeError, AttributeError):
-            continue  # a half-written line
-    return None if seconds is None else float(seconds) / 60
+    seconds = [line["seconds"] for line in read_metrics(run / METRICS) if "seconds" in line]
+    return float(seconds[-1]) / 60 if seconds else None
 
 
 def group_members(members: Sequence[Member]) -> list[list[Member]]:

@@ -7,7 +7,7 @@ the command line leaves with.
 
 from __future__ import annotations
 
-import os
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,12 +18,13 @@ import torch
 from saccade.config.load import load, override
 from saccade.config.schema import Corpus, Recipe
 from saccade.errors import SaccadeError
-from saccade.model.run import RECIPE, pick_device
+from saccade.model.run import pick_device
 from saccade.predict.predictor import Predictor
+from saccade.runs import RECIPE, find_run, runs_folder
 from saccade.train.distributed import Ranks, join
 from saccade.train.finish import finish
 from saccade.train.loop import run_loop
-from saccade.train.machine import exactness
+from saccade.train.machine import exactness, kept_randomness
 from saccade.train.session import Session
 from saccade.train.setup import open_session
 
@@ -45,15 +46,15 @@ def train(
     """Trains a recipe, or goes on with a run, and gives the trained model."""
     given = {"recipe": recipe, "data": data, "valid": valid, "run": run, "tiny": tiny or None}
     if resume is not None:
-        path = Path(resume)
+        path = find_run(resume)
         check_resume(path, [name for name, value in given.items() if value is not None])
         chosen = resumed_recipe(path, overrides, kinds)
-        train_run(chosen, path, resumed=True, kinds=kinds)
     else:
         chosen = new_recipe(recipe, overrides=overrides, tiny=tiny, kinds=kinds)
         chosen = with_data(chosen, data=data, valid=valid)
-        path = train_run(chosen, run, resumed=False, kinds=kinds)
-    return Predictor.load(path, kinds=kinds, device=chosen.train.device)
+    with kept_randomness(pick_device(chosen.train.device)):
+        path = train_run(chosen, run if resume is None else path, resumed=resume is not None, kinds=kinds)
+        return Predictor.load(path, kinds=kinds, device=chosen.train.device)
 
 
 def train_run(recipe: Recipe, run: str | Path | None, *, resumed: bool, kinds: Mapping[str, Any] | None) -> Path:
@@ -62,7 +63,10 @@ def train_run(recipe: Recipe, run: str | Path | None, *, resumed: bool, kinds: M
     with exactness(recipe.train, device):
         ranks, device = join(device)
         try:
-            path = Path(run) if resumed and run is not None else run_folder(recipe.name or "run", run)
+            if resumed and run is not None:
+                path = Path(run)
+            else:
+                path = run_folder(recipe.name or "run", run, ranks=ranks, device=device)
             with reserved(path, ranks):
                 s = open_session(recipe, path, ranks=ranks, device=device, resumed=resumed, kinds=kinds)
             run_session(s)
@@ -157,12 +161,30 @@ def corpora(files: Any) -> tuple[Corpus, ...]:
     return tuple(item if isinstance(item, Corpus) else Corpus(files=tuple(map(str, item))) for item in files)
 
 
-def run_folder(name: str, run: str | Path | None) -> Path:
-    """`runs/NAME`, or NAME itself where it is a path; without one, `runs/RECIPE-N` with the first free N."""
-    home = Path(os.environ.get("SACCADE_RUNS", "runs"))
-    if run is None:
-        return next(path for n in range(1, 1_000_000) if not (path := home / f"{name}-{n}").exists())
-    path = Path(run) if isinstance(run, Path) or len(Path(run).parts) > 1 else home / run
+def run_folder(name: str, run: str | Path | None, *, ranks: Ranks, device: torch.device) -> Path:
+    """`runs/NAME`, or NAME itself where it is a path; without one, `runs/RECIPE-N`, made with the first free N."""
+    if run is not None:
+        return named_folder(run)
+    number = torch.zeros((), dtype=torch.int64, device=device)  # the first process tells it to the others
+    if ranks.main:
+        number += next(n for n in itertools.count(1) if made(runs_folder() / f"{name}-{n}"))
+    return runs_folder() / f"{name}-{int(ranks.total(number))}"
+
+
+def made(path: Path) -> bool:
+    """Makes the folder, or says that it is there; of two who try at once only one makes it."""
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise SaccadeError(f"cannot make the folder '{path}': {error.strerror or error}") from None
+    return True
+
+
+def named_folder(run: str | Path) -> Path:
+    """The folder of a name, which must not be in use."""
+    path = Path(run) if isinstance(run, Path) or len(Path(run).parts) > 1 else runs_folder() / run
     if (path / RECIPE).exists():
         raise SaccadeError(
             f"run '{path}' exists already; go on with it: saccade train --resume {path}, or choose another --run NAME"
@@ -175,12 +197,9 @@ def run_folder(name: str, run: str | Path | None) -> Path:
 @contextmanager
 def reserved(path: Path, ranks: Ranks) -> Iterator[None]:
     """The folder is made at first, so that nobody else takes its name, and goes again if nothing comes of it."""
-    ranks.wait()  # all have chosen the name before it is taken
-    if ranks.main:
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise SaccadeError(f"cannot make the folder '{path}': {error.strerror or error}") from None
+    ranks.wait()  # all have looked at the name before it is taken
+    if ranks.main and not path.is_dir():
+        made(path)
     try:
         yield
     except BaseException:

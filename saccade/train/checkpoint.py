@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -21,6 +22,7 @@ from saccade.errors import SaccadeError
 SCHEMA = 1  # raised when an older checkpoint can no longer be read as it is
 STATE = "state.json"
 NAME = re.compile(r"step-(\d+)")
+BEST = re.compile(r"best-(\d+)\.safetensors")  # weights alone, of a step that validated best so far
 HIDDEN = "."  # begins the names of folders that are being written or removed
 
 BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError)  # what reading a damaged checkpoint raises
@@ -119,22 +121,52 @@ def verified(path: Path) -> dict[str, Any]:
 
 def steps(folder: Path) -> list[int]:
     """The steps that have a checkpoint, newest first."""
+    return numbers(folder, NAME)
+
+
+def numbers(folder: Path, name: re.Pattern[str]) -> list[int]:
+    """The steps in names of this form, newest first."""
     if not folder.is_dir():
         return []
-    names = (NAME.fullmatch(item.name) for item in folder.iterdir())
+    names = (name.fullmatch(item.name) for item in folder.iterdir())
     return sorted((int(match[1]) for match in names if match), reverse=True)
 
 
+def best_path(folder: Path, step: int) -> Path:
+    return folder / f"best-{step}.safetensors"
+
+
 def newest_name(folder: Path) -> str:
-    return next((f"step-{step}" for step in steps(folder)), "")
+    """The newest checkpoint that is whole; no name where there is none."""
+    for step in steps(folder):
+        with contextlib.suppress(*BROKEN, SaccadeError):
+            verified(folder / f"step-{step}")
+            return f"step-{step}"
+    return ""
 
 
 def prune(folder: Path, *, keep: int, needed: Iterable[int]) -> None:
-    """Removes all but the newest `keep` checkpoints and those of the `needed` steps."""
+    """Removes all but the newest `keep` checkpoints, those of the `needed` steps, and what was best at each of them."""
     spared = set(needed) | set(steps(folder)[:keep])
     for step in steps(folder):
         if step not in spared:
             remove(folder / f"step-{step}")
+    kept, bests = steps(folder), numbers(folder, BEST)
+    wanted = {next((best for best in bests if best <= step), None) for step in kept}
+    for best in bests:
+        if best not in wanted:
+            best_path(folder, best).unlink(missing_ok=True)
+
+
+def cut(folder: Path, *, step: int, warn: Callable[[str], None]) -> None:
+    """Removes what is newer than the step a run goes on from: a broken checkpoint would outlive the whole ones."""
+    for newer in steps(folder):
+        if newer > step:
+            warn(f"checkpoint '{folder / f'step-{newer}'}' is removed")
+            remove(folder / f"step-{newer}")
+    for newer in numbers(folder, BEST):
+        if newer > step:
+            best_path(folder, newer).unlink(missing_ok=True)
 
 
 def remove(path: Path) -> None:
@@ -152,6 +184,8 @@ def tidy(folder: Path) -> None:
         for item in folder.iterdir():
             if item.name.startswith(f"{HIDDEN}step-"):
                 shutil.rmtree(item, ignore_errors=True)
+            elif item.name.startswith(f"{HIDDEN}best-"):
+                item.unlink(missing_ok=True)
 
 
 def sealed(record: Mapping[str, Any]) -> bytes:

@@ -3,62 +3,82 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
 import saccade
 from saccade.config.schema import Corpus, Recipe
-from saccade.model.run import CARD, METRICS, WEIGHTS, atomic_write, replacing
+from saccade.errors import SaccadeError
+from saccade.files import atomic_write, replacing
+from saccade.model.run import read_weights
+from saccade.runs import CARD, METRICS, read_metrics
 from saccade.train import checkpoint
-from saccade.train.average import chosen_steps, mean_of
-from saccade.train.log import read_metrics
+from saccade.train.average import Weights, chosen_steps, mean_of
 from saccade.train.session import Session
 from saccade.train.validate import is_better, measure, write_usable
 
 PICTURE = "loss.png"
 
 
+class Chosen(NamedTuple):
+    """The weights in use at the end of a run."""
+
+    weights: Weights
+    told: str
+    scores: Mapping[str, Any]  # of these very weights in validation; empty where they were not validated
+
+
 def finish(s: Session) -> None:
     chosen = choose_weights(s)
+    write_usable(s, chosen.weights)
     s.tick()
     if s.ranks.main:
         draw_loss(s.run)
         atomic_write(s.run / CARD, card(s, chosen).encode())
-    s.log.say(f"{chosen}; {s.progress.seconds / 60:.1f} minutes; the run is in {s.run}")
+    s.log.say(f"{chosen.told}; {s.progress.seconds / 60:.1f} minutes; the run is in {s.run}")
 
 
-def choose_weights(s: Session) -> str:
-    """Averages checkpoints where the recipe asks for it, and keeps the mean if validation finds it no worse."""
+def choose_weights(s: Session) -> Chosen:
+    """The mean of checkpoints where the recipe asks for it and validation finds it no worse, else the best step's."""
+    s.ranks.wait()  # the first process has written its last checkpoint: all find the same ones
     settings, progress = s.recipe.train, s.progress
-    kind = "moving average of the weights" if s.average is not None else "weights"
-    own = f"{kind} of step {progress.best_step or progress.step}"
-    if not (s.run / WEIGHTS).exists():
-        write_usable(s, s.usable)
-    saved = checkpoint.steps(s.folder)
     lower = settings.metric == "loss"
-    steps = chosen_steps(settings.average, saved=saved, ranking=progress.ranking, lower=lower)
-    if len(steps) < 2:
-        return own
+    steps = chosen_steps(settings.average, saved=checkpoint.steps(s.folder), ranking=progress.ranking, lower=lower)
     checkpoints = checkpoint.whole(s.folder, sorted(steps), warn=s.log.say)
     if len(checkpoints) < 2:
-        return own
+        return best_single(s)
     steps = [found.step for found in checkpoints]
     mean = mean_of(checkpoints, group="model" if s.average is None else "ema")
-    told = f"mean of the {kind} of steps {', '.join(map(str, steps))}"
+    told = f"mean of the {kind_of_weights(s)} of steps {', '.join(map(str, steps))}"
     if s.valid is None:
-        write_usable(s, mean)
-        return told
+        return Chosen(mean, told, {})
     values = measure(s, mean)
-    value = float(values[settings.metric])
-    assert progress.best is not None
-    better = value == progress.best or is_better(s, value, progress.best)
+    value, best = float(values[settings.metric]), progress.best
+    better = best is None or value == best or is_better(s, value, best)
     s.log.record("average", step=progress.step, values={**values, "chosen": better, "steps": steps})
-    s.log.say(f"{told}: {settings.metric} {value:.4g}, the best single one has {progress.best:.4g}")
-    if not better:
-        return own
-    write_usable(s, mean)
-    return told
+    other = "no single one was validated" if best is None else f"the best single one has {best:.4g}"
+    s.log.say(f"{told}: {settings.metric} {value:.4g}, {other}")
+    return Chosen(mean, told, values) if better else best_single(s)
+
+
+def best_single(s: Session) -> Chosen:
+    """The weights of the step that validated best; of the last one where none was validated or the best are lost."""
+    step, weights = s.progress.step, s.usable
+    if s.progress.best is not None:
+        try:
+            weights = read_weights(checkpoint.best_path(s.folder, s.progress.best_step))
+            step = s.progress.best_step
+        except SaccadeError as error:
+            s.log.say(f"the best weights are lost ({error}); those of step {step} are used")
+    measured = [line for line in read_metrics(s.run / METRICS) if line["event"] == "valid" and line["step"] == step]
+    return Chosen(weights, f"{kind_of_weights(s)} of step {step}", measured[-1] if measured else {})
+
+
+def kind_of_weights(s: Session) -> str:
+    return "weights" if s.average is None else "moving average of the weights"
 
 
 def draw_loss(run: Path) -> None:
@@ -84,7 +104,7 @@ def draw_loss(run: Path) -> None:
         figure.savefig(temporary, format="png", dpi=120)
 
 
-def card(s: Session, chosen: str) -> str:
+def card(s: Session, chosen: Chosen) -> str:
     """What was trained on what, how well, on what machine; no paths of this machine."""
     recipe, progress = s.recipe, s.progress
     lines = [
@@ -98,24 +118,21 @@ def card(s: Session, chosen: str) -> str:
         f"{s.tokenizers.target.size:,} target pieces{' (shared)' if s.tokenizers.shared else ''}",
         f"* training: {progress.step:,} steps, {progress.epoch:.2f} epochs, {progress.tokens:,} tokens, "
         f"{progress.seconds / 60:.1f} minutes, seed {recipe.train.seed}",
-        f"* weights: {chosen}",
+        f"* weights: {chosen.told}",
         f"* hardware: {hardware(s)}",
         f"* versions: saccade {saccade.__version__}, torch {torch.__version__}, Python {platform.python_version()}",
         *[f"* note: {note}" for note in s.notes],
         "",
-        *scores(s),
+        *scores(chosen),
     ]
     return "\n".join(lines) + "\n"
 
 
-def scores(s: Session) -> list[str]:
-    """The last measurement of the weights that were chosen."""
-    lines = read_metrics(s.run / METRICS)
-    own = [line for line in lines if line["event"] == "valid" and line["best"]]
-    mean = [line for line in lines if line["event"] == "average" and line["chosen"]]
-    if not own:
-        return ["No validation data was given, so there are no scores."]
-    shown = (mean or own)[-1]
+def scores(chosen: Chosen) -> list[str]:
+    """What validation measured of the weights that were chosen."""
+    shown = chosen.scores
+    if not shown:
+        return ["These weights were not validated, so there are no scores."]
     numbers = [(name, shown[name]) for name in ("loss", "perplexity", "bleu", "accuracy") if name in shown]
     table = [f"| {name} | {value:.4g} |" for name, value in numbers]
     signature = shown.get("signature")

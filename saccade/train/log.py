@@ -13,7 +13,8 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from saccade.model.run import METRICS, atomic_write
+from saccade.files import atomic_write
+from saccade.runs import METRICS, metric_lines
 
 
 class Log:
@@ -94,20 +95,3 @@ def cut_metrics(path: Path, *, step: int) -> None:
         # "average" is written after the last checkpoint, so it comes again
         kept = [line for line, values in metric_lines(path) if values["step"] <= step and values["event"] != "average"]
         atomic_write(path, "".join(f"{line}\n" for line in kept).encode())
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    return [values for _, values in metric_lines(path)] if path.exists() else []
-
-
-def metric_lines(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Every whole line of metrics.jsonl, as text and as values."""
-    found = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            values = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if isinstance(values, dict) and isinstance(values.get("step"), int):
-            found.append((line, values))
-    return found

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 
 import torch
 
@@ -21,24 +22,28 @@ AGREE_EVERY = 10  # steps after which several processes ask each other whether t
 def run_loop(s: Session) -> None:
     """Trains until a budget is used up, patience is at its end, or somebody asks to stop."""
     settings, progress = s.recipe.train, s.progress
-    s.mark = since = time.perf_counter()
+    s.mark = s.since = time.perf_counter()
     with Interrupts() as interrupts, closing(s.feed):
         ending = over(s)
         while not ending:
             optimizer_step(s)
             s.log.advance(progress.step)
-            if progress.step % settings.report_every == 0:
-                since = report(s, since)
             stop, ending = asked_to_stop(s, interrupts), over(s)
+            if ending or progress.step % settings.report_every == 0:
+                report(s)
             if s.valid is not None and (ending or progress.step % settings.valid_every == 0):
                 check_loss(s)
-                validate(s)
-                ending = ending or over(s)  # patience may be at its end, and validation takes its time
+                with aside(s):
+                    validate(s)
+                if not ending and over(s):  # patience may be at its end, and validation takes its time
+                    ending = True
+                    report(s)
             if ending or stop or progress.step % settings.save_every == 0 or worth_keeping(s):
                 check_loss(s)
-                save_checkpoint(s)
-                if progress.best is None:  # nothing to choose by: the newest weights are the ones to use
-                    write_usable(s, s.usable)
+                with aside(s):
+                    save_checkpoint(s)
+                    if progress.best is None:  # nothing to choose by: the newest weights are the ones to use
+                        write_usable(s, s.usable)
             if stop and not ending:
                 raise Interrupted(s.run, step=progress.step, signal_number=interrupts.number)
 
@@ -83,13 +88,23 @@ def update(s: Session, scale: torch.Tensor) -> None:
     s.optimizer.step()
 
 
-def report(s: Session, since: float) -> float:
-    """Reads what was summed up since the last report, writes and shows it, and gives the time of this one."""
-    check_loss(s)
+@contextmanager
+def aside(s: Session) -> Iterator[None]:
+    """Time that is not training's, for the speed in the next report; the GPU has done all it was given before."""
+    begin = time.perf_counter()
+    yield
+    s.since += time.perf_counter() - begin
+
+
+def report(s: Session) -> None:
+    """Reads what was summed up since the last report, writes and shows it, once a step."""
     progress = s.progress
+    if s.reported == progress.step:
+        return
+    check_loss(s)
     values = s.meter.read(s.ranks)
     now = time.perf_counter()
-    seconds, tokens = max(now - since, 1e-9), values.pop("tokens")
+    seconds, tokens = max(now - s.since, 1e-9), values.pop("tokens")
     progress.tokens += int(tokens)
     values |= {
         "lr": s.rate(progress.step),
@@ -99,15 +114,15 @@ def report(s: Session, since: float) -> float:
         "epoch": round(progress.epoch, 4),
         "seconds": round(s.tick(), 2),
     }
-    s.feed.waited = 0.0
+    s.feed.waited, s.since, s.reported = 0.0, now, progress.step
     s.log.report(progress.step, values, left=time_left(s))
-    return now
 
 
 def check_loss(s: Session) -> None:
-    """Stops the run where the loss since the last check is no number."""
+    """Stops the run where the loss since the last check is no number in any process."""
     if s.checked < s.progress.step:
-        if not all(bool(pair.isfinite().all()) for pair in s.meter.sums.values()):
+        sound = all(bool(pair.isfinite().all()) for pair in s.meter.sums.values())
+        if s.ranks.any(not sound, s.device):  # all stop: those that went on would wait for the others
             raise spoiled(s, s.progress.step)
         s.checked = s.progress.step
 

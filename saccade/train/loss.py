@@ -26,7 +26,12 @@ class Sums(NamedTuple):
 
 
 class MicroLoss(nn.Module):
-    """Model and objectives as one module, so that it can be distributed as a whole."""
+    """Model and objectives as one module, so that it can be distributed as a whole.
+
+    The loss of a step is the sum over its micro-batches m and terms of n_m / n * weight * sum_m / count_m, where n_m is
+    the count of the first term and n its sum over all micro-batches and processes. For terms counted like the first
+    this is weight * (sum of sums / sum of counts), however a batch is cut; any other is a mean in its micro-batch.
+    """
 
     def __init__(self, model: Model, *, objectives: Sequence[Objective], settings: Train, device: torch.device) -> None:
         super().__init__()
@@ -40,8 +45,7 @@ class MicroLoss(nn.Module):
         total = torch.zeros((), device=self.device)
         for term in terms.values():
             if term.weight:
-                # A term with a count of its own is a mean in its micro-batch, which weighs as much as its tokens.
-                share = 1.0 if term.count is first.count else count / torch.as_tensor(term.count).clamp(min=1)
+                share = count / torch.as_tensor(term.count).clamp(min=1)  # 1 where it counts what the first one does
                 total = total + term.weight * term.sum * share
         return Sums(total, count, {name: term._replace(sum=term.sum.detach()) for name, term in terms.items()})
 

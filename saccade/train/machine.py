@@ -51,6 +51,25 @@ def exactness(settings: Train, device: torch.device) -> Iterator[bool]:
         torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
 
 
+@contextmanager
+def kept_randomness(device: torch.device) -> Iterator[None]:
+    """The caller's random numbers go on after it as if nothing had been drawn."""
+    on_cuda = device.type == "cuda" or torch.cuda.is_initialized()
+    cuda = torch.cuda.get_rng_state_all() if on_cuda else []
+    mps = torch.mps.get_rng_state() if device.type == "mps" else None
+    own, python, arrays = torch.get_rng_state(), random.getstate(), numpy.random.get_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(own)
+        random.setstate(python)
+        numpy.random.set_state(arrays)
+        if cuda:
+            torch.cuda.set_rng_state_all(cuda)
+        if mps is not None:
+            torch.mps.set_rng_state(mps)
+
+
 def reseed(generator: torch.Generator, *, seed: int, number: int) -> None:
     """All random numbers of a micro-batch follow from the seed and its number among those of all processes.
 

@@ -1,7 +1,8 @@
 """What is learned: each objective is one function of model, batch and generator, and all that the loop knows.
 
 It returns named terms. The loss of an optimizer step is the sum over terms of weight * (sum of sums / sum of counts),
-where the sums run over all micro-batches and all processes. A term of weight 0 is only reported.
+where the sums run over all micro-batches and all processes. A term with another count than the first one is a mean in
+its micro-batch, weighted by that micro-batch's share of the first term's count. A term of weight 0 is only reported.
 """
 
 from __future__ import annotations

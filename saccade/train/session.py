@@ -15,7 +15,8 @@ from saccade.config.schema import Recipe
 from saccade.data.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
 from saccade.model.model import Model
-from saccade.model.run import CHECKPOINTS, named_weights, put_weights
+from saccade.model.run import named_weights, put_weights
+from saccade.runs import CHECKPOINTS
 from saccade.train import checkpoint
 from saccade.train.average import MovingAverage, chosen_steps
 from saccade.train.checkpoint import Checkpoint
@@ -72,6 +73,8 @@ class Session:
     progress: Progress = field(default_factory=Progress)
     checked: int = 0  # the last step whose loss was seen to be finite
     mark: float = 0.0  # when `progress.seconds` was last brought up to date
+    since: float = 0.0  # when the time of the next report began; moved on by what is no training
+    reported: int = 0  # the step of the last report
 
     def tick(self) -> float:
         """Seconds of training so far."""

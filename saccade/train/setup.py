@@ -9,19 +9,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from saccade.config.load import dump
+from saccade.config.load import save
 from saccade.config.schema import Recipe, Train
-from saccade.data.batches import POOL, BatchStream, epoch_order, plan
+from saccade.data.batches import BatchStream, batches_in_epoch
 from saccade.data.prepare import Prepared, prepare
 from saccade.data.store import Store
 from saccade.data.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
 from saccade.model.build import build
 from saccade.model.model import Model
-from saccade.model.run import CHECKPOINTS, METRICS, RECIPE, atomic_write
+from saccade.runs import CHECKPOINTS, METRICS, RECIPE
 from saccade.train import checkpoint
 from saccade.train.average import MovingAverage
 from saccade.train.distributed import Ranks
@@ -126,9 +125,7 @@ def total_steps(settings: Train, store: Store, *, world: int) -> int | None:
     """Where `linear` and `cosine` end: at the last step, or with the last epoch if that comes first."""
     if settings.epochs is None or settings.schedule.kind not in ("linear", "cosine"):
         return settings.steps
-    order = epoch_order(store, seed=settings.seed, epoch=0)
-    pools = np.array_split(order, -(-len(order) // POOL))
-    batches = sum(len(plan(store, rows, budget=settings.batch_tokens).order) for rows in pools)
+    batches = batches_in_epoch(store, batch_tokens=settings.batch_tokens, seed=settings.seed)
     steps = math.ceil(settings.epochs * batches / (world * settings.accumulate))
     return steps if settings.steps is None else min(steps, settings.steps)
 
@@ -178,12 +175,13 @@ def write_beginning(session: Session, *, resumed: bool) -> None:
     try:
         checkpoint.tidy(run / CHECKPOINTS)
         if resumed:
+            checkpoint.cut(run / CHECKPOINTS, step=session.progress.step, warn=tell)
             cut_metrics(run / METRICS, step=session.progress.step)
             for leftover in run.glob(".*.tmp"):
                 leftover.unlink(missing_ok=True)
         else:
             session.tokenizers.save(run)
-        atomic_write(run / RECIPE, dump(session.recipe).encode())
+        save(session.recipe, run / RECIPE)
     except OSError as error:
         raise SaccadeError(f"cannot write to '{run}': {error.strerror or error}") from None
 

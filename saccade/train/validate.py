@@ -8,12 +8,13 @@ import torch
 
 from saccade.data.batch import Batch
 from saccade.data.batches import valid_batches
-from saccade.model.run import WEIGHTS, write_tensors
+from saccade.model.run import write_tensors
 from saccade.predict.predictor import Predictor
+from saccade.runs import WEIGHTS
 from saccade.score.accuracy import exact_match
 from saccade.score.bleu import corpus_scores
+from saccade.train import checkpoint
 from saccade.train.average import Weights, wearing
-from saccade.train.feed import widened
 from saccade.train.loss import Meter
 from saccade.train.machine import autocast, reseed, widest
 from saccade.train.objectives import Term
@@ -25,17 +26,17 @@ def validate(s: Session) -> None:
     settings, progress = s.recipe.train, s.progress
     values = measure(s, None if s.average is None else s.average.weights)
     value, loss = float(values[settings.metric]), float(values["loss"])
-    higher = progress.best is None or is_better(s, value, progress.best)
-    better = higher or (value == progress.best and loss < progress.best_loss)  # scores of 0 and of 100 come often
+    better = progress.best is None or is_better(s, value, progress.best)
+    chosen = better or (value == progress.best and loss < progress.best_loss)  # scores of 0 and of 100 come often
     progress.ranking[progress.step] = value
-    progress.misses = 0 if higher else progress.misses + 1
-    if better:
+    progress.misses = 0 if better else progress.misses + 1
+    if chosen:
         progress.best, progress.best_loss, progress.best_step = value, loss, progress.step
-        write_usable(s, s.usable)
+        write_best(s)
     seconds = s.tick()
-    s.log.record("valid", step=progress.step, values={**values, "best": better, "seconds": round(seconds, 2)})
+    s.log.record("valid", step=progress.step, values={**values, "best": chosen, "seconds": round(seconds, 2)})
     shown = "  ".join(f"{name} {number:.4g}" for name, number in values.items() if isinstance(number, float))
-    s.log.say(f"step {progress.step:,}  validation  {shown}{'  (best)' if better else ''}")
+    s.log.say(f"step {progress.step:,}  validation  {shown}{'  (best)' if chosen else ''}")
 
 
 def measure(s: Session, weights: Weights | None) -> dict[str, float | str]:
@@ -70,7 +71,6 @@ def valid_loss(s: Session) -> dict[str, float]:
 
 def batch_terms(s: Session, batch: Batch, *, number: int, counted: bool) -> dict[str, Term]:
     """The terms of one batch; the same random numbers, if it needs any, in every validation."""
-    batch = widened(batch) if s.recipe.train.compile else batch
     reseed(s.generator, seed=s.recipe.train.seed, number=-1 - number)
     terms = s.loss(batch.to(s.device), s.generator).terms
     if counted:
@@ -96,6 +96,15 @@ def decoded_scores(s: Session) -> dict[str, float | str]:
 
 def is_better(s: Session, value: float, than: float) -> bool:
     return value < than if s.recipe.train.metric == "loss" else value > than
+
+
+def write_best(s: Session) -> None:
+    """The weights to use until better ones come, and a file of their own by which the end of the run finds them."""
+    if s.ranks.main:
+        s.folder.mkdir(parents=True, exist_ok=True)
+        path = checkpoint.best_path(s.folder, s.progress.best_step)
+        write_tensors(s.usable, path, vocabulary=s.tokenizers.vocabulary())
+    write_usable(s, s.usable)
 
 
 def write_usable(s: Session, weights: Weights) -> None:

@@ -11,7 +11,8 @@ from saccade.cli import main
 from saccade.config.load import load, save
 from saccade.data.tokenizers import train_tokenizers
 from saccade.model.build import build
-from saccade.model.run import RECIPE, WEIGHTS, write_weights
+from saccade.model.run import named_weights, write_tensors
+from saccade.runs import RECIPE, WEIGHTS
 
 PAIRS = [("3 May 1999", "1999-05-03"), ("21 June 2008", "2008-06-21")]
 
@@ -51,7 +52,7 @@ def make_run(folder: Path, *, seed: int, more: Sequence[str] = ()) -> Path:
     model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target.size)
     folder.mkdir(parents=True)
     tokenizers.save(folder)
-    write_weights(model, folder / WEIGHTS)
+    write_tensors(named_weights(model), folder / WEIGHTS)
     save(recipe, folder / RECIPE)
     return folder
 

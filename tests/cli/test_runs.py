@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from saccade.config.load import load, save
-from saccade.runs import find_run, list_runs
+from saccade.runs import find_run, list_runs, metric_lines, read_metrics
 
 BEST = {"event": "valid", "step": 200, "loss": 0.5, "accuracy": 97.0, "best": True}
 WORSE = {"event": "valid", "step": 300, "loss": 0.9, "accuracy": 11.0, "best": False}
@@ -84,3 +84,11 @@ def test_a_run_is_found_by_path_before_its_name(tmp_path, monkeypatch):
     (tmp_path / "a").mkdir()
     assert find_run("a") == Path("a")
     assert find_run("none") == Path("none")
+
+
+def test_only_whole_lines_of_metrics_are_read(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    assert read_metrics(path) == []
+    path.write_bytes(b'{"step": 1}\n[2]\n"x"\n{"loss": 3}\n{"step": "4"}\n\xff\n{"step": 5, "x": 1}\n{"ste')
+    assert read_metrics(path) == [{"step": 1}, {"step": 5, "x": 1}]
+    assert [line for line, _ in metric_lines(path)] == ['{"step": 1}', '{"step": 5, "x": 1}']

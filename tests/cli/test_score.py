@@ -1,8 +1,11 @@
 """`saccade evaluate` and `saccade compare`."""
 
 import json
+from pathlib import Path
 
 import pytest
+
+from saccade.cli.score import read_test_pairs
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:"
 
@@ -83,3 +86,16 @@ def test_a_comparison_for_programs(cli, run, other, files):
 def test_an_unknown_metric_is_told(cli, run, files):
     result = cli("compare", run, run, "--data", *files, "--metric", "blue")
     assert (result.code, "unknown metric 'blue'" in result.err) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["dates", "dates-test"])
+def test_of_embedded_data_a_thousand_pairs_are_used(cli, name):
+    found = read_test_pairs(Path("none"), [f'["embedded:{name}"]'])
+    assert len(found) == 1_000
+    assert all("embedded:NAME is 1,000 pairs" in " ".join(cli(verb, "--help").out.replace("│", " ").split())
+               for verb in ("evaluate", "compare"))  # fmt: skip
+
+
+def test_as_many_embedded_pairs_as_the_recipe_says_are_used(tmp_path, new_run):
+    valid = 'data.valid=[{ files = ["embedded:dates"], examples = 1013 }]'
+    assert len(read_test_pairs(new_run(tmp_path / "d", seed=1, more=[valid]), [])) == 1013

@@ -1,6 +1,11 @@
 """`saccade view`: who looks at whom, in the terminal and as a picture."""
 
 import pytest
+import torch
+
+from saccade.cli.view import choose
+from saccade.errors import SaccadeError
+from saccade.predict.predictor import AttentionMaps
 
 
 def test_the_terminal_shows_the_output_and_a_map(cli, run):
@@ -50,3 +55,13 @@ def test_a_picture_of_all_heads(cli, run, tmp_path, name):
 def test_what_is_not_there_is_told(cli, run, words, message):
     result = cli("view", run, "3 May", "--target", "1999", *words)
     assert (result.code, result.err) == (2, f"error: {message}\n")
+
+
+@pytest.mark.parametrize(
+    ("maps", "rest"),
+    [({}, "none"), ({"writer.stack.blocks.0.cross": torch.ones(1, 2, 3)}, "writer.stack.blocks.0.cross")],
+)
+def test_a_model_without_such_attention_is_told(maps, rest):
+    seen = AttentionMaps(maps, ["a", "b", "<end>"], ["c", "<end>"], "c")
+    with pytest.raises(SaccadeError, match=rf"this model has no attention of --part reader; it has {rest}$"):
+        choose(seen, part="reader", layer=None)

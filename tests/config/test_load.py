@@ -1,5 +1,6 @@
 """Reading, merging, overriding and writing recipes."""
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,10 @@ def test_short_forms_of_corpora():
     assert two.valid == 0.01
 
 
+def test_short_form_of_one_frozen_part():
+    assert validate({"freeze": "reader"}).freeze == ("reader",)
+
+
 # ---- what can be wrong with the file
 
 
@@ -152,6 +157,16 @@ def test_a_recipe_that_is_not_utf8_is_told(tmp_path):
     (tmp_path / "x.toml").write_bytes(b"about = '\xff'")
     with pytest.raises(SaccadeError, match=r"is not UTF-8 text \(byte 9\)"):
         load(tmp_path / "x.toml")
+
+
+def test_a_recipe_that_may_not_be_read_is_told(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    path = write(tmp_path, "")
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(SaccadeError, match=r"cannot read recipe file '.*mine\.toml': Permission denied$"):
+        load(path)
 
 
 def test_a_folder_named_like_a_recipe_is_told(tmp_path):

@@ -60,7 +60,7 @@ def test_a_single_mistake_is_one_line():
         ({"tokenizer": {"dropout": 1.0}}, "tokenizer.dropout: expected less than 1.0, got 1.0"),
         ({"predict": {"top_p": 2.0}}, "predict.top_p: expected at most 1.0, got 2.0"),
         ({"name": 3}, "name: expected text, got 3"),
-        ({"freeze": "reader"}, """freeze: expected a list such as ["a", "b"], got 'reader'"""),
+        ({"tokenizer": {"files": "x"}}, """tokenizer.files: expected a list such as ["a", "b"], got 'x'"""),
         ({"train": {"optimizer": {"betas": 3}}}, "train.optimizer.betas: expected a list, got 3"),
         (
             {"data": {"train": [["a", "b", "c"]]}},

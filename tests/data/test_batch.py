@@ -16,17 +16,17 @@ def test_no_rows_give_an_empty_rectangle():
     assert pad([]).ids.shape == (0, 0)
 
 
-def test_a_batch_knows_its_rows_and_real_tokens():
+def test_a_batch_knows_how_many_tokens_are_real():
     batch = Batch({"source": pad([[5, 6, 2], [7, 2]]), "target": pad([[2], [2]])})
 
-    assert (batch.size, batch.count("source"), batch.count("target")) == (2, 5, 2)
+    assert batch.counts == {"source": 5, "target": 2}
     assert batch["target"].ids.tolist() == [[2], [2]]
 
 
 def test_counts_are_kept_and_not_counted_again_on_a_move():
     batch = Batch({"source": pad([[5, 2]])}, {"source": 11})
 
-    assert batch.to("cpu").count("source") == 11
+    assert batch.to("cpu").counts == {"source": 11}
 
 
 def test_moving_to_another_device_moves_ids_and_mask():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from saccade.config.schema import Data, Recipe, Tokenizer, Train
-from saccade.data import encode
+from saccade.data import encode, hub
 from saccade.data import prepare as module
 from saccade.data import store as store_module
 from saccade.data.prepare import prepare
@@ -149,6 +149,16 @@ def test_a_share_is_held_out_evenly_and_never_trained_on(make):
 def test_a_share_that_holds_out_nothing_is_an_error(make):
     with pytest.raises(SaccadeError, match=r"data.valid = 0.001 holds out no pair; raise it"):
         make(valid=0.001)
+
+
+@pytest.mark.parametrize("part", ["train", "valid"])
+def test_a_data_set_without_rows_is_an_error(tmp_path, monkeypatch, part):
+    monkeypatch.setattr(hub, "read", lambda *_, **__: iter(()))
+    monkeypatch.setattr(hub, "fingerprint", lambda *_, **__: "nothing")
+    data = Data(**{"train": ["embedded:copy-heldout"], part: ["owner/nothing"]})
+
+    with pytest.raises(SaccadeError, match="there is no pair in owner/nothing; expected at least one; is it the right"):
+        prepare(Recipe(data=data, tokenizer=Tokenizer(kind="characters")), cache=tmp_path, report=lambda _: None)
 
 
 def test_validation_files_are_stored_and_given_as_text(make):

@@ -3,7 +3,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from saccade.data.unigram import learn_unigram
+from saccade.config.schema import Tokenizer
+from saccade.data.tokenizers import train_tokenizers
+from saccade.data.unigram import LONGEST_WORD, learn_unigram
 
 ALPHABET = ["a", "b", "c", "d"]
 
@@ -59,3 +61,35 @@ def test_the_best_way_around_a_piece_is_found():
 
 def test_no_words_leave_the_alphabet():
     assert [piece for piece, _ in learn_unigram(Counter(), alphabet=ALPHABET, size=9)] == ALPHABET
+
+
+def test_long_words_are_cut_and_not_left_out():
+    pieces = learn_unigram(Counter({"abcd" * LONGEST_WORD: 3}), alphabet=ALPHABET, size=9)
+
+    assert max(len(piece) for piece, _ in pieces) >= 8
+
+
+@pytest.mark.parametrize("length", [16, 41])
+def test_text_without_spaces_gets_pieces_longer_than_bytes(length):
+    words = [
+        "今天",
+        "天气",
+        "很好",
+        "我们",
+        "去公园",
+        "看见",
+        "一只",
+        "小猫",
+        "在",
+        "草地上",
+        "睡觉",
+        "他",
+        "喜欢",
+        "喝茶",
+    ]
+    draw = np.random.default_rng(1)
+    texts = ["".join(draw.choice(words, length))[:length] for _ in range(211)]
+    made = train_tokenizers(Tokenizer(kind="unigram", size=400), lambda: [(text, text) for text in texts])
+
+    tokens = sum(len(made.source.encode(text)) - 1 for text in texts)
+    assert tokens < sum(len(text.encode()) for text in texts) / 4

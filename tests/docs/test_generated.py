@@ -53,6 +53,10 @@ RESULT = {
         {"what": "a->b, BLEU", "value": 42.5, "unit": "BLEU", "signature": "nrefs:1|tok:13a", "seed": 2},
         {"what": "a->b, BLEU, mean", "value": 41.25, "unit": "BLEU", "peer": "other", "peer_value": 37.5, "ratio": 1.1},
         {"what": "a->b, parameters", "value": 1234567, "unit": "parameters"},
+        {"what": "a->b, minutes, the whole process", "value": 3.0, "unit": "minutes", "seed": 1},
+        {"what": "c->d, BLEU", "value": 50.0, "unit": "BLEU", "seed": 1},
+        {"what": "memory", "value": 7, "unit": "MiB"},
+        {"what": "speed", "value": None, "unit": "tok/s"},
     ],
 }
 
@@ -84,12 +88,17 @@ def test_results_page_says_how_each_number_was_obtained(report, monkeypatch, tmp
     assert page.count("* `nrefs:1|tok:13a`") == 1
 
 
-def test_front_page_shows_means_only(report, monkeypatch, tmp_path):
+def test_front_page_shows_what_matters(report, monkeypatch, tmp_path):
     run(report, monkeypatch)
     lines = (tmp_path / "README.md").read_text().splitlines()
     assert lines[0] == "# before"
     assert lines[-1] == "after"
-    assert [line for line in lines if "a->b" in line] == ["| a->b, BLEU, mean | 41.25 BLEU | other: 37.50 | 1.10 |"]
+    assert lines[4:-2] == [
+        "| a->b, BLEU, mean | 41.25 BLEU | other: 37.50 | 1.10 |",
+        "| c->d, BLEU | 50 BLEU |  |  |",
+        "| memory | 7 MiB |  |  |",
+        "| speed | not measured |  |  |",
+    ]
 
 
 def test_check_tells_stale_from_fresh(report, monkeypatch, tmp_path, capsys):

@@ -1,6 +1,7 @@
 """From a recipe to a model. Rows are those of the lectures."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -195,3 +196,46 @@ def test_fresh_weights_follow_the_seed(model: Callable[..., Model]) -> None:
     torch.manual_seed(1)
     second = model()
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+class Recurrent(nn.Module):
+    """A writer's stack without self-attention: a GRU that looks at the mean of memory."""
+
+    def __init__(self, memory_dim: int, *, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+        self.cell = nn.GRU(dim + memory_dim, dim, batch_first=True)
+
+    def forward(
+        self, x: Tensor, mask: Tensor | None, memory: Any = None, state: Any = None
+    ) -> tuple[Tensor, Tensor | None, Any, dict[str, Tensor]]:
+        seen = memory.states.mean(1) if state is None else state.seen
+        hidden = None if state is None else state.hidden[None]
+        y, last = self.cell(torch.cat((x, seen[:, None].expand(-1, x.shape[1], -1)), -1), hidden)
+        return y, mask, state and Carried(last[0], seen, state.lengths + x.shape[1]), {}
+
+    def start(self, memory: Any, *, rows: int, capacity: int) -> "Carried":
+        zeros = torch.zeros(rows, self.dim)
+        return Carried(zeros, memory.states.mean(1), torch.zeros(rows, dtype=torch.long))
+
+
+@dataclass(frozen=True)
+class Carried:
+    hidden: Tensor
+    seen: Tensor
+    lengths: Tensor
+
+    def reorder(self, indices: Tensor) -> "Carried":
+        return Carried(self.hidden[indices], self.seen[indices], self.lengths[indices])
+
+
+def test_a_stack_of_the_users_own_can_write(model: Callable[..., Model]) -> None:
+    made = model("writer.stack.kind=recurrent", "writer.stack.dim=12", kinds={"recurrent": Recurrent})
+    ids, mask = torch.randint(4, 23, (3, 5)), torch.ones(3, 5, dtype=torch.bool)
+    memory = made.reader(ids, mask)
+    whole = made.writer.head(made.writer(ids, mask, memory))
+    state = made.writer.start(memory, capacity=5)
+    for t in range(5):
+        step = made.writer.step(ids[:, t : t + 1], state)
+        state = step.state
+        torch.testing.assert_close(step.logits, whole[:, t])

@@ -3,13 +3,12 @@
 import errno
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -18,21 +17,23 @@ from saccade.config.schema import Recipe
 from saccade.data.batch import Batch
 from saccade.data.tokenizers import Tokenizers, train_tokenizers
 from saccade.errors import SaccadeError
+from saccade.layers import positions
 from saccade.model import run as module
 from saccade.model.build import build
 from saccade.model.model import Model
-from saccade.model.run import RECIPE, WEIGHTS, atomic_write, load_run, pick_device, write_tensors, write_weights
+from saccade.model.run import load_run, named_weights, pick_device, write_tensors
+from saccade.runs import RECIPE, WEIGHTS
 
 PAIRS = [("ein Hund", "a dog"), ("zwei Katzen", "two cats")]
 
 
-def made_run(folder: Path, recipe: Recipe) -> Model:
+def made_run(folder: Path, recipe: Recipe, *, kinds: Mapping[str, Any] | None = None) -> Model:
     folder.mkdir()
     tokenizers = train_tokenizers(recipe.tokenizer, lambda: PAIRS)
-    model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target.size)
+    model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target.size, kinds=kinds)
     save(recipe, folder / RECIPE)
     tokenizers.save(folder)
-    write_weights(model, folder / WEIGHTS)
+    write_tensors(named_weights(model), folder / WEIGHTS)
     return model.eval()
 
 
@@ -91,6 +92,21 @@ def test_a_run_may_be_moved(tmp_path: Path, small: Recipe) -> None:
     (tmp_path / "there").mkdir()
     shutil.move(tmp_path / "here", tmp_path / "there" / "renamed")
     assert load_run(str(tmp_path / "there" / "renamed")).recipe == small
+
+
+def measured(width: int, *, slope: float = 1.0) -> nn.Module:
+    """Positions whose maker looks into a tensor, as a user's own may."""
+    module = positions.Learned(width, length=31)
+    nn.init.constant_(module.table.weight, slope / float(torch.ones(width).sum()))
+    return module
+
+
+def test_a_kind_that_looks_into_tensors_can_be_loaded(tmp_path: Path, recipe: Callable[..., Recipe]) -> None:
+    kinds = {"measured": measured}
+    settings = recipe("tokenizer.kind=characters", "reader.positions.kind=measured", kinds=kinds)
+    made = made_run(tmp_path / "run", settings, kinds=kinds)
+    loaded = load_run(tmp_path / "run", kinds=kinds).model
+    assert all(torch.equal(a, b) for a, b in zip(made.parameters(), loaded.parameters(), strict=True))
 
 
 # ---- what is wrong is said
@@ -195,88 +211,20 @@ def test_auto_takes_the_fastest(monkeypatch: pytest.MonkeyPatch, cuda: int, mps:
     assert pick_device("auto").type == expected
 
 
-# ---- files that are whole or absent
+# ---- weights as a file
 
 
-FULL = {
-    "write": OSError(errno.ENOSPC, "No space left on device"),
-    "quota": OSError(errno.EDQUOT, "Disk quota exceeded"),
-    "safetensors": SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
-    "its quota": SafetensorError("Error while serializing: I/O error: Disk quota exceeded (os error 122)"),
-}
-
-
-@pytest.mark.parametrize("how", FULL)
-def test_a_full_disk_leaves_the_old_weights_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    path, model = tmp_path / WEIGHTS, nn.Linear(3, 5)
-    write_weights(model, path)
-    before = path.read_bytes()
-
-    def full(tensors: object, temporary: Path, metadata: object) -> None:
-        Path(temporary).write_bytes(before[:20])
-        raise FULL[how]
-
-    monkeypatch.setattr(module, "save_file", full)
-    with pytest.raises(SaccadeError, match=r"no space left on the disk while writing .*model.safetensors; free some"):
-        write_weights(nn.Linear(3, 5), path)
-    assert path.read_bytes() == before
-    assert os.listdir(tmp_path) == [WEIGHTS]
-
-
-def test_a_disk_that_is_full_only_when_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_old_weights_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    atomic_write(tmp_path / "file", b"old")
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(SaccadeError, match="no space left"):
-        atomic_write(tmp_path / "file", b"new")
-    assert (tmp_path / "file").read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["file"]
-
-
-@pytest.mark.parametrize("error", [
-    PermissionError(errno.EACCES, "Permission denied"),
-    SafetensorError("Error while serializing: I/O error: Permission denied (os error 13)"),
-])  # fmt: skip
-def test_no_permission_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def denied(tensors: object, temporary: Path, metadata: object) -> None:
-        raise error
-
-    monkeypatch.setattr(module, "save_file", denied)
-    with pytest.raises(SaccadeError, match=r"cannot write .*w: .*Permission denied.*check the folder"):
-        write_tensors({"a": torch.zeros(1)}, tmp_path / "w")
-
-
-def test_who_reads_the_old_file_reads_it_to_the_end(tmp_path: Path) -> None:
-    """The new one takes its name at once; nothing is written into the old one."""
-    atomic_write(tmp_path / "file", b"old")
-    with open(tmp_path / "file", "rb") as reader:
-        atomic_write(tmp_path / "file", b"new")
-        assert reader.read() == b"old"
-    assert (tmp_path / "file").read_bytes() == b"new"
-
-
-def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
-    with pytest.raises(SaccadeError, match="cannot write"):
-        atomic_write(tmp_path / "no" / "file", b"")
-    with pytest.raises(SaccadeError, match="cannot write"):
-        write_tensors({"a": torch.zeros(1)}, tmp_path / "no" / "file")
-
-
-def test_an_interruption_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C in the middle is passed on as it is."""
-
-    def interrupted(tensors: object, temporary: Path, metadata: object) -> None:
-        Path(temporary).write_bytes(b"half")
-        raise KeyboardInterrupt
-
-    write_weights(nn.Linear(3, 5), tmp_path / WEIGHTS)
+    write_tensors(named_weights(nn.Linear(3, 5)), tmp_path / WEIGHTS)
     before = (tmp_path / WEIGHTS).read_bytes()
-    monkeypatch.setattr(module, "save_file", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        write_weights(nn.Linear(3, 5), tmp_path / WEIGHTS)
-    assert (tmp_path / WEIGHTS).read_bytes() == before and os.listdir(tmp_path) == [WEIGHTS]
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(SaccadeError, match=r"no space left on the disk while writing .*model.safetensors; free some"):
+        write_tensors(named_weights(nn.Linear(3, 5)), tmp_path / WEIGHTS)
+    assert (tmp_path / WEIGHTS).read_bytes() == before
+    assert os.listdir(tmp_path) == [WEIGHTS]
 
 
 def test_weights_of_other_types_and_strides_survive(tmp_path: Path) -> None:

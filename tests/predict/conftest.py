@@ -14,10 +14,11 @@ from torch import Tensor
 from saccade.config.load import save, validate
 from saccade.data.tokenizers import END, PAD, PIECES, START, UNKNOWN, Tokenizer, Tokenizers
 from saccade.model.build import build
-from saccade.model.run import RECIPE, WEIGHTS, write_weights
+from saccade.model.run import named_weights, write_tensors
 from saccade.model.writers import Step
 from saccade.predict.predictor import Predictor
 from saccade.predict.search import penalty
+from saccade.runs import RECIPE, WEIGHTS
 
 V, S = 7, 5  # three letters beside the four special tokens; length of a source
 LETTERS = [token for token in range(V) if token not in (PAD, START, END, UNKNOWN)]
@@ -111,7 +112,7 @@ def make_run(make_predictor: Callable[..., Predictor], tmp_path: Path) -> Callab
         folder.mkdir()
         save(predictor.recipe, folder / RECIPE)
         predictor.tokenizers.save(folder)
-        write_weights(predictor.model, folder / WEIGHTS)
+        write_tensors(named_weights(predictor.model), folder / WEIGHTS)
         return folder
 
     return make

@@ -5,13 +5,15 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
 import torch._dynamo  # optimizers import it; here it is there before processes are made of this one
 
+from saccade import runs
 from saccade.config.load import validate
-from saccade.train import api, average, checkpoint, finish, log, loop, session
+from saccade.train import api, average, checkpoint, finish, loop, session
 from saccade.train import feed as feeding
 from saccade.train import validate as validation
 
@@ -55,7 +57,7 @@ def weights(run, step=None):
 
 
 def read_metrics(run):
-    return log.read_metrics(Path(run, "metrics.jsonl"))
+    return runs.read_metrics(Path(run, "metrics.jsonl"))
 
 
 # ---- processes that are killed
@@ -101,8 +103,15 @@ def train_or_resume(run, train):
 
 
 def one_of_two(run, train, rank, port):
-    """One of two processes as torchrun starts them."""
+    """One of two processes as torchrun starts them; the disk is slow, so that the other one must wait for it."""
     quiet()
+    saving = checkpoint.save
+
+    def slow(*arguments, **settings):
+        time.sleep(0.3)
+        return saving(*arguments, **settings)
+
+    checkpoint.save = slow
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     api.train(small(**train), run=Path(run))

@@ -1,10 +1,15 @@
+import random
 import re
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy
 import pytest
 import small
+import torch
 
 import saccade
 from saccade.config.load import load, save
@@ -209,3 +214,64 @@ def test_package_can_be_called_and_costs_nothing_before():
     assert saccade.train.train is api.train and saccade.train.Interrupted is Interrupted
     with pytest.raises(AttributeError, match="no attribute 'tain'"):
         saccade.train.tain  # noqa: B018
+
+
+def test_runs_that_begin_at_once_get_names_of_their_own(runs):
+    together = threading.Barrier(8)
+
+    def take(_):
+        together.wait()
+        return api.run_folder("copy", None, ranks=api.Ranks(), device=torch.device("cpu"))
+
+    with ThreadPoolExecutor(8) as pool:
+        taken = list(pool.map(take, range(8)))
+
+    assert sorted(path.name for path in taken) == [f"copy-{n}" for n in range(1, 9)]
+    assert all(path.is_dir() and path.parent == runs for path in taken)
+
+
+def test_a_folder_that_another_run_has_just_made_is_not_taken(runs, monkeypatch):
+    monkeypatch.setattr(Path, "exists", lambda path, **settings: False)  # as it was when both looked
+    (runs / "copy-1").mkdir(parents=True)
+
+    api.train(small.small(**SHORT))
+
+    assert not any((runs / "copy-1").iterdir()) and (runs / "copy-2/model.safetensors").is_file()
+
+
+def test_folder_of_runs_that_cannot_be_made_is_told(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SACCADE_RUNS", str(tmp_path / "file" / "runs"))
+
+    with pytest.raises(SaccadeError, match="cannot make the folder.*copy-1.*Not a directory"):
+        api.train(small.small())
+
+
+def test_failed_start_gives_its_name_back(runs, tmp_path):
+    with pytest.raises(SaccadeError, match="absent.en"):
+        api.train(small.small(), data=[tmp_path / "absent.en", tmp_path / "absent.de"])
+
+    assert not any(runs.iterdir())
+
+
+def test_a_run_to_resume_is_found_by_its_name(fit, runs):
+    api.train(small.small(**SHORT), run="first")
+
+    api.train(resume="first", overrides=["train.steps=3"])
+
+    assert small.checkpoint.steps(runs / "first/checkpoints")[0] == 3
+
+
+def test_the_callers_random_numbers_go_on_as_if_nothing_was_trained(fit):
+    def draw():
+        return random.random(), numpy.random.rand(), torch.rand(1).item()
+
+    def seed():
+        random.seed(3), numpy.random.seed(3), torch.manual_seed(3)
+
+    seed()
+    expected = draw()
+    seed()
+    fit(**SHORT)
+
+    assert draw() == expected

@@ -131,6 +131,7 @@ def test_what_a_killed_process_left_is_tidied(tmp_path):
     save(tmp_path, 5)
     (tmp_path / ".step-6.partial").mkdir()
     (tmp_path / ".step-4.leaving").mkdir()
+    (tmp_path / ".best-4.safetensors.7.tmp").touch()
 
     checkpoint.tidy(tmp_path)
 
@@ -160,3 +161,36 @@ def test_a_broken_checkpoint_is_named_and_left_out_of_the_mean(tmp_path):
 
     assert [one.step for one in found] == [1, 3]
     assert "step-2' is broken (model.safetensors is not what was written); it is left out of the mean" in said[0]
+
+
+def test_a_broken_one_is_not_called_the_last_whole_one(tmp_path):
+    save(tmp_path, 5)
+    spoil_bytes(save(tmp_path, 6))
+
+    assert checkpoint.newest_name(tmp_path) == "step-5"
+    spoil_json(tmp_path / "step-5")
+    assert checkpoint.newest_name(tmp_path) == ""
+
+
+def test_what_is_newer_than_the_step_to_go_on_from_is_named_and_removed(tmp_path):
+    for step in (5, 6, 7):
+        save(tmp_path, step)
+        checkpoint.best_path(tmp_path, step).touch()
+    said = []
+
+    checkpoint.cut(tmp_path, step=5, warn=said.append)
+
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["best-5.safetensors", "step-5"]
+    assert said == [f"checkpoint '{tmp_path}/step-{step}' is removed" for step in (7, 6)]
+
+
+def test_what_was_best_at_a_kept_checkpoint_is_kept(tmp_path):
+    for step in (2, 4, 6, 8):
+        save(tmp_path, step)
+    for step in (1, 3, 5, 7, 9):
+        checkpoint.best_path(tmp_path, step).touch()
+
+    checkpoint.prune(tmp_path, keep=1, needed=[4])
+
+    assert checkpoint.steps(tmp_path) == [8, 4]
+    assert checkpoint.numbers(tmp_path, checkpoint.BEST) == [7, 3]

@@ -5,9 +5,10 @@ import small
 import torch
 from safetensors.torch import load_file
 
-from saccade.train.distributed import Ranks
+from saccade.errors import SaccadeError
+from saccade.train.distributed import Ranks, join
 
-TRAIN = {"steps": 10, "valid_every": 5, "save_every": 10, "clip": 1.0}
+TRAIN = {"steps": 10, "valid_every": 5, "save_every": 5, "clip": 1.0, "average": {"kind": "last", "n": 2}}
 
 
 @pytest.fixture
@@ -32,6 +33,7 @@ def test_two_processes_give_losses_and_weights_of_one(processes, tmp_path, port)
 
     assert [process.exitcode for process in started] == [0, 0, 0]
     expected, got = small.read_metrics(one), small.read_metrics(two)
+    assert expected[-1]["event"] == "average"
     assert [(line["event"], line["step"]) for line in got] == [(line["event"], line["step"]) for line in expected]
     assert [line["loss"] for line in got] == pytest.approx([line["loss"] for line in expected], abs=1e-6)
     weights, same = load_file(one / "model.safetensors"), load_file(two / "model.safetensors")
@@ -45,3 +47,13 @@ def test_one_process_needs_nobody():
     assert ranks.main and ranks.any(True, torch.device("cpu")) and not ranks.any(False, torch.device("cpu"))
     assert ranks.total(torch.tensor(3.0)) == 3.0
     assert ranks.first(lambda: 7) == 7
+
+
+def test_process_without_a_gpu_is_told(monkeypatch):
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+
+    with pytest.raises(SaccadeError, match=r"process 1 of this machine has no GPU: there are 1; .* train.device=cpu"):
+        join(torch.device("cuda"))

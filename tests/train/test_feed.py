@@ -78,5 +78,5 @@ def test_single_rows_and_columns_are_widened_with_padding():
 
     assert wide["source"].ids.tolist() == [[5, 6, 2], [PAD] * 3]
     assert wide["target"].ids.tolist() == [[2, PAD], [PAD, PAD]]
-    assert wide["target"].mask.sum() == 1 and wide.count("source") == 3
+    assert wide["target"].mask.sum() == 1 and wide.counts["source"] == 3
     assert widened(wide) is wide

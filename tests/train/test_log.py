@@ -2,7 +2,8 @@ import io
 import json
 import sys
 
-from saccade.train.log import Log, cut_metrics, read_metrics
+from saccade.runs import read_metrics
+from saccade.train.log import Log, cut_metrics
 
 VALUES = {"loss": 2.5, "lr": 1e-3, "tokens_per_second": 12345.0}
 

@@ -3,6 +3,7 @@ import importlib.util
 import json
 import os
 import signal
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -10,10 +11,13 @@ import small
 import torch
 from safetensors.torch import load_file
 
+from saccade.data import batches
+from saccade.data.prepare import prepare
 from saccade.errors import SaccadeError
 from saccade.train import checkpoint, loop, session, validate
+from saccade.train.log import Log
 from saccade.train.objectives import Term, next_token
-from saccade.train.setup import short_enough
+from saccade.train.setup import short_enough, total_steps
 from saccade.train.signals import Interrupted
 
 STEPS = {"steps": 6, "valid_every": 3, "save_every": 2, "report_every": 2, "accumulate": 1}
@@ -121,7 +125,7 @@ def test_disk_that_is_full_of_anything_else_is_told_in_one_line(fit, monkeypatch
     def full(self, event, *, step, values):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(small.log.Log, "record", full)
+    monkeypatch.setattr(Log, "record", full)
 
     with pytest.raises(SaccadeError, match="cannot write to the run .*: No space left on device; .*--resume") as error:
         fit(**STEPS)
@@ -209,33 +213,6 @@ def test_moving_average_is_what_is_validated_and_written(fit):
     assert not all(torch.equal(own[name], tensor) for name, tensor in written.items())
 
 
-def mean_of(run, *chosen):
-    tensors = [load_file(run / f"checkpoints/step-{step}/model.safetensors") for step in chosen]
-    return {name: torch.stack([part[name] for part in tensors]).mean(0) for name in tensors[0]}
-
-
-@pytest.mark.parametrize(("mean", "better"), [(0.5, True), (1.5, False)])
-def test_mean_of_the_best_is_used_only_where_validation_finds_it_better(fit, monkeypatch, mean, better):
-    losses = iter([3.0, 1.0, 2.0, 4.0, 5.0, 6.0, mean])
-    for module in (validate, small.finish):
-        monkeypatch.setattr(module, "measure", lambda s, weights: {"loss": next(losses)})
-
-    run = fit(**{**STEPS, "valid_every": 1, "keep": 1, "save_every": 99, "average": {"kind": "best", "n": 2}})
-
-    assert steps(run) == [6, 3, 2]  # the newest, and the two best
-    expected = mean_of(run, 2, 3) if better else mean_of(run, 2)
-    torch.testing.assert_close(load_file(run / "model.safetensors"), expected)
-
-
-def test_mean_of_the_last_without_validation(fit):
-    data = {"train": small.COPY["train"]}
-
-    run = fit(**{**STEPS, "average": {"kind": "last", "n": 2}}, data=data)
-
-    torch.testing.assert_close(load_file(run / "model.safetensors"), mean_of(run, 4, 6))
-    assert "no scores" in (run / "card.md").read_text()
-
-
 def test_outputs_are_scored_in_validation_and_long_pairs_are_left_out(fit):
     data = {**small.COPY, "max_length": 9}
 
@@ -305,3 +282,50 @@ def test_memory_that_runs_out_is_told_with_a_batch_that_fits(fit, monkeypatch):
         SaccadeError, match=r"out of GPU memory .* train.batch_tokens=\d+ train.accumulate=\d+.*--resume"
     ):
         fit(**STEPS, **calling(burst, at=4))
+
+
+def test_the_end_is_reported_also_between_two_reports(fit):
+    run = fit(**{**STEPS, "steps": 3, "report_every": 4})
+
+    lines = small.read_metrics(run)
+    tokens = state(run, 3)["progress"]["tokens"]
+    assert [(line["event"], line["step"]) for line in lines] == [("train", 3), ("valid", 3)]
+    assert tokens > 0 and f" {tokens:,} tokens," in (run / "card.md").read_text()
+
+
+def test_the_end_of_patience_is_reported_once(fit, monkeypatch):
+    losses = iter([1.0, 2.0, 3.0])
+    monkeypatch.setattr(validate, "measure", lambda s, weights: {"loss": next(losses)})
+
+    run = fit(**{**STEPS, "steps": 99, "valid_every": 1, "patience": 2})
+
+    reports = [line["step"] for line in small.read_metrics(run) if line["event"] == "train"]
+    assert reports == [2, 3]
+
+
+def test_speed_is_that_of_training_without_validation_and_saving(fit, monkeypatch):
+    def slow(function):
+        return lambda s: (time.sleep(0.4), function(s))
+
+    monkeypatch.setattr(loop, "validate", slow(loop.validate))
+    monkeypatch.setattr(loop, "save_checkpoint", slow(loop.save_checkpoint))
+
+    run = fit(**{**STEPS, "steps": 2, "valid_every": 1, "save_every": 1, "report_every": 2})
+
+    [line] = [line for line in small.read_metrics(run) if line["event"] == "train"]
+    assert state(run, 2)["progress"]["tokens"] / line["tokens_per_second"] < 0.4
+
+
+def test_cosine_ends_with_the_epoch_of_the_stream(monkeypatch):
+    """Pools of unequal size, cut as the stream cuts them."""
+    monkeypatch.setattr(batches, "POOL", 23)
+    settings = small.small(steps="none", epochs=1, accumulate=1, schedule={"kind": "cosine", "lr": 0.1, "warmup": 2})
+    store = prepare(settings, report=lambda text: None).train
+    for seed in range(5):
+        stream, count = batches.BatchStream(store, batch_tokens=256, seed=seed), 0
+        while stream.epoch < 1:
+            next(stream)
+            count += 1
+
+        train = settings.train.model_copy(update={"seed": seed})
+        assert total_steps(train, store, world=1) == count

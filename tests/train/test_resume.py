@@ -6,6 +6,11 @@ import time
 
 import pytest
 import small
+import torch
+from safetensors.torch import load_file
+
+from saccade.train import validate
+from saccade.train.signals import Interrupted
 
 TRAIN = {"ema": 0.9, "keep": 2}
 MOMENTS = [
@@ -65,3 +70,77 @@ def test_killed_at_random_times_is_bit_identical(processes, finished, uninterrup
 
     assert finished(small.train_or_resume, str(run), TRAIN) == 0
     assert_same(run, uninterrupted)
+
+
+SHORT = {"steps": 4, "save_every": 2, "valid_every": 99, "report_every": 2, "accumulate": 1}
+
+
+def spoil(run, step):
+    (run / f"checkpoints/step-{step}/model.safetensors").write_bytes(b"half")
+
+
+def test_a_broken_checkpoint_does_not_outlive_the_whole_ones(fit, monkeypatch, capsys):
+    run = fit(**SHORT, keep=2)
+    expected = small.weights(run, 4)
+    spoil(run, 4)
+
+    with monkeypatch.context() as patch, pytest.raises(Interrupted, match="saved at step 3"):
+        patch.setattr(small.loop, "asked_to_stop", lambda s, interrupts: s.progress.step == 3)
+        fit(resume=True, overrides=["train.keep=1"])
+
+    said = capsys.readouterr().err
+    assert "step-4' is broken" in said and "step-4' is removed" in said
+    assert small.checkpoint.steps(run / "checkpoints") == [3]
+    assert small.weights(fit(resume=True), 4) == expected
+
+
+def test_a_broken_checkpoint_is_left_out_of_the_mean_of_the_last(fit, capsys):
+    data = {"train": small.COPY["train"]}
+    run = fit(**{**SHORT, "steps": 6}, average={"kind": "last", "n": 3}, data=data)
+    spoil(run, 4)
+
+    fit(resume=True)
+
+    parts = [load_file(run / f"checkpoints/step-{step}/model.safetensors") for step in (2, 6)]
+    mean = {name: (tensor + parts[1][name]) / 2 for name, tensor in parts[0].items()}
+    torch.testing.assert_close(load_file(run / "model.safetensors"), mean)
+    assert "step-4' is broken" in capsys.readouterr().err
+    assert "mean of the weights of steps 2, 6" in (run / "card.md").read_text()
+
+
+def test_a_best_after_the_last_checkpoint_is_forgotten_with_its_step(fit, monkeypatch):
+    losses = iter([2.0, 3.0, 1.0])
+    monkeypatch.setattr(validate, "measure", lambda s, weights: {"loss": next(losses)})
+    saving = small.session.save_checkpoint
+
+    def dying(s):
+        if s.progress.step == 3:
+            raise KeyboardInterrupt
+        saving(s)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(small.loop, "save_checkpoint", dying)
+        patch.setattr(small.loop, "worth_keeping", lambda s: s.progress.step == 3)
+        fit(**{**SHORT, "valid_every": 1})
+    run = fit(resume=True, overrides=["train.steps=2"])
+
+    monkeypatch.undo()
+    expected = load_file(fit("whole", **{**SHORT, "steps": 1}) / "model.safetensors")
+    torch.testing.assert_close(load_file(run / "model.safetensors"), expected, rtol=0, atol=0)
+    assert "* weights: weights of step 1\n" in (run / "card.md").read_text()
+
+
+def test_best_weights_that_are_lost_are_told(fit, monkeypatch, capsys):
+    losses = iter([1.0, 2.0])
+    monkeypatch.setattr(validate, "measure", lambda s, weights: {"loss": next(losses)})
+    run = fit(**{**SHORT, "valid_every": 2})
+    (run / "checkpoints/best-2.safetensors").unlink()
+
+    fit(resume=True)
+
+    assert "the best weights are lost (" in (said := capsys.readouterr().err) and "step 4 are used" in said
+    torch.testing.assert_close(
+        load_file(run / "model.safetensors"), load_file(run / "checkpoints/step-4/model.safetensors"), rtol=0, atol=0
+    )
+    card = (run / "card.md").read_text()
+    assert "* weights: weights of step 4\n" in card and "| loss | 2 |" in card

@@ -1,6 +1,8 @@
 """One optimizer step against the same by hand."""
 
+import contextlib
 import copy
+from types import SimpleNamespace
 
 import pytest
 import small
@@ -9,6 +11,7 @@ import torch
 from saccade.config.schema import Train
 from saccade.data.batch import Batch, pad
 from saccade.data.tokenizers import START
+from saccade.errors import SaccadeError
 from saccade.model.build import build
 from saccade.model.writers import shift_right
 from saccade.train import loop
@@ -124,3 +127,30 @@ def test_time_left_is_that_of_the_budget_which_ends_first():
     s.progress = Progress(step=10, seconds=60.0, epoch=0.5)
 
     assert loop.time_left(s) == pytest.approx(180.0)  # the epochs end first: 60 s * (2 / 0.5 - 1)
+
+
+def test_a_term_with_a_count_of_its_own_is_a_mean_in_each_micro_batch():
+    """0.5 in one of 7 target tokens and 3 in one of 2: 7/9 * 2/4 + 2/9 * 3/1."""
+    values = {7: (2.0, 4), 2: (3.0, 1)}
+
+    def pull(model, batch, generator):
+        total, count = values[batch.counts["target"]]
+        return {"pull": Term(total * model.writer.output.weight.sum(), torch.tensor(count), 1.0)}
+
+    s, plain = session([FIRST, SECOND], objectives=(next_token, pull)), session([FIRST, SECOND])
+
+    loop.optimizer_step(s), loop.optimizer_step(plain)
+
+    difference = s.model.writer.output.weight.grad - plain.model.writer.output.weight.grad
+    torch.testing.assert_close(difference, torch.full_like(difference, 7 / 9 * 2 / 4 + 2 / 9 * 3 / 1))
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_a_loss_that_is_no_number_in_another_process_stops_this_one(tmp_path, elsewhere):
+    s = session([FIRST])
+    loop.optimizer_step(s)
+    s.checked, s.run = 0, tmp_path
+    s.ranks = SimpleNamespace(any=lambda flag, device: flag or elsewhere)
+
+    with pytest.raises(SaccadeError, match="at step 1 ") if elsewhere else contextlib.nullcontext():
+        loop.check_loss(s)

@@ -1,0 +1,44 @@
+"""Files that are whole or absent: written under another name, flushed to the disk, then renamed."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from saccade.errors import SaccadeError
+
+FULL = (errno.ENOSPC, errno.EDQUOT)  # no space, or none left for this user
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary name to write to, which becomes `path` when all is on disk and vanishes when something fails."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if is_full_disk(error):
+            raise SaccadeError(f"no space left on the disk while writing {path}; free some and go on") from None
+        if isinstance(error, OSError):
+            raise SaccadeError(
+                f"cannot write {path}: {error.strerror or error}; check the folder and your permission to write there"
+            ) from None
+        raise
+
+
+def atomic_write(path: Path, content: bytes) -> None:
+    """Writes a file that is whole or absent, also after a power failure."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def is_full_disk(error: BaseException) -> bool:
+    return isinstance(error, OSError) and error.errno in FULL
