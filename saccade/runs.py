@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
-import time
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from saccade.errors import SaccadeError
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks, so nobody is kept out there
+    fcntl = None  # type: ignore[assignment]
+
 RECIPE, WEIGHTS = "recipe.toml", "model.safetensors"  # with the tokenizers all that is needed to use a model
 CHECKPOINTS, METRICS, CARD = "checkpoints", "metrics.jsonl", "card.md"
-RECENT = 120.0  # seconds; a run that wrote nothing for so long is no longer being trained
+LOCK = ".training"  # held by the process that trains the run, for as long as it lives
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,45 @@ def find_run(name: str | Path) -> Path:
     if not path.exists() and not path.is_absolute() and inside.exists():
         return inside
     return path
+
+
+def not_a_run(path: Path) -> SaccadeError:
+    """The message for a folder that is no run, with the name that may have been meant."""
+    close = difflib.get_close_matches(path.name, [entry.name for entry in runs_folder().glob("*/")], n=1)
+    hint = f"did you mean '{close[0]}'?" if close else "`saccade runs` lists the runs"
+    return SaccadeError(f"'{path}' is not a run: expected a folder with {RECIPE}; {hint}")
+
+
+@contextmanager
+def training(path: Path) -> Iterator[None]:
+    """Keeps every other process from training the same run; a process that dies lets go of it."""
+    lock = path / LOCK
+    try:
+        file = lock.open("a")
+    except OSError as error:
+        raise SaccadeError(f"cannot write to the run '{path}': {error.strerror}; check your permission") from None
+    with file:
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise SaccadeError(f"run '{path}' is being trained by another process; wait until it ends") from None
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def in_training(path: Path) -> bool:
+    try:
+        with (path / LOCK).open("r") as file:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
 
 
 def list_runs(folder: Path | None = None) -> list[Entry]:
@@ -86,12 +134,11 @@ def _entry(path: Path) -> Entry:
 
 
 def _state(path: Path) -> str:
-    written = [file for name in (METRICS, RECIPE) if (file := path / name).exists()]
-    newest = max(file.stat().st_mtime for file in written)
-    card = path / CARD
-    if card.exists() and card.stat().st_mtime >= newest:  # the last file of a run; a run that goes on writes metrics
-        return "finished"
-    return "training" if time.time() - newest < RECENT else "interrupted"
+    if in_training(path):
+        return "training"
+    written = [file.stat().st_mtime for name in (METRICS, RECIPE) if (file := path / name).exists()]
+    card = path / CARD  # the last file of a run; one that went on has newer metrics
+    return "finished" if card.exists() and card.stat().st_mtime >= max(written) else "interrupted"
 
 
 def _score(lines: list[dict[str, Any]], metric: str) -> str:

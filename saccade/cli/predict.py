@@ -7,6 +7,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,7 +48,7 @@ def predict(
     predictor = load([*run.split(","), *others])
     decoding = settings(predictor.recipe, changes, beam=beam, n_best=n_best)
     seen: deque[str] = deque()
-    results = predictor.stream(remember(lines, seen), decoding=decoding)
+    results = begun(predictor.stream(remember(lines, seen), decoding=decoding))
     with open(output, "w", encoding="utf-8") if output else nullcontext(sys.stdout) as file:
         for index, found in enumerate(results):
             text = as_json_line(seen.popleft(), found) if as_json else as_lines(index, found, many=decoding.n_best > 1)
@@ -88,6 +89,13 @@ def settings(recipe: Recipe, changes: Sequence[str], *, beam: int | None = None,
         changes = [*changes, f"beam={beam}"]
     full = [word if word.startswith("predict.") else f"predict.{word}" for word in changes]
     return override(recipe, full, origin="settings").predict
+
+
+def begun(results: Iterable[list[Hypothesis]]) -> Iterable[list[Hypothesis]]:
+    """The same results, of which the first is known: an older --output is not emptied for input that cannot be read."""
+    results = iter(results)
+    first = next(results, None)
+    return [] if first is None else chain([first], results)
 
 
 def remember(lines: Iterable[str], seen: deque[str]) -> Iterator[str]:

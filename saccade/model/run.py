@@ -17,7 +17,7 @@ from saccade.errors import SaccadeError
 from saccade.files import atomic_write
 from saccade.model.build import build
 from saccade.model.model import Model
-from saccade.runs import RECIPE, WEIGHTS, find_run
+from saccade.runs import RECIPE, WEIGHTS, find_run, not_a_run
 
 VOCABULARY = "vocabulary"  # in the metadata of the weights
 
@@ -36,7 +36,7 @@ def load_run(path: str | Path, *, kinds: Mapping[str, Any] | None = None, device
     """Reads recipe, tokenizers and weights; nothing else of the folder is needed."""
     folder = find_run(path)
     if not (folder / RECIPE).is_file():
-        raise SaccadeError(f"{folder} is not a run: expected a folder with {RECIPE}; `saccade runs` lists the runs")
+        raise not_a_run(folder)
     recipe = load(folder / RECIPE, kinds=kinds)
     tokenizers = Tokenizers.load(folder)
     weights = folder / WEIGHTS

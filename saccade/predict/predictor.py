@@ -12,7 +12,7 @@ from torch import Tensor
 
 from saccade.config.schema import Decoding, Recipe
 from saccade.data.batch import Batch, pad
-from saccade.data.tokenizers import START, Tokenizer, Tokenizers
+from saccade.data.tokenizers import START, UNKNOWN, Tokenizer, Tokenizers
 from saccade.errors import SaccadeError
 from saccade.layers.record import record
 from saccade.model.model import Model
@@ -140,7 +140,7 @@ class Predictor:
         """Sorted by length and decoded in batches; `first` is the number of the first line, for messages."""
         rows = self._encode(self.tokenizers.source, texts, "line", first=first)
         full = [i for i, text in enumerate(texts) if text.strip()]
-        prefix = self.tokenizers.target.encode(decoding.prefix)[:-1]  # END is not yet due
+        prefix = self._prefix(decoding)
         limits = length_limits(
             [len(row) for row in rows], decoding=decoding, longest=self.recipe.data.max_length, prefix=prefix
         )
@@ -184,6 +184,12 @@ class Predictor:
                     f"(data.max_length, <end> included); split or shorten it"
                 )
         return rows
+
+    def _prefix(self, decoding: Decoding) -> list[int]:
+        ids = self.tokenizers.target.encode(decoding.prefix)[:-1]  # END is not yet due
+        if UNKNOWN in ids:
+            raise SaccadeError(f"the prefix {decoding.prefix!r} has letters or words that the model does not know")
+        return ids
 
     def _fitting(self, texts: Sequence[str]) -> int:
         """How many texts stand before the first one that is too long."""

@@ -7,9 +7,12 @@ import numpy as np
 from saccade.score.bleu import Score, check_pairs
 
 
-def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+def exact_match(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> Score:
     """Percent of outputs that are their reference, letter by letter."""
-    return Score(100 * float(right(hypotheses, references).mean()), "exact|case:mixed|nrefs:1")
+    if lowercase:
+        hypotheses, references = ([text.lower() for text in texts] for texts in (hypotheses, references))
+    case = "lc" if lowercase else "mixed"
+    return Score(100 * float(right(hypotheses, references).mean()), f"exact|case:{case}|nrefs:1")
 
 
 def right(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:

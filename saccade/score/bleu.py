@@ -38,7 +38,7 @@ def corpus_scores(
 
 def _metric(name: str, *, lowercase: bool) -> BLEU | CHRF | TER:
     if name == "bleu":
-        return BLEU(lowercase=lowercase)
+        return BLEU(lowercase=lowercase, force=True)  # no advice on text that ends in " ."
     if name == "chrf":
         return CHRF(lowercase=lowercase)
     if name == "ter":
@@ -63,7 +63,9 @@ def check_pairs(hypotheses: Sequence[str], references: Sequence[str]) -> None:
 def bleu_statistics(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> np.ndarray:
     """(N, 10): for each sentence both lengths, matches of 1- to 4-grams, and how many there could be."""
     check_pairs(hypotheses, references)
-    metric = BLEU(lowercase=lowercase, effective_order=True)  # order concerns the score of a sentence, not its counts
+    metric = BLEU(
+        lowercase=lowercase, effective_order=True, force=True
+    )  # order concerns the score of a sentence, not its counts
     rows = []
     for hypothesis, reference in zip(hypotheses, references, strict=True):
         found = metric.sentence_score(hypothesis, [reference])

@@ -88,7 +88,7 @@ def score_texts(
         hypotheses, references, [name for name in metrics if name != "accuracy"], lowercase=lowercase
     )
     if "accuracy" in metrics:
-        scores["accuracy"] = exact_match(hypotheses, references)
+        scores["accuracy"] = exact_match(hypotheses, references, lowercase=lowercase)
     return {name: scores[name] for name in metrics}
 
 

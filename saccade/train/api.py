@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from saccade.config.schema import Corpus, Recipe
 from saccade.errors import SaccadeError
 from saccade.model.run import pick_device
 from saccade.predict.predictor import Predictor
-from saccade.runs import RECIPE, find_run, runs_folder
+from saccade.runs import RECIPE, find_run, not_a_run, runs_folder, training
 from saccade.train.distributed import Ranks, join
 from saccade.train.finish import finish
 from saccade.train.loop import run_loop
@@ -44,14 +44,19 @@ def train(
     resume: str | Path | None = None,
 ) -> Predictor:
     """Trains a recipe, or goes on with a run, and gives the trained model."""
+    if isinstance(overrides, str):
+        raise SaccadeError(f"overrides are a list of key=value texts, got the text {overrides!r}; put it into a list")
     given = {"recipe": recipe, "data": data, "valid": valid, "run": run, "tiny": tiny or None}
     if resume is not None:
         path = find_run(resume)
         check_resume(path, [name for name, value in given.items() if value is not None])
         chosen = resumed_recipe(path, overrides, kinds)
-    else:
+    elif data is None and valid is None:
         chosen = new_recipe(recipe, overrides=overrides, tiny=tiny, kinds=kinds)
-        chosen = with_data(chosen, data=data, valid=valid)
+    else:  # overrides come last: they may say more about the files, such as data.train.0.columns
+        chosen = with_data(new_recipe(recipe, tiny=tiny, kinds=kinds), data=data, valid=valid)
+        chosen = override(chosen, overrides, kinds=kinds, origin=f"recipe '{chosen.name}'")
+    check_data(chosen)
     with kept_randomness(pick_device(chosen.train.device)):
         path = train_run(chosen, run if resume is None else path, resumed=resume is not None, kinds=kinds)
         return Predictor.load(path, kinds=kinds, device=chosen.train.device)
@@ -67,10 +72,10 @@ def train_run(recipe: Recipe, run: str | Path | None, *, resumed: bool, kinds: M
                 path = Path(run)
             else:
                 path = run_folder(recipe.name or "run", run, ranks=ranks, device=device)
-            with reserved(path, ranks):
+            with reserved(path, ranks), training(path) if ranks.main else nullcontext():
                 s = open_session(recipe, path, ranks=ranks, device=device, resumed=resumed, kinds=kinds)
-            run_session(s)
-            ranks.wait()
+                run_session(s)
+                ranks.wait()
         finally:
             ranks.close()
     return path
@@ -91,7 +96,7 @@ def run_session(s: Session) -> None:
 
 
 def new_recipe(
-    recipe: Recipe | str | Path | None, *, overrides: Sequence[str], tiny: bool, kinds: Mapping[str, Any] | None
+    recipe: Recipe | str | Path | None, *, overrides: Sequence[str] = (), tiny: bool, kinds: Mapping[str, Any] | None
 ) -> Recipe:
     if recipe is None:
         raise SaccadeError(
@@ -108,7 +113,7 @@ def check_resume(path: Path, given: Sequence[str]) -> None:
     if given:
         raise SaccadeError(f"resume takes everything from the run '{path}'; leave out: {', '.join(given)}")
     if not (path / RECIPE).is_file():
-        raise SaccadeError(f"'{path}' is not a run: expected a folder with {RECIPE}; `saccade runs` lists the runs")
+        raise not_a_run(path)
 
 
 def resumed_recipe(path: Path, overrides: Sequence[str], kinds: Mapping[str, Any] | None) -> Recipe:
@@ -139,12 +144,15 @@ def with_data(recipe: Recipe, *, data: Files | None, valid: Files | float | None
     if changes:
         values = {**recipe.data.model_dump(), **changes}
         recipe = recipe.model_copy(update={"data": type(recipe.data).model_validate(values)})
+    return recipe
+
+
+def check_data(recipe: Recipe) -> None:
     if not recipe.data.train:
         raise SaccadeError(
             f"recipe '{recipe.name}' has no training data: give yours with --data SRC TGT (data=[SRC, TGT] in Python), "
             "or add --tiny for a small model on embedded data"
         )
-    return recipe
 
 
 def corpora(files: Any) -> tuple[Corpus, ...]:

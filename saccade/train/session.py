@@ -160,7 +160,11 @@ def spoiled(s: Session, step: int) -> SaccadeError:
     return SaccadeError(
         f"the loss is no longer a finite number {where} (learning rate {s.rate(step):.2e}); try a lower "
         f"train.schedule.lr, a longer train.schedule.warmup, train.clip=1.0 or train.precision=fp32; "
-        + (f"the last good checkpoint is {s.folder / kept}" if kept else "no checkpoint had been written yet")
+        + (
+            f"the last good checkpoint is {s.folder / kept}, go on from it with: {s.again} ..."
+            if kept
+            else "no checkpoint had been written yet"
+        )
     )
 
 

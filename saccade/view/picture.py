@@ -157,8 +157,10 @@ def _title(text: str, *, inches: float) -> str:
 
 
 def _across(panels: int, *, rows: int, columns: int) -> int:
-    """How many panels stand side by side, so that the whole is somewhat wider than high."""
-    return min(panels, max(1, round(math.sqrt(1.6 * panels * (rows + 3) / (columns + 3)))))
+    """How many panels stand side by side: the whole is somewhat wider than high, with few holes."""
+    ideal = min(panels, max(1, round(math.sqrt(1.6 * panels * (rows + 3) / (columns + 3)))))
+    near = [across for across in (ideal, ideal - 1, ideal + 1) if 1 <= across <= panels]
+    return min(near, key=lambda across: -panels % across)
 
 
 def _label(ax: Axes, panel: Panel, *, cell: float) -> None:

@@ -89,7 +89,9 @@ def test_a_run_is_found_by_its_name(cli, run, expected, monkeypatch):
 def test_a_missing_run_is_told(cli):
     result = cli("predict", "none", "text")
     assert result.code == 2
-    assert result.err == "error: none is not a run: expected a folder with recipe.toml; `saccade runs` lists the runs\n"
+    assert (
+        result.err == "error: 'none' is not a run: expected a folder with recipe.toml; `saccade runs` lists the runs\n"
+    )
 
 
 def test_texts_and_input_exclude_each_other(cli, run):
@@ -134,3 +136,18 @@ def test_the_first_line_comes_out_before_the_last_is_read(run, expected):
     assert process.stdout.readline() == expected[0] + "\n"
     rest, _ = process.communicate(TEXTS[2] + "\n", timeout=60)
     assert rest == expected[2] + "\n"
+
+
+def test_input_that_cannot_be_read_does_not_empty_an_older_output(cli, run, tmp_path):
+    (tmp_path / "keep.txt").write_text("precious")
+    result = cli("predict", run, "--input", "gone.txt", "--output", "keep.txt")
+    assert result.code == 2 and "gone.txt" in result.err
+    assert (tmp_path / "keep.txt").read_text() == "precious"
+
+
+def test_a_prefix_that_the_model_cannot_write_is_refused(cli, run):
+    result = cli("predict", run, "3 May 1999", "prefix=☃")
+    assert (result.code, result.err) == (
+        2,
+        "error: the prefix '☃' has letters or words that the model does not know\n",
+    )

@@ -5,8 +5,11 @@ import os
 import time
 from pathlib import Path
 
+import pytest
+
 from saccade.config.load import load, save
-from saccade.runs import find_run, list_runs, metric_lines, read_metrics
+from saccade.errors import SaccadeError
+from saccade.runs import find_run, list_runs, metric_lines, not_a_run, read_metrics, training
 
 BEST = {"event": "valid", "step": 200, "loss": 0.5, "accuracy": 97.0, "best": True}
 WORSE = {"event": "valid", "step": 300, "loss": 0.9, "accuracy": 11.0, "best": False}
@@ -40,14 +43,14 @@ def test_runs_are_listed_with_state_step_score_and_size(cli, tmp_path):
         ["run", "state", "step", "score", "size"],
         ["a", "interrupted", "300", "accuracy 97.00", "-"],
         ["b", "finished", "200", "accuracy 97.00", "2.3 MB"],
-        ["c", "training", "50", "-", "-"],
+        ["c", "interrupted", "50", "-", "-"],
     ]
 
 
-def test_a_finished_run_that_goes_on_is_training(tmp_path):
+def test_a_finished_run_that_went_on_and_was_stopped_is_interrupted(tmp_path):
     path = make_run(tmp_path, "a", lines=[BEST], card=True)
     os.utime(path / "card.md", (time.time() - 60,) * 2)
-    assert list_runs(tmp_path)[0].state == "training"
+    assert list_runs(tmp_path)[0].state == "interrupted"
 
 
 def test_the_score_is_that_of_the_averaged_weights_where_they_are_used(tmp_path):
@@ -66,7 +69,7 @@ def test_a_half_written_line_and_a_broken_recipe_do_not_stop_the_list(tmp_path):
 def test_json(cli, tmp_path):
     make_run(tmp_path / "runs", "a", lines=[BEST])
     [entry] = json.loads(cli("runs", "--json").out)
-    assert (entry["name"], entry["step"], entry["state"]) == ("a", 200, "training")
+    assert (entry["name"], entry["step"], entry["state"]) == ("a", 200, "interrupted")
 
 
 def test_the_folder_of_runs_can_be_chosen(cli, tmp_path, monkeypatch):
@@ -92,3 +95,22 @@ def test_only_whole_lines_of_metrics_are_read(tmp_path):
     path.write_bytes(b'{"step": 1}\n[2]\n"x"\n{"loss": 3}\n{"step": "4"}\n\xff\n{"step": 5, "x": 1}\n{"ste')
     assert read_metrics(path) == [{"step": 1}, {"step": 5, "x": 1}]
     assert [line for line, _ in metric_lines(path)] == ['{"step": 1}', '{"step": 5, "x": 1}']
+
+
+def test_a_run_that_is_being_trained_is_shown_so_and_kept_from_others(tmp_path, monkeypatch):
+    monkeypatch.setenv("SACCADE_RUNS", str(tmp_path))
+    run = tmp_path / "one"
+    run.mkdir()
+    (run / "recipe.toml").write_text("")
+    with training(run):
+        assert [entry.state for entry in list_runs()] == ["training"]
+        with pytest.raises(SaccadeError, match="one' is being trained by another process"), training(run):
+            pass
+    assert [entry.state for entry in list_runs()] == ["interrupted"]
+    assert sorted(path.name for path in run.iterdir()) == ["recipe.toml"]
+
+
+def test_a_mistyped_run_is_told_with_the_one_that_was_meant(tmp_path, monkeypatch):
+    monkeypatch.setenv("SACCADE_RUNS", str(tmp_path))
+    (tmp_path / "first").mkdir()
+    assert "'frist' is not a run" in str(not_a_run(Path("frist"))) and "'first'?" in str(not_a_run(Path("frist")))

@@ -115,7 +115,7 @@ def test_a_kind_that_looks_into_tensors_can_be_loaded(tmp_path: Path, recipe: Ca
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(SaccadeError, match=r"is not a run: expected a folder with recipe.toml; `saccade runs` lists"):
         load_run(tmp_path)
-    with pytest.raises(SaccadeError, match="nowhere is not a run"):
+    with pytest.raises(SaccadeError, match="nowhere' is not a run"):
         load_run(tmp_path / "nowhere")
 
 

@@ -15,3 +15,8 @@ def test_the_signature_says_what_was_counted() -> None:
 def test_nothing_is_refused() -> None:
     with pytest.raises(SaccadeError, match="nothing to score"):
         exact_match([], [])
+
+
+def test_case_can_be_ignored():
+    score = exact_match(["A dog", "b"], ["a dog", "c"], lowercase=True)
+    assert (score.value, score.signature) == (50.0, "exact|case:lc|nrefs:1")

@@ -275,3 +275,18 @@ def test_the_callers_random_numbers_go_on_as_if_nothing_was_trained(fit):
     fit(**SHORT)
 
     assert draw() == expected
+
+
+def test_overrides_come_after_the_files_they_may_describe(monkeypatch):
+    seen = []
+    monkeypatch.setattr(api, "train_run", lambda recipe, run, **_: seen.append(recipe) or Path("x"))
+    monkeypatch.setattr(api.Predictor, "load", lambda *_, **__: None)
+
+    api.train("dates", data="a.tsv", overrides=['data.train.0.columns=["en", "de"]'])
+
+    assert seen[0].data.train[0].files == ("a.tsv",) and seen[0].data.train[0].columns == ("en", "de")
+
+
+def test_overrides_as_one_text_are_refused():
+    with pytest.raises(SaccadeError, match="overrides are a list of key=value texts, got the text 'train.steps=3'"):
+        api.train("dates", overrides="train.steps=3")

@@ -69,5 +69,5 @@ def test_run_that_does_not_fit_is_refused(fit, earlier):
 
 
 def test_missing_run_is_refused(fit):
-    with pytest.raises(SaccadeError, match="nowhere is not a run"):
+    with pytest.raises(SaccadeError, match="nowhere' is not a run"):
         fit(**SHORT, overrides=["init=nowhere"])

@@ -133,7 +133,7 @@ def test_a_long_label_is_cut(tmp_path):
 
 
 def test_heads_make_a_grid():
-    assert [_across(n, rows=11, columns=11) for n in (1, 4, 8)] == [1, 3, 4]
+    assert [_across(n, rows=11, columns=11) for n in (1, 4, 6, 8)] == [1, 2, 3, 4]
 
 
 def test_title_is_cut_to_two_lines():
