@@ -49,7 +49,7 @@ def validation(valid: list[str]) -> tuple[list[list[str]] | None, list[str]]:
 
 
 def demo(run: RunName = None, seed: Seed = 1) -> None:
-    """Train a small model on embedded data in about 90 seconds, and look at what it learned."""
+    """Train a small model on embedded data in about a minute, and look at what it learned."""
     from saccade.demo import run_demo
 
     run_demo(run=run, seed=seed)
