@@ -98,7 +98,7 @@ def measure(source: str, target: str) -> dict[str, float]:
         start, tokens = time.perf_counter(), 0
         while stream.epoch < EPOCHS - 1:
             batch = next(stream)
-            tokens += batch.count("source") + batch.count("target")
+            tokens += sum(batch.counts.values())
         speed = tokens / (time.perf_counter() - start)
         padding = stream.padding
         for _ in range(50):
@@ -126,11 +126,11 @@ class Peak:
 
 
 def private_memory() -> int:
-    """Bytes of pages that are this process's own and changed."""
+    """Bytes of pages that belong to no file; pages of mapped files are the system's to drop, changed or not."""
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
-        if line.startswith("Private_Dirty:"):
+        if line.startswith("Anonymous:"):
             return int(line.split()[1]) * 1024
-    raise RuntimeError("no Private_Dirty in /proc/self/smaps_rollup")
+    raise RuntimeError("no Anonymous in /proc/self/smaps_rollup")
 
 
 if __name__ == "__main__":

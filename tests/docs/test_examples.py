@@ -67,6 +67,7 @@ def test_python_examples_run(page, folder, monkeypatch):
     names: dict = {"__name__": "example"}
     for block in blocks(page, "python"):
         exec(compile(block.text, str(page), "exec"), names)
+    assert len(names) > 2, "the examples made nothing"
 
 
 @pytest.mark.parametrize("page", with_blocks("console"), ids=lambda page: page.stem)

@@ -24,7 +24,7 @@ def test_no_step_waits_for_the_gpu(fit, monkeypatch):
 
     monkeypatch.setattr(loop, "optimizer_step", watched)
 
-    fit(**CUDA)
+    assert (fit(**CUDA) / "model.safetensors").is_file()
 
 
 def test_resumed_run_is_exact_where_asked(fit):
