@@ -86,7 +86,7 @@ def draw_attention(predictor: Predictor, texts: Sequence[str], path: Path) -> Pa
 
 def next_steps(folder: Path) -> str:
     return f"""[bold]5. Try next[/]:
-   saccade predict {folder} "the 3rd of May 1456"      your own dates
+   saccade predict {folder} "zondag 3 mei 1456"        your own dates
    saccade view {folder} "4 juin 1932"                 attention in the terminal
    saccade recipes                                     the other systems
    saccade train transformer --data train.en train.de --valid valid.en valid.de      your own text"""

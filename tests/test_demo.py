@@ -1,0 +1,21 @@
+"""The demonstration from end to end, with a handful of steps."""
+
+from saccade import demo
+from saccade.config.load import load
+from saccade.config.schema import Corpus
+
+FEWER = ["train.steps=3", "train.valid_every=3", "train.save_every=3", "data.train.0.examples=200", "data.valid=0.1"]
+
+
+def test_demo_trains_scores_predicts_draws_and_says_what_is_next(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SACCADE_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("SACCADE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(demo, "load", lambda name, overrides: load(name, overrides=[*overrides, *FEWER]))
+    monkeypatch.setattr(demo, "TEST", Corpus(files=("embedded:dates-heldout",), examples=7))
+
+    outcome = demo.run_demo(seed=2)
+
+    said = capsys.readouterr().out
+    assert outcome.folder == tmp_path / "runs" / "demo-1" and 0 <= outcome.correct <= 100 and outcome.seconds > 0
+    assert (outcome.folder / "attention.png").stat().st_size > 10_000
+    assert all(text in said for text in demo.SHOWN) and "of 7 dates" in said and "saccade predict" in said
