@@ -78,21 +78,24 @@ def test_commands_run(page, folder):
         for line in block.text.splitlines():
             command, _, _ = line.partition("  #")
             if command.startswith("$ saccade "):
-                call(shlex.split(command)[2:])
+                assert exit_code(shlex.split(command)[2:]) == 0, command
 
 
 def ensure_run(name: str) -> None:
     if not Path("runs", name).exists():
-        call(["train", "multi30k", "--data", "train.en", "train.de", "--valid", "val.en", "val.de", "--run", name])
+        assert not exit_code(
+            ["train", "multi30k", "--data", "train.en", "train.de", "--valid", "val.en", "val.de", "--run", name]
+        )
 
 
-def call(words: list[str]) -> None:
+def exit_code(words: list[str]) -> int:
+    """Of a command, with a model and a training so small that it takes seconds."""
     if words[0] == "train" and "--resume" not in words:
         tokenizer = [] if "--tiny" in words else ["tokenizer.size=270"]
         words = [*words, *FEWER, *SMALLER, *tokenizer]
     with pytest.raises(SystemExit) as left:
         main(words)
-    assert not left.value.code, words
+    return int(left.value.code or 0)
 
 
 def test_the_tests_see_the_examples():
