@@ -29,6 +29,8 @@ Input = Annotated[str | None, typer.Option("--input", "-i", metavar="FILE", help
 Output = Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file.")]
 NBest = Annotated[int | None, typer.Option("--n-best", min=1, help="The n best of each, with scores.")]
 Beam = Annotated[int | None, typer.Option("--beam", min=1, help="Width of the search; 1 is greedy.")]
+Engine = Annotated[str, typer.Option("--engine", help="auto, torch or ctranslate2.")]
+Precision = Annotated[str, typer.Option("--precision", help="auto, fp32, bf16, or on a CPU int8.")]
 With = Annotated[list[str], typer.Option("--with", metavar="RUN", help="One more run for the ensemble. Repeatable.")]
 
 
@@ -40,15 +42,18 @@ def predict(
     n_best: NBest = None,
     beam: Beam = None,
     others: With = [],  # noqa: B006
+    engine: Engine = "auto",
+    precision: Precision = "auto",
     as_json: Json = False,
 ) -> None:
     """Translate texts, or the lines of a file or of stdin: one line of output for each line of input."""
     texts, changes = separate(words)
     lines = read(texts, input=input, output=output)
-    predictor = load([*run.split(","), *others])
+    predictor = load([*run.split(","), *others], engine=engine, precision=precision)
     decoding = settings(predictor.recipe, changes, beam=beam, n_best=n_best)
     seen: deque[str] = deque()
-    results = begun(predictor.stream(remember(lines, seen), decoding=decoding))
+    scored = as_json or decoding.n_best > 1
+    results = begun(predictor.stream(remember(lines, seen), decoding=decoding, scored=scored))
     with open(output, "w", encoding="utf-8") if output else nullcontext(sys.stdout) as file:
         for index, found in enumerate(results):
             text = as_json_line(seen.popleft(), found) if as_json else as_lines(index, found, many=decoding.n_best > 1)
@@ -70,12 +75,14 @@ def read(texts: Sequence[str], *, input: str | None, output: str | None) -> Iter
     return read_lines(input or "-")
 
 
-def load(runs: Sequence[str]) -> Predictor:
-    """One run, or several as an ensemble."""
+def load(runs: Sequence[str], *, engine: str = "auto", precision: str = "auto") -> Predictor:
+    """One run, or several as an ensemble, on all cores of the machine."""
     from saccade.predict.predictor import Predictor
+    from saccade.predict.threads import use_all_cores
     from saccade.runs import find_run
 
-    return Predictor.load([find_run(name) for name in runs if name])
+    use_all_cores()
+    return Predictor.load([find_run(name) for name in runs if name], engine=engine, precision=precision)
 
 
 def settings(recipe: Recipe, changes: Sequence[str], *, beam: int | None = None, n_best: int | None = None) -> Decoding:

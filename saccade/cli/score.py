@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from saccade.cli.arguments import Json, corpora, overrides
+from saccade.cli.predict import Engine, Precision, load, settings
 from saccade.cli.table import aligned
 from saccade.errors import SaccadeError
 from saccade.runs import RECIPE, find_run
 
 if TYPE_CHECKING:
+    from saccade.predict.predictor import Predictor
     from saccade.score.evaluate import Evaluation
 
 EMBEDDED = 1_000  # pairs of embedded data; a corpus for training has many more, and each one has to be decoded
@@ -50,6 +52,8 @@ def evaluate(
     ref: Ref = None,
     lowercase: Lowercase = False,
     output: Output = None,
+    engine: Engine = "auto",
+    precision: Precision = "auto",
     as_json: Json = False,
 ) -> None:
     """Score a run on pairs (without --data, on its validation data), or any two files with --hyp and --ref."""
@@ -58,7 +62,8 @@ def evaluate(
     elif run is None:
         raise SaccadeError("evaluate needs a RUN, or --hyp FILE and --ref FILE")
     else:
-        found = of_run(run, data, overrides(changes), lowercase=lowercase)
+        predictor = load(run.split(","), engine=engine, precision=precision)
+        found = of_run(predictor, run.split(",")[0], data, overrides(changes), lowercase=lowercase)
     if output is not None:
         output.write_text("".join(f"{' '.join(text.splitlines())}\n" for text in found.hypotheses), encoding="utf-8")
     print(json.dumps(found.to_dict(), indent=2) if as_json else as_table(found))
@@ -94,15 +99,13 @@ def of_files(hyp: str | None, ref: str | None, run: str | None, *, lowercase: bo
     return evaluate_files(hyp, ref, lowercase=lowercase)
 
 
-def of_run(run: str, data: Sequence[str], changes: Sequence[str], *, lowercase: bool) -> Evaluation:
-    from saccade.cli.predict import load, settings
+def of_run(
+    predictor: Predictor, name: str, data: Sequence[str], changes: Sequence[str], *, lowercase: bool
+) -> Evaluation:
     from saccade.score.evaluate import evaluate as evaluate_pairs
 
-    names = run.split(",")
-    predictor = load(names)
     decoding = settings(predictor.recipe, changes)
-    pairs = read_test_pairs(find_run(names[0]), data)
-    return evaluate_pairs(predictor, pairs, lowercase=lowercase, decoding=decoding)
+    return evaluate_pairs(predictor, read_test_pairs(find_run(name), data), lowercase=lowercase, decoding=decoding)
 
 
 def read_test_pairs(run: Path, data: Sequence[str]) -> list[tuple[str, str]]:

@@ -141,7 +141,7 @@ class TransformerStack(Table):
     ff: Count = 2048
     norm: Literal["post", "pre"] = "post"
     norm_kind: Literal["layer", "rms"] = "layer"
-    activation: Literal["relu", "gelu", "silu", "sigmoid"] = "relu"
+    activation: Literal["relu", "gelu", "gelu-tanh", "silu", "sigmoid"] = "relu"
     gated: bool = False  # feed-forward with a gate (GLU variants)
     dropout: Share = 0.1
     attention_dropout: Share = 0.0
@@ -165,6 +165,7 @@ class TokenReader(Table):
     kind: Literal["tokens"] = "tokens"
     stack: Stack = TransformerStack()
     positions: Positions = Sinusoidal()
+    scale: bool = True  # token vectors times sqrt(dim)
     dropout: Share = 0.1  # of the embedding
     init: str = ""  # a run whose reader's weights to start from
 
@@ -173,6 +174,7 @@ class TokenWriter(Table):
     kind: Literal["tokens"] = "tokens"
     stack: Stack = TransformerStack()
     positions: Positions = Sinusoidal()
+    scale: bool = True
     dropout: Share = 0.1
     tie: Literal["none", "output", "all"] = "all"  # output: with the writer's embedding; all: also the reader's
     init: str = ""
@@ -246,6 +248,8 @@ class Train(Table):
     clip: Annotated[float, Field(ge=0)] = 0.0  # largest norm of the gradient; 0: no clipping
     precision: Literal["auto", "fp32", "bf16"] = "auto"  # auto: bf16 on CUDA, fp32 elsewhere
     compile: bool = False
+    pack: bool | None = None  # texts one behind the other, without padding; none: where that is possible and faster
+    graphs: bool | None = None  # a step as one CUDA graph for each shape of batch; none: where that is possible
     recompute: bool = False  # activation checkpointing: less memory, one more forward pass
     device: str = "auto"  # auto: CUDA, Apple MPS, CPU, in this order
     seed: Annotated[int, Field(ge=0)] = 1
@@ -260,6 +264,7 @@ class Train(Table):
     ema: Share = 0.0  # decay of the moving average of weights; 0: none
     average: Average = Average()
     tensorboard: bool = False
+    profile: bool = False  # write where the time of a step goes: profile.md, profile.json, trace.json
 
 
 class Decoding(Table):

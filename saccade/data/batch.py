@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,10 +18,10 @@ PAD_ID = 0  # what stands behind the end of shorter rows; the mask, not this id,
 
 @dataclass(frozen=True)
 class Tokens:
-    """Rows of token ids of unequal length, padded to a rectangle."""
+    """Rows of token ids of unequal length, padded to a rectangle; or packed into one row, without padding."""
 
     ids: Tensor  # (B, T) int64
-    mask: Tensor  # (B, T) bool
+    mask: Any  # (B, T) bool; for a packed row, where its texts are
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Tokens:
         return Tokens(self.ids.to(device, non_blocking=non_blocking), self.mask.to(device, non_blocking=non_blocking))

@@ -1,6 +1,7 @@
 """The network that each position passes alone."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import torch
@@ -8,10 +9,13 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-Activation = Literal["relu", "gelu", "silu", "sigmoid"]
+from saccade.layers.dropout import Dropout
+
+Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "sigmoid"]
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
+    "gelu-tanh": partial(F.gelu, approximate="tanh"),  # as in GPT-2
     "silu": F.silu,
     "sigmoid": torch.sigmoid,
 }
@@ -35,7 +39,7 @@ class FeedForward(nn.Module):
         self.up = nn.Linear(dim, hidden, bias=bias)
         self.gate = nn.Linear(dim, hidden, bias=bias) if gated else None
         self.down = nn.Linear(hidden, dim, bias=bias)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         for linear in (self.up, self.gate, self.down):
             if linear is not None:
                 nn.init.xavier_uniform_(linear.weight)

@@ -21,6 +21,10 @@ class Mask(ABC):
         """The masks that must all allow a pair: [self], or the parts of a & b."""
         return [self]
 
+    def looks_back(self) -> bool:
+        """Whether no query sees a key after it."""
+        return any(isinstance(part, Causal) for part in self.conjuncts())
+
     def __and__(self, other: "Mask") -> "Mask":
         return _Both(self, other)
 

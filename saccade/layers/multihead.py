@@ -11,9 +11,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from saccade.errors import SaccadeError
-from saccade.layers import kernels, masks
-from saccade.layers.masks import Mask
+from saccade.layers import kernels, masks, step_attention
+from saccade.layers.masks import Causal, Mask
 from saccade.layers.memory import KeyValue
+from saccade.layers.packing import Packing
 from saccade.layers.positions import Rotary
 from saccade.layers.record import keep, recording
 
@@ -33,7 +34,7 @@ class HeadProjection(nn.Module):
             raise SaccadeError(
                 f"{heads} heads cannot split a width of {dim}; give reader and writer widths they divide"
             )
-        self.heads, self.split = heads, form == "split"
+        self.shape, self.split = (heads, parts, head_dim), form == "split"
         fan_in = dim // heads if self.split else dim
         self.weight = nn.Parameter(torch.empty(heads, parts, head_dim, fan_in))
         self.bias = nn.Parameter(torch.zeros(heads, parts, head_dim)) if bias else None
@@ -45,11 +46,11 @@ class HeadProjection(nn.Module):
     def forward(self, x: Float[Tensor, "B N D"]) -> tuple[Float[Tensor, "B N H E"], ...]:
         weight, bias = self.weight, self.bias
         if self.split:
-            y = torch.einsum("bnhi,hpei->bnhpe", x.unflatten(-1, (self.heads, -1)), weight)
+            y = torch.einsum("bnhi,hpei->bnhpe", x.unflatten(-1, (self.shape[0], -1)), weight)
             y = y if bias is None else y + bias.to(y.dtype)
         else:
             flat = None if bias is None else bias.flatten()
-            y = nn.functional.linear(x, weight.flatten(0, 2), flat).unflatten(-1, weight.shape[:3])
+            y = nn.functional.linear(x, weight.flatten(0, 2), flat).unflatten(-1, self.shape)
         return y.unbind(-2)
 
 
@@ -73,6 +74,11 @@ class _Heads(nn.Module):
             if bias:
                 nn.init.zeros_(self.out.bias)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is added to the scores and nobody looks at the weights."""
+        return self.term is None and not recording()
+
     def mix(
         self,
         owner: nn.Module,
@@ -85,6 +91,20 @@ class _Heads(nn.Module):
         k_pos: Int[Tensor, "c K"],
     ) -> Float[Tensor, "B Q D"]:
         """Attention of all heads, joined; `owner` is the layer under whose address the weights can be seen."""
+        return self.out(self.joined(owner, query, key, value, mask=mask, q_pos=q_pos, k_pos=k_pos))
+
+    def joined(
+        self,
+        owner: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        mask: Mask | None,
+        q_pos: Tensor,
+        k_pos: Tensor,
+    ) -> Float[Tensor, "B Q HE"]:
+        """The same before the output projection."""
         q, k, v = (x.transpose(1, 2) for x in (query, key, value))
         dropout = self.dropout if self.training else 0.0
         if recording() or self.term is not None:
@@ -98,7 +118,30 @@ class _Heads(nn.Module):
             y = kernels.windowed(q, k, v, scale=self.scale, reach=reach, causal=is_causal, keep=real, dropout=dropout)
         else:
             y = kernels.fused(q, k, v, scale=self.scale, mask=mask, q_pos=q_pos, k_pos=k_pos, dropout=dropout)
-        return self.out(y.transpose(1, 2).flatten(2))
+        return y.transpose(1, 2).flatten(2)
+
+    def mix_packed(
+        self,
+        owner: nn.Module,
+        query: Float[Tensor, "1 N H E"],
+        key: Float[Tensor, "1 M H E"],
+        value: Float[Tensor, "1 M H E"],
+        *,
+        mask: Mask | None,
+        packs: tuple[Packing, Packing],
+    ) -> Float[Tensor, "1 N D"]:
+        """The same for packed rows: text i of the queries attends to text i of the keys, as far as `mask` allows."""
+        queries, keys = packs
+        plain = self.term is None and not recording() and not (self.dropout and self.training)
+        if plain and isinstance(mask, Causal | None) and kernels.packs(query, packs):
+            y = kernels.packed(query[0], key[0], value[0], packs=packs, causal=mask is not None, scale=self.scale)
+            return self.out(y.flatten(1)[None])
+        if mask is None or not mask.looks_back():  # what looks back never sees what stands behind the end
+            real = masks.padding(keys.inside())
+            mask = real if mask is None else mask & real
+        q, k, v = queries.unpack(query), keys.unpack(key), keys.unpack(value)
+        q_pos, k_pos = (masks.positions(part.longest, query.device) for part in packs)
+        return self.out(queries.pack(self.joined(owner, q, k, v, mask=mask, q_pos=q_pos, k_pos=k_pos)))
 
 
 class SelfAttention(nn.Module):
@@ -121,19 +164,30 @@ class SelfAttention(nn.Module):
         self.project = HeadProjection(dim, heads=heads, head_dim=self.heads.head_dim, parts=3, form=form, bias=bias)
         self.rotary = rotary
 
-    def forward(self, x: Float[Tensor, "B T D"], *, mask: Mask | None = None) -> Float[Tensor, "B T D"]:
-        """All positions of a text at once, from position 0 on."""
+    def forward(
+        self, x: Float[Tensor, "B T D"], *, mask: Mask | None = None, packing: Packing | None = None
+    ) -> Float[Tensor, "B T D"]:
+        """All positions of a text at once, from position 0 on; or of the texts that are packed into one row."""
+        if packing is not None:
+            query, key, value = self.turned(x, packing.positions)
+            return self.heads.mix_packed(self, query, key, value, mask=mask, packs=(packing, packing))
         at = masks.positions(x.shape[1], x.device)
         query, key, value = self.turned(x, at)
         return self.heads.mix(self, query, key, value, mask=mask, q_pos=at, k_pos=at)
 
     def step(
-        self, x: Float[Tensor, "B n D"], cache: KeyValue, *, at: Int[Tensor, "B n"], seen: int, mask: Mask | None
+        self, x: Float[Tensor, "B n D"], cache: KeyValue, *, at: Int[Tensor, "b n"], seen: int, mask: Mask | None
     ) -> Float[Tensor, "B n D"]:
         """The next n positions of each row, which stand at `at`; `seen` keys are in use after them."""
         query, key, value = self.turned(x, at)
-        cache.write(key, value, at)
+        if at.shape[0] == 1:
+            cache.write_even(key, value, seen)
+        else:
+            cache.write(key, value, at)
         key, value = cache.keys[:, :seen], cache.values[:, :seen]
+        if mask is None and x.shape[1] == 1 and self.heads.is_plain and step_attention.covers(query):
+            y = step_attention.one_query(query, key, value, scale=self.heads.scale)
+            return self.heads.out(y.flatten(2))
         return self.heads.mix(self, query, key, value, mask=mask, q_pos=at, k_pos=masks.positions(seen, x.device))
 
     def turned(self, x: Float[Tensor, "B T D"], at: Int[Tensor, "b T"]) -> tuple[Float[Tensor, "B T H E"], ...]:
@@ -168,9 +222,34 @@ class CrossAttention(nn.Module):
         return KeyValue(*self.memory(states))
 
     def forward(
-        self, x: Float[Tensor, "B T D"], memory: KeyValue, *, mask: Bool[Tensor, "B S"] | None = None
+        self,
+        x: Float[Tensor, "B T D"],
+        memory: KeyValue,
+        *,
+        mask: Bool[Tensor, "N S"] | Packing | None = None,
+        packing: Packing | None = None,
     ) -> Float[Tensor, "B T D"]:
         (query,) = self.query(x)
+        if isinstance(mask, Packing):
+            assert packing is not None, "a packed memory is attended to by packed texts"
+            return self.heads.mix_packed(self, query, memory.keys, memory.values, mask=None, packs=(packing, mask))
+        if x.shape[0] > memory.keys.shape[0] or (x.shape[1] == 1 and step_attention.covers(query)):
+            return self._step(query, memory, mask)
         q_pos, k_pos = (masks.positions(n, x.device) for n in (x.shape[1], memory.keys.shape[1]))
         real = None if mask is None else masks.padding(mask)
         return self.heads.mix(self, query, memory.keys, memory.values, mask=real, q_pos=q_pos, k_pos=k_pos)
+
+    def _step(
+        self, query: Float[Tensor, "B n H E"], memory: KeyValue, mask: Bool[Tensor, "N S"] | None
+    ) -> Float[Tensor, "B n D"]:
+        """A step on a CPU, in which rows next to each other may share a row of memory: they ask it together."""
+        rows, there = query.shape[0], memory.keys.shape[0]
+        if not self.heads.is_plain:  # the weights of each row are to be seen
+            each = torch.arange(there).repeat_interleave(rows // there)
+            memory = KeyValue(memory.keys[each], memory.values[each])
+            real = None if mask is None else masks.padding(mask[each])
+            q_pos, k_pos = (masks.positions(n, query.device) for n in (query.shape[1], memory.keys.shape[1]))
+            return self.heads.mix(self, query, memory.keys, memory.values, mask=real, q_pos=q_pos, k_pos=k_pos)
+        together = query.reshape(there, -1, *query.shape[2:])
+        y = step_attention.few_queries(together, memory.keys, memory.values, scale=self.heads.scale, keep=mask)
+        return self.heads.out(y.reshape(rows, query.shape[1], -1))

@@ -18,12 +18,15 @@ from saccade.layers.record import recording
 BACKEND = "SACCADE_COMPILE_BACKEND"  # an environment variable; the default is inductor
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_threads: set[int] = set()  # those in which regions run compiled
+_threads: dict[int, bool] = {}  # those in which regions run compiled, and whether for all shapes at once
 
 
 @contextmanager
-def compiled_regions(on: bool = True) -> Iterator[None]:
-    """Inside the block, and in this thread, regions run compiled; elsewhere they are plain functions."""
+def compiled_regions(on: bool = True, *, dynamic: bool = True) -> Iterator[None]:
+    """Inside the block, and in this thread, regions run compiled; elsewhere they are plain functions.
+
+    One graph serves all shapes, or with dynamic=False one for each shape: faster where all batches have the same.
+    """
     me = threading.get_ident()
     if not on or me in _threads:
         yield
@@ -31,27 +34,28 @@ def compiled_regions(on: bool = True) -> Iterator[None]:
     import torch._dynamo.config as dynamo  # here, since it takes a second, which prediction should not pay
     import torch.fx.experimental._config as shapes
 
-    _threads.add(me)
+    _threads[me] = dynamic
     try:
         # Lengths that happen to be equal in the first batch are not always equal; settings such as dropout are.
         with shapes.patch(use_duck_shape=False), dynamo.patch(specialize_float=True):  # type: ignore[attr-defined]
             yield
     finally:
-        _threads.discard(me)
+        _threads.pop(me)
 
 
 def region(function: Function) -> Function:
     """A function that may run compiled; its arguments are tensors and modules, and every shape may change."""
-    compiled: list[Callable[..., Any]] = []
+    compiled: dict[bool, Callable[..., Any]] = {}
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
         # A graph that was made when nobody looked would leave no weights, so looking is always plain.
-        if not _threads or threading.get_ident() not in _threads or recording():
+        dynamic = _threads.get(threading.get_ident()) if _threads else None
+        if dynamic is None or recording():
             return function(*arguments)
-        if not compiled:
+        if dynamic not in compiled:
             backend = os.environ.get(BACKEND, "inductor")
-            compiled.append(torch.compile(function, dynamic=True, fullgraph=True, backend=backend))
-        return compiled[0](*arguments)
+            compiled[dynamic] = torch.compile(function, dynamic=dynamic, fullgraph=True, backend=backend)
+        return compiled[dynamic](*arguments)
 
     return call  # type: ignore[return-value]

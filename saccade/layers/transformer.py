@@ -11,10 +11,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from saccade.layers import masks
+from saccade.layers.dropout import Dropout
 from saccade.layers.masks import Mask
 from saccade.layers.memory import AttentionState, KeyValue, Memory
 from saccade.layers.multihead import CrossAttention, SelfAttention
+from saccade.layers.packing import Packing
 from saccade.layers.regions import region
+from saccade.layers.residual import Late, entered, normalised, settled
 
 
 class Residual(nn.Module):
@@ -26,12 +29,13 @@ class Residual(nn.Module):
     def __init__(self, norm: nn.Module, *, order: Literal["post", "pre"], dropout: float) -> None:
         super().__init__()
         self.norm, self.pre = norm, order == "pre"
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
-    def forward(self, x: Float[Tensor, "B T D"], sublayer: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
-        if self.pre:
-            return x + self.dropout(sublayer(self.norm(x)))
-        return self.norm(x + self.dropout(sublayer(x)))
+    def forward(self, x: Tensor | Late, sublayer: Callable[[Tensor], Tensor]) -> Tensor | Late:
+        if self.pre or isinstance(x, Late):
+            total, normal = entered(x, self.norm, self.dropout)
+            return Late(total, sublayer(normal))
+        return normalised(x, self.norm, plus=sublayer(x), dropout=self.dropout)
 
 
 class Block(nn.Module):
@@ -49,37 +53,62 @@ class Block(nn.Module):
         self.self = attention
         self.cross = cross
         self.feedforward = feedforward
-        self.residuals = nn.ModuleList(residuals)  # one for each sublayer, in the order of use
+        self.residuals: Any = nn.ModuleList(residuals)  # one for each sublayer, in the order of use
 
     def forward(
         self,
-        x: Float[Tensor, "B T D"],
+        x: Tensor | Late,
         attention: Callable[[Tensor], Tensor],
         memory: KeyValue | None = None,
-        memory_mask: Bool[Tensor, "B S"] | None = None,
+        memory_mask: Bool[Tensor, "N S"] | Packing | None = None,
+        packing: Packing | None = None,
     ) -> Float[Tensor, "B T D"]:
         """`attention` is self-attention over a whole text or over the next positions."""
+        return self.settled(self.along(x, attention, memory, memory_mask, packing))
+
+    def settled(self, x: Tensor | Late) -> Float[Tensor, "B T D"]:
+        return settled(x, self.residuals[-1].dropout)
+
+    def along(
+        self,
+        x: Tensor | Late,
+        attention: Callable[[Tensor], Tensor],
+        memory: KeyValue | None,
+        memory_mask: Bool[Tensor, "N S"] | Packing | None,
+        packing: Packing | None,
+    ) -> Tensor | Late:
+        """The same, but the last sum may be left to the next block."""
         first, *middle, last = self.residuals
         x = first(x, attention)
         if self.cross is not None:
             cross = self.cross
-            x = middle[0](x, lambda y: cross(y, memory, mask=memory_mask))
+            x = middle[0](x, lambda y: cross(y, memory, mask=memory_mask, packing=packing))
         return last(x, self.feedforward)
 
 
 def over_text(
-    block: Block, x: Tensor, allowed: Mask | None, states: Tensor | None, keep: Tensor | None
-) -> Float[Tensor, "B T D"]:
+    block: Block,
+    x: Tensor | Late,
+    allowed: Mask | None,
+    packing: Packing | None,
+    states: Tensor | None,
+    keep: Tensor | Packing | None,
+) -> Tensor | Late:
     """One block over all positions at once, attending to memory's `states` where there are any."""
     seen = None if states is None or block.cross is None else block.cross.keys_values(states)
-    return block(x, lambda y: block.self(y, mask=allowed), seen, keep)
+    return block.along(x, lambda y: block.self(y, mask=allowed, packing=packing), seen, keep, packing)
 
 
 def over_text_twice(
-    block: Block, x: Tensor, allowed: Mask | None, states: Tensor | None, keep: Tensor | None
-) -> Float[Tensor, "B T D"]:
+    block: Block,
+    x: Tensor | Late,
+    allowed: Mask | None,
+    packing: Packing | None,
+    states: Tensor | None,
+    keep: Tensor | Packing | None,
+) -> Tensor | Late:
     """The same, but nothing inside is kept for the backward pass: it is computed once more."""
-    return checkpoint(over_text, block, x, allowed, states, keep, use_reentrant=False)
+    return checkpoint(over_text, block, x, allowed, packing, states, keep, use_reentrant=False)
 
 
 KEPT, RECOMPUTED = region(over_text), region(over_text_twice)
@@ -106,23 +135,24 @@ class TransformerStack(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "B T D"],
-        mask: Bool[Tensor, "B T"] | None,
+        mask: Bool[Tensor, "B T"] | Packing | None,
         memory: Memory | None = None,
         state: AttentionState | None = None,
-    ) -> tuple[Float[Tensor, "B T D"], Bool[Tensor, "B T"] | None, AttentionState | None, dict[str, Tensor]]:
-        if state is not None:
-            x, state = self._step(x, state)
-        else:
-            x = self._whole(x, mask, memory)
+    ) -> tuple[Float[Tensor, "B T D"], Any, AttentionState | None, dict[str, Tensor]]:
+        last = self.blocks[-1].residuals[-1]
+        if state is None:
+            return entered(self._whole(x, mask, memory), self.norm, last.dropout)[1], mask, None, {}
+        x, state = self._step(x, state)
         return self.norm(x), mask, state, {}
 
-    def _whole(self, x: Tensor, mask: Tensor | None, memory: Memory | None) -> Tensor:
+    def _whole(self, x: Tensor | Late, mask: Tensor | Packing | None, memory: Memory | None) -> Tensor | Late:
+        packing = mask if isinstance(mask, Packing) else None
         # Padding stands on the right, so a causal text needs no padding mask: no real position looks to its right.
-        allowed = self.structure(None if self.causal else mask)
+        allowed = self.structure(None if self.causal or isinstance(mask, Packing) else mask)
         states, keep = (None, None) if memory is None else (memory.states, memory.mask)
         over = RECOMPUTED if self.recompute and self.training else KEPT
         for block in self.blocks:
-            x = over(block, x, allowed, states, keep)
+            x = over(block, x, allowed, packing, states, keep)
         return x
 
     def _step(self, x: Tensor, state: AttentionState) -> tuple[Tensor, AttentionState]:
@@ -130,7 +160,7 @@ class TransformerStack(nn.Module):
         seen = state.longest + n
         if seen > state.capacity:
             raise ValueError(f"the state has room for {state.capacity} positions, got {seen}; start with more")
-        at = state.lengths[:, None] + torch.arange(n, device=x.device)
+        at = state.positions(n)
         # One new position in rows of one length sees all that is there: no mask, no matrix.
         allowed = None if n == 1 and state.even and self.window is None else self.structure(None)
         for i, block in enumerate(self.blocks):
@@ -154,15 +184,20 @@ class TransformerStack(nn.Module):
     def start(self, memory: Memory | None, *, rows: int, capacity: int) -> AttentionState:
         """An empty state with room for `capacity` positions; memory's keys and values are computed here, once."""
         seen = () if memory is None else tuple(block.cross.keys_values(memory.states) for block in self.blocks)
-        weight = self.blocks[0].self.project.weight
-        heads, _, head_dim, _ = weight.shape
-        like = seen[0].keys if seen else weight  # of the type that keys and values will have
-        room = [like.new_zeros(rows, capacity, heads, head_dim) for _ in range(2 * len(self.blocks))]
+        heads, _, head_dim = self.blocks[0].self.project.shape
+        like = seen[0].keys if seen else next(self.parameters())  # of the type that keys and values will have
+        mask, origins = None if memory is None else memory.mask, None
+        assert not isinstance(mask, Packing), "what is decoded is not packed"
+        if like.device.type == "cpu":  # where asking costs nothing
+            seen = tuple(layer.by_feature() for layer in seen)
+            mask = None if mask is None or mask.all() else mask
+            origins = torch.zeros(rows, capacity, dtype=torch.long)
         return AttentionState(
-            own=tuple(KeyValue(*pair) for pair in zip(room[::2], room[1::2], strict=True)),
+            own=tuple(KeyValue.empty(rows, capacity, heads, head_dim, like=like) for _ in self.blocks),
             memory=seen,
-            memory_mask=None if memory is None else memory.mask,
-            lengths=torch.zeros(rows, dtype=torch.long, device=weight.device),
+            memory_mask=mask,
+            lengths=torch.zeros(rows, dtype=torch.long, device=like.device),
             longest=0,
             even=True,
+            origins=origins,
         )

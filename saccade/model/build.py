@@ -44,8 +44,21 @@ def build(recipe: Recipe, *, source_size: int, target_size: int, kinds: Kinds | 
         tokens = shared_table(recipe, writer, read, size=target_size, dim=stack.dim)
     else:
         tokens = token_table(writer, target_size, stack.dim)
+    return Model(read, join_writer(writer, tokens, stack, kinds))
+
+
+def build_writer(
+    writer: schema.TokenWriter, *, size: int, recompute: bool = False, kinds: Kinds | None = None
+) -> TokenWriter:
+    """A writer that reads nothing but what it wrote: a language model."""
+    stack = build_stack(writer, causal=True, recompute=recompute, kinds=kinds or {})
+    return join_writer(writer, token_table(writer, size, stack.dim), stack, kinds or {})
+
+
+def join_writer(writer: schema.TokenWriter, tokens: nn.Embedding, stack: Any, kinds: Kinds) -> TokenWriter:
+    """Embedding, stack and head together."""
     embedding = build_embedding(writer, tokens, stack.dim, kinds)
-    return Model(read, TokenWriter(embedding, stack, output=output_table(writer, tokens, stack.dim)))
+    return TokenWriter(embedding, stack, output=output_table(writer, tokens, stack.dim))
 
 
 def check_positions(part: schema.TokenReader | schema.TokenWriter | Custom, longest: int) -> None:
@@ -77,7 +90,7 @@ def shared_table(recipe: Recipe, writer: schema.TokenWriter, reader: Any, *, siz
     return tokens
 
 
-def output_table(writer: schema.TokenWriter, tokens: nn.Embedding, dim: int) -> nn.Embedding | nn.Linear:
+def output_table(writer: schema.TokenWriter, tokens: nn.Embedding, dim: int) -> nn.Linear:
     """The matrix that turns states into logits: the writer's embedding where it is tied."""
     if writer.tie == "none":
         output = nn.Linear(dim, tokens.num_embeddings, bias=False)
@@ -88,7 +101,9 @@ def output_table(writer: schema.TokenWriter, tokens: nn.Embedding, dim: int) -> 
             f'writer.tie = "{writer.tie}" needs token vectors as wide as the stack, got {tokens.embedding_dim} and '
             f'{dim} since positions are concatenated; set writer.tie = "none"'
         )
-    return tokens
+    output = nn.Linear(dim, tokens.num_embeddings, bias=False, device="meta")  # no numbers of its own
+    output.weight = tokens.weight
+    return output
 
 
 def token_width(part: schema.TokenReader | schema.TokenWriter, dim: int) -> int:
@@ -118,7 +133,7 @@ def build_embedding(
             where = positions.Learned(width, length=s.length)
         case Custom() as s:
             where = kinds[s.kind](width, **s.settings())
-    return Embedding(tokens, positions=where, concat=concat, dropout=part.dropout)
+    return Embedding(tokens, positions=where, concat=concat, scale=part.scale, dropout=part.dropout)
 
 
 def build_stack(

@@ -8,24 +8,33 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from saccade.layers import masks
+from saccade.layers.dropout import Dropout
 from saccade.layers.memory import Memory
+from saccade.layers.packing import Packing
 
 
 class Embedding(nn.Module):
-    """Tokens and their positions as vectors, scaled by sqrt(D) (Vaswani et al. 2017, section 3.4).
+    """Tokens and their positions as vectors; tokens times sqrt(D) (Vaswani et al. 2017, section 3.4) where scaled.
 
     Positions are added, or concatenated, or left out where they act inside attention.
     """
 
     def __init__(
-        self, tokens: nn.Embedding, *, positions: nn.Module | None = None, concat: bool = False, dropout: float = 0.0
+        self,
+        tokens: nn.Embedding,
+        *,
+        positions: nn.Module | None = None,
+        concat: bool = False,
+        scale: bool = True,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.tokens, self.positions, self.concat = tokens, positions, concat
-        self.dropout = nn.Dropout(dropout)
+        self.scale = math.sqrt(tokens.embedding_dim) if scale else 1.0
+        self.dropout = Dropout(dropout)
 
     def forward(self, ids: Int[Tensor, "B T"], at: Int[Tensor, "b T"] | None = None) -> Float[Tensor, "B T D"]:
-        x = self.tokens(ids) * math.sqrt(self.tokens.embedding_dim)
+        x = self.tokens(ids) * self.scale
         if self.positions is not None:
             where = self.positions(masks.positions(ids.shape[1], ids.device) if at is None else at).to(x.dtype)
             x = torch.cat((x, where.expand(x.shape[0], -1, -1)), -1) if self.concat else x + where
@@ -39,6 +48,11 @@ class TokenReader(nn.Module):
         super().__init__()
         self.embedding, self.stack, self.dim = embedding, stack, stack.dim
 
-    def forward(self, ids: Int[Tensor, "B S"], mask: Bool[Tensor, "B S"]) -> Memory:
-        states, mask, _, _ = self.stack(self.embedding(ids), mask)
+    def forward(self, ids: Int[Tensor, "B S"], mask: Bool[Tensor, "B S"] | Packing) -> Memory:
+        states, mask, _, _ = self.stack(self.embedding(ids, places(mask)), mask)
         return Memory(states, mask, tokens=ids)
+
+
+def places(mask: Bool[Tensor, "B S"] | Packing | None) -> Int[Tensor, "1 N"] | None:
+    """The position of each token in its text, where texts are packed; otherwise they follow from the shape."""
+    return mask.positions if isinstance(mask, Packing) else None

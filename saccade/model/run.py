@@ -1,6 +1,6 @@
 """A run on disk: what is in its folder, how its files are written and read."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from saccade.model.model import Model
 from saccade.runs import RECIPE, WEIGHTS, find_run, not_a_run
 
 VOCABULARY = "vocabulary"  # in the metadata of the weights
+MADE_FROM = "made_from"  # there too, where they were made from other weights
+Fill = Callable[[nn.Module, Path, str], None]
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,14 @@ class Run:
     model: Model
 
 
-def load_run(path: str | Path, *, kinds: Mapping[str, Any] | None = None, device: str = "cpu") -> Run:
-    """Reads recipe, tokenizers and weights; nothing else of the folder is needed."""
+def load_run(
+    path: str | Path, *, kinds: Mapping[str, Any] | None = None, device: str = "cpu", fill: Fill | None = None
+) -> Run:
+    """Reads recipe, tokenizers and weights; nothing else of the folder is needed.
+
+    `fill` puts weights into the fresh model, from the file of weights and for a vocabulary: `fill_weights`, unless
+    they are wanted in another form.
+    """
     folder = find_run(path)
     if not (folder / RECIPE).is_file():
         raise not_a_run(folder)
@@ -42,10 +50,8 @@ def load_run(path: str | Path, *, kinds: Mapping[str, Any] | None = None, device
     weights = folder / WEIGHTS
     if not weights.is_file():
         raise SaccadeError(f"{folder} has no {WEIGHTS} yet; go on training with `saccade train --resume {folder}`")
-    tensors = read_weights(weights, vocabulary=tokenizers.vocabulary())
     model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target.size, kinds=kinds)
-    check_weights(model, tensors, weights)
-    put_weights(model, tensors)
+    (fill or fill_weights)(model, weights, tokenizers.vocabulary())
     return Run(folder, recipe, tokenizers, model.to(pick_device(device)).eval())
 
 
@@ -80,6 +86,13 @@ def named_weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in stored.items()}
 
 
+def fill_weights(model: nn.Module, path: Path, vocabulary: str) -> None:
+    """Reads the weights of a file, which must be those of the model and made for the vocabulary, into the model."""
+    tensors = read_weights(path, vocabulary=vocabulary)
+    check_weights(model, tensors, path)
+    put_weights(model, tensors)
+
+
 def put_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Copies tensors into the model by name."""
     with torch.no_grad():
@@ -102,10 +115,13 @@ def check_weights(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -
             )
 
 
-def write_tensors(tensors: Mapping[str, Tensor], path: Path, *, vocabulary: str = "") -> None:
-    """Writes the tensors, and with them the hash of the vocabulary that they were made for."""
+def write_tensors(tensors: Mapping[str, Tensor], path: Path, *, vocabulary: str = "", made_from: str = "") -> None:
+    """Writes the tensors, and with them the hashes of the vocabulary and of the file that they were made for and from."""
     content = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
-    atomic_write(path, to_bytes(content, metadata={VOCABULARY: vocabulary}))
+    notes = {VOCABULARY: vocabulary}  # alone where possible: several come in random order, and files would differ
+    if made_from:
+        notes[MADE_FROM] = made_from
+    atomic_write(path, to_bytes(content, metadata=notes))
 
 
 def read_weights(path: Path, *, vocabulary: str = "") -> dict[str, Tensor]:

@@ -7,9 +7,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from saccade.layers.memory import Memory
+from saccade.layers.memory import AttentionState, Memory
+from saccade.layers.packing import Packing
 from saccade.layers.record import record
-from saccade.model.readers import Embedding
+from saccade.model.readers import Embedding, places
 
 
 class State(Protocol):
@@ -19,35 +20,37 @@ class State(Protocol):
 
 
 class Step(NamedTuple):
-    logits: Float[Tensor, "B V"]  # of the token after the last one given
+    logits: Float[Tensor, "B V"]  # of the token after the last one given; the caller's to change
     state: State
     weights: Float[Tensor, "B S"] | None  # what the last position looked at in memory, where that was asked
 
 
-def shift_right(ids: Int[Tensor, "B T"], start: int) -> Int[Tensor, "B T"]:
-    """What the writer has seen before each target token: y_0 = [START], y_1, y_2 ..."""
-    return F.pad(ids[:, :-1], (1, 0), value=start)
+def shift_right(ids: Int[Tensor, "B T"], start: int, packing: Any = None) -> Int[Tensor, "B T"]:
+    """What the writer has seen before each target token: y_0 = [START], y_1, y_2 ..., in each text of a packed row."""
+    shifted = F.pad(ids[:, :-1], (1, 0), value=start)
+    return shifted.masked_fill(packing.positions == 0, start) if isinstance(packing, Packing) else shifted
 
 
 class TokenWriter(nn.Module):
     """Text: embedding of what was written so far, a causal stack that attends to memory, a head over the vocabulary."""
 
-    def __init__(self, embedding: Embedding, stack: Any, *, output: nn.Embedding | nn.Linear) -> None:
+    def __init__(self, embedding: Embedding, stack: Any, *, output: nn.Module) -> None:
         super().__init__()
         self.embedding, self.stack, self.output = embedding, stack, output
 
     def forward(
-        self, ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None, memory: Memory | None
+        self, ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | Packing | None, memory: Memory | None
     ) -> Float[Tensor, "B T D"]:
         """The state at each position, given the tokens up to it; `head` makes logits of it."""
-        return self.stack(self.embedding(ids), mask, memory)[0]
+        return self.stack(self.embedding(ids, places(mask)), mask, memory)[0]
 
     def head(self, hidden: Float[Tensor, "... D"]) -> Float[Tensor, "... V"]:
-        return F.linear(hidden, self.output.weight)
+        return self.output(hidden)
 
-    def start(self, memory: Memory, *, capacity: int) -> Any:
-        """The state before the first token, with room for `capacity` tokens."""
-        return self.stack.start(memory, rows=memory.states.shape[0], capacity=capacity)
+    def start(self, memory: Memory | None, *, capacity: int, rows: int = 0) -> Any:
+        """The state before the first token, with room for `capacity` tokens; `rows` of them where nothing was read."""
+        rows = rows if memory is None else memory.states.shape[0]
+        return self.stack.start(memory, rows=rows, capacity=capacity)
 
     def step(self, inputs: Int[Tensor, "B n"], state: Any, *, align: bool = False) -> Step:
         """Reads the next n tokens of each row; with `align`, also says what the last of them looked at."""
@@ -60,6 +63,9 @@ class TokenWriter(nn.Module):
         return Step(self.head(hidden[:, -1]), state, cross[-1].mean(1)[:, -1])
 
     def _advance(self, inputs: Tensor, state: Any) -> tuple[Tensor, Any]:
-        at = state.lengths[:, None] + torch.arange(inputs.shape[1], device=inputs.device)
+        if isinstance(state, AttentionState):
+            at = state.positions(inputs.shape[1])
+        else:
+            at = state.lengths[:, None] + torch.arange(inputs.shape[1], device=inputs.device)
         hidden, _, state, _ = self.stack(self.embedding(inputs, at), None, None, state)
         return hidden, state

@@ -9,7 +9,7 @@ from torch import Tensor
 from saccade.config.schema import Decoding
 from saccade.data.batch import Batch
 from saccade.errors import SaccadeError
-from saccade.predict import filters
+from saccade.predict import filters, graphs
 from saccade.predict.filters import Rule
 from saccade.predict.search import Chooser, Found, beam_search, greedy, sampling, write_rows
 
@@ -23,8 +23,14 @@ def decode(
     prefix: Sequence[int] = (),
     generator: torch.Generator | None = None,
     align: bool = False,
+    scored: bool = True,
 ) -> list[list[Found]]:
-    """The n_best outputs of each row; `limits` as `length_limits` gives them."""
+    """The n_best outputs of each row; `limits` as `length_limits` gives them; `scored` as in `write_rows`."""
+    if graphs.suits(model, decoding, align=align):
+        try:
+            return decode_fixed(model, batch, limits, decoding, prefix, generator)
+        except Exception as error:  # whatever a GPU or its compiler cannot do, the plain search can
+            graphs.give_up(model, error)
     device = batch["source"].ids.device
     most = torch.tensor(limits, device=device)
     state = model.writer.start(model.read(batch), capacity=max(limits) + 1)
@@ -42,7 +48,26 @@ def decode(
         assert generator is not None, "sampling needs a generator"
         rows, choose = rows.repeat_interleave(decoding.n_best), sampling(make_shapers(decoding), generator)
         state = state.reorder(rows) if decoding.n_best > 1 else state
-    return write_rows(model.writer, state, rows=rows, choose=choose, rules=rules, alpha=alpha, align=align)
+    scored = scored or decoding.n_best > 1  # of which the best is asked for
+    return write_rows(
+        model.writer, state, rows=rows, choose=choose, rules=rules, alpha=alpha, align=align, scored=scored
+    )
+
+
+def decode_fixed(
+    model: Any,
+    batch: Batch,
+    limits: Sequence[int],
+    decoding: Decoding,
+    prefix: Sequence[int],
+    generator: torch.Generator | None,
+) -> list[list[Found]]:
+    """The same on CUDA, without the host."""
+    found = graphs.decode_fixed(
+        model.writer, model.read(batch), limits=limits, decoding=decoding, prefix=prefix,
+        shapers=make_shapers(decoding), generator=generator,
+    )  # fmt: skip
+    return [outputs[: decoding.n_best] for outputs in found]
 
 
 def copies(decoding: Decoding) -> int:

@@ -51,7 +51,7 @@ class EnsembleWriter(nn.Module):
         return torch.cat([w(ids, mask, m) for w, m in zip(self.writers, memory, strict=True)], -1)
 
     def head(self, hidden: Float[Tensor, "... D"]) -> Float[Tensor, "... V"]:
-        parts = hidden.split([w.output.weight.shape[1] for w in self.writers], -1)
+        parts = hidden.split([w.stack.dim for w in self.writers], -1)
         return mean([w.head(part) for w, part in zip(self.writers, parts, strict=True)])
 
     def start(self, memory: Sequence[Memory], *, capacity: int) -> States:

@@ -18,15 +18,20 @@ Shaper = Callable[[Tensor], Tensor]
 
 
 def apply_rules(
-    logits: Float[Tensor, "R V"], rules: Sequence[Rule], written: Int[Tensor, "R t"], rows: Int[Tensor, " R"]
+    log_probs: Float[Tensor, "R V"], rules: Sequence[Rule], written: Int[Tensor, "R t"], rows: Int[Tensor, " R"]
 ) -> Float[Tensor, "R V"]:
-    """The logits with -inf for every token that some rule forbids; a row with nothing left may end."""
-    allowed = torch.ones(1, logits.shape[1], dtype=torch.bool, device=logits.device)
+    """Puts -inf, in place, for every token that some rule forbids; a row with nothing left may end."""
+    allowed = torch.ones(1, log_probs.shape[1], dtype=torch.bool, device=log_probs.device)
     for rule in rules:
         allowed = rule(allowed, written, rows)
     stuck = ~allowed.any(-1, keepdim=True)
-    allowed = allowed | stuck & one_token(END, logits)
-    return logits.masked_fill(~allowed, -torch.inf)
+    if allowed.shape[0] > 1 or log_probs.device.type != "cpu":
+        allowed = allowed | stuck & one_token(END, log_probs)
+        return log_probs.masked_fill_(~allowed, -torch.inf)
+    # A few tokens, the same in all rows: found and filled one by one, where that need not wait for the device.
+    if stuck:
+        allowed = one_token(END, log_probs)
+    return log_probs.index_fill_(1, (~allowed[0]).nonzero()[:, 0], -torch.inf)
 
 
 def never(tokens: Sequence[int] = (PAD, START, UNKNOWN)) -> Rule:
@@ -45,7 +50,7 @@ def min_length(length: int) -> Rule:
     """No END before `length` tokens are written."""
 
     def rule(allowed: Tensor, written: Tensor, rows: Tensor) -> Tensor:
-        return allowed & ~one_token(END, allowed) if written.shape[1] - 1 < length else allowed
+        return never([END])(allowed, written, rows) if written.shape[1] - 1 < length else allowed
 
     return rule
 

@@ -16,9 +16,10 @@ from saccade.data.tokenizers import START, UNKNOWN, Tokenizer, Tokenizers
 from saccade.errors import SaccadeError
 from saccade.layers.record import record
 from saccade.model.model import Model
-from saccade.model.run import load_run, pick_device
 from saccade.model.writers import shift_right
+from saccade.predict.ctranslate import Translator, check_decoding
 from saccade.predict.decode import copies, decode, length_limits
+from saccade.predict.engines import load_for
 from saccade.predict.ensemble import Ensemble, check_same_vocabulary
 from saccade.predict.lines import available
 from saccade.predict.search import Found
@@ -52,21 +53,47 @@ class AttentionMaps:
 class Predictor:
     """Text in, text out; decoding settings are those of the recipe where none are given."""
 
-    def __init__(self, model: Model | Ensemble, *, recipe: Recipe, tokenizers: Tokenizers, members: int = 1) -> None:
+    def __init__(
+        self,
+        model: Model | Ensemble,
+        *,
+        recipe: Recipe,
+        tokenizers: Tokenizers,
+        members: int = 1,
+        translator: Translator | None = None,
+    ) -> None:
+        """`translator` is another engine, which takes over the search."""
         self.model, self.recipe, self.tokenizers, self.members = model, recipe, tokenizers, members
+        self.translator = translator
 
     @classmethod
     def load(
-        cls, paths: str | Path | Sequence[str | Path], *, kinds: Mapping[str, Any] | None = None, device: str = "auto"
+        cls,
+        paths: str | Path | Sequence[str | Path],
+        *,
+        kinds: Mapping[str, Any] | None = None,
+        device: str = "auto",
+        engine: str = "auto",
+        precision: str = "auto",
     ) -> "Predictor":
-        """Reads one run, or several runs with the same vocabulary, which then predict together."""
+        """Reads one run, or several runs with the same vocabulary, which then predict together.
+
+        engine: auto, torch or ctranslate2. precision: auto (fp32), fp32, bf16, or on a CPU int8, whose weights are made
+        once and kept in the run. On a CPU weights are laid out for inference and can no longer be read.
+        """
         names = [paths] if isinstance(paths, str | Path) else list(paths)
         if not names:
             raise SaccadeError("no run was given; expected the folder of a run, or several; `saccade runs` lists them")
-        runs = [load_run(name, kinds=kinds, device=str(pick_device(device))) for name in names]
+        if engine == "ctranslate2" and len(names) > 1:
+            raise SaccadeError(f"engine ctranslate2 takes one run, got {len(names)}; use engine torch for an ensemble")
+        loaded = [
+            load_for(name, kinds=kinds, device=device, engine=engine, precision=precision) for name in names
+        ]
+        runs = [run for run, _ in loaded]
         check_same_vocabulary([run.tokenizers for run in runs], [str(run.path) for run in runs])
         model = runs[0].model if len(runs) == 1 else Ensemble([run.model for run in runs]).eval()
-        return cls(model, recipe=runs[0].recipe, tokenizers=runs[0].tokenizers, members=len(runs))
+        recipe, tokenizers = runs[0].recipe, runs[0].tokenizers
+        return cls(model, recipe=recipe, tokenizers=tokenizers, members=len(runs), translator=loaded[0][1])
 
     @property
     def device(self) -> torch.device:
@@ -74,19 +101,23 @@ class Predictor:
 
     def predict(self, texts: Sequence[str], *, decoding: Decoding | None = None) -> list[str]:
         """The best output for each text, in the order of the texts."""
-        return [outputs[0].text for outputs in self.candidates(texts, decoding=decoding)]
+        return [outputs[0].text for outputs in self.candidates(texts, decoding=decoding, scored=False)]
 
     def candidates(
-        self, texts: Sequence[str], *, decoding: Decoding | None = None, align: bool = False
+        self, texts: Sequence[str], *, decoding: Decoding | None = None, align: bool = False, scored: bool = True
     ) -> list[list[Hypothesis]]:
-        """The n_best outputs for each text, best first; with `align`, also what each token looked at."""
+        """The n_best outputs for each text, best first; with `align`, also what each token looked at.
+
+        Whoever does not ask for scores may get 0 in their place.
+        """
         if isinstance(texts, str):  # its letters would be taken for texts
             raise SaccadeError(f"expected a list of texts, got the single text {texts[:20]!r}; put it in a list")
         decoding = decoding or self.recipe.predict
-        return self._decode_lines(texts, decoding, align=align, generator=self._generator(decoding), first=1)
+        generator = self._generator(decoding)
+        return self._decode_lines(texts, decoding, align=align, scored=scored, generator=generator, first=1)
 
     def stream(
-        self, lines: Iterable[str], *, decoding: Decoding | None = None, align: bool = False
+        self, lines: Iterable[str], *, decoding: Decoding | None = None, align: bool = False, scored: bool = True
     ) -> Iterator[list[Hypothesis]]:
         """The outputs for each line as soon as they are known, in order, while later lines are still being read."""
         decoding = decoding or self.recipe.predict
@@ -96,7 +127,9 @@ class Predictor:
             texts = [line.rstrip("\r\n") for line in group]
             fitting = self._fitting(texts)  # what stands before a line that is too long is not lost
             for part in (texts[:fitting], texts[fitting:]):
-                yield from self._decode_lines(part, decoding, align=align, generator=generator, first=count + 1)
+                yield from self._decode_lines(
+                    part, decoding, align=align, scored=scored, generator=generator, first=count + 1
+                )
                 count += len(part)
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
@@ -135,7 +168,14 @@ class Predictor:
     # ---- inside
 
     def _decode_lines(
-        self, texts: Sequence[str], decoding: Decoding, *, align: bool, generator: torch.Generator | None, first: int
+        self,
+        texts: Sequence[str],
+        decoding: Decoding,
+        *,
+        align: bool,
+        scored: bool,
+        generator: torch.Generator | None,
+        first: int,
     ) -> list[list[Hypothesis]]:
         """Sorted by length and decoded in batches; `first` is the number of the first line, for messages."""
         rows = self._encode(self.tokenizers.source, texts, "line", first=first)
@@ -148,14 +188,39 @@ class Predictor:
         with self._inference():
             groups = groups_by_length([len(rows[i]) for i in full], budget=decoding.batch_tokens // copies(decoding))
             for group in ([full[j] for j in part] for part in groups):
-                batch = self._batch(source=[rows[i] for i in group])
-                found = decode(
-                    self.model, batch, limits=[limits[i] for i in group], decoding=decoding, prefix=prefix,
-                    generator=generator, align=align,
-                )  # fmt: skip
+                sources, most = [rows[i] for i in group], [limits[i] for i in group]
+                found = self._search(
+                    sources, most, decoding, prefix=prefix, generator=generator, align=align, scored=scored
+                )
                 for i, candidates in zip(group, found, strict=True):
                     outputs[i] = self._hypotheses(candidates, source_length=len(rows[i]), line=first + i)
         return outputs
+
+    def _search(
+        self,
+        sources: Sequence[list[int]],
+        limits: Sequence[int],
+        decoding: Decoding,
+        *,
+        prefix: Sequence[int],
+        generator: torch.Generator | None,
+        align: bool,
+        scored: bool,
+    ) -> list[list[Found]]:
+        """The outputs of one batch; what the other engine, where there is one, leaves open is left to ours."""
+        found: dict[int, list[Found]] = {}
+        if self.translator is not None and not align:
+            check_decoding(decoding)
+            given = enumerate(self.translator.decode(sources, limits=limits, decoding=decoding))
+            found = {i: outputs for i, outputs in given if outputs is not None}
+        if rest := [i for i in range(len(sources)) if i not in found]:
+            batch, most = self._batch(source=[sources[i] for i in rest]), [limits[i] for i in rest]
+            ours = decode(
+                self.model, batch, limits=most, decoding=decoding, prefix=prefix, generator=generator, align=align,
+                scored=scored,
+            )  # fmt: skip
+            found.update(zip(rest, ours, strict=True))
+        return [found[i] for i in range(len(sources))]
 
     def _hypotheses(self, found: Sequence[Found], *, source_length: int, line: int) -> list[Hypothesis]:
         if not found or found[0].log_prob != found[0].log_prob:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -13,8 +14,11 @@ import torch.nn.functional as F
 
 from saccade.data.batch import Batch, Tokens
 from saccade.data.tokenizers import PAD
+from saccade.train.capture import tensors_of
 
+Shape = Callable[[Batch], Batch]  # brings batches into the form that training wants
 AHEAD = 4  # batches prepared while the GPU works
+GLANCE = 2e-4  # seconds between two looks for a batch that is not ready
 
 
 class Stream(Protocol):
@@ -34,16 +38,21 @@ class Item(NamedTuple):
     batch: Batch
     state: dict[str, Any]  # of the stream, after this batch
     epoch: float
+    rows: int  # texts of each field
+    copied: torch.cuda.Event | None  # when the batch is on the device
 
 
 class Feed:
     """Takes batches from a stream; on CUDA a thread prepares and copies them ahead of their use."""
 
-    def __init__(self, stream: Stream, *, device: torch.device, widen: bool = False) -> None:
-        self.stream, self.device, self.widen = stream, device, widen
+    def __init__(self, stream: Stream, *, device: torch.device, shape: Shape | None = None) -> None:
+        self.stream, self.device, self.shape = stream, device, shape
         self.state, self.epoch = stream.state(), stream.epoch
-        self.waited = 0.0  # seconds the loop stood still for data
+        self.waited = 0.0  # seconds the device stood still for data
+        self.rows, self.tokens = 0, Counter[str]()  # taken so far, real tokens by field
+        self.places = 0  # tokens with padding
         self._items: queue.Queue[Item | BaseException] = queue.Queue(maxsize=AHEAD)
+        self._copies: torch.cuda.Stream | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True) if device.type == "cuda" else None
         if self._thread is not None:
@@ -52,24 +61,64 @@ class Feed:
     def take(self) -> Batch:
         """The next batch; `state` and `epoch` are then those after it."""
         start = time.perf_counter()
-        item = self._make() if self._thread is None else self._items.get()
-        self.waited += time.perf_counter() - start
-        if isinstance(item, BaseException):
-            raise item
+        if self._thread is None:
+            item = self._make()
+            self.waited += time.perf_counter() - start
+        else:
+            item = self._taken()
         self.state, self.epoch = item.state, item.epoch
+        self.rows += item.rows
+        self.tokens.update(item.batch.counts)
+        self.places += sum(tokens.ids.numel() for tokens in item.batch.fields.values())
         return item.batch
+
+    @property
+    def padding(self) -> float:
+        """The share of what was computed for nothing so far: padding, or what fills up packed rows."""
+        return 1 - self.tokens.total() / self.places if self.places else 0.0
 
     def close(self) -> None:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
 
+    def _taken(self) -> Item:
+        """The next item of the thread; waiting for it counts from when the device has done all it was given."""
+        idle = None
+        while self._items.empty():
+            idle = time.perf_counter() if idle is None and self._idle() else idle
+            time.sleep(GLANCE)
+        item = self._items.get()
+        if idle is not None:
+            self.waited += time.perf_counter() - idle
+        if isinstance(item, BaseException):
+            raise item
+        if item.copied is not None:
+            here = torch.cuda.current_stream(self.device)
+            here.wait_event(item.copied)
+            for tensor in tensors_of(item.batch):
+                tensor.record_stream(here)  # its memory is not given away before the work that reads it is done
+        return item
+
+    def _idle(self) -> bool:
+        return torch.cuda.current_stream(self.device).query()
+
     def _make(self) -> Item:
         batch = next(self.stream)
-        batch = widened(batch) if self.widen else batch
-        if self.device.type == "cuda":
-            batch = batch.pin_memory()
-        return Item(batch.to(self.device, non_blocking=True), self.stream.state(), self.stream.epoch)
+        rows = len(next(iter(batch.fields.values())).ids)
+        batch = self.shape(batch) if self.shape else batch
+        batch, copied = self._copy(batch)
+        return Item(batch, self.stream.state(), self.stream.epoch, rows, copied)
+
+    def _copy(self, batch: Batch) -> tuple[Batch, torch.cuda.Event | None]:
+        """To CUDA beside the work that goes on there: from pinned memory, on a stream of its own."""
+        if self.device.type != "cuda":
+            return batch.to(self.device), None
+        if self._copies is None:
+            self._copies = torch.cuda.Stream(self.device)
+        with torch.cuda.stream(self._copies):
+            moved = batch.pin_memory().to(self.device, non_blocking=True)
+        return moved, self._copies.record_event()
 
     def _run(self) -> None:
         while not self._stop.is_set():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Iterator
@@ -9,9 +10,13 @@ from contextlib import closing, contextmanager
 
 import torch
 
+from saccade.data.batch import Batch
 from saccade.train.average import chosen_steps
+from saccade.train.capture import Graphs
+from saccade.train.loss import Sums
 from saccade.train.machine import reseed
 from saccade.train.optimizer import set_rate
+from saccade.train.profile_table import write_profile
 from saccade.train.session import Session, save_checkpoint, spoiled
 from saccade.train.signals import Interrupted, Interrupts
 from saccade.train.validate import validate, write_usable
@@ -23,10 +28,17 @@ def run_loop(s: Session) -> None:
     """Trains until a budget is used up, patience is at its end, or somebody asks to stop."""
     settings, progress = s.recipe.train, s.progress
     s.mark = s.since = time.perf_counter()
-    with Interrupts() as interrupts, closing(s.feed):
+    if s.captures:
+        s.graphs = Graphs(functools.partial(whole_step, s), generator=s.generator)
+    s.watch.begin(left=settings.steps and settings.steps - progress.step)
+    with Interrupts() as interrupts, closing(s.feed), closing(s.watch):
         ending = over(s)
         while not ending:
-            optimizer_step(s)
+            with s.watch.step():
+                optimizer_step(s)
+            if found := s.watch.findings():
+                with aside(s):
+                    write_profile(s, found)
             s.log.advance(progress.step)
             stop, ending = asked_to_stop(s, interrupts), over(s)
             if ending or progress.step % settings.report_every == 0:
@@ -46,34 +58,68 @@ def run_loop(s: Session) -> None:
                         write_usable(s, s.usable)
             if stop and not ending:
                 raise Interrupted(s.run, step=progress.step, signal_number=interrupts.number)
+    if s.watch.on:
+        s.log.say(f"no profile was written: this took {s.watch.taken} steps, a profile takes {s.watch.wanted}")
 
 
 def optimizer_step(s: Session) -> None:
+    """One update of the weights, as one CUDA graph where that is possible."""
+    progress = s.progress
+    set_rate(s.optimizer, s.rate(progress.step + 1))
+    if s.graphs is not None and not s.watch.apart:
+        batch = next_batch(s, micro=0)
+        part = s.graphs(batch)
+        s.meter.add(part.terms, tokens=sum(batch.counts.values()))
+    else:
+        accumulated_step(s)
+    progress.epoch = s.feed.epoch
+    progress.step += 1
+    s.memory.fitted = True
+    if s.average is not None:
+        s.average.update(step=progress.step)
+
+
+def next_batch(s: Session, *, micro: int) -> Batch:
+    """The next micro-batch; all random numbers that are drawn from now on belong to it."""
+    settings = s.recipe.train
+    with s.watch.part("data"):
+        batch = s.feed.take()
+    s.memory.trying(max(tokens.ids.numel() for tokens in batch.fields.values()))
+    number = (s.progress.step * settings.accumulate + micro) * s.ranks.world + s.ranks.rank
+    reseed(s.generator, seed=settings.seed, number=number)
+    return batch
+
+
+def whole_step(s: Session, batch: Batch) -> Sums:
+    """Gradients and update of a single batch, without asking the device for anything: what a CUDA graph can hold."""
+    s.optimizer.zero_grad(set_to_none=True)
+    part = s.loss(batch, s.generator)
+    part.total.backward()
+    update(s, 1 / part.count.clamp(min=1))
+    return Sums(part.total.detach(), part.count, part.terms)
+
+
+def accumulated_step(s: Session) -> None:
     """Gradients of all micro-batches, divided by the targets of all of them and all processes; then one update."""
     settings, progress = s.recipe.train, s.progress
     s.optimizer.zero_grad(set_to_none=True)
     sums = torch.zeros(2, device=s.device)  # the loss and its count
     for micro in range(settings.accumulate):
-        batch = s.feed.take()
-        s.memory.trying(max(tokens.ids.numel() for tokens in batch.fields.values()))
-        number = (progress.step * settings.accumulate + micro) * s.ranks.world + s.ranks.rank
-        reseed(s.generator, seed=settings.seed, number=number)
+        batch = next_batch(s, micro=micro)
         with s.ranks.quiet(s.shared, last=micro == settings.accumulate - 1):
-            part = s.shared(batch, s.generator)
-            part.total.backward()
+            with s.watch.part("forward"):
+                part = s.shared(batch, s.generator)
+            with s.watch.part("backward"):
+                part.total.backward()
         s.meter.add(part.terms, tokens=sum(batch.counts.values()))
         sums += torch.stack((part.total.detach(), part.count))
     loss, count = s.ranks.total(sums)
-    progress.epoch = s.feed.epoch
     if s.device.type == "cpu":  # elsewhere asking would make the GPU wait; reports, validations and saves do it
         if not math.isfinite(loss):
             raise spoiled(s, progress.step + 1)
         s.checked = progress.step + 1
-    update(s, s.ranks.world / count.clamp(min=1))
-    progress.step += 1
-    s.memory.fitted = True
-    if s.average is not None:
-        s.average.update(step=progress.step)
+    with s.watch.part("optimizer"):
+        update(s, s.ranks.world / count.clamp(min=1))
 
 
 @torch.no_grad()
@@ -84,7 +130,6 @@ def update(s: Session, scale: torch.Tensor) -> None:
     torch._foreach_mul_(gradients, scale)
     if s.recipe.train.clip:
         torch.nn.utils.clip_grad_norm_(trained, s.recipe.train.clip)
-    set_rate(s.optimizer, s.rate(s.progress.step + 1))
     s.optimizer.step()
 
 
@@ -110,7 +155,7 @@ def report(s: Session) -> None:
         "lr": s.rate(progress.step),
         "tokens_per_second": round(tokens / seconds, 1),
         "data_wait": round(s.feed.waited / seconds, 4),
-        "padding": round(s.feed.stream.padding, 4),
+        "padding": round(s.feed.padding, 4),
         "epoch": round(progress.epoch, 4),
         "seconds": round(s.tick(), 2),
     }

@@ -18,9 +18,11 @@ from saccade.config.kinds import Custom
 from saccade.config.schema import NextToken, RDrop, Recipe
 from saccade.data.batch import Batch, Tokens
 from saccade.data.tokenizers import START
+from saccade.layers.cross_entropy import smoothed_cross_entropy, twofold_cross_entropy
+from saccade.layers.packing import Packing
 from saccade.layers.regions import region
 from saccade.model.model import Model
-from saccade.model.writers import shift_right
+from saccade.model.writers import TokenWriter, shift_right
 
 
 class Term(NamedTuple):
@@ -37,9 +39,10 @@ def next_token(
 ) -> dict[str, Term]:
     """Cross-entropy of every target token given those before it, with label smoothing (Szegedy et al. 2016)."""
     target = batch["target"]
-    hidden = model.writer(shift_right(target.ids, START), target.mask, model.read(batch))
-    smoothed, nll = token_sums(model.writer.head, hidden, target.ids, target.mask, smoothing)
-    count = target.mask.sum()
+    hidden = model.writer(shift_right(target.ids, START, target.mask), target.mask, model.read(batch))
+    real = real_tokens(target)
+    smoothed, nll = token_sums(model.writer, hidden, target.ids, real, smoothing)
+    count = real.sum()
     return {"next-token": Term(smoothed, count, weight), "nll": Term(nll, count, 0.0)}
 
 
@@ -58,15 +61,15 @@ def r_drop(
 
     which is half of the paper's loss, so that it compares with next_token. Both passes go as one doubled batch.
     """
-    target = batch["target"]
+    real = real_tokens(batch["target"])
     twice = double(batch)
     inputs = twice["target"]
-    hidden = model.writer(shift_right(inputs.ids, START), inputs.mask, model.read(twice))
-    smoothed, nll, apart = twofold_sums(model.writer.head, hidden, inputs.ids, inputs.mask, smoothing)
-    count = target.mask.sum()
+    hidden = model.writer(shift_right(inputs.ids, START, inputs.mask), inputs.mask, model.read(twice))
+    smoothed, nll, apart = twofold_sums(model.writer, hidden, inputs.ids, real_tokens(inputs), smoothing, alpha)
+    count = real.sum()
     return {
         "next-token": Term(smoothed / 2, count, weight),
-        "consistency": Term(apart, count, weight * alpha / 2),
+        "consistency": Term(apart, count, weight * alpha / 2),  # its gradients come with those of the first term
         "nll": Term(nll / 2, count, 0.0),
     }
 
@@ -91,25 +94,41 @@ def all_terms(
     return terms
 
 
-@region
-def token_sums(
-    head: Callable[[Tensor], Tensor], hidden: Tensor, ids: Tensor, mask: Tensor, smoothing: float
-) -> tuple[Tensor, Tensor]:
-    """Sums of the smoothed cross-entropy and of the plain one."""
-    return smoothed_from(torch.log_softmax(head(hidden).float(), dim=-1), ids, mask, smoothing)
+def token_sums(writer: Any, hidden: Tensor, ids: Tensor, keep: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """Sums of the smoothed cross-entropy and of the plain one; only the first has gradients."""
+    rows, ids, keep = hidden.flatten(0, -2), ids.flatten(), keep.flatten()
+    if has_plain_head(writer):
+        return smoothed_cross_entropy(rows, writer.output.weight, ids, keep, smoothing)
+    return smoothed_from(log_probabilities(writer.head, rows), ids, keep, smoothing)
 
 
-@region
 def twofold_sums(
-    head: Callable[[Tensor], Tensor], hidden: Tensor, ids: Tensor, mask: Tensor, smoothing: float
+    writer: Any, hidden: Tensor, ids: Tensor, keep: Tensor, smoothing: float, apart_weight: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The same for a doubled batch, and half of the sum of KL(P1 || P2) + KL(P2 || P1) between its halves."""
-    logs = torch.log_softmax(head(hidden).float(), dim=-1)
-    smoothed, nll = smoothed_from(logs, ids, mask, smoothing)
-    first, second = logs.chunk(2)
+    """The same for a doubled batch, and half of the sum of KL(P1 || P2) + KL(P2 || P1) between its halves.
+
+    The gradients of the first sum are those of itself plus `apart_weight` times the last one, which has none.
+    """
+    rows = hidden.reshape(2, -1, hidden.shape[-1])
+    ids, keep = (x.flatten()[: rows.shape[1]] for x in (ids, keep))
+    if has_plain_head(writer):
+        return twofold_cross_entropy(rows, writer.output.weight, ids, keep, smoothing, apart_weight)
+    logs = log_probabilities(writer.head, rows)
+    smoothed, nll = smoothed_from(logs, ids.expand(2, -1), keep, smoothing)
+    first, second = logs
     # KL(P1 || P2) + KL(P2 || P1) = sum over the vocabulary of (P1 - P2) (log P1 - log P2)
-    both_ways = ((first.exp() - second.exp()) * (first - second)).sum(-1)
-    return smoothed, nll, (both_ways * mask[: len(first)]).sum() / 2
+    apart = (((first.exp() - second.exp()) * (first - second)).sum(-1) * keep).sum() / 2
+    return smoothed + apart_weight * (apart - apart.detach()), nll, apart.detach()
+
+
+def has_plain_head(writer: Any) -> bool:
+    """Whether logits are the product with one matrix, which the loss can take piece by piece; else it asks `head`."""
+    return isinstance(writer, TokenWriter) and type(writer).head is TokenWriter.head
+
+
+@region
+def log_probabilities(head: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    return torch.log_softmax(head(rows).float(), dim=-1)
 
 
 def smoothed_from(logs: Tensor, ids: Tensor, mask: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
@@ -122,9 +141,19 @@ def smoothed_from(logs: Tensor, ids: Tensor, mask: Tensor, smoothing: float) -> 
     return (1 - smoothing) * plain + smoothing * uniform, plain.detach()
 
 
+def real_tokens(tokens: Tokens) -> Tensor:
+    """(B, T) bool, which tokens are real; in a packed row, those of real texts."""
+    return tokens.mask.keep if isinstance(tokens.mask, Packing) else tokens.mask
+
+
 def double(batch: Batch) -> Batch:
-    """Every row twice, first all rows, then all rows again."""
-    fields = {name: Tokens(torch.cat([x.ids, x.ids]), torch.cat([x.mask, x.mask])) for name, x in batch.fields.items()}
+    """Every text twice, first all texts, then all of them again."""
+    fields = {}
+    for name, x in batch.fields.items():
+        if isinstance(x.mask, Packing):
+            fields[name] = Tokens(torch.cat([x.ids, x.ids], 1), x.mask.doubled())
+        else:
+            fields[name] = Tokens(torch.cat([x.ids, x.ids]), torch.cat([x.mask, x.mask]))
     return Batch(fields, {name: 2 * count for name, count in batch.counts.items()})
 
 

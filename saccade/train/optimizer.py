@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +28,11 @@ def optimizer_from(settings: Optimizer, model: nn.Module) -> torch.optim.AdamW:
         raise SaccadeError("nothing is left to train: every parameter is frozen; freeze fewer parts")
     fused = (decayed + free)[0].device.type in FUSED
     groups = [{"params": decayed, "weight_decay": settings.decay}, {"params": free, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=0.0, betas=settings.betas, eps=settings.eps, fused=fused)
+    device = (decayed + free)[0].device
+    rate: Any = torch.zeros((), device=device) if device.type == "cuda" else 0.0  # graphs read it from the device
+    return torch.optim.AdamW(
+        groups, lr=rate, betas=settings.betas, eps=settings.eps, fused=fused, capturable=device.type == "cuda"
+    )
 
 
 def split_by_decay(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
@@ -44,7 +49,10 @@ def split_by_decay(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parame
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:

@@ -26,6 +26,7 @@ from saccade.train.log import Log
 from saccade.train.loss import Meter, MicroLoss
 from saccade.train.machine import MemoryWatch, finite
 from saccade.train.optimizer import optimizer_tensors, restore_optimizer
+from saccade.train.profile import Watch
 from saccade.train.schedule import Rate
 
 
@@ -69,6 +70,9 @@ class Session:
     memory: MemoryWatch
     generator: torch.Generator
     average: MovingAverage | None
+    watch: Watch
+    captures: bool = False  # whether steps may run as CUDA graphs
+    graphs: Any = None  # those of train/capture.py, while the loop runs
     notes: list[str] = field(default_factory=list)  # what data and warm start have to say, for the card
     progress: Progress = field(default_factory=Progress)
     checked: int = 0  # the last step whose loss was seen to be finite

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import math
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 
+from saccade.config.kinds import Custom
 from saccade.config.load import save
 from saccade.config.schema import Recipe, Train
 from saccade.data.batches import BatchStream, batches_in_epoch
@@ -24,12 +26,14 @@ from saccade.runs import CHECKPOINTS, METRICS, RECIPE
 from saccade.train import checkpoint
 from saccade.train.average import MovingAverage
 from saccade.train.distributed import Ranks
-from saccade.train.feed import Feed
+from saccade.train.feed import Feed, Shape, widened
 from saccade.train.log import Log, cut_metrics
 from saccade.train.loss import Meter, MicroLoss
 from saccade.train.machine import MemoryWatch
 from saccade.train.objectives import objectives_from
 from saccade.train.optimizer import freeze, optimizer_from
+from saccade.train.pack import pack, pack_padded, packable
+from saccade.train.profile import Watch
 from saccade.train.schedule import schedule_from
 from saccade.train.session import Session, restore
 from saccade.train.warm import warm_start
@@ -83,6 +87,8 @@ def assemble(
     device = next(model.parameters()).device
     optimizer = optimizer_from(settings.optimizer, model)
     loss = MicroLoss(model, objectives=objectives_from(recipe, kinds=kinds), settings=settings, device=device)
+    packs = packs_rows(settings, model, device)
+    feed = Feed(stream, device=device, shape=shape_of_batches(settings, packs=packs, device=device))
     return Session(
         recipe=recipe,
         run=run,
@@ -94,7 +100,7 @@ def assemble(
         rate=schedule_from(
             settings.schedule, dim=model.reader.dim, total=total_steps(settings, data.train, world=ranks.world)
         ),
-        feed=Feed(stream, device=device, widen=settings.compile),
+        feed=feed,
         valid=data.valid,
         valid_pairs=short_enough(recipe, data),
         ranks=ranks,
@@ -104,8 +110,46 @@ def assemble(
         memory=MemoryWatch(settings, model, device),
         generator=torch.Generator(device),
         average=MovingAverage(model, decay=settings.ema) if settings.ema else None,
+        watch=Watch(settings.profile, feed=feed, device=device),
+        captures=captures_steps(recipe, packs=packs, world=ranks.world, device=device),
         notes=list(data.notes),
     )
+
+
+def packs_rows(settings: Train, model: Model, device: torch.device) -> bool:
+    """Whether batches come as packed rows."""
+    if settings.pack and not packable(model):
+        raise SaccadeError(
+            "train.pack=true needs a reader and a writer that take packed rows, and one of kind "
+            f"{type(model.reader).__name__}, {type(model.writer).__name__} does not; leave train.pack out"
+        )
+    faster = device.type == "cuda" or (device.type == "cpu" and not settings.compile)
+    return (faster if settings.pack is None else settings.pack) and packable(model)
+
+
+def shape_of_batches(settings: Train, *, packs: bool, device: torch.device) -> Shape | None:
+    """How batches are brought into form on their way to the device."""
+    if packs:
+        return functools.partial(pack, budget=settings.batch_tokens) if device.type == "cuda" else pack_padded
+    return widened if settings.compile else None
+
+
+def captures_steps(recipe: Recipe, *, packs: bool, world: int, device: torch.device) -> bool:
+    """Whether a step can be one CUDA graph: one process, one batch a step, and nothing in it asks the device."""
+    settings = recipe.train
+    own = [part for part in (*recipe.objectives, recipe.reader, recipe.writer) if isinstance(part, Custom)]
+    against = {
+        "a CUDA device": device.type == "cuda",
+        "packed rows (train.pack)": packs,
+        "one process": world == 1,
+        "train.accumulate=1": settings.accumulate == 1,
+        "train.recompute=false": not settings.recompute,
+        "only kinds that come with saccade": not own,
+    }
+    missing = [what for what, there in against.items() if not there]
+    if settings.graphs and missing:
+        raise SaccadeError(f"train.graphs=true needs {' and '.join(missing)}; leave train.graphs out")
+    return settings.graphs is not False and not missing
 
 
 def short_enough(recipe: Recipe, data: Prepared) -> list[tuple[str, str]]:

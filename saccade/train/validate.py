@@ -21,6 +21,9 @@ from saccade.train.objectives import Term
 from saccade.train.session import Session, spoiled
 
 
+ROOM = 4  # times the tokens of a training batch, decoded at once: where gradients fit, so many fit without them
+
+
 def validate(s: Session) -> None:
     """Measures the usable weights; a new best is written at once, so that the run can be used before it ends."""
     settings, progress = s.recipe.train, s.progress
@@ -85,7 +88,8 @@ def decoded_scores(s: Session) -> dict[str, float | str]:
     signature = ""
     if s.ranks.main:
         predictor = Predictor(s.model, recipe=s.recipe, tokenizers=s.tokenizers)
-        greedy = s.recipe.predict.model_copy(update={"beam": 1, "n_best": 1, "sample": False})
+        room = max(s.recipe.predict.batch_tokens, ROOM * s.recipe.train.batch_tokens)
+        greedy = s.recipe.predict.model_copy(update={"beam": 1, "n_best": 1, "sample": False, "batch_tokens": room})
         with autocast(s.recipe.train, s.device):
             outputs = predictor.predict(texts, decoding=greedy)
         bleu = corpus_scores(outputs, references, metrics=("bleu",))["bleu"]

@@ -100,21 +100,31 @@ def test_fused_equals_explicit(name: str, dtype: torch.dtype, device: str) -> No
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("name", ["window", "banded", "window and padding", "all"])
-@pytest.mark.parametrize("n", [1, 2, 6, 11])
+@pytest.mark.parametrize("n", [1, 2, 11, 64, 67])
 def test_windowed_equals_explicit(n: int, name: str, dtype: torch.dtype, device: str) -> None:
-    """Also for lengths that are no multiple of the reach, and shorter than it."""
+    """Also for lengths that are shorter than a block, and for several blocks, whole and not."""
     parts = inputs(n, dtype=dtype, device=device)
     wide = [part.detach().to(torch.float64).requires_grad_() for part in parts]
     mask = masks(n, device)[name]
     assert_same(windowed(parts, mask), explicit(wide, mask), TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("reach", [0, 1, 4, 10, 11, 1000])
+@pytest.mark.parametrize("reach", [0, 1, 10, 11, 33, 1000])
+@pytest.mark.parametrize("n", [11, 131])
 @pytest.mark.parametrize("is_causal", [False, True])
-def test_windowed_takes_any_reach(reach: int, is_causal: bool) -> None:
-    parts = inputs(11)
+def test_windowed_takes_any_reach(n: int, reach: int, is_causal: bool) -> None:
+    parts = inputs(n)
     mask = window(reach) & causal() if is_causal else window(reach)
     assert_same(windowed(parts, mask), explicit(parts, mask), 1e-5)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("mask", [window(0), window(5), banded(40), window(1000)], ids=str)
+def test_flash_attention_with_a_window_equals_explicit(mask: Mask) -> None:
+    parts = inputs(300, widths=(64, 64), dtype=torch.bfloat16, device="cuda")
+    assert kernels.is_flash(parts[0], parts[2])
+    wide = [part.detach().to(torch.float64).requires_grad_() for part in parts]
+    assert_same(windowed(parts, mask), explicit(wide, mask), TOLERANCE[torch.bfloat16])
 
 
 def test_reach_0_gives_each_position_its_own_value() -> None:
@@ -185,7 +195,7 @@ def test_a_window_costs_memory_in_proportion_to_the_length() -> None:
             kernels.windowed(*inputs(n), scale=SCALE, reach=4, causal=True, keep=None)
         return max(sizes)
 
-    assert largest(400) / largest(100) == pytest.approx(4.0, rel=0.1)
+    assert largest(1280) / largest(320) == pytest.approx(4.0, rel=0.1)
 
 
 def test_a_score_term_is_added_before_the_softmax() -> None:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from saccade.data.tokenizers import END
 from saccade.predict import filters
-from saccade.predict.search import Found, beam_search, greedy, penalty, sampling, write_rows
+from saccade.predict.search import Found, beam_search, best_tokens, greedy, penalty, sampling, write_rows
 
 V, LETTERS = 7, [4, 5, 6]  # of the toy writer
 
@@ -173,3 +173,20 @@ def test_the_length_penalty_is_that_of_gnmt() -> None:
     assert penalty(7, 0.5) == pytest.approx(2**0.5)
     lengths: Tensor = penalty(torch.tensor([1.0, 13.0]), 1.0)
     assert lengths.tolist() == [1.0, 3.0]
+
+
+@pytest.mark.parametrize("size", [7, 128, 131, 1000, 1024])
+@pytest.mark.parametrize("count", [1, 4, 11])
+def test_the_best_tokens_are_found_block_by_block(size: int, count: int) -> None:
+    scores = torch.randn(5, size)
+    values, tokens = best_tokens(scores, count)
+    expected = scores.topk(min(count, size))
+    assert torch.equal(values.sort(1, descending=True).values, expected.values)
+    assert torch.equal(scores.gather(1, tokens), values)
+    assert all(len(set(row)) == len(row) for row in tokens.tolist())
+
+
+def test_a_single_best_token_is_the_first_of_equal_ones() -> None:
+    scores = torch.zeros(3, 1000)
+    scores[0, [500, 300, 999]] = scores[1, [999, 998]] = 1.0
+    assert greedy(scores).tolist() == [300, 998, 0]

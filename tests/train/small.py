@@ -13,9 +13,14 @@ import torch._dynamo  # optimizers import it; here it is there before processes 
 
 from saccade import runs
 from saccade.config.load import validate
+from saccade.data.batch import Batch, pad
+from saccade.layers.regions import compiled_regions
+from saccade.model.build import build
 from saccade.train import api, average, checkpoint, finish, loop, session
 from saccade.train import feed as feeding
 from saccade.train import validate as validation
+from saccade.train.objectives import next_token
+from saccade.train.pack import pack
 
 STACK = {"layers": 1, "dim": 14, "heads": 2, "ff": 17, "dropout": 0.1}
 TRAIN = {
@@ -125,6 +130,20 @@ def compiled(run, train, backend, overrides):
     counters = torch._dynamo.utils.counters
     counts = {"graphs": counters["stats"]["unique_graphs"], "breaks": len(counters["graph_break"])}
     Path(run, "counts.json").write_text(json.dumps(counts))
+
+
+def packed_graphs(path):
+    """Takes compiled steps on packed rows of all lengths and writes how many graphs that took."""
+    quiet()
+    os.environ["SACCADE_COMPILE_BACKEND"] = "eager"
+    recipe = small()
+    model = build(recipe, source_size=9, target_size=9)
+    for longest in (10, 20, 50, 100, 200, 300, 30, 12):
+        rows = [[5] * longest, [6] * (longest // 2 + 1), [7] * 3]
+        batch = pack(Batch({name: pad(rows) for name in ("source", "target")}), budget=1024)
+        with compiled_regions():
+            next_token(model, batch, torch.Generator())["next-token"].sum.backward()
+    Path(path).write_text(str(torch._dynamo.utils.counters["stats"]["unique_graphs"]))
 
 
 def quiet():

@@ -10,7 +10,7 @@ from saccade.errors import SaccadeError
 from saccade.layers.regions import region
 from saccade.train.loss import compiled
 
-TRAIN = {"steps": 8, "valid_every": 4, "batch_tokens": 200, "report_every": 1}
+TRAIN = {"steps": 8, "valid_every": 4, "batch_tokens": 200, "report_every": 1, "pack": False}
 R_DROP = ["objectives=[{kind='r-drop'}]"]
 # Batches of one row get a second one of padding, which changes what dropout draws.
 NO_DROPOUT = [f"{part}.dropout=0" for part in ("reader", "writer", "reader.stack", "writer.stack")]
@@ -31,14 +31,20 @@ def losses(run):
         pytest.param("aot_eager", [], marks=pytest.mark.slow),
     ],
 )
-def test_compiled_run_has_three_graphs_no_breaks_and_the_losses_of_eager(finished, tmp_path, backend, overrides):
+def test_compiled_run_has_one_graph_a_side_no_breaks_and_the_losses_of_eager(finished, tmp_path, backend, overrides):
     small.api.train(small.small(**TRAIN), run=tmp_path / "eager", overrides=overrides)
 
     assert finished(small.compiled, str(tmp_path / "compiled"), TRAIN, backend, overrides) == 0
 
-    assert json.loads((tmp_path / "compiled/counts.json").read_text()) == {"graphs": 3, "breaks": 0}
+    assert json.loads((tmp_path / "compiled/counts.json").read_text()) == {"graphs": 2, "breaks": 0}
     for got, expected in zip(losses(tmp_path / "compiled"), losses(tmp_path / "eager"), strict=True):
         assert got[:2] == expected[:2] and got[2] == pytest.approx(expected[2], abs=1e-5)
+
+
+def test_packed_rows_of_all_lengths_share_one_graph_a_side(finished, tmp_path):
+    path = tmp_path / "graphs"
+    assert finished(small.packed_graphs, str(path)) == 0
+    assert path.read_text() == "2"
 
 
 def test_graph_break_is_told_with_the_way_on(monkeypatch):

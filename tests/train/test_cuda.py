@@ -46,3 +46,42 @@ def test_batch_that_does_not_fit_is_told_with_one_that_does(fit):
             )
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+WIDE = {**small.STACK, "dim": 32, "ff": 32}  # heads as wide as the kernels for packed rows want
+
+
+def test_steps_as_graphs_give_the_weights_of_plain_steps(fit):
+    settings = {**CUDA, "stack": WIDE, "accumulate": 1, "steps": 30, "precision": "fp32"}
+    overrides = ["reader.dropout=0", "writer.dropout=0", "reader.stack.dropout=0", "writer.stack.dropout=0"]
+    losses = {}
+    for graphs in (True, False):
+        run = fit(f"graphs-{graphs}", overrides=overrides, graphs=graphs, **settings)
+        losses[graphs] = [line["loss"] for line in small.read_metrics(run)]
+
+    assert losses[True] == pytest.approx(losses[False], rel=1e-3)
+
+
+def test_graphs_draw_new_dropout_at_every_step(fit, monkeypatch):
+    """With the same weights and batch, a step that draws the same numbers has the same loss."""
+    seen = []
+    monkeypatch.setattr(loop, "update", lambda s, scale: None)
+    take = small.feeding.Feed.take
+    first = []
+
+    def same(self):
+        first[:] = first or [take(self)]
+        return first[0]
+
+    monkeypatch.setattr(small.feeding.Feed, "take", same)
+    add = loop.Graphs.__call__
+
+    def watched(self, batch):
+        sums = add(self, batch)
+        seen.append(sums.total.item())
+        return sums
+
+    monkeypatch.setattr(loop.Graphs, "__call__", watched)
+    fit(**{**CUDA, "stack": WIDE, "accumulate": 1, "steps": 6, "ema": 0.0})
+
+    assert len(set(seen)) == len(seen) == 6

@@ -3,8 +3,10 @@ import time
 import pytest
 import torch
 
-from saccade.data.batch import Batch, pad
+from saccade.data.batch import Batch, Tokens, pad
 from saccade.data.tokenizers import PAD
+from saccade.layers.packing import packing
+from saccade.train.capture import tensors_of
 from saccade.train.feed import Feed, widened
 
 
@@ -32,8 +34,8 @@ class Counting:
 
 def threaded(stream, monkeypatch):
     """A feed with its thread, on a machine without CUDA."""
-    monkeypatch.setattr(Batch, "pin_memory", lambda self: self)
-    monkeypatch.setattr(Batch, "to", lambda self, device, non_blocking=False: self)
+    monkeypatch.setattr(Feed, "_copy", lambda self, batch: (batch, None))
+    monkeypatch.setattr(Feed, "_idle", lambda self: True)
     return Feed(stream, device=torch.device("cuda"))
 
 
@@ -68,6 +70,42 @@ def test_waiting_is_measured():
     feed.take()
 
     assert feed.waited >= 0.02
+    feed.close()
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_waiting_counts_where_the_device_has_nothing_else_to_do(monkeypatch, idle):
+    class Slow(Counting):
+        def __next__(self):
+            time.sleep(0.02)
+            return super().__next__()
+
+    feed = threaded(Slow(), monkeypatch)
+    monkeypatch.setattr(Feed, "_idle", lambda self: idle)
+    for _ in range(3):
+        feed.take()
+
+    assert feed.waited > 0.03 if idle else feed.waited == 0
+    feed.close()
+
+
+def test_all_tensors_of_a_batch_are_found():
+    padded, row = pad([[5, 6, 2], [8, 2]]), packing([3, 2])
+    packed = Tokens(padded.ids[padded.mask][None], row)
+    batch = Batch({"source": padded, "target": packed}, {"source": 5, "target": 5})
+
+    found = [id(tensor) for tensor in tensors_of(batch)]
+
+    assert found == [id(tensor) for tensor in (padded.ids, padded.mask, packed.ids, *row.tensors())]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_batches_arrive_whole_on_the_gpu():
+    feed = Feed(Counting(), device=torch.device("cuda"))
+
+    taken = [feed.take()["source"].ids.sum() for _ in range(50)]
+
+    assert [int(number) for number in taken] == [number + 2 for number in range(1, 51)]
     feed.close()
 
 

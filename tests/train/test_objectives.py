@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from saccade.config.load import validate
 from saccade.data.batch import Batch, Tokens
 from saccade.data.tokenizers import PAD, START
-from saccade.model.writers import shift_right
-from saccade.train.objectives import Term, all_terms, next_token, objectives_from, r_drop
+from saccade.model.writers import TokenWriter, shift_right
+from saccade.train.objectives import Term, all_terms, has_plain_head, next_token, objectives_from, r_drop
 
 DRAW = torch.Generator()
 
@@ -95,6 +95,30 @@ def test_r_drop_is_the_mean_of_both_passes_and_their_divergence(model, batch):
     torch.testing.assert_close(terms["next-token"].sum, (nll * mask).sum() / 2)
     assert terms["consistency"].weight == 1.5
     assert terms["consistency"].sum > 0.01
+
+
+class OwnHead(TokenWriter):
+    """The same numbers, but the loss cannot know that."""
+
+    def head(self, hidden):
+        return hidden @ self.output.weight.T
+
+
+@pytest.mark.parametrize("objective", [next_token, r_drop])
+def test_head_of_the_users_own_has_the_same_terms_and_gradients(model, batch, objective):
+    def outcome():
+        torch.manual_seed(3)
+        terms = objective(model, batch, DRAW)
+        total = sum(term.weight * term.sum for term in terms.values())
+        return {name: term.sum.detach() for name, term in terms.items()}, torch.autograd.grad(total, weights)
+
+    model.train()
+    weights = list(model.parameters())
+    expected = outcome()
+    model.writer.__class__ = OwnHead
+    assert not has_plain_head(model.writer)
+
+    torch.testing.assert_close(outcome(), expected, rtol=1e-4, atol=1e-5)
 
 
 def shrink(model, batch, generator, *, strength: float = 0.5):

@@ -20,6 +20,7 @@ from saccade.train.loss import Meter, MicroLoss
 from saccade.train.machine import MemoryWatch
 from saccade.train.objectives import Term, next_token
 from saccade.train.optimizer import freeze, optimizer_from
+from saccade.train.profile import Watch
 from saccade.train.session import Progress, Session
 
 CPU = torch.device("cpu")
@@ -51,7 +52,8 @@ def session(batches, *, objectives=(next_token,), dropout=0.0, **train):
     return Session(
         recipe=recipe, model=model, loss=loss, shared=loss, optimizer=optimizer_from(recipe.train.optimizer, model),
         rate=lambda step: 0.01, feed=Fed(batches), valid_pairs=[], ranks=Ranks(), device=CPU, meter=Meter(CPU),
-        memory=MemoryWatch(recipe.train, model, CPU), generator=torch.Generator(), progress=Progress(), **empty,
+        memory=MemoryWatch(recipe.train, model, CPU), generator=torch.Generator(), progress=Progress(),
+        watch=Watch(False, feed=None, device=CPU), **empty,
     )  # fmt: skip
 
 

@@ -1,0 +1,144 @@
+"""Triton kernels of the loss: logits of a piece become losses and, in their place, gradients.
+
+A program takes one row, whatever the size of the vocabulary: one reading for its statistics, in float32, and one for
+the gradients. `turn_plainly` in cross_entropy.py is the reference. Imported only where there is Triton.
+"""
+
+from typing import Any, no_type_check
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK = 8192  # entries of the vocabulary at a time
+
+
+def turn(logits: Tensor, targets: Tensor, keep: Tensor, values: Tensor, settings: Any, wanted: bool) -> None:
+    """Writes the values of each row, and the gradients over the logits (P, R, V) where they are wanted."""
+    passes, rows, vocabulary = logits.shape
+    if not rows:
+        return
+    smoothing, apart_weight = settings
+    smoothed, nll, apart = values
+    block = min(triton.next_power_of_2(vocabulary), BLOCK // passes)
+    if passes == 1:
+        apart.zero_()
+        _single[(rows,)](
+            logits, logits.stride(1), targets, keep, smoothed, nll, smoothing,
+            vocabulary=vocabulary, wanted=wanted, block=block, num_warps=8,
+        )  # fmt: skip
+    else:
+        first, second = logits
+        _double[(rows,)](
+            first, second, logits.stride(1), targets, keep, smoothed, nll, apart, smoothing, apart_weight,
+            vocabulary=vocabulary, wanted=wanted, block=block, num_warps=8,
+        )  # fmt: skip
+
+
+# no_type_check: Triton reads the source of these functions, and a checker around them would be in its way.
+# Where a piece begins in memory differs from one to the next, and is no reason to compile once more.
+
+
+@triton.jit(do_not_specialize_on_alignment=["targets", "keep", "smoothed", "nll"])
+@no_type_check
+def _single(  # noqa: PLR0913
+    logits, stride, targets, keep, smoothed, nll, smoothing,
+    vocabulary: tl.constexpr, wanted: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    x = logits + row.to(tl.int64) * stride
+    kept = tl.load(keep + row) != 0
+    target = tl.load(targets + row)
+    chosen = tl.load(x + target, mask=kept, other=0.0).to(tl.float32)  # before anything is written over it
+    top = -float("inf")
+    total = 0.0
+    added = 0.0
+    for start in range(0, vocabulary, block):
+        at = start + tl.arange(0, block)
+        real = at < vocabulary
+        value = tl.load(x + at, mask=real & kept, other=0.0).to(tl.float32)
+        added += tl.sum(value, 0)
+        value = tl.where(real, value, -float("inf"))
+        higher = tl.maximum(top, tl.max(value, 0))
+        total = total * tl.exp(top - higher) + tl.sum(tl.exp(value - higher), 0)
+        top = higher
+    norm = top + tl.log(total)  # log of the sum of exponentials
+    loss = norm - chosen
+    spread = norm - added / vocabulary
+    tl.store(nll + row, tl.where(kept, loss, 0.0))
+    tl.store(smoothed + row, tl.where(kept, (1 - smoothing) * loss + smoothing * spread, 0.0))
+    if wanted:
+        for start in range(0, vocabulary, block):
+            at = start + tl.arange(0, block)
+            real = at < vocabulary
+            value = tl.load(x + at, mask=real & kept, other=0.0).to(tl.float32)
+            slope = tl.exp(value - norm) - smoothing / vocabulary - tl.where(at == target, 1 - smoothing, 0.0)
+            tl.store(x + at, tl.where(kept, slope, 0.0).to(logits.dtype.element_ty), mask=real)
+
+
+@triton.jit
+@no_type_check
+def _grown(top, total, weighted, value, away):
+    """The largest value, the sum of exponentials and their sum weighted by `away`, with one more block."""
+    higher = tl.maximum(top, tl.max(value, 0))
+    shrink = tl.exp(top - higher)
+    part = tl.exp(value - higher)
+    return higher, total * shrink + tl.sum(part, 0), weighted * shrink + tl.sum(part * away, 0)
+
+
+@triton.jit(do_not_specialize_on_alignment=["targets", "keep", "smoothed", "nll", "apart"])
+@no_type_check
+def _double(  # noqa: PLR0913
+    first, second, stride, targets, keep, smoothed, nll, apart, smoothing, apart_weight,
+    vocabulary: tl.constexpr, wanted: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    x = first + row.to(tl.int64) * stride
+    y = second + row.to(tl.int64) * stride
+    kept = tl.load(keep + row) != 0
+    target = tl.load(targets + row)
+    chosen = tl.load(x + target, mask=kept, other=0.0).to(tl.float32)
+    chosen += tl.load(y + target, mask=kept, other=0.0).to(tl.float32)
+    x_top = -float("inf")
+    y_top = -float("inf")
+    x_total = 0.0
+    y_total = 0.0
+    x_away = 0.0  # sum of exp(x) (x - y), scaled like the total
+    y_away = 0.0
+    added = 0.0
+    for start in range(0, vocabulary, block):
+        at = start + tl.arange(0, block)
+        real = at < vocabulary
+        one = tl.load(x + at, mask=real & kept, other=0.0).to(tl.float32)
+        two = tl.load(y + at, mask=real & kept, other=0.0).to(tl.float32)
+        added += tl.sum(one + two, 0)
+        away = one - two
+        one = tl.where(real, one, -float("inf"))
+        two = tl.where(real, two, -float("inf"))
+        x_top, x_total, x_away = _grown(x_top, x_total, x_away, one, away)
+        y_top, y_total, y_away = _grown(y_top, y_total, y_away, two, away)
+    x_norm = x_top + tl.log(x_total)
+    y_norm = y_top + tl.log(y_total)
+    shift = x_norm - y_norm
+    there = x_away / x_total - shift  # KL(P1 || P2)
+    back = shift - y_away / y_total
+    loss = x_norm + y_norm - chosen
+    spread = x_norm + y_norm - added / vocabulary
+    tl.store(nll + row, tl.where(kept, loss, 0.0))
+    tl.store(smoothed + row, tl.where(kept, (1 - smoothing) * loss + smoothing * spread, 0.0))
+    tl.store(apart + row, tl.where(kept, (there + back) / 2, 0.0))
+    if wanted:
+        half = apart_weight / 2
+        for start in range(0, vocabulary, block):
+            at = start + tl.arange(0, block)
+            real = at < vocabulary
+            one = tl.load(x + at, mask=real & kept, other=0.0).to(tl.float32)
+            two = tl.load(y + at, mask=real & kept, other=0.0).to(tl.float32)
+            away = one - two - shift  # log P1 - log P2
+            one = tl.exp(one - x_norm)
+            two = tl.exp(two - y_norm)
+            target_part = smoothing / vocabulary + tl.where(at == target, 1 - smoothing, 0.0)
+            of_x = one - target_part + half * (one * (away + 1 - there) - two)
+            of_y = two - target_part + half * (two * (1 - away - back) - one)
+            tl.store(x + at, tl.where(kept, of_x, 0.0).to(first.dtype.element_ty), mask=real)
+            tl.store(y + at, tl.where(kept, of_y, 0.0).to(second.dtype.element_ty), mask=real)

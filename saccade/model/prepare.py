@@ -1,0 +1,122 @@
+"""A model made ready for inference on a CPU: the same blocks, with products from `layers/prepared.py`."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from saccade.layers.feedforward import FeedForward
+from saccade.layers.multihead import CrossAttention, HeadProjection, SelfAttention
+from saccade.layers.prepared import Int8Linear, Int8Table, NoDropout, PackedLinear, PreparedHeads, quantise
+from saccade.model.readers import Embedding
+from saccade.model.run import named_weights
+from saccade.model.writers import TokenWriter
+
+LARGEST = 31 << 20  # bytes; glibc never keeps blocks over 32 MiB
+SCALE = ".scale"  # after the name of a tensor of integers
+
+# Where our own blocks keep their products. A user's block may do anything with its weights, so it stays as it is.
+PRODUCTS: dict[type[nn.Module], tuple[str, ...]] = {
+    FeedForward: ("up", "gate", "down"),
+    SelfAttention: ("project", "heads.out"),
+    CrossAttention: ("query", "memory", "heads.out"),
+    TokenWriter: ("output",),
+}
+
+
+class Place(NamedTuple):
+    """A part of a module that a prepared one can take the place of."""
+
+    owner: nn.Module
+    name: str
+    part: Any  # nn.Linear, HeadProjection or nn.Embedding
+
+    def put(self, product: nn.Module) -> None:
+        heads = self.part.shape if isinstance(self.part, HeadProjection) else None
+        setattr(self.owner, self.name, product if heads is None else PreparedHeads(product, heads))
+
+
+def pack(model: nn.Module) -> None:
+    """Lays out the weights of all products, as they are."""
+    _without_dropout(model)
+    for place in _products(model):
+        place.put(PackedLinear(*_matrix(place.part)))
+
+
+def quantised(model: nn.Module) -> dict[str, Tensor]:
+    """Every tensor of the model; those of products and token tables as integers, with a scale for each row."""
+    tensors = named_weights(model)
+    for scale in scale_names(model):
+        name = scale.removesuffix(SCALE)
+        weight = tensors[name]
+        whole, tensors[scale] = quantise(weight.flatten(0, -2))
+        tensors[name] = whole.view_as(weight)
+    return tensors
+
+
+def scale_names(model: nn.Module) -> set[str]:
+    """The names of the scales that the int8 weights of a model have; tied weights have one."""
+    names = _names(model)
+    return {names[id(place.part.weight)] + SCALE for place in [*_products(model), *_tables(model)]}
+
+
+@torch.no_grad()
+def put_quantised(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Makes products and token tables of what `quantised` gave, and copies the rest by name."""
+    _without_dropout(model)
+    names = _names(model)
+    places, tables = _products(model), _tables(model)
+    for name, tensor in named_weights(model).items():
+        if name + SCALE not in tensors:
+            tensor.copy_(tensors[name])
+    for place in places:
+        name = names[id(place.part.weight)]
+        _, bias = _matrix(place.part)
+        exact = type(place.owner) is TokenWriter
+        place.put(Int8Linear(tensors[name].flatten(0, -2), tensors[name + SCALE], bias, exact=exact))
+    for place in tables:
+        name = names[id(place.part.weight)]
+        place.put(Int8Table(tensors[name], tensors[name + SCALE]))
+
+
+def _without_dropout(model: nn.Module) -> None:
+    """Takes out what does nothing in inference, hundreds of times in each step."""
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.Dropout):
+                setattr(module, name, NoDropout())
+
+
+def _products(model: nn.Module) -> list[Place]:
+    """All products of our own blocks but those of heads that split their input, which are no single one."""
+    found = []
+    for module in model.modules():
+        for path in PRODUCTS.get(type(module), ()):
+            owner, _, name = path.rpartition(".")
+            holder = module.get_submodule(owner)
+            part = getattr(holder, name)
+            if isinstance(part, nn.Linear) or (isinstance(part, HeadProjection) and not part.split):
+                found.append(Place(holder, name, part))
+    return found
+
+
+def _tables(model: nn.Module) -> list[Place]:
+    return [Place(part, "tokens", part.tokens) for part in model.modules() if type(part) is Embedding]
+
+
+def _matrix(part: Any) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of a product as one matrix and one vector."""
+    weight, bias = part.weight, part.bias
+    return weight.detach().flatten(0, -2), None if bias is None else bias.detach().flatten()
+
+
+def _names(model: nn.Module) -> dict[int, str]:
+    """The name under which each parameter is stored."""
+    return {id(parameter): name for name, parameter in model.named_parameters()}
+
+
+def keep_memory() -> None:
+    """Lets the C library keep what is freed: it gives back at once what is as large as the largest block freed so far,
+    and new pages for the logits of each step take a tenth of the time."""
+    torch.empty(LARGEST, dtype=torch.uint8)

@@ -1,0 +1,44 @@
+"""Kernels for packed rows against explicit attention; alone, it runs Triton's interpreter on the CPU."""
+
+import os
+
+if __name__ == "__main__":
+    os.environ["TRITON_INTERPRET"] = "1"
+
+import torch
+
+from saccade.layers import kernels
+from saccade.layers.packing import packing
+
+
+def compare(lengths, *, causal, width, dtype, device, heads=2):
+    """Self-attention where causal, otherwise attention to texts of other lengths, one of them empty."""
+    torch.manual_seed(0)
+    others = lengths if causal else [*lengths[1:], 0]
+    queries = packing(lengths, tokens=sum(lengths) + 20, texts=16).to(device)
+    keys = packing(others, tokens=sum(others) + 9, texts=16).to(device) if not causal else queries
+    # Queries, keys and values as they come from one projection: not contiguous.
+    q, _, _ = torch.randn(queries.texts.shape[1], heads, 3, width, dtype=dtype, device=device).unbind(2)
+    _, k, v = torch.randn(keys.texts.shape[1], heads, 3, width, dtype=dtype, device=device).unbind(2)
+    parts = [part.requires_grad_() for part in (q, k, v)]
+    scale = width**-0.5
+
+    y = kernels.packed(*parts, packs=(queries, keys), causal=causal, scale=scale)
+
+    allowed = queries.texts[0][:, None] == keys.texts[0][None, :]
+    if causal:
+        allowed = allowed & (keys.positions[0][None, :] <= queries.positions[0][:, None])
+    wide = [part.double().transpose(0, 1)[None] for part in parts]
+    expected = kernels.explicit(*wide, scale=scale, allowed=allowed)[0][0].transpose(0, 1)
+    near = {"rtol": 2e-2, "atol": 3e-2} if dtype == torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-5}
+    torch.testing.assert_close(y.double(), expected, **near)
+    weights = torch.randn_like(y)
+    ours = torch.autograd.grad(y, parts, weights)
+    theirs = torch.autograd.grad(expected, parts, weights.double())
+    torch.testing.assert_close(ours, theirs, **near)
+
+
+if __name__ == "__main__":
+    for width in (16, 32):
+        compare([5, 16, 1, 9], causal=True, width=width, dtype=torch.float32, device="cpu")
+        compare([20, 3, 30], causal=False, width=width, dtype=torch.float32, device="cpu")

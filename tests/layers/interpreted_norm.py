@@ -1,0 +1,73 @@
+"""Kernels for residual, dropout and norm against torch; alone, it runs Triton's interpreter on the CPU."""
+
+import os
+
+if __name__ == "__main__":
+    os.environ["TRITON_INTERPRET"] = "1"
+
+import torch
+from torch import nn
+
+from saccade.layers.norm_kernels import add_dropped, add_norm
+
+
+def compare_norm(norm, *, rows, share, adds, kinds, device):
+    """Value and gradients; the mask of dropout is read off a sum with nothing."""
+    torch.manual_seed(0)
+    width = norm.weight.shape[0]
+    for parameter in norm.parameters():
+        nn.init.normal_(parameter)
+    norm = norm.to(device)
+    # Drawn as float32: bfloat16 draws are 0 now and then, which looks as if they had been dropped.
+    x, y = (torch.randn(2, rows, width, device=device).to(kind).requires_grad_() for kind in kinds)
+    y = y if adds else None
+    bias, centres = getattr(norm, "bias", None), isinstance(norm, nn.LayerNorm)
+    inputs = [part for part in (x, y, norm.weight, bias) if part is not None]
+
+    out, total, *_, _ = add_norm(x, y, norm.weight, bias, share, norm.eps, centres, kinds[0])
+    dropped = 0.0
+    if adds:
+        mask = (total.detach() - x.detach()).abs() > 0 if share else torch.ones_like(x, dtype=torch.bool)
+        dropped = torch.where(mask, y.float() / (1 - share), 0.0)
+        if share:
+            assert abs(mask.float().mean().item() - (1 - share)) < 0.1
+    expected = norm(x.float() + dropped)
+    near = {"rtol": 1e-4, "atol": 1e-4} if kinds[1] == torch.float32 else {"rtol": 2e-2, "atol": 2e-2}
+    torch.testing.assert_close(out.float(), expected, **near)
+    weights, others = torch.randn_like(expected), torch.randn_like(expected)
+    ours = torch.autograd.grad(out, inputs, weights.to(out.dtype), retain_graph=True)
+    theirs = torch.autograd.grad(expected, inputs, weights, retain_graph=True)
+    torch.testing.assert_close(ours, theirs, **near)
+    if adds:  # what was normalised may be used too
+        ours = torch.autograd.grad((out, total), inputs, (weights.to(out.dtype), others.to(total.dtype)))
+        theirs = torch.autograd.grad((expected, x.float() + dropped), inputs, (weights, others))
+        torch.testing.assert_close(ours, theirs, **near)
+
+
+def compare_sum(*, rows, width, share, kind, device):
+    torch.manual_seed(0)
+    x = torch.randn(rows, width, device=device).requires_grad_()
+    y = torch.randn(rows, width, device=device).to(kind).requires_grad_()
+    total, _ = add_dropped(x, y, share)
+    kept = (total - x).abs() > 0
+    assert abs(kept.float().mean().item() - (1 - share)) < 0.1
+    torch.testing.assert_close(total, x + torch.where(kept, y.float() / (1 - share), 0.0))
+    weights = torch.randn_like(total)
+    dx, dy = torch.autograd.grad(total, (x, y), weights)
+    assert dx.equal(weights)
+    torch.testing.assert_close(dy.float(), torch.where(kept, weights / (1 - share), 0.0), rtol=1e-2, atol=1e-2)
+    again, _ = add_dropped(x, y, share)
+    assert not again.equal(total)  # another draw
+
+
+def compare_all(device):
+    for norm in (nn.LayerNorm(48), nn.LayerNorm(64, bias=False), nn.RMSNorm(32, eps=1e-6)):
+        for kinds in ((torch.float32, torch.float32), (torch.float32, torch.bfloat16)):
+            for adds, share in ((False, 0.0), (True, 0.0), (True, 0.3)):
+                compare_norm(norm, rows=37, share=share, adds=adds, kinds=kinds, device=device)
+    compare_sum(rows=50, width=48, share=0.2, kind=torch.float32, device=device)
+    compare_sum(rows=50, width=64, share=0.4, kind=torch.bfloat16, device=device)
+
+
+if __name__ == "__main__":
+    compare_all("cpu")

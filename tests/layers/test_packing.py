@@ -1,0 +1,129 @@
+"""Packed rows: the same numbers as padded ones, without the padding."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from saccade.layers.feedforward import FeedForward
+from saccade.layers.kernels import SHORT_FP32, TRITON
+from saccade.layers.memory import Memory
+from saccade.layers.multihead import CrossAttention, SelfAttention
+from saccade.layers.packing import Packing, bound, packing
+from saccade.layers.positions import Rotary, Shaw
+from saccade.layers.transformer import Block, Residual, TransformerStack
+
+D, H = 16, 2
+LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=6)
+
+
+def test_bounds_are_few() -> None:
+    assert [bound(n) for n in (1, 16, 17, 40, 128, 129, 300)] == [16, 16, 32, 64, 128, 256, 384]
+
+
+@given(LENGTHS, st.integers(0, 50), st.integers(0, 5))
+def test_every_token_has_its_text_and_its_place(lengths: list[int], tokens: int, texts: int) -> None:
+    longest = bound(max(lengths))
+    filling = -(-tokens // longest)
+    row = packing(lengths, tokens=sum(lengths) + tokens, texts=len(lengths) + filling + texts)
+
+    sizes = row.offsets.diff().tolist()
+    assert sizes[: len(lengths)] == lengths
+    assert sum(sizes) == row.texts.shape[1] == sum(lengths) + tokens
+    assert max(sizes) <= row.longest == longest
+    assert len(sizes) == len(lengths) + filling + texts
+    expected = [(i, place) for i, size in enumerate(sizes) for place in range(size)]
+    assert list(zip(row.texts[0].tolist(), row.positions[0].tolist(), strict=True)) == expected
+    assert row.keep[0].tolist() == [True] * sum(lengths) + [False] * tokens
+
+
+@given(LENGTHS)
+def test_a_row_goes_to_the_rectangle_and_back(lengths: list[int]) -> None:
+    row = packing(lengths, tokens=sum(lengths) + 3)
+    x = torch.arange(2.0 * row.texts.shape[1]).reshape(1, -1, 1, 2)
+
+    rectangle = row.unpack(x)
+
+    assert rectangle.shape == (len(row.offsets) - 1, row.longest, 1, 2)
+    assert rectangle[row.inside()].equal(x[0])
+    assert row.pack(rectangle.flatten(2)).equal(x.flatten(2))
+
+
+def test_a_doubled_row_has_every_text_twice() -> None:
+    once = packing([3, 5], tokens=10, texts=4)
+
+    twice = once.doubled()
+
+    assert twice.offsets.tolist() == [0, 3, 8, 10, 10, 13, 18, 20, 20]
+    assert twice.texts[0].tolist() == [*once.texts[0].tolist(), *(once.texts[0] + 4).tolist()]
+    assert twice.keep[0].tolist() == once.keep[0].tolist() * 2
+
+
+def stack(kind: str, *, causal: bool, cross: bool) -> TransformerStack:
+    def block() -> Block:
+        rotary = Rotary(D // H) if kind == "rotary" else None
+        term = Shaw(D // H, distance=4) if kind == "shaw" else None
+        return Block(
+            SelfAttention(D, heads=H, rotary=rotary, term=term),
+            FeedForward(D, hidden=24),
+            residuals=[Residual(nn.LayerNorm(D), order="pre", dropout=0.0) for _ in range(3 if cross else 2)],
+            cross=CrossAttention(D, heads=H, memory_dim=D) if cross else None,
+        )
+
+    window = 2 if kind == "window" else None
+    return TransformerStack([block(), block()], dim=D, causal=causal, window=window).double()
+
+
+def padded(row: Tensor, packed: Packing) -> tuple[Tensor, Tensor]:
+    """The rectangle of the real texts, with zeros behind them, and its mask."""
+    real = int(packed.texts[packed.keep].max()) + 1
+    mask = packed.inside()[:real]
+    return packed.unpack(row[..., None])[:real, ..., 0] * mask[..., None], mask
+
+
+@pytest.mark.parametrize("kind", ["plain", "window", "rotary", "shaw"])
+def test_packed_rows_give_what_padded_ones_give(kind: str) -> None:
+    """Self-attention, causal self-attention and attention to memory, forward and gradients."""
+    torch.manual_seed(1)
+    source, target = packing([5, 1, 20], tokens=40, texts=6), packing([7, 3, 11], tokens=32, texts=6)
+    reader, writer = stack(kind, causal=False, cross=False), stack(kind, causal=True, cross=True)
+    x, y = (torch.randn(1, part.texts.shape[1], D, dtype=torch.float64) for part in (source, target))
+    mix = torch.randn(D, dtype=torch.float64)
+    parameters = [*reader.parameters(), *writer.parameters()]
+
+    states, *_ = reader(x, source)
+    packed, *_ = writer(y, target, Memory(states, source))
+    loss = (packed[0][target.keep[0]] @ mix).square().sum()
+    ours = torch.autograd.grad(loss, parameters)
+
+    (x_rows, x_mask), (y_rows, y_mask) = padded(x, source), padded(y, target)
+    states, *_ = reader(x_rows, x_mask)
+    rows, *_ = writer(y_rows, y_mask, Memory(states, x_mask))
+    expected = torch.autograd.grad((rows[y_mask] @ mix).square().sum(), parameters)
+
+    torch.testing.assert_close(packed[0][target.keep[0]], rows[y_mask])
+    torch.testing.assert_close(ours, expected)
+
+
+@pytest.mark.skipif(not TRITON, reason="needs the package triton")
+def test_kernel_for_short_texts_is_attention_inside_each_text() -> None:
+    """Triton's interpreter, which runs on any machine, must be asked for before triton is imported."""
+    script = Path(__file__).with_name("interpreted_attention.py")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("longest", [16, 30, 60, 100, 200])
+@pytest.mark.parametrize("causal", [False, True])
+def test_kernels_of_the_gpu_are_attention_inside_each_text(longest: int, causal: bool) -> None:
+    from interpreted_attention import compare
+
+    kinds = [torch.bfloat16] if longest > SHORT_FP32 else [torch.float32, torch.bfloat16]
+    for kind in kinds:
+        compare([longest, 5, 1, longest - 3], causal=causal, width=64, dtype=kind, device="cuda")

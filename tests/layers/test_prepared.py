@@ -1,0 +1,85 @@
+import pytest
+import torch
+from torch import nn
+
+from saccade.layers import prepared
+from saccade.layers.multihead import HeadProjection
+from saccade.layers.prepared import Int8Linear, Int8Table, PackedLinear, PreparedHeads, quantise, to_bytes
+
+K, N = 37, 53
+
+pytestmark = pytest.mark.skipif(not prepared.is_available(), reason="needs a torch with oneDNN")
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 1), (4, 1), (2, 7), (67, 1)])
+def test_packed_weights_give_the_same_product(shape: tuple[int, int], bias: bool) -> None:
+    linear, x = nn.Linear(K, N, bias=bias), torch.randn(*shape, K)
+    with torch.inference_mode():
+        torch.testing.assert_close(PackedLinear(linear.weight, linear.bias)(x), linear(x))
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("width", [K, 64])  # the few rows of a width of whole steps go another way
+@pytest.mark.parametrize("rows", [1, 3, 4, 5, 64])
+def test_int8_is_within_the_error_of_its_steps(rows: int, width: int, exact: bool) -> None:
+    sizes = 10.0 ** torch.arange(-2, 3).repeat(13)[:rows, None]
+    linear, x = nn.Linear(width, N), torch.randn(rows, width) * sizes
+    with torch.inference_mode():
+        y = Int8Linear(*quantise(linear.weight), linear.bias, exact=exact)(x)
+        # Half a step of x for each of K weights, half a step of each weight (and its scale's rounding) for each of x.
+        steps = x.abs().amax(1, keepdim=True) / 127, linear.weight.abs().amax(1) / 126
+        bound = (steps[0] * linear.weight.abs().sum(1) + x.abs().sum(1, keepdim=True) * steps[1]) / 2
+        assert ((y - linear(x)).abs() <= bound + 1e-5).all()
+        assert not torch.equal(y, linear(x))
+
+
+def test_each_row_has_its_own_scale() -> None:
+    linear, x = nn.Linear(K, N), torch.randn(11, K)
+    layer = Int8Linear(*quantise(linear.weight.detach()), None)
+    with torch.inference_mode():
+        alone, beside = layer(x), layer(torch.cat((x, 1e6 * torch.randn(5, K))))[:11]
+    assert torch.equal(alone, beside)
+
+
+def test_a_row_of_zeros_gives_the_bias() -> None:
+    linear = nn.Linear(K, N)
+    with torch.inference_mode():
+        for rows in (2, 9):
+            y = Int8Linear(*quantise(linear.weight), linear.bias, exact=True)(torch.zeros(rows, K))
+            torch.testing.assert_close(y, linear.bias.expand(rows, -1), rtol=0, atol=0)
+
+
+def test_bytes_are_rounded_to_the_nearest() -> None:
+    x = torch.tensor([[-127.0, 127.0, 0.0, 0.49, 0.51, -0.49, -0.51, 63.6]])
+    assert to_bytes(x, x.abs().amax(1, keepdim=True)).tolist() == [[1, 255, 128, 128, 129, 128, 127, 192]]
+
+
+def test_quantised_weights_are_near_and_their_scale_is_short() -> None:
+    weight = torch.cat((torch.randn(N, K), torch.zeros(1, K)))
+    whole, scale = quantise(weight)
+    assert torch.equal(scale, scale.bfloat16().float())
+    assert ((whole * scale[:, None] - weight).abs() <= scale[:, None] * 0.51 + weight.abs() / 256).all()
+
+
+def test_without_vnni_no_sum_of_two_products_leaves_16_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+    whole, scale = quantise(torch.randn(N, K))
+    narrow, wide = prepared._without_overflow(whole, scale)
+    assert narrow.abs().max() * 2 * 255 < 2**15
+    assert ((narrow * wide[:, None] - whole * scale[:, None]).abs() <= scale[:, None]).all()
+
+
+def test_prepared_heads_stand_where_a_projection_stood() -> None:
+    project, x = HeadProjection(12, heads=3, head_dim=5, parts=2, form="paper", bias=True), torch.randn(2, 7, 12)
+    product = PackedLinear(project.weight.flatten(0, 2), project.bias.flatten())
+    with torch.inference_mode():
+        for got, expected in zip(PreparedHeads(product, project.shape)(x), project(x), strict=True):
+            torch.testing.assert_close(got, expected)
+
+
+def test_a_table_of_integers_is_near_the_table() -> None:
+    table, ids = nn.Embedding(N, K), torch.tensor([[3, 0], [52, 3]])
+    whole, scale = quantise(table.weight.detach())
+    with torch.inference_mode():
+        assert ((Int8Table(whole, scale)(ids) - table(ids)).abs() <= scale[ids][..., None]).all()

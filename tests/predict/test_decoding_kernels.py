@@ -1,0 +1,43 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from saccade.config.load import validate
+from saccade.model.build import build
+
+
+def test_kernels_agree_with_the_plain_way():
+    """In Triton's interpreter, which has to be asked for before Triton is imported."""
+    pytest.importorskip("triton")
+    script = Path(__file__).with_name("decoding_kernels.py")
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[-2] == "the kernels agree"
+
+
+@pytest.mark.parametrize(
+    ("stack", "positions", "known"),
+    [
+        ({}, "sinusoidal", True),
+        ({"norm": "pre", "activation": "gelu-tanh"}, "learned", True),
+        ({"norm_kind": "rms", "gated": True, "bias": False, "window": 3}, "rotary", True),
+        ({}, "alibi", False),
+        ({}, "shaw", False),
+        ({"heads_form": "split"}, "sinusoidal", False),
+        ({"heads_form": "full", "dim": 256}, "sinusoidal", False),
+    ],
+)
+def test_kernels_know_the_usual_blocks(stack, positions, known):
+    """A block that they do not know is decoded in its own, slower way, and nobody would notice."""
+    pytest.importorskip("triton")
+    from saccade.layers import fast_step
+
+    part = {"stack": {"layers": 1, "dim": 16, "heads": 2, "ff": 16, **stack}, "positions": {"kind": positions}}
+    recipe = validate({"reader": part, "writer": part}, origin="test")
+    assert fast_step.covers(build(recipe, source_size=9, target_size=9).writer.stack) is known
