@@ -4,10 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
 
-.PHONY: help demo test test-all check docs format clean
+.PHONY: help demo test test-all bench check docs format clean
 help:
 	@echo "make demo      train a small model on two cores, look at its attention (about 3 minutes)"
 	@echo "make test      the fast tests        make test-all  all tests"
+	@echo "make bench     how fast it is on this CPU beside others (about 3 minutes)"
 	@echo "make check     style, types, architecture, docs"
 	@echo "make docs      write the generated pages, build site/"
 
@@ -20,6 +21,9 @@ test: $(VENV)/dev.stamp
 
 test-all: $(VENV)/dev.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+bench: $(VENV)/dev.stamp
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench.py
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff check .

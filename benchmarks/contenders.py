@@ -16,17 +16,71 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from saccade.config import schema
 from saccade.data.batch import Batch, Tokens
+from saccade.layers.cross_entropy import smoothed_cross_entropy
 from saccade.layers.regions import compiled_regions
-from saccade.model.build import build
+from saccade.model.build import build, build_writer
+from saccade.model.writers import TokenWriter
+from saccade.train.capture import Graphs
+from saccade.train.loss import Sums
 from saccade.train.objectives import next_token
+from saccade.train.pack import pack
+
+
+@contender("gpt-train")
+class LanguageModel(Contender):
+    """A writer without memory in the form of GPT-2, its loss in pieces."""
+
+    name = "saccade, compile"
+    sync_each = False
+
+    def build(self, case: Any) -> None:
+        self.case, self.model = case, gpt2(case.size).to(case.device).train()
+        cuda = case.device == "cuda"
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=1e-4, betas=(0.9, 0.95), fused=True, capturable=cuda
+        )
+        keep = torch.ones_like(case.ids, dtype=torch.bool)
+        self.batch = Batch({"ids": Tokens(case.ids, keep), "targets": Tokens(case.targets, keep)})
+        self.train = Graphs(self._step, generator=torch.Generator(case.device)) if cuda else self._step
+
+    def _step(self, batch: Batch) -> Sums:
+        self.optimizer.zero_grad(set_to_none=True)
+        targets, keep = batch["targets"].ids.flatten(), batch["targets"].mask.flatten()
+        with torch.autocast(self.case.device, torch.bfloat16, enabled=self.case.amp):
+            with compiled_regions(self.case.device == "cuda", dynamic=False):
+                hidden = self.model(batch["ids"].ids, None, None).flatten(0, 1)
+            total, _ = smoothed_cross_entropy(hidden, self.model.output.weight, targets, keep, 0.0)
+        (total / targets.numel()).backward()
+        self.optimizer.step()
+        return Sums(total.detach(), keep.sum(), {})
+
+    def step(self) -> torch.Tensor:
+        return self.train(self.batch).total
+
+
+def gpt2(size: Any) -> TokenWriter:
+    """GPT-2's form in the sizes of a case."""
+    stack = schema.TransformerStack(
+        layers=size.layers,
+        dim=size.dim,
+        heads=size.heads,
+        ff=4 * size.dim,
+        norm="pre",
+        activation="gelu-tanh",
+        dropout=0.0,
+    )
+    positions = schema.Learned(length=size.length)
+    writer = schema.TokenWriter(stack=stack, positions=positions, scale=False, dropout=0.0, tie="output")
+    return build_writer(writer, size=size.vocab)
 
 
 @contender("seq2seq-train")
 class Translation(Contender):
-    """The blocks and the objective of `saccade train`, compiled as it does, with the suite's own optimizer settings."""
+    """The blocks, the objective and the packed, captured steps of `saccade train`, with the suite's own optimizer."""
 
     name = "saccade, compile"
     sync_each = False
+    compiled = True
 
     def build(self, case: Any) -> None:
         size = case.size
@@ -36,23 +90,30 @@ class Translation(Contender):
         recipe = schema.Recipe(reader=schema.TokenReader(stack=stack), writer=schema.TokenWriter(stack=stack))
         self.case = case
         self.model = build(recipe, source_size=size.vocab, target_size=size.vocab).to(case.device).train()
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, betas=(0.9, 0.95), fused=True)
         self.batches = [self._batch(b) for b in case.batches]
-        self.generator = torch.Generator()
+        self.generator = torch.Generator(case.device)
+        cuda = case.device == "cuda"
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=1e-4, betas=(0.9, 0.95), fused=True, capturable=cuda
+        )
+        self.train = Graphs(self._step, generator=self.generator) if cuda else self._step
 
     def _batch(self, b: Any) -> Batch:
         source = torch.ones_like(b.src, dtype=torch.bool) if b.src_real is None else b.src_real
-        return Batch({"source": Tokens(b.src, source), "target": Tokens(b.out, b.out != 0)})
+        batch = Batch({"source": Tokens(b.src, source), "target": Tokens(b.out, b.out != 0)}).to("cpu")
+        most = max(tokens.ids.numel() for tokens in batch.fields.values())
+        return pack(batch, budget=most if self.case.device == "cuda" else None).to(self.case.device)
 
-    def _loss(self, batch: Batch) -> torch.Tensor:
-        term = next_token(self.model, batch, self.generator, smoothing=0.1)["next-token"]
-        return term.sum / term.count
+    def _step(self, batch: Batch) -> Sums:
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(self.case.device, torch.bfloat16, enabled=self.case.amp), compiled_regions(self.compiled):
+            terms = next_token(self.model, batch, self.generator, smoothing=0.1)
+        first = terms["next-token"]
+        (first.sum / first.count).backward()
+        self.optimizer.step()
+        return Sums(first.sum.detach(), first.count, terms)
 
     def step(self) -> torch.Tensor:
         for batch in self.batches:
-            with torch.autocast(self.case.device, torch.bfloat16, enabled=self.case.amp), compiled_regions():
-                loss = self._loss(batch)
-            loss.backward()
-            self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
+            loss = self.train(batch).total
         return loss

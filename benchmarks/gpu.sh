@@ -2,6 +2,7 @@
 # One whole GPU run: the fast layer tests on this torch, then every translation result, or the training speed.
 #   benchmarks/gpu.sh translation DATA OUT      DATA: folder of the data packs
 #   benchmarks/gpu.sh speed SUITE OUT           SUITE: folder with gpu_train.py
+#   benchmarks/gpu.sh decoding SUITE OUT        SUITE: folder with gpu_generate.py
 set -uo pipefail
 cd "$(dirname "$0")/.."
 what=$1 from=$2 out=$3
@@ -12,5 +13,10 @@ translation)
     ;;
 speed)
     python3 benchmarks/train_speed.py --suite "$from" --out "$out"
+    ;;
+decoding)
+    timeout 240 python3 -m pytest -q -o addopts="" -p no:cacheprovider tests/predict/test_graphs_cuda.py
+    timeout 240 python3 benchmarks/gpu_decoding.py --suite "$from" --out "$out"
+    timeout 90 python3 benchmarks/gpu_decoding.py --suite "$from" --profile > "$out/decoding_profile.txt" 2>&1
     ;;
 esac

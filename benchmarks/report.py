@@ -1,4 +1,4 @@
-"""Writes docs/results.md and the results table of README.md from benchmarks/results/*.json.
+"""Writes docs/results.md and the tables of README.md and docs/speed.md from benchmarks/results/*.json.
 
     python benchmarks/report.py [--check]
 
@@ -7,6 +7,7 @@ With `--check` nothing is written, and the exit code is 1 when a file is not wha
 
 import argparse
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -15,6 +16,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- results: written by benchmarks/report.py -->", "<!-- results: end -->"
+TABLE = re.compile(r"(<!-- table: (\w+) -->)\n.*?(<!-- table: end -->)", re.DOTALL)
 KEYS = ("name", "command", "commit", "date", "hardware", "versions", "minutes", "rows")
 ROW_KEYS = ("what", "value", "unit")
 ASIDE = ("the whole process", "parameters")  # rows that explain others
@@ -29,8 +31,12 @@ and the same kind of machine, unless the row says otherwise; a ratio is ours div
 
 def main() -> int:
     results = read(ROOT / "benchmarks" / "results")
-    readme = ROOT / "README.md"
-    pages = {ROOT / "docs" / "results.md": page(results), readme: with_table(readme.read_text("utf-8"), results)}
+    readme, speed = ROOT / "README.md", ROOT / "docs" / "speed.md"
+    pages = {
+        ROOT / "docs" / "results.md": page(results),
+        readme: with_table(readme.read_text("utf-8"), results),
+        speed: with_tables(speed.read_text("utf-8"), results),
+    }
     return publish(pages, about=__doc__, root=ROOT)
 
 
@@ -135,12 +141,26 @@ def with_table(readme: str, results: Iterable[Mapping[str, Any]]) -> str:
     return "\n".join([before + BEGIN, *body, END + after])
 
 
+def with_tables(text: str, results: Iterable[Mapping[str, Any]]) -> str:
+    """A page with the rows of each file that it names, and the hardware above them."""
+    found = {result["name"]: result for result in results}
+
+    def shown(mark: re.Match[str]) -> str:
+        result = found.get(mark[2])
+        body = ["Not recorded yet."]
+        if result is not None:
+            body = [f"{result['hardware']}; `{result['command']}`, {result['date']}.", "", *table(result["rows"])]
+        return "\n".join([mark[1], *body, mark[3]])
+
+    return TABLE.sub(shown, text)
+
+
 def headlines(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """What the front page shows of a file: means instead of the seeds behind them, and nothing that only explains."""
     rows = list(rows)
     seeds = Counter(row["what"] for row in rows if "seed" in row)
     single = [row for row in rows if "seed" not in row or seeds[row["what"]] == 1]
-    shown = [row for row in single if not any(words in row["what"] for words in ASIDE)]
+    shown = [row for row in single if not row.get("detail") and not any(words in row["what"] for words in ASIDE)]
     return [{key: row[key] for key in row if key != "seed"} for row in shown]
 
 

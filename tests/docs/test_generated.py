@@ -56,6 +56,7 @@ RESULT = {
         {"what": "a->b, minutes, the whole process", "value": 3.0, "unit": "minutes", "seed": 1},
         {"what": "c->d, BLEU", "value": 50.0, "unit": "BLEU", "seed": 1},
         {"what": "memory", "value": 7, "unit": "MiB"},
+        {"what": "memory at each length", "value": 8, "unit": "MiB", "detail": True},
         {"what": "speed", "value": None, "unit": "tok/s"},
     ],
 }
@@ -67,6 +68,7 @@ def report(tmp_path):
     module.ROOT = tmp_path
     (tmp_path / "benchmarks" / "results").mkdir(parents=True)
     (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "speed.md").write_text("# s\n<!-- table: translation -->\nold\n<!-- table: end -->\nend\n")
     (tmp_path / "README.md").write_text(f"# before\n{module.BEGIN}\nold\n{module.END}\nafter\n")
     (tmp_path / "benchmarks" / "results" / "translation.json").write_text(json.dumps(RESULT))
     return module
@@ -99,6 +101,19 @@ def test_front_page_shows_what_matters(report, monkeypatch, tmp_path):
         "| memory | 7 MiB |  |  |",
         "| speed | not measured |  |  |",
     ]
+
+
+def test_page_shows_the_files_that_it_names(report, monkeypatch, tmp_path):
+    run(report, monkeypatch)
+    lines = (tmp_path / "docs" / "speed.md").read_text().splitlines()
+    assert lines[:2] == ["# s", "<!-- table: translation -->"] and lines[-2:] == ["<!-- table: end -->", "end"]
+    assert lines[2] == "one abacus; `python benchmarks/translation.py --data FOLDER`, 2026-01-02."
+    assert "| memory | 7 MiB |  |  |  |" in lines and "old" not in lines
+
+
+def test_page_says_what_was_not_recorded(report):
+    page = report.with_tables("<!-- table: other -->\n<!-- table: end -->\n", [RESULT])
+    assert page == "<!-- table: other -->\nNot recorded yet.\n<!-- table: end -->\n"
 
 
 def test_check_tells_stale_from_fresh(report, monkeypatch, tmp_path, capsys):

@@ -1,0 +1,89 @@
+"""saccade as a contender in the decoding suites `gpt-generate` and `translate`; see contenders.py.
+
+    python gpu_generate.py --part gpt --plugin benchmarks/gpu_contenders_decode.py
+
+Weights are random and in the suite's type; every output has exactly as many tokens as the case asks for.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import Contender, contender  # type: ignore[import-not-found]  # the suite's own module
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from saccade.config import schema
+from saccade.data.batch import Batch, Tokens
+from saccade.model.build import build, build_writer
+from saccade.predict.fixed_writer import has_kernels
+from saccade.predict.graphs import decode_fixed
+
+OURS = "saccade, CUDA graphs"
+
+
+@contender("gpt-generate")
+class Generation(Contender):
+    """The GPT-2 form of a writer without memory, as `[predict]` with beam = 1 decodes it."""
+
+    name = OURS
+
+    def build(self, case: Any) -> None:
+        size = case.size
+        stack = schema.TransformerStack(
+            layers=size.layers, dim=size.dim, heads=size.heads, ff=4 * size.dim, norm="pre", activation="gelu-tanh"
+        )
+        settings = schema.TokenWriter(
+            stack=stack, positions=schema.Learned(length=size.length), scale=False, tie="output"
+        )
+        self.case = case
+        self.writer = build_writer(settings, size=size.vocab).to(case.device, case.dtype).eval()
+        self.decoding = schema.Decoding(beam=1, min_length=case.new)
+        self.extra["kernels"] = has_kernels(self.writer, 1)
+        if case.check:  # the cached loop against the model without a cache (bf16 ties may differ)
+            self.extra["agree"] = f"{self.agreement():.1%}"
+
+    @torch.inference_mode()
+    def agreement(self) -> float:
+        made = self.step()
+        hidden = self.writer(torch.cat([self.case.prompt, made[:, :-1]], 1), None, None)
+        logits = self.writer.head(hidden[:, self.case.prompt.shape[1] - 1 :])
+        logits[..., :4] = -torch.inf  # padding, start, end and unknown are not written here
+        return float((logits.argmax(-1) == made).float().mean())
+
+    def step(self) -> torch.Tensor:
+        limits = [self.case.new] * self.case.prompt.shape[0]
+        found = decode_fixed(self.writer, None, limits=limits, decoding=self.decoding, prompt=self.case.prompt)
+        return made(found, self.case)
+
+
+@contender("translate")
+class Translation(Contender):
+    """Transformer-base as the recipe `transformer` has it."""
+
+    name = OURS
+
+    def build(self, case: Any) -> None:
+        size = case.size
+        stack = schema.TransformerStack(layers=size.layers, dim=size.dim, heads=size.heads, ff=size.ff)
+        recipe = schema.Recipe(reader=schema.TokenReader(stack=stack), writer=schema.TokenWriter(stack=stack))
+        self.case = case
+        model = build(recipe, source_size=size.vocab, target_size=size.vocab)
+        self.model = model.to(case.device, case.dtype).eval()
+        self.decoding = schema.Decoding(beam=case.beams, min_length=case.new)
+        self.extra["kernels"] = has_kernels(self.model.writer, case.beams)
+        self.batch = Batch({"source": Tokens(case.src, torch.ones_like(case.src, dtype=torch.bool))})
+
+    def step(self) -> torch.Tensor:
+        limits = [self.case.new] * self.case.src.shape[0]
+        with torch.inference_mode():
+            memory = self.model.read(self.batch)
+        return made(decode_fixed(self.model.writer, memory, limits=limits, decoding=self.decoding), self.case)
+
+
+def made(found: Any, case: Any) -> torch.Tensor:
+    """The best output of each row."""
+    ids = torch.tensor([outputs[0].ids for outputs in found], device=case.device)
+    assert ids.shape[1] == case.new, ids.shape
+    return ids

@@ -1,0 +1,145 @@
+"""How fast batches come from memory-mapped tokens, against what a GPU takes: is the input ever what it waits for?
+
+    python benchmarks/input_pipeline.py [--pairs 500000] [--out FOLDER]
+
+A corpus of random tokens with the lengths of sentences is written as `saccade train` keeps it, and read through the
+same stream: shuffled, cut into batches of like length, gathered, packed into one row each. Once alone (seconds of the
+thread's own CPU time), and once in a thread, while the loop beside it calls operators without a pause, which is more
+than a training loop does (seconds on the clock).
+"""
+
+import argparse
+import queue
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from results import save
+
+from saccade.data.batch import Batch
+from saccade.data.batches import BatchStream
+from saccade.data.store import SIDES, Appender, Store, write_store
+from saccade.train.feed import AHEAD
+from saccade.train.pack import pack
+
+VOCABULARY = 32_000
+SECONDS = 4.0  # of every measurement
+NEED = 1_500_000  # source + target tokens a second: Transformer-base in training on one H200
+HEADLINE = "Transformer-base", "packed", "in a thread beside a busy loop"  # what the front page shows
+BUDGETS = {"multi30k": 4_096, "Transformer-base": 25_600}  # tokens of a batch
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=500_000)
+    parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent / "results")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        rows = measure(generated(Path(folder) / "store", pairs=arguments.pairs))
+    for row in rows:
+        print(f"{row['what']}: {row['value']:,} {row['unit']}, {row['ratio']:.1f} x {row['peer']}")
+    notes = f"{arguments.pairs:,} generated pairs; one torch thread, two cores."
+    print(save("input_pipeline", rows, minutes=(time.monotonic() - start) / 60, folder=arguments.out, notes=notes))
+
+
+def generated(folder: Path, *, pairs: int) -> Store:
+    """Pairs of 2 to 100 tokens, 27 in the mean on each side, the target about as long as the source."""
+    generator = np.random.default_rng(1)
+    source = np.clip(generator.gamma(2.5, 11, size=pairs), 2, 100).astype(np.int64)
+    target = np.clip(source * generator.normal(1, 0.15, size=pairs), 2, 100).astype(np.int64)
+
+    def fill(inside: Path) -> dict[str, Any]:
+        written = {}
+        for side, lengths in zip(SIDES, (source, target), strict=True):
+            with Appender(inside, name=f"{side}-0", dtype="uint16") as appender:
+                for part in np.array_split(lengths, 50):
+                    tokens = generator.integers(4, VOCABULARY, size=part.sum())
+                    appender.add(np.split(tokens, np.cumsum(part)[:-1]))
+            written |= appender.files()
+        longest = int(max(source.max(), target.max()))
+        dropped: dict[str, list[int]] = {"empty": [], "long": []}
+        return {
+            "dtype": "uint16", "parts": [pairs], "variants": 1, "longest": longest, "total": pairs, "files": written,
+            **dropped,
+        }  # fmt: skip
+
+    write_store(folder, fill)
+    return Store(folder)
+
+
+def measure(store: Store) -> list[dict[str, Any]]:
+    """Tokens a second of both forms of batches, alone and beside a busy loop."""
+    rows = []
+    for use, budget in BUDGETS.items():
+        for form, shape in (("padded", None), ("packed", lambda batch, most=budget: pack(batch, budget=most))):
+            for where, speed in (("alone", alone), ("in a thread beside a busy loop", beside)):
+                batches, tokens = speed(BatchStream(store, batch_tokens=budget, seed=1), shape)
+                what = f"{form} batches of {budget:,} tokens ({use}), {where}: {batches:,.0f} batches a second"
+                rows.append(
+                    {
+                        "what": what, "value": round(tokens), "unit": "source+target tok/s",
+                        "peer": "what a training step takes", "peer_value": NEED, "ratio": round(tokens / NEED, 2),
+                        "detail": (use, form, where) != HEADLINE,
+                    }
+                )  # fmt: skip
+    return rows
+
+
+Shape = Callable[[Batch], Batch] | None
+
+
+def alone(stream: Iterator[Batch], shape: Shape) -> tuple[float, float]:
+    """Batches and tokens in a second of CPU time."""
+    made = made_by(stream, shape)
+    next(made)
+    start, batches, tokens = time.thread_time(), 0, 0
+    while time.thread_time() - start < SECONDS:
+        batches, tokens = batches + 1, tokens + next(made)
+    seconds = time.thread_time() - start
+    return batches / seconds, tokens / seconds
+
+
+def beside(stream: Iterator[Batch], shape: Shape) -> tuple[float, float]:
+    """The same in a second of time, while the main thread keeps Python busy with small operators."""
+    ready: queue.Queue[int] = queue.Queue(maxsize=AHEAD)
+    stop = threading.Event()
+
+    def work() -> None:
+        for count in made_by(stream, shape):
+            ready.put(count)
+            if stop.is_set():
+                return
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    ready.get()
+    small = torch.ones(8, 8)
+    start, batches, tokens = time.perf_counter(), 0, 0
+    while time.perf_counter() - start < SECONDS:
+        small + small  # a call of the kind that launches a kernel
+        if not ready.empty():
+            batches, tokens = batches + 1, tokens + ready.get()
+    seconds = time.perf_counter() - start
+    stop.set()
+    while thread.is_alive():
+        while not ready.empty():
+            ready.get()
+        thread.join(0.01)
+    return batches / seconds, tokens / seconds
+
+
+def made_by(stream: Iterator[Batch], shape: Shape) -> Iterator[int]:
+    """The number of real tokens of each batch that was made."""
+    for batch in stream:
+        yield sum((shape(batch) if shape else batch).counts.values())
+
+
+if __name__ == "__main__":
+    main()
