@@ -81,7 +81,7 @@ def compared(timed: list[dict[str, Any]], *, tokens: int, floor: float) -> list[
     rows = []
     for name, suffix in ((OURS, ""), (ALIKE, ", dropout as the peers")):
         ours = found[name]
-        what = f"training 3+3 x 256 on a CPU, {ours['case']}{suffix}, source+target tokens a second"
+        what = f"train 3+3 x 256 on CPU, {ours['case']}{suffix}, source+target tokens a second"
         speed = {"what": what, "value": round(1e3 * tokens / ours["ms"]), "unit": "tokens/s"}
         for peer, row in peers.items():
             ratio = ours["vs_first"] / row["vs_first"]

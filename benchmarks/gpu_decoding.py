@@ -10,6 +10,7 @@ import argparse
 import importlib
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,12 @@ PEERS = (
     "hand-written, fused attention",
     "HF Marian generate, dynamic cache",
 )
+NAMES = {  # of the cases
+    "gpt2 b1 32+512": "decode GPT-2 124M, batch 1, H200",
+    "gpt2 b64 32+512": "decode GPT-2 124M, batch 64, H200",
+    "base b64 beam1 30->30": "translate, Transformer-base, greedy, batch 64, H200",
+    "base b64 beam4 30->30": "translate, Transformer-base, beam 4, batch 64, H200",
+}
 NOTES = (
     "bf16, random weights, no early stop; GPT-2: 32 tokens of prompt and 512 new ones; translation: 64 sentences of 30 "
     "tokens to 30 tokens. The floor is the time in which weights, keys and values pass once at the measured bandwidth."
@@ -34,6 +41,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--tiny", action="store_true", help="toy sizes, to test the script")
     parser.add_argument("--ours", action="store_true", help="without peers")
+    parser.add_argument("--cases", default="", help="only cases with one of these words in their names, by commas")
     parser.add_argument("--profile", action="store_true", help="print where our time goes, measure nothing")
     own = parser.parse_args()
     sys.path.insert(0, str(own.suite))
@@ -48,6 +56,7 @@ def main() -> None:
     if own.profile:
         common.run_suite = profiled
         suite.run_suite = profiled
+    suite.run_suite = some_of(suite.run_suite, own.cases)
     rows = [*suite.gpt(args, bandwidth), *suite.translate(args, bandwidth)]
     if own.profile:
         return
@@ -58,6 +67,15 @@ def main() -> None:
     minutes = (time.perf_counter() - begin) / 60
     save("gpu_decoding", results(rows), minutes=minutes, folder=own.out, notes=NOTES)
     common.table(rows, f"decoding (copy {bandwidth / 1e12:.2f} TB/s)")
+
+
+def some_of(run_suite: Callable[..., list[dict[str, Any]]], cases: str) -> Callable[..., list[dict[str, Any]]]:
+    """The suite's timing, for the cases that are wanted."""
+
+    def run(suite: str, case: Any, *rest: Any, **more: Any) -> list[dict[str, Any]]:
+        return run_suite(suite, case, *rest, **more) if any(word in case.label for word in cases.split(",")) else []
+
+    return run
 
 
 def keep(common: Any, *, only_ours: bool) -> None:
@@ -83,7 +101,7 @@ def results(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         unit = "sent/s" if "->" in case else "tok/s"
         speeds = {row["contender"]: row.get(unit) for row in rows if row["case"] == case}
         ours = speeds.pop(OURS, None)
-        row: dict[str, Any] = {"what": f"decoding, {case}", "value": ours and round(ours), "unit": unit}
+        row: dict[str, Any] = {"what": NAMES.get(case, case), "value": ours and round(ours), "unit": unit}
         peers = {name: speed for name, speed in speeds.items() if speed}
         if ours and peers:
             peer = max(peers, key=lambda name: peers[name])
@@ -93,7 +111,7 @@ def results(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             row["of floor"] for row in rows if row["case"] == case and row["contender"] == OURS if "of floor" in row
         ]
         if floor:
-            made.append({"what": f"decoding, {case}: of the floor", "value": round(floor[0], 3), "unit": "of 1"})
+            made.append({"what": f"{NAMES.get(case, case)}: of the floor", "value": round(floor[0], 3), "unit": "of 1"})
     return made
 
 

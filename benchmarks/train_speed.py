@@ -55,7 +55,7 @@ BASE = {"vocab": 32000, "dim": 512, "layers": 6, "heads": 8, "ff": 2048}
 def result(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     speeds = {row["contender"]: row.get("src+tgt tok/s") for row in rows}
     ours, peer = speeds.get(OURS), speeds.get(PEER)
-    what = "training speed, Transformer-base, mixed lengths, one H200, real source+target tokens a second"
+    what = "train Transformer-base, mixed lengths (real source+target tok/s), H200: training speed"
     if ours is None or peer is None:
         return [{"what": what, "value": None, "unit": f"not measured: {rows}"}]
     return [
