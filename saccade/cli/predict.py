@@ -34,7 +34,7 @@ Precision = Annotated[str, typer.Option("--precision", help="auto, fp32, bf16, o
 With = Annotated[list[str], typer.Option("--with", metavar="RUN", help="One more run for the ensemble. Repeatable.")]
 
 
-def predict(
+def predict(  # noqa: PLR0913  # the options of a verb are its parameters
     run: Runs,
     words: Words = [],  # noqa: B006  # typer copies it
     input: Input = None,

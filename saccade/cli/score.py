@@ -44,7 +44,7 @@ Markdown = Annotated[bool, typer.Option("--markdown", help="A table for Markdown
 Latex = Annotated[bool, typer.Option("--latex", help="A table for LaTeX.")]
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913  # the options of a verb are its parameters
     run: RunOrNone = None,
     changes: Changes = [],  # noqa: B006  # typer copies it
     data: Data = [],  # noqa: B006

@@ -16,7 +16,9 @@ class Memory:
 
     states: Float[Tensor, "B S D"]
     mask: Bool[Tensor, "B S"] | Packing  # which of them are real, or where each text of a packed row is
-    tokens: Int[Tensor, "B S"] | None = None
+    tokens: Int[Tensor, "B N"] | None = None  # what was read; a stack may have made more or fewer states of it
+    values: Float[Tensor, "B S D"] | None = None  # what attention mixes, where it is not the states (ConvS2S)
+    final: tuple[tuple[Tensor, ...], ...] | None = None  # of a recurrent reader: the last state (B, D) of each layer
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class KeyValue:
     def move(self, source: Int[Tensor, " m"], target: Int[Tensor, " m"]) -> None:
         """Copies some cells onto others, in place; a cell is a row at a position, counted position by position."""
         for buffer in (self.keys, self.values):
-            cells = buffer.transpose(0, 1).flatten(0, 1)
+            cells = buffer.transpose(0, 1).view(-1, *buffer.shape[2:])
             cells[target] = cells.index_select(0, source)
 
     def by_feature(self) -> "KeyValue":
@@ -104,9 +106,7 @@ class AttentionState:
         memory, mask = self._memory_rows(indices) if self.origins is None else self._shared_memory(indices)
         origins = None if self.origins is None else self.origins.index_select(0, indices)
         lengths = self.lengths.index_select(0, indices)
-        return AttentionState(
-            self._own_rows(indices, origins), memory, mask, lengths, self.longest, self.even, origins
-        )
+        return AttentionState(self._own_rows(indices, origins), memory, mask, lengths, self.longest, self.even, origins)
 
     def _own_rows(self, indices: Int[Tensor, " C"], origins: Int[Tensor, "C L"] | None) -> tuple[KeyValue, ...]:
         """Copies, or the same buffers in which only that is copied which two rows do not share: beams share much."""
@@ -132,7 +132,7 @@ class AttentionState:
         rows = [row for row, _ in groups] if len({size for _, size in groups}) == 1 else wanted
         if rows == list(range(there)):
             return self.memory, self.memory_mask
-        return self._memory_rows(torch.tensor(rows))
+        return self._memory_rows(torch.tensor(rows, dtype=torch.long))
 
     def _memory_rows(self, rows: Int[Tensor, " M"]) -> tuple[tuple[KeyValue, ...], Tensor | None]:
         mask = None if self.memory_mask is None else self.memory_mask.index_select(0, rows)

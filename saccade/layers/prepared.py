@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Int8, UInt8
 from torch import Tensor, nn
 
-ROWS = 32  # the rows that the layout is made for; it serves all numbers of rows but one as well
+ROWS = 32  # that the layout is made for; it serves all numbers of rows alike
 LEAST = 4  # rows: with fewer, the products of oneDNN take longer than with so many
+SMALL = 1 << 16  # weights
 ZERO = 128  # the byte that stands for 0.0
 LEVELS = 127  # on each side of it
 FEW = 4  # rows
@@ -25,23 +26,40 @@ def is_available() -> bool:
 
 
 class PackedLinear(nn.Module):
-    """x W^T + b in float32."""
+    """x W^T + b with weights as they are.
 
-    def __init__(self, weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None) -> None:
+    A `single` row is a product of its own kind: it reads weights that are laid out plainly, by the longer side, nearly
+    as fast as memory gives them. Small products are left to it too, for a call of oneDNN takes longer.
+    """
+
+    def __init__(self, weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None, *, single: bool = False) -> None:
         super().__init__()
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), ROWS)
+        weight, small = weight.detach(), weight.numel() < SMALL
+        self.packed = None if small else torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), ROWS)
+        self.turned = weight.shape[0] >= weight.shape[1]
+        self.plain = (weight.T.contiguous() if self.turned else weight) if single or small else None
         self.bias = None if bias is None else bias.detach()
 
     def forward(self, x: Float[Tensor, "... K"]) -> Float[Tensor, "... N"]:
         rows = x.numel() // x.shape[-1]
+        if self.plain is not None and (rows == 1 or self.packed is None):
+            return self._plainly(x)
         if rows < LEAST:
             padded = F.pad(x.reshape(rows, -1), (0, 0, 0, LEAST - rows))
-            return self._product(padded)[:rows].view(*x.shape[:-1], -1)
-        return self._product(x)
+            return self._packed(padded)[:rows].view(*x.shape[:-1], -1)
+        return self._packed(x)
 
-    def _product(self, x: Tensor) -> Tensor:
+    def _packed(self, x: Tensor) -> Tensor:
         y: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, self.packed, self.bias, "none", [], "")
         return y
+
+    def _plainly(self, x: Tensor) -> Tensor:
+        assert self.plain is not None
+        if not self.turned:
+            return F.linear(x, self.plain, self.bias)
+        flat = x.reshape(-1, x.shape[-1])
+        y = flat @ self.plain if self.bias is None else torch.addmm(self.bias, flat, self.plain)
+        return y.view(*x.shape[:-1], -1)
 
 
 class Int8Linear(nn.Module):
@@ -61,7 +79,9 @@ class Int8Linear(nn.Module):
     ) -> None:
         super().__init__()
         whole_steps = weight.shape[1] % STEP == 0
-        self.few = (weight.contiguous(), scale.to(torch.bfloat16)) if whole_steps and not exact else None
+        # A copy begins at a round address, which the product needs: tensors read from a file may begin anywhere.
+        own = weight.clone(memory_format=torch.contiguous_format)
+        self.few = (own, scale.to(torch.bfloat16)) if whole_steps and not exact else None
         whole, wide = _without_overflow(weight, scale)
         self.packed = torch.ops.onednn.qlinear_prepack(whole.contiguous(), [ROWS, weight.shape[1]])
         self.scale, self.zeros = wide / LEVELS, torch.zeros(len(scale), dtype=torch.int32)

@@ -99,16 +99,9 @@ def over_text(
     return block.along(x, lambda y: block.self(y, mask=allowed, packing=packing), seen, keep, packing)
 
 
-def over_text_twice(
-    block: Block,
-    x: Tensor | Late,
-    allowed: Mask | None,
-    packing: Packing | None,
-    states: Tensor | None,
-    keep: Tensor | Packing | None,
-) -> Tensor | Late:
+def over_text_twice(*given: Any) -> Tensor | Late:
     """The same, but nothing inside is kept for the backward pass: it is computed once more."""
-    return checkpoint(over_text, block, x, allowed, packing, states, keep, use_reentrant=False)
+    return checkpoint(over_text, *given, use_reentrant=False)
 
 
 KEPT, RECOMPUTED = region(over_text), region(over_text_twice)

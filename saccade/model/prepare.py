@@ -38,10 +38,11 @@ class Place(NamedTuple):
 
 
 def pack(model: nn.Module) -> None:
-    """Lays out the weights of all products, as they are."""
+    """Lays out the weights of all products, as they are; those of a writer also for single rows, step by step."""
     _without_dropout(model)
+    writers = {id(part) for writer in model.modules() if type(writer) is TokenWriter for part in writer.modules()}
     for place in _products(model):
-        place.put(PackedLinear(*_matrix(place.part)))
+        place.put(PackedLinear(*_matrix(place.part), single=id(place.part) in writers))
 
 
 def quantised(model: nn.Module) -> dict[str, Tensor]:

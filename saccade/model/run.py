@@ -116,7 +116,7 @@ def check_weights(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -
 
 
 def write_tensors(tensors: Mapping[str, Tensor], path: Path, *, vocabulary: str = "", made_from: str = "") -> None:
-    """Writes the tensors, and with them the hashes of the vocabulary and of the file that they were made for and from."""
+    """Writes the tensors, with hashes of the vocabulary that they are made for and of the file they are made from."""
     content = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
     notes = {VOCABULARY: vocabulary}  # alone where possible: several come in random order, and files would differ
     if made_from:

@@ -35,8 +35,12 @@ def expressible(recipe: Recipe) -> tuple[Part, Part]:
     for side, part in (("reader", recipe.reader), ("writer", recipe.writer)):
         if isinstance(part, Custom) or isinstance(part.stack, Custom):
             raise _refusal(f"a {side} of your own kind")
-        if not isinstance(part.positions, schema.Sinusoidal | schema.Learned) or part.positions.how != "add":
-            raise _refusal(f"{side}.positions.kind = {part.positions.kind!r} other than added at the input")
+        if not isinstance(part.stack, schema.TransformerStack):
+            raise _refusal(f"{side}.stack.kind = {part.stack.kind!r}")
+        if not isinstance(part.positions, schema.Sinusoidal | schema.Learned):
+            raise _refusal(f"{side}.positions.kind = {part.positions.kind!r}")
+        if part.positions.how != "add":
+            raise _refusal(f"{side}.positions.how = {part.positions.how!r}")
         for name, wanted in (("heads_form", "paper"), ("window", None), ("scale", True)):
             if (value := getattr(part.stack, name)) != wanted:
                 raise _refusal(f"{side}.stack.{name} = {value!r}")
@@ -85,8 +89,8 @@ def _sides(model: Model, reader: Part, writer: Part, *, longest: int) -> tuple[A
         (TransformerDecoderSpec, writer, model.writer),
     ):
         side = make(
-            stack.layers, stack.heads, pre_norm=stack.norm == "pre", activation=Activation[ACTIVATIONS[stack.activation]],
-            ffn_glu=stack.gated, rms_norm=stack.norm_kind == "rms",
+            stack.layers, stack.heads, pre_norm=stack.norm == "pre", rms_norm=stack.norm_kind == "rms",
+            ffn_glu=stack.gated, activation=Activation[ACTIVATIONS[stack.activation]],
         )  # fmt: skip
         embeddings = side.embeddings if sides else side.embeddings[0]  # a source may have several
         embeddings.weight = _numbers(made.embedding.tokens.weight)

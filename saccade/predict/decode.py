@@ -1,6 +1,7 @@
 """One batch decoded as `[predict]` of the recipe says: the one place where its settings meet search and filters."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from saccade.data.batch import Batch
 from saccade.errors import SaccadeError
 from saccade.predict import filters, graphs
 from saccade.predict.filters import Rule
-from saccade.predict.search import Chooser, Found, beam_search, greedy, sampling, write_rows
+from saccade.predict.search import Chooser, Found, Price, beam_search, greedy, sampling, write_rows
 
 
 def decode(
@@ -38,10 +39,11 @@ def decode(
     alpha = decoding.length_penalty
     if decoding.beam > 1 and not decoding.sample:
         found = beam_search(
-            model.writer, state, limits=most, width=decoding.beam, n_best=decoding.n_best, rules=rules, alpha=alpha,
-            align=align,
+            model.writer, state, limits=most, width=decoding.beam, n_best=decoding.n_best, rules=rules,
+            price=Price(alpha, decoding.coverage), align=align or decoding.coverage > 0,
         )  # fmt: skip
-        return [outputs[: decoding.n_best] for outputs in found]
+        best = [outputs[: decoding.n_best] for outputs in found]
+        return best if align else [[replace(item, alignment=None) for item in outputs] for outputs in best]
     rows = torch.arange(len(limits), device=device)
     choose: Chooser = greedy
     if decoding.sample:

@@ -40,7 +40,7 @@ def suits(model: Any, decoding: Decoding, *, align: bool) -> bool:
     Not under autocast: while a model is trained, making graphs would take longer than they save.
     """
     writer = model.writer
-    if align or decoding.no_repeat or torch.is_autocast_enabled("cuda"):
+    if align or decoding.no_repeat or decoding.coverage or torch.is_autocast_enabled("cuda"):
         return False
     if type(writer) is not TokenWriter or not isinstance(writer.stack, TransformerStack):
         return False

@@ -1,6 +1,6 @@
 """A trained run put to use: predictions, n-best lists, scores of given outputs, attention."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +21,12 @@ from saccade.predict.ctranslate import Translator, check_decoding
 from saccade.predict.decode import copies, decode, length_limits
 from saccade.predict.engines import load_for
 from saccade.predict.ensemble import Ensemble, check_same_vocabulary
+from saccade.predict.likelihood import token_log_probs
 from saccade.predict.lines import available
 from saccade.predict.search import Found
 
 AHEAD = 1024  # lines that stream() takes at once, at most
 SHORT = 8  # tokens; shorter texts count as if they had so many, for each takes a row of logits too
-LOGITS = 1024  # positions whose logits score() holds at once
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,7 @@ class Predictor:
             raise SaccadeError("no run was given; expected the folder of a run, or several; `saccade runs` lists them")
         if engine == "ctranslate2" and len(names) > 1:
             raise SaccadeError(f"engine ctranslate2 takes one run, got {len(names)}; use engine torch for an ensemble")
-        loaded = [
-            load_for(name, kinds=kinds, device=device, engine=engine, precision=precision) for name in names
-        ]
+        loaded = [load_for(name, kinds=kinds, device=device, engine=engine, precision=precision) for name in names]
         runs = [run for run, _ in loaded]
         check_same_vocabulary([run.tokenizers for run in runs], [str(run.path) for run in runs])
         model = runs[0].model if len(runs) == 1 else Ensemble([run.model for run in runs]).eval()
@@ -278,21 +276,6 @@ class Predictor:
                 yield
         finally:
             self.model.train(training)
-
-
-def token_log_probs(model: Any, batch: Batch) -> Float[Tensor, "B T"]:
-    """log P(target token | source, target tokens before it), 0 at padding."""
-    target = batch["target"]
-    hidden = model.writer(shift_right(target.ids, START), target.mask, model.read(batch))
-    values = torch.zeros(target.ids.shape, device=target.ids.device)
-    parts = zip(hidden[target.mask].split(LOGITS), target.ids[target.mask].split(LOGITS), strict=True)
-    values[target.mask] = torch.cat([_chosen(model.writer.head, states, ids) for states, ids in parts])
-    return values
-
-
-def _chosen(head: Callable[[Tensor], Tensor], states: Tensor, ids: Tensor) -> Tensor:
-    logits = head(states).float()
-    return logits.gather(1, ids[:, None])[:, 0] - logits.logsumexp(-1)
 
 
 def groups_by_length(lengths: Sequence[int], *, budget: int) -> Iterator[list[int]]:

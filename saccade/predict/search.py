@@ -6,7 +6,7 @@ rules forbid, log-probabilities are those of the model. Length counts END, as in
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from jaxtyping import Float, Int
@@ -18,6 +18,7 @@ from saccade.predict.filters import Rule, apply_rules
 
 Chooser = Callable[[Tensor], Tensor]  # log-probabilities (R, V) -> tokens (R,)
 BLOCK = 128  # tokens that are searched together
+FEW_BLOCKS = 16  # so many are searched at once
 
 
 class Writer(Protocol):
@@ -34,9 +35,28 @@ class Found:
     alignment: list[list[float]] | None  # one row of S weights for each id
 
 
+class Price(NamedTuple):
+    """What enters the score of an output beside its log-probability (Wu et al. 2016, equation 14)."""
+
+    alpha: float = 0.0  # of its length
+    beta: float = 0.0  # of input that was not attended to
+
+
+FREE = Price()
+
+
 def penalty(length: Tensor | float, alpha: float) -> Any:
     """((5 + |Y|) / 6)^alpha (Wu et al. 2016, equation 14)."""
     return ((5 + length) / 6) ** alpha
+
+
+def coverage(maps: Float[Tensor, "R t S"]) -> Float[Tensor, " R"]:
+    """Sum over the source of log(min(sum of its weights, 1)) (Wu et al. 2016, equation 14).
+
+    Padding gets no weight at all, and is left out by that.
+    """
+    seen = maps.sum(1)
+    return torch.where(seen > 0, seen.clamp(max=1).log(), 0.0).sum(-1)
 
 
 # ---- one row at a time: greedy and sampling
@@ -74,15 +94,15 @@ def write_rows(
 
     Where they need not be `scored`, log-probabilities are 0, or NaN where the model's are: then nothing is normalised.
     """
-    finished = Finished(sentences=int(rows.max()) + 1, alpha=alpha)
+    finished = Finished(int(rows.max()) + 1, Price(alpha))
     written, maps = torch.full((rows.shape[0], 1), START, device=rows.device), None
-    log_probs, room = torch.zeros(rows.shape[0], device=rows.device), None
+    log_probs = torch.zeros(rows.shape[0], device=rows.device)
     while rows.shape[0]:
         step = writer.step(written[:, -1:], state, align=align)
         maps, state = extend(maps, step.weights), step.state
-        room = log_softmax(step.logits, room) if scored else step.logits.float()
-        tokens = choose(apply_rules(room, rules, written, rows))[:, None]
-        log_probs = log_probs + room.gather(1, tokens)[:, 0] * float(scored)
+        each = log_softmax(step.logits) if scored else step.logits.float()
+        tokens = choose(apply_rules(each, rules, written, rows))[:, None]
+        log_probs = log_probs + each.gather(1, tokens)[:, 0] * float(scored)
         ended = tokens[:, 0] == END
         if ended.any():
             finished.add(rows[ended], log_probs[ended], written[ended], None if maps is None else maps[ended])
@@ -105,29 +125,32 @@ def beam_search(
     width: int,
     n_best: int = 1,
     rules: Sequence[Rule] = (),
-    alpha: float = 0.0,
+    price: Price = FREE,
     align: bool = False,
 ) -> list[list[Found]]:
     """The outputs of each sentence, best first: n_best at least, where so many exist.
 
     The best `width` candidates of each step are kept; those that end with END are finished and free their places for
     the next step, so that a beam of one is greedy search. A sentence leaves when no live row can still become one of
-    its n_best. `limits` says how many tokens a sentence may have, END not counted; `rules` must enforce it.
+    its n_best. `limits` says how many tokens a sentence may have, END not counted; `rules` must enforce it. A price for
+    what was not attended to needs `align`.
     """
     n, k, device = limits.shape[0], 1, limits.device
     rows, scores = torch.arange(n, device=device), torch.zeros(n, 1, device=device)
     pool = torch.full((n, n_best), -torch.inf, device=device)  # the best finished scores of each live sentence
-    written, maps, log_probs = torch.full((n, 1), START, device=device), None, None
-    finished = Finished(sentences=n, alpha=alpha)
+    written, maps = torch.full((n, 1), START, device=device), None
+    alpha, beta = price
+    finished = Finished(n, price)
     for length in range(1, int(limits.max()) + 2):
         step = writer.step(written[:, -1:], state, align=align)
         maps = extend(maps, step.weights)
-        log_probs = log_softmax(step.logits, log_probs)
+        log_probs = log_softmax(step.logits)
         apply_rules(log_probs, rules, written, rows.repeat_interleave(k))
         best, parents, tokens = _best_candidates(log_probs, scores, width)
         ends = torch.where(tokens == END, best, -torch.inf)
         scores = torch.where(tokens == END, -torch.inf, best)
-        pool = torch.cat((pool, ends / penalty(length, alpha)), 1).topk(n_best).values
+        missed = beta * coverage(maps)[parents] if beta and maps is not None else 0.0
+        pool = torch.cat((pool, ends / penalty(length, alpha) + missed), 1).topk(n_best).values
         leaves = pool[:, -1] >= _reach(scores, length=length, limits=limits[rows], alpha=alpha)
         some_end, some_leave = torch.stack((ends.max() > -torch.inf, leaves.any())).tolist()
         if some_end:
@@ -146,11 +169,10 @@ def beam_search(
     return finished.sentences_sorted()
 
 
-def log_softmax(logits: Float[Tensor, "R V"], room: Float[Tensor, "r V"] | None) -> Float[Tensor, "R V"]:
-    """Log-probabilities, written to `room` where they fit: memory that is new costs more than the work."""
-    if room is None or room.shape[1] != logits.shape[1] or room.shape[0] < logits.shape[0]:
-        room = torch.empty_like(logits, dtype=torch.float32)
-    return torch.log_softmax(logits.float(), -1, out=room[: logits.shape[0]])
+def log_softmax(logits: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
+    """Log-probabilities, in the place of float32 logits: memory that is new costs more than the work."""
+    logits = logits.float()
+    return torch.log_softmax(logits, -1, out=logits)
 
 
 def best_tokens(log_probs: Float[Tensor, "R V"], count: int) -> tuple[Float[Tensor, "R c"], Int[Tensor, "R c"]]:
@@ -159,7 +181,7 @@ def best_tokens(log_probs: Float[Tensor, "R V"], count: int) -> tuple[Float[Tens
     They stand in the blocks with the best maxima, and on a CPU maxima take a twentieth of the time of a search.
     """
     size, blocks = log_probs.shape[1], log_probs.shape[1] // BLOCK
-    if log_probs.device.type != "cpu" or blocks <= count:
+    if log_probs.device.type != "cpu" or blocks <= max(count, FEW_BLOCKS):
         return _best(log_probs, min(count, size))
     end = blocks * BLOCK
     tops = log_probs[:, :end].unflatten(1, (blocks, BLOCK)).amax(-1)
@@ -217,7 +239,7 @@ class Finished:
     """Finished outputs, kept on the device until all are there."""
 
     sentences: int
-    alpha: float
+    price: Price
     steps: list[tuple[Tensor, Tensor, Tensor, Tensor | None]] = field(default_factory=list)
 
     def add(
@@ -230,10 +252,12 @@ class Finished:
         outputs: list[list[Found]] = [[] for _ in range(self.sentences)]
         for rows, log_probs, written, maps in self.steps:
             weights = [None] * len(rows) if maps is None else maps[:, :-1].tolist()
-            scale = penalty(written.shape[1], self.alpha)
-            found = zip(rows.tolist(), log_probs.tolist(), written[:, 1:].tolist(), weights, strict=True)
-            for row, log_prob, ids, weight in found:
-                outputs[row].append(Found(ids, log_prob, log_prob / scale, weight))
+            alpha, beta = self.price
+            missed = [0.0] * len(rows) if maps is None or not beta else (beta * coverage(maps)).tolist()
+            scale = penalty(written.shape[1], alpha)
+            found = zip(rows.tolist(), log_probs.tolist(), missed, written[:, 1:].tolist(), weights, strict=True)
+            for row, log_prob, miss, ids, weight in found:
+                outputs[row].append(Found(ids, log_prob, log_prob / scale + miss, weight))
         for group in outputs:
             group.sort(key=lambda item: (-item.score, len(item.ids), item.ids))
         return outputs

@@ -20,7 +20,6 @@ from saccade.train.machine import autocast, reseed, widest
 from saccade.train.objectives import Term
 from saccade.train.session import Session, spoiled
 
-
 ROOM = 4  # times the tokens of a training batch, decoded at once: where gradients fit, so many fit without them
 
 

@@ -12,11 +12,16 @@ pytestmark = pytest.mark.skipif(not prepared.is_available(), reason="needs a tor
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("shape", [(1, 1), (3, 1), (4, 1), (2, 7), (67, 1)])
-def test_packed_weights_give_the_same_product(shape: tuple[int, int], bias: bool) -> None:
-    linear, x = nn.Linear(K, N, bias=bias), torch.randn(*shape, K)
+@pytest.mark.parametrize("single", [True, False])
+@pytest.mark.parametrize("size", [(K, N), (N, K), (7 * K, 7 * N), (7 * N, 7 * K)])  # small and large
+@pytest.mark.parametrize("shape", [(1, 1), (3, 1), (4, 1), (2, 7)])
+def test_packed_weights_give_the_same_product(
+    shape: tuple[int, int], size: tuple[int, int], single: bool, bias: bool
+) -> None:
+    linear, x = nn.Linear(*size, bias=bias), torch.randn(*shape, size[0])
     with torch.inference_mode():
-        torch.testing.assert_close(PackedLinear(linear.weight, linear.bias)(x), linear(x))
+        y = PackedLinear(linear.weight, linear.bias, single=single)(x)
+        torch.testing.assert_close(y, linear(x), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -83,3 +88,15 @@ def test_a_table_of_integers_is_near_the_table() -> None:
     whole, scale = quantise(table.weight.detach())
     with torch.inference_mode():
         assert ((Int8Table(whole, scale)(ids) - table(ids)).abs() <= scale[ids][..., None]).all()
+
+
+def test_weights_that_begin_at_an_odd_address_are_taken_as_well() -> None:
+    """As those do that were read from a file."""
+    torch.manual_seed(0)
+    weight, scale = quantise(torch.randn(64, 64))
+    buffer = torch.empty(64 * 64 + 63, dtype=torch.int8)
+    shift = (44 - buffer.data_ptr()) % 64
+    odd = buffer[shift : shift + 64 * 64].view(64, 64).copy_(weight)
+    assert odd.data_ptr() % 64 == 44
+    x = torch.randn(4, 64)
+    torch.testing.assert_close(Int8Linear(odd, scale, None)(x), Int8Linear(weight, scale, None)(x))

@@ -74,9 +74,7 @@ def test_a_block_of_a_user_stays_as_it_is() -> None:
             self.inside = nn.Linear(memory_dim, size)
 
     settings = {"layers": 1, "dim": 24, "heads": 3, "ff": 35}
-    recipe = validate(
-        {"reader": {"stack": settings}, "writer": {"kind": "own"}}, origin="test", kinds={"own": Own}
-    )
+    recipe = validate({"reader": {"stack": settings}, "writer": {"kind": "own"}}, origin="test", kinds={"own": Own})
     model = build(recipe, source_size=29, target_size=29, kinds={"own": Own})
     pack(model)
     assert type(model.writer.inside) is nn.Linear

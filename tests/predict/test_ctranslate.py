@@ -73,7 +73,8 @@ def test_a_folder_that_cannot_be_written_is_told(make_run: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"reader": {"positions": {"kind": "rotary"}}}, "reader.positions.kind = 'rotary' other than added at the input"),
+        ({"reader": {"positions": {"kind": "rotary"}}}, "reader.positions.kind = 'rotary'"),
+        ({"writer": {"positions": {"how": "concat"}, "tie": "none"}}, "writer.positions.how = 'concat'"),
         ({"writer": {"stack": {"window": 5}}}, "writer.stack.window = 5"),
         ({"reader": {"stack": {"heads_form": "full"}}}, "reader.stack.heads_form = 'full'"),
         ({"reader": {"stack": {"norm_kind": "rms"}}}, "two kinds of norm"),

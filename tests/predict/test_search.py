@@ -6,15 +6,15 @@ from torch import Tensor
 
 from saccade.data.tokenizers import END
 from saccade.predict import filters
-from saccade.predict.search import Found, beam_search, best_tokens, greedy, penalty, sampling, write_rows
+from saccade.predict.search import Found, Price, beam_search, best_tokens, greedy, penalty, sampling, write_rows
 
 V, LETTERS = 7, [4, 5, 6]  # of the toy writer
 
 
-def beam(writer: Any, limits: list[int], *, width: int, **settings) -> list[list[Found]]:
-    most = torch.tensor(limits)
+def beam(writer: Any, limits: list[int], *, width: int, alpha: float = 0.0, **settings) -> list[list[Found]]:
+    most, state = torch.tensor(limits), writer.start(len(limits))
     rules = [filters.never(), filters.max_length(most)]
-    return beam_search(writer, writer.start(len(limits)), limits=most, width=width, rules=rules, **settings)
+    return beam_search(writer, state, limits=most, width=width, rules=rules, price=Price(alpha), **settings)
 
 
 def one_path(writer: Any, limits: list[int], *, choose=greedy, copies: int = 1, **settings) -> list[list[Found]]:
@@ -63,7 +63,9 @@ def test_many_sentences_are_searched_as_each_alone(width: int, toy: Any) -> None
         writer_rows = torch.tensor([limit])
         rules = [filters.never(), filters.max_length(writer_rows)]
         state = writer.start(len(limits)).reorder(torch.tensor([sentence]))
-        [alone] = beam_search(writer, state, limits=writer_rows, width=width, n_best=width, rules=rules, alpha=0.6)
+        [alone] = beam_search(
+            writer, state, limits=writer_rows, width=width, n_best=width, rules=rules, price=Price(0.6)
+        )
         assert alone[:width] == together[sentence][:width]
 
 
@@ -175,7 +177,7 @@ def test_the_length_penalty_is_that_of_gnmt() -> None:
     assert lengths.tolist() == [1.0, 3.0]
 
 
-@pytest.mark.parametrize("size", [7, 128, 131, 1000, 1024])
+@pytest.mark.parametrize("size", [7, 131, 3000, 3072])
 @pytest.mark.parametrize("count", [1, 4, 11])
 def test_the_best_tokens_are_found_block_by_block(size: int, count: int) -> None:
     scores = torch.randn(5, size)
@@ -187,6 +189,13 @@ def test_the_best_tokens_are_found_block_by_block(size: int, count: int) -> None
 
 
 def test_a_single_best_token_is_the_first_of_equal_ones() -> None:
-    scores = torch.zeros(3, 1000)
-    scores[0, [500, 300, 999]] = scores[1, [999, 998]] = 1.0
-    assert greedy(scores).tolist() == [300, 998, 0]
+    scores = torch.zeros(3, 3000)
+    scores[0, [500, 300, 2999]] = scores[1, [2999, 2998]] = 1.0
+    assert greedy(scores).tolist() == [300, 2998, 0]
+
+
+def test_outputs_that_nobody_scores_are_the_same(toy: Any) -> None:
+    scored, plain = (one_path(toy(seed=3), [5, 2], scored=scored) for scored in (True, False))
+    assert [[item.ids for item in found] for found in plain] == [[item.ids for item in found] for found in scored]
+    assert [item.log_prob for found in plain for item in found] == [0.0, 0.0]
+    assert all(item.log_prob < 0 for found in scored for item in found)
