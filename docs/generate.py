@@ -9,6 +9,7 @@ os.environ.update(TERMINAL_WIDTH="96", COLUMNS="96", NO_COLOR="1", TERM="dumb") 
 
 import ast
 import inspect
+import json
 import re
 import sys
 import textwrap
@@ -203,7 +204,7 @@ def default(field: FieldInfo) -> str:
     value = field.default
     if value is None:
         return '`"none"`'
-    text = str(value).lower() if isinstance(value, bool) else repr(list(value) if isinstance(value, tuple) else value)
+    text = json.dumps(value) if isinstance(value, bool | tuple) else repr(value)
     return "`" + re.sub(r"'", '"', text) + "`"
 
 

@@ -158,12 +158,77 @@ class TransformerStack(Table):
         return self
 
 
-Stack = Annotated[TransformerStack | Custom, ByKind()]
+class ConvolutionStack(Table):
+    """Lists are gone through layer by layer, and then from their beginning again."""
+
+    kind: Literal["convolution"] = "convolution"
+    block: Literal["gated", "residual"] = "gated"  # that of ConvS2S or that of ByteNet
+    layers: Count = 15
+    dim: Count = 512
+    hidden: Count | None = None  # features of a convolution; none: dim if gated, half of it if residual
+    kernel: Count = 3  # positions that a convolution joins
+    dilations: Annotated[tuple[Count, ...], Field(min_length=1)] = (1,)  # how far apart they are
+    attention: Annotated[tuple[bool, ...], Field(min_length=1)] = (True,)  # of a writer; all false: memory is added
+    unfold: tuple[float, float] = (1.0, 0.0)  # a, b: a reader makes a n + b states of n tokens
+    weight_norm: bool = True  # matrices have a length and a direction for each output
+    dropout: Share = 0.1
+
+    @model_validator(mode="after")
+    def _unfolds(self) -> ConvolutionStack:
+        a, b = self.unfold
+        if a < 1 or b < 0:
+            raise ValueError(f"unfold must be at least [1, 0], a state for each token, got [{a:g}, {b:g}]")
+        return self
+
+
+class RecurrentReading(Table):
+    kind: Literal["recurrent"] = "recurrent"
+    cell: Literal["rnn", "gru", "lstm"] = "lstm"
+    layers: Count = 1
+    dim: Count = 512  # of the states; of both directions together
+    bidirectional: bool | Literal["first"] = False  # half of the width reads from right to left; first: of layer 1
+    reverse: bool = False  # read from the last token to the first
+    residual: bool = False  # layers from the third on add their input to what they give
+    dropout: Share = 0.2  # of what each layer gives
+
+    @model_validator(mode="after")
+    def _directions(self) -> RecurrentReading:
+        if self.bidirectional and self.reverse:
+            raise ValueError("bidirectional reads in both directions already; take out reverse = true")
+        if self.bidirectional and self.dim % 2:
+            raise ValueError(f"bidirectional needs an even dim, half for each direction, got {self.dim}")
+        return self
+
+
+class RecurrentWriting(Table):
+    kind: Literal["recurrent"] = "recurrent"
+    cell: Literal["rnn", "gru", "lstm"] = "lstm"
+    layers: Count = 1
+    dim: Count = 512
+    attention: Literal["none", "additive", "dot", "general"] = "none"  # additive: Bahdanau's; dot, general: Luong's
+    input_feeding: bool = True  # what was looked at enters the recurrence; without attention: c at each step
+    context: Literal["last", "mean"] = "last"  # c: the last state of the reader, or the mean of all
+    residual: bool = False
+    first: Literal["predicted", "copied"] = "predicted"  # state: tanh(W c), or the last ones of the reader's layers
+    dropout: Share = 0.2  # of what each layer gives
+
+    @model_validator(mode="after")
+    def _additive_feeds(self) -> RecurrentWriting:
+        if self.attention == "additive" and not self.input_feeding:
+            raise ValueError(
+                'attention = "additive" looks before each step, for that step; input_feeding = false is for "dot" and '
+                '"general"'
+            )
+        return self
+
+
+ReaderStack = Annotated[TransformerStack | ConvolutionStack | RecurrentReading | Custom, ByKind()]
+WriterStack = Annotated[TransformerStack | ConvolutionStack | RecurrentWriting | Custom, ByKind()]
 
 
 class TokenReader(Table):
     kind: Literal["tokens"] = "tokens"
-    stack: Stack = TransformerStack()
+    stack: ReaderStack = TransformerStack()
     positions: Positions = Sinusoidal()
     scale: bool = True  # token vectors times sqrt(dim)
     dropout: Share = 0.1  # of the embedding
@@ -172,7 +237,7 @@ class TokenReader(Table):
 
 class TokenWriter(Table):
     kind: Literal["tokens"] = "tokens"
-    stack: Stack = TransformerStack()
+    stack: WriterStack = TransformerStack()
     positions: Positions = Sinusoidal()
     scale: bool = True
     dropout: Share = 0.1
@@ -272,6 +337,7 @@ class Decoding(Table):
 
     beam: Count = 4
     length_penalty: float = 0.6  # alpha of ((5 + length) / 6)^alpha (Wu et al. 2016)
+    coverage: Annotated[float, Field(ge=0)] = 0.0  # beta of the same: beams pay for input that was not attended to
     n_best: Count = 1
     sample: bool = False
     temperature: Annotated[float, Field(gt=0)] = 1.0

@@ -63,7 +63,11 @@ class Additive(nn.Module):
         self.energy = nn.Linear(hidden, 1, bias=False)
 
     def forward(self, query: Float[Tensor, "... Q Dq"], key: Float[Tensor, "... K Dk"]) -> Float[Tensor, "... Q K"]:
-        return self.energy(torch.tanh(self.query(query).unsqueeze(-2) + self.key(key).unsqueeze(-3))).squeeze(-1)
+        return self.energies(query, self.key(key))
+
+    def energies(self, query: Float[Tensor, "... Q Dq"], keys: Float[Tensor, "... K E"]) -> Float[Tensor, "... Q K"]:
+        """The same for keys U k that were made before: they stay the same for as many queries as come."""
+        return self.energy(torch.tanh(self.query(query).unsqueeze(-2) + keys.unsqueeze(-3))).squeeze(-1)
 
 
 class Bilinear(nn.Module):
@@ -74,7 +78,24 @@ class Bilinear(nn.Module):
         self.key = nn.Linear(key_dim, query_dim, bias=False)
 
     def forward(self, query: Float[Tensor, "... Q Dq"], key: Float[Tensor, "... K Dk"]) -> Float[Tensor, "... Q K"]:
-        return dot(query, self.key(key))
+        return self.energies(query, self.key(key))
+
+    def energies(self, query: Float[Tensor, "... Q E"], keys: Float[Tensor, "... K E"]) -> Float[Tensor, "... Q K"]:
+        return dot(query, keys)
+
+
+class Dot(nn.Module):
+    """e = q . k (the "dot" score of Luong et al. 2015), for keys and queries of one width."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.key = nn.Identity()
+
+    def forward(self, query: Float[Tensor, "... Q E"], key: Float[Tensor, "... K E"]) -> Float[Tensor, "... Q K"]:
+        return self.energies(query, self.key(key))
+
+    def energies(self, query: Float[Tensor, "... Q E"], keys: Float[Tensor, "... K E"]) -> Float[Tensor, "... Q K"]:
+        return dot(query, keys)
 
 
 class AttentionLayer(nn.Module):

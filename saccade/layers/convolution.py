@@ -1,12 +1,12 @@
-"""Convolutions over time: the gated block of ConvS2S with its attention, the residual block of ByteNet, and the stack.
+"""Convolutions over time: the gated block of ConvS2S with its attention, and the residual block of ByteNet.
 
-A kernel of width k joins k positions, `dilation` apart, into one vector, and one product does the rest. A reader's kernel
-looks to both sides, a writer's only back. W is the length of a text and of what stands around it.
+A kernel of width k joins k positions, `dilation` apart, into one vector, and one product does the rest. A reader's
+kernel looks to both sides, a writer's only back. W is the length of a text and of what stands around it.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from saccade.layers.packing import Packing
 from saccade.layers.record import keep, recording
 from saccade.layers.regions import region
 
-HALF = math.sqrt(0.5)  # the sum of two equal variances times its square is one of them (Gehring et al. 2017, section 3.5)
+HALF = math.sqrt(0.5)  # times a sum of two: its variance is then that of one (Gehring et al. 2017, section 3.4)
 Around = Callable[[Tensor], Tensor]  # (B, T, D) -> (B, T, kD): each position with its neighbours
 Matrices = tuple[Tensor, ...]
 
@@ -81,10 +81,10 @@ class Read:
 
 
 class MemoryAttention(nn.Module):
-    """d_i = W h_i + b + g_i, a_ij = softmax(d_i . z_j), c_i = sum_j a_ij (z_j + e_j) (Gehring et al. 2017, section 3.3).
+    """d_i = W h_i + b + g_i, a_ij = softmax(d_i . z_j), c_i = sum_j a_ij (z_j + e_j) (Gehring et al. 2017).
 
     h are the states of this layer, g the embeddings of what was written, z the states and e the embeddings of what was
-    read. Sums are scaled by sqrt(0.5), and c by m sqrt(1/m) for m positions, so that variances stay (section 3.5).
+    read. Sums are scaled by sqrt(0.5), and c by m sqrt(1/m) for m positions, so that variances stay (section 3.4).
     """
 
     def __init__(self, dim: int, *, memory_dim: int, weight_norm: bool) -> None:
@@ -189,24 +189,27 @@ class ResidualBlock(nn.Module):
 
 
 def over_text(
-    block: Any, x: Tensor, real: Tensor | None, causal: bool, written: Tensor, read: Read | None
+    block: Any, dilation: int, x: Tensor, real: Tensor | None, causal: bool, written: Tensor, read: Read | None
 ) -> Float[Tensor, "B T D"]:
-    """One block over all positions at once; where `real` is given, no other position is seen."""
-    reach = (block.kernel - 1) * block.dilation
+    """One block over all positions at once; where `real` is given, no other position is seen.
+
+    The block's dilation stands for itself, so that blocks of all dilations share one compiled graph.
+    """
+    reach = (block.kernel - 1) * dilation
     left = reach if causal else reach // 2
 
     def around(y: Tensor) -> Tensor:
-        y = y if real is None else y * real[..., None].to(y.dtype)
-        return neighbours(F.pad(y, (0, 0, left, reach - left)), kernel=block.kernel, dilation=block.dilation)
+        y = y if real is None else y.masked_fill(~real[..., None], 0.0)
+        return neighbours(F.pad(y, (0, 0, left, reach - left)), kernel=block.kernel, dilation=dilation)
 
     return block(x, around, block.matrices(), written, read)
 
 
 def over_text_twice(
-    block: Any, x: Tensor, real: Tensor | None, causal: bool, written: Tensor, read: Read | None
+    block: Any, dilation: int, x: Tensor, real: Tensor | None, causal: bool, written: Tensor, read: Read | None
 ) -> Float[Tensor, "B T D"]:
     """The same, but nothing inside is kept for the backward pass: it is computed once more."""
-    return checkpoint(over_text, block, x, real, causal, written, read, use_reentrant=False)
+    return checkpoint(over_text, block, dilation, x, real, causal, written, read, use_reentrant=False)
 
 
 KEPT, RECOMPUTED = region(over_text), region(over_text_twice)

@@ -1,6 +1,7 @@
 """The one place where a recipe meets classes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -10,9 +11,12 @@ from saccade.config.kinds import Custom
 from saccade.config.schema import Recipe
 from saccade.errors import SaccadeError
 from saccade.layers import positions
+from saccade.layers.convolution import GatedBlock, MemoryAttention, Product, ResidualBlock
+from saccade.layers.convolution_stack import ConvolutionStack
 from saccade.layers.feedforward import FeedForward
 from saccade.layers.multihead import CrossAttention, SelfAttention
 from saccade.layers.transformer import Block, Residual, TransformerStack
+from saccade.model.build_recurrent import build_recurrent, check_copied
 from saccade.model.model import Model
 from saccade.model.readers import Embedding, TokenReader
 from saccade.model.writers import TokenWriter
@@ -31,6 +35,7 @@ def build(recipe: Recipe, *, source_size: int, target_size: int, kinds: Kinds | 
     reader, writer = recipe.reader, recipe.writer
     for part in (reader, writer):
         check_positions(part, recipe.data.max_length)
+    check_copied(recipe)
     if isinstance(reader, Custom):
         read = kinds[reader.kind](source_size, **reader.settings())
     else:
@@ -149,6 +154,12 @@ def build_stack(
     if isinstance(settings, Custom):
         width = () if memory_dim is None else (memory_dim,)
         return kinds[settings.kind](*width, **settings.settings())
+    if isinstance(settings, schema.ConvolutionStack):
+        check_at_input(part)
+        return build_convolution(settings, memory_dim=memory_dim, causal=causal, recompute=recompute)
+    if isinstance(settings, schema.RecurrentReading | schema.RecurrentWriting):
+        check_at_input(part)
+        return build_recurrent(settings, memory_dim=memory_dim, recompute=recompute)
     terms = score_terms(part.positions, settings, causal=causal)
     blocks = [build_block(settings, part.positions, term, memory_dim=memory_dim) for term in terms]
     final = build_norm(settings) if settings.norm == "pre" else None
@@ -187,6 +198,44 @@ def build_block(s: schema.TransformerStack, where: Any, term: nn.Module | None, 
     sublayers = 2 if cross is None else 3
     residuals = [Residual(build_norm(s), order=s.norm, dropout=s.dropout) for _ in range(sublayers)]
     return Block(attention, feedforward, residuals=residuals, cross=cross)
+
+
+def check_at_input(part: schema.TokenReader | schema.TokenWriter) -> None:
+    """Only a Transformer has queries and keys inside on which positions could act."""
+    kind = part.positions.kind
+    if not isinstance(part.positions, (*AT_INPUT, schema.NoPositions, Custom)):
+        raise SaccadeError(
+            f'positions.kind = "{kind}" acts inside self-attention, which a {part.stack.kind} stack does not have; '
+            'use "sinusoidal", "learned" or "none"'
+        )
+
+
+def build_convolution(
+    s: schema.ConvolutionStack, *, memory_dim: int | None, causal: bool, recompute: bool
+) -> ConvolutionStack:
+    if memory_dim not in (None, s.dim):
+        raise SaccadeError(
+            f"a convolutional writer must be as wide as what it reads, got writer.stack.dim = {s.dim} and a reader of "
+            f"{memory_dim}; set them equal"
+        )
+    hidden = s.hidden or (s.dim if s.block == "gated" else -(-s.dim // 2))
+    make: Callable[..., nn.Module]
+    if s.block == "gated":
+        along, make = hidden, partial(GatedBlock, hidden)
+        ends = Product(s.dim, hidden, weight_norm=s.weight_norm), Product(hidden, s.dim, weight_norm=s.weight_norm)
+    else:
+        along, make, ends = s.dim, partial(ResidualBlock, s.dim, hidden=hidden), None
+    blocks = []
+    for i in range(s.layers):
+        attends = memory_dim is not None and s.attention[i % len(s.attention)]
+        cross = MemoryAttention(along, memory_dim=s.dim, weight_norm=s.weight_norm) if attends else None
+        dilation = s.dilations[i % len(s.dilations)]
+        blocks.append(
+            make(kernel=s.kernel, dilation=dilation, dropout=s.dropout, weight_norm=s.weight_norm, cross=cross)
+        )
+    return ConvolutionStack(
+        blocks, dim=s.dim, ends=ends, causal=causal, unfold=s.unfold, dropout=s.dropout, recompute=recompute
+    )
 
 
 def build_norm(s: schema.TransformerStack) -> nn.Module:

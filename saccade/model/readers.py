@@ -49,8 +49,8 @@ class TokenReader(nn.Module):
         self.embedding, self.stack, self.dim = embedding, stack, stack.dim
 
     def forward(self, ids: Int[Tensor, "B S"], mask: Bool[Tensor, "B S"] | Packing) -> Memory:
-        states, mask, _, _ = self.stack(self.embedding(ids, places(mask)), mask)
-        return Memory(states, mask, tokens=ids)
+        states, mask, final, aux = self.stack(self.embedding(ids, places(mask)), mask)
+        return Memory(states, mask, tokens=ids, values=aux.get("values"), final=final)
 
 
 def places(mask: Bool[Tensor, "B S"] | Packing | None) -> Int[Tensor, "1 N"] | None:

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from saccade.errors import SaccadeError
 from saccade.layers.memory import AttentionState, Memory
 from saccade.layers.packing import Packing
 from saccade.layers.record import record
@@ -60,6 +61,10 @@ class TokenWriter(nn.Module):
         with record(self) as maps:
             hidden, state = self._advance(inputs, state)
         cross = [weights for address, weights in maps.items() if "cross" in address]
+        if not cross:
+            raise SaccadeError(
+                "this model does not attend to what it reads, so nothing can be aligned; ask without align or coverage"
+            )
         return Step(self.head(hidden[:, -1]), state, cross[-1].mean(1)[:, -1])
 
     def _advance(self, inputs: Tensor, state: Any) -> tuple[Tensor, Any]:

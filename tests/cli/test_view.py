@@ -65,3 +65,19 @@ def test_a_model_without_such_attention_is_told(maps, rest):
     seen = AttentionMaps(maps, ["a", "b", "<end>"], ["c", "<end>"], "c")
     with pytest.raises(SaccadeError, match=rf"this model has no attention of --part reader; it has {rest}$"):
         choose(seen, part="reader", layer=None)
+
+
+CONVOLUTION = "{ kind = 'convolution', layers = 2, dim = 8, attention = [%s] }"
+
+
+@pytest.mark.parametrize("attends", [True, False])
+def test_convolutional_models_show_what_they_have(cli, new_run, tmp_path, attends):
+    stack = CONVOLUTION % str(attends).lower()
+    more = [f"reader.stack={stack}", f"writer.stack={stack}", "reader.positions.kind=none"]
+    run = new_run(tmp_path / "run", seed=1, more=more)
+    shown = cli("view", run, "3 May", "--target", "1999")
+    if attends:
+        assert shown.code == 0
+        assert shown.out.splitlines()[2] == "writer.stack.blocks.1.cross, mean of 1 heads"
+    else:
+        assert (shown.code, shown.err) == (2, "error: this model has no attention of --part cross; it has none\n")

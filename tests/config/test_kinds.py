@@ -46,13 +46,13 @@ def test_mistakes_elsewhere_are_told_together_with_those_of_a_users_kind():
 
 def test_a_kind_that_was_not_brought_along_is_told():
     with pytest.raises(
-        SaccadeError, match=r"unknown kind 'mixer'; kinds: transformer; your own: kinds=\{'mixer': ...\}"
+        SaccadeError, match=r"unknown kind 'mixer'; kinds: transformer, .*; your own: kinds=\{'mixer': ...\}"
     ):
         validate({"reader": {"stack": {"kind": "mixer", "depth": 3}}})
 
 
 def test_a_users_kind_is_among_those_that_are_suggested():
-    with pytest.raises(SaccadeError, match=r"did you mean 'mixer'\? \(kinds: transformer, mixer\)"):
+    with pytest.raises(SaccadeError, match=r"did you mean 'mixer'\? \(kinds: transformer, .*, mixer\)"):
         validate({"reader": {"stack": {"kind": "mixr"}}}, kinds=KINDS)
 
 

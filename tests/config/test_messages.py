@@ -39,7 +39,8 @@ def test_a_single_mistake_is_one_line():
         ({"train": {"average": {"zzz": 1}}}, "train.average.zzz: unknown key; keys here: kind, n"),
         (
             {"reader": {"stack": {"kind": "transfomer"}}},
-            "reader.stack: unknown kind 'transfomer'; did you mean 'transformer'? (kinds: transformer)",
+            "reader.stack: unknown kind 'transfomer'; did you mean 'transformer'? "
+            "(kinds: transformer, convolution, recurrent)",
         ),
         (
             {"reader": {"positions": {"kind": "zzz"}}},

@@ -230,7 +230,7 @@ class Carried:
 
 
 def test_a_stack_of_the_users_own_can_write(model: Callable[..., Model]) -> None:
-    made = model("writer.stack.kind=recurrent", "writer.stack.dim=12", kinds={"recurrent": Recurrent})
+    made = model("writer.stack.kind=simple", "writer.stack.dim=12", kinds={"simple": Recurrent})
     ids, mask = torch.randint(4, 23, (3, 5)), torch.ones(3, 5, dtype=torch.bool)
     memory = made.reader(ids, mask)
     whole = made.writer.head(made.writer(ids, mask, memory))

@@ -40,14 +40,13 @@ COPY = {
 }
 
 
-def small(*, data=COPY, kinds=None, stack=STACK, **train):
-    """A recipe of about five thousand weights that copies letters; one epoch is about 7 of its steps."""
+def small(*, data=COPY, kinds=None, stack=STACK, parts=None, **train):
+    """A recipe of some thousand weights that copies letters; `parts` are a reader and a writer of other kinds."""
     values = {
         "name": "copy",
         "data": data,
         "tokenizer": {"kind": "characters"},
-        "reader": {"stack": stack},
-        "writer": {"stack": stack},
+        **(parts or {"reader": {"stack": stack}, "writer": {"stack": stack}}),
         "train": {**TRAIN, **train},
     }
     return validate(values, kinds=kinds)

@@ -1,0 +1,100 @@
+"""The bottleneck of one vector: how many letters of a text are reversed rightly, with and without attention.
+
+    python benchmarks/bottleneck.py [--longest 200] [--steps 6000] [--out benchmarks/results] [KEY=VALUE ...]
+
+The recipe `bahdanau` is trained twice on texts of 1 to 200 random letters, with the same settings and steps, and with
+writer.stack.attention=none and additive; KEY=VALUE are further settings of both. Right is a letter that stands at its
+place in what the model writes, greedily, for texts that were never trained on.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from results import save
+
+import saccade
+from saccade.data.letters import letters
+from saccade.predict.predictor import Predictor
+
+ATTENTION = ("none", "additive")
+TESTED = 100  # texts of each length
+SAME = [
+    "tokenizer.kind=characters",
+    "reader.dropout=0",
+    "reader.stack.dropout=0",
+    "writer.dropout=0",
+    "writer.stack.dropout=0",
+    "objectives=[{ kind = 'next-token', smoothing = 0.0 }]",
+    "train.metric=loss",
+    "train.valid_predictions=0",
+    "predict.beam=1",
+]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--longest", type=int, default=200)
+    parser.add_argument("--examples", type=int, default=200_000)
+    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
+    asked = parser.parse_args()
+    begin, rows = time.perf_counter(), []
+    with tempfile.TemporaryDirectory() as folder:
+        data = write_pairs(Path(folder), asked.examples, asked.longest)
+        for attention in ATTENTION:
+            run = trained(data, attention, longest=asked.longest, steps=asked.steps, settings=asked.settings)
+            for length in tested_lengths(asked.longest):
+                share = right_letters(run, length)
+                what = f"reverse, trained on 1 to {asked.longest} letters, attention={attention}: right at {length}"
+                rows.append({"what": what, "value": round(share, 2), "unit": "%"})
+    save("bottleneck", rows, minutes=(time.perf_counter() - begin) / 60, folder=asked.out)
+
+
+def write_pairs(folder: Path, count: int, longest: int) -> list[Path]:
+    """Files of texts and reversed texts, for training and for validation."""
+    files = []
+    for name, number, heldout in (("train", count, False), ("valid", max(count // 200, 10), True)):
+        pairs = letters(number, seed=1, reverse=True, heldout=heldout, lengths=(1, longest))
+        files.append(folder / f"{name}.tsv")
+        files[-1].write_text("".join(f"{source}\t{target}\n" for source, target in pairs), encoding="utf-8")
+    return files
+
+
+def trained(data: Sequence[Path], attention: str, *, longest: int, steps: int, settings: Sequence[str]) -> Predictor:
+    train, valid = data
+    overrides = [
+        *SAME,
+        f"data.train=['{train}']",
+        f"data.valid=['{valid}']",
+        f"data.max_length={longest + 1}",
+        f"predict.max_length={longest}",
+        f"writer.stack.attention={attention}",
+        f"train.steps={steps}",
+        f"train.valid_every={steps}",
+        f"train.save_every={steps}",
+        *settings,
+    ]
+    return saccade.train("bahdanau", run=train.parent / attention, overrides=overrides)
+
+
+def tested_lengths(longest: int) -> list[int]:
+    """10, 20, 50, 100, 200 ... up to the longest."""
+    return sorted({length for length in (10, 20, 50, 100, 150, 200, 500, 1000) if length < longest} | {longest})
+
+
+def right_letters(run: Predictor, length: int) -> float:
+    """The share of letters at their place, in percent."""
+    pairs = list(letters(TESTED, seed=2, reverse=True, heldout=True, lengths=(length, length)))
+    outputs = run.predict([source for source, _ in pairs])
+    right = 0
+    for output, (_, target) in zip(outputs, pairs, strict=True):
+        right += sum(a == b for a, b in zip(output, target, strict=False))
+    return 100 * right / (length * len(pairs))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""Recurrent networks, h_t = f(x_t, h_{t-1}): torch's fused kernels over whole texts, and one step at a time.
+
+The stack here is that of a reader; `recurrent_writer.py` has the one that attends to memory while it writes.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from saccade.layers.dropout import Dropout
+from saccade.layers.memory import Memory
+
+Name = Literal["rnn", "gru", "lstm"]
+PLAIN = (
+    2  # layers at the bottom without a sum with their input, where the others have one (Wu et al. 2016, section 3.1)
+)
+Directions = Literal["one", "both", "both at first"]  # the last: both in the lowest layer only
+Hidden = tuple[Tensor, ...]  # of one layer: h (B, D), and the cell state of an LSTM beside it
+
+
+def vanilla(inputs: Float[Tensor, "B D"], recurrent: Float[Tensor, "B D"], before: Hidden) -> Hidden:
+    """h_t = tanh(W x_t + U h_{t-1}) (Elman 1990)"""
+    return (torch.tanh(inputs + recurrent),)
+
+
+def gru(inputs: Float[Tensor, "B D3"], recurrent: Float[Tensor, "B D3"], before: Hidden) -> Hidden:
+    """h_t = (1 - z) n + z h_{t-1}, where r decides what n sees of h_{t-1} (Cho et al. 2014)"""
+    reset_x, update_x, new_x = inputs.chunk(3, -1)
+    reset_h, update_h, new_h = recurrent.chunk(3, -1)
+    reset, update = torch.sigmoid(reset_x + reset_h), torch.sigmoid(update_x + update_h)
+    new = torch.tanh(new_x + reset * new_h)
+    return (new + update * (before[0] - new),)
+
+
+def lstm(inputs: Float[Tensor, "B D4"], recurrent: Float[Tensor, "B D4"], before: Hidden) -> Hidden:
+    """c_t = f c_{t-1} + i g, h_t = o tanh(c_t) (Hochreiter and Schmidhuber 1997; Gers et al. 2000)"""
+    enter, forget, new, leave = (inputs + recurrent).chunk(4, -1)
+    cell = torch.sigmoid(forget) * before[1] + torch.sigmoid(enter) * torch.tanh(new)
+    return torch.sigmoid(leave) * torch.tanh(cell), cell
+
+
+class Cell(NamedTuple):
+    fused: Any  # the module of torch
+    step: Callable[[Tensor, Tensor, Hidden], Hidden]
+    gates: int
+    states: int  # tensors that are carried from step to step
+
+
+CELLS: dict[str, Cell] = {
+    "rnn": Cell(nn.RNN, vanilla, gates=1, states=1),
+    "gru": Cell(nn.GRU, gru, gates=3, states=1),
+    "lstm": Cell(nn.LSTM, lstm, gates=4, states=2),
+}
+
+
+def recurrent_layer(cell: Name, input_dim: int, dim: int, *, bidirectional: bool = False) -> Any:
+    """One layer: recurrent matrices begin orthogonal, and the gate of an LSTM that forgets begins open."""
+    layer = CELLS[cell].fused(input_dim, dim, batch_first=True, bidirectional=bidirectional)
+    for name, parameter in layer.named_parameters():
+        if "bias" in name:
+            nn.init.zeros_(parameter)
+            if cell == "lstm" and "bias_ih" in name:
+                nn.init.ones_(parameter.data[dim : 2 * dim])  # Jozefowicz et al. 2015
+        else:
+            for gate in parameter.data.chunk(CELLS[cell].gates):
+                (nn.init.orthogonal_ if "hh" in name else nn.init.xavier_uniform_)(gate)
+    return layer
+
+
+class Weights(NamedTuple):
+    """Those of a layer of one direction, by torch's names and in torch's order: a graph takes them, and no module."""
+
+    weight_ih_l0: Float[Tensor, "G I"]
+    weight_hh_l0: Float[Tensor, "G D"]
+    bias_ih_l0: Float[Tensor, " G"]
+    bias_hh_l0: Float[Tensor, " G"]
+
+
+def next_hidden(cell: Name, layer: Weights, inputs: Float[Tensor, "B G"], before: Hidden) -> Hidden:
+    """One step of a layer, given W x_t + b for all of its gates."""
+    return CELLS[cell].step(inputs, F.linear(before[0], layer.weight_hh_l0, layer.bias_hh_l0), before)
+
+
+def over_text(layer: Any, x: Float[Tensor, "B T I"], before: Hidden) -> tuple[Float[Tensor, "B T D"], Hidden]:
+    """All steps of a layer of one direction in one kernel, and its last state."""
+    first = tuple(part[None].contiguous() for part in before)
+    y, last = layer(x, first if len(first) > 1 else first[0])
+    return y, tuple(part[0] for part in (last if isinstance(last, tuple) else (last,)))
+
+
+def turned(x: Float[Tensor, "B T D"], lengths: Int[Tensor, " B"]) -> Float[Tensor, "B T D"]:
+    """Each row from its last real position to its first; what stands behind it stays where it is."""
+    at = torch.arange(x.shape[1], device=x.device)
+    places = torch.where(at < lengths[:, None], lengths[:, None] - 1 - at, at)
+    return x.gather(1, places[..., None].expand_as(x))
+
+
+class RecurrentStack(nn.Module):
+    """Layers that read a text from left to right, from right to left, or in both directions, half of the width each.
+
+    With `residual`, layers from the third on add what they were given to what they give. States stand at the positions
+    of their words, in whatever order these were read. Rows end where their text ends: padding is never read. What is
+    returned as state is the last one of each layer, for the writer to begin with.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        cell: Name,
+        layers: int,
+        directions: Directions = "one",
+        reverse: bool = False,
+        residual: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        both = {"one": 0, "both": layers, "both at first": 1}[directions]
+        self.layers: Any = nn.ModuleList(
+            recurrent_layer(cell, dim, dim // 2 if number < both else dim, bidirectional=number < both)
+            for number in range(layers)
+        )
+        self.dim, self.reverse, self.residual = dim, reverse, residual
+        self.dropout = Dropout(dropout)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T D"],
+        mask: Bool[Tensor, "B T"] | None,
+        memory: Memory | None = None,
+        state: None = None,
+    ) -> tuple[Float[Tensor, "B T D"], Any, tuple[Hidden, ...], dict[str, Tensor]]:
+        rows, length = x.shape[:2]
+        lengths = x.new_full((rows,), length, dtype=torch.long) if mask is None else mask.sum(1).clamp(min=1)
+        with torch.autocast(x.device.type, enabled=False):  # under which torch's kernels would run in float16
+            x = x.to(self.layers[0].weight_hh_l0.dtype)
+            x = turned(x, lengths) if self.reverse else x
+            packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+            final = []
+            for number, layer in enumerate(self.layers):
+                below = packed.data
+                packed, last = layer(packed)
+                above = self.dropout(packed.data)
+                packed = PackedSequence(above + below if self.residual and number >= PLAIN else above, *packed[1:])
+                final.append(joined(last if isinstance(last, tuple) else (last,)))
+            x, _ = pad_packed_sequence(packed, batch_first=True, total_length=length)
+        return turned(x, lengths) if self.reverse else x, mask, tuple(final), {}
+
+
+def joined(last: Sequence[Float[Tensor, "N B W"]]) -> Hidden:
+    """The last states of all directions of a layer side by side."""
+    return tuple(part.transpose(0, 1).flatten(1) for part in last)
