@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from saccade.cli import recipes
+from saccade.cli import lectures, recipes
 from saccade.cli.arguments import gather
 from saccade.cli.leave import telling
 from saccade.cli.predict import predict
@@ -28,6 +28,7 @@ app = typer.Typer(
 for verb in (demo, train, predict, evaluate, compare, view, runs):
     app.command()(telling()(verb))
 app.add_typer(recipes.app, name="recipes")
+app.add_typer(lectures.app, name="lectures")
 
 
 def _version(asked: bool) -> None:

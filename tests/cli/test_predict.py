@@ -151,3 +151,19 @@ def test_a_prefix_that_the_model_cannot_write_is_refused(cli, run):
         2,
         "error: the prefix '☃' has letters or words that the model does not know\n",
     )
+
+
+def test_int8_weights_are_made_and_kept(cli, run):
+    result = cli("predict", run, *TEXTS, "--precision", "int8")
+    assert (result.code, result.out.count("\n")) == (0, 3)
+    assert (run / "model.int8.safetensors").is_file()
+    assert cli("evaluate", run, "--data", "embedded:dates", "--precision", "fp8").err.startswith(
+        "error: unknown precision 'fp8'; expected one of auto, fp32, bf16, int8"
+    )
+
+
+def test_an_engine_that_cannot_express_the_recipe_is_told(cli, run):
+    pytest.importorskip("ctranslate2")
+    result = cli("predict", run, TEXTS[0], "--engine", "ctranslate2", "--beam", "1")
+    said = "error: CTranslate2 cannot express reader.positions.kind = 'shaw'; use engine torch\n"
+    assert (result.code, result.err) == (2, said)

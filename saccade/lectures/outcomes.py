@@ -1,0 +1,78 @@
+"""What came of the checks: each has random numbers of its own, so that it gives the same alone and among others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from saccade.lectures.catalogue import Row, Unmeasured
+from saccade.lectures.claims import Check, Measured
+from saccade.lectures.formula import as_text
+
+HOLDS, FAILS, NEEDS_TRAINING = "holds", "fails", "needs training"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A row and its state; what was measured where it ran, and the error where it could not."""
+
+    row: Row
+    state: str
+    measured: Measured | None = None
+    error: str = ""
+    seconds: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        row = self.row
+        found: dict[str, Any] = {"row": row.row, "lecture": row.where, "sentence": row.sentence, "state": self.state}
+        if isinstance(row, Unmeasured):
+            return {**found, "why": row.why}
+        found |= {"formula": as_text(row.formula), "latex": row.formula, "seconds": round(self.seconds, 3)}
+        if self.measured is not None:
+            found |= {"compared": [asdict(item) for item in self.measured.compared], "note": self.measured.note}
+            found |= {"table": self.measured.table} if self.measured.table else {}
+        return {**found, "error": self.error} if self.error else found
+
+
+def outcome(row: Row, *, train: bool = True) -> Outcome:
+    """Runs a check, unless it takes minutes and nobody asked for that; an exception in it is a failure of the row."""
+    if isinstance(row, Unmeasured):
+        return Outcome(row, row.state)
+    if row.trains and not train:
+        return Outcome(row, NEEDS_TRAINING)
+    begin = time.perf_counter()
+    found, error = _measured(row)
+    state = HOLDS if found is not None and found.holds else FAILS
+    return Outcome(row, state, found, error, time.perf_counter() - begin)
+
+
+def _measured(check: Check) -> tuple[Measured | None, str]:
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), one_thread():
+        torch.manual_seed(check.row)
+        try:
+            return check.measure(), ""
+        except Exception as error:  # whatever a check meets, the other rows are still of interest
+            return None, f"{type(error).__name__}: {error}"
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Matrices are so small here that threads would only wait for each other, and times would mean nothing."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def outcomes(rows: Iterable[Row], *, train: bool) -> Iterator[Outcome]:
+    """One after the other, as they are known."""
+    for row in rows:
+        yield outcome(row, train=train)

@@ -1,0 +1,127 @@
+"""Q, K, V, E, A and Y with the names and shapes of the notes: on numbers that can be checked by hand, or of a run."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from saccade.errors import SaccadeError
+from saccade.layers import masks
+from saccade.layers.attention import AttentionLayer, attend, dot, scaled_dot
+from saccade.layers.multihead import SelfAttention
+from saccade.predict.predictor import Predictor
+
+Trace = dict[str, Tensor]
+WIDEST = 8  # columns that are printed
+WEIGHTS = ("W_Q", "W_K", "W_V")
+NAMES = {  # in the order of computation: shape in the letters of the notes, and what it is
+    "X": ("N_X x D_X", "input vectors, one row for each word"),
+    "W_Q": ("D_X x D_Q", "query matrix"),
+    "W_K": ("D_X x D_Q", "key matrix"),
+    "W_V": ("D_X x D_V", "value matrix"),
+    "Q": ("N_Q x D_Q", "queries, X W_Q"),
+    "K": ("N_X x D_Q", "keys, X W_K"),
+    "V": ("N_X x D_V", "values, X W_V"),
+    "QK^T": ("N_Q x N_X", "dot products"),
+    "R": ("N_Q x N_X", "what relative positions add to E"),
+    "E": ("N_Q x N_X", "similarities, QK^T / √D_Q"),
+    "A": ("N_Q x N_X", "attention weights, softmax of each row of E"),
+    "Y": ("N_Q x D_V", "outputs, A V"),
+}
+
+
+@torch.no_grad()
+def worked() -> Trace:
+    """Two words and D_Q = 64, where all but two numbers are 0: scores 112 and 96, as in The Illustrated Transformer."""
+    layer = AttentionLayer(2, key_dim=64, value_dim=2)
+    for matrix, rows in (
+        (layer.query, ((4, 8), (4, -4))),
+        (layer.key, ((10, 4), (2, 0))),
+        (layer.value, ((0, 10), (10, -10))),
+    ):
+        matrix.weight.zero_()
+        matrix.weight[:2] = torch.tensor(rows, dtype=torch.float).T
+    x = torch.tensor([[1.0, 1.0], [1.0, 0.0]])
+    q, k, v = layer.query(x), layer.key(x), layer.value(x)
+    y, a = attend(q, k, v)
+    matrices = {"W_Q": layer.query.weight.T, "W_K": layer.key.weight.T, "W_V": layer.value.weight.T}
+    return {"X": x, **matrices, "Q": q, "K": k, "V": v, "QK^T": dot(q, k), "E": scaled_dot(q, k), "A": a, "Y": y}
+
+
+def of_run(predictor: Predictor, text: str, *, layer: int, head: int) -> tuple[Trace, list[str]]:
+    """The same for one head of the reader of a trained model, and the words; `layer` and `head` count from 1."""
+    attention = chosen_layer(predictor, layer)
+    seen: list[tuple[Tensor, ...]] = []
+    inputs: list[Tensor] = []
+
+    def look(module: object, given: tuple[Tensor, ...], made: tuple[Tensor, ...]) -> None:
+        inputs.append(given[0])
+        seen.append(made)
+
+    hook = attention.project.register_forward_hook(look)
+    try:
+        maps = predictor.attention(text, "")
+    finally:
+        hook.remove()
+    heads = attention.project.shape[0]
+    if not 1 <= head <= heads:
+        raise SaccadeError(f"--head must be from 1 to {heads}, got {head}")
+    query, key, value = (part.float().transpose(1, 2) for part in seen[-1])  # (1, H, N, E)
+    at = masks.positions(query.shape[2], query.device)
+    if attention.rotary is not None:
+        query, key = (attention.rotary(part, at) for part in (query, key))
+    trace = {"X": inputs[-1][0].float()}
+    trace |= {name: part[0, head - 1] for name, part in (("Q", query), ("K", key), ("V", value))}
+    trace["QK^T"] = dot(trace["Q"], trace["K"])
+    trace["E"] = trace["QK^T"] * attention.heads.scale
+    if (term := attention.heads.term) is not None:
+        added = term(query * attention.heads.scale, at, at).expand(1, heads, -1, -1)
+        trace["R"] = added[0, head - 1]
+        trace["E"] = trace["E"] + trace["R"]
+    trace["A"] = maps.maps[address_of(predictor, attention)][head - 1]
+    trace["Y"] = trace["A"] @ trace["V"]
+    return {name: trace[name].detach() for name in NAMES if name in trace}, maps.source_labels
+
+
+def chosen_layer(predictor: Predictor, layer: int) -> SelfAttention:
+    """The self-attention of one layer of the reader."""
+    named = predictor.model.named_modules()
+    found = [module for name, module in named if name.startswith("reader.") and isinstance(module, SelfAttention)]
+    if not found:
+        raise SaccadeError("this run's reader has no self-attention to trace; give a run of a Transformer")
+    if not 1 <= layer <= len(found):
+        raise SaccadeError(f"--layer must be from 1 to {len(found)}, got {layer}")
+    return found[layer - 1]
+
+
+def address_of(predictor: Predictor, attention: SelfAttention) -> str:
+    return next(name for name, module in predictor.model.named_modules() if module is attention)
+
+
+def shown(trace: Trace, words: list[str] | None = None) -> str:
+    """Every matrix with its name, its shape in letters and numbers, and its numbers."""
+    parts = []
+    for name, matrix in trace.items():
+        (letters, meaning), size = NAMES[name], f"{matrix.shape[0]} x {matrix.shape[1]}"
+        beside = None if name in WEIGHTS else words
+        parts.append(f"{name}  {meaning}  ({letters} = {size})\n{_rows(matrix, beside)}")
+    return "\n\n".join(parts)
+
+
+def _rows(matrix: Tensor, words: list[str] | None) -> str:
+    """At most eight columns; what is left out is told, and whether it is all zeros."""
+    full = matrix.shape[1]
+    used = int((matrix.abs().sum(0) > 0).nonzero().max()) + 1 if bool(matrix.abs().sum() > 0) else full
+    columns = min(used, WIDEST)
+    rest = full - columns
+    more = "" if not rest else f"  … {rest} more, all 0" if columns == used else f"  … {rest} more"
+    width = max(map(len, words)) if words else 0
+    lines = []
+    for index, row in enumerate(matrix[:, :columns].tolist()):
+        name = f"  {words[index]:<{width}}" if words else " "
+        lines.append(f"{name} {' '.join(f'{_number(value):>8}' for value in row)}{more}")
+    return "\n".join(lines)
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value == int(value) and abs(value) < 1e6 else f"{value:.4f}"

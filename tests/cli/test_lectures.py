@@ -1,0 +1,152 @@
+"""`saccade lectures`: list, run, trace, report."""
+
+import json
+
+import pytest
+import torch
+
+from saccade.errors import SaccadeError
+from saccade.lectures import catalogue, complexity, scores
+from saccade.lectures.catalogue import find
+from saccade.lectures.trace import of_run
+from saccade.predict.predictor import Predictor
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """As if there were five rows: quick, training, prose, not built."""
+    chosen = [find(number) for number in (5, 22, 25, 37, 44)]
+    monkeypatch.setattr(catalogue, "rows", lambda: chosen)
+
+
+def test_list_shows_every_state(cli, few):
+    result = cli("lectures", "list")
+    assert result.code == 0
+    lines = result.out.splitlines()
+    assert [line.split()[:2] for line in lines[1:6]] == [
+        ["5", "needs"], ["22", "prose"], ["25", "not"], ["37", "holds"], ["44", "holds"],
+    ]  # fmt: skip
+    assert lines[-1] == "2 holds, 1 needs training, 1 not built yet, 1 prose"
+
+
+def test_list_for_programs(cli, few):
+    found = json.loads(cli("lectures", "list", "--json").out)
+    assert [item["state"] for item in found] == ["needs training", "prose", "not built yet", "holds", "holds"]
+    assert set(found[0]) == {"row", "lecture", "sentence", "state"}
+
+
+def test_run_measures_all_that_is_quick(cli, few):
+    result = cli("lectures", "run")
+    assert result.code == 0
+    assert result.out.splitlines()[-1] == "2 holds, 1 needs training"
+
+
+def test_run_of_one_row_shows_formula_expected_and_measured(cli):
+    result = cli("lectures", "run", 44)
+    assert result.code == 0
+    assert "softmax(q · k_1, …, q · k_4) = (0.6, 0.1, 0.2, 0.1)" in result.out
+    assert "expected 3.2 ± 1e-06, measured 3.2" in result.out
+
+
+def test_run_of_a_table_prints_it(cli):
+    assert "GNMT + RL Ensemble" in cli("lectures", "run", 87).out
+
+
+def test_run_for_programs(cli):
+    [found] = json.loads(cli("lectures", "run", 44, "--json").out)
+    assert found["state"] == "holds"
+    assert found["lecture"] == "S1:80-111,135"
+    assert {"what", "expected", "measured", "tolerance", "holds"} == set(found["compared"][0])
+
+
+def test_a_row_that_fails_is_exit_code_1(cli, monkeypatch):
+    monkeypatch.setattr(scores, "scaled_dot", scores.dot)
+    result = cli("lectures", "run", 37)
+    assert result.code == 1
+    assert "row 37, S3:463-484,507: fails" in result.out
+    assert "FAILS  largest difference" in result.out
+
+
+def test_a_row_that_raises_fails_and_the_others_still_run(cli, monkeypatch):
+    monkeypatch.setattr(scores, "scaled_dot", None)
+    result = cli("lectures", "run", 37, 44)
+    assert result.code == 1
+    assert "TypeError" in result.out
+    assert "row 44, S1:80-111,135: holds" in result.out
+
+
+def test_a_wrong_row_is_exit_code_2(cli):
+    result = cli("lectures", "run", 115)
+    assert (result.code, result.out) == (2, "")
+    assert result.err == "error: there is no row 115; rows are 1 to 114, see `saccade lectures list`\n"
+
+
+def test_a_row_without_a_check_says_why(cli):
+    result = cli("lectures", "run", 22)
+    assert result.code == 0
+    assert "row 22, S4:12: prose" in result.out
+
+
+def test_trace_prints_numbers_that_can_be_checked_by_hand(cli):
+    out = cli("lectures", "trace").out
+    assert "Q  queries, X W_Q  (N_Q x D_Q = 2 x 64)" in out
+    assert "       112       96" in out
+    assert "        14       12" in out
+    assert "    0.8808   0.1192" in out
+
+
+def test_trace_of_a_run_names_its_letters(cli, run):
+    result = cli("lectures", "trace", run, "3 May", "--layer", 2, "--head", 2)
+    assert result.code == 0
+    assert "A  attention weights, softmax of each row of E  (N_Q x N_X = 6 x 6)" in result.out
+    assert "<end>" in result.out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["3 May", "--layer", "9"], "--layer must be from 1 to 2, got 9"),
+        (["3 May", "--head", "3"], "--head must be from 1 to 2, got 3"),
+        ([], "trace needs a text for the run to read"),
+    ],
+)
+def test_a_trace_that_cannot_be(cli, run, words, message):
+    result = cli("lectures", "trace", run, *words)
+    assert result.code == 2
+    assert message in result.err
+
+
+def test_report_of_one_lecture(cli, tmp_path, monkeypatch):
+    monkeypatch.setattr(complexity, "path_lengths", lambda: [])
+    result = cli("lectures", "report", "--out", "class", "--lecture", "S0")
+    assert (result.code, result.out) == (0, "class/index.html\n")
+    assert 'id="row-50"' in (tmp_path / "class" / "index.html").read_text("utf-8")
+
+
+def test_report_of_an_unknown_lecture(cli):
+    result = cli("lectures", "report", "--out", "class", "--lecture", "S9")
+    assert result.code == 2
+    assert "there is no lecture 'S9'" in result.err
+
+
+@pytest.mark.parametrize("head", [1, 2])
+def test_trace_of_a_run_is_what_attention_computes(run, head):
+    found, words = of_run(Predictor.load(run), "3 May", layer=1, head=head)
+    assert len(words) == len(found["A"]) == 6
+    assert "R" in found  # this run has relative positions
+    torch.testing.assert_close(found["A"], found["E"].softmax(-1))
+    torch.testing.assert_close(found["Y"], found["A"] @ found["V"])
+
+
+def test_trace_turns_queries_and_keys_where_positions_are_rotary(new_run, tmp_path):
+    path = new_run(tmp_path / "rotary", seed=3, more=["reader.positions={kind='rotary'}"])
+    found, _ = of_run(Predictor.load(path), "3 May", layer=2, head=2)
+    assert "R" not in found
+    torch.testing.assert_close(found["A"], found["E"].softmax(-1))
+
+
+def test_trace_needs_self_attention(run):
+    predictor = Predictor.load(run)
+    predictor.model.reader = torch.nn.Identity()
+    with pytest.raises(SaccadeError, match="this run's reader has no self-attention to trace"):
+        of_run(predictor, "3 May", layer=1, head=1)

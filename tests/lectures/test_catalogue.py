@@ -1,0 +1,87 @@
+"""The rows: all are there, each with a place, a sentence and a state."""
+
+import pytest
+
+from saccade.errors import SaccadeError
+from saccade.lectures import tables
+from saccade.lectures.catalogue import Unmeasured, find, in_slide_order, lectures, places, rows
+from saccade.lectures.claims import Check, at_least, at_most, measured, near, same
+
+TRAIN = {4, 5, 10, 13, 19, 21, 81, 99}
+
+
+def test_all_114_rows_are_there_once():
+    assert [row.row for row in rows()] == list(range(1, 115))
+
+
+def test_rows_that_take_minutes_are_those_that_train_or_time():
+    assert {row.row for row in rows() if isinstance(row, Check) and row.trains} == TRAIN
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: str(row.row))
+def test_a_row_says_where_it_stands_and_what_it_claims(row):
+    assert places(row.where)
+    assert {place.lecture for place in places(row.where)} <= lectures().keys()
+    assert row.sentence.endswith((".", "[STOP]."))
+    assert "\n" not in row.sentence
+    if isinstance(row, Unmeasured):
+        assert row.state in ("prose", "not built yet")
+        assert row.why
+
+
+def test_a_row_of_two_lectures_has_two_places():
+    assert places("S1:24-29, S4:28-33") == [("S1", 24), ("S4", 28)]
+    assert places("S3:24,100") == [("S3", 24)]
+
+
+@pytest.mark.parametrize("lecture", lectures())
+def test_slide_order_is_the_order_of_lines(lecture):
+    lines = [next(p.line for p in places(row.where) if p.lecture == lecture) for row in in_slide_order(lecture)]
+    assert lines == sorted(lines)
+    assert lines
+
+
+def test_every_row_is_in_the_report_of_some_lecture():
+    assert {row.row for name in lectures() for row in in_slide_order(name)} == set(range(1, 115))
+
+
+@pytest.mark.parametrize("number", [0, 115, -1])
+def test_a_wrong_row_is_refused(number):
+    with pytest.raises(SaccadeError, match=f"there is no row {number}; rows are 1 to 114"):
+        find(number)
+
+
+def test_a_wrong_lecture_is_refused():
+    with pytest.raises(SaccadeError, match="there is no lecture 'S9'; lectures are S0, S1, S2, S3, S4"):
+        in_slide_order("S9")
+
+
+def test_the_tables_of_the_notes_are_data():
+    systems, an_hour = tables.translations()
+    assert [s.en_de for s in systems] == [23.75, None, 24.6, 25.16, 26.03, None, 26.30, 26.36, 27.3, 28.4]
+    assert an_hour == 8 * 9.5e12 * 3600
+    assert [s.row for s in tables.sizes()] == [88, 89, 90, 90, 91, 92, 93, 94, 95, 96, 97]
+    assert all(s.source for s in tables.sizes())
+
+
+@pytest.mark.parametrize(
+    ("compared", "holds"),
+    [
+        (near("x", 1.05, 1, within=0.1), True),
+        (near("x", 1.2, 1, within=0.1), False),
+        (near("x", float("nan"), 1, within=0.1), False),
+        (same("x", "a", "a"), True),
+        (same("x", 3, 4), False),
+        (at_most("x", 1, 1), True),
+        (at_most("x", float("nan"), 1), False),
+        (at_least("x", 2, 1), True),
+        (at_least("x", 0.5, 1), False),
+    ],
+)
+def test_comparisons(compared, holds):
+    assert compared.holds is holds
+    assert measured(compared).holds is holds
+
+
+def test_a_check_that_compares_nothing_does_not_hold():
+    assert not measured().holds

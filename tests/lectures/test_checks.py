@@ -1,0 +1,73 @@
+"""Every check holds for our blocks, and fails for a broken one; a new check needs its broken one in broken.py."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+
+from saccade.lectures import complexity, waiting
+from saccade.lectures.catalogue import find, rows
+from saccade.lectures.claims import Check
+from saccade.lectures.outcomes import outcome
+
+CHECKS = {row.row: row for row in rows() if isinstance(row, Check)}
+QUICK = [row for row, check in CHECKS.items() if not check.trains]
+
+
+def load_broken():
+    """The neighbour of this file; tests are imported one by one, not as a package."""
+    spec = importlib.util.spec_from_file_location("broken", Path(__file__).with_name("broken.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.BREAKS
+
+
+BREAKS = load_broken()
+
+
+@pytest.fixture
+def clockless(monkeypatch):
+    """Time is counted, not measured: a busy machine is no reason to fail."""
+    monkeypatch.setattr(complexity, "timed", lambda run, n: float(n**2))
+    monkeypatch.setattr(waiting, "seconds", lambda layer, n: float(waiting.products(layer, n)))
+
+
+def test_every_check_has_a_broken_implementation():
+    assert BREAKS.keys() == CHECKS.keys()
+
+
+@pytest.mark.parametrize("row", QUICK)
+def test_quick_rows_hold(row, clockless):
+    found = outcome(CHECKS[row])
+    assert found.state == "holds", (
+        found.error,
+        found.measured and [item for item in found.measured.compared if not item.holds],
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", [row for row in CHECKS if row not in QUICK])
+def test_rows_that_need_training_hold(row, clockless):
+    found = outcome(CHECKS[row])
+    assert found.state == "holds", (
+        found.error,
+        found.measured and [item for item in found.measured.compared if not item.holds],
+    )
+
+
+@pytest.mark.parametrize("row", CHECKS)
+def test_a_broken_implementation_is_found(row, monkeypatch):
+    BREAKS[row](monkeypatch)
+    found = outcome(CHECKS[row])
+    assert found.state == "fails"
+    assert found.measured is not None, f"the check did not measure anything, it raised {found.error}"
+
+
+def test_a_check_leaves_random_numbers_and_threads_as_they_were():
+    torch.set_num_threads(1)
+    state = torch.random.get_rng_state()
+    first, second = outcome(find(39)), outcome(find(39))
+    assert first.measured == second.measured
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert torch.get_num_threads() == 1
