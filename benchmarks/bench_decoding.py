@@ -5,7 +5,6 @@ Everybody has random weights of the same sizes and takes the same number of step
 
 import contextlib
 import functools
-import inspect
 import io
 import os
 import tempfile
@@ -34,7 +33,7 @@ def decoding(size: "Size") -> Iterable["Case"]:
     from bench import OURS, Case
 
     with tempfile.TemporaryDirectory() as folder:
-        for precision in precisions():
+        for precision in PRECISIONS:
             for rows in (1, size.rows):
                 for beam in (1, 4):
                     texts = sentences(size, rows)
@@ -50,11 +49,6 @@ def decoding(size: "Size") -> Iterable["Case"]:
                     yield Case(what, makers, rows * size.length)
 
 
-def precisions() -> list[str]:
-    """Those that `saccade.load` can compute in."""
-    return list(PRECISIONS) if "precision" in inspect.signature(saccade.load).parameters else ["fp32"]
-
-
 def sentences(size: "Size", rows: int) -> list[list[int]]:
     """Numbers of words; with the end, each has the length of the size."""
     return np.random.default_rng(3).integers(5, size.words, (rows, size.length - 1)).tolist()
@@ -62,8 +56,7 @@ def sentences(size: "Size", rows: int) -> list[list[int]]:
 
 def ours(folder: Path, *, precision: str, size: "Size", texts: list[list[int]], beam: int) -> "Step":
     """`saccade.load` and `predict`, from text to text."""
-    settings: dict[str, Any] = {} if precision == "fp32" else {"precision": precision}
-    predictor = saccade.load(made_run(folder, size), **settings)
+    predictor = saccade.load(made_run(folder, size), precision=precision)
     lines = [" ".join(f"w{number}" for number in text) for text in texts]
     steps = size.length - 1  # and one that writes the end
     decoding = Decoding(beam=beam, min_length=steps, max_length=steps, batch_tokens=10**6)
