@@ -6,11 +6,13 @@ import pytest
 import small
 import torch
 
+from saccade.config.schema import Train
 from saccade.data.batch import Batch, pad
 from saccade.errors import SaccadeError
 from saccade.train.capture import cloned, shape_of, tensors_of
 from saccade.train.objectives import next_token, r_drop
 from saccade.train.pack import pack, pack_padded, packable
+from saccade.train.setup import packs_rows
 
 DRAW = torch.Generator()
 
@@ -87,9 +89,12 @@ def test_a_run_on_packed_rows_learns_what_one_on_padded_rows_does(fit):
     assert ours == pytest.approx(theirs, rel=1e-5)
 
 
-def test_what_cannot_be_packed_is_told(fit):
-    with pytest.raises(SaccadeError, match=r"train.graphs=true needs a CUDA device"):
+def test_what_cannot_be_packed_or_captured_is_told(fit, model):
+    with pytest.raises(SaccadeError, match=r"train.graphs=true needs a CUDA device and train.accumulate=1; leave"):
         fit(graphs=True)
+    model.reader = torch.nn.Identity()
+    with pytest.raises(SaccadeError, match=r"train.pack=true needs .* Identity, TokenWriter does not; leave"):
+        packs_rows(Train(pack=True), model, torch.device("cpu"))
 
 
 def test_own_parts_are_not_packed(model):
