@@ -13,13 +13,13 @@ import torch
 from common import Contender, contender  # type: ignore[import-not-found]  # the suite's own module
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from saccade.config import schema
+from forms import gpt2, transformer
+
 from saccade.data.batch import Batch, Tokens
 from saccade.layers.cross_entropy import smoothed_cross_entropy
 from saccade.layers.regions import compiled_regions
-from saccade.model.build import build, build_writer
-from saccade.model.writers import TokenWriter
 from saccade.train.capture import Graphs
 from saccade.train.loss import Sums
 from saccade.train.objectives import next_token
@@ -58,22 +58,6 @@ class LanguageModel(Contender):
         return self.train(self.batch).total
 
 
-def gpt2(size: Any) -> TokenWriter:
-    """GPT-2's form in the sizes of a case."""
-    stack = schema.TransformerStack(
-        layers=size.layers,
-        dim=size.dim,
-        heads=size.heads,
-        ff=4 * size.dim,
-        norm="pre",
-        activation="gelu-tanh",
-        dropout=0.0,
-    )
-    positions = schema.Learned(length=size.length)
-    writer = schema.TokenWriter(stack=stack, positions=positions, scale=False, dropout=0.0, tie="output")
-    return build_writer(writer, size=size.vocab)
-
-
 @contender("seq2seq-train")
 class Translation(Contender):
     """The blocks, the objective and the packed, captured steps of `saccade train`, with the suite's own optimizer."""
@@ -83,13 +67,8 @@ class Translation(Contender):
     compiled = True
 
     def build(self, case: Any) -> None:
-        size = case.size
-        stack = schema.TransformerStack(
-            layers=size.layers, dim=size.dim, heads=size.heads, ff=size.ff, dropout=size.dropout
-        )
-        recipe = schema.Recipe(reader=schema.TokenReader(stack=stack), writer=schema.TokenWriter(stack=stack))
         self.case = case
-        self.model = build(recipe, source_size=size.vocab, target_size=size.vocab).to(case.device).train()
+        self.model = transformer(case.size, dropout=case.size.dropout).to(case.device).train()
         self.batches = [self._batch(b) for b in case.batches]
         self.generator = torch.Generator(case.device)
         cuda = case.device == "cuda"

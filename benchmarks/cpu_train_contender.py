@@ -13,10 +13,11 @@ import torch
 from common import Contender, contender  # type: ignore[import-not-found]  # the suite's own module
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from saccade.config import schema
+from forms import transformer
+
 from saccade.data.batch import Batch, Tokens
-from saccade.model.build import build
 from saccade.train.objectives import next_token
 from saccade.train.pack import pack_padded
 
@@ -31,17 +32,7 @@ class Translation(Contender):
     def build(self, case: Any) -> None:
         size = case.size
         inner = size.dropout if self.inner_dropout else 0.0
-        stack = schema.TransformerStack(
-            layers=size.layers,
-            dim=size.dim,
-            heads=size.heads,
-            ff=size.ff,
-            dropout=size.dropout,
-            attention_dropout=inner,
-            ff_dropout=inner,
-        )
-        recipe = schema.Recipe(reader=schema.TokenReader(stack=stack), writer=schema.TokenWriter(stack=stack))
-        self.model = build(recipe, source_size=size.vocab, target_size=size.vocab).train()
+        self.model = transformer(size, dropout=size.dropout, inner_dropout=inner).train()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, betas=(0.9, 0.95), fused=True)
         self.batches = [self._batch(b) for b in case.batches]
         self.generator = torch.Generator()

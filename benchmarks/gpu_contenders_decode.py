@@ -13,10 +13,12 @@ import torch
 from common import Contender, contender  # type: ignore[import-not-found]  # the suite's own module
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from forms import gpt2, transformer
 
 from saccade.config import schema
 from saccade.data.batch import Batch, Tokens
-from saccade.model.build import build, build_writer
 from saccade.predict.fixed_writer import has_kernels
 from saccade.predict.graphs import decode_fixed
 
@@ -30,15 +32,8 @@ class Generation(Contender):
     name = OURS
 
     def build(self, case: Any) -> None:
-        size = case.size
-        stack = schema.TransformerStack(
-            layers=size.layers, dim=size.dim, heads=size.heads, ff=4 * size.dim, norm="pre", activation="gelu-tanh"
-        )
-        settings = schema.TokenWriter(
-            stack=stack, positions=schema.Learned(length=size.length), scale=False, tie="output"
-        )
         self.case = case
-        self.writer = build_writer(settings, size=size.vocab).to(case.device, case.dtype).eval()
+        self.writer = gpt2(case.size).to(case.device, case.dtype).eval()
         self.decoding = schema.Decoding(beam=1, min_length=case.new)
         self.extra["kernels"] = has_kernels(self.writer, 1)
         if case.check:  # the cached loop against the model without a cache (bf16 ties may differ)
@@ -65,12 +60,8 @@ class Translation(Contender):
     name = OURS
 
     def build(self, case: Any) -> None:
-        size = case.size
-        stack = schema.TransformerStack(layers=size.layers, dim=size.dim, heads=size.heads, ff=size.ff)
-        recipe = schema.Recipe(reader=schema.TokenReader(stack=stack), writer=schema.TokenWriter(stack=stack))
         self.case = case
-        model = build(recipe, source_size=size.vocab, target_size=size.vocab)
-        self.model = model.to(case.device, case.dtype).eval()
+        self.model = transformer(case.size).to(case.device, case.dtype).eval()
         self.decoding = schema.Decoding(beam=case.beams, min_length=case.new)
         self.extra["kernels"] = has_kernels(self.model.writer, case.beams)
         self.batch = Batch({"source": Tokens(case.src, torch.ones_like(case.src, dtype=torch.bool))})

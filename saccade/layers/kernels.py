@@ -92,7 +92,7 @@ def _sdpa(
 
 TRITON = importlib.util.find_spec("triton") is not None
 SHORT = 128  # tokens: longer texts fill the tiles of flash attention
-SHORT_FP32 = 32  # tensor cores have no float32, and products of larger tiles without them take minutes to compile
+SHORT_FP32 = 32  # tensor cores have no float32, and larger tiles without them take over a minute to compile
 
 
 def packs(query: Float[Tensor, "1 N H E"], packed: tuple[Packing, Packing]) -> bool:

@@ -1,6 +1,5 @@
 """A token writer whose steps work on the same buffers: with Triton kernels on CUDA, with its own blocks elsewhere."""
 
-import importlib.util
 from typing import Any
 
 import torch
@@ -10,10 +9,10 @@ from torch import Tensor
 from saccade.layers import masks
 from saccade.layers.choices import Best, Rules, best_tokens
 from saccade.layers.fixed import FixedState, make_room, step_fixed
+from saccade.layers.kernels import TRITON
 from saccade.layers.positions import Learned
 from saccade.model.writers import TokenWriter
 
-TRITON = importlib.util.find_spec("triton") is not None
 WIDEST = 8  # beams whose best tokens the kernels find
 KNOWN = {torch.float32, torch.bfloat16, torch.float16}
 

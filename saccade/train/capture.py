@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from saccade.data.batch import Batch, Tokens
-from saccade.layers.packing import Packing
+from saccade.data.batch import Batch
 from saccade.train.loss import Sums
+from saccade.train.pack import cloned, shape_of, tensors_of
 
 Step = Callable[[Batch], Sums]
 
@@ -67,23 +66,3 @@ class Graphs:
         with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
             sums = self.step(static)
         return Captured(graph, static, sums)
-
-
-def tensors_of(batch: Batch) -> list[Tensor]:
-    found = []
-    for tokens in batch.fields.values():
-        found += [tokens.ids, *(tokens.mask.tensors() if isinstance(tokens.mask, Packing) else [tokens.mask])]
-    return found
-
-
-def shape_of(batch: Batch) -> Hashable:
-    longest = [tokens.mask.longest for tokens in batch.fields.values() if isinstance(tokens.mask, Packing)]
-    return (*(tuple(tensor.shape) for tensor in tensors_of(batch)), *longest)
-
-
-def cloned(batch: Batch) -> Batch:
-    fields = {}
-    for name, tokens in batch.fields.items():
-        mask = tokens.mask.each(Tensor.clone) if isinstance(tokens.mask, Packing) else tokens.mask.clone()
-        fields[name] = Tokens(tokens.ids.clone(), mask)
-    return Batch(fields, batch.counts)

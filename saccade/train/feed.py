@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from saccade.data.batch import Batch, Tokens
 from saccade.data.tokenizers import PAD
-from saccade.train.capture import tensors_of
+from saccade.train.pack import tensors_of
 
 Shape = Callable[[Batch], Batch]  # brings batches into the form that training wants
 AHEAD = 4  # batches prepared while the GPU works
@@ -30,8 +30,6 @@ class Stream(Protocol):
     def restore(self, state: dict[str, Any]) -> None: ...
     @property
     def epoch(self) -> float: ...
-    @property
-    def padding(self) -> float: ...
 
 
 class Item(NamedTuple):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from saccade.data.batch import PAD_ID, Batch, Tokens
-from saccade.layers.packing import bound, packing
+from saccade.layers.packing import Packing, bound, packing
 from saccade.layers.transformer import TransformerStack
 from saccade.model.model import Model
 from saccade.model.readers import TokenReader
@@ -59,3 +62,23 @@ def step_of(budget: int) -> int:
 
 def rounded(count: int, step: int) -> int:
     return -(-count // step) * step
+
+
+def tensors_of(batch: Batch) -> list[Tensor]:
+    found = []
+    for tokens in batch.fields.values():
+        found += [tokens.ids, *(tokens.mask.tensors() if isinstance(tokens.mask, Packing) else [tokens.mask])]
+    return found
+
+
+def shape_of(batch: Batch) -> Hashable:
+    longest = [tokens.mask.longest for tokens in batch.fields.values() if isinstance(tokens.mask, Packing)]
+    return (*(tuple(tensor.shape) for tensor in tensors_of(batch)), *longest)
+
+
+def cloned(batch: Batch) -> Batch:
+    fields = {}
+    for name, tokens in batch.fields.items():
+        mask = tokens.mask.each(Tensor.clone) if isinstance(tokens.mask, Packing) else tokens.mask.clone()
+        fields[name] = Tokens(tokens.ids.clone(), mask)
+    return Batch(fields, batch.counts)

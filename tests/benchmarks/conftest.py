@@ -1,6 +1,7 @@
 import importlib
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -22,3 +23,19 @@ def script(monkeypatch):
 def command(monkeypatch):
     """The words that a script was called with."""
     return lambda *words: monkeypatch.setattr(sys, "argv", [str(word) for word in words])
+
+
+@pytest.fixture
+def contenders_of(script, monkeypatch):
+    """The contenders that a file of benchmarks/ registers, with a suite of nothing else: [(suite, class)]."""
+    suite, registered = ModuleType("common"), []
+    suite.Contender = object
+    suite.contender = lambda name: lambda made: registered.append((name, made)) or made
+    monkeypatch.setitem(sys.modules, "common", suite)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def register(name):
+        script(name)
+        return registered
+
+    return register

@@ -1,5 +1,4 @@
-import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,15 +12,8 @@ def training(script):
 
 
 @pytest.fixture
-def contenders(script, monkeypatch):
-    """Our contenders, registered with a suite of nothing else."""
-    suite, registered = ModuleType("common"), []
-    suite.Contender = object
-    suite.contender = lambda name: lambda made: registered.append((name, made)) or made
-    monkeypatch.setitem(sys.modules, "common", suite)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    script("cpu_train_contender")
-    return registered
+def contenders(contenders_of):
+    return contenders_of("cpu_train_contender")
 
 
 def batch(*lengths):

@@ -11,7 +11,7 @@ from saccade.layers import kernels
 from saccade.layers.packing import packing
 
 
-def compare(lengths, *, causal, width, dtype, device, heads=2):
+def assert_attention_inside_texts(lengths, *, causal, width, dtype, device, heads=2):
     """Self-attention where causal, otherwise attention to texts of other lengths, one of them empty."""
     torch.manual_seed(0)
     others = lengths if causal else [*lengths[1:], 0]
@@ -40,5 +40,5 @@ def compare(lengths, *, causal, width, dtype, device, heads=2):
 
 if __name__ == "__main__":
     for width in (16, 32):
-        compare([5, 16, 1, 9], causal=True, width=width, dtype=torch.float32, device="cpu")
-        compare([20, 3, 30], causal=False, width=width, dtype=torch.float32, device="cpu")
+        assert_attention_inside_texts([5, 16, 1, 9], causal=True, width=width, dtype=torch.float32, device="cpu")
+        assert_attention_inside_texts([20, 3, 30], causal=False, width=width, dtype=torch.float32, device="cpu")

@@ -11,7 +11,7 @@ from torch import nn
 from saccade.layers.norm_kernels import add_dropped, add_norm
 
 
-def compare_norm(norm, *, rows, share, adds, kinds, device):
+def assert_norm_of_sum(norm, *, rows, share, adds, kinds, device):
     """Value and gradients; the mask of dropout is read off a sum with nothing."""
     torch.manual_seed(0)
     width = norm.weight.shape[0]
@@ -44,7 +44,7 @@ def compare_norm(norm, *, rows, share, adds, kinds, device):
         torch.testing.assert_close(ours, theirs, **near)
 
 
-def compare_sum(*, rows, width, share, kind, device):
+def assert_dropped_sum(*, rows, width, share, kind, device):
     torch.manual_seed(0)
     x = torch.randn(rows, width, device=device).requires_grad_()
     y = torch.randn(rows, width, device=device).to(kind).requires_grad_()
@@ -60,14 +60,14 @@ def compare_sum(*, rows, width, share, kind, device):
     assert not again.equal(total)  # another draw
 
 
-def compare_all(device):
+def assert_all_kernels(device):
     for norm in (nn.LayerNorm(48), nn.LayerNorm(64, bias=False), nn.RMSNorm(32, eps=1e-6)):
         for kinds in ((torch.float32, torch.float32), (torch.float32, torch.bfloat16)):
             for adds, share in ((False, 0.0), (True, 0.0), (True, 0.3)):
-                compare_norm(norm, rows=37, share=share, adds=adds, kinds=kinds, device=device)
-    compare_sum(rows=50, width=48, share=0.2, kind=torch.float32, device=device)
-    compare_sum(rows=50, width=64, share=0.4, kind=torch.bfloat16, device=device)
+                assert_norm_of_sum(norm, rows=37, share=share, adds=adds, kinds=kinds, device=device)
+    assert_dropped_sum(rows=50, width=48, share=0.2, kind=torch.float32, device=device)
+    assert_dropped_sum(rows=50, width=64, share=0.4, kind=torch.bfloat16, device=device)
 
 
 if __name__ == "__main__":
-    compare_all("cpu")
+    assert_all_kernels("cpu")

@@ -122,8 +122,8 @@ def test_kernel_for_short_texts_is_attention_inside_each_text() -> None:
 @pytest.mark.parametrize("longest", [16, 30, 60, 100, 200])
 @pytest.mark.parametrize("causal", [False, True])
 def test_kernels_of_the_gpu_are_attention_inside_each_text(longest: int, causal: bool) -> None:
-    from interpreted_attention import compare
+    from interpreted_attention import assert_attention_inside_texts
 
     kinds = [torch.bfloat16] if longest > SHORT_FP32 else [torch.float32, torch.bfloat16]
     for kind in kinds:
-        compare([longest, 5, 1, longest - 3], causal=causal, width=64, dtype=kind, device="cuda")
+        assert_attention_inside_texts([longest, 5, 1, longest - 3], causal=causal, width=64, dtype=kind, device="cuda")

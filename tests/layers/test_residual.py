@@ -40,6 +40,6 @@ def test_kernels_are_residual_dropout_and_norm() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_kernels_on_the_gpu() -> None:
-    from interpreted_norm import compare_all
+    from interpreted_norm import assert_all_kernels
 
-    compare_all("cuda")
+    assert_all_kernels("cuda")

@@ -52,7 +52,7 @@ def rooms(writer, rows, beams, *, dtype, device):
 
 
 @torch.no_grad()
-def compare_steps(rows, beams, stack, positions, *, dtype=torch.float32, device="cpu", steps=3):
+def assert_same_steps(rows, beams, stack, positions, *, dtype=torch.float32, device="cpu", steps=3):
     """The stack and the head, step by step; beams go on from random parents."""
     torch.manual_seed(0)
     writer = writer_of(stack, positions, dtype, device)
@@ -67,7 +67,7 @@ def compare_steps(rows, beams, stack, positions, *, dtype=torch.float32, device=
         x = fast_step.fast_stack(writer.stack, x, fast)
         got = fast_linear.normalised(x)
         torch.testing.assert_close(got, expected, atol=CLOSE[dtype], rtol=CLOSE[dtype])
-        compare_best(writer, x, got, rows // beams, step)
+        assert_same_best(writer, x, got, rows // beams, step)
         parents = (torch.arange(rows, device=device) // beams) * beams + torch.randint(beams, (rows,), device=device)
         for state in (plain, fast):
             state.lengths.add_(1)
@@ -77,7 +77,7 @@ def compare_steps(rows, beams, stack, positions, *, dtype=torch.float32, device=
         torch.testing.assert_close(one.keys, other.keys, atol=CLOSE[dtype], rtol=CLOSE[dtype])
 
 
-def compare_best(writer, x, hidden, sentences, step):
+def assert_same_best(writer, x, hidden, sentences, step):
     """The best tokens of each row, under all rules: nothing may end, one token is forced, one sentence must end."""
     device = hidden.device
     limits = torch.tensor([9, 2, 1, 5], device=device).repeat(sentences)[:sentences]
@@ -122,7 +122,7 @@ def search_of(sentences, beams, device):
     return search
 
 
-def compare_bookkeeping(sentences, beams, *, device="cpu", steps=5):
+def assert_same_bookkeeping(sentences, beams, *, device="cpu", steps=5):
     """A search goes on from random candidates."""
     plain, fast = (search_of(sentences, beams, device) for _ in range(2))
     for step in range(steps):
@@ -142,16 +142,16 @@ def compare_splits(device="cpu"):
     """Sums and attention whose parts are made side by side, as on a device with many processors."""
     many, fast_linear.processors = fast_linear.processors, lambda device: 256
     try:
-        compare_steps(3, 1, GPT | {"ff": 300}, "sinusoidal", device=device, steps=2)
-        compare_steps(1, 1, {}, "rotary", device=device, steps=2)
+        assert_same_steps(3, 1, GPT | {"ff": 300}, "sinusoidal", device=device, steps=2)
+        assert_same_steps(1, 1, {}, "rotary", device=device, steps=2)
     finally:
         fast_linear.processors = many
 
 
 if __name__ == "__main__":
     for case in CASES:
-        compare_steps(*case, steps=2)
+        assert_same_steps(*case, steps=2)
     for sizes in ((1, 1), (5, 1), (3, 2), (2, 4)):
-        compare_bookkeeping(*sizes)
+        assert_same_bookkeeping(*sizes)
     compare_splits()
     print("the kernels agree")

@@ -38,19 +38,19 @@ def kernels() -> Any:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("case", range(5))
 def test_kernels_agree_with_the_plain_way(kernels: Any, case: int, dtype: torch.dtype) -> None:
-    kernels.compare_steps(*kernels.CASES[case], dtype=dtype, device="cuda", steps=40)
+    kernels.assert_same_steps(*kernels.CASES[case], dtype=dtype, device="cuda", steps=40)
 
 
 @pytest.mark.parametrize("rows", [1, 17, 64, 200])
 def test_kernels_agree_for_any_number_of_rows(kernels: Any, rows: int) -> None:
     stack = {"dim": 96, "heads": 3, "ff": 520} if rows % 2 else {"dim": 256, "heads": 4, "ff": 1024, **GPT}
-    kernels.compare_steps(rows, 1, stack, "sinusoidal", device="cuda")
+    kernels.assert_same_steps(rows, 1, stack, "sinusoidal", device="cuda")
 
 
 @pytest.mark.parametrize("beams", [1, 3, 6])
 def test_bookkeeping_agrees(kernels: Any, beams: int) -> None:
     for sentences in (5, 64):
-        kernels.compare_bookkeeping(sentences, beams, device="cuda")
+        kernels.assert_same_bookkeeping(sentences, beams, device="cuda")
 
 
 GPT = {"norm": "pre", "activation": "gelu-tanh"}

@@ -6,8 +6,8 @@ import torch
 from saccade.data.batch import Batch, Tokens, pad
 from saccade.data.tokenizers import PAD
 from saccade.layers.packing import packing
-from saccade.train.capture import tensors_of
 from saccade.train.feed import Feed, widened
+from saccade.train.pack import tensors_of
 
 
 class Counting:

@@ -9,9 +9,8 @@ import torch
 from saccade.config.schema import Train
 from saccade.data.batch import Batch, pad
 from saccade.errors import SaccadeError
-from saccade.train.capture import cloned, shape_of, tensors_of
 from saccade.train.objectives import next_token, r_drop
-from saccade.train.pack import pack, pack_padded, packable
+from saccade.train.pack import cloned, pack, pack_padded, packable, shape_of, tensors_of
 from saccade.train.setup import packs_rows
 
 DRAW = torch.Generator()

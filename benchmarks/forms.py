@@ -1,0 +1,39 @@
+"""Our models in the sizes that a suite's case gives: what the contenders of all suites build."""
+
+from typing import Any
+
+from saccade.config import schema
+from saccade.model.build import build, build_writer
+from saccade.model.model import Model
+from saccade.model.writers import TokenWriter
+
+
+def transformer(size: Any, *, dropout: float = 0.0, inner_dropout: float = 0.0) -> Model:
+    """The form of the recipe `transformer`; `inner_dropout` is that of attention and of the feed-forward network."""
+    stack = schema.TransformerStack(
+        layers=size.layers,
+        dim=size.dim,
+        heads=size.heads,
+        ff=size.ff,
+        dropout=dropout,
+        attention_dropout=inner_dropout,
+        ff_dropout=inner_dropout,
+    )
+    recipe = schema.Recipe(reader=schema.TokenReader(stack=stack), writer=schema.TokenWriter(stack=stack))
+    return build(recipe, source_size=size.vocab, target_size=size.vocab)
+
+
+def gpt2(size: Any) -> TokenWriter:
+    """The form of GPT-2: a writer without memory, without dropout."""
+    stack = schema.TransformerStack(
+        layers=size.layers,
+        dim=size.dim,
+        heads=size.heads,
+        ff=4 * size.dim,
+        norm="pre",
+        activation="gelu-tanh",
+        dropout=0.0,
+    )
+    positions = schema.Learned(length=size.length)
+    writer = schema.TokenWriter(stack=stack, positions=positions, scale=False, dropout=0.0, tie="output")
+    return build_writer(writer, size=size.vocab)
