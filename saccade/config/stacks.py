@@ -1,0 +1,150 @@
+"""Tables of a recipe: the stacks that read and write, and how they know positions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from saccade.config.kinds import ByKind, Custom
+from saccade.config.table import Count, Share, Table
+
+# ---- positions
+
+
+class Sinusoidal(Table):
+    kind: Literal["sinusoidal"] = "sinusoidal"
+    layout: Literal["interleaved", "concatenated"] = "interleaved"
+    frequencies: Literal["paper", "tensor2tensor"] = "paper"
+    how: Literal["add", "concat"] = "add"
+
+
+class Learned(Table):
+    kind: Literal["learned"] = "learned"
+    length: Count = 1024
+    how: Literal["add", "concat"] = "add"
+
+
+class NoPositions(Table):
+    kind: Literal["none"] = "none"
+
+
+class Rotary(Table):
+    kind: Literal["rotary"] = "rotary"
+    base: float = 10000.0
+
+
+class Shaw(Table):
+    kind: Literal["shaw"] = "shaw"
+    distance: Count = 16
+
+
+class Bucketed(Table):
+    """The relative position bias of T5."""
+
+    kind: Literal["bucketed"] = "bucketed"
+    buckets: Count = 32
+    distance: Count = 128
+
+
+class Alibi(Table):
+    kind: Literal["alibi"] = "alibi"
+
+
+Positions = Annotated[Sinusoidal | Learned | NoPositions | Rotary | Shaw | Bucketed | Alibi | Custom, ByKind()]
+
+
+# ---- stacks
+
+
+class TransformerStack(Table):
+    kind: Literal["transformer"] = "transformer"
+    layers: Count = 6
+    dim: Count = 512
+    heads: Count = 8
+    ff: Count = 2048
+    norm: Literal["post", "pre"] = "post"
+    norm_kind: Literal["layer", "rms"] = "layer"
+    activation: Literal["relu", "gelu", "gelu-tanh", "silu", "sigmoid"] = "relu"
+    gated: bool = False  # feed-forward with a gate (GLU variants)
+    dropout: Share = 0.1
+    attention_dropout: Share = 0.0
+    ff_dropout: Share = 0.0  # inside the feed-forward network
+    heads_form: Literal["paper", "full", "split"] = "paper"  # three ways to make heads (lecture row 63)
+    scale: bool = True  # divide scores by sqrt(d_k)
+    bias: bool = True
+    window: Annotated[int, Field(ge=0)] | None = None  # keys seen on each side in self-attention
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> TransformerStack:
+        if self.dim % self.heads:
+            raise ValueError(f"dim must be a multiple of heads, got dim = {self.dim} and heads = {self.heads}")
+        return self
+
+
+class ConvolutionStack(Table):
+    """Lists are gone through layer by layer, and then from their beginning again."""
+
+    kind: Literal["convolution"] = "convolution"
+    block: Literal["gated", "residual"] = "gated"  # that of ConvS2S or that of ByteNet
+    layers: Count = 15
+    dim: Count = 512
+    hidden: Count | None = None  # features of a convolution; none: dim if gated, half of it if residual
+    kernel: Count = 3  # positions that a convolution joins
+    dilations: Annotated[tuple[Count, ...], Field(min_length=1)] = (1,)  # how far apart they are
+    attention: Annotated[tuple[bool, ...], Field(min_length=1)] = (True,)  # of a writer; all false: memory is added
+    unfold: tuple[float, float] = (1.0, 0.0)  # a, b: a reader makes a n + b states of n tokens
+    weight_norm: bool = True  # matrices have a length and a direction for each output
+    dropout: Share = 0.1
+
+    @model_validator(mode="after")
+    def _unfolds(self) -> ConvolutionStack:
+        a, b = self.unfold
+        if a < 1 or b < 0:
+            raise ValueError(f"unfold must be at least [1, 0], a state for each token, got [{a:g}, {b:g}]")
+        return self
+
+
+class RecurrentReading(Table):
+    kind: Literal["recurrent"] = "recurrent"
+    cell: Literal["rnn", "gru", "lstm"] = "lstm"
+    layers: Count = 1
+    dim: Count = 512  # of the states; of both directions together
+    bidirectional: bool | Literal["first"] = False  # half of the width reads from right to left; first: of layer 1
+    reverse: bool = False  # read from the last token to the first
+    residual: bool = False  # layers from the third on add their input to what they give
+    dropout: Share = 0.2  # of what each layer gives
+
+    @model_validator(mode="after")
+    def _directions(self) -> RecurrentReading:
+        if self.bidirectional and self.reverse:
+            raise ValueError("bidirectional reads in both directions already; take out reverse = true")
+        if self.bidirectional and self.dim % 2:
+            raise ValueError(f"bidirectional needs an even dim, half for each direction, got {self.dim}")
+        return self
+
+
+class RecurrentWriting(Table):
+    kind: Literal["recurrent"] = "recurrent"
+    cell: Literal["rnn", "gru", "lstm"] = "lstm"
+    layers: Count = 1
+    dim: Count = 512
+    attention: Literal["none", "additive", "dot", "general"] = "none"  # additive: Bahdanau's; dot, general: Luong's
+    input_feeding: bool = True  # what was looked at enters the recurrence; without attention: c at each step
+    context: Literal["last", "mean"] = "last"  # c: the last state of the reader, or the mean of all
+    residual: bool = False
+    first: Literal["predicted", "copied"] = "predicted"  # state: tanh(W c), or the last ones of the reader's layers
+    dropout: Share = 0.2  # of what each layer gives
+
+    @model_validator(mode="after")
+    def _additive_feeds(self) -> RecurrentWriting:
+        if self.attention == "additive" and not self.input_feeding:
+            raise ValueError(
+                'attention = "additive" looks before each step, for that step; input_feeding = false is for "dot" and '
+                '"general"'
+            )
+        return self
+
+
+ReaderStack = Annotated[TransformerStack | ConvolutionStack | RecurrentReading | Custom, ByKind()]
+WriterStack = Annotated[TransformerStack | ConvolutionStack | RecurrentWriting | Custom, ByKind()]
