@@ -77,7 +77,7 @@ def main() -> None:
         size = TINY if own.tiny else CPU
         with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
             found = {name: pool.apply(on_cpu, (name, size)) for name in ON_CPU}
-    name = "loss_memory" if torch.cuda.is_available() else "loss_memory_cpu"
+    name = "loss_memory_gpu" if torch.cuda.is_available() else "loss_memory_cpu"
     path = save(name, rows(found, size), minutes=(time.perf_counter() - begin) / 60, folder=own.out)
     print(path.read_text("utf-8"))
 

@@ -24,6 +24,7 @@ from typing import Any
 from results import save
 
 PYTHON = [sys.executable, "-m", "saccade"]
+SYSTEMS = ("sutskever", "bahdanau", "deep-att", "gnmt", "moe", "bytenet", "convs2s")  # of the lectures, one size each
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,10 @@ def jobs() -> Iterator[Job]:
     score, minutes = "tatoeba de->en, test, cased sacreBLEU (13a), beam 5", "tatoeba de->en, minutes of training"
     peer = ("fairseq, 36.7 M parameters, after 404 s", 53.7)
     yield Job("tatoeba-de-en-1", "tatoeba", score, minutes, files, 1, peer)
+    files = aligned("multi30k", ("train", "val", test), "en", "de")
+    for recipe in SYSTEMS:
+        what = f"`{recipe}`: multi30k en->de, {test}"
+        yield Job(f"{recipe}-1", recipe, f"{what}, cased sacreBLEU (13a), beam 5", f"{what}, minutes", files, 1)
 
 
 def aligned(pack: str, parts: Sequence[str], source: str, target: str) -> tuple[tuple[str, str], ...]:

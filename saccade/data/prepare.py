@@ -13,7 +13,7 @@ from pathlib import Path
 from saccade.config.schema import Corpus, Data, Recipe
 from saccade.data import encode
 from saccade.data.sources import Row, content_key, read_rows
-from saccade.data.store import Store, open_store, write_folder, write_store
+from saccade.data.store import Store, discard, open_store, write_folder, write_store
 from saccade.data.tokenizers import VERSION, Tokenizers, train_tokenizers
 from saccade.errors import SaccadeError
 
@@ -109,9 +109,15 @@ def _tokenizers(recipe: Recipe, parts: list[Part], keys: list[str], cache: Path)
     try:
         return Tokenizers.load(folder)
     except SaccadeError:  # not there yet, or damaged
+        discard(folder)
         made = train_tokenizers(recipe.tokenizer, lambda: _pairs(parts))
         write_folder(folder, made.save)
         return made
+
+
+def training_pairs(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """The pairs that the recipe trains on, as text."""
+    return _pairs(_parts(recipe.data)[0])
 
 
 def _pairs(parts: Iterable[Part]) -> Iterator[tuple[str, str]]:
@@ -126,6 +132,7 @@ def _store(parts: list[Part], keys: list[str], tokenizers: Tokenizers, cache: Pa
     weights = [part.corpus.weight for part in parts]
     store = open_store(folder, weights=weights)
     if store is None:
+        discard(folder)
         corpora = [part.rows for part in parts]
         write_store(folder, lambda temporary: encode.encode_pairs(temporary, corpora, tokenizers, settings))
         store = Store(folder, weights=weights)

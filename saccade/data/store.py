@@ -138,14 +138,21 @@ def write_store(folder: Path, fill: Callable[[Path], dict[str, Any]]) -> None:
     write_folder(folder, make)
 
 
+def discard(folder: Path) -> None:
+    """Takes a damaged entry out of the cache, before another one is made."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Fills a folder under a temporary name and renames it; what stood there before (damaged) is replaced."""
+    """Fills a folder under a temporary name and renames it.
+
+    Other processes may do the same at the same time, and read what the first of them has made: that one is kept.
+    """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         try:
             fill(temporary)
-            shutil.rmtree(folder, ignore_errors=True)
             try:
                 temporary.rename(folder)
             except OSError:  # another process was faster; its entry has the same key, hence the same content

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from saccade.layers.dropout import Dropout
+from saccade.layers.kernels import TRITON
 
 Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "sigmoid"]
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -47,7 +48,18 @@ class FeedForward(nn.Module):
                     nn.init.zeros_(linear.bias)
 
     def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
-        hidden = ACTIVATIONS[self.activation](self.up(x))
+        hidden = self._widened(x) if self._fuses(x) else ACTIVATIONS[self.activation](self.up(x))
         if self.gate is not None:
             hidden = hidden * self.gate(x)
         return self.down(self.dropout(hidden))
+
+    def _fuses(self, x: Tensor) -> bool:
+        """Whether the gradients of activation and bias can be one kernel: in training on a GPU."""
+        known = self.activation in ("relu", "gelu", "gelu-tanh") and self.up.bias is not None and self.gate is None
+        return known and TRITON and x.is_cuda and x.dtype != torch.float64 and torch.is_grad_enabled()
+
+    def _widened(self, x: Tensor) -> Tensor:
+        """The activation of x W1 + b1; the gradient of b1 comes from the kernel, not from the product."""
+        from saccade.layers.activation_kernels import activated
+
+        return activated(F.linear(x, self.up.weight, self.up.bias.detach()), self.up.bias, self.activation)

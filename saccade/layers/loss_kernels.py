@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 8192  # entries of the vocabulary at a time
+BLOCK, WARPS = 4096, 4  # entries of the vocabulary at a time, and warps that share them: the fastest on an H200
 
 
 def turn(logits: Tensor, targets: Tensor, keep: Tensor, values: Tensor, settings: Any, wanted: bool) -> None:
@@ -25,13 +25,13 @@ def turn(logits: Tensor, targets: Tensor, keep: Tensor, values: Tensor, settings
         apart.zero_()
         _single[(rows,)](
             logits, logits.stride(1), targets, keep, smoothed, nll, smoothing,
-            vocabulary=vocabulary, wanted=wanted, block=block, num_warps=8,
+            vocabulary=vocabulary, smooths=smoothing > 0, wanted=wanted, block=block, num_warps=WARPS,
         )  # fmt: skip
     else:
         first, second = logits
         _double[(rows,)](
             first, second, logits.stride(1), targets, keep, smoothed, nll, apart, smoothing, apart_weight,
-            vocabulary=vocabulary, wanted=wanted, block=block, num_warps=8,
+            vocabulary=vocabulary, wanted=wanted, block=block, num_warps=WARPS,
         )  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def turn(logits: Tensor, targets: Tensor, keep: Tensor, values: Tensor, settings
 @no_type_check
 def _single(  # noqa: PLR0913
     logits, stride, targets, keep, smoothed, nll, smoothing,
-    vocabulary: tl.constexpr, wanted: tl.constexpr, block: tl.constexpr,
+    vocabulary: tl.constexpr, smooths: tl.constexpr, wanted: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     x = logits + row.to(tl.int64) * stride
@@ -51,20 +51,21 @@ def _single(  # noqa: PLR0913
     target = tl.load(targets + row)
     chosen = tl.load(x + target, mask=kept, other=0.0).to(tl.float32)  # before anything is written over it
     top = -float("inf")
-    total = 0.0
-    added = 0.0
+    total = tl.zeros([block], tl.float32)  # added up over the block once, at the end
+    added = tl.zeros([block], tl.float32)
     for start in range(0, vocabulary, block):
         at = start + tl.arange(0, block)
         real = at < vocabulary
         value = tl.load(x + at, mask=real & kept, other=0.0).to(tl.float32)
-        added += tl.sum(value, 0)
+        if smooths:
+            added += value
         value = tl.where(real, value, -float("inf"))
         higher = tl.maximum(top, tl.max(value, 0))
-        total = total * tl.exp(top - higher) + tl.sum(tl.exp(value - higher), 0)
+        total = total * tl.exp(top - higher) + tl.exp(value - higher)
         top = higher
-    norm = top + tl.log(total)  # log of the sum of exponentials
+    norm = top + tl.log(tl.sum(total, 0))  # log of the sum of exponentials
     loss = norm - chosen
-    spread = norm - added / vocabulary
+    spread = norm - tl.sum(added, 0) / vocabulary
     tl.store(nll + row, tl.where(kept, loss, 0.0))
     tl.store(smoothed + row, tl.where(kept, (1 - smoothing) * loss + smoothing * spread, 0.0))
     if wanted:
@@ -79,11 +80,11 @@ def _single(  # noqa: PLR0913
 @triton.jit
 @no_type_check
 def _grown(top, total, weighted, value, away):
-    """The largest value, the sum of exponentials and their sum weighted by `away`, with one more block."""
+    """The largest value, sums of exponentials and those weighted by `away`, place by place, with one more block."""
     higher = tl.maximum(top, tl.max(value, 0))
     shrink = tl.exp(top - higher)
     part = tl.exp(value - higher)
-    return higher, total * shrink + tl.sum(part, 0), weighted * shrink + tl.sum(part * away, 0)
+    return higher, total * shrink + part, weighted * shrink + part * away
 
 
 @triton.jit(do_not_specialize_on_alignment=["targets", "keep", "smoothed", "nll", "apart"])
@@ -101,29 +102,30 @@ def _double(  # noqa: PLR0913
     chosen += tl.load(y + target, mask=kept, other=0.0).to(tl.float32)
     x_top = -float("inf")
     y_top = -float("inf")
-    x_total = 0.0
-    y_total = 0.0
-    x_away = 0.0  # sum of exp(x) (x - y), scaled like the total
-    y_away = 0.0
-    added = 0.0
+    x_total = tl.zeros([block], tl.float32)
+    y_total = tl.zeros([block], tl.float32)
+    x_away = tl.zeros([block], tl.float32)  # exp(x) (x - y), scaled like the total
+    y_away = tl.zeros([block], tl.float32)
+    added = tl.zeros([block], tl.float32)
     for start in range(0, vocabulary, block):
         at = start + tl.arange(0, block)
         real = at < vocabulary
         one = tl.load(x + at, mask=real & kept, other=0.0).to(tl.float32)
         two = tl.load(y + at, mask=real & kept, other=0.0).to(tl.float32)
-        added += tl.sum(one + two, 0)
+        added += one + two
         away = one - two
         one = tl.where(real, one, -float("inf"))
         two = tl.where(real, two, -float("inf"))
         x_top, x_total, x_away = _grown(x_top, x_total, x_away, one, away)
         y_top, y_total, y_away = _grown(y_top, y_total, y_away, two, away)
-    x_norm = x_top + tl.log(x_total)
-    y_norm = y_top + tl.log(y_total)
+    x_sum, y_sum = tl.sum(x_total, 0), tl.sum(y_total, 0)
+    x_norm = x_top + tl.log(x_sum)
+    y_norm = y_top + tl.log(y_sum)
     shift = x_norm - y_norm
-    there = x_away / x_total - shift  # KL(P1 || P2)
-    back = shift - y_away / y_total
+    there = tl.sum(x_away, 0) / x_sum - shift  # KL(P1 || P2)
+    back = shift - tl.sum(y_away, 0) / y_sum
     loss = x_norm + y_norm - chosen
-    spread = x_norm + y_norm - added / vocabulary
+    spread = x_norm + y_norm - tl.sum(added, 0) / vocabulary
     tl.store(nll + row, tl.where(kept, loss, 0.0))
     tl.store(smoothed + row, tl.where(kept, (1 - smoothing) * loss + smoothing * spread, 0.0))
     tl.store(apart + row, tl.where(kept, (there + back) / 2, 0.0))

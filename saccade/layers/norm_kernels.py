@@ -215,10 +215,13 @@ def _save_norm(ctx, inputs, output):  # type: ignore[no-untyped-def]
 
 
 def _norm_gradients(ctx, dout, dtotal, *others):  # type: ignore[no-untyped-def]
+    total = ctx.saved_tensors[0]
+    alike = not ctx.share and ctx.kind == total.dtype  # then what was added has the gradient of the sum
     dx, dy, dweight, dbias = add_norm_backward(
-        dout, dtotal, *ctx.saved_tensors, ctx.share, ctx.centres, ctx.shifts, ctx.kind
+        dout, dtotal, *ctx.saved_tensors, ctx.share, ctx.centres, ctx.shifts, None if alike else ctx.kind
     )
-    return dx, None if ctx.kind is None else dy, dweight, dbias if ctx.shifts else None, None, None, None, None
+    of_more = dx if alike else None if ctx.kind is None else dy
+    return dx, of_more, dweight, dbias if ctx.shifts else None, None, None, None, None
 
 
 def _save_dropped(ctx, inputs, output):  # type: ignore[no-untyped-def]

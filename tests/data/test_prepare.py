@@ -103,6 +103,20 @@ def test_a_damaged_entry_is_made_again(make, tmp_path, damage):
     assert texts(make(), make().train) == PAIRS
 
 
+def test_of_two_processes_that_make_an_entry_the_first_is_kept(tmp_path):
+    """The second may not take away what somebody already reads."""
+    entry = tmp_path / "entry"
+
+    def fill_slowly(folder):
+        store_module.write_folder(entry, lambda other: (other / "made").write_text("first"))
+        (folder / "made").write_text("second")
+
+    store_module.write_folder(entry, fill_slowly)
+
+    assert (entry / "made").read_text() == "first"
+    assert [path.name for path in tmp_path.iterdir()] == ["entry"]
+
+
 def test_nothing_half_written_is_left(make, tmp_path, monkeypatch):
     monkeypatch.setattr(store_module.Appender, "add", lambda self, rows: 1 / 0)
 

@@ -10,6 +10,13 @@ from torch import nn
 
 from saccade.layers.norm_kernels import add_dropped, add_norm
 
+WIDE, NARROW = torch.float32, torch.bfloat16
+NEAR = {  # how exact: sums over 74 rows of numbers with 8 bits are not
+    (WIDE, WIDE): {"rtol": 1e-4, "atol": 1e-4},
+    (WIDE, NARROW): {"rtol": 2e-2, "atol": 2e-2},
+    (NARROW, NARROW): {"rtol": 5e-2, "atol": 1e-1},
+}
+
 
 def assert_norm_of_sum(norm, *, rows, share, adds, kinds, device):
     """Value and gradients; the mask of dropout is read off a sum with nothing."""
@@ -32,7 +39,7 @@ def assert_norm_of_sum(norm, *, rows, share, adds, kinds, device):
         if share:
             assert abs(mask.float().mean().item() - (1 - share)) < 0.1
     expected = norm(x.float() + dropped)
-    near = {"rtol": 1e-4, "atol": 1e-4} if kinds[1] == torch.float32 else {"rtol": 2e-2, "atol": 2e-2}
+    near = NEAR[kinds]
     torch.testing.assert_close(out.float(), expected, **near)
     weights, others = torch.randn_like(expected), torch.randn_like(expected)
     ours = torch.autograd.grad(out, inputs, weights.to(out.dtype), retain_graph=True)
@@ -62,8 +69,10 @@ def assert_dropped_sum(*, rows, width, share, kind, device):
 
 def assert_all_kernels(device):
     for norm in (nn.LayerNorm(48), nn.LayerNorm(64, bias=False), nn.RMSNorm(32, eps=1e-6)):
-        for kinds in ((torch.float32, torch.float32), (torch.float32, torch.bfloat16)):
+        for kinds in ((WIDE, WIDE), (WIDE, NARROW), (NARROW, NARROW)):
             for adds, share in ((False, 0.0), (True, 0.0), (True, 0.3)):
+                if share and kinds[0] == NARROW:
+                    continue  # small numbers are lost in narrow sums, and look as if they had been dropped
                 assert_norm_of_sum(norm, rows=37, share=share, adds=adds, kinds=kinds, device=device)
     assert_dropped_sum(rows=50, width=48, share=0.2, kind=torch.float32, device=device)
     assert_dropped_sum(rows=50, width=64, share=0.4, kind=torch.bfloat16, device=device)

@@ -1,12 +1,17 @@
 """The network of each position, and the two normalisations. Rows are those of the lectures."""
 
+import copy
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from saccade.layers.feedforward import FeedForward
+from saccade.layers.feedforward import Activation, FeedForward
+from saccade.layers.kernels import TRITON
 
 D, FF = 5, 11
 
@@ -94,3 +99,29 @@ def test_rms_norm_divides_by_the_root_of_the_mean_square() -> None:
     nn.init.normal_(norm.weight)
     torch.testing.assert_close(norm(h), norm.weight * h / torch.sqrt((h**2).mean(-1, keepdim=True) + 1e-6))
     assert [name for name, _ in norm.named_parameters()] == ["weight"]
+
+
+@pytest.mark.skipif(not TRITON, reason="needs the package triton")
+def test_kernel_gives_the_gradients_of_activation_and_bias() -> None:
+    script = Path(__file__).with_name("interpreted_activation.py")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_kernel_on_the_gpu() -> None:
+    from interpreted_activation import assert_all_activations
+
+    assert_all_activations("cuda")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu-tanh"])
+def test_network_on_the_gpu_has_the_gradients_of_the_network_on_the_cpu(activation: Activation) -> None:
+    plain = FeedForward(16, hidden=48, activation=activation)
+    fast = copy.deepcopy(plain).cuda()
+    x = torch.randn(3, 7, 16)
+    plain(x).square().sum().backward()
+    fast(x.cuda()).square().sum().backward()
+    for ours, theirs in zip(fast.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad.cpu(), theirs.grad, rtol=1e-3, atol=1e-4)
