@@ -3,7 +3,8 @@
     python benchmarks/bottleneck.py [--longest 200] [--steps 6000] [--out benchmarks/results] [KEY=VALUE ...]
 
 The recipe `bahdanau` is trained twice on texts of 1 to 200 random letters, with the same settings and steps, and with
-writer.stack.attention=none and additive; KEY=VALUE are further settings of both. Right is a letter that stands at its
+writer.stack.attention=none and additive; KEY=VALUE are further settings of both. Short texts are as many as long ones:
+equal parts have at most 10, 20, 50, 100, 150 and 200 letters. Right is a letter that stands at its
 place in what the model writes, greedily, for texts that were never trained on.
 """
 
@@ -39,13 +40,14 @@ def main() -> None:
     parser.add_argument("--longest", type=int, default=200)
     parser.add_argument("--examples", type=int, default=200_000)
     parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--attention", default=",".join(ATTENTION), help="only these, by commas")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
     asked = parser.parse_args()
     begin, rows = time.perf_counter(), []
     with tempfile.TemporaryDirectory() as folder:
         data = write_pairs(Path(folder), asked.examples, asked.longest)
-        for attention in ATTENTION:
+        for attention in asked.attention.split(","):
             run = trained(data, attention, longest=asked.longest, steps=asked.steps, settings=asked.settings)
             for length in tested_lengths(asked.longest):
                 share = right_letters(run, length)
@@ -55,12 +57,15 @@ def main() -> None:
 
 
 def write_pairs(folder: Path, count: int, longest: int) -> list[Path]:
-    """Files of texts and reversed texts, for training and for validation."""
+    """Files of texts and reversed texts, for training and for validation: as many for each bound on the length."""
     files = []
-    for name, number, heldout in (("train", count, False), ("valid", max(count // 200, 10), True)):
-        pairs = letters(number, seed=1, reverse=True, heldout=heldout, lengths=(1, longest))
+    bounds = tested_lengths(longest)
+    for name, number, heldout in (("train", count, False), ("valid", max(count // 200, len(bounds)), True)):
         files.append(folder / f"{name}.tsv")
-        files[-1].write_text("".join(f"{source}\t{target}\n" for source, target in pairs), encoding="utf-8")
+        with files[-1].open("w", encoding="utf-8") as file:
+            for bound in bounds:
+                pairs = letters(number // len(bounds), seed=1, reverse=True, heldout=heldout, lengths=(1, bound))
+                file.writelines(f"{source}\t{target}\n" for source, target in pairs)
     return files
 
 

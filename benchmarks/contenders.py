@@ -28,13 +28,14 @@ from saccade.train.pack import pack
 
 @contender("gpt-train")
 class LanguageModel(Contender):
-    """A writer without memory in the form of GPT-2, its loss in pieces."""
+    """A writer without memory in the form of GPT-2, sums along its layers in bf16, its loss in pieces."""
 
     name = "saccade, compile"
     sync_each = False
 
     def build(self, case: Any) -> None:
         self.case, self.model = case, gpt2(case.size).to(case.device).train()
+        self.model.stack.narrow = True  # train.residual = "bf16"
         cuda = case.device == "cuda"
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=1e-4, betas=(0.9, 0.95), fused=True, capturable=cuda

@@ -8,6 +8,7 @@ gradients of hidden states and matrix, and leave the room to the next piece.
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -18,7 +19,7 @@ from saccade.layers.kernels import TRITON
 PIECE_ON_GPU, PIECE = 2**30, 16 * 2**20
 SHARE = 64  # of a GPU's memory, the part that a piece may take at most
 FEWEST_ROWS = 64  # below it matrix products are slow, however large the vocabulary
-ALIGNED = 64  # entries: a GPU's products want rows of logits that begin at round addresses
+ALIGNED = 64  # entries: a GPU's products are slow for vocabularies of other sizes
 
 
 def smoothed_cross_entropy(
@@ -78,14 +79,15 @@ class _WithGradients(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, keep: Tensor, settings: Settings) -> Sums:
         of_hidden, of_weight, *_ = ctx.needs_input_grad
-        wide = _wide(weight.dtype)
+        vocabulary, dim = weight.shape
+        width = width_of_products(vocabulary, weight.device)
         gradients = Gradients(
             torch.empty_like(hidden, memory_format=torch.contiguous_format) if of_hidden else None,
-            torch.zeros_like(weight, dtype=wide, memory_format=torch.contiguous_format) if of_weight else None,
+            weight.new_zeros(width, dim, dtype=_wide(weight.dtype)) if of_weight else None,
         )
         smoothed, nll, apart = _in_pieces(hidden, weight, targets, keep, settings, gradients)
         ctx.save_for_backward(*gradients)
-        ctx.kind = weight.dtype
+        ctx.kind, ctx.vocabulary = weight.dtype, vocabulary
         ctx.mark_non_differentiable(nll, apart)
         return smoothed, nll, apart
 
@@ -94,7 +96,7 @@ class _WithGradients(torch.autograd.Function):
     def backward(ctx: Any, above: Tensor, *others: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight = ctx.saved_tensors
         of_hidden = None if hidden is None else hidden * above
-        of_weight = None if weight is None else (weight * above).to(ctx.kind)
+        of_weight = None if weight is None else (weight[: ctx.vocabulary] * above).to(ctx.kind)
         return of_hidden, of_weight, None, None, None
 
 
@@ -106,10 +108,12 @@ def _in_pieces(
     vocabulary = weight.shape[0]
     kind = _product_type(hidden)
     with torch.autocast(hidden.device.type, enabled=False):
-        hidden, weight, targets, keep = hidden.to(kind), weight.to(kind), targets.contiguous(), keep.contiguous()
-        rows = rows_at_once(count, row_bytes=passes * vocabulary * kind.itemsize, room=room_for_piece(hidden.device))
-        width = -(-vocabulary // ALIGNED) * ALIGNED if hidden.is_cuda else vocabulary
-        room = hidden.new_empty(passes, min(rows, count), width)[..., :vocabulary]
+        hidden, targets, keep = hidden.to(kind), targets.contiguous(), keep.contiguous()
+        width = width_of_products(vocabulary, hidden.device)
+        weight = weight.to(kind)
+        weight = weight if width == vocabulary else F.pad(weight, (0, 0, 0, width - vocabulary))
+        rows = rows_at_once(count, row_bytes=passes * width * kind.itemsize, room=room_for_piece(hidden.device))
+        room = hidden.new_empty(passes, min(rows, count), width)
         values = hidden.new_empty(3, count, dtype=_wide(kind))
         turn = _turn_by_kernel() if hidden.is_cuda and kind != torch.float64 and TRITON else turn_plainly
         for first in range(0, count, rows):
@@ -118,7 +122,7 @@ def _in_pieces(
             for states, out in zip(hidden[:, part], logits, strict=True):
                 torch.mm(states, weight.T, out=out)
             wanted = any(gradient is not None for gradient in gradients)
-            turn(logits, targets[part], keep[part], values[:, part], settings, wanted)
+            turn(logits[..., :vocabulary], targets[part], keep[part], values[:, part], settings, wanted)
             _gather(logits, hidden[:, part], weight, part, gradients)
         smoothed, nll, apart = (value.sum() for value in values)
     return smoothed, nll, apart
@@ -183,6 +187,11 @@ def turn_plainly(
         slopes.masked_fill_(~keep[:, None], 0.0)
     if slopes.dtype != logits.dtype:
         logits.copy_(slopes)
+
+
+def width_of_products(vocabulary: int, device: torch.device) -> int:
+    """Entries that products compute: beyond the vocabulary the matrix, hence logits and their gradients, are zero."""
+    return -(-vocabulary // ALIGNED) * ALIGNED if device.type == "cuda" else vocabulary
 
 
 def room_for_piece(device: torch.device) -> int:

@@ -97,6 +97,19 @@ def test_pieces_change_nothing(small_pieces, rows, passes):
     torch.testing.assert_close(gradients(smoothed, hidden, weight), gradients(total, hidden, weight))
 
 
+@pytest.mark.parametrize("passes", [1, 2])
+def test_a_wider_matrix_for_the_products_changes_nothing(small_pieces, monkeypatch, passes):
+    hidden, weight, targets, keep = example(48, passes=passes)
+    values = []
+    for width in (V, V + 3):
+        monkeypatch.setattr(cross_entropy, "width_of_products", lambda *_, width=width: width)
+        sums = cross_entropy._sums(
+            hidden.reshape(passes, 48, D), weight, targets, keep, cross_entropy.Settings(0.1, 2.0)
+        )
+        values.append((*sums, *gradients(sums[0], hidden, weight)))
+    torch.testing.assert_close(*values)
+
+
 def loss_of(hidden, weight, targets, keep):
     if hidden.ndim == 2:
         return smoothed_cross_entropy(hidden, weight, targets, keep, 0.1)
