@@ -19,7 +19,13 @@ BEGIN, END = "<!-- results: written by benchmarks/report.py -->", "<!-- results:
 TABLE = re.compile(r"(<!-- table: (\w+) -->)\n.*?(<!-- table: end -->)", re.DOTALL)
 KEYS = ("name", "command", "commit", "date", "hardware", "versions", "minutes", "rows")
 ROW_KEYS = ("what", "value", "unit")
-ASIDE = ("the whole process", "parameters")  # rows that explain others
+ASIDE = (
+    "the whole process",
+    "parameters",
+    ", minutes",
+    "peak private memory",
+    "batches made",
+)  # rows that explain others
 
 INTRODUCTION = """# Results
 

@@ -92,7 +92,8 @@ def run(job: Job, args: argparse.Namespace) -> dict[str, Any]:
     folder, log = (args.work / f"{job.name}{end}" for end in ("", ".log"))
     settings = [*WORDS, *EXACT, *BUDGET, *system.settings, f"train.seed={job.seed}", *args.set]
     call([*PYTHON, "train", system.recipe, "--data", train, "--run", str(folder), *settings], log, args.limit)
-    scored = json.loads(call([*PYTHON, "evaluate", str(folder), "--data", test, "--json"], log))["scores"]
+    command = [*PYTHON, "evaluate", str(folder), "--data", test, "--metrics", "accuracy", "--json"]
+    scored = json.loads(call(command, log))["scores"]
     seconds = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["seconds"]
     what = f"SCAN, {job.split}, `{job.system}`: commands that are right"
     value = round(scored["accuracy"]["value"], 2)

@@ -113,7 +113,8 @@ def places(model: type[BaseModel], path: str = "") -> dict[type[BaseModel], list
     for name, field in model.model_fields.items():
         for inner in models(field.annotation):
             for table, paths in places(inner, f"{path}.{name}".strip(".")).items():
-                found.setdefault(table, []).extend(paths)
+                here = found.setdefault(table, [])
+                here.extend(place for place in paths if place not in here)
     return found
 
 

@@ -10,6 +10,7 @@ import typer
 
 from saccade.cli import lectures, recipes
 from saccade.cli.arguments import gather
+from saccade.cli.ladder import ladder
 from saccade.cli.leave import telling
 from saccade.cli.predict import predict
 from saccade.cli.runs import runs
@@ -25,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (demo, train, predict, evaluate, compare, view, runs):
+for verb in (demo, train, predict, evaluate, compare, ladder, view, runs):
     app.command()(telling()(verb))
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(lectures.app, name="lectures")

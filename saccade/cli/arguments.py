@@ -11,7 +11,7 @@ import typer
 
 from saccade.errors import SaccadeError
 
-PAIRED = ("--data", "--valid")
+PAIRED = ("--data", "--valid", "--test")
 OVERRIDE = re.compile(r"[A-Za-z_][\w.]*=\S.*|[A-Za-z_][\w.]*=", re.DOTALL)
 SINGLE = re.compile(r"embedded:.*|.*\.(tsv|csv|jsonl|json|parquet)(\.(gz|xz))?")  # sources that hold both sides
 
@@ -26,7 +26,7 @@ Json = Annotated[bool, typer.Option("--json", help="For programs: JSON on stdout
 
 
 def gather(arguments: Sequence[str]) -> list[str]:
-    """Joins the values after each `--data` and `--valid` into one, so that an ordinary parser can go on."""
+    """Joins the values after each `--data`, `--valid` and `--test` into one, so that an ordinary parser can go on."""
     left = list(arguments)
     joined: list[str] = []
     while left:
@@ -47,7 +47,7 @@ def gather(arguments: Sequence[str]) -> list[str]:
 
 
 def corpora(joined: Sequence[str]) -> list[list[str]]:
-    """The values of `--data` or `--valid` as `gather` joined them: one list of files for each corpus."""
+    """The values of `--data`, `--valid` or `--test` as `gather` joined them: one list of files for each corpus."""
     return [json.loads(item) for item in joined]
 
 

@@ -39,6 +39,9 @@ Hyp = Annotated[str | None, typer.Option("--hyp", metavar="FILE", help="Score th
 Ref = Annotated[str | None, typer.Option("--ref", metavar="FILE", help="What --hyp is scored against.")]
 Lowercase = Annotated[bool, typer.Option("--lowercase", help="Ignore case; the signature says so.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Keep the outputs in this file.")]
+Metrics = Annotated[
+    str, typer.Option("--metrics", metavar="NAMES", help="Only these, by commas; TER takes long where words repeat.")
+]
 Metric = Annotated[str, typer.Option("--metric", help="bleu or accuracy.")]
 Markdown = Annotated[bool, typer.Option("--markdown", help="A table for Markdown.")]
 Latex = Annotated[bool, typer.Option("--latex", help="A table for LaTeX.")]
@@ -51,6 +54,7 @@ def evaluate(  # noqa: PLR0913  # the options of a verb are its parameters
     hyp: Hyp = None,
     ref: Ref = None,
     lowercase: Lowercase = False,
+    metrics: Metrics = "bleu,chrf,ter,gleu,accuracy",
     output: Output = None,
     engine: Engine = "auto",
     precision: Precision = "auto",
@@ -58,12 +62,14 @@ def evaluate(  # noqa: PLR0913  # the options of a verb are its parameters
 ) -> None:
     """Score a run on pairs (without --data, on its validation data), or any two files with --hyp and --ref."""
     if hyp is not None or ref is not None:
-        found = of_files(hyp, ref, run, lowercase=lowercase)
+        found = of_files(hyp, ref, run, metrics=metrics.split(","), lowercase=lowercase)
     elif run is None:
         raise SaccadeError("evaluate needs a RUN, or --hyp FILE and --ref FILE")
     else:
         predictor = load(run.split(","), engine=engine, precision=precision)
-        found = of_run(predictor, run.split(",")[0], data, overrides(changes), lowercase=lowercase)
+        found = of_run(
+            predictor, run.split(",")[0], data, overrides(changes), metrics=metrics.split(","), lowercase=lowercase
+        )
     if output is not None:
         output.write_text("".join(f"{' '.join(text.splitlines())}\n" for text in found.hypotheses), encoding="utf-8")
     print(json.dumps(found.to_dict(), indent=2) if as_json else as_table(found))
@@ -91,21 +97,29 @@ def compare(
         print(f"{aligned(table.cells(found))}\n\n{table.note(found)}")
 
 
-def of_files(hyp: str | None, ref: str | None, run: str | None, *, lowercase: bool) -> Evaluation:
+def of_files(
+    hyp: str | None, ref: str | None, run: str | None, *, metrics: Sequence[str], lowercase: bool
+) -> Evaluation:
     if hyp is None or ref is None or run is not None:
         raise SaccadeError("--hyp FILE and --ref FILE belong together, and take no run")
     from saccade.score.evaluate import evaluate_files
 
-    return evaluate_files(hyp, ref, lowercase=lowercase)
+    return evaluate_files(hyp, ref, metrics=metrics, lowercase=lowercase)
 
 
 def of_run(
-    predictor: Predictor, name: str, data: Sequence[str], changes: Sequence[str], *, lowercase: bool
+    predictor: Predictor,
+    name: str,
+    data: Sequence[str],
+    changes: Sequence[str],
+    *,
+    metrics: Sequence[str],
+    lowercase: bool,
 ) -> Evaluation:
     from saccade.score.evaluate import evaluate as evaluate_pairs
 
-    decoding = settings(predictor.recipe, changes)
-    return evaluate_pairs(predictor, read_test_pairs(find_run(name), data), lowercase=lowercase, decoding=decoding)
+    decoding, pairs = settings(predictor.recipe, changes), read_test_pairs(find_run(name), data)
+    return evaluate_pairs(predictor, pairs, metrics=metrics, lowercase=lowercase, decoding=decoding)
 
 
 def read_test_pairs(run: Path, data: Sequence[str]) -> list[tuple[str, str]]:

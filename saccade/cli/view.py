@@ -75,9 +75,9 @@ def by_head(weights: Tensor, head: int | None, *, together: bool) -> dict[str, T
 
 
 def labels(seen: AttentionMaps, part: str) -> tuple[list[str], list[str]]:
-    """Rows look at columns; a writer looks at what it has written so far, which begins with <start>."""
+    """Rows look at columns; a writer looks at what it has written so far."""
     if part == "reader":
         return seen.source_labels, seen.source_labels
     if part == "writer":
-        return seen.target_labels, ["<start>", *seen.target_labels[:-1]]
+        return seen.target_labels, seen.seen_labels
     return seen.target_labels, seen.source_labels

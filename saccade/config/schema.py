@@ -15,6 +15,7 @@ from saccade.config.stacks import (
     Alibi,
     Bucketed,
     ConvolutionStack,
+    Experts,
     Learned,
     NoPositions,
     Positions,
@@ -30,10 +31,12 @@ from saccade.config.stacks import (
 from saccade.config.table import Count, Share, Table
 from saccade.config.training import (
     Average,
+    Fill,
     NextToken,
     Objective,
     Optimizer,
     RDrop,
+    Reward,
     Schedule,
     Train,
 )
@@ -48,6 +51,9 @@ __all__ = [
     "Corpus",
     "Data",
     "Decoding",
+    "Experts",
+    "Fill",
+    "FillWriter",
     "Learned",
     "NextToken",
     "NoPositions",
@@ -60,6 +66,7 @@ __all__ = [
     "Recipe",
     "RecurrentReading",
     "RecurrentWriting",
+    "Reward",
     "Rotary",
     "Schedule",
     "Shaw",
@@ -151,15 +158,32 @@ class TokenWriter(Table):
     init: str = ""
 
 
+class FillWriter(Table):
+    """Writes all tokens at once (Gu et al. 2018): how many there will be is predicted first."""
+
+    kind: Literal["fill"] = "fill"
+    stack: Annotated[TransformerStack | Custom, ByKind()] = TransformerStack()
+    positions: Positions = Sinusoidal()
+    scale: bool = True
+    dropout: Share = 0.1
+    tie: Literal["none", "output", "all"] = "all"
+    reach: Count = 16  # an output has at most so many tokens more or fewer than its source
+    copy_source: bool = True  # a place where nothing is written yet sees the source states around it
+    init: str = ""
+
+
 Reader = Annotated[TokenReader | Custom, ByKind()]
-Writer = Annotated[TokenWriter | Custom, ByKind()]
+Writer = Annotated[TokenWriter | FillWriter | Custom, ByKind()]
 
 
 # ---- decoding
 
 
 class Decoding(Table):
-    """How the writer's output is searched. beam = 1 is greedy; sample = true draws instead."""
+    """How the writer's output is searched. beam = 1 is greedy; sample = true draws instead.
+
+    A writer that fills its output at once has no beam and no length penalty: those two say nothing to it.
+    """
 
     beam: Count = 4
     length_penalty: float = 0.6  # alpha of ((5 + length) / 6)^alpha (Wu et al. 2016)
@@ -174,6 +198,10 @@ class Decoding(Table):
     max_length: Count | None = None  # none: 2 x source + 20, at most data.max_length
     no_repeat: Annotated[int, Field(ge=0)] = 0  # no n-gram of this size twice
     prefix: str = ""  # every output begins with this text
+    replace_unknown: bool = False  # unknown words become the source word that was looked at, or its lexicon's
+    iterations: Count = 1  # of a writer that fills: passes, each of which writes the least sure tokens again
+    lengths: Count = 1  # of a writer that fills: lengths that are tried side by side
+    collapse: bool = False  # of a writer that fills: equal neighbours become one token
     batch_tokens: Count = 4096
 
     @model_validator(mode="after")
@@ -206,9 +234,24 @@ class Recipe(Table):
 
     @model_validator(mode="after")
     def _tied_vocabularies_are_one(self) -> Recipe:
-        if isinstance(self.writer, TokenWriter) and self.writer.tie == "all" and not self.tokenizer.shared:
+        writer = None if isinstance(self.writer, Custom) else self.writer
+        if writer is not None and writer.tie == "all" and not self.tokenizer.shared:
             raise ValueError(
                 'writer.tie = "all" needs one vocabulary for source and target; '
                 'set tokenizer.shared = true or writer.tie = "output"'
             )
+        return self
+
+    @model_validator(mode="after")
+    def _writer_learns_what_it_does(self) -> Recipe:
+        """One that fills is not trained to say the next token, nor the other way round."""
+        fills = isinstance(self.writer, FillWriter)
+        shipped = [] if isinstance(self.writer, Custom) else self.objectives
+        for objective in shipped:
+            if not isinstance(objective, Custom) and isinstance(objective, Fill) != fills:
+                fitting = '"fill"' if fills else '"next-token" or "r-drop"'
+                raise ValueError(
+                    f'a writer of kind "{self.writer.kind}" cannot learn by the objective "{objective.kind}"; '
+                    f"take {fitting}, or change writer.kind"
+                )
         return self

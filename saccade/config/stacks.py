@@ -57,13 +57,33 @@ Positions = Annotated[Sinusoidal | Learned | NoPositions | Rotary | Shaw | Bucke
 # ---- stacks
 
 
+class Experts(Table):
+    """A sparsely gated mixture (Shazeer et al. 2017): `count` networks, of which each position passes a few."""
+
+    count: Count = 8
+    chosen: Annotated[int, Field(ge=2)] = 2  # that each position passes; of one alone a gate learns nothing
+    hidden: Count | None = None  # width inside of one; none: ff of a Transformer, dim of a recurrent stack
+    every: Count = 1  # in every n-th block of a Transformer; between recurrent layers, above every n-th
+    noise: bool = True  # in training, gates choose with noise that they learn
+    balance: Annotated[float, Field(ge=0)] = 0.01  # weight of the loss that gives all of them work
+
+    @model_validator(mode="after")
+    def _some_are_left(self) -> Experts:
+        if self.chosen >= self.count:
+            raise ValueError(
+                f"experts.chosen must be smaller than experts.count, got {self.chosen} of {self.count}; choose fewer"
+            )
+        return self
+
+
 class TransformerStack(Table):
     kind: Literal["transformer"] = "transformer"
     layers: Count = 6
     dim: Count = 512
     heads: Count = 8
-    ff: Count = 2048
-    norm: Literal["post", "pre"] = "post"
+    ff: Annotated[int, Field(ge=0)] = 2048  # width of the feed-forward network; 0: there is none
+    norm: Literal["post", "pre", "none"] = "post"
+    residual: bool = True  # what a sublayer gives is added to what it reads
     norm_kind: Literal["layer", "rms"] = "layer"
     activation: Literal["relu", "gelu", "gelu-tanh", "silu", "sigmoid"] = "relu"
     gated: bool = False  # feed-forward with a gate (GLU variants)
@@ -74,11 +94,20 @@ class TransformerStack(Table):
     scale: bool = True  # divide scores by sqrt(d_k)
     bias: bool = True
     window: Annotated[int, Field(ge=0)] | None = None  # keys seen on each side in self-attention
+    experts: Experts | None = None  # in the place of the feed-forward network
 
     @model_validator(mode="after")
-    def _heads_divide(self) -> TransformerStack:
+    def _consistent(self) -> TransformerStack:
         if self.dim % self.heads:
             raise ValueError(f"dim must be a multiple of heads, got dim = {self.dim} and heads = {self.heads}")
+        if self.experts is not None and self.gated:
+            raise ValueError("experts have no gate inside; set gated = false, or leave experts out")
+        if self.experts is not None and not (self.experts.hidden or self.ff):
+            raise ValueError("experts need a width inside; set experts.hidden, or ff above 0")
+        if self.experts is not None and self.experts.every > self.layers:
+            raise ValueError(
+                f"experts.every must be at most layers = {self.layers}, or no block has any, got {self.experts.every}"
+            )
         return self
 
 
@@ -105,21 +134,37 @@ class ConvolutionStack(Table):
         return self
 
 
+def check_ways(*, residual: bool, fast_forward: bool) -> None:
+    if residual and fast_forward:
+        raise ValueError("residual and fast_forward are two ways past a layer; set one of them to false")
+
+
+def check_between(experts: Experts | None, layers: int) -> None:
+    if experts is not None and experts.every >= layers:
+        raise ValueError(
+            f"experts stand between layers: experts.every must be smaller than layers = {layers}, got {experts.every}"
+        )
+
+
 class RecurrentReading(Table):
     kind: Literal["recurrent"] = "recurrent"
     cell: Literal["rnn", "gru", "lstm"] = "lstm"
     layers: Count = 1
     dim: Count = 512  # of the states; of both directions together
-    bidirectional: bool | Literal["first"] = False  # half of the width reads from right to left; first: of layer 1
+    bidirectional: bool | Literal["first", "alternate"] = False  # backwards: half of each layer, of the 1st; every 2nd
     reverse: bool = False  # read from the last token to the first
     residual: bool = False  # layers from the third on add their input to what they give
+    fast_forward: bool = False  # linear maps of what each layer is given and gives lead past the recurrences
+    experts: Experts | None = None  # between layers
     dropout: Share = 0.2  # of what each layer gives
 
     @model_validator(mode="after")
-    def _directions(self) -> RecurrentReading:
+    def _consistent(self) -> RecurrentReading:
+        check_ways(residual=self.residual, fast_forward=self.fast_forward)
+        check_between(self.experts, self.layers)
         if self.bidirectional and self.reverse:
             raise ValueError("bidirectional reads in both directions already; take out reverse = true")
-        if self.bidirectional and self.dim % 2:
+        if self.bidirectional in (True, "first") and self.dim % 2:
             raise ValueError(f"bidirectional needs an even dim, half for each direction, got {self.dim}")
         return self
 
@@ -133,11 +178,15 @@ class RecurrentWriting(Table):
     input_feeding: bool = True  # what was looked at enters the recurrence; without attention: c at each step
     context: Literal["last", "mean"] = "last"  # c: the last state of the reader, or the mean of all
     residual: bool = False
+    fast_forward: bool = False
+    experts: Experts | None = None  # between layers
     first: Literal["predicted", "copied"] = "predicted"  # state: tanh(W c), or the last ones of the reader's layers
     dropout: Share = 0.2  # of what each layer gives
 
     @model_validator(mode="after")
-    def _additive_feeds(self) -> RecurrentWriting:
+    def _consistent(self) -> RecurrentWriting:
+        check_ways(residual=self.residual, fast_forward=self.fast_forward)
+        check_between(self.experts, self.layers)
         if self.attention == "additive" and not self.input_feeding:
             raise ValueError(
                 'attention = "additive" looks before each step, for that step; input_feeding = false is for "dot" and '

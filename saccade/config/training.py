@@ -27,7 +27,28 @@ class RDrop(Table):
     weight: float = 1.0
 
 
-Objective = Annotated[NextToken | RDrop | Custom, ByKind()]
+class Fill(Table):
+    """Masked target tokens given the others (Ghazvininejad et al. 2019), by glancing too (Qian et al. 2021)."""
+
+    kind: Literal["fill"] = "fill"
+    smoothing: Share = 0.1
+    glancing: Annotated[float, Field(ge=0, le=1)] = 0.5  # share of texts shown more where a first look is bad
+    shown: Share = 0.5  # so many tokens are shown for each one that the first look had wrong
+    alpha: Annotated[float, Field(ge=0)] = 0.0  # two passes with different dropout must agree, as in r-drop
+    weight: float = 1.0
+
+
+class Reward(Table):
+    """The reward of outputs that the model draws (Wu et al. 2016), for models that were trained by likelihood."""
+
+    kind: Literal["reward"] = "reward"
+    samples: Annotated[int, Field(ge=2)] = 8  # outputs drawn for each pair; what is better than their mean is learned
+    alpha: Annotated[float, Field(ge=0)] = 0.017  # of the likelihood of the reference beside it
+    smoothing: Share = 0.0  # of that likelihood
+    weight: float = 1.0
+
+
+Objective = Annotated[NextToken | RDrop | Fill | Reward | Custom, ByKind()]
 
 
 class Optimizer(Table):
@@ -72,6 +93,7 @@ class Train(Table):
     schedule: Schedule = Schedule()
     clip: Annotated[float, Field(ge=0)] = 0.0  # largest norm of the gradient; 0: no clipping
     precision: Literal["auto", "fp32", "bf16"] = "auto"  # auto: bf16 on CUDA, fp32 elsewhere
+    residual: Literal["fp32", "bf16"] = "fp32"  # what sums along the layers are kept in where precision is bf16
     compile: bool = False
     pack: bool | None = None  # texts one behind the other, without padding; none: where that is possible and faster
     graphs: bool | None = None  # a step as one CUDA graph for each shape of batch; none: where that is possible
@@ -82,7 +104,7 @@ class Train(Table):
     report_every: Count = 50
     valid_every: Count = 1000
     valid_predictions: Annotated[int, Field(ge=0)] = 500  # validation pairs decoded for the score; 0: loss only
-    metric: Literal["loss", "bleu", "accuracy"] = "loss"  # what the best checkpoint is best at
+    metric: Literal["loss", "bleu", "gleu", "accuracy"] = "loss"  # what the best checkpoint is best at
     patience: Count | None = None  # validations without a better one before an early stop
     save_every: Count = 1000
     keep: Count = 3  # newest checkpoints kept, beside those that `average` and `metric` need

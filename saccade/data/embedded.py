@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from importlib.metadata import version as installed
@@ -24,6 +25,10 @@ MAKERS: dict[str, tuple[Callable[[int], Pairs], int]] = {
     "reverse": (lambda count: letters(count, seed=1, reverse=True), 20_000),
     "reverse-heldout": (lambda count: letters(count, seed=1, reverse=True, heldout=True), 1_000),
 }
+# Rows of 1 to N letters: copy-N and reverse-N, each with other rows for validation and for a test.
+UP_TO = re.compile(r"(copy|reverse)-([0-9]+)(-heldout|-test)?")
+LONGEST = 1_000  # letters
+SEEDS = {None: 1, "-heldout": 1, "-test": 2}
 
 
 def read(name: str, examples: int | None) -> Iterator[tuple[int, str, str]]:
@@ -43,7 +48,17 @@ def version(name: str) -> str:
 
 
 def _find(name: str) -> tuple[Callable[[int], Pairs], int]:
+    if asked := UP_TO.fullmatch(name):
+        return _letters_up_to(int(asked[2]), reverse=asked[1] == "reverse", part=asked[3])
     if name not in MAKERS:
-        known = ", ".join(f"embedded:{known}" for known in MAKERS)
+        known = ", ".join(f"embedded:{known}" for known in (*MAKERS, "copy-N", "reverse-N"))
         raise SaccadeError(f"no embedded data {name!r}{did_you_mean(name, MAKERS)} (known: {known})")
     return MAKERS[name]
+
+
+def _letters_up_to(longest: int, *, reverse: bool, part: str | None) -> tuple[Callable[[int], Pairs], int]:
+    if not 1 <= longest <= LONGEST:
+        raise SaccadeError(f"embedded rows of letters have 1 to N letters, with N from 1 to {LONGEST:,}; got {longest}")
+    lengths, seed, heldout = (1, longest), SEEDS[part], part is not None
+    count = 1_000 if heldout else 20_000
+    return lambda n: letters(n, seed=seed, reverse=reverse, heldout=heldout, lengths=lengths), count

@@ -56,7 +56,7 @@ class Tokenizer:
         self._bytes = {letter: byte for byte, letter in enumerate(byte_letters())} if "ByteLevel" in decoder else {}
         self._space = "▁" if "▁" in decoder else " "
         try:
-            self.encode("\U0010fffd")
+            self.complete = UNKNOWN not in self.encode("\U0010fffd")  # no text is unknown, as with pieces for all bytes
         except Exception as error:  # the library raises Exception itself
             raise SaccadeError(f"{origin} cannot encode unknown text ({error}); it needs a piece like <unk>") from None
 
@@ -93,15 +93,21 @@ class Tokenizer:
             ids = [number if number > END else UNKNOWN for number in ids]
         return [*ids, END]
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids up to END, special ids left out."""
-        theirs = []
+    def decode(self, ids: Iterable[int], *, unknown: Iterable[str] = ()) -> str:
+        """The text of ids up to END, special ids left out; or with a word for each unknown id, one after the other.
+
+        A word that begins with a space stands apart from the piece before it.
+        """
+        words, pieces = iter(unknown), []
         for number in ids:
             if number == END:
                 break
             if UNKNOWN < number < self.size:
-                theirs.append(self._theirs[number])
-        return self._core.decode(theirs, skip_special_tokens=False)
+                pieces.append(self._core.id_to_token(self._theirs[number]))
+            elif number == UNKNOWN and (word := next(words, "")):
+                pieces.append(word.replace(" ", self._space) if self._space != " " else word.strip())
+        known, decoder = [piece for piece in pieces if piece], self._core.decoder
+        return " ".join(known) if decoder is None else str(decoder.decode(known))
 
     def labels(self, ids: Iterable[int]) -> list[str]:
         """A readable name for every id: spaces as ␣, half characters as <0xE2>."""

@@ -25,9 +25,12 @@ WIDEST_HEAD = 128
 
 def covers(stack: Any) -> bool:
     """Whether every block is made of what the kernels know."""
-    orders = {residual.pre for block in stack.blocks for residual in block.residuals}
-    norms = [residual.norm for block in stack.blocks for residual in block.residuals]
+    residuals = [residual for block in stack.blocks for residual in block.residuals]
+    orders = {residual.pre for residual in residuals}
+    norms = [residual.norm for residual in residuals]
     norms += [stack.norm] if orders == {True} else []
+    if not all(residual.adds for residual in residuals):
+        return False
     return len(orders) == 1 and all(_known_norm(norm) for norm in norms) and all(map(_known_block, stack.blocks))
 
 

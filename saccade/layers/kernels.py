@@ -91,6 +91,7 @@ def _sdpa(
 
 
 TRITON = importlib.util.find_spec("triton") is not None
+WIDEST = 256  # numbers of a head that flash attention takes
 SHORT = 128  # tokens: longer texts fill the tiles of flash attention
 SHORT_FP32 = 32  # tensor cores have no float32, and larger tiles without them take over a minute to compile
 
@@ -101,7 +102,7 @@ def packs(query: Float[Tensor, "1 N H E"], packed: tuple[Packing, Packing]) -> b
     if query.device.type != "cuda" or (query.dtype == torch.float32 and longest > SHORT_FP32):
         return False
     if longest > SHORT:
-        return query.dtype in (torch.bfloat16, torch.float16)
+        return query.dtype in (torch.bfloat16, torch.float16) and query.shape[-1] <= WIDEST
     return TRITON and query.shape[-1] in (16, 32, 64, 128)
 
 
@@ -177,7 +178,7 @@ def _reached(x: Shaped[Tensor, "M ..."], block: int, before: int, after: int) ->
 
 def is_flash(query: Float[Tensor, "B H N E"], value: Float[Tensor, "B H N Ev"]) -> bool:
     """Whether flash attention can take these: half precision on a GPU that has it."""
-    fits = query.dtype in (torch.bfloat16, torch.float16) and query.shape[-1] == value.shape[-1] <= 256
+    fits = query.dtype in (torch.bfloat16, torch.float16) and query.shape[-1] == value.shape[-1] <= WIDEST
     return fits and query.device.type == "cuda" and torch.cuda.get_device_properties(query.device).major >= 8
 
 

@@ -20,6 +20,14 @@ class Memory:
     values: Float[Tensor, "B S D"] | None = None  # what attention mixes, where it is not the states (ConvS2S)
     final: tuple[tuple[Tensor, ...], ...] | None = None  # of a recurrent reader: the last state (B, D) of each layer
 
+    def repeated(self, times: int) -> "Memory":
+        """Each row so many times, one after the other."""
+        assert not isinstance(self.mask, Packing), "rows that are packed cannot be told apart"
+        tokens, values = (None if x is None else x.repeat_interleave(times, 0) for x in (self.tokens, self.values))
+        layers = self.final and tuple(tuple(x.repeat_interleave(times, 0) for x in layer) for layer in self.final)
+        states, mask = (x.repeat_interleave(times, 0) for x in (self.states, self.mask))
+        return Memory(states, mask, tokens, values, layers)
+
 
 @dataclass(frozen=True)
 class KeyValue:

@@ -6,7 +6,7 @@ can no longer be trained, moved or read.
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int, Int8, UInt8
+from jaxtyping import Float, Int, Int8, Shaped, UInt8
 from torch import Tensor, nn
 
 ROWS = 32  # that the layout is made for; it serves all numbers of rows alike
@@ -17,7 +17,7 @@ LEVELS = 127  # on each side of it
 FEW = 4  # rows
 MANY = 1 << 18  # numbers; of so many, two looks take less time than a copy of their absolute values
 STEP = 32  # columns: the product in bfloat16 takes so many at once and looks at no rest
-_LEVELS, _MAGIC = torch.tensor(float(LEVELS)), torch.tensor(float(3 << 22) + ZERO)
+MAGIC = float(3 << 22)  # a float32 of this size has steps of one, so that a sum with it is rounded
 
 
 def is_available() -> bool:
@@ -29,16 +29,25 @@ class PackedLinear(nn.Module):
     """x W^T + b with weights as they are.
 
     A `single` row is a product of its own kind: it reads weights that are laid out plainly, by the longer side, nearly
-    as fast as memory gives them. Small products are left to it too, for a call of oneDNN takes longer.
+    as fast as memory gives them. Small products are left to it too, for a call of oneDNN takes longer. With `relu`
+    what is below 0 becomes 0 before it is written.
     """
 
-    def __init__(self, weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None, *, single: bool = False) -> None:
+    def __init__(
+        self,
+        weight: Float[Tensor, "N K"],
+        bias: Float[Tensor, " N"] | None,
+        *,
+        single: bool = False,
+        relu: bool = False,
+    ) -> None:
         super().__init__()
         weight, small = weight.detach(), weight.numel() < SMALL
         self.packed = None if small else torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), ROWS)
         self.turned = weight.shape[0] >= weight.shape[1]
         self.plain = (weight.T.contiguous() if self.turned else weight) if single or small else None
-        self.bias = None if bias is None else bias.detach()
+        self.bias, self.relu = None if bias is None else bias.detach(), relu
+        self.last = "relu" if relu else "none"
 
     def forward(self, x: Float[Tensor, "... K"]) -> Float[Tensor, "... N"]:
         rows = x.numel() // x.shape[-1]
@@ -50,23 +59,26 @@ class PackedLinear(nn.Module):
         return self._packed(x)
 
     def _packed(self, x: Tensor) -> Tensor:
-        y: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, self.packed, self.bias, "none", [], "")
+        y: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, self.packed, self.bias, self.last, [], "")
         return y
 
     def _plainly(self, x: Tensor) -> Tensor:
         assert self.plain is not None
-        if not self.turned:
-            return F.linear(x, self.plain, self.bias)
-        flat = x.reshape(-1, x.shape[-1])
-        y = flat @ self.plain if self.bias is None else torch.addmm(self.bias, flat, self.plain)
-        return y.view(*x.shape[:-1], -1)
+        if self.turned:
+            flat = x.reshape(-1, x.shape[-1])
+            y = flat @ self.plain if self.bias is None else torch.addmm(self.bias, flat, self.plain)
+            y = y.view(*x.shape[:-1], -1)
+        else:
+            y = F.linear(x, self.plain, self.bias)
+        return y.relu_() if self.relu else y
 
 
 class Int8Linear(nn.Module):
     """x W^T + b with weights in int8, which have a scale for each output.
 
     Many rows of x become bytes too, with a scale for each row. For a few rows that takes longer than it saves: they
-    are multiplied in bfloat16, unless the product is `exact`, as logits must be, whose order counts.
+    are multiplied in bfloat16, unless the product is `exact`, as logits must be, whose order counts. With `relu` what
+    is below 0 becomes 0; where x itself is such a result it is `positive`, and all bytes stand for its one side.
     """
 
     def __init__(
@@ -76,6 +88,8 @@ class Int8Linear(nn.Module):
         bias: Float[Tensor, " N"] | None,
         *,
         exact: bool = False,
+        relu: bool = False,
+        positive: bool = False,
     ) -> None:
         super().__init__()
         whole_steps = weight.shape[1] % STEP == 0
@@ -84,45 +98,71 @@ class Int8Linear(nn.Module):
         self.few = (own, scale.to(torch.bfloat16)) if whole_steps and not exact else None
         whole, wide = _without_overflow(weight, scale)
         self.packed = torch.ops.onednn.qlinear_prepack(whole.contiguous(), [ROWS, weight.shape[1]])
-        self.scale, self.zeros = wide / LEVELS, torch.zeros(len(scale), dtype=torch.int32)
-        self.bias = None if bias is None else bias.detach()
+        self.rounding = Rounding(weight.shape[1], positive=positive)
+        self.scale, self.zeros = wide / self.rounding.levels, torch.zeros(len(scale), dtype=torch.int32)
+        self.bias, self.relu = None if bias is None else bias.detach(), relu
         self.product = torch.ops.onednn.qlinear_pointwise.default
 
     def forward(self, x: Float[Tensor, "... K"]) -> Float[Tensor, "... N"]:
         if self.few is not None and x.numel() <= FEW * x.shape[-1]:
             short = x.reshape(-1, x.shape[-1]).to(torch.bfloat16)
             y = torch._weight_int8pack_mm(short, *self.few).float().view(*x.shape[:-1], -1)
+            y = y if self.bias is None else y.add_(self.bias)
         else:
-            largest = largest_of(x)
+            largest = self.rounding.largest_of(x)
             y = self.product(
-                to_bytes(x, largest), 1.0, ZERO, self.packed, self.scale, self.zeros, None, 1.0, 0, torch.float32,
-                "none", [], "",
-            ).mul_(largest)  # fmt: skip
-        return y if self.bias is None else y.add_(self.bias)
+                self.rounding.to_bytes(x, largest), 1.0, self.rounding.zero, self.packed, self.scale, self.zeros, None,
+                1.0, 0, torch.float32, "none", [], "",
+            )  # fmt: skip
+            y = y.mul_(largest) if self.bias is None else _scaled(y, largest, self.bias)
+        return y.relu_() if self.relu else y
 
 
-def largest_of(x: Float[Tensor, "... K"]) -> Float[Tensor, "... 1"]:
-    """The largest absolute value of each row."""
-    if x.numel() < MANY:
-        return x.abs().amax(-1, keepdim=True)
-    return torch.maximum(x.amax(-1, keepdim=True), x.amin(-1, keepdim=True).neg_())
+class Rounding:
+    """How rows of K numbers become bytes: in 127 steps on both sides of 128, or in 255 where all are `positive`."""
+
+    def __init__(self, width: int, *, positive: bool) -> None:
+        self.positive = positive
+        self.levels, self.zero = (255, 0) if positive else (LEVELS, ZERO)
+        # As wide as a row, since a sum with a single number and a number for each row is not vectorised.
+        self._steps, self._shift = torch.tensor(float(self.levels)), torch.full((width,), MAGIC + self.zero)
+
+    def largest_of(self, x: Float[Tensor, "... K"]) -> Float[Tensor, "... 1"]:
+        """The largest absolute value of each row."""
+        if self.positive:
+            return x.amax(-1, keepdim=True)
+        if x.numel() < MANY:
+            return x.abs().amax(-1, keepdim=True)
+        return torch.maximum(x.amax(-1, keepdim=True), x.amin(-1, keepdim=True).neg_())
+
+    def to_bytes(self, x: Float[Tensor, "... K"], largest: Float[Tensor, "... 1"]) -> UInt8[Tensor, "... K"]:
+        """Each row, rounded. A row of zeros becomes anything: its product is multiplied by 0."""
+        # The last byte of such a sum is the number.
+        return torch.addcmul(self._shift, x, self._steps / largest).view(torch.int32).to(torch.uint8)
 
 
-def to_bytes(x: Float[Tensor, "... K"], largest: Float[Tensor, "... 1"]) -> UInt8[Tensor, "... K"]:
-    """Each row in 127 steps on both sides of 128. A row of zeros becomes anything: its product is multiplied by 0."""
-    # A float32 of this size has steps of one, so that the sum is rounded, and its last byte is the number.
-    return (x * (_LEVELS / largest)).add_(_MAGIC).view(torch.int32).to(torch.uint8)
+def _scaled(
+    y: Float[Tensor, "... N"], scale: Float[Tensor, "... 1"], bias: Float[Tensor, " N"]
+) -> Float[Tensor, "... N"]:
+    """y * scale + bias in one go, in the place of y where no gradients forbid it."""
+    return torch.addcmul(bias, y, scale, out=None if torch.is_grad_enabled() else y)
 
 
 class PreparedHeads(nn.Module):
-    """A `HeadProjection` whose product is one of the above."""
+    """A `HeadProjection` whose product is one of the above; its outputs stand in the order of `by_part`."""
 
     def __init__(self, product: nn.Module, shape: tuple[int, int, int]) -> None:
         super().__init__()
         self.product, self.shape = product, shape
 
     def forward(self, x: Float[Tensor, "B N D"]) -> tuple[Float[Tensor, "B N H E"], ...]:
-        return self.product(x).view(*x.shape[:-1], *self.shape).unbind(-2)
+        heads, parts, head_dim = self.shape
+        return self.product(x).view(*x.shape[:-1], parts, heads, head_dim).unbind(-3)
+
+
+def by_part(weight: Shaped[Tensor, "N *K"], shape: tuple[int, int, int]) -> Shaped[Tensor, "N *K"]:
+    """The outputs of a `HeadProjection` of this shape in another order: first those of one part for all heads."""
+    return weight.unflatten(0, shape).transpose(0, 1).flatten(0, 2)
 
 
 class Int8Table(nn.Module):
@@ -133,7 +173,9 @@ class Int8Table(nn.Module):
         self.weight, self.scale = weight, scale[:, None].contiguous()
 
     def forward(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
-        return self.weight[ids] * self.scale[ids]
+        flat = ids.flatten()
+        rows = self.weight.index_select(0, flat) * self.scale.index_select(0, flat)
+        return rows.view(*ids.shape, -1)
 
 
 class NoDropout(nn.Dropout):

@@ -6,8 +6,9 @@ feeds back into the recurrence, a whole text goes through torch's fused kernels 
 the step before is computed step by step.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,11 +17,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from saccade.layers.attention import Additive, Bilinear, Dot, attend
+from saccade.layers.balance import Choice
+from saccade.layers.connections import Connections, Way
 from saccade.layers.dropout import Dropout
+from saccade.layers.experts import NOTHING_BETWEEN, Between
 from saccade.layers.memory import Memory
 from saccade.layers.packing import Packing
 from saccade.layers.record import keep, recording
-from saccade.layers.recurrent import PLAIN, Hidden, Name, Weights, next_hidden, over_text, recurrent_layer
+from saccade.layers.recurrent import Hidden, Name, Weights, next_hidden, over_text, recurrent_layer
 from saccade.layers.regions import region
 
 NOTHING = "there is nothing to look at"
@@ -92,7 +96,8 @@ def through(
     context: Tensor | None,
     *,
     dropout: nn.Module,
-    residual: bool,
+    connections: Connections,
+    between: Callable[[int, Tensor], Tensor],
     number: int = 0,
 ) -> tuple[Float[Tensor, "B T D"], tuple[Hidden, ...]]:
     """Layers one after the other over a whole text, each with the contexts (B, T, M) beside its input.
@@ -101,9 +106,10 @@ def through(
     """
     after = []
     for i, (layer, before) in enumerate(zip(layers, hidden, strict=True), start=number):
+        x = between(i, x)
         below = dropout(x) if i else x
         y, last = over_text(layer, below if context is None else torch.cat((below, context), -1), before)
-        x = x + y if residual and i >= PLAIN else y
+        x = connections(i, x, y)
         after.append(last)
     return x, tuple(after)
 
@@ -112,21 +118,29 @@ class FixedContext(nn.Module):
     """No attention: all that the writer knows of memory is its first state and, with `memory_dim`, c at each step."""
 
     def __init__(
-        self, dim: int, *, cell: Name, layers: int, memory_dim: int = 0, residual: bool = False, dropout: float = 0.0
+        self, dim: int, *, cell: Name, layers: int, memory_dim: int = 0, connections: Way = "none", dropout: float = 0.0
     ) -> None:
         super().__init__()
         self.layers: Any = nn.ModuleList(recurrent_layer(cell, dim + memory_dim, dim) for _ in range(layers))
-        self.feeds, self.residual = memory_dim > 0, residual
+        self.feeds = memory_dim > 0
+        self.connections = Connections(connections, dim, layers)
         self.dropout = Dropout(dropout)
 
     def begin(self, memory: Memory | None, context: Float[Tensor, "B M"] | None) -> tuple[None, Tensor | None]:
         return None, context if self.feeds else None
 
     def forward(
-        self, x: Float[Tensor, "B T D"], state: RecurrentState
+        self,
+        x: Float[Tensor, "B T D"],
+        state: RecurrentState,
+        between: Between = NOTHING_BETWEEN,
+        real: Bool[Tensor, "B T"] | None = None,
     ) -> tuple[Float[Tensor, "B T D"], RecurrentState]:
         context = None if state.fed is None else state.fed[:, None].expand(-1, x.shape[1], -1)
-        x, hidden = through(self.layers, x, state.hidden, context, dropout=self.dropout, residual=self.residual)
+        x, hidden = through(
+            self.layers, x, state.hidden, context,
+            dropout=self.dropout, connections=self.connections, between=partial(between, real=real),
+        )  # fmt: skip
         return x, replace(state, hidden=hidden)
 
 
@@ -147,10 +161,11 @@ class LookFirst(nn.Module):
     """
 
     def __init__(
-        self, dim: int, *, cell: Name, layers: int, memory_dim: int, residual: bool = False, dropout: float = 0.0
+        self, dim: int, *, cell: Name, layers: int, memory_dim: int, connections: Way = "none", dropout: float = 0.0
     ) -> None:
         super().__init__()
-        self.cell, self.widths, self.residual = cell, (dim, memory_dim), residual
+        self.cell, self.widths = cell, (dim, memory_dim)
+        self.connections = Connections(connections, dim, layers)
         self.layers: Any = nn.ModuleList(recurrent_layer(cell, dim + memory_dim, dim) for _ in range(layers))
         self.cross = Look(Additive(dim, key_dim=memory_dim, hidden=dim))
         self.readout = nn.Linear(2 * dim + memory_dim, dim)
@@ -161,7 +176,11 @@ class LookFirst(nn.Module):
         return self.cross.source(memory), None
 
     def forward(
-        self, x: Float[Tensor, "B T D"], state: RecurrentState
+        self,
+        x: Float[Tensor, "B T D"],
+        state: RecurrentState,
+        between: Between = NOTHING_BETWEEN,
+        real: Bool[Tensor, "B T"] | None = None,
     ) -> tuple[Float[Tensor, "B T D"], RecurrentState]:
         lowest, source, hidden = Weights(*self.layers[0].parameters()), state.looked_at, state.hidden[0]
         for_words, for_context = lowest.weight_ih_l0.split(self.widths, 1)
@@ -173,8 +192,8 @@ class LookFirst(nn.Module):
         show(self.cross, weights)
         context = torch.cat(contexts, 1)
         y, upper = through(
-            self.layers[1:], torch.stack(states, 1), state.hidden[1:], context,
-            dropout=self.dropout, residual=self.residual, number=1,
+            self.layers[1:], self.connections(0, x, torch.stack(states, 1)), state.hidden[1:], context,
+            dropout=self.dropout, connections=self.connections, between=partial(between, real=real), number=1,
         )  # fmt: skip
         y = torch.tanh(self.readout(torch.cat((y, context, x), -1)))
         return y, replace(state, hidden=(hidden, *upper))
@@ -183,24 +202,28 @@ class LookFirst(nn.Module):
 @region
 def feeding_step(
     cell: Name,
-    parts: tuple[nn.Module, nn.Module, nn.Module],
+    parts: tuple[nn.Module, nn.Module, nn.Module, nn.Module, Between],
     layers: tuple[Weights, ...],
+    word: Tensor,
     inputs: Tensor,
     source: Source,
     before: tuple[Hidden, ...],
-    residual: bool,
-) -> tuple[tuple[Hidden, ...], Tensor, Tensor]:
+) -> tuple[tuple[Hidden, ...], Tensor, Tensor, dict[int, Choice]]:
     """All layers, and a look from the last one; what is told enters the next step (Luong et al. 2015, section 3.3)."""
-    cross, readout, dropout = parts
+    cross, readout, dropout, connections, between = parts
+    choices: dict[int, Choice] = {}
     after = [next_hidden(cell, layers[0], inputs, before[0])]
-    state = after[0][0]
+    state = connections(0, word, after[0][0])
     for number in range(1, len(layers)):
         layer = layers[number]
+        state, choice = between.routed(number, state)
+        if choice is not None:
+            choices[number] = choice
         inputs = F.linear(dropout(state), layer.weight_ih_l0, layer.bias_ih_l0)
         after.append(next_hidden(cell, layer, inputs, before[number]))
-        state = state + after[-1][0] if residual and number >= PLAIN else after[-1][0]
+        state = connections(number, state, after[-1][0])
     context, weights = cross(state[:, None], source)
-    return tuple(after), torch.tanh(readout(torch.cat((context[:, 0], state), -1))), weights
+    return tuple(after), torch.tanh(readout(torch.cat((context[:, 0], state), -1))), weights, choices
 
 
 class LookAfter(nn.Module):
@@ -219,11 +242,12 @@ class LookAfter(nn.Module):
         memory_dim: int,
         score: Bilinear | Dot,
         feeds: bool = True,
-        residual: bool = False,
+        connections: Way = "none",
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.cell, self.dim, self.feeds, self.residual = cell, dim, feeds, residual
+        self.cell, self.dim, self.feeds = cell, dim, feeds
+        self.connections = Connections(connections, dim, layers)
         self.layers: Any = nn.ModuleList(
             recurrent_layer(cell, 2 * dim if feeds and not number else dim, dim) for number in range(layers)
         )
@@ -237,28 +261,39 @@ class LookAfter(nn.Module):
         return self.cross.source(memory), fed
 
     def forward(
-        self, x: Float[Tensor, "B T D"], state: RecurrentState
+        self,
+        x: Float[Tensor, "B T D"],
+        state: RecurrentState,
+        between: Between = NOTHING_BETWEEN,
+        real: Bool[Tensor, "B T"] | None = None,
     ) -> tuple[Float[Tensor, "B T D"], RecurrentState]:
-        return self._fed(x, state) if self.feeds else self._at_once(x, state)
+        return (self._fed if self.feeds else self._at_once)(x, state, between, real)
 
-    def _at_once(self, x: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
-        x, hidden = through(self.layers, x, state.hidden, None, dropout=self.dropout, residual=self.residual)
+    def _at_once(
+        self, x: Tensor, state: RecurrentState, between: Between, real: Tensor | None
+    ) -> tuple[Tensor, RecurrentState]:
+        x, hidden = through(
+            self.layers, x, state.hidden, None,
+            dropout=self.dropout, connections=self.connections, between=partial(between, real=real),
+        )  # fmt: skip
         context, weights = self.cross(x, state.looked_at)
         show(self.cross, (weights,))
         return torch.tanh(self.readout(torch.cat((context, x), -1))), replace(state, hidden=hidden)
 
-    def _fed(self, x: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
+    def _fed(
+        self, x: Tensor, state: RecurrentState, between: Between, real: Tensor | None
+    ) -> tuple[Tensor, RecurrentState]:
         layers = tuple(Weights(*layer.parameters()) for layer in self.layers)
-        parts, hidden, steps = (self.cross, self.readout, self.dropout), state.hidden, []
+        parts = (self.cross, self.readout, self.dropout, self.connections, between)
+        hidden, steps = state.hidden, []
         fed: Any = state.fed
         for_words, for_fed = layers[0].weight_ih_l0.split(self.dim, 1)
-        for inputs in F.linear(x, for_words, layers[0].bias_ih_l0).unbind(1):
+        for word, inputs in zip(x.unbind(1), F.linear(x, for_words, layers[0].bias_ih_l0).unbind(1), strict=True):
             inputs = inputs + F.linear(fed, for_fed)
-            hidden, fed, weights = feeding_step(
-                self.cell, parts, layers, inputs, state.looked_at, hidden, self.residual
-            )
-            steps.append((fed, weights))
-        told, looks = zip(*steps, strict=True)
+            hidden, fed, *more = feeding_step(self.cell, parts, layers, word, inputs, state.looked_at, hidden)
+            steps.append((fed, *more))
+        told, looks, choices = zip(*steps, strict=True)
+        between.tell(choices, real)
         show(self.cross, looks)
         return torch.stack(told, 1), replace(state, hidden=hidden, fed=fed)
 

@@ -8,18 +8,18 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from saccade.layers.connections import Connections, Way
 from saccade.layers.dropout import Dropout
+from saccade.layers.experts import NOTHING_BETWEEN, Between
 from saccade.layers.memory import Memory
 
 Name = Literal["rnn", "gru", "lstm"]
-PLAIN = (
-    2  # layers at the bottom without a sum with their input, where the others have one (Wu et al. 2016, section 3.1)
-)
-Directions = Literal["one", "both", "both at first"]  # the last: both in the lowest layer only
+# both at first: in the lowest layer only; in turn: the second, the fourth ... layer from right to left
+Directions = Literal["one", "both", "both at first", "in turn"]
 Hidden = tuple[Tensor, ...]  # of one layer: h (B, D), and the cell state of an LSTM beside it
 
 
@@ -93,7 +93,7 @@ def over_text(layer: Any, x: Float[Tensor, "B T I"], before: Hidden) -> tuple[Fl
     return y, tuple(part[0] for part in (last if isinstance(last, tuple) else (last,)))
 
 
-def turned(x: Float[Tensor, "B T D"], lengths: Int[Tensor, " B"]) -> Float[Tensor, "B T D"]:
+def turned(x: Shaped[Tensor, "B T D"], lengths: Int[Tensor, " B"]) -> Shaped[Tensor, "B T D"]:
     """Each row from its last real position to its first; what stands behind it stays where it is."""
     at = torch.arange(x.shape[1], device=x.device)
     places = torch.where(at < lengths[:, None], lengths[:, None] - 1 - at, at)
@@ -103,9 +103,10 @@ def turned(x: Float[Tensor, "B T D"], lengths: Int[Tensor, " B"]) -> Float[Tenso
 class RecurrentStack(nn.Module):
     """Layers that read a text from left to right, from right to left, or in both directions, half of the width each.
 
-    With `residual`, layers from the third on add what they were given to what they give. States stand at the positions
-    of their words, in whatever order these were read. Rows end where their text ends: padding is never read. What is
-    returned as state is the last one of each layer, for the writer to begin with.
+    Or in turn, one layer from left to right and the next from right to left, so that from the second one on a state
+    knows of all words (Zhou et al. 2016, section 3.2, of whose two columns of layers this is one). States stand at the
+    positions of their words, in whatever order these were read. Rows end where their text ends: padding is never read.
+    What is returned as state is the last one of each layer, for the writer to begin with.
     """
 
     def __init__(
@@ -116,16 +117,18 @@ class RecurrentStack(nn.Module):
         layers: int,
         directions: Directions = "one",
         reverse: bool = False,
-        residual: bool = False,
+        connections: Way = "none",
+        between: Between = NOTHING_BETWEEN,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        both = {"one": 0, "both": layers, "both at first": 1}[directions]
+        both = {"both": layers, "both at first": 1}.get(directions, 0)
         self.layers: Any = nn.ModuleList(
             recurrent_layer(cell, dim, dim // 2 if number < both else dim, bidirectional=number < both)
             for number in range(layers)
         )
-        self.dim, self.reverse, self.residual = dim, reverse, residual
+        self.dim, self.reverse, self.alternate = dim, reverse, directions == "in turn"
+        self.connections, self.between = Connections(connections, dim, layers), between
         self.dropout = Dropout(dropout)
 
     def forward(
@@ -140,16 +143,42 @@ class RecurrentStack(nn.Module):
         with torch.autocast(x.device.type, enabled=False):  # under which torch's kernels would run in float16
             x = x.to(self.layers[0].weight_hh_l0.dtype)
             x = turned(x, lengths) if self.reverse else x
-            packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
-            final = []
+            counts = lengths.cpu()
+            packed = pack_padded_sequence(x, counts, batch_first=True, enforce_sorted=False)
+            back, final = turning(lengths, counts, length) if self.alternate else None, []
             for number, layer in enumerate(self.layers):
-                below = packed.data
-                packed, last = layer(packed)
-                above = self.dropout(packed.data)
-                packed = PackedSequence(above + below if self.residual and number >= PLAIN else above, *packed[1:])
-                final.append(joined(last if isinstance(last, tuple) else (last,)))
+                below = self.between(number, packed.data)
+                packed = PackedSequence(below, *packed[1:])
+                above, last = over_packed(layer, packed, back if number % 2 else None)
+                packed = PackedSequence(self.connections(number, below, self.dropout(above)), *packed[1:])
+                final.append(joined(last))
             x, _ = pad_packed_sequence(packed, batch_first=True, total_length=length)
         return turned(x, lengths) if self.reverse else x, mask, tuple(final), {}
+
+
+def over_packed(
+    layer: Any, packed: PackedSequence, order: Int[Tensor, " N"] | None
+) -> tuple[Float[Tensor, "N D"], Sequence[Tensor]]:
+    """What a layer gives for packed rows, and its last states; with an order, rows are turned for it and back."""
+    given = packed if order is None else PackedSequence(packed.data.index_select(0, order), *packed[1:])
+    told, last = layer(given)
+    above = told.data if order is None else told.data.index_select(0, order)
+    return above, last if isinstance(last, tuple) else (last,)
+
+
+def turning(lengths: Int[Tensor, " B"], counts: Int[Tensor, " B"], longest: int) -> Int[Tensor, " N"]:
+    """The order in which packed positions stand when each row goes from its last word to its first, and back again.
+
+    `counts` are the lengths, on the CPU.
+    """
+    cells = torch.arange(len(lengths) * longest, device=lengths.device).view(-1, longest, 1)
+    here, there = (
+        pack_padded_sequence(part, counts, batch_first=True, enforce_sorted=False).data[:, 0]
+        for part in (cells, turned(cells, lengths))
+    )
+    place = torch.empty_like(cells.flatten())
+    place[here] = torch.arange(len(here), device=here.device)
+    return place[there]
 
 
 def joined(last: Sequence[Float[Tensor, "N B W"]]) -> Hidden:

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from saccade.layers.dropout import Dropout
+from saccade.layers.experts import NOTHING_BETWEEN, Between
 from saccade.layers.memory import Memory
 from saccade.layers.packing import Packing
 from saccade.layers.recurrence import FixedContext, LookAfter, LookFirst, RecurrentState
@@ -56,10 +57,16 @@ class RecurrentWriter(nn.Module):
     """The stack of a writer: first states, the recurrence, dropout of what it tells."""
 
     def __init__(
-        self, recurrence: FixedContext | LookFirst | LookAfter, *, first: FirstState, dim: int, dropout: float = 0.0
+        self,
+        recurrence: FixedContext | LookFirst | LookAfter,
+        *,
+        first: FirstState,
+        dim: int,
+        between: Between = NOTHING_BETWEEN,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.recurrence, self.first, self.dim = recurrence, first, dim
+        self.recurrence, self.first, self.between, self.dim = recurrence, first, between, dim
         self.dropout = Dropout(dropout)
 
     def forward(
@@ -72,7 +79,7 @@ class RecurrentWriter(nn.Module):
         """A whole text, or with a state its next positions. Padding stands on the right, where nobody reads it."""
         begin = self.start(memory, rows=len(x), capacity=x.shape[1]) if state is None else state
         with torch.autocast(x.device.type, enabled=False):  # under which torch's kernels would run in float16
-            y, after = self.recurrence(x.to(self.kind), begin)
+            y, after = self.recurrence(x.to(self.kind), begin, self.between, mask)
         after = None if state is None else replace(after, lengths=after.lengths + x.shape[1])
         return self.dropout(y), mask, after, {}
 

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from saccade.layers import masks
+from saccade.layers.balance import Choice, tell
 from saccade.layers.dropout import Dropout
+from saccade.layers.experts import routed
 from saccade.layers.masks import Mask
 from saccade.layers.memory import AttentionState, KeyValue, Memory
 from saccade.layers.multihead import CrossAttention, SelfAttention
@@ -23,15 +25,19 @@ from saccade.layers.residual import Late, entered, normalised, settled
 class Residual(nn.Module):
     """A sublayer with its residual and normalisation.
 
-    Post-norm is LayerNorm(x + f(x)), as in the paper; pre-norm is x + f(LayerNorm(x)), more stable when deep.
+    Post-norm is LayerNorm(x + f(x)), as in the paper; pre-norm is x + f(LayerNorm(x)), more stable when deep. Where
+    nothing `adds`, the sublayer stands alone: LayerNorm(f(x)) or f(LayerNorm(x)).
     """
 
-    def __init__(self, norm: nn.Module, *, order: Literal["post", "pre"], dropout: float) -> None:
+    def __init__(self, norm: nn.Module, *, order: Literal["post", "pre"], dropout: float, adds: bool = True) -> None:
         super().__init__()
-        self.norm, self.pre = norm, order == "pre"
+        self.norm, self.pre, self.adds = norm, order == "pre", adds
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor | Late, sublayer: Callable[[Tensor], Tensor]) -> Tensor | Late:
+        if not self.adds:
+            x = settled(x, self.dropout)
+            return self.dropout(sublayer(self.norm(x))) if self.pre else self.norm(self.dropout(sublayer(x)))
         if self.pre or isinstance(x, Late):
             total, normal = entered(x, self.norm, self.dropout)
             return Late(total, sublayer(normal))
@@ -39,12 +45,12 @@ class Residual(nn.Module):
 
 
 class Block(nn.Module):
-    """Self-attention, attention to memory where there is one, feed-forward; each with its residual."""
+    """Self-attention, attention to memory and feed-forward where there are any; each with its residual."""
 
     def __init__(
         self,
         attention: SelfAttention,
-        feedforward: nn.Module,
+        feedforward: nn.Module | None,
         *,
         residuals: Sequence[Residual],
         cross: CrossAttention | None = None,
@@ -64,7 +70,7 @@ class Block(nn.Module):
         packing: Packing | None = None,
     ) -> Float[Tensor, "B T D"]:
         """`attention` is self-attention over a whole text or over the next positions."""
-        return self.settled(self.along(x, attention, memory, memory_mask, packing))
+        return self.settled(self.along(x, attention, memory, memory_mask, packing)[0])
 
     def settled(self, x: Tensor | Late) -> Float[Tensor, "B T D"]:
         return settled(x, self.residuals[-1].dropout)
@@ -76,14 +82,23 @@ class Block(nn.Module):
         memory: KeyValue | None,
         memory_mask: Bool[Tensor, "N S"] | Packing | None,
         packing: Packing | None,
-    ) -> Tensor | Late:
-        """The same, but the last sum may be left to the next block."""
-        first, *middle, last = self.residuals
+    ) -> tuple[Tensor | Late, Choice | None]:
+        """The same, but the last sum may be left to the next block; and which experts were chosen, if there are any."""
+        first, *others = self.residuals
         x = first(x, attention)
         if self.cross is not None:
             cross = self.cross
-            x = middle[0](x, lambda y: cross(y, memory, mask=memory_mask, packing=packing))
-        return last(x, self.feedforward)
+            x = others[0](x, lambda y: cross(y, memory, mask=memory_mask, packing=packing))
+        if self.feedforward is None:
+            return x, None
+        feedforward, choice = self.feedforward, None
+
+        def through(y: Tensor) -> Tensor:
+            nonlocal choice
+            y, choice = routed(feedforward, y)
+            return y
+
+        return others[-1](x, through), choice
 
 
 def over_text(
@@ -93,13 +108,13 @@ def over_text(
     packing: Packing | None,
     states: Tensor | None,
     keep: Tensor | Packing | None,
-) -> Tensor | Late:
+) -> tuple[Tensor | Late, Choice | None]:
     """One block over all positions at once, attending to memory's `states` where there are any."""
     seen = None if states is None or block.cross is None else block.cross.keys_values(states)
     return block.along(x, lambda y: block.self(y, mask=allowed, packing=packing), seen, keep, packing)
 
 
-def over_text_twice(*given: Any) -> Tensor | Late:
+def over_text_twice(*given: Any) -> tuple[Tensor | Late, Choice | None]:
     """The same, but nothing inside is kept for the backward pass: it is computed once more."""
     return checkpoint(over_text, *given, use_reentrant=False)
 
@@ -124,6 +139,7 @@ class TransformerStack(nn.Module):
         self.blocks: Any = nn.ModuleList(blocks)  # of Block, which ModuleList's type cannot say
         self.norm = norm if norm is not None else nn.Identity()
         self.dim, self.causal, self.window, self.recompute = dim, causal, window, recompute
+        self.narrow = False  # whether sums along the blocks are as narrow as autocast makes products
 
     def forward(
         self,
@@ -133,6 +149,8 @@ class TransformerStack(nn.Module):
         state: AttentionState | None = None,
     ) -> tuple[Float[Tensor, "B T D"], Any, AttentionState | None, dict[str, Tensor]]:
         last = self.blocks[-1].residuals[-1]
+        if self.narrow and torch.is_autocast_enabled(x.device.type):
+            x = x.to(torch.get_autocast_dtype(x.device.type))
         if state is None:
             return entered(self._whole(x, mask, memory), self.norm, last.dropout)[1], mask, None, {}
         x, state = self._step(x, state)
@@ -145,7 +163,9 @@ class TransformerStack(nn.Module):
         states, keep = (None, None) if memory is None else (memory.states, memory.mask)
         over = RECOMPUTED if self.recompute and self.training else KEPT
         for block in self.blocks:
-            x = over(block, x, allowed, packing, states, keep)
+            x, choice = over(block, x, allowed, packing, states, keep)
+            if choice is not None:
+                tell(block.feedforward, choice, mask)
         return x
 
     def _step(self, x: Tensor, state: AttentionState) -> tuple[Tensor, AttentionState]:

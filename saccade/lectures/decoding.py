@@ -7,7 +7,9 @@ import torch
 from saccade.config.schema import Decoding
 from saccade.lectures.claims import Measured, check, measured, same
 from saccade.lectures.small import small_batch, small_model
+from saccade.model.fill_writer import FillWriter
 from saccade.predict.decode import decode
+from saccade.predict.fill import written
 from saccade.predict.search import beam_search, greedy, sampling, write_rows
 
 
@@ -26,6 +28,35 @@ def one_word_at_a_time() -> Measured:
         compared.append(same(f"{name}: words written", outputs, words))
         compared.append(same(f"{name}: steps for them and for the end", steps, words + 1))
     return measured(*compared)
+
+
+@check(
+    108,
+    "S4:250",
+    "Fully parallel generation (Gu et al. 2018): one pass for all words, however many; each refinement is one more.",
+    formula=r"P(Y \,|\, X) = P(T \,|\, X) \prod_t P(y_t \,|\, T, X)",
+    code=(FillWriter, written),
+)
+def all_words_at_once() -> Measured:
+    compared = []
+    for words in (3, 7):
+        for passes in (1, 4):
+            settings = Decoding(iterations=passes, min_length=words, max_length=words)
+            asked, outputs = _filled(settings, words)
+            compared.append(same(f"{passes} wanted: words written", outputs, words))
+            compared.append(same(f"{passes} wanted: passes for {words} words", asked, passes))
+    return measured(*compared)
+
+
+def _filled(decoding: Decoding, words: int) -> tuple[int, int]:
+    """How often a writer of all words at once gave logits, and how many words it wrote."""
+    stack = "{ layers = 2, dim = 12, heads = 3, ff = 17 }"
+    writer = [f"writer={{ kind = 'fill', stack = {stack} }}", "objectives=[{ kind = 'fill' }]"]
+    model, passes = small_model(writer).float(), [0]
+    model.writer.output.register_forward_hook(lambda *_: passes.__setitem__(0, passes[0] + 1))
+    with torch.inference_mode():
+        found = decode(model, small_batch(), limits=[words, words], decoding=decoding)
+    return passes[0], len(found[0][0].ids)
 
 
 def _decoded(decoding: Decoding, words: int) -> tuple[int, int]:

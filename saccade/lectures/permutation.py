@@ -117,6 +117,7 @@ def who_mixes() -> Measured:
     moved = x.clone()
     moved[0, 2] += 1
     others = [0, 1, 3, 4]
+    assert layer.feedforward is not None
     alone = (layer.feedforward, layer.residuals[0].norm)
     apart_alone = [apart(part(moved)[0, others], part(x)[0, others]) for part in alone]
     mixed = (layer.self(moved) - layer.self(x)).detach()[0, others].abs().amax(-1)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
@@ -13,15 +13,18 @@ from saccade.errors import SaccadeError
 from saccade.layers import positions
 from saccade.layers.convolution import GatedBlock, MemoryAttention, Product, ResidualBlock
 from saccade.layers.convolution_stack import ConvolutionStack
-from saccade.layers.feedforward import FeedForward
 from saccade.layers.multihead import CrossAttention, SelfAttention
 from saccade.layers.transformer import Block, Residual, TransformerStack
+from saccade.model.build_experts import build_feedforward
 from saccade.model.build_recurrent import build_recurrent, check_copied
+from saccade.model.fill_writer import FillWriter
 from saccade.model.model import Model
 from saccade.model.readers import Embedding, TokenReader
 from saccade.model.writers import TokenWriter
 
 Kinds = Mapping[str, Any]
+Writing = schema.TokenWriter | schema.FillWriter
+Part = schema.TokenReader | Writing
 AT_INPUT = (schema.Sinusoidal, schema.Learned)
 
 
@@ -31,7 +34,15 @@ def build(recipe: Recipe, *, source_size: int, target_size: int, kinds: Kinds | 
     A user's own reader is called with the vocabulary's size, a user's own writer also with the width of memory, and a
     user's own stack of a writer with the width of memory alone.
     """
-    kinds = kinds or {}
+    model = join(recipe, source_size=source_size, target_size=target_size, kinds=kinds or {})
+    for part in model.modules():
+        if isinstance(part, TransformerStack):
+            part.narrow = recipe.train.residual == "bf16"
+    return model
+
+
+def join(recipe: Recipe, *, source_size: int, target_size: int, kinds: Kinds) -> Model:
+    """Reader and writer, each from its table, and what they share."""
     reader, writer = recipe.reader, recipe.writer
     for part in (reader, writer):
         check_positions(part, recipe.data.max_length)
@@ -44,11 +55,14 @@ def build(recipe: Recipe, *, source_size: int, target_size: int, kinds: Kinds | 
         read = TokenReader(build_embedding(reader, tokens, stack.dim, kinds), stack)
     if isinstance(writer, Custom):
         return Model(read, kinds[writer.kind](target_size, read.dim, **writer.settings()))
-    stack = build_stack(writer, memory_dim=read.dim, causal=True, recompute=recipe.train.recompute, kinds=kinds)
+    causal = isinstance(writer, schema.TokenWriter)
+    stack = build_stack(writer, memory_dim=read.dim, causal=causal, recompute=recipe.train.recompute, kinds=kinds)
     if writer.tie == "all":
         tokens = shared_table(recipe, writer, read, size=target_size, dim=stack.dim)
     else:
         tokens = token_table(writer, target_size, stack.dim)
+    if isinstance(writer, schema.FillWriter):
+        return Model(read, join_fill_writer(writer, tokens, stack, kinds, memory_dim=read.dim))
     return Model(read, join_writer(writer, tokens, stack, kinds))
 
 
@@ -66,7 +80,23 @@ def join_writer(writer: schema.TokenWriter, tokens: nn.Embedding, stack: Any, ki
     return TokenWriter(embedding, stack, output=output_table(writer, tokens, stack.dim))
 
 
-def check_positions(part: schema.TokenReader | schema.TokenWriter | Custom, longest: int) -> None:
+def join_fill_writer(
+    writer: schema.FillWriter, tokens: nn.Embedding, stack: Any, kinds: Kinds, *, memory_dim: int
+) -> FillWriter:
+    """The same for a writer that fills in all tokens at once."""
+    if writer.copy_source and memory_dim != stack.dim:
+        raise SaccadeError(
+            f"writer.copy_source = true adds what was read to what is written, but the reader is {memory_dim} wide and "
+            f"the writer {stack.dim}; set the same stack.dim, or writer.copy_source = false"
+        )
+    embedding = build_embedding(writer, tokens, stack.dim, kinds)
+    return FillWriter(
+        embedding, stack, output=output_table(writer, tokens, stack.dim),
+        memory_dim=memory_dim, reach=writer.reach, copy_source=writer.copy_source,
+    )  # fmt: skip
+
+
+def check_positions(part: Part | Custom, longest: int) -> None:
     """A table of learned positions must have one for every token of the longest text."""
     if not isinstance(part, Custom) and isinstance(part.positions, schema.Learned) and part.positions.length < longest:
         raise SaccadeError(
@@ -75,7 +105,7 @@ def check_positions(part: schema.TokenReader | schema.TokenWriter | Custom, long
         )
 
 
-def shared_table(recipe: Recipe, writer: schema.TokenWriter, reader: Any, *, size: int, dim: int) -> nn.Embedding:
+def shared_table(recipe: Recipe, writer: Writing, reader: Any, *, size: int, dim: int) -> nn.Embedding:
     """The reader's token embedding, which the writer uses too where all three are tied."""
     if isinstance(recipe.reader, Custom):
         raise SaccadeError(
@@ -95,7 +125,7 @@ def shared_table(recipe: Recipe, writer: schema.TokenWriter, reader: Any, *, siz
     return tokens
 
 
-def output_table(writer: schema.TokenWriter, tokens: nn.Embedding, dim: int) -> nn.Linear:
+def output_table(writer: Writing, tokens: nn.Embedding, dim: int) -> nn.Linear:
     """The matrix that turns states into logits: the writer's embedding where it is tied."""
     if writer.tie == "none":
         output = nn.Linear(dim, tokens.num_embeddings, bias=False)
@@ -111,23 +141,21 @@ def output_table(writer: schema.TokenWriter, tokens: nn.Embedding, dim: int) -> 
     return output
 
 
-def token_width(part: schema.TokenReader | schema.TokenWriter, dim: int) -> int:
+def token_width(part: Part, dim: int) -> int:
     """Concatenated positions take half of the width."""
     if isinstance(part.positions, AT_INPUT) and part.positions.how == "concat":
         return dim // 2
     return dim
 
 
-def token_table(part: schema.TokenReader | schema.TokenWriter, size: int, dim: int) -> nn.Embedding:
+def token_table(part: Part, size: int, dim: int) -> nn.Embedding:
     width = token_width(part, dim)
     table = nn.Embedding(size, width)
     nn.init.normal_(table.weight, std=width**-0.5)
     return table
 
 
-def build_embedding(
-    part: schema.TokenReader | schema.TokenWriter, tokens: nn.Embedding, dim: int, kinds: Kinds
-) -> Embedding:
+def build_embedding(part: Part, tokens: nn.Embedding, dim: int, kinds: Kinds) -> Embedding:
     concat = tokens.embedding_dim != dim
     width = dim - tokens.embedding_dim if concat else dim
     where: nn.Module | None = None
@@ -142,7 +170,7 @@ def build_embedding(
 
 
 def build_stack(
-    part: schema.TokenReader | schema.TokenWriter,
+    part: Part,
     *,
     memory_dim: int | None = None,
     causal: bool = False,
@@ -161,14 +189,19 @@ def build_stack(
         check_at_input(part)
         return build_recurrent(settings, memory_dim=memory_dim, recompute=recompute)
     terms = score_terms(part.positions, settings, causal=causal)
-    blocks = [build_block(settings, part.positions, term, memory_dim=memory_dim) for term in terms]
+    blocks = [
+        build_block(settings, part.positions, term, number=number, memory_dim=memory_dim)
+        for number, term in enumerate(terms, start=1)
+    ]
     final = build_norm(settings) if settings.norm == "pre" else None
     return TransformerStack(
         blocks, dim=settings.dim, causal=causal, window=settings.window, norm=final, recompute=recompute
     )
 
 
-def build_block(s: schema.TransformerStack, where: Any, term: nn.Module | None, *, memory_dim: int | None) -> Block:
+def build_block(
+    s: schema.TransformerStack, where: Any, term: nn.Module | None, *, number: int, memory_dim: int | None
+) -> Block:
     head_dim = s.dim if s.heads_form == "full" else s.dim // s.heads
     rotary = positions.Rotary(head_dim, base=where.base) if isinstance(where, schema.Rotary) else None
     attention = SelfAttention(
@@ -192,15 +225,17 @@ def build_block(s: schema.TransformerStack, where: Any, term: nn.Module | None, 
             scale=s.scale,
             dropout=s.attention_dropout,
         )
-    feedforward = FeedForward(
-        s.dim, hidden=s.ff, activation=s.activation, gated=s.gated, dropout=s.ff_dropout, bias=s.bias
-    )
-    sublayers = 2 if cross is None else 3
-    residuals = [Residual(build_norm(s), order=s.norm, dropout=s.dropout) for _ in range(sublayers)]
+    feedforward = build_feedforward(s, number)
+    order: Literal["post", "pre"] = "pre" if s.norm == "pre" else "post"
+    residuals = [
+        Residual(build_norm(s), order=order, dropout=s.dropout, adds=s.residual)
+        for sublayer in (attention, cross, feedforward)
+        if sublayer is not None
+    ]
     return Block(attention, feedforward, residuals=residuals, cross=cross)
 
 
-def check_at_input(part: schema.TokenReader | schema.TokenWriter) -> None:
+def check_at_input(part: Part) -> None:
     """Only a Transformer has queries and keys inside on which positions could act."""
     kind = part.positions.kind
     if not isinstance(part.positions, (*AT_INPUT, schema.NoPositions, Custom)):
@@ -239,6 +274,8 @@ def build_convolution(
 
 
 def build_norm(s: schema.TransformerStack) -> nn.Module:
+    if s.norm == "none":
+        return nn.Identity()
     return nn.LayerNorm(s.dim) if s.norm_kind == "layer" else nn.RMSNorm(s.dim, eps=1e-6)
 
 

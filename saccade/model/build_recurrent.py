@@ -4,9 +4,19 @@ from saccade.config.kinds import Custom
 from saccade.config.schema import Recipe, RecurrentReading, RecurrentWriting
 from saccade.errors import SaccadeError
 from saccade.layers.attention import Bilinear, Dot
+from saccade.layers.connections import Way
+from saccade.layers.experts import Between
 from saccade.layers.recurrence import FixedContext, LookAfter, LookFirst
-from saccade.layers.recurrent import RecurrentStack
+from saccade.layers.recurrent import Directions, RecurrentStack
 from saccade.layers.recurrent_writer import FirstState, RecurrentWriter
+from saccade.model.build_experts import build_experts
+
+DIRECTIONS: dict[bool | str, Directions] = {
+    False: "one",
+    True: "both",
+    "first": "both at first",
+    "alternate": "in turn",
+}
 
 
 def build_recurrent(
@@ -20,25 +30,29 @@ def build_recurrent(
             s.dim,
             cell=s.cell,
             layers=s.layers,
-            directions="both at first" if s.bidirectional == "first" else "both" if s.bidirectional else "one",
+            directions=DIRECTIONS[s.bidirectional],
             reverse=s.reverse,
-            residual=s.residual,
+            connections=connections(s),
+            between=build_between(s),
             dropout=s.dropout,
         )
     copied = s.first == "copied"
     first = FirstState(s.dim, cell=s.cell, layers=s.layers, memory_dim=memory_dim, context=s.context, copied=copied)
-    return RecurrentWriter(build_recurrence(s, memory_dim), first=first, dim=s.dim, dropout=s.dropout)
+    recurrence, between = build_recurrence(s, memory_dim), build_between(s)
+    return RecurrentWriter(recurrence, first=first, dim=s.dim, between=between, dropout=s.dropout)
 
 
 def build_recurrence(s: RecurrentWriting, memory_dim: int | None) -> FixedContext | LookFirst | LookAfter:
     if s.attention == "none":
         fed = memory_dim if s.input_feeding and memory_dim else 0
-        return FixedContext(s.dim, cell=s.cell, layers=s.layers, memory_dim=fed, residual=s.residual, dropout=s.dropout)
+        return FixedContext(
+            s.dim, cell=s.cell, layers=s.layers, memory_dim=fed, connections=connections(s), dropout=s.dropout
+        )
     if memory_dim is None:
         raise SaccadeError(f'attention = "{s.attention}" needs a reader to look at; set attention = "none"')
     if s.attention == "additive":
         return LookFirst(
-            s.dim, cell=s.cell, layers=s.layers, memory_dim=memory_dim, residual=s.residual, dropout=s.dropout
+            s.dim, cell=s.cell, layers=s.layers, memory_dim=memory_dim, connections=connections(s), dropout=s.dropout
         )
     if s.attention == "dot" and memory_dim != s.dim:
         raise SaccadeError(
@@ -53,9 +67,20 @@ def build_recurrence(s: RecurrentWriting, memory_dim: int | None) -> FixedContex
         memory_dim=memory_dim,
         score=score,
         feeds=s.input_feeding,
-        residual=s.residual,
+        connections=connections(s),
         dropout=s.dropout,
     )
+
+
+def build_between(s: RecurrentReading | RecurrentWriting) -> Between:
+    """Experts above every n-th layer but the last."""
+    numbers = range(s.experts.every, s.layers, s.experts.every) if s.experts is not None else ()
+    made = {number: build_experts(s.experts, s.dim, hidden=s.dim) for number in numbers if s.experts is not None}
+    return Between(made, dropout=s.dropout)
+
+
+def connections(s: RecurrentReading | RecurrentWriting) -> Way:
+    return "fast-forward" if s.fast_forward else "residual" if s.residual else "none"
 
 
 def check_copied(recipe: Recipe) -> None:

@@ -1,5 +1,7 @@
 """A model made ready for inference on a CPU: the same blocks, with products from `layers/prepared.py`."""
 
+import ctypes
+import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -8,12 +10,13 @@ from torch import Tensor, nn
 
 from saccade.layers.feedforward import FeedForward
 from saccade.layers.multihead import CrossAttention, HeadProjection, SelfAttention
-from saccade.layers.prepared import Int8Linear, Int8Table, NoDropout, PackedLinear, PreparedHeads, quantise
+from saccade.layers.prepared import Int8Linear, Int8Table, NoDropout, PackedLinear, PreparedHeads, by_part, quantise
+from saccade.model.fill_writer import FillWriter
 from saccade.model.readers import Embedding
 from saccade.model.run import named_weights
 from saccade.model.writers import TokenWriter
 
-LARGEST = 31 << 20  # bytes; glibc never keeps blocks over 32 MiB
+KEPT = {-3: 32 << 20, -1: 256 << 20}  # glibc's M_MMAP_THRESHOLD, at most so much, and M_TRIM_THRESHOLD, in bytes
 SCALE = ".scale"  # after the name of a tensor of integers
 
 # Where our own blocks keep their products. A user's block may do anything with its weights, so it stays as it is.
@@ -22,6 +25,7 @@ PRODUCTS: dict[type[nn.Module], tuple[str, ...]] = {
     SelfAttention: ("project", "heads.out"),
     CrossAttention: ("query", "memory", "heads.out"),
     TokenWriter: ("output",),
+    FillWriter: ("output",),
 }
 
 
@@ -31,6 +35,21 @@ class Place(NamedTuple):
     owner: nn.Module
     name: str
     part: Any  # nn.Linear, HeadProjection or nn.Embedding
+
+    @property
+    def before_relu(self) -> bool:
+        return self.name == "up" and _is_relu(self.owner)
+
+    @property
+    def after_relu(self) -> bool:
+        return self.name == "down" and _is_relu(self.owner)
+
+    def ordered(self, outputs: Tensor) -> Tensor:
+        """What there is for each output, in the order in which the product that is put here gives them."""
+        return by_part(outputs, self.part.shape) if isinstance(self.part, HeadProjection) else outputs
+
+    def bias(self) -> Tensor | None:
+        return None if self.part.bias is None else self.ordered(self.part.bias.detach().flatten())
 
     def put(self, product: nn.Module) -> None:
         heads = self.part.shape if isinstance(self.part, HeadProjection) else None
@@ -42,7 +61,9 @@ def pack(model: nn.Module) -> None:
     _without_dropout(model)
     writers = {id(part) for writer in model.modules() if type(writer) is TokenWriter for part in writer.modules()}
     for place in _products(model):
-        place.put(PackedLinear(*_matrix(place.part), single=id(place.part) in writers))
+        weight = place.ordered(place.part.weight.detach().flatten(0, -2))
+        place.put(PackedLinear(weight, place.bias(), single=id(place.part) in writers, relu=place.before_relu))
+    _without_relu(model)
 
 
 def quantised(model: nn.Module) -> dict[str, Tensor]:
@@ -73,9 +94,11 @@ def put_quantised(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
             tensor.copy_(tensors[name])
     for place in places:
         name = names[id(place.part.weight)]
-        _, bias = _matrix(place.part)
-        exact = type(place.owner) is TokenWriter
-        place.put(Int8Linear(tensors[name].flatten(0, -2), tensors[name + SCALE], bias, exact=exact))
+        exact = type(place.owner) in (TokenWriter, FillWriter)
+        weight, scale = (place.ordered(part) for part in (tensors[name].flatten(0, -2), tensors[name + SCALE]))
+        relu, positive = place.before_relu, place.after_relu
+        place.put(Int8Linear(weight, scale, place.bias(), exact=exact, relu=relu, positive=positive))
+    _without_relu(model)
     for place in tables:
         name = names[id(place.part.weight)]
         place.put(Int8Table(tensors[name], tensors[name + SCALE]))
@@ -87,6 +110,19 @@ def _without_dropout(model: nn.Module) -> None:
         for name, child in module.named_children():
             if isinstance(child, nn.Dropout):
                 setattr(module, name, NoDropout())
+
+
+def _is_relu(part: nn.Module) -> bool:
+    """Whether it is two products with nothing but max(0, x) between them, which the first of them can do by itself."""
+    return type(part) is FeedForward and part.activation == "relu" and part.gate is None
+
+
+def _without_relu(model: nn.Module) -> None:
+    """Leaves nothing but the products of such networks."""
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if _is_relu(child):
+                setattr(module, name, nn.Sequential(child.get_submodule("up"), child.get_submodule("down")))
 
 
 def _products(model: nn.Module) -> list[Place]:
@@ -106,18 +142,19 @@ def _tables(model: nn.Module) -> list[Place]:
     return [Place(part, "tokens", part.tokens) for part in model.modules() if type(part) is Embedding]
 
 
-def _matrix(part: Any) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias of a product as one matrix and one vector."""
-    weight, bias = part.weight, part.bias
-    return weight.detach().flatten(0, -2), None if bias is None else bias.detach().flatten()
-
-
 def _names(model: nn.Module) -> dict[int, str]:
     """The name under which each parameter is stored."""
     return {id(parameter): name for name, parameter in model.named_parameters()}
 
 
 def keep_memory() -> None:
-    """Lets the C library keep what is freed: it gives back at once what is as large as the largest block freed so far,
-    and new pages for the logits of each step take a tenth of the time."""
-    torch.empty(LARGEST, dtype=torch.uint8)
+    """Lets the C library keep what is freed, where it is glibc: it would give back what a step or a batch needs again,
+    and new pages for logits, keys and values take a tenth of the time."""
+    if sys.platform != "linux":
+        return
+    try:
+        change = ctypes.CDLL(None).mallopt
+    except AttributeError:  # another C library
+        return
+    for setting, size in KEPT.items():
+        change(setting, size)

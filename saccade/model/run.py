@@ -1,5 +1,6 @@
 """A run on disk: what is in its folder, how its files are written and read."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,6 +114,12 @@ def check_weights(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -
                 f"{path}: {name} must be {tuple(tensor.shape)} by recipe and tokenizer, "
                 f"got {tuple(tensors[name].shape)}{hint}"
             )
+
+
+def count_weights(path: Path) -> int:
+    """How many numbers a file of weights holds; a model that was made ready for inference no longer tells it."""
+    with safe_open(path, framework="pt") as file:
+        return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
 
 
 def write_tensors(tensors: Mapping[str, Tensor], path: Path, *, vocabulary: str = "", made_from: str = "") -> None:

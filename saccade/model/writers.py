@@ -63,7 +63,8 @@ class TokenWriter(nn.Module):
         cross = [weights for address, weights in maps.items() if "cross" in address]
         if not cross:
             raise SaccadeError(
-                "this model does not attend to what it reads, so nothing can be aligned; ask without align or coverage"
+                "this model does not attend to what it reads, so nothing can be aligned; "
+                "ask without align, coverage or replace_unknown"
             )
         return Step(self.head(hidden[:, -1]), state, cross[-1].mean(1)[:, -1])
 

@@ -35,15 +35,22 @@ def expressible(recipe: Recipe) -> tuple[Part, Part]:
     for side, part in (("reader", recipe.reader), ("writer", recipe.writer)):
         if isinstance(part, Custom) or isinstance(part.stack, Custom):
             raise _refusal(f"a {side} of your own kind")
+        if isinstance(part, schema.FillWriter):
+            raise _refusal(f"{side}.kind = {part.kind!r}")
         if not isinstance(part.stack, schema.TransformerStack):
             raise _refusal(f"{side}.stack.kind = {part.stack.kind!r}")
         if not isinstance(part.positions, schema.Sinusoidal | schema.Learned):
             raise _refusal(f"{side}.positions.kind = {part.positions.kind!r}")
         if part.positions.how != "add":
             raise _refusal(f"{side}.positions.how = {part.positions.how!r}")
-        for name, wanted in (("heads_form", "paper"), ("window", None), ("scale", True)):
+        for name, wanted in (("heads_form", "paper"), ("window", None), ("scale", True), ("residual", True)):
             if (value := getattr(part.stack, name)) != wanted:
                 raise _refusal(f"{side}.stack.{name} = {value!r}")
+        if part.stack.experts is not None:
+            raise _refusal(f"{side}.stack.experts")
+        for name, unknown in (("ff", 0), ("norm", "none")):
+            if getattr(part.stack, name) == unknown:
+                raise _refusal(f"{side}.stack.{name} = {unknown!r}")
         parts.append(Part(part, part.stack))
     reader, writer = parts
     if reader.stack.norm_kind != writer.stack.norm_kind:

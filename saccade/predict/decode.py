@@ -9,8 +9,9 @@ from torch import Tensor
 
 from saccade.config.schema import Decoding
 from saccade.data.batch import Batch
+from saccade.data.tokenizers import PAD, START
 from saccade.errors import SaccadeError
-from saccade.predict import filters, graphs
+from saccade.predict import fill, fill_graphs, filters, graphs
 from saccade.predict.filters import Rule
 from saccade.predict.search import Chooser, Found, Price, beam_search, greedy, sampling, write_rows
 
@@ -27,6 +28,10 @@ def decode(
     scored: bool = True,
 ) -> list[list[Found]]:
     """The n_best outputs of each row; `limits` as `length_limits` gives them; `scored` as in `write_rows`."""
+    if fill.fills(model.writer):
+        fill.check_filling(decoding, prefix=prefix)
+        return decode_filled(model, batch, limits, decoding, align=align)
+    fill.check_stepwise(decoding)
     if graphs.suits(model, decoding, align=align):
         try:
             return decode_fixed(model, batch, limits, decoding, prefix, generator)
@@ -72,14 +77,31 @@ def decode_fixed(
     return [outputs[: decoding.n_best] for outputs in found]
 
 
-def copies(decoding: Decoding) -> int:
+def decode_filled(
+    model: Any, batch: Batch, limits: Sequence[int], decoding: Decoding, *, align: bool
+) -> list[list[Found]]:
+    """The same by a writer that writes all tokens at once."""
+    source, wanted, made, looks = batch["source"], fill.Wanted.of(decoding), None, None
+    if not align and fill_graphs.suits(model):
+        try:
+            made = fill_graphs.fill_fixed(model, source, limits=limits, wanted=wanted)
+        except Exception as error:  # as above
+            graphs.give_up(model, error)
+    if made is None:
+        made, looks = fill.decode_plainly(model, source, limits=limits, wanted=wanted, align=align)
+    return fill.outputs(made, looks, sentences=len(limits), decoding=decoding)
+
+
+def copies(model: Any, decoding: Decoding) -> int:
     """Rows that one sentence takes in the batch."""
+    if fill.fills(model.writer):
+        return fill.Wanted.of(decoding).lengths
     return decoding.n_best if decoding.sample else decoding.beam
 
 
 def make_rules(decoding: Decoding, limits: Tensor, *, prefix: Sequence[int] = ()) -> list[Rule]:
     """Later rules win: what must begin so does, and what must end does."""
-    rules = [filters.never()]
+    rules = [filters.never((PAD, START)) if decoding.replace_unknown else filters.never()]
     if decoding.min_length:
         rules.append(filters.min_length(decoding.min_length))
     if decoding.no_repeat:

@@ -45,7 +45,7 @@ def suits(model: Any, decoding: Decoding, *, align: bool) -> bool:
     if type(writer) is not TokenWriter or not isinstance(writer.stack, TransformerStack):
         return False
     tokens = writer.embedding.tokens
-    return tokens.weight.device.type == "cuda" and tokens.num_embeddings > 2 * decoding.beam and model not in _broken
+    return tokens.weight.device.type == "cuda" and tokens.num_embeddings > 2 * decoding.beam and works(model)
 
 
 def decode_fixed(
@@ -70,6 +70,11 @@ def decode_fixed(
 
 _broken: "weakref.WeakSet[Any]" = weakref.WeakSet()  # models whose steps could not be captured
 _rooms: "weakref.WeakKeyDictionary[TokenWriter, Rooms]" = weakref.WeakKeyDictionary()
+
+
+def works(model: Any) -> bool:
+    """Whether no graph of this model has failed so far."""
+    return model not in _broken
 
 
 def give_up(model: Any, error: Exception) -> None:

@@ -1,7 +1,9 @@
-"""Lines of a file, a pipe or a keyboard, in groups of what is there."""
+"""Lines of a file, a pipe or a keyboard, in groups: of what is there, and of about equal lengths."""
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+
+SHORT = 8  # tokens; shorter texts count as if they had so many, for each takes a row of logits too
 
 
 def available(lines: Iterable[str], *, most: int) -> Iterator[list[str]]:
@@ -59,3 +61,15 @@ class _Ahead:
             with self.change:
                 self.ended = True
                 self.change.notify_all()
+
+
+def groups_by_length(lengths: Sequence[int], *, budget: int) -> Iterator[list[int]]:
+    """Indices of about equal lengths, longest first; rows x longest is within the budget, but one row always fits."""
+    group: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        if group and max(lengths[group[0]], SHORT) * (len(group) + 1) > budget:
+            yield group
+            group = []
+        group.append(index)
+    if group:
+        yield group

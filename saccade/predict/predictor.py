@@ -12,21 +12,22 @@ from torch import Tensor
 
 from saccade.config.schema import Decoding, Recipe
 from saccade.data.batch import Batch, pad
-from saccade.data.tokenizers import START, UNKNOWN, Tokenizer, Tokenizers
+from saccade.data.lexicon import Entry, load_lexicon
+from saccade.data.tokenizers import UNKNOWN, Tokenizer, Tokenizers
 from saccade.errors import SaccadeError
 from saccade.layers.record import record
 from saccade.model.model import Model
-from saccade.model.writers import shift_right
 from saccade.predict.ctranslate import Translator, check_decoding
 from saccade.predict.decode import copies, decode, length_limits
 from saccade.predict.engines import load_for
 from saccade.predict.ensemble import Ensemble, check_same_vocabulary
-from saccade.predict.likelihood import token_log_probs
-from saccade.predict.lines import available
+from saccade.predict.fill import fills
+from saccade.predict.likelihood import seen_while_writing, token_log_probs
+from saccade.predict.lines import available, groups_by_length
 from saccade.predict.search import Found
+from saccade.predict.unknown import replaced, replacing
 
 AHEAD = 1024  # lines that stream() takes at once, at most
-SHORT = 8  # tokens; shorter texts count as if they had so many, for each takes a row of logits too
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class AttentionMaps:
     source_labels: list[str]
     target_labels: list[str]
     text: str
+    seen_labels: list[str]  # what the writer sees at each place while it writes
 
 
 class Predictor:
@@ -61,10 +63,11 @@ class Predictor:
         tokenizers: Tokenizers,
         members: int = 1,
         translator: Translator | None = None,
+        lexicon: Mapping[str, Entry] | None = None,
     ) -> None:
-        """`translator` is another engine, which takes over the search."""
+        """`translator` is another engine, which takes over the search; `lexicon` is for unknown words."""
         self.model, self.recipe, self.tokenizers, self.members = model, recipe, tokenizers, members
-        self.translator = translator
+        self.translator, self.lexicon = translator, lexicon or {}
 
     @classmethod
     def load(
@@ -89,9 +92,15 @@ class Predictor:
         loaded = [load_for(name, kinds=kinds, device=device, engine=engine, precision=precision) for name in names]
         runs = [run for run, _ in loaded]
         check_same_vocabulary([run.tokenizers for run in runs], [str(run.path) for run in runs])
+        if len(runs) > 1 and any(fills(run.model.writer) for run in runs):
+            raise SaccadeError(
+                "runs predict together step by step, but one of these writes all tokens at once; give it alone"
+            )
         model = runs[0].model if len(runs) == 1 else Ensemble([run.model for run in runs]).eval()
-        recipe, tokenizers = runs[0].recipe, runs[0].tokenizers
-        return cls(model, recipe=recipe, tokenizers=tokenizers, members=len(runs), translator=loaded[0][1])
+        recipe, tokenizers, lexicon = runs[0].recipe, runs[0].tokenizers, load_lexicon(runs[0].path)
+        return cls(
+            model, recipe=recipe, tokenizers=tokenizers, members=len(runs), translator=loaded[0][1], lexicon=lexicon
+        )
 
     @property
     def device(self) -> torch.device:
@@ -131,7 +140,10 @@ class Predictor:
                 count += len(part)
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """The log-probability of each given output, END included."""
+        """The log-probability of each given output, END included.
+
+        Of a model that writes all tokens at once: that of its length, and of each token when nothing is written yet.
+        """
         sources = self._encode(self.tokenizers.source, [source for source, _ in pairs], "source")
         targets = self._encode(self.tokenizers.target, [target for _, target in pairs], "output")
         longest = [max(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
@@ -154,13 +166,16 @@ class Predictor:
         [target_ids] = self._encode(self.tokenizers.target, [text], "output")
         batch = self._batch(source=[source_ids], target=[target_ids])
         with self._inference(), record(self.model) as maps:
-            seen = shift_right(batch["target"].ids, START)
+            seen = seen_while_writing(self.model.writer, batch["target"])
             self.model.writer(seen, batch["target"].mask, self.model.read(batch))
+        target_labels = self.tokenizers.target.labels(target_ids)
         return AttentionMaps(
             maps={address: weights[0].float().cpu().clone() for address, weights in maps.items()},
             source_labels=self.tokenizers.source.labels(source_ids),
-            target_labels=self.tokenizers.target.labels(target_ids),
+            target_labels=target_labels,
             text=text,
+            # All places of a canvas look alike before it is filled, so that they are named after what comes there.
+            seen_labels=target_labels if fills(self.model.writer) else self.tokenizers.target.labels(seen[0].tolist()),
         )
 
     # ---- inside
@@ -176,6 +191,7 @@ class Predictor:
         first: int,
     ) -> list[list[Hypothesis]]:
         """Sorted by length and decoded in batches; `first` is the number of the first line, for messages."""
+        decoding = replacing(decoding, self.tokenizers.target)
         rows = self._encode(self.tokenizers.source, texts, "line", first=first)
         full = [i for i, text in enumerate(texts) if text.strip()]
         prefix = self._prefix(decoding)
@@ -184,14 +200,17 @@ class Predictor:
         )
         outputs = [[Hypothesis([], "", 0.0, 0.0, [] if align else None)] for _ in texts]  # an empty line stays empty
         with self._inference():
-            groups = groups_by_length([len(rows[i]) for i in full], budget=decoding.batch_tokens // copies(decoding))
+            room = decoding.batch_tokens // copies(self.model, decoding)
+            groups = groups_by_length([len(rows[i]) for i in full], budget=room)
             for group in ([full[j] for j in part] for part in groups):
                 sources, most = [rows[i] for i in group], [limits[i] for i in group]
                 found = self._search(
-                    sources, most, decoding, prefix=prefix, generator=generator, align=align, scored=scored
-                )
+                    sources, most, decoding, prefix=prefix, generator=generator, scored=scored,
+                    align=align or decoding.replace_unknown,
+                )  # fmt: skip
                 for i, candidates in zip(group, found, strict=True):
-                    outputs[i] = self._hypotheses(candidates, source_length=len(rows[i]), line=first + i)
+                    check_finite(candidates, line=first + i)
+                    outputs[i] = [self._hypothesis(item, texts[i], len(rows[i]), align=align) for item in candidates]
         return outputs
 
     def _search(
@@ -220,21 +239,14 @@ class Predictor:
             found.update(zip(rest, ours, strict=True))
         return [found[i] for i in range(len(sources))]
 
-    def _hypotheses(self, found: Sequence[Found], *, source_length: int, line: int) -> list[Hypothesis]:
-        if not found or found[0].log_prob != found[0].log_prob:
-            raise SaccadeError(
-                f"the model has no finite probabilities for line {line}; its weights are not usable, train again"
-            )
-        return [
-            Hypothesis(
-                item.ids,
-                self.tokenizers.target.decode(item.ids),
-                item.score,
-                item.log_prob,
-                None if item.alignment is None else [row[:source_length] for row in item.alignment],
-            )
-            for item in found
-        ]
+    def _hypothesis(self, item: Found, source: str, length: int, *, align: bool) -> Hypothesis:
+        """An output as text; it was aligned where unknown words are to be replaced, or where that is asked for."""
+        looks = None if item.alignment is None else [row[:length] for row in item.alignment]
+        if looks is None:
+            text = self.tokenizers.target.decode(item.ids)
+        else:
+            text = replaced(item.ids, looks, source=source, tokenizers=self.tokenizers, lexicon=self.lexicon)
+        return Hypothesis(item.ids, text, item.score, item.log_prob, looks if align else None)
 
     def _encode(self, tokenizer: Tokenizer, texts: Sequence[str], what: str, *, first: int = 1) -> list[list[int]]:
         """Tokens and END; a text longer than what the model was trained on is refused by its number."""
@@ -270,21 +282,18 @@ class Predictor:
     def _inference(self) -> Iterator[None]:
         """No gradients, no dropout; a model that is being trained goes on as it was."""
         training = self.model.training
-        self.model.eval()
+        if training:  # asking each of some hundred modules takes as long as some of their work
+            self.model.eval()
         try:
             with torch.inference_mode():
                 yield
         finally:
-            self.model.train(training)
+            if training:
+                self.model.train()
 
 
-def groups_by_length(lengths: Sequence[int], *, budget: int) -> Iterator[list[int]]:
-    """Indices of about equal lengths, longest first; rows x longest is within the budget, but one row always fits."""
-    group: list[int] = []
-    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        if group and max(lengths[group[0]], SHORT) * (len(group) + 1) > budget:
-            yield group
-            group = []
-        group.append(index)
-    if group:
-        yield group
+def check_finite(found: Sequence[Found], *, line: int) -> None:
+    if not found or found[0].log_prob != found[0].log_prob:
+        raise SaccadeError(
+            f"the model has no finite probabilities for line {line}; its weights are not usable, train again"
+        )

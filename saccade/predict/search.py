@@ -186,8 +186,9 @@ def best_tokens(log_probs: Float[Tensor, "R V"], count: int) -> tuple[Float[Tens
     end = blocks * BLOCK
     tops = log_probs[:, :end].unflatten(1, (blocks, BLOCK)).amax(-1)
     first = _best(tops, count)[1] * BLOCK
-    inside, rest = (first[..., None] + torch.arange(BLOCK)).flatten(1), torch.arange(end, size)
-    places = torch.cat((inside, rest.expand(len(inside), -1)), 1)
+    places = (first[..., None] + torch.arange(BLOCK)).flatten(1)
+    if end < size:
+        places = torch.cat((places, torch.arange(end, size).expand(len(places), -1)), 1)
     values, at = _best(log_probs.gather(1, places), count)
     return values, places.gather(1, at)
 

@@ -19,3 +19,13 @@ def right(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
     """(N,) True where the output is its reference."""
     check_pairs(hypotheses, references)
     return np.array([a == b for a, b in zip(hypotheses, references, strict=True)])
+
+
+def letters_right(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
+    """(N, 2): letters that stand at their place, and how many there are in the longer of output and reference."""
+    check_pairs(hypotheses, references)
+    rows = [
+        (sum(a == b for a, b in zip(output, reference, strict=False)), max(len(output), len(reference)))
+        for output, reference in zip(hypotheses, references, strict=True)
+    ]
+    return np.array(rows, dtype=np.int64)

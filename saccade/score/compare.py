@@ -7,16 +7,15 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-import numpy as np
-
 from saccade.config.schema import Decoding, Recipe
 from saccade.errors import SaccadeError
+from saccade.model.run import count_weights
 from saccade.predict.predictor import Predictor
-from saccade.runs import METRICS, read_metrics
-from saccade.score.accuracy import right
-from saccade.score.bleu import Score, bleu_of, bleu_statistics
+from saccade.runs import METRICS, WEIGHTS, read_metrics
+from saccade.score.bleu import Score
 from saccade.score.bootstrap import Difference, paired_bootstrap
 from saccade.score.evaluate import evaluate
+from saccade.score.statistics import score_of, statistics
 
 COMPARABLE = ("bleu", "accuracy")
 
@@ -84,8 +83,8 @@ def compare(
     references = [target for _, target in pairs]
     groups = group_members(members)
     differences = paired_bootstrap(
-        [[_statistics(member, references, metric) for member in group] for group in groups],
-        bleu_of if metric == "bleu" else _percent,
+        [[statistics(metric, member.hypotheses, references) for member in group] for group in groups],
+        score_of(metric),
         samples=samples,
         seed=seed,
     )
@@ -105,7 +104,7 @@ def measure(
         key=recipe_key(predictor.recipe),
         scores=found.scores,
         hypotheses=found.hypotheses,
-        parameters=sum(parameter.numel() for parameter in predictor.model.parameters()),
+        parameters=count_weights(path / WEIGHTS),
         minutes=training_minutes(path),
         sentences_per_second=found.speed.sentences_per_second,
     )
@@ -134,17 +133,6 @@ def group_members(members: Sequence[Member]) -> list[list[Member]]:
         else:
             groups.append([member])
     return groups
-
-
-def _statistics(member: Member, references: Sequence[str], metric: str) -> np.ndarray:
-    if metric == "bleu":
-        return bleu_statistics(member.hypotheses, references)
-    hits = right(member.hypotheses, references)
-    return np.stack([hits, np.ones_like(hits)], axis=1).astype(np.int64)
-
-
-def _percent(statistics: np.ndarray) -> float:
-    return 100 * float(statistics[0]) / float(statistics[1])
 
 
 def _row(group: Sequence[Member], metric: str, difference: Difference | None) -> Row:

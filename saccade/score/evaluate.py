@@ -12,8 +12,9 @@ from saccade.errors import SaccadeError
 from saccade.predict.predictor import Predictor
 from saccade.score.accuracy import exact_match
 from saccade.score.bleu import METRICS, Score, check_pairs, corpus_scores
+from saccade.score.gleu import mean_gleu
 
-ALL = (*METRICS, "accuracy")
+ALL = (*METRICS, "gleu", "accuracy")
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,9 @@ def score_texts(
     """Every metric that was asked for, in that order."""
     check_metrics(metrics)
     check_pairs(hypotheses, references)
-    scores = corpus_scores(
-        hypotheses, references, [name for name in metrics if name != "accuracy"], lowercase=lowercase
-    )
+    scores = corpus_scores(hypotheses, references, [name for name in metrics if name in METRICS], lowercase=lowercase)
+    if "gleu" in metrics:
+        scores["gleu"] = mean_gleu(hypotheses, references, lowercase=lowercase)
     if "accuracy" in metrics:
         scores["accuracy"] = exact_match(hypotheses, references, lowercase=lowercase)
     return {name: scores[name] for name in metrics}

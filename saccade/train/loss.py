@@ -16,7 +16,8 @@ from saccade.layers.regions import compiled_regions
 from saccade.model.model import Model
 from saccade.train.distributed import Ranks
 from saccade.train.machine import autocast, widest
-from saccade.train.objectives import Objective, Term, all_terms
+from saccade.train.objectives import all_terms
+from saccade.train.terms import Objective, Term
 
 
 class Sums(NamedTuple):

@@ -8,30 +8,28 @@ its micro-batch, weighted by that micro-batch's share of the first term's count.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from saccade.config.kinds import Custom
-from saccade.config.schema import NextToken, RDrop, Recipe
+from saccade.config.schema import Fill, NextToken, RDrop, Recipe, Reward
 from saccade.data.batch import Batch, Tokens
 from saccade.data.tokenizers import START
-from saccade.layers.cross_entropy import smoothed_cross_entropy, twofold_cross_entropy
+from saccade.layers.balance import balance_loss, busiest, listening
+from saccade.layers.memory import Memory
 from saccade.layers.packing import Packing
-from saccade.layers.regions import region
+from saccade.model.fill_writer import MASK
 from saccade.model.model import Model
-from saccade.model.writers import TokenWriter, shift_right
+from saccade.model.writers import shift_right
+from saccade.train import masking
+from saccade.train.reward import reward
+from saccade.train.terms import Objective, Term, real_tokens, token_sums, twofold_sums
 
-
-class Term(NamedTuple):
-    sum: Tensor  # over the tokens (or examples) of the batch, float32
-    count: Tensor | int  # type: ignore[assignment]  # how many there are; hides a method of tuples
-    weight: float
-
-
-Objective = Callable[[Model, Batch, torch.Generator], dict[str, Term]]
+OF_LENGTH = 0.1  # weight of the length beside the tokens (Ghazvininejad et al. 2019, in their code)
 
 
 def next_token(
@@ -74,6 +72,60 @@ def r_drop(
     }
 
 
+def fill(
+    model: Model,
+    batch: Batch,
+    generator: torch.Generator,
+    *,
+    smoothing: float = 0.1,
+    glancing: float = 0.5,
+    shown: float = 0.5,
+    alpha: float = 0.0,
+    weight: float = 1.0,
+) -> dict[str, Term]:
+    """Cross-entropy of hidden target tokens given all others, and of the length (Ghazvininejad et al. 2019).
+
+    With `alpha` two passes with the same tokens hidden and different dropout must agree, as in r_drop.
+    """
+    target, writer = batch["target"], model.writer
+    memory = model.read(double(batch) if alpha else batch)
+    first = first_of_two(memory, batch) if alpha else memory
+    hidden = masking.hidden_tokens(writer, target, first, generator, glancing=glancing, shown=shown)
+    canvas = Batch({"canvas": Tokens(target.ids.masked_fill(hidden, MASK), target.mask)}, {"canvas": 0})
+    given = (double(canvas) if alpha else canvas)["canvas"]
+    states, count = writer(given.ids, given.mask, memory), hidden.sum()
+    long, texts = length_sums(writer, memory, target)
+    terms = {"length": Term(long, texts, weight * OF_LENGTH)}
+    if not alpha:
+        smoothed, nll = token_sums(writer, states, target.ids, hidden, smoothing)
+        return {"fill": Term(smoothed, count, weight), **terms, "nll": Term(nll, count, 0.0)}
+    smoothed, nll, apart = twofold_sums(writer, states, target.ids, hidden, smoothing, alpha)
+    return {
+        "fill": Term(smoothed / 2, count, weight),
+        "consistency": Term(apart, count, weight * alpha / 2),
+        **terms,
+        "nll": Term(nll / 2, count, 0.0),
+    }
+
+
+def length_sums(writer: Any, memory: Memory, target: Tokens) -> tuple[Tensor, Tensor]:
+    """The cross-entropy of the length of each real text, in the mean of its passes, and how many texts there are."""
+    logits, shortest = writer.lengths(memory)
+    real, wanted = masking.real_texts(target.mask), masking.lengths_of(target.mask)
+    passes = len(logits) // len(real)
+    chosen = (wanted.repeat(passes) - shortest).clamp(0, logits.shape[1] - 1)
+    losses = F.cross_entropy(logits.float(), chosen, reduction="none")
+    return (losses * real.repeat(passes)).sum() / passes, real.sum()
+
+
+def first_of_two(memory: Memory, batch: Batch) -> Memory:
+    """What was read in the first pass of a doubled batch."""
+    if isinstance(memory.mask, Packing):
+        return Memory(memory.states[:, : memory.states.shape[1] // 2], batch["source"].mask)
+    half = len(memory.states) // 2
+    return Memory(memory.states[:half], memory.mask[:half])
+
+
 def objectives_from(recipe: Recipe, *, kinds: Mapping[str, Any] | None = None) -> list[Objective]:
     """The recipe's list of objectives; a user's own kind is a function with keyword-only settings."""
     made: list[Objective] = []
@@ -83,67 +135,31 @@ def objectives_from(recipe: Recipe, *, kinds: Mapping[str, Any] | None = None) -
     return made
 
 
+def lets_write(objective: Objective) -> bool:
+    """Whether the model writes while it learns (`writes` of its function): how long, only the device knows then.
+
+    Such a step is no CUDA graph, and each text has a row of its own.
+    """
+    return bool(getattr(getattr(objective, "func", objective), "writes", False))
+
+
 def all_terms(
     objectives: Sequence[Objective], model: Model, batch: Batch, generator: torch.Generator
 ) -> dict[str, Term]:
-    """The terms of all objectives; a name used twice gets a number."""
-    terms: dict[str, Term] = {}
-    for number, objective in enumerate(objectives, start=1):
-        for name, term in objective(model, batch, generator).items():
-            terms[f"{name}-{number}" if name in terms else name] = term
-    return terms
+    """The terms of all objectives; a name used twice gets a number.
 
-
-def token_sums(writer: Any, hidden: Tensor, ids: Tensor, keep: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """Sums of the smoothed cross-entropy and of the plain one; only the first has gradients."""
-    rows, ids, keep = hidden.flatten(0, -2), ids.flatten(), keep.flatten()
-    if has_plain_head(writer):
-        return smoothed_cross_entropy(rows, writer.output.weight, ids, keep, smoothing)
-    return smoothed_from(log_probabilities(writer.head, rows), ids, keep, smoothing)
-
-
-def twofold_sums(
-    writer: Any, hidden: Tensor, ids: Tensor, keep: Tensor, smoothing: float, apart_weight: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The same for a doubled batch, and half of the sum of KL(P1 || P2) + KL(P2 || P1) between its halves.
-
-    The gradients of the first sum are those of itself plus `apart_weight` times the last one, which has none.
+    A model with experts adds two: `balance`, the loss that gives all of them work, and `load`, the positions that the
+    busiest one got, in units of their mean.
     """
-    rows = hidden.reshape(2, -1, hidden.shape[-1])
-    ids, keep = (x.flatten()[: rows.shape[1]] for x in (ids, keep))
-    if has_plain_head(writer):
-        return twofold_cross_entropy(rows, writer.output.weight, ids, keep, smoothing, apart_weight)
-    logs = log_probabilities(writer.head, rows)
-    smoothed, nll = smoothed_from(logs, ids.expand(2, -1), keep, smoothing)
-    first, second = logs
-    # KL(P1 || P2) + KL(P2 || P1) = sum over the vocabulary of (P1 - P2) (log P1 - log P2)
-    apart = (((first.exp() - second.exp()) * (first - second)).sum(-1) * keep).sum() / 2
-    return smoothed + apart_weight * (apart - apart.detach()), nll, apart.detach()
-
-
-def has_plain_head(writer: Any) -> bool:
-    """Whether logits are the product with one matrix, which the loss can take piece by piece; else it asks `head`."""
-    return isinstance(writer, TokenWriter) and type(writer).head is TokenWriter.head
-
-
-@region
-def log_probabilities(head: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-    return torch.log_softmax(head(rows).float(), dim=-1)
-
-
-def smoothed_from(logs: Tensor, ids: Tensor, mask: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """The target distribution is (1 - smoothing) on the token plus smoothing / V on every entry of the vocabulary."""
-    nll = -logs.gather(-1, ids.unsqueeze(-1)).squeeze(-1)
-    plain = (nll * mask).sum()
-    if not smoothing:
-        return plain, plain.detach()
-    uniform = (-logs.mean(-1) * mask).sum()
-    return (1 - smoothing) * plain + smoothing * uniform, plain.detach()
-
-
-def real_tokens(tokens: Tokens) -> Tensor:
-    """(B, T) bool, which tokens are real; in a packed row, those of real texts."""
-    return tokens.mask.keep if isinstance(tokens.mask, Packing) else tokens.mask
+    terms: dict[str, Term] = {}
+    with listening() as uses:
+        for number, objective in enumerate(objectives, start=1):
+            for name, term in objective(model, batch, generator).items():
+                terms[f"{name}-{number}" if name in terms else name] = term
+    if uses:
+        terms["balance"] = Term(balance_loss(uses), 1, 1.0)  # every group of experts knows its weight
+        terms["load"] = Term(busiest(uses), 1, 0.0)
+    return terms
 
 
 def double(batch: Batch) -> Batch:
@@ -160,4 +176,6 @@ def double(batch: Batch) -> Batch:
 SHIPPED: dict[str, Any] = {
     NextToken.model_fields["kind"].default: next_token,
     RDrop.model_fields["kind"].default: r_drop,
+    Fill.model_fields["kind"].default: fill,
+    Reward.model_fields["kind"].default: reward,
 }

@@ -11,6 +11,7 @@ from torch import Tensor
 from saccade.data.batch import PAD_ID, Batch, Tokens
 from saccade.layers.packing import Packing, bound, packing
 from saccade.layers.transformer import TransformerStack
+from saccade.model.fill_writer import FillWriter
 from saccade.model.model import Model
 from saccade.model.readers import TokenReader
 from saccade.model.writers import TokenWriter
@@ -23,7 +24,8 @@ def packable(model: Model) -> bool:
     """Whether both sides take packed rows; a user's own parts may not."""
     parts = (model.reader, model.writer)
     return all(
-        isinstance(part, TokenReader | TokenWriter) and isinstance(part.stack, TransformerStack) for part in parts
+        isinstance(part, TokenReader | TokenWriter | FillWriter) and isinstance(part.stack, TransformerStack)
+        for part in parts
     )
 
 

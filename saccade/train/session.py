@@ -13,7 +13,7 @@ from torch import Tensor
 
 from saccade.config.schema import Recipe
 from saccade.data.tokenizers import Tokenizers
-from saccade.errors import SaccadeError
+from saccade.errors import Diverged
 from saccade.model.model import Model
 from saccade.model.run import named_weights, put_weights
 from saccade.runs import CHECKPOINTS
@@ -156,12 +156,12 @@ def needed_steps(s: Session) -> list[int]:
     return [*needed, progress.best_step]
 
 
-def spoiled(s: Session, step: int) -> SaccadeError:
+def spoiled(s: Session, step: int) -> Diverged:
     """The message for a loss that is no number."""
     first = s.checked + 1
     where = f"at step {step}" if first >= step else f"between steps {first} and {step}"
     kept = checkpoint.newest_name(s.folder)
-    return SaccadeError(
+    return Diverged(
         f"the loss is no longer a finite number {where} (learning rate {s.rate(step):.2e}); try a lower "
         f"train.schedule.lr, a longer train.schedule.warmup, train.clip=1.0 or train.precision=fp32; "
         + (

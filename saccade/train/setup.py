@@ -16,10 +16,12 @@ from saccade.config.kinds import Custom
 from saccade.config.load import save
 from saccade.config.schema import Recipe, Train
 from saccade.data.batches import BatchStream, batches_in_epoch
-from saccade.data.prepare import Prepared, prepare
+from saccade.data.lexicon import LEXICON, dump_lexicon, learn_lexicon
+from saccade.data.prepare import Prepared, prepare, training_pairs
 from saccade.data.store import Store
 from saccade.data.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
+from saccade.files import atomic_write
 from saccade.model.build import build
 from saccade.model.model import Model
 from saccade.runs import CHECKPOINTS, METRICS, RECIPE
@@ -30,7 +32,7 @@ from saccade.train.feed import Feed, Shape, widened
 from saccade.train.log import Log, cut_metrics
 from saccade.train.loss import Meter, MicroLoss
 from saccade.train.machine import MemoryWatch
-from saccade.train.objectives import objectives_from
+from saccade.train.objectives import lets_write, objectives_from
 from saccade.train.optimizer import freeze, optimizer_from
 from saccade.train.pack import pack, pack_padded, packable
 from saccade.train.profile import Watch
@@ -86,8 +88,10 @@ def assemble(
     settings = recipe.train
     device = next(model.parameters()).device
     optimizer = optimizer_from(settings.optimizer, model)
-    loss = MicroLoss(model, objectives=objectives_from(recipe, kinds=kinds), settings=settings, device=device)
-    packs = packs_rows(settings, model, device)
+    objectives = objectives_from(recipe, kinds=kinds)
+    loss = MicroLoss(model, objectives=objectives, settings=settings, device=device)
+    writes = any(map(lets_write, objectives))
+    packs = packs_rows(settings, model, device, writes=writes)
     feed = Feed(stream, device=device, shape=shape_of_batches(settings, packs=packs, device=device))
     return Session(
         recipe=recipe,
@@ -111,13 +115,20 @@ def assemble(
         generator=torch.Generator(device),
         average=MovingAverage(model, decay=settings.ema) if settings.ema else None,
         watch=Watch(settings.profile, feed=feed, device=device),
-        captures=captures_steps(recipe, packs=packs, world=ranks.world, device=device),
+        captures=captures_steps(recipe, packs=packs, writes=writes, world=ranks.world, device=device),
         notes=list(data.notes),
     )
 
 
-def packs_rows(settings: Train, model: Model, device: torch.device) -> bool:
-    """Whether batches come as packed rows."""
+def packs_rows(settings: Train, model: Model, device: torch.device, *, writes: bool = False) -> bool:
+    """Whether batches come as packed rows; not where an objective lets the model write."""
+    if writes and settings.pack:
+        raise SaccadeError(
+            "train.pack=true: an objective lets the model write, so that each text needs a row of its own; "
+            "leave train.pack out"
+        )
+    if writes:
+        return False
     if settings.pack and not packable(model):
         raise SaccadeError(
             "train.pack=true needs a reader and a writer that take packed rows, and one of kind "
@@ -134,13 +145,14 @@ def shape_of_batches(settings: Train, *, packs: bool, device: torch.device) -> S
     return widened if settings.compile else None
 
 
-def captures_steps(recipe: Recipe, *, packs: bool, world: int, device: torch.device) -> bool:
+def captures_steps(recipe: Recipe, *, packs: bool, world: int, device: torch.device, writes: bool = False) -> bool:
     """Whether a step can be one CUDA graph: one process, one batch a step, and nothing in it asks the device."""
     settings = recipe.train
     own = [part for part in (*recipe.objectives, recipe.reader, recipe.writer) if isinstance(part, Custom)]
     against = {
         "a CUDA device": device.type == "cuda",
-        "packed rows (train.pack)": packs,
+        "objectives that do not let the model write": not writes,
+        "packed rows (train.pack)": packs or writes,
         "one process": world == 1,
         "train.accumulate=1": settings.accumulate == 1,
         "train.recompute=false": not settings.recompute,
@@ -225,9 +237,18 @@ def write_beginning(session: Session, *, resumed: bool) -> None:
                 leftover.unlink(missing_ok=True)
         else:
             session.tokenizers.save(run)
+            write_lexicon(session)
         save(session.recipe, run / RECIPE)
     except OSError as error:
         raise SaccadeError(f"cannot write to '{run}': {error.strerror or error}") from None
+
+
+def write_lexicon(session: Session) -> None:
+    """Words that the target's vocabulary lacks, where unknown words of outputs are to be replaced."""
+    recipe = session.recipe
+    lexicon = learn_lexicon(training_pairs(recipe), session.tokenizers.target) if recipe.predict.replace_unknown else {}
+    if lexicon:
+        atomic_write(session.run / LEXICON, dump_lexicon(lexicon))
 
 
 def tell(text: str) -> None:

@@ -8,17 +8,19 @@ import torch
 
 from saccade.data.batch import Batch
 from saccade.data.batches import valid_batches
+from saccade.data.lexicon import load_lexicon
 from saccade.model.run import write_tensors
 from saccade.predict.predictor import Predictor
 from saccade.runs import WEIGHTS
 from saccade.score.accuracy import exact_match
 from saccade.score.bleu import corpus_scores
+from saccade.score.gleu import mean_gleu
 from saccade.train import checkpoint
 from saccade.train.average import Weights, wearing
 from saccade.train.loss import Meter
 from saccade.train.machine import autocast, reseed, widest
-from saccade.train.objectives import Term
 from saccade.train.session import Session, spoiled
+from saccade.train.terms import Term
 
 ROOM = 4  # times the tokens of a training batch, decoded at once: where gradients fit, so many fit without them
 
@@ -81,20 +83,21 @@ def batch_terms(s: Session, batch: Batch, *, number: int, counted: bool) -> dict
 
 
 def decoded_scores(s: Session) -> dict[str, float | str]:
-    """BLEU and exact match of greedy outputs; one process decodes while the others wait."""
+    """BLEU, GLEU and exact match of greedy outputs; one process decodes while the others wait."""
     texts, references = zip(*s.valid_pairs, strict=True)
-    values = torch.zeros(2, dtype=widest(s.device), device=s.device)
+    values = torch.zeros(3, dtype=widest(s.device), device=s.device)
     signature = ""
     if s.ranks.main:
-        predictor = Predictor(s.model, recipe=s.recipe, tokenizers=s.tokenizers)
+        predictor = Predictor(s.model, recipe=s.recipe, tokenizers=s.tokenizers, lexicon=load_lexicon(s.run))
         room = max(s.recipe.predict.batch_tokens, ROOM * s.recipe.train.batch_tokens)
         greedy = s.recipe.predict.model_copy(update={"beam": 1, "n_best": 1, "sample": False, "batch_tokens": room})
         with autocast(s.recipe.train, s.device):
             outputs = predictor.predict(texts, decoding=greedy)
         bleu = corpus_scores(outputs, references, metrics=("bleu",))["bleu"]
-        values[0], values[1], signature = bleu.value, exact_match(outputs, references).value, bleu.signature
-    bleu_value, accuracy = s.ranks.total(values).tolist()
-    return {"bleu": bleu_value, "accuracy": accuracy, "signature": signature}
+        gleu, right, signature = mean_gleu(outputs, references), exact_match(outputs, references), bleu.signature
+        values = values.new_tensor([bleu.value, gleu.value, right.value])
+    bleu_value, gleu_value, accuracy = s.ranks.total(values).tolist()
+    return {"bleu": bleu_value, "gleu": gleu_value, "accuracy": accuracy, "signature": signature}
 
 
 def is_better(s: Session, value: float, than: float) -> bool:

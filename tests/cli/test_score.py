@@ -28,8 +28,19 @@ def test_any_two_files_are_scored(cli, files):
 def test_json_of_two_files(cli, files, pairs):
     found = json.loads(cli("evaluate", "--hyp", "a.src", "--ref", "a.ref", "--json", "--lowercase").out)
     assert found["sentences"] == len(pairs)
-    assert list(found["scores"]) == ["bleu", "chrf", "ter", "accuracy"]
+    assert list(found["scores"]) == ["bleu", "chrf", "ter", "gleu", "accuracy"]
     assert "case:lc" in found["scores"]["bleu"]["signature"]
+
+
+def test_only_the_metrics_that_were_asked_for(cli, files):
+    found = json.loads(cli("evaluate", "--hyp", "a.ref", "--ref", "a.ref", "--metrics", "accuracy,bleu", "--json").out)
+    assert list(found["scores"]) == ["accuracy", "bleu"]
+
+
+def test_an_unknown_metric_is_named(cli, files):
+    result = cli("evaluate", "--hyp", "a.ref", "--ref", "a.ref", "--metrics", "blue")
+    assert result.code == 2
+    assert "unknown metric 'blue'; expected one of bleu, chrf, ter, gleu, accuracy" in result.err
 
 
 def test_a_run_is_scored_with_its_speed(cli, run, files, tmp_path):

@@ -62,7 +62,7 @@ def test_what_is_not_there_is_told(cli, run, words, message):
     [({}, "none"), ({"writer.stack.blocks.0.cross": torch.ones(1, 2, 3)}, "writer.stack.blocks.0.cross")],
 )
 def test_a_model_without_such_attention_is_told(maps, rest):
-    seen = AttentionMaps(maps, ["a", "b", "<end>"], ["c", "<end>"], "c")
+    seen = AttentionMaps(maps, ["a", "b", "<end>"], ["c", "<end>"], "c", ["<start>", "c"])
     with pytest.raises(SaccadeError, match=rf"this model has no attention of --part reader; it has {rest}$"):
         choose(seen, part="reader", layer=None)
 

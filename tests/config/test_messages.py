@@ -72,7 +72,7 @@ def test_a_single_mistake_is_one_line():
         ({"data": {"valid": 2.0}}, "data.valid: expected less than 1.0, got 2.0"),
         (
             {"reader": {"stack": {"norm": "pree"}}},
-            "reader.stack.norm: expected 'post' or 'pre', got 'pree'; did you mean 'pre'?",
+            "reader.stack.norm: expected 'post', 'pre' or 'none', got 'pree'; did you mean 'pre'?",
         ),
         (
             {"writer": {"stack": {"dim": 512, "heads": 7}}},

@@ -133,6 +133,20 @@ def test_keys_and_values_of_memory_are_computed_once(monkeypatch: pytest.MonkeyP
     assert calls == [part.cross for part in one.blocks]
 
 
+def test_memory_lies_by_feature_and_stays_so_when_rows_leave() -> None:
+    writer = stack(cross=True, causal=True)
+    memory = read()
+    with torch.inference_mode():
+        state = writer.start(memory, rows=B, capacity=T)
+        fewer = state.reorder(torch.tensor([2, 0]))
+        for block, all_rows, some in zip(writer.blocks, state.memory, fewer.memory, strict=True):
+            plain = block.cross.keys_values(memory.states)
+            torch.testing.assert_close(all_rows.keys, plain.keys, rtol=0, atol=0)
+            torch.testing.assert_close(some.values, plain.values[[2, 0]], rtol=0, atol=0)
+            for part in (*vars(all_rows).values(), *vars(some).values()):
+                assert part.permute(0, 2, 3, 1).is_contiguous()
+
+
 def test_steps_under_autocast_are_near_to_float32() -> None:
     one, x, memory = stack(cross=True, causal=True).float(), inputs().float(), read()
     memory = dataclasses.replace(memory, states=memory.states.float())
@@ -146,3 +160,17 @@ def test_steps_under_autocast_are_near_to_float32() -> None:
     assert state.own[0].keys.dtype == torch.bfloat16
     assert without[0].isfinite().all()
     torch.testing.assert_close(torch.cat(parts, 1).float(), expected, atol=0.1, rtol=0.1)
+
+
+def test_memory_is_repeated_row_by_row() -> None:
+    """All that a reader gives; what it does not give stays absent."""
+    states, mask = torch.randn(2, 3, 5), torch.tensor([[True, True, False], [True, True, True]])
+    final = ((torch.randn(2, 5), torch.randn(2, 5)),)
+    whole = Memory(states, mask, tokens=torch.arange(6).view(2, 3), values=2 * states, final=final).repeated(3)
+    for row in range(6):
+        assert torch.equal(whole.states[row], states[row // 3]) and torch.equal(whole.mask[row], mask[row // 3])
+        assert whole.tokens is not None and whole.tokens[row, 0] == 3 * (row // 3)
+        assert whole.values is not None and torch.equal(whole.values[row], 2 * states[row // 3])
+        assert whole.final is not None and torch.equal(whole.final[0][1][row], final[0][1][row // 3])
+    bare = Memory(states, mask).repeated(2)
+    assert bare.tokens is bare.values is bare.final is None

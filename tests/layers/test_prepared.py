@@ -4,7 +4,7 @@ from torch import nn
 
 from saccade.layers import prepared
 from saccade.layers.multihead import HeadProjection
-from saccade.layers.prepared import Int8Linear, Int8Table, PackedLinear, PreparedHeads, quantise, to_bytes
+from saccade.layers.prepared import Int8Linear, Int8Table, PackedLinear, PreparedHeads, Rounding, by_part, quantise
 
 K, N = 37, 53
 
@@ -56,8 +56,34 @@ def test_a_row_of_zeros_gives_the_bias() -> None:
 
 
 def test_bytes_are_rounded_to_the_nearest() -> None:
-    x = torch.tensor([[-127.0, 127.0, 0.0, 0.49, 0.51, -0.49, -0.51, 63.6]])
-    assert to_bytes(x, x.abs().amax(1, keepdim=True)).tolist() == [[1, 255, 128, 128, 129, 128, 127, 192]]
+    x, rounding = torch.tensor([[-127.0, 127.0, 0.0, 0.49, 0.51, -0.49, -0.51, 63.6]]), Rounding(8, positive=False)
+    assert rounding.to_bytes(x, rounding.largest_of(x)).tolist() == [[1, 255, 128, 128, 129, 128, 127, 192]]
+
+
+def test_all_bytes_serve_what_is_never_negative() -> None:
+    x, rounding = torch.tensor([[0.0, 255.0, 0.49, 0.51, 127.6]]), Rounding(5, positive=True)
+    assert rounding.to_bytes(x, rounding.largest_of(x)).tolist() == [[0, 255, 0, 1, 128]]
+
+
+def test_the_largest_is_that_on_both_sides_of_few_and_of_many_numbers() -> None:
+    x, rounding = torch.tensor([[1.0, -3.0], [2.0, -1.0]]), Rounding(2, positive=False)
+    many = x.repeat(prepared.MANY // x.numel(), 1)
+    assert rounding.largest_of(x).tolist() == rounding.largest_of(many)[:2].tolist() == [[3.0], [2.0]]
+
+
+@pytest.mark.parametrize("rows", [1, 4, 9])
+def test_relu_is_part_of_a_product_and_the_next_one_takes_only_what_it_leaves(rows: int) -> None:
+    up, down, x = nn.Linear(64, N), nn.Linear(N, 64), torch.randn(rows, 64)
+    with torch.inference_mode():
+        hidden = torch.relu(up(x))
+        for single in (True, False):
+            exact = PackedLinear(up.weight, up.bias, single=single, relu=True)(x)
+            torch.testing.assert_close(exact, hidden, rtol=1e-5, atol=1e-5)
+        near = Int8Linear(*quantise(up.weight), up.bias, relu=True)(x)
+        assert (near >= 0).all()
+        torch.testing.assert_close(near, hidden, rtol=0, atol=0.05)
+        layer = Int8Linear(*quantise(down.weight), down.bias, positive=True)
+        torch.testing.assert_close(layer(hidden), down(hidden), rtol=0, atol=0.02)
 
 
 def test_quantised_weights_are_near_and_their_scale_is_short() -> None:
@@ -77,7 +103,8 @@ def test_without_vnni_no_sum_of_two_products_leaves_16_bits(monkeypatch: pytest.
 
 def test_prepared_heads_stand_where_a_projection_stood() -> None:
     project, x = HeadProjection(12, heads=3, head_dim=5, parts=2, form="paper", bias=True), torch.randn(2, 7, 12)
-    product = PackedLinear(project.weight.flatten(0, 2), project.bias.flatten())
+    weight, bias = (by_part(part, project.shape) for part in (project.weight.flatten(0, 2), project.bias.flatten()))
+    product = PackedLinear(weight, bias)
     with torch.inference_mode():
         for got, expected in zip(PreparedHeads(product, project.shape)(x), project(x), strict=True):
             torch.testing.assert_close(got, expected)

@@ -78,7 +78,16 @@ def test_a_stack_is_that_of_torch(cell: str, bidirectional: bool) -> None:
 
 
 @pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize("how", [{}, {"reverse": True}, {"directions": "both"}, {"directions": "both at first"}])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"reverse": True},
+        {"directions": "both"},
+        {"directions": "both at first"},
+        {"directions": "in turn", "layers": 3, "connections": "fast-forward"},
+    ],
+)
 def test_padding_changes_nothing(cell: str, how: dict) -> None:
     """Row 9: lengths are respected in every direction."""
     one, x = stack(cell, **how), inputs()
@@ -139,13 +148,36 @@ def test_the_last_state_depends_on_every_word_and_on_nothing_else() -> None:
 
 def test_layers_from_the_third_on_add_their_input() -> None:
     """Wu et al. 2016, section 3.1."""
-    one, x = stack("lstm", layers=4, directions="both at first", residual=True), inputs()
+    one, x = stack("lstm", layers=4, directions="both at first", connections="residual"), inputs()
     assert [layer.bidirectional for layer in one.layers] == [True, False, False, False]
     expected = x
     for number, layer in enumerate(one.layers):
         y = layer(expected)[0]
         expected = y + expected if number >= 2 else y
     torch.testing.assert_close(one(x, None)[0], expected, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("connections", ["none", "fast-forward"])
+def test_every_second_layer_reads_from_right_to_left(connections: str) -> None:
+    """Zhou et al. 2016, section 3: h^k = r(f^k), f^{k+1} = W [h^k, f^k], in directions that take turns."""
+    one, x = stack("lstm", layers=4, directions="in turn", connections=connections), inputs()
+    states, _, final, _ = one(x, KEEP)
+    for row, length in enumerate(LENGTHS.tolist()):
+        f = x[row, :length]
+        for number, layer in enumerate(one.layers):
+            h, (last, cell) = layer(f.flip(0) if number % 2 else f)
+            torch.testing.assert_close(final[number][0][row], last[0], atol=1e-12, rtol=0)
+            torch.testing.assert_close(final[number][1][row], cell[0], atol=1e-12, rtol=0)
+            h = h.flip(0) if number % 2 else h
+            f = h if connections == "none" else torch.cat((h, f), -1) @ one.connections.joins[number].weight.T
+        torch.testing.assert_close(states[row, :length], f, atol=1e-12, rtol=0)
+
+
+def test_two_layers_in_turn_know_of_all_words() -> None:
+    """Row 9: every state depends on every word, which those of the first layer do not."""
+    one = stack("gru", directions="in turn")
+    each = torch.autograd.functional.jacobian(lambda x: one(x, None)[0].sum((0, 2)), inputs())
+    assert (each.abs().sum((1, 3)) > 0).all()
 
 
 def test_dropout_is_between_layers_and_at_the_end() -> None:

@@ -20,11 +20,11 @@ KEEP = torch.arange(S) < LENGTHS[:, None]
 FORMS = ["none", "none fed", "additive", "dot", "dot fed", "general", "general fed"]
 
 
-def stack(form: str, *, cell: str = "gru", layers: int = 2, residual: bool = False, **first: Any) -> RecurrentWriter:
+def stack(form: str, *, cell: str = "gru", layers: int = 2, connections: str = "none", **first: Any) -> RecurrentWriter:
     kind, feeds = form.removesuffix(" fed"), form.endswith(" fed")
     width = D if kind == "dot" else M
     sizes: Any = {"cell": cell, "layers": layers}
-    more: Any = {**sizes, "residual": residual}
+    more: Any = {**sizes, "connections": connections}
     recurrence: Any
     if kind == "none":
         recurrence = FixedContext(D, memory_dim=width if feeds else 0, **more)
@@ -55,8 +55,8 @@ def read(form: str) -> Memory:
 @pytest.mark.parametrize("form", FORMS)
 def test_steps_equal_teacher_forcing(form: str, cell: str) -> None:
     """Rows 3 and 17: the whole text at once, step by step, and after a prompt; one and three layers."""
-    for layers in (1, 3):
-        one, x, memory = stack(form, cell=cell, layers=layers, residual=True), inputs(), read(form)
+    for layers, connections in ((1, "residual"), (3, "residual"), (1, "fast-forward"), (3, "fast-forward")):
+        one, x, memory = stack(form, cell=cell, layers=layers, connections=connections), inputs(), read(form)
         whole, _, nothing, aux = one(x, None, memory)
         assert nothing is None and aux == {}
         for sizes in ([1] * T, [3, 1, 1]):
@@ -229,7 +229,7 @@ def test_steps_have_addresses_of_their_own() -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_gradients_reach_every_parameter_and_memory(form: str) -> None:
     """Rows 18 and 20: all is differentiable, from the words back to what was read."""
-    one, memory = stack(form, cell="lstm"), read(form)
+    one, memory = stack(form, cell="lstm", connections="fast-forward"), read(form)
     states, final = memory.states.requires_grad_(), memory.final[0][0].requires_grad_()
     one(inputs(), None, memory)[0].square().sum().backward()
     without = [name for name, parameter in one.named_parameters() if not parameter.grad.any()]
@@ -253,8 +253,8 @@ def test_gradients_are_those_of_differences(form: str) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_layers_from_the_third_on_add_their_input(form: str) -> None:
     """Wu et al. 2016, section 3.1: with a third layer that gives zeros, what is told is that of two layers."""
-    deep, x, memory = stack(form, layers=3, residual=True), inputs(), read(form)
-    shallow = stack(form, layers=2, residual=True)
+    deep, x, memory = stack(form, layers=3, connections="residual"), inputs(), read(form)
+    shallow = stack(form, layers=2, connections="residual")
     weights = deep.state_dict()
     for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"):
         weights[f"recurrence.layers.2.{name}"].zero_()
@@ -264,6 +264,59 @@ def test_layers_from_the_third_on_add_their_input(form: str) -> None:
     kept |= {name: weights[name][: 2 * D] for name in ("first.predict.weight", "first.predict.bias")}
     shallow.load_state_dict(kept)
     torch.testing.assert_close(deep(x, None, memory)[0], shallow(x, None, memory)[0], atol=1e-12, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("form", FORMS)
+def test_linear_maps_lead_past_all_layers(form: str) -> None:
+    """Zhou et al. 2016, section 3.1: with layers that are silent, what is told follows from f^{k+1} = W [0, f^k]."""
+    one, x, memory = stack(form, layers=3, connections="fast-forward"), inputs(), read(form)
+    for parameter in [*one.recurrence.layers.parameters(), *one.first.predict.parameters()]:
+        parameter.zero_()
+    f = x
+    for join in one.recurrence.connections.joins:
+        f = f @ join.weight[:, D:].T
+    told = one(x, None, memory)[0]
+    if form.startswith("none"):
+        torch.testing.assert_close(told, f, atol=1e-12, rtol=0)
+        return
+    with record(one) as maps:
+        one(x, None, memory)
+    values = (maps["recurrence.cross"][:, 0, ..., None] * memory.states[:, None]).sum(2)
+    parts = (f, values, x) if form == "additive" else (values, f)
+    torch.testing.assert_close(told, torch.tanh(one.recurrence.readout(torch.cat(parts, -1))), atol=1e-12, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("form", FORMS)
+def test_fast_forward_by_hand(form: str) -> None:
+    """The same with layers that speak: what the second of two is given is W [h^1, f^1], and so is what is told."""
+    one, x, memory = stack(form, layers=2, connections="fast-forward"), inputs(length=1), read(form)
+    with record(one) as maps:
+        told = one(x, None, memory)[0][:, 0]
+    begin, (low, high), joins = (
+        one.start(memory, rows=B, capacity=1),
+        one.recurrence.layers,
+        one.recurrence.connections.joins,
+    )
+    context = None if not maps else torch.einsum("bs,bsm->bm", maps["recurrence.cross"][:, 0, 0], memory.states)
+    beside = [context] if form == "additive" else [] if begin.fed is None else [begin.fed]
+
+    def layer(which: Any, given: Tensor, before: Any, *, fed: bool) -> Tensor:
+        both = torch.cat((given, *beside), -1) if fed else given
+        return next_hidden("gru", Weights(*which.parameters()), both @ which.weight_ih_l0.T + which.bias_ih_l0, before)[
+            0
+        ]
+
+    h = layer(low, x[:, 0], begin.hidden[0], fed=True)
+    f = joins[0](torch.cat((h, x[:, 0]), -1))
+    h = layer(high, f, begin.hidden[1], fed=form in ("additive", "none fed"))
+    f = joins[1](torch.cat((h, f), -1))
+    if form == "additive":
+        f = torch.tanh(one.recurrence.readout(torch.cat((f, context, x[:, 0]), -1)))
+    elif context is not None:
+        f = torch.tanh(one.recurrence.readout(torch.cat((context, f), -1)))
+    torch.testing.assert_close(told, f, atol=1e-12, rtol=0)
 
 
 def test_memory_is_projected_once_however_many_words_are_written() -> None:

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from saccade.layers import kernels
-from saccade.layers.step_attention import covers, few_queries, one_query
+from saccade.layers.step_attention import FEW_KEYS, covers, few_queries, one_query
 
 B, Q, K, H, E = 3, 2, 7, 5, 11
 
@@ -13,8 +13,9 @@ def reference(query, key, value, *, scale, keep=None):
     return kernels.explicit(q, k, v, scale=scale, allowed=allowed)[0].transpose(1, 2)
 
 
-def test_one_query_is_attention() -> None:
-    query, (key, value) = torch.randn(B, 1, H, E), torch.randn(2, B, K, H, E)
+@pytest.mark.parametrize("length", [1, K, FEW_KEYS + 3])
+def test_one_query_is_attention(length: int) -> None:
+    query, (key, value) = torch.randn(B, 1, H, E), torch.randn(2, B, length, H, E)
     torch.testing.assert_close(one_query(query, key, value, scale=0.3), reference(query, key, value, scale=0.3))
 
 

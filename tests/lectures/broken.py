@@ -394,7 +394,7 @@ def other_price(patch):
     patch.setattr(tables, "cost", lambda: {**given, "price": 1.01})
 
 
-@breaks(107)
+@breaks(107, 108)
 def twice(patch):
     whole = decoding.decode
 

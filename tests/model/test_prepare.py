@@ -1,4 +1,5 @@
 import copy
+import platform
 
 import pytest
 import torch
@@ -6,10 +7,11 @@ from torch import nn
 
 from saccade.config.load import validate
 from saccade.layers import prepared
+from saccade.layers.feedforward import FeedForward
 from saccade.layers.prepared import Int8Linear, Int8Table, PackedLinear
 from saccade.model.build import build
 from saccade.model.model import Model
-from saccade.model.prepare import pack, put_quantised, quantised, scale_names
+from saccade.model.prepare import keep_memory, pack, put_quantised, quantised, scale_names
 from saccade.model.run import named_weights
 
 pytestmark = pytest.mark.skipif(not prepared.is_available(), reason="needs a torch with oneDNN")
@@ -55,6 +57,29 @@ def test_every_product_of_our_own_blocks_is_prepared() -> None:
     pack(model)
     assert not [part for part in model.modules() if isinstance(part, nn.Linear)]
     assert sum(isinstance(part, PackedLinear) for part in model.modules()) == 2 * (4 + 7) + 1
+
+
+@pytest.mark.parametrize("change", [pack, lambda model: put_quantised(model, quantised(model))])
+def test_only_a_lone_relu_moves_into_the_product_before_it(change) -> None:
+    for settings, left in (({}, 0), ({"gated": True}, 4), ({"activation": "gelu"}, 4)):
+        model = made(**settings)
+        change(model)
+        assert sum(isinstance(part, FeedForward) for part in model.modules()) == left
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="asks glibc to keep memory")
+def test_memory_of_a_batch_is_kept_for_the_next() -> None:
+    import resource
+
+    def new_pages() -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        blocks = [torch.ones(2 << 20) for _ in range(16)]  # 128 MiB
+        del blocks
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    keep_memory()
+    new_pages()
+    assert new_pages() < 16_384  # of 32,768; some blocks more may be needed, since they begin at round addresses
 
 
 def test_tied_weights_are_quantised_once() -> None:

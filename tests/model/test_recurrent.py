@@ -80,6 +80,15 @@ def test_readers_and_writers_of_all_kinds_go_together(batch: Batch, reader: dict
         torch.testing.assert_close(step.logits, expected[:, t], atol=1e-5, rtol=1e-5)
 
 
+def test_alternating_layers_have_the_whole_width() -> None:
+    """Zhou et al. 2016: a layer reads in one direction; an odd width is no mistake."""
+    reader = {**GRU, "dim": 13, "layers": 3, "bidirectional": "alternate", "fast_forward": True}
+    model = make(reader, {**GRU, "dim": 13, "layers": 3, "fast_forward": True, "attention": "additive"})
+    for stack in (model.reader.stack, model.writer.stack.recurrence):
+        assert [layer.hidden_size for layer in stack.layers] == [13] * 3
+        assert [tuple(join.weight.shape) for join in stack.connections.joins] == [(13, 26)] * 3
+
+
 @torch.no_grad()
 def test_a_language_model_is_a_writer_without_memory() -> None:
     stack = RecurrentWriting(dim=14, layers=2)
@@ -105,6 +114,17 @@ def test_settings_have_sides() -> None:
     [
         ({"bidirectional": True, "reverse": True}, {}, "reads in both directions already; take out reverse = true"),
         ({"bidirectional": True, "dim": 13}, {}, "bidirectional needs an even dim, .* got 13"),
+        (
+            {"residual": True, "fast_forward": True},
+            {},
+            "reader.stack: residual and fast_forward are two ways past a layer",
+        ),
+        (
+            {},
+            {"residual": True, "fast_forward": True},
+            "writer.stack: residual and fast_forward are two ways past a layer",
+        ),
+        ({"bidirectional": "alternate", "reverse": True}, {}, "take out reverse = true"),
         ({}, {"attention": "additive", "input_feeding": False}, 'input_feeding = false is for "dot" and "general"'),
         ({}, {"attention": "dot", "dim": 16}, 'attention = "dot" needs a writer as wide as its reader, got 16 and 14'),
         ({}, {"first": "copied", "layers": 2}, r"cell, layers and dim \('gru', 2, 14\), got \('gru', 1, 14\)"),

@@ -74,5 +74,5 @@ def test_coverage_needs_attention(make_predictor: Any) -> None:
     stack = {"kind": "recurrent", "dim": 22}
     side = {"stack": stack, "positions": {"kind": "none"}, "tie": "none"}
     predictor = make_predictor(reader={"stack": stack, "positions": {"kind": "none"}}, writer=side)
-    with pytest.raises(SaccadeError, match="does not attend to what it reads.* ask without align or coverage"):
+    with pytest.raises(SaccadeError, match="does not attend to what it reads.* ask without align, coverage or"):
         predictor.predict(["abc"], decoding=Decoding(beam=2, coverage=0.2))

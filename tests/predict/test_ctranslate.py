@@ -78,6 +78,10 @@ def test_a_folder_that_cannot_be_written_is_told(make_run: Any) -> None:
         ({"writer": {"stack": {"window": 5}}}, "writer.stack.window = 5"),
         ({"reader": {"stack": {"heads_form": "full"}}}, "reader.stack.heads_form = 'full'"),
         ({"reader": {"stack": {"norm_kind": "rms"}}}, "two kinds of norm"),
+        ({"reader": {"stack": {"norm": "none"}}}, "reader.stack.norm = 'none'"),
+        ({"writer": {"stack": {"ff": 0}}}, "writer.stack.ff = 0"),
+        ({"reader": {"stack": {"experts": {}}}}, "reader.stack.experts"),
+        ({"writer": {"stack": {"residual": False}}}, "writer.stack.residual = False"),
         ({"reader": {"kind": "own"}, "writer": {"tie": "output"}}, "a reader of your own kind"),
     ],
 )

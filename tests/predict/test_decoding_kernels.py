@@ -30,6 +30,10 @@ def test_kernels_agree_with_the_plain_way():
         ({}, "alibi", False),
         ({}, "shaw", False),
         ({"heads_form": "split"}, "sinusoidal", False),
+        ({"ff": 0}, "sinusoidal", False),
+        ({"experts": {}}, "sinusoidal", False),
+        ({"residual": False}, "sinusoidal", False),
+        ({"norm": "none"}, "sinusoidal", False),
         ({"heads_form": "full", "dim": 256}, "sinusoidal", False),
     ],
 )

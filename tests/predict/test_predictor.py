@@ -12,7 +12,8 @@ from saccade.data.batch import Batch, pad
 from saccade.data.tokenizers import START
 from saccade.errors import SaccadeError
 from saccade.model.writers import shift_right
-from saccade.predict.predictor import Hypothesis, Predictor, groups_by_length
+from saccade.predict.lines import groups_by_length
+from saccade.predict.predictor import Hypothesis, Predictor
 
 
 def texts(count: int, *, seed: int = 0) -> list[str]:

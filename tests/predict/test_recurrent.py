@@ -20,6 +20,9 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "fixed context": {"cell": "gru", "attention": "none"},
     "bahdanau": {"cell": "gru", "attention": "additive"},
     "luong": {"cell": "lstm", "attention": "general", "layers": 2},
+    "deep-att": {"cell": "lstm", "attention": "additive", "layers": 3, "fast_forward": True},
+    "moe": {"cell": "lstm", "attention": "additive", "layers": 2, "experts": {"count": 4}},
+    "luong with experts": {"cell": "lstm", "attention": "general", "layers": 3, "experts": {"count": 4}},
     "luong, all at once": {"cell": "rnn", "attention": "dot", "input_feeding": False},
 }
 LOOKING = [name for name, settings in SYSTEMS.items() if settings["attention"] != "none"]
@@ -27,7 +30,10 @@ LOOKING = [name for name, settings in SYSTEMS.items() if settings["attention"] !
 
 def parts(system: str) -> dict[str, Any]:
     writer = {"kind": "recurrent", "dim": 22, **SYSTEMS[system]}
-    reader = {"kind": "recurrent", "dim": 22, "cell": writer["cell"], "bidirectional": system == "bahdanau"}
+    directions = {"bahdanau": True, "deep-att": "alternate"}.get(system, False)
+    reader = {"kind": "recurrent", "dim": 22, "cell": writer["cell"], "bidirectional": directions}
+    if system == "deep-att":
+        reader |= {"layers": 3, "fast_forward": True}
     return {
         "reader": {"stack": reader, "positions": {"kind": "none"}},
         "writer": {"stack": writer, "positions": {"kind": "none"}, "tie": "none"},
@@ -91,7 +97,7 @@ def test_members_of_an_ensemble_may_be_of_any_kind(make_run: Any) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
-@pytest.mark.parametrize("system", ["sutskever", "bahdanau", "luong"])
+@pytest.mark.parametrize("system", ["sutskever", "bahdanau", "luong", "deep-att"])
 def test_runs_are_loaded_in_every_precision(make_run: Any, system: str, precision: str) -> None:
     folder = make_run("one", seed=4, **parts(system))
     expected = Predictor.load(folder, device="cpu").score([("abc", "cba"), ("gfe dcb", "b")])

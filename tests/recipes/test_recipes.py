@@ -10,8 +10,8 @@ from saccade.config.schema import NextToken, Recipe
 from saccade.model.build import build
 
 NAMES = [
-    "bahdanau", "bytenet", "convs2s", "dates", "gnmt", "multi30k", "sutskever", "tatoeba", "transformer",
-    "transformer-big",
+    "bahdanau", "bytenet", "convs2s", "dates", "deep-att", "gnmt", "gnmt-reward", "moe", "multi30k", "nat",
+    "sutskever", "tatoeba", "transformer", "transformer-big",
 ]  # fmt: skip
 SIZES = {"layers", "dim", "hidden", "heads", "ff", "dropout"}
 

@@ -7,6 +7,7 @@ import torch
 
 from saccade.config.load import validate
 from saccade.errors import SaccadeError
+from saccade.model.run import named_weights, write_tensors
 from saccade.predict.predictor import Hypothesis, Predictor
 from saccade.score.compare import Comparison, compare, recipe_key, training_minutes
 from saccade.score.table import cells, latex, markdown
@@ -25,6 +26,15 @@ class Fake:
         return [[Hypothesis([4, 5], output, -1.0, -1.0)] for output in outputs]
 
 
+def put(fakes: dict[str, Fake], folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Folders of runs with these names, which load as these."""
+    for name, fake in fakes.items():
+        (folder / name).mkdir()
+        write_tensors(named_weights(fake.model), folder / name / "model.safetensors")
+    monkeypatch.setattr(Predictor, "load", lambda path, **_: fakes[Path(path).name])
+    return [folder / name for name in fakes]
+
+
 @pytest.fixture
 def comparison(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Comparison:
     """A base run, two seeds of a better one, and the base's own copy."""
@@ -34,11 +44,9 @@ def comparison(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Comparison:
         "same": Fake(errors=7, steps=7),
         "new_2": Fake(errors=3, steps=9, seed=2),
     }
-    for name in fakes:
-        (tmp_path / name).mkdir()
+    folders = put(fakes, tmp_path, monkeypatch)
     (tmp_path / "base" / "metrics.jsonl").write_text('{"step": 1, "seconds": 30.0}\n{"step": 2, "seconds": 90.0}\n{"st')
-    monkeypatch.setattr(Predictor, "load", lambda path, **_: fakes[Path(path).name])
-    return compare([tmp_path / name for name in fakes], PAIRS, samples=300)
+    return compare(folders, PAIRS, samples=300)
 
 
 def test_runs_that_differ_in_their_seed_only_are_one_row(comparison: Comparison) -> None:
@@ -68,17 +76,16 @@ def test_size_time_and_signature_are_told(comparison: Comparison) -> None:
     assert json.loads(json.dumps(comparison.to_dict()))["rows"][1]["difference"]["p_value"] < 0.05
 
 
-def test_accuracy_can_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    fakes = {"a": Fake(errors=9, steps=1), "b": Fake(errors=0, steps=2)}
-    monkeypatch.setattr(Predictor, "load", lambda path, **_: fakes[path])
-    change = compare(["a", "b"], PAIRS, metric="accuracy", samples=200).rows[1].difference
+def test_accuracy_can_be_compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folders = put({"a": Fake(errors=9, steps=1), "b": Fake(errors=0, steps=2)}, tmp_path, monkeypatch)
+    change = compare(folders, PAIRS, metric="accuracy", samples=200).rows[1].difference
     assert change is not None
     assert change.value == pytest.approx(100 * 9 / 11)
 
 
-def test_a_run_against_itself_is_two_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Predictor, "load", lambda path, **_: Fake(errors=3))
-    rows = compare(["a", "a"], PAIRS, samples=50).rows
+def test_a_run_against_itself_is_two_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    [folder] = put({"a": Fake(errors=3)}, tmp_path, monkeypatch)
+    rows = compare([folder, folder], PAIRS, samples=50).rows
     assert [row.name for row in rows] == ["a", "a"]
     assert rows[1].difference is not None
     assert rows[1].difference.p_value == 1.0

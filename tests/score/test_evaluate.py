@@ -28,7 +28,7 @@ def test_an_evaluation_has_scores_signatures_and_speed() -> None:
     found = evaluate(Upper(), PAIRS)  # type: ignore[arg-type]
     assert found.hypotheses == ["AB CD EF GH IJ", "KL MN OP QR"]
     assert found.scores["bleu"] == corpus_scores(found.hypotheses, [target for _, target in PAIRS])["bleu"]
-    assert list(found.scores) == ["bleu", "chrf", "ter", "accuracy"]
+    assert list(found.scores) == ["bleu", "chrf", "ter", "gleu", "accuracy"]
     assert found.scores["accuracy"].value == 50.0
     assert found.speed is not None
     assert found.speed.sentences_per_second * found.speed.seconds == pytest.approx(2)
@@ -79,5 +79,5 @@ def test_empty_files_and_no_pairs_are_refused(tmp_path: Path) -> None:
 
 def test_an_unknown_metric_is_refused_before_any_work() -> None:
     predictor: Any = None
-    with pytest.raises(SaccadeError, match="unknown metric 'meteor'; expected one of bleu, chrf, ter, accuracy"):
+    with pytest.raises(SaccadeError, match="unknown metric 'meteor'; expected one of bleu, chrf, ter, gleu, accuracy"):
         evaluate(predictor, PAIRS, metrics=("meteor",))

@@ -8,7 +8,8 @@ from saccade.config.load import validate
 from saccade.data.batch import Batch, Tokens
 from saccade.data.tokenizers import PAD, START
 from saccade.model.writers import TokenWriter, shift_right
-from saccade.train.objectives import Term, all_terms, has_plain_head, next_token, objectives_from, r_drop
+from saccade.train.objectives import all_terms, next_token, objectives_from, r_drop
+from saccade.train.terms import Term, has_plain_head
 
 DRAW = torch.Generator()
 
@@ -33,7 +34,7 @@ def test_next_token_is_the_smoothed_cross_entropy_of_torch(model, batch, smoothi
 
 
 def test_label_smoothing_by_hand():
-    from saccade.train.objectives import smoothed_from
+    from saccade.train.terms import smoothed_from
 
     logs = torch.tensor([[[0.5, 0.25, 0.25]]]).log()
     target = Tokens(torch.tensor([[0]]), torch.tensor([[True]]))

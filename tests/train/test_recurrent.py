@@ -14,6 +14,10 @@ RECURRENT = {
     },
     "bahdanau": {"reader": {"cell": "gru", "bidirectional": True}, "writer": {"cell": "gru", "attention": "additive"}},
     "luong": {"reader": {"cell": "lstm"}, "writer": {"cell": "lstm", "attention": "general", "layers": 2}},
+    "deep-att": {
+        "reader": {"layers": 3, "bidirectional": "alternate", "fast_forward": True},
+        "writer": {"layers": 3, "attention": "additive", "fast_forward": True},
+    },
 }
 TRAIN = {"ema": 0.9, "keep": 2}
 

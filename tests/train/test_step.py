@@ -18,10 +18,11 @@ from saccade.train import loop
 from saccade.train.distributed import Ranks
 from saccade.train.loss import Meter, MicroLoss
 from saccade.train.machine import MemoryWatch
-from saccade.train.objectives import Term, next_token
+from saccade.train.objectives import next_token
 from saccade.train.optimizer import freeze, optimizer_from
 from saccade.train.profile import Watch
 from saccade.train.session import Progress, Session
+from saccade.train.terms import Term
 
 CPU = torch.device("cpu")
 FIRST = Batch({"source": pad([[5, 6, 2], [7, 2]]), "target": pad([[6, 5, 4, 9, 2], [7, 2]])})

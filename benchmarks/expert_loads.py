@@ -1,0 +1,49 @@
+"""How evenly a run uses its experts: the positions that the busiest one of each group gets, in units of their mean.
+
+    python benchmarks/expert_loads.py RUN --data SRC TGT [--out benchmarks/results]
+
+The run reads all sources and writes all targets. 2 means: twice as many as if all had the same.
+"""
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from results import save
+
+from saccade.config.schema import Corpus
+from saccade.data.batch import Batch, pad
+from saccade.data.sources import read_pairs
+from saccade.data.tokenizers import Tokenizers
+from saccade.model.run import load_run
+from saccade.train.loads import expert_loads
+
+AT_ONCE = 128  # pairs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run")
+    parser.add_argument("--data", nargs="+", required=True, metavar="FILE", help="source and target")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    asked = parser.parse_args()
+    begin, run = time.perf_counter(), load_run(asked.run)
+    pairs = list(read_pairs(Corpus(files=tuple(asked.data))))
+    rows = []
+    for name, loads in expert_loads(run.model, batches(pairs, run.tokenizers)).items():
+        print(f"{name}: {'  '.join(f'{load:.2f}' for load in loads)}")
+        what = f"{run.path.name}: busiest of {len(loads)} experts, {name}"
+        rows.append({"what": what, "value": round(max(loads), 3), "unit": "times the mean load"})
+    save("expert_loads", rows, minutes=(time.perf_counter() - begin) / 60, folder=asked.out)
+
+
+def batches(pairs: Sequence[tuple[str, str]], tokenizers: Tokenizers) -> Iterator[Batch]:
+    for begin in range(0, len(pairs), AT_ONCE):
+        sources, targets = zip(*pairs[begin : begin + AT_ONCE], strict=True)
+        ids = {"source": tokenizers.source.encode_all(sources), "target": tokenizers.target.encode_all(targets)}
+        yield Batch({name: pad(rows) for name, rows in ids.items()})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Non-autoregressive translation against its teacher: BLEU, and sentences a second one at a time, on the same device.
+
+    python benchmarks/nat_speed.py NAT_RUN TEACHER_RUN --data SOURCE TARGET [--device cuda|cpu] [--out FOLDER]
+
+The student fills in one pass and with refinement, the teacher searches with a beam of 4. Each is measured in every
+precision that is asked for, in turn, and its fastest counts; on a CPU the time is the process's CPU time. BLEU is that
+of the fastest. Outputs of all sentences are made once before, so that graphs and buffers are there.
+"""
+
+import argparse
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from results import save
+
+from saccade.config.schema import Corpus, Decoding
+from saccade.data.sources import read_pairs
+from saccade.model.run import pick_device
+from saccade.predict.predictor import Predictor
+from saccade.runs import find_run
+from saccade.score.bleu import corpus_scores
+
+PRECISIONS = {"cuda": ["fp32", "bf16"], "cpu": ["fp32"]}
+ONE, REFINED, TEACHER = "one step", "refined", "teacher, beam 4"
+WANTED = {ONE: {"bleu": 30, "ratio": 5}, REFINED: {"bleu": 36, "ratio": 2}}
+NOTES = "Sentences one at a time, from text to text; medians of {rounds} rounds in turn; {wanted}."
+
+
+class Measured(NamedTuple):
+    precision: str
+    speed: float  # sentences a second
+    bleu: Any
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("student")
+    parser.add_argument("teacher")
+    parser.add_argument("--data", nargs=2, required=True, metavar="FILE", help="source and target")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--precisions", nargs="+", help="fp32, bf16, or on a CPU int8; default: those of the device")
+    parser.add_argument("--iterations", type=int, default=4, help="passes of the refinement")
+    parser.add_argument("--lengths", type=int, default=1, help="lengths tried side by side, in one step and refined")
+    parser.add_argument("--limit", type=int, help="only the first N sentences")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    own = parser.parse_args()
+    begin, device = time.perf_counter(), pick_device(own.device)
+    pairs = list(itertools.islice(read_pairs(Corpus(files=tuple(own.data))), own.limit))
+    precisions = own.precisions or PRECISIONS.get(device.type, ["fp32"])
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
+    found: dict[str, Measured] = {}
+    for precision in precisions:
+        student, teacher = (
+            Predictor.load(find_run(run), device=str(device), precision=precision) for run in (own.student, own.teacher)
+        )
+        systems = systems_of(student, teacher, iterations=own.iterations, lengths=own.lengths)
+        for name, measured in race(systems, pairs, precision=precision, rounds=own.rounds, clock=clock).items():
+            if name not in found or measured.speed > found[name].speed:
+                found[name] = measured
+    rows = compared(found, what=f"{Path(own.data[0]).name} -> {Path(own.data[1]).name}, {device.type}")
+    asked = "; ".join(f"{name}: BLEU {w['bleu']} and {w['ratio']} x wanted" for name, w in WANTED.items())
+    notes = NOTES.format(rounds=own.rounds, wanted=asked)
+    save(f"nat_speed_{device.type}", rows, minutes=(time.perf_counter() - begin) / 60, folder=own.out, notes=notes)
+    for row in rows:
+        print(f"{row['what']}: {row['value']} {row['unit']}" + (f", ratio {row['ratio']}" if "ratio" in row else ""))
+
+
+def systems_of(
+    student: Predictor, teacher: Predictor, *, iterations: int, lengths: int
+) -> dict[str, Callable[[Sequence[str]], list[str]]]:
+    """From texts to texts: the student twice, and its teacher."""
+    own = student.recipe.predict
+    one, refined = (own.model_copy(update={"iterations": n, "lengths": lengths, "n_best": 1}) for n in (1, iterations))
+    beam = teacher.recipe.predict.model_copy(update={"beam": 4, "n_best": 1, "sample": False})
+
+    def predicting(predictor: Predictor, decoding: Decoding) -> Callable[[Sequence[str]], list[str]]:
+        return lambda texts: [predictor.predict([text], decoding=decoding)[0] for text in texts]
+
+    return {
+        ONE: predicting(student, one), REFINED: predicting(student, refined), TEACHER: predicting(teacher, beam)
+    }  # fmt: skip
+
+
+def race(
+    systems: dict[str, Callable[[Sequence[str]], list[str]]],
+    pairs: Sequence[tuple[str, str]],
+    *,
+    precision: str,
+    rounds: int,
+    clock: Callable[[], float],
+) -> dict[str, Measured]:
+    """BLEU and speed of each system; they take turns, so that a busy machine is busy for all."""
+    texts, references = [source for source, _ in pairs], [target for _, target in pairs]
+    scores = {
+        name: corpus_scores(system(texts), references, metrics=("bleu",))["bleu"] for name, system in systems.items()
+    }
+    for system in systems.values():  # what came once gets its graph when it comes again
+        system(texts)
+    seconds: dict[str, list[float]] = {name: [] for name in systems}
+    for _ in range(rounds):
+        for name, system in systems.items():
+            begin = clock()
+            system(texts)
+            seconds[name].append(clock() - begin)
+    return {name: Measured(precision, len(texts) / statistics.median(seconds[name]), scores[name]) for name in systems}
+
+
+def compared(found: dict[str, Measured], *, what: str) -> list[dict[str, Any]]:
+    """BLEU of all, and the speed of the student beside that of its teacher."""
+    rows: list[dict[str, Any]] = []
+    for name, (precision, speed, bleu) in found.items():
+        about = f"`nat` and its teacher, {what}: {name}, {precision}"
+        rows.append(
+            {"what": f"{about}, BLEU", "value": round(bleu.value, 2), "unit": "BLEU", "signature": bleu.signature}
+        )
+        row: dict[str, Any] = {"what": f"{about}, batch 1", "value": round(speed, 2), "unit": "sentences/s"}
+        if name != TEACHER:
+            peer = found[TEACHER]
+            row |= {"peer": f"{TEACHER}, {peer.precision}", "peer_value": round(peer.speed, 2)}
+            row["ratio"] = round(speed / peer.speed, 2)
+        rows.append(row)
+    return rows
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""The second stage of GNMT: a run goes on by the GLEU of what it writes, and by likelihood, for as many updates.
+
+    python benchmarks/reward.py --data FOLDER [--base RUN] [--steps 1000] [--tiny] [--out FOLDER] [KEY=VALUE ...]
+
+FOLDER holds gzipped `train` and `val` files of multi30k, English and German. Without --base, `gnmt` is trained on them
+first. Both continuations begin with its weights and have the same steps, batches, schedule and choice of the best step,
+those of the recipe `gnmt-reward`; likelihood keeps the objective and the dropout of `gnmt`. KEY=VALUE are settings of
+the continuation by reward. GLEU and BLEU are those on val of each, searched as the recipe says. --tiny takes embedded
+dates and the recipes' tiny tables.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from results import save
+
+import saccade
+from saccade.config.load import load, override
+from saccade.config.schema import Recipe
+from saccade.data.sources import read_pairs
+from saccade.score.evaluate import evaluate
+
+METRICS = ("gleu", "bleu")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--base", type=Path)
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
+    asked = parser.parse_args()
+    if (asked.data is None) != asked.tiny:
+        parser.error("give --data FOLDER, or --tiny")
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        base = asked.base or Path(folder, "base")
+        if asked.base is None:
+            saccade.train(load("gnmt", tiny=asked.tiny, overrides=data(asked.data)), run=base)
+        more = [f"train.steps={asked.steps}"] if asked.steps else []
+        both = continuations(base, asked.data, tiny=asked.tiny, overrides=more, settings=asked.settings)
+        rows = scores("before", base)
+        for name, recipe in both.items():
+            saccade.train(recipe, run=Path(folder, name))
+            rows += scores(f"{both[name].train.steps} steps by {name}", Path(folder, name))
+    for row in rows:
+        print(f"{row['what']:60} {row['value']:.2f}")
+    save("reward", rows, minutes=(time.perf_counter() - begin) / 60, folder=asked.out)
+
+
+def data(folder: Path | None) -> list[str]:
+    """The files as settings; embedded data are already in the recipe."""
+    if folder is None:
+        return []
+    parts = (("train", "train"), ("valid", "val"))
+    return [f"data.{key}=['{folder / name}.en.gz', '{folder / name}.de.gz']" for key, name in parts]
+
+
+def continuations(
+    base: Path, folder: Path | None, *, tiny: bool, overrides: Sequence[str], settings: Sequence[str]
+) -> dict[str, Recipe]:
+    """Two recipes that begin with the weights of a run and are trained alike."""
+    same = [*data(folder), f"init={base}", *overrides]
+    rewarded = load("gnmt-reward", tiny=tiny, overrides=same)
+    sizes = []
+    if tiny:  # layers as the base has them
+        first = load(base / "recipe.toml")
+        sizes = [f"{side}.stack.layers={first.reader.stack.layers}" for side in ("reader", "writer")]
+    likelihood = load("gnmt", tiny=tiny, overrides=same).model_copy(update={"train": rewarded.train})
+    return {"likelihood": likelihood, "reward": override(rewarded, [*sizes, *settings])}
+
+
+def scores(what: str, run: Path) -> list[dict[str, object]]:
+    """GLEU and BLEU of a run on its validation data."""
+    predictor = saccade.load(run)
+    valid = predictor.recipe.data.valid
+    assert isinstance(valid, tuple), "validation data are files of their own"
+    pairs = [pair for corpus in valid for pair in read_pairs(corpus)]
+    found = evaluate(predictor, pairs, metrics=METRICS).scores
+    return [
+        {"what": f"`gnmt`, {what}: {name.upper()} on val", "value": round(found[name].value, 2), "unit": "points",
+         "signature": found[name].signature}
+        for name in METRICS
+    ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

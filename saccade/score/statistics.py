@@ -1,0 +1,28 @@
+"""Numbers of single sentences that add up, and the score of any sum of them."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from saccade.score.accuracy import letters_right, right
+from saccade.score.bleu import bleu_of, bleu_statistics
+
+
+def statistics(metric: str, hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
+    """(N, n): one row for each sentence, by "bleu", "accuracy" or "letters"."""
+    if metric == "bleu":
+        return bleu_statistics(hypotheses, references)
+    if metric == "letters":
+        return letters_right(hypotheses, references)
+    hits = right(hypotheses, references)
+    return np.stack([hits, np.ones_like(hits)], axis=1).astype(np.int64)
+
+
+def score_of(metric: str) -> Callable[[np.ndarray], float]:
+    """What makes a score of summed statistics (n,)."""
+    return bleu_of if metric == "bleu" else _percent
+
+
+def _percent(statistics: np.ndarray) -> float:
+    """The first number as a share of the second; all of nothing is right."""
+    return 100 * float(statistics[0]) / float(statistics[1]) if statistics[1] else 100.0

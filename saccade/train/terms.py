@@ -1,0 +1,79 @@
+"""What an objective returns, and the sums over tokens that most of them are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from saccade.data.batch import Batch, Tokens
+from saccade.layers.cross_entropy import smoothed_cross_entropy, twofold_cross_entropy
+from saccade.layers.packing import Packing
+from saccade.layers.regions import region
+from saccade.model.fill_writer import FillWriter
+from saccade.model.model import Model
+from saccade.model.writers import TokenWriter
+
+
+class Term(NamedTuple):
+    sum: Tensor  # over the tokens (or examples) of the batch, float32
+    count: Tensor | int  # type: ignore[assignment]  # how many there are; hides a method of tuples
+    weight: float
+
+
+Objective = Callable[[Model, Batch, torch.Generator], dict[str, Term]]
+
+
+def token_sums(writer: Any, hidden: Tensor, ids: Tensor, keep: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """Sums of the smoothed cross-entropy and of the plain one; only the first has gradients."""
+    rows, ids, keep = hidden.flatten(0, -2), ids.flatten(), keep.flatten()
+    if has_plain_head(writer):
+        return smoothed_cross_entropy(rows, writer.output.weight, ids, keep, smoothing)
+    return smoothed_from(log_probabilities(writer.head, rows), ids, keep, smoothing)
+
+
+def twofold_sums(
+    writer: Any, hidden: Tensor, ids: Tensor, keep: Tensor, smoothing: float, apart_weight: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same for a doubled batch, and half of the sum of KL(P1 || P2) + KL(P2 || P1) between its halves.
+
+    The gradients of the first sum are those of itself plus `apart_weight` times the last one, which has none.
+    """
+    rows = hidden.reshape(2, -1, hidden.shape[-1])
+    ids, keep = (x.flatten()[: rows.shape[1]] for x in (ids, keep))
+    if has_plain_head(writer):
+        return twofold_cross_entropy(rows, writer.output.weight, ids, keep, smoothing, apart_weight)
+    logs = log_probabilities(writer.head, rows)
+    smoothed, nll = smoothed_from(logs, ids.expand(2, -1), keep, smoothing)
+    first, second = logs
+    # KL(P1 || P2) + KL(P2 || P1) = sum over the vocabulary of (P1 - P2) (log P1 - log P2)
+    apart = (((first.exp() - second.exp()) * (first - second)).sum(-1) * keep).sum() / 2
+    return smoothed + apart_weight * (apart - apart.detach()), nll, apart.detach()
+
+
+def has_plain_head(writer: Any) -> bool:
+    """Whether logits are the product with one matrix, which the loss can take piece by piece; else it asks `head`."""
+    shipped = next((kind for kind in (TokenWriter, FillWriter) if isinstance(writer, kind)), None)
+    return shipped is not None and type(writer).head is shipped.head
+
+
+@region
+def log_probabilities(head: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    return torch.log_softmax(head(rows).float(), dim=-1)
+
+
+def smoothed_from(logs: Tensor, ids: Tensor, mask: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """The target distribution is (1 - smoothing) on the token plus smoothing / V on every entry of the vocabulary."""
+    nll = -logs.gather(-1, ids.unsqueeze(-1)).squeeze(-1)
+    plain = (nll * mask).sum()
+    if not smoothing:
+        return plain, plain.detach()
+    uniform = (-logs.mean(-1) * mask).sum()
+    return (1 - smoothing) * plain + smoothing * uniform, plain.detach()
+
+
+def real_tokens(tokens: Tokens) -> Tensor:
+    """(B, T) bool, which tokens are real; in a packed row, those of real texts."""
+    return tokens.mask.keep if isinstance(tokens.mask, Packing) else tokens.mask

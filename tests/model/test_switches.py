@@ -1,0 +1,121 @@
+"""Every switch that docs/transformer.md lists: it trains, it decodes, and all ways to compute it agree."""
+
+import copy
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from saccade.config.schema import Decoding
+from saccade.data.batch import Batch
+from saccade.errors import SaccadeError
+from saccade.layers.fixed import make_room, step_fixed
+from saccade.layers.transformer import TransformerStack
+from saccade.model.model import Model
+from saccade.model.prepare import pack, put_quantised, quantised
+from saccade.predict.decode import decode
+from saccade.train.objectives import next_token
+from saccade.train.pack import pack as packed
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "transformer.md"
+SWITCHES = dict(re.findall(r"^\| ([^|]+) \| `(reader\.[^`]+)` \| [\d, ]+ \|$", PAGE.read_text("utf-8"), re.MULTILINE))
+
+
+def test_the_page_lists_what_the_notes_name() -> None:
+    listed = " ".join(SWITCHES.values())
+    named = (
+        "norm=post norm=pre norm=none residual=false ff=0 activation=sigmoid scale=false heads=1 window=2 how=concat "
+        "kind=sinusoidal kind=learned kind=none kind=shaw kind=rotary kind=alibi"
+    )
+    assert not [name for name in named.split() if name not in listed]
+    assert len(SWITCHES) == 21
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_every_switch_trains_and_decodes(model: Callable[..., Model], batch: Batch, switch: str) -> None:
+    made = model(*SWITCHES[switch].split()).train()
+    steps = torch.optim.Adam(made.parameters(), lr=0.01)
+    losses = []
+    for _ in range(4):
+        loss = next_token(made, batch, torch.Generator())["next-token"].sum
+        steps.zero_grad()
+        loss.backward()
+        steps.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < losses[0]
+    decoding = Decoding(beam=2, n_best=2)
+    for first, second in decode(made.eval(), batch, limits=[5, 5, 5], decoding=decoding, align=True):
+        assert first.score > second.score
+        assert first.alignment is not None
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_all_ways_to_compute_a_switch_agree(model: Callable[..., Model], batch: Batch, switch: str) -> None:
+    made = model(*SWITCHES[switch].split())
+    target = batch["target"]
+    expected = made.writer.head(made.writer(target.ids, target.mask, made.read(batch)))
+    real = target.mask
+    torch.testing.assert_close(over_packed(made, batch), expected[real], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(step_by_step(made, batch), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(on_fixed_buffers(made, batch), expected, atol=1e-5, rtol=1e-5)
+    for prepare, share in ((pack, 1e-8), (lambda model: put_quantised(model, quantised(model)), 0.005)):
+        other = copy.deepcopy(made)
+        prepare(other)
+        got = other.writer.head(other.writer(target.ids, target.mask, other.read(batch)))
+        assert (got - expected)[real].square().mean() < share * expected[real].square().mean()
+
+
+def over_packed(made: Model, batch: Batch) -> torch.Tensor:
+    """Texts one behind the other."""
+    row = packed(batch)
+    return made.writer.head(made.writer(row["target"].ids, row["target"].mask, made.read(row)))[0]
+
+
+def step_by_step(made: Model, batch: Batch) -> torch.Tensor:
+    state, found = made.writer.start(made.read(batch), capacity=7), []
+    for ids in batch["target"].ids.split(1, 1):
+        step = made.writer.step(ids, state)
+        state = step.state
+        found.append(step.logits)
+    return torch.stack(found, 1)
+
+
+def on_fixed_buffers(made: Model, batch: Batch) -> torch.Tensor:
+    memory, stack, found = made.read(batch), made.writer.stack, []
+    rows, length = memory.mask.shape
+    state = make_room(stack, rows=rows, beams=1, capacity=7, source_length=length)
+    state.restart(1)
+    state.put_memory([block.cross.keys_values(memory.states) for block in stack.blocks], memory.mask)
+    for ids in batch["target"].ids.split(1, 1):
+        x = made.writer.embedding(ids, state.lengths[:, None])
+        found.append(made.writer.head(step_fixed(stack, x, state)[:, 0]))
+        state.lengths.add_(1)
+    return torch.stack(found, 1)
+
+
+def test_without_residual_nothing_of_the_input_runs_along(model: Callable[..., Model]) -> None:
+    """A sublayer that gives zeros leaves nothing; with the sum, it leaves what it read."""
+    for residual, left in (("false", 0.0), ("true", 1.0)):
+        made = model("reader.stack.norm=none", f"reader.stack.residual={residual}")
+        stack: TransformerStack = made.reader.stack
+        for name, parameter in stack.named_parameters():
+            if ".out." in name or ".down." in name:
+                torch.nn.init.zeros_(parameter)
+        x = torch.ones(2, 3, 12)
+        torch.testing.assert_close(stack(x, None)[0], left * x)
+
+
+def test_a_block_without_feed_forward_has_one_residual_less(model: Callable[..., Model]) -> None:
+    made = model("writer.stack.ff=0", "writer.stack.norm=none")
+    [block, _] = made.writer.stack.blocks
+    assert block.feedforward is None
+    assert len(block.residuals) == 2
+    assert not [name for name, _ in made.writer.named_parameters() if "feedforward" in name or "norm" in name]
+
+
+def test_a_negative_width_is_refused(model: Callable[..., Model]) -> None:
+    with pytest.raises(SaccadeError, match=r"reader\.stack\.ff.*0.*-1"):
+        model("reader.stack.ff=-1")
