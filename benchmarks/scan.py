@@ -10,16 +10,11 @@ Transformer with relative positions and no absolute ones, which has a chance on 
 import argparse
 import gzip
 import json
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from results import save
-from translation import PYTHON, call, means, sharing
+from translation import PYTHON, Rows, asked, call, run_all
 
 SPLITS = {"simple": "simple", "length": "length", "jump": "addprim_jump"}
 WORDS = ["tokenizer.kind=words", "tokenizer.shared=false", "data.valid=0.05", "data.max_length=64", "predict.beam=1"]
@@ -85,8 +80,8 @@ def write_pairs(data: Path, split: str, folder: Path) -> list[Path]:
     return files
 
 
-def run(job: Job, args: argparse.Namespace) -> dict[str, Any]:
-    """Trains and scores one model; returns its row."""
+def run(job: Job, args: argparse.Namespace) -> Rows:
+    """Trains and scores one model; returns its row, in a list."""
     system = SYSTEMS[job.system]
     train, test = (str(args.work / f"{job.split}.{part}.tsv") for part in ("train", "test"))
     folder, log = (args.work / f"{job.name}{end}" for end in ("", ".log"))
@@ -97,35 +92,16 @@ def run(job: Job, args: argparse.Namespace) -> dict[str, Any]:
     seconds = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["seconds"]
     what = f"SCAN, {job.split}, `{job.system}`: commands that are right"
     value = round(scored["accuracy"]["value"], 2)
-    return {"what": what, "value": value, "unit": "%", "seed": job.seed, "minutes": round(seconds / 60, 2)}
+    return [{"what": what, "value": value, "unit": "%", "seed": job.seed, "minutes": round(seconds / 60, 2)}]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--jobs", default="", help="beginnings of the names of the jobs to run, by commas")
-    parser.add_argument("--work", type=Path, default=Path("runs/scan"), help="where runs and logs are kept")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    parser.add_argument("--together", type=int, default=1)
-    parser.add_argument("--limit", type=float, default=None, help="seconds one training may take")
-    parser.add_argument("--set", nargs="*", default=[], help="overrides of all recipes, key=value")
-    args = parser.parse_args()
-    args.work.mkdir(parents=True, exist_ok=True)
+    args = asked(__doc__, jobs="", work="runs/scan")
+    args.name = args.name or "scan"
     wanted = [job for job in jobs() if job.name.startswith(tuple(args.jobs.split(",")))]
     for split in {job.split for job in wanted}:
         write_pairs(args.data, split, args.work)
-    rows: list[dict[str, Any]] = []
-    begin = time.perf_counter()
-    with ThreadPoolExecutor(args.together) as pool:
-        for job, future in [(job, pool.submit(run, job, args)) for job in wanted]:
-            try:
-                rows.append(future.result())
-            except (RuntimeError, OSError, subprocess.TimeoutExpired, ValueError, KeyError) as error:
-                print(f"{job.name} failed: {error}", file=sys.stderr, flush=True)
-            minutes = (time.perf_counter() - begin) / 60
-            save("scan", rows + means(rows), minutes=minutes, folder=args.out, notes=sharing(args.together))
-    for row in rows + means(rows):
-        print(f"{row['value']:>8.2f} {row['unit']} {row['what']} {row.get('seed', '')}")
+    run_all(wanted, run, args)
 
 
 if __name__ == "__main__":

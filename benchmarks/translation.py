@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Any
 from results import save
 
 PYTHON = [sys.executable, "-m", "saccade"]
+Rows = list[dict[str, Any]]
 SYSTEMS = ("sutskever", "bahdanau", "deep-att", "gnmt", "moe", "bytenet", "convs2s")  # of the lectures, one size each
 
 
@@ -65,7 +66,7 @@ def aligned(pack: str, parts: Sequence[str], source: str, target: str) -> tuple[
     return tuple((f"{pack}/{part}.{source}.gz", f"{pack}/{part}.{target}.gz") for part in parts)
 
 
-def run(job: Job, args: argparse.Namespace) -> list[dict[str, Any]]:
+def run(job: Job, args: argparse.Namespace) -> Rows:
     """Trains and scores one model; returns its rows."""
     train, valid, test = ([str(args.data / name) for name in pair] for pair in job.files)
     folder, log, outputs = (args.work / f"{job.name}{end}" for end in ("", ".log", ".txt"))
@@ -95,7 +96,7 @@ def call(command: Sequence[str], log: Path, limit: float | None = None) -> str:
     return done.stdout
 
 
-def means(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def means(rows: Rows) -> Rows:
     """A row for the mean of everything that was measured with several seeds."""
     added = []
     for what in dict.fromkeys(row["what"] for row in rows):
@@ -116,31 +117,42 @@ def sharing(together: int) -> str:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def asked(about: str, *, jobs: str, work: str) -> argparse.Namespace:
+    """What was typed; the folder of the runs is there then."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--jobs", default="multi30k,tatoeba", help="beginnings of the names of the jobs to run")
-    parser.add_argument("--work", type=Path, default=Path("runs/benchmark"), help="where runs and logs are kept")
+    parser.add_argument("--jobs", default=jobs, help="beginnings of the names of the jobs to run, by commas")
+    parser.add_argument("--work", type=Path, default=Path(work), help="where runs and logs are kept")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    parser.add_argument("--name", default="translation")
+    parser.add_argument("--name", help="of the file of results")
     parser.add_argument("--together", type=int, default=1)
     parser.add_argument("--limit", type=float, default=None, help="seconds one training may take")
     parser.add_argument("--set", nargs="*", default=[], help="overrides of the recipe, key=value")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
-    wanted = [job for job in jobs() if job.name.startswith(tuple(args.jobs.split(",")))]
-    rows: list[dict[str, Any]] = []
+    return args
+
+
+def run_all(wanted: Sequence[Any], run: Callable[[Any, argparse.Namespace], Rows], args: argparse.Namespace) -> None:
+    """Runs jobs, some of them together, saves after every one, and prints all rows at the end."""
+    rows: Rows = []
     begin = time.perf_counter()
     with ThreadPoolExecutor(args.together) as pool:
         for job, future in [(job, pool.submit(run, job, args)) for job in wanted]:
             try:
                 rows += future.result()
-            except (RuntimeError, subprocess.TimeoutExpired, ValueError, KeyError) as error:
+            except (RuntimeError, OSError, subprocess.TimeoutExpired, ValueError, KeyError) as error:
                 print(f"{job.name} failed: {error}", file=sys.stderr, flush=True)
             minutes = (time.perf_counter() - begin) / 60
             save(args.name, rows + means(rows), minutes=minutes, folder=args.out, notes=sharing(args.together))
     for row in rows + means(rows):
         print(f"{row['value']:>14,.2f} {row['unit']:<10} {row['what']} {row.get('seed', '')}")
+
+
+def main() -> None:
+    args = asked(__doc__, jobs="multi30k,tatoeba", work="runs/benchmark")
+    args.name = args.name or "translation"
+    run_all([job for job in jobs() if job.name.startswith(tuple(args.jobs.split(",")))], run, args)
 
 
 if __name__ == "__main__":
