@@ -66,7 +66,8 @@ def generated(folder: Path, *, pairs: int) -> Store:
         longest = int(max(source.max(), target.max()))
         dropped: dict[str, list[int]] = {"empty": [], "long": []}
         return {
-            "dtype": "uint16", "parts": [pairs], "variants": 1, "longest": longest, "total": pairs, "files": written,
+            "dtype": "uint16", "sides": SIDES, "bytes": 0, "parts": [pairs], "variants": 1, "longest": longest,
+            "total": pairs, "files": written,
             **dropped,
         }  # fmt: skip
 

@@ -30,16 +30,16 @@ SMALL = "train the 2.35 M multi30k model at the peer's batch (about 4,200 target
 QUIET = ["train.save_every=100000", "train.valid_every=100000"]
 
 
-def generate(folder: Path, *, pairs: int) -> list[str]:
-    """Random words, the target within 20% of the source's length; the same files every time."""
+def generate(folder: Path, *, pairs: int, words: int = 32000) -> list[str]:
+    """Random ones of so many words, the target within 20% of the source's length; the same files every time."""
     draw = random.Random(1)
     paths = [folder / "train.source", folder / "train.target"]
     with paths[0].open("w") as sources, paths[1].open("w") as targets:
         for _ in range(pairs):
             length = math.exp(draw.gauss(math.log(22), 0.55))
             for file, size in ((sources, length), (targets, length * draw.uniform(0.8, 1.2))):
-                words = min(max(round(size), 4), 96) - 1  # one more for the end
-                print(*(f"w{draw.randrange(32000)}" for _ in range(words)), file=file)
+                count = min(max(round(size), 4), 96) - 1  # one more for the end
+                print(*(f"w{draw.randrange(words)}" for _ in range(count)), file=file)
     return [str(path) for path in paths]
 
 

@@ -10,8 +10,10 @@ import typer
 
 from saccade.cli import lectures, recipes
 from saccade.cli.arguments import gather
+from saccade.cli.exchange import export_model, import_model
 from saccade.cli.ladder import ladder
 from saccade.cli.leave import telling
+from saccade.cli.plan import plan
 from saccade.cli.predict import predict
 from saccade.cli.runs import runs
 from saccade.cli.score import compare, evaluate
@@ -26,8 +28,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (demo, train, predict, evaluate, compare, ladder, view, runs):
+for verb in (demo, train, predict, evaluate, compare, ladder, view, plan, runs):
     app.command()(telling()(verb))
+app.command("import")(telling()(import_model))
+app.command("export")(telling()(export_model))
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(lectures.app, name="lectures")
 

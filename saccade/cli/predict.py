@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -18,7 +18,8 @@ from saccade.errors import SaccadeError
 
 if TYPE_CHECKING:
     from saccade.config.schema import Decoding, Recipe
-    from saccade.predict.predictor import Hypothesis, Predictor
+    from saccade.predict.outputs import Hypothesis
+    from saccade.predict.predictor import Predictor
 
 Runs = Annotated[str, typer.Argument(metavar="RUN", help="Folder or name of a run; RUN,RUN is an ensemble.")]
 Words = Annotated[
@@ -46,18 +47,27 @@ def predict(  # noqa: PLR0913  # the options of a verb are its parameters
     precision: Precision = "auto",
     as_json: Json = False,
 ) -> None:
-    """Translate texts, or the lines of a file or of stdin: one line of output for each line of input."""
+    """Translate texts, or go on from prompts: arguments, or the lines of a file or of stdin, one output for each."""
     texts, changes = separate(words)
     lines = read(texts, input=input, output=output)
     predictor = load([*run.split(","), *others], engine=engine, precision=precision)
     decoding = settings(predictor.recipe, changes, beam=beam, n_best=n_best)
+    if shows_tokens(predictor, texts, decoding, plain=not as_json and output is None):
+        show_tokens(predictor, texts[0], decoding)
+        return
     seen: deque[str] = deque()
     scored = as_json or decoding.n_best > 1
     results = begun(predictor.stream(remember(lines, seen), decoding=decoding, scored=scored))
     with open(output, "w", encoding="utf-8") if output else nullcontext(sys.stdout) as file:
         for index, found in enumerate(results):
-            text = as_json_line(seen.popleft(), found) if as_json else as_lines(index, found, many=decoding.n_best > 1)
-            print(text, file=file, flush=True)
+            given = seen.popleft()
+            if as_json:
+                shown = json.dumps(predictor.described(given, found), ensure_ascii=False)
+            elif predictor.goes_on and texts and decoding.n_best == 1:
+                shown = f"{dimmed(given, file)}{found[0].text}"
+            else:
+                shown = as_lines(index, found, many=decoding.n_best > 1)
+            print(shown, file=file, flush=True)
 
 
 def read(texts: Sequence[str], *, input: str | None, output: str | None) -> Iterable[str]:
@@ -119,9 +129,25 @@ def as_lines(index: int, found: Sequence[Hypothesis], *, many: bool) -> str:
     return "\n".join(f"{index + 1}\t{item.score:.4f}\t{one_line(item.text)}" for item in found)
 
 
-def as_json_line(text: str, found: Sequence[Hypothesis]) -> str:
-    candidates = [{"output": item.text, "score": item.score, "log_prob": item.log_prob} for item in found]
-    return json.dumps({"input": text, **candidates[0], "candidates": candidates}, ensure_ascii=False)
+def shows_tokens(predictor: Predictor, texts: Sequence[str], decoding: Decoding, *, plain: bool) -> bool:
+    """Whether somebody who gave one prompt sits there and reads along."""
+    single = decoding.n_best == 1 and (decoding.sample or decoding.beam == 1)
+    return plain and predictor.goes_on and len(texts) == 1 and single and sys.stdout.isatty()
+
+
+def show_tokens(predictor: Predictor, prompt: str, decoding: Decoding) -> None:
+    """A prompt, and what comes after it as it comes."""
+    pieces = predictor.write(prompt, decoding=decoding)
+    first = next(pieces, "")  # before anything is shown: a prompt may be refused
+    print(dimmed(prompt, sys.stdout), end=first, flush=True)
+    for piece in pieces:
+        print(piece, end="", flush=True)
+    print()
+
+
+def dimmed(prompt: str, file: TextIO) -> str:
+    """The prompt in the terminal, told apart by its colour; elsewhere nothing: a file has what was written."""
+    return f"\x1b[2m{prompt}\x1b[0m" if file.isatty() else ""
 
 
 def one_line(text: str) -> str:

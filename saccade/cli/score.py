@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,8 +16,10 @@ from saccade.errors import SaccadeError
 from saccade.runs import RECIPE, find_run
 
 if TYPE_CHECKING:
+    from saccade.config.schema import Corpus
     from saccade.predict.predictor import Predictor
     from saccade.score.evaluate import Evaluation
+    from saccade.score.perplexity import TextEvaluation
 
 EMBEDDED = 1_000  # pairs of embedded data; a corpus for training has many more, and each one has to be decoded
 
@@ -27,7 +28,7 @@ Data = Annotated[
     typer.Option(
         "--data",
         metavar="SRC [TGT]",
-        help=f"Two aligned files, or one with both sides; embedded:NAME is {EMBEDDED:,} pairs. Repeatable.",
+        help=f"Two aligned files, one with both sides, or text; embedded:NAME is {EMBEDDED:,} pairs. Repeatable.",
     ),
 ]
 RunOrNone = Annotated[
@@ -60,9 +61,9 @@ def evaluate(  # noqa: PLR0913  # the options of a verb are its parameters
     precision: Precision = "auto",
     as_json: Json = False,
 ) -> None:
-    """Score a run on pairs (without --data, on its validation data), or any two files with --hyp and --ref."""
+    """Score a run on pairs or text (without --data, on its validation data), or two files with --hyp and --ref."""
     if hyp is not None or ref is not None:
-        found = of_files(hyp, ref, run, metrics=metrics.split(","), lowercase=lowercase)
+        found: Evaluation | TextEvaluation = of_files(hyp, ref, run, metrics=metrics.split(","), lowercase=lowercase)
     elif run is None:
         raise SaccadeError("evaluate needs a RUN, or --hyp FILE and --ref FILE")
     else:
@@ -72,7 +73,7 @@ def evaluate(  # noqa: PLR0913  # the options of a verb are its parameters
         )
     if output is not None:
         output.write_text("".join(f"{' '.join(text.splitlines())}\n" for text in found.hypotheses), encoding="utf-8")
-    print(json.dumps(found.to_dict(), indent=2) if as_json else as_table(found))
+    print(json.dumps(found.to_dict(), indent=2) if as_json else f"{aligned(found.rows())}\n{found.summary()}")
 
 
 def compare(
@@ -85,9 +86,11 @@ def compare(
 ) -> None:
     """Compare runs on the same pairs (without --data, on the first run's validation data), with intervals and cost."""
     from saccade.score import table
+    from saccade.score.compare import check_comparable
     from saccade.score.compare import compare as compare_runs
 
     folders = [find_run(name) for name in runs]
+    check_comparable(folders)
     found = compare_runs(folders, read_test_pairs(folders[0], data), metric=metric)
     if as_json:
         print(json.dumps(found.to_dict(), indent=2))
@@ -115,18 +118,17 @@ def of_run(
     *,
     metrics: Sequence[str],
     lowercase: bool,
-) -> Evaluation:
-    from saccade.score.evaluate import evaluate as evaluate_pairs
+) -> Evaluation | TextEvaluation:
+    from saccade.score.evaluate import evaluate_corpora
 
-    decoding, pairs = settings(predictor.recipe, changes), read_test_pairs(find_run(name), data)
-    return evaluate_pairs(predictor, pairs, metrics=metrics, lowercase=lowercase, decoding=decoding)
+    decoding, chosen = settings(predictor.recipe, changes), chosen_corpora(find_run(name), data)
+    return evaluate_corpora(predictor, chosen, metrics=metrics, lowercase=lowercase, decoding=decoding, made=EMBEDDED)
 
 
-def read_test_pairs(run: Path, data: Sequence[str]) -> list[tuple[str, str]]:
-    """The pairs of --data, or else of the validation files that the run was trained with; of embedded data, some."""
+def chosen_corpora(run: Path, data: Sequence[str]) -> list[Corpus]:
+    """What --data names, or else the validation files that the run was trained with."""
     from saccade.config.load import load
     from saccade.config.schema import Corpus
-    from saccade.data.sources import PREFIX, read_pairs
 
     chosen = [Corpus(files=tuple(files)) for files in corpora(data)]
     if not chosen:
@@ -134,20 +136,10 @@ def read_test_pairs(run: Path, data: Sequence[str]) -> list[tuple[str, str]]:
         chosen = list(valid) if isinstance(valid, tuple) else []
     if not chosen:
         raise SaccadeError(f"'{run}' has no validation files of its own; give --data SRC REF")
-    pairs: list[tuple[str, str]] = []
-    for corpus in chosen:
-        made = corpus.files[0].startswith(PREFIX)
-        pairs += islice(read_pairs(corpus), EMBEDDED if made and corpus.examples is None else None)
-    return pairs
+    return chosen
 
 
-def as_table(found: Evaluation) -> str:
-    rows = [(name, f"{score.value:.2f}", score.signature) for name, score in found.scores.items()]
-    lines = aligned(rows)
-    if found.speed is None:
-        return f"{lines}\n{found.sentences:,} sentences"
-    speed = found.speed
-    return (
-        f"{lines}\n{found.sentences:,} sentences in {speed.seconds:.1f} s: "
-        f"{speed.sentences_per_second:,.1f} sentences/s, {speed.tokens_per_second:,.0f} tokens/s"
-    )
+def read_test_pairs(run: Path, data: Sequence[str]) -> list[tuple[str, str]]:
+    from saccade.score.evaluate import pairs_of
+
+    return pairs_of(chosen_corpora(run, data), made=EMBEDDED)

@@ -13,7 +13,7 @@ from saccade.errors import SaccadeError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from saccade.predict.predictor import AttentionMaps
+    from saccade.predict.outputs import AttentionMaps
 
 PARTS = {"cross": ("writer.", "cross"), "reader": ("reader.", "self"), "writer": ("writer.", "self")}
 

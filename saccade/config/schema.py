@@ -1,7 +1,8 @@
 """The recipe: every setting of saccade, its type and its default.
 
 Every table is frozen and rejects unknown keys. Where several kinds of a thing exist, the key `kind` chooses one.
-Stacks and positions are in stacks.py, objectives and training in training.py; all of them can be had from here.
+Stacks and positions are in stacks.py, objectives and training in training.py, the search in decoding.py; all of them
+can be had from here.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
+from saccade.config.decoding import Decoding
 from saccade.config.kinds import MARK, ByKind, Custom
 from saccade.config.stacks import (
     Alibi,
@@ -26,6 +28,7 @@ from saccade.config.stacks import (
     Shaw,
     Sinusoidal,
     TransformerStack,
+    TransformerXL,
     WriterStack,
 )
 from saccade.config.table import Count, Share, Table
@@ -57,6 +60,7 @@ __all__ = [
     "Learned",
     "NextToken",
     "NoPositions",
+    "NoReader",
     "Objective",
     "Optimizer",
     "Positions",
@@ -77,6 +81,7 @@ __all__ = [
     "Tokenizer",
     "Train",
     "TransformerStack",
+    "TransformerXL",
     "Valid",
     "Writer",
     "WriterStack",
@@ -89,10 +94,10 @@ SCHEMA = 1  # raised when a recipe of an older version can no longer be read as 
 
 
 class Corpus(Table):
-    """Two line-aligned files, one file with columns, a Hub data set, or `embedded:NAME`."""
+    """Two line-aligned files, one file with columns, a Hub data set, `embedded:NAME`; or text, in files or folders."""
 
     files: Annotated[tuple[str, ...], Field(min_length=1, max_length=2)]
-    columns: tuple[str, str] | None = None  # of a file with columns: source, target
+    columns: Annotated[tuple[str, ...], Field(min_length=1, max_length=2)] | None = None  # source, target; or the text
     split: str = "train"  # of a Hub data set
     weight: Annotated[float, Field(gt=0)] = 1.0  # passes over this corpus in one epoch
     examples: Count | None = None  # how many examples to take (or to make, for embedded data)
@@ -111,7 +116,9 @@ Valid = Annotated[
 class Data(Table):
     train: Corpora = ()
     valid: Valid = ()  # a number: this share of the training pairs is held out
-    max_length: Count = 256  # tokens of either side, <end> included; longer pairs are dropped and counted
+    max_length: Count = 256  # tokens, <end> included: longer pairs are dropped and counted, longer documents are cut
+    documents: Literal["lines", "blank", "file"] = "lines"  # of a text file: each line, between empty lines, all of it
+    cross: bool = False  # rows of max_length tokens go on from one document to the next, and attention with them
 
     @field_validator("train", "valid", mode="before")
     @classmethod
@@ -144,8 +151,15 @@ class TokenReader(Table):
     stack: ReaderStack = TransformerStack()
     positions: Positions = Sinusoidal()
     scale: bool = True  # token vectors times sqrt(dim)
+    embedding_norm: bool = False  # LayerNorm of tokens and positions together
     dropout: Share = 0.1  # of the embedding
     init: str = ""  # a run whose reader's weights to start from
+
+
+class NoReader(Table):
+    """Nothing is read: the writer is a language model."""
+
+    kind: Literal["none"] = "none"
 
 
 class TokenWriter(Table):
@@ -153,8 +167,12 @@ class TokenWriter(Table):
     stack: WriterStack = TransformerStack()
     positions: Positions = Sinusoidal()
     scale: bool = True
+    embedding_norm: bool = False
     dropout: Share = 0.1
-    tie: Literal["none", "output", "all"] = "all"  # output: with the writer's embedding; all: also the reader's
+    tie: Literal["none", "input", "output", "all"] = "all"  # input: both embeddings; output: the writer's and it
+    start: Literal["own", "pad", "end"] = "own"  # what is read first: a vector of its own, or that of another piece
+    output_scale: bool = False  # states divided by sqrt(dim) before the output matrix
+    output_bias: bool = False  # of the logits; it is not trained
     init: str = ""
 
 
@@ -172,50 +190,18 @@ class FillWriter(Table):
     init: str = ""
 
 
-Reader = Annotated[TokenReader | Custom, ByKind()]
+Reader = Annotated[TokenReader | NoReader | Custom, ByKind()]
 Writer = Annotated[TokenWriter | FillWriter | Custom, ByKind()]
 
 
-# ---- decoding
-
-
-class Decoding(Table):
-    """How the writer's output is searched. beam = 1 is greedy; sample = true draws instead.
-
-    A writer that fills its output at once has no beam and no length penalty: those two say nothing to it.
-    """
-
-    beam: Count = 4
-    length_penalty: float = 0.6  # alpha of ((5 + length) / 6)^alpha (Wu et al. 2016)
-    coverage: Annotated[float, Field(ge=0)] = 0.0  # beta of the same: beams pay for input that was not attended to
-    n_best: Count = 1
-    sample: bool = False
-    temperature: Annotated[float, Field(gt=0)] = 1.0
-    top_k: Annotated[int, Field(ge=0)] = 0
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    seed: Annotated[int, Field(ge=0)] = 1
-    min_length: Annotated[int, Field(ge=0)] = 0
-    max_length: Count | None = None  # none: 2 x source + 20, at most data.max_length
-    no_repeat: Annotated[int, Field(ge=0)] = 0  # no n-gram of this size twice
-    prefix: str = ""  # every output begins with this text
-    replace_unknown: bool = False  # unknown words become the source word that was looked at, or its lexicon's
-    iterations: Count = 1  # of a writer that fills: passes, each of which writes the least sure tokens again
-    lengths: Count = 1  # of a writer that fills: lengths that are tried side by side
-    collapse: bool = False  # of a writer that fills: equal neighbours become one token
-    batch_tokens: Count = 4096
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Decoding:
-        if self.n_best > self.beam and not self.sample:
-            raise ValueError(f"n_best must be at most beam, got n_best = {self.n_best} and beam = {self.beam}")
-        return self
+# ---- the whole
 
 
 class Recipe(Table):
     schema_version: int = SCHEMA
     name: str = ""
     about: str = ""  # the system, its paper, the lecture rows
-    task: Literal["translate"] = "translate"
+    task: Literal["translate", "write"] = "translate"
     data: Data = Data()
     tokenizer: Tokenizer = Tokenizer()
     reader: Reader = TokenReader()
@@ -233,11 +219,17 @@ class Recipe(Table):
         return (value,) if isinstance(value, str) else value
 
     @model_validator(mode="after")
+    def _task_fits_its_parts(self) -> Recipe:
+        if misfit := misfits(self):
+            raise ValueError(misfit)
+        return self
+
+    @model_validator(mode="after")
     def _tied_vocabularies_are_one(self) -> Recipe:
         writer = None if isinstance(self.writer, Custom) else self.writer
-        if writer is not None and writer.tie == "all" and not self.tokenizer.shared:
+        if writer is not None and writer.tie in ("all", "input") and not self.tokenizer.shared:
             raise ValueError(
-                'writer.tie = "all" needs one vocabulary for source and target; '
+                f'writer.tie = "{writer.tie}" needs one vocabulary for source and target; '
                 'set tokenizer.shared = true or writer.tie = "output"'
             )
         return self
@@ -255,3 +247,35 @@ class Recipe(Table):
                     f"take {fitting}, or change writer.kind"
                 )
         return self
+
+
+def misfits(recipe: Recipe) -> str:
+    """What of a recipe does not go with its task, said in one line; nothing where all goes together."""
+    none = isinstance(recipe.reader, NoReader)
+    if none != (recipe.task == "write"):
+        return (
+            f'task = "{recipe.task}" goes with reader.kind = "{"none" if not none else "tokens"}", '
+            f'got "{recipe.reader.kind}"; change one of them'
+        )
+    return _misfits_of_writing(recipe) if none else ""
+
+
+def _misfits_of_writing(recipe: Recipe) -> str:
+    writer, without = recipe.writer, 'nothing is read (reader.kind = "none")'
+    kinds = [objective.kind for objective in recipe.objectives if isinstance(objective, Reward)]
+    if isinstance(writer, FillWriter):
+        return f'{without}, so that no length is known to a writer of kind "fill"; set writer.kind = "tokens"'
+    if isinstance(writer, TokenWriter) and not isinstance(writer.stack, TransformerStack | Custom):
+        kind = writer.stack.kind
+        return f'{without}, and a {kind} stack writes about something; set writer.stack.kind = "transformer"'
+    if isinstance(writer, TokenWriter) and writer.tie in ("all", "input"):
+        return f'{without}, so that writer.tie = "{writer.tie}" has no reader to share with; set writer.tie = "output"'
+    if kinds:
+        return f'{without}, so that there are no pairs for the objective "{kinds[0]}"; take "next-token" or "r-drop"'
+    if not recipe.tokenizer.shared:
+        return f"{without}, so that there is one vocabulary; set tokenizer.shared = true"
+    if "reader" in recipe.freeze:
+        return f"{without}, so that there is no reader to freeze; leave it out"
+    if recipe.train.metric != "loss":
+        return f'{without}, so that train.metric = "{recipe.train.metric}" has no references; set train.metric = "loss"'
+    return ""

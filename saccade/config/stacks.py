@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from saccade.config.kinds import ByKind, Custom
 from saccade.config.table import Count, Share, Table
@@ -51,7 +51,15 @@ class Alibi(Table):
     kind: Literal["alibi"] = "alibi"
 
 
-Positions = Annotated[Sinusoidal | Learned | NoPositions | Rotary | Shaw | Bucketed | Alibi | Custom, ByKind()]
+class TransformerXL(Table):
+    """Sinusoids of distances, projected in each layer, as in Transformer-XL (Dai et al. 2019)."""
+
+    kind: Literal["transformer-xl"] = "transformer-xl"
+
+
+Positions = Annotated[
+    Sinusoidal | Learned | NoPositions | Rotary | Shaw | Bucketed | Alibi | TransformerXL | Custom, ByKind()
+]
 
 
 # ---- stacks
@@ -81,24 +89,47 @@ class TransformerStack(Table):
     layers: Count = 6
     dim: Count = 512
     heads: Count = 8
+    kv_heads: Count | None = None  # of keys and values, each shared by equally many of the heads; none: as many
     ff: Annotated[int, Field(ge=0)] = 2048  # width of the feed-forward network; 0: there is none
     norm: Literal["post", "pre", "none"] = "post"
     residual: bool = True  # what a sublayer gives is added to what it reads
     norm_kind: Literal["layer", "rms"] = "layer"
+    norm_epsilon: Annotated[float, Field(gt=0)] | None = None  # none: 1e-5 for layer, 1e-6 for rms
     activation: Literal["relu", "gelu", "gelu-tanh", "silu", "sigmoid"] = "relu"
     gated: bool = False  # feed-forward with a gate (GLU variants)
     dropout: Share = 0.1
     attention_dropout: Share = 0.0
     ff_dropout: Share = 0.0  # inside the feed-forward network
     heads_form: Literal["paper", "full", "split"] = "paper"  # three ways to make heads (lecture row 63)
+    head_dim: Count | None = None  # width of a head; none: dim / heads
     scale: bool = True  # divide scores by sqrt(d_k)
     bias: bool = True
-    window: Annotated[int, Field(ge=0)] | None = None  # keys seen on each side in self-attention
+    window: tuple[Annotated[int, Field(ge=0)] | Literal["none"], ...] | None = None  # keys seen on each side; by layer
     experts: Experts | None = None  # in the place of the feed-forward network
+
+    @field_validator("window", mode="before")
+    @classmethod
+    def _windows(cls, value: Any) -> Any:
+        """`window = 128` is short for `window = [128]`; a list is gone through layer by layer, and then again."""
+        given = value if isinstance(value, list | tuple) else (value,)
+        if value is None:
+            return None
+        if not given or not all(reach == "none" or (type(reach) is int and reach >= 0) for reach in given):
+            raise ValueError(
+                f'window must be a number of keys, at least 0, or a list of such and of "none", got {value!r}'
+            )
+        return tuple(given)
 
     @model_validator(mode="after")
     def _consistent(self) -> TransformerStack:
-        if self.dim % self.heads:
+        if self.kv_heads is not None and (self.heads % self.kv_heads or self.heads_form != "paper"):
+            raise ValueError(
+                f'kv_heads must divide heads = {self.heads}, with heads_form = "paper", got {self.kv_heads} and '
+                f'"{self.heads_form}"'
+            )
+        if self.head_dim is not None and self.heads_form != "paper":
+            raise ValueError(f'head_dim is for heads_form = "paper", got "{self.heads_form}"; leave one of them out')
+        if self.head_dim is None and self.dim % self.heads:
             raise ValueError(f"dim must be a multiple of heads, got dim = {self.dim} and heads = {self.heads}")
         if self.experts is not None and self.gated:
             raise ValueError("experts have no gate inside; set gated = false, or leave experts out")

@@ -14,9 +14,12 @@ from typing import Any
 import numpy as np
 
 from saccade.data.batch import Batch, rectangle
-from saccade.data.store import SIDES, Store
+from saccade.data.order import epoch_order
+from saccade.data.pieces import Pieces
+from saccade.data.store import Store
 from saccade.errors import SaccadeError
 
+Rows = Store | Pieces  # pairs, or pieces of documents
 POOL = 2**17  # rows sorted at a time; more rows make less padding and a less random order
 
 
@@ -26,7 +29,7 @@ class Plan:
 
     rows: np.ndarray
     bounds: np.ndarray
-    real: np.ndarray  # tokens of each batch, both sides
+    real: np.ndarray  # tokens of each batch, all sides
     padded: np.ndarray  # the same with padding
     order: np.ndarray  # of the batches
 
@@ -42,7 +45,7 @@ class BatchStream:
     is always the end of a group, so it is the same for all ranks. A pair longer than the budget is a batch alone.
     """
 
-    def __init__(self, store: Store, *, batch_tokens: int, seed: int, rank: int = 0, world: int = 1) -> None:
+    def __init__(self, store: Rows, *, batch_tokens: int, seed: int, rank: int = 0, world: int = 1) -> None:
         self._store = store
         self._budget, self._seed = batch_tokens, seed
         self._rank, self._world = rank, world
@@ -89,6 +92,7 @@ class BatchStream:
     def _go(self, *, epoch: int, pool: int, batch: int) -> None:
         self._epoch, self._pool, self._batch = epoch, pool, batch
         self._order = np.empty(0)  # the order before goes first: two at a time would take twice the memory
+        self._store = self._store.in_epoch(self._seed, epoch)
         self._order = epoch_order(self._store, seed=self._seed, epoch=epoch)
         self._pools = pool_bounds(len(self._order))
         self._plan = self._make_plan()
@@ -119,7 +123,7 @@ class BatchStream:
         return self._variant, rows
 
 
-def valid_batches(store: Store, *, batch_tokens: int) -> Iterator[Batch]:
+def valid_batches(store: Rows, *, batch_tokens: int) -> Iterator[Batch]:
     """Every pair once, the shortest first (in every pool, where there are many pairs)."""
     for first in range(0, len(store), POOL):
         pool = plan(store, np.arange(first, min(first + POOL, len(store))), budget=batch_tokens)
@@ -127,37 +131,13 @@ def valid_batches(store: Store, *, batch_tokens: int) -> Iterator[Batch]:
             yield assemble(store, pool.batch(number))
 
 
-def assemble(store: Store, rows: np.ndarray, *, variant: int = 0) -> Batch:
+def assemble(store: Rows, rows: np.ndarray, *, variant: int = 0) -> Batch:
     """The batch of these rows."""
     fields, counts = {}, {}
-    for side, name in enumerate(SIDES):
+    for side, name in enumerate(store.sides):
         tokens, lengths = store.gather(rows, side=side, variant=variant)
         fields[name], counts[name] = rectangle(tokens, lengths), len(tokens)
     return Batch(fields, counts)
-
-
-def epoch_order(store: Store, *, seed: int, epoch: int) -> np.ndarray:
-    """All rows of an epoch, shuffled; a corpus of weight 2.3 occurs twice, and a random 30% of it once more."""
-    generator = np.random.default_rng([seed, epoch])
-    kind = _row_type(len(store))
-    extra = [round(count * (weight % 1)) for count, weight in zip(store.parts, store.weights, strict=True)]
-    whole = [count * int(weight) for count, weight in zip(store.parts, store.weights, strict=True)]
-    order = np.empty(max(1, sum(whole) + sum(extra)), dtype=kind)
-    first = place = 0
-    for count, repeated, more in zip(store.parts, whole, extra, strict=True):
-        for _ in range(repeated // count if count else 0):
-            order[place : place + count] = np.arange(first, first + count, dtype=kind)
-            place += count
-        if more:
-            rows = np.arange(first, first + count, dtype=kind)
-            generator.shuffle(rows)
-            order[place : place + more] = rows[:more]
-            place += more
-        first += count
-    if not place:  # tiny weights of tiny corpora: an epoch has at least one row
-        order[0] = generator.integers(len(store))
-    generator.shuffle(order)
-    return order
 
 
 def pool_bounds(rows: int) -> np.ndarray:
@@ -165,24 +145,25 @@ def pool_bounds(rows: int) -> np.ndarray:
     return np.linspace(0, rows, -(-rows // POOL) + 1).astype(np.int64)
 
 
-def batches_in_epoch(store: Store, *, batch_tokens: int, seed: int) -> int:
+def batches_in_epoch(store: Rows, *, batch_tokens: int, seed: int) -> int:
     """How many batches the first epoch of a stream has."""
+    store = store.in_epoch(seed, 0)
     order = epoch_order(store, seed=seed, epoch=0)
     pools = itertools.pairwise(pool_bounds(len(order)))
     return sum(len(plan(store, order[first:last], budget=batch_tokens).order) for first, last in pools)
 
 
 def plan(
-    store: Store, rows: np.ndarray, *, budget: int, variant: int = 0, generator: np.random.Generator | None = None
+    store: Rows, rows: np.ndarray, *, budget: int, variant: int = 0, generator: np.random.Generator | None = None
 ) -> Plan:
     """Cuts rows into batches of like length within the budget: rows x longest side."""
-    source, target = (store.lengths(rows, side=side, variant=variant) for side in range(len(SIDES)))
-    order = by_length(source, target)
-    rows, source, target = rows[order], source[order], target[order]
-    bounds = _cut(np.maximum(source, target), budget)
+    sides = [store.lengths(rows, side=side, variant=variant) for side in range(len(store.sides))]
+    order = by_length(sides[0], sides[-1])
+    rows, sides = rows[order], [side[order] for side in sides]
+    bounds = _cut(np.maximum(sides[0], sides[-1]), budget)
     starts, sizes = bounds[:-1], np.diff(bounds)
-    widths = np.maximum.reduceat(source, starts) + np.maximum.reduceat(target, starts)
-    real = np.add.reduceat(source + target, starts)
+    widths = np.sum([np.maximum.reduceat(side, starts) for side in sides], axis=0)
+    real = np.sum([np.add.reduceat(side, starts) for side in sides], axis=0)
     shuffled = np.arange(len(sizes)) if generator is None else generator.permutation(len(sizes))
     return Plan(rows, bounds, real, widths * sizes, shuffled)
 
@@ -206,7 +187,3 @@ def _cut(lengths: np.ndarray, budget: int) -> np.ndarray:
         fits = window * np.arange(1, len(window) + 1) <= budget
         bounds.append(first + max(1, int(fits.sum())))  # the product only grows, so the fitting ones come first
     return np.array(bounds, dtype=np.int64)
-
-
-def _row_type(count: int) -> type[np.unsignedinteger[Any]]:
-    return np.uint32 if count < 2**32 else np.uint64

@@ -7,16 +7,18 @@ from collections.abc import Callable, Iterator
 from hashlib import sha256
 from importlib.metadata import version as installed
 from pathlib import Path
+from typing import Any
 
 from saccade.data.dates import dates
 from saccade.data.letters import letters
 from saccade.data.lines import did_you_mean
+from saccade.data.sentences import sentences
 from saccade.errors import SaccadeError
 
-Pairs = Iterator[tuple[str, str]]
+Maker = tuple[Callable[[int], Any], int]
 
 # name: (maker of that many pairs, how many where the recipe does not say)
-MAKERS: dict[str, tuple[Callable[[int], Pairs], int]] = {
+MAKERS: dict[str, Maker] = {
     "dates": (lambda count: dates(count, seed=1), 50_000),
     "dates-heldout": (lambda count: dates(count, seed=2, heldout=True), 2_000),  # for validation
     "dates-test": (lambda count: dates(count, seed=3, heldout=True), 2_000),  # other dates of the same years
@@ -24,6 +26,11 @@ MAKERS: dict[str, tuple[Callable[[int], Pairs], int]] = {
     "copy-heldout": (lambda count: letters(count, seed=1, heldout=True), 1_000),
     "reverse": (lambda count: letters(count, seed=1, reverse=True), 20_000),
     "reverse-heldout": (lambda count: letters(count, seed=1, reverse=True, heldout=True), 1_000),
+}
+# The same for texts
+TEXTS: dict[str, Maker] = {
+    "sentences": (lambda count: sentences(count, seed=1), 20_000),
+    "sentences-heldout": (lambda count: sentences(count, seed=1, heldout=True), 1_000),
 }
 # Rows of 1 to N letters: copy-N and reverse-N, each with other rows for validation and for a test.
 UP_TO = re.compile(r"(copy|reverse)-([0-9]+)(-heldout|-test)?")
@@ -33,30 +40,40 @@ SEEDS = {None: 1, "-heldout": 1, "-test": 2}
 
 def read(name: str, examples: int | None) -> Iterator[tuple[int, str, str]]:
     """Numbered pairs, always the same ones."""
+    if name in TEXTS:
+        raise SaccadeError(f'embedded:{name} has no pairs of texts; it is for language models (task = "write")')
     maker, count = _find(name)
     for number, (source, target) in enumerate(maker(examples or count), 1):
         yield number, source, target
 
 
+def read_texts(name: str, examples: int | None) -> Iterator[tuple[int, str]]:
+    """Numbered texts, always the same ones; of pairs, source and target with a tab between them."""
+    maker, count = _find(name)
+    for number, made in enumerate(maker(examples or count), 1):
+        yield number, made if name in TEXTS else "\t".join(made)
+
+
 def version(name: str) -> str:
-    """What the pairs of `read` depend on: the text of our code and babel's locale data."""
+    """What the pairs and texts depend on: the text of our code and babel's locale data."""
     _find(name)
     code = sha256()
-    for file in ("dates.py", "embedded.py", "letters.py"):
+    for file in ("dates.py", "embedded.py", "letters.py", "sentences.py"):
         code.update(Path(__file__).with_name(file).read_bytes())
     return f"{name} {code.hexdigest()} babel {installed('babel')}"
 
 
-def _find(name: str) -> tuple[Callable[[int], Pairs], int]:
+def _find(name: str) -> Maker:
     if asked := UP_TO.fullmatch(name):
         return _letters_up_to(int(asked[2]), reverse=asked[1] == "reverse", part=asked[3])
-    if name not in MAKERS:
-        known = ", ".join(f"embedded:{known}" for known in (*MAKERS, "copy-N", "reverse-N"))
-        raise SaccadeError(f"no embedded data {name!r}{did_you_mean(name, MAKERS)} (known: {known})")
-    return MAKERS[name]
+    makers = {**MAKERS, **TEXTS}
+    if name not in makers:
+        known = ", ".join(f"embedded:{known}" for known in (*makers, "copy-N", "reverse-N"))
+        raise SaccadeError(f"no embedded data {name!r}{did_you_mean(name, makers)} (known: {known})")
+    return makers[name]
 
 
-def _letters_up_to(longest: int, *, reverse: bool, part: str | None) -> tuple[Callable[[int], Pairs], int]:
+def _letters_up_to(longest: int, *, reverse: bool, part: str | None) -> Maker:
     if not 1 <= longest <= LONGEST:
         raise SaccadeError(f"embedded rows of letters have 1 to N letters, with N from 1 to {LONGEST:,}; got {longest}")
     lengths, seed, heldout = (1, longest), SEEDS[part], part is not None

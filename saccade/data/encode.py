@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from saccade.data.dropout import Dropout
-from saccade.data.sources import Row
 from saccade.data.store import SIDES, Appender
 from saccade.data.tokenizer import Tokenizers
 
-Corpora = Sequence[Callable[[], Iterator[Row]]]  # makers of rows
+Corpora = Sequence[Callable[[], Iterator[Any]]]  # makers of rows: a line number, and a text for each side
 
 SMALL = 2**16  # vocabularies up to here fit two bytes a token
 BLOCK_ROWS = 2_000
@@ -27,9 +26,10 @@ BLOCK_LETTERS = 1_000_000  # a block of long texts ends earlier
 class Settings:
     """What the arrays depend on beside pairs and tokenizers."""
 
-    max_length: int
+    max_length: int | None  # none: whatever length
     dropout: float = 0.0
     variants: int = 1
+    sides: tuple[str, ...] = SIDES
 
     def without_dropout(self) -> Settings:
         return replace(self, dropout=0.0)
@@ -45,6 +45,7 @@ class Tally:
 
     total: int = 0
     longest: int = 0
+    bytes: int = 0
     empty: list[int] = field(default_factory=list)  # count, corpus, line
     long: list[int] = field(default_factory=list)
 
@@ -53,13 +54,16 @@ class Tally:
 
 
 def encode_pairs(folder: Path, corpora: Corpora, tokenizers: Tokenizers, settings: Settings) -> dict[str, Any]:
-    """Writes the arrays of all corpora, one after the other; gives the meta data of the store."""
+    """Writes the arrays of all corpora, one after the other; gives the meta data of the store.
+
+    Rows are pairs, or single texts where there is one side.
+    """
     dtype = "uint16" if max(tokenizers.source.size, tokenizers.target.size) <= SMALL else "uint32"
     tally, parts = Tally(), []
     encoder = Encoder(tokenizers, settings)
     with ExitStack() as files:
         writers = [
-            [files.enter_context(Appender(folder, name=f"{side}-{number}", dtype=dtype)) for side in SIDES]
+            [files.enter_context(Appender(folder, name=f"{side}-{number}", dtype=dtype)) for side in settings.sides]
             for number in range(settings.variants)
         ]
         for corpus, rows in enumerate(corpora):
@@ -75,8 +79,9 @@ def encode_pairs(folder: Path, corpora: Corpora, tokenizers: Tokenizers, setting
             parts.append(kept)
     written = {name: found for appender in chain(*writers) for name, found in appender.files().items()}
     return {
-        "dtype": dtype, "parts": parts, "variants": settings.variants, "longest": tally.longest,
-        "total": tally.total, "empty": tally.empty, "long": tally.long, "files": written,
+        "dtype": dtype, "sides": settings.sides, "parts": parts, "variants": settings.variants,
+        "longest": tally.longest, "bytes": tally.bytes, "total": tally.total, "empty": tally.empty,
+        "long": tally.long, "files": written,
     }  # fmt: skip
 
 
@@ -84,61 +89,65 @@ Ids = list[list[int]]
 
 
 class Encoder:
-    """Blocks of pairs to ids, plain and with BPE dropout."""
+    """Blocks of pairs or texts to ids, plain and with BPE dropout."""
 
     def __init__(self, tokenizers: Tokenizers, settings: Settings) -> None:
-        self._tokenizers = tokenizers
+        self._tokenizers = [getattr(tokenizers, side) for side in settings.sides]
         self._limit = settings.max_length
         self._dropouts: list[Dropout] = []
         if settings.dropout:
-            source = Dropout(tokenizers.source, rate=settings.dropout)
-            target = source if tokenizers.shared else Dropout(tokenizers.target, rate=settings.dropout)
-            self._dropouts = [source, target]
+            first = Dropout(self._tokenizers[0], rate=settings.dropout)
+            others = self._tokenizers[1:]
+            self._dropouts = [
+                first, *(first if tokenizers.shared else Dropout(other, rate=settings.dropout) for other in others)
+            ]  # fmt: skip
         self._generators = [np.random.default_rng(number) for number in range(settings.variants)]
         self._words: list[list[list[list[list[int]]]]] = []
 
-    def plain(self, block: list[Row], corpus: int, tally: Tally) -> tuple[Ids, Ids]:
-        """The ids of the pairs of a block that are kept."""
+    def plain(self, block: list[Any], corpus: int, tally: Tally) -> list[Ids]:
+        """The ids of the rows of a block that are kept, side by side."""
         tally.total += len(block)
-        sides: list[list[str]] = [[], []]
-        lines = []
-        for line, source, target in block:
-            if source.strip() and target.strip():
-                lines.append(line)
-                sides[0].append(source)
-                sides[1].append(target)
+        full = []
+        for line, *texts in block:
+            if all(text.strip() for text in texts):
+                full.append((line, texts))
             else:
                 tally.drop(tally.empty, corpus, line)
-        ids = self._tokenizers.source.encode_all(sides[0]), self._tokenizers.target.encode_all(sides[1])
+        sides = [[texts[side] for _, texts in full] for side in range(len(self._tokenizers))]
+        ids = [tokenizer.encode_all(texts) for tokenizer, texts in zip(self._tokenizers, sides, strict=True)]
         kept = []
-        for index, line in enumerate(lines):
-            if max(len(side[index]) for side in ids) <= self._limit:
+        for index, (line, texts) in enumerate(full):
+            if self._fits(max(len(side[index]) for side in ids)):
                 kept.append(index)
+                tally.bytes += len(texts[-1].encode())
             else:
                 tally.drop(tally.long, corpus, line)
         # Cut into words once, here, for all variants to come.
         self._words = [
             [dropout.words(texts[i]) for i in kept] for dropout, texts in zip(self._dropouts, sides, strict=False)
         ]
-        return [ids[0][i] for i in kept], [ids[1][i] for i in kept]
+        return [[side[i] for i in kept] for side in ids]
 
-    def variant(self, number: int, plain: tuple[Ids, Ids]) -> tuple[Ids, Ids]:
+    def variant(self, number: int, plain: list[Ids]) -> list[Ids]:
         """The last block in one variant: plain, or with dropout (where that does not make a text too long)."""
         if not self._dropouts:
             return plain
         sides = []
         for dropout, words, side in zip(self._dropouts, self._words, plain, strict=True):
             drawn = [dropout.encode(text, self._generators[number]) for text in words]
-            sides.append([a if len(a) <= self._limit else b for a, b in zip(drawn, side, strict=True)])
-        return sides[0], sides[1]
+            sides.append([a if self._fits(len(a)) else b for a, b in zip(drawn, side, strict=True)])
+        return sides
+
+    def _fits(self, length: int) -> bool:
+        return self._limit is None or length <= self._limit
 
 
-def _blocks(rows: Iterator[Row]) -> Iterator[list[Row]]:
-    block: list[Row] = []
+def _blocks(rows: Iterator[Any]) -> Iterator[list[Any]]:
+    block: list[Any] = []
     letters = 0
     for row in rows:
         block.append(row)
-        letters += len(row[1]) + len(row[2])
+        letters += sum(map(len, row[1:]))
         if len(block) >= BLOCK_ROWS or letters >= BLOCK_LETTERS:
             yield block
             block, letters = [], 0

@@ -16,11 +16,20 @@ NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")  # owner/name:configuration
 
 def read(name: str, *, split: str, columns: table.Columns) -> Iterator[table.Row]:
     """The pairs of one split; columns inside columns are named with a dot, `translation.en`."""
-    return table.from_records(_records(_load(name, split)), f"{name}[{split}]", columns)
+    return table.pairs(_texts(name, split, columns, table.NAMES))
+
+
+def read_column(name: str, *, split: str, columns: table.Columns) -> Iterator[tuple[int, str]]:
+    """The texts of one column of one split."""
+    return ((number, texts[0]) for number, texts in _texts(name, split, columns, table.TEXT))
 
 
 def fingerprint(name: str, *, split: str) -> str:
     return str(_load(name, split)._fingerprint)
+
+
+def _texts(name: str, split: str, columns: table.Columns, wanted: tuple[str, ...]) -> Iterator[table.Texts]:
+    return table.from_records(_records(_load(name, split)), f"{name}[{split}]", columns, wanted)
 
 
 def _records(data: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:

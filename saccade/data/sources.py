@@ -72,8 +72,14 @@ def content_key(corpus: Corpus) -> str:
         digest.update(hub.fingerprint(name, split=corpus.split).encode())
     else:
         for file in corpus.files:
-            digest.update(repr(table.suffixes(Path(file))).encode())
-            _hash_file(Path(file), digest)
+            digest.update(file_key(Path(file)).encode())
+    return digest.hexdigest()
+
+
+def file_key(path: Path) -> str:
+    """A hash of the content of a file, and of the ends of its name, which say how it is read."""
+    digest = hashlib.blake2b(repr(table.suffixes(path)).encode(), digest_size=16)
+    _hash_file(path, digest)
     return digest.hexdigest()
 
 

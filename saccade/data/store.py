@@ -21,7 +21,7 @@ import numpy as np
 
 from saccade.errors import SaccadeError
 
-VERSION = 1  # of the folder; entries of another version are made again
+VERSION = 2  # of the folder; entries of another version are made again
 SIDES = ("source", "target")
 META = "meta.json"
 
@@ -35,25 +35,28 @@ class Dropped(NamedTuple):
 
 
 class Store:
-    """Pairs of token rows, read through the page cache: they never sit in memory of our own."""
+    """Pairs (or single texts) of token rows, read through the page cache: they never sit in memory of our own."""
 
     def __init__(self, folder: Path, *, weights: Sequence[float] = ()) -> None:
         meta = json.loads((folder / META).read_text(encoding="utf-8"))
         self.name = folder.name  # a hash of the pairs, the tokenizers and the settings
+        self.sides: tuple[str, ...] = tuple(meta["sides"])
+        self.bytes: int = meta["bytes"]  # of the texts of the last side, in UTF-8
         self.variants: int = meta["variants"]
         self.dropped = Dropped(meta["total"], tuple(meta["empty"]), tuple(meta["long"]))
         self.longest: int = meta["longest"]  # tokens of the longer side of any pair
         self.parts: list[int] = meta["parts"]  # pairs of each corpus, one after the other
         self.weights = list(weights) or [1.0] * len(self.parts)
-        self._tokens = [[_map(folder / f"{side}-{n}.tokens", meta["dtype"]) for side in SIDES] for n in self._numbers]
-        self._offsets = [[_map(folder / f"{side}-{n}.offsets", "int64") for side in SIDES] for n in self._numbers]
-
-    @property
-    def _numbers(self) -> range:
-        return range(self.variants)
+        names = [[folder / f"{side}-{number}" for side in self.sides] for number in range(self.variants)]
+        self._tokens = [[_map(name.with_suffix(".tokens"), meta["dtype"]) for name in row] for row in names]
+        self._offsets = [[_map(name.with_suffix(".offsets"), "int64") for name in row] for row in names]
 
     def __len__(self) -> int:
         return sum(self.parts)
+
+    def in_epoch(self, seed: int, epoch: int) -> Store:
+        """What an epoch goes through: pairs are the same in each."""
+        return self
 
     def lengths(self, rows: np.ndarray, *, side: int, variant: int = 0) -> np.ndarray:
         """Tokens of these rows on one side (0 source, 1 target)."""
@@ -68,6 +71,10 @@ class Store:
         ends = np.cumsum(lengths)
         places = np.arange(ends[-1] if len(ends) else 0) + np.repeat(begins - (ends - lengths), lengths)
         return self._tokens[variant][side][places], lengths
+
+    def tokens(self, rows: np.ndarray, inside: np.ndarray, *, side: int, variant: int = 0) -> np.ndarray:
+        """One token for each row and place inside of it."""
+        return self._tokens[variant][side][self._offsets[variant][side][rows] + inside]
 
 
 def open_store(folder: Path, *, weights: Sequence[float] = ()) -> Store | None:

@@ -1,6 +1,7 @@
 """One file with columns: .tsv, .csv, .jsonl, .parquet.
 
-Which columns are source and target, where the recipe does not say:
+Where one column is wanted, the text of documents, it is `text`, or else the only one. Which columns are source and
+target, where the recipe does not say:
 * a header, record or schema with `source` and `target`: these;
 * .csv: the first line is the header, its first two columns; .jsonl, .parquet: the first two fields;
 * .tsv without `source` and `target` in its first line: there is no header, and every line has two columns.
@@ -23,10 +24,13 @@ from saccade.data.lines import PACKED, did_you_mean, numbered_lines, open_file
 from saccade.errors import SaccadeError
 
 Row = tuple[int, str, str]
-Columns = tuple[str, str] | None
+Texts = tuple[int, tuple[str, ...]]  # the same with any number of texts
+Columns = tuple[str, ...] | None
 
 KINDS = (".tsv", ".csv", ".jsonl", ".parquet")
 NAMES = ("source", "target")
+TEXT = ("text",)
+EXAMPLES = ('"1"', '"2"')
 
 
 def suffixes(path: Path) -> tuple[str, str]:
@@ -42,16 +46,29 @@ def kind(path: Path) -> str:
 
 def read(path: Path, *, columns: Columns) -> Iterator[Row]:
     """The pairs of a file with columns, each with its line number."""
+    return pairs(_read(path, columns=columns, names=NAMES))
+
+
+def read_column(path: Path, *, columns: Columns) -> Iterator[tuple[int, str]]:
+    """The texts of one column, each with its line number."""
+    return ((number, texts[0]) for number, texts in _read(path, columns=columns, names=TEXT))
+
+
+def pairs(rows: Iterable[Texts]) -> Iterator[Row]:
+    return ((number, texts[0], texts[1]) for number, texts in rows)
+
+
+def _read(path: Path, *, columns: Columns, names: tuple[str, ...]) -> Iterator[Texts]:
     with open_file(path) as file:
         name, number = str(path), 0
         if kind(path) == ".parquet":
             records: Iterable[tuple[int, Mapping[str, Any]]] = _parquet(file, path)
-            rows = from_records(records, name, columns)
+            rows = from_records(records, name, columns, names)
         elif kind(path) == ".jsonl":
-            rows = from_records(_json_lines(file, name), name, columns)
+            rows = from_records(_json_lines(file, name), name, columns, names)
         elif kind(path):
             cells = _tabs(file, name) if kind(path) == ".tsv" else _commas(file, name)
-            rows = _delimited(cells, name, columns, header=kind(path) == ".csv")
+            rows = _delimited(cells, name, columns, names, header=kind(path) == ".csv")
         else:
             raise SaccadeError(
                 f"{path} has no second file: give two line-aligned files, or one {', '.join(KINDS)} file with columns"
@@ -60,29 +77,42 @@ def read(path: Path, *, columns: Columns) -> Iterator[Row]:
             number = row[0]
             yield row
         if not number:
-            raise SaccadeError(f"{path} is empty; expected at least one pair")
+            raise SaccadeError(f"{path} is empty; expected at least one {'pair' if names == NAMES else 'text'}")
 
 
-def from_records(records: Iterable[tuple[int, Mapping[str, Any]]], name: str, columns: Columns) -> Iterator[Row]:
-    """Pairs from numbered records (JSON objects, rows of a data set)."""
+def from_records(
+    records: Iterable[tuple[int, Mapping[str, Any]]], name: str, columns: Columns, names: tuple[str, ...]
+) -> Iterator[Texts]:
+    """Texts of numbered records (JSON objects, rows of a data set): those of `columns`, or of what `names` means."""
     for number, record in records:
         flat = _flatten(record)
-        columns = columns or _default(list(flat), name)
+        columns = _chosen(columns, list(flat), name, names)
         for column in columns:
             if column not in flat:
                 raise _unknown(f"{name}:{number}", column, list(flat))
             if not isinstance(flat[column], str):
                 got = type(flat[column]).__name__
                 raise SaccadeError(f"{name}:{number}: expected text in column {column!r}, got {got}")
-        yield number, flat[columns[0]], flat[columns[1]]
+        yield number, tuple(flat[column] for column in columns)
 
 
-def _default(names: list[str], where: str) -> tuple[str, str]:
-    if all(name in names for name in NAMES):
-        return NAMES
-    if len(names) < 2:
-        raise SaccadeError(f"{where}: expected at least two columns, source and target, got {len(names)}")
-    return names[0], names[1]
+def _chosen(columns: Columns, there: list[str], where: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The columns that were asked for, which must be as many as are wanted, or those that are meant without asking."""
+    if columns is not None:
+        if len(columns) != len(names):
+            raise SaccadeError(
+                f"{where}: columns names the {' and the '.join(names)}, got {len(columns)}: {', '.join(columns)}"
+            )
+        return columns
+    if all(name in there for name in names):
+        return names
+    if len(names) == 1 and len(there) != 1:
+        raise SaccadeError(
+            f'{where}: which of the columns {", ".join(there)} is the text? say it: columns = ["{there[0]}"]'
+        )
+    if len(there) < len(names):
+        raise SaccadeError(f"{where}: expected at least two columns, source and target, got {len(there)}")
+    return tuple(there[: len(names)])
 
 
 def _unknown(where: str, column: str, names: list[str]) -> SaccadeError:
@@ -100,30 +130,33 @@ def _flatten(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _delimited(lines: Iterator[tuple[int, list[str]]], name: str, columns: Columns, *, header: bool) -> Iterator[Row]:
+def _delimited(
+    lines: Iterator[tuple[int, list[str]]], name: str, columns: Columns, wanted: tuple[str, ...], *, header: bool
+) -> Iterator[Texts]:
     number, first = next(lines, (0, []))
     if not number:
         return
     counted = columns is not None and all(column.isdecimal() and column not in first for column in columns)
-    if counted or (columns is None and not header and not all(column in first for column in NAMES)):
-        if not counted and len(first) != 2:
+    if counted or (columns is None and not header and not all(column in first for column in wanted)):
+        if not counted and len(first) != len(wanted):
+            expected = "two columns, source and target" if len(wanted) == 2 else "one column of text"
             raise SaccadeError(
-                f"{name}:{number}: expected two columns, source and target, got {len(first)}; "
-                'name them in a header line, or count them: columns = ["1", "2"]'
+                f"{name}:{number}: expected {expected}, got {len(first)}; "
+                f"name them in a header line, or count them: columns = [{', '.join(EXAMPLES[: len(wanted)])}]"
             )
         names = [str(position) for position in range(1, len(first) + 1)]
         lines = _chain((number, first), lines)
     else:
         names = first
-    columns = columns or _default(names, f"{name}:{number}")
+    columns = _chosen(columns, names, f"{name}:{number}", wanted)
     for column in columns:
         if column not in names:
             raise _unknown(f"{name}:{number}", column, names)
-    left, right = names.index(columns[0]), names.index(columns[1])
+    places = [names.index(column) for column in columns]
     for number, cells in lines:
         if len(cells) != len(names):
             raise SaccadeError(f"{name}:{number}: expected {len(names)} columns, got {len(cells)}")
-        yield number, cells[left], cells[right]
+        yield number, tuple(cells[place] for place in places)
 
 
 def _chain(first: tuple[int, list[str]], rest: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:

@@ -37,7 +37,10 @@ VISIBLE = str.maketrans({" ": "␣", "\n": "⏎", "\r": "␍", "\t": "⇥"})
 
 
 class Tokenizer:
-    """Text to ids, always with END last, and back."""
+    """Text to ids, always with END last, and back.
+
+    `begin` stands before every text: what the file itself puts there, unless it is the START that writers begin with.
+    """
 
     pad, start, end, unknown = PAD, START, END, UNKNOWN
 
@@ -52,6 +55,7 @@ class Tokenizer:
         theirs = [*found, *sorted(set(range(max(core.get_vocab().values()) + 1)) - set(found))]
         self._theirs = theirs  # our id -> id in the file
         self._ours = None if theirs == sorted(theirs) else {number: ours for ours, number in enumerate(theirs)}
+        self.begin = _before_texts(core, found, theirs)
         decoder = json.dumps(self.settings["decoder"], ensure_ascii=False)
         self._bytes = {letter: byte for byte, letter in enumerate(byte_letters())} if "ByteLevel" in decoder else {}
         self._space = "▁" if "▁" in decoder else " "
@@ -87,11 +91,11 @@ class Tokenizer:
         return [self.number(encoding.ids) for encoding in encodings]
 
     def number(self, theirs: list[int]) -> list[int]:
-        """Ids of the file as ours, END last; what looks like a special piece is unknown text."""
+        """Ids of the file as ours, between what begins a text and END; what looks like a special piece is unknown."""
         ids = theirs if self._ours is None else [self._ours[number] for number in theirs]
         if ids and min(ids) < UNKNOWN:
             ids = [number if number > END else UNKNOWN for number in ids]
-        return [*ids, END]
+        return [*self.begin, *ids, END]
 
     def decode(self, ids: Iterable[int], *, unknown: Iterable[str] = ()) -> str:
         """The text of ids up to END, special ids left out; or with a word for each unknown id, one after the other.
@@ -102,7 +106,7 @@ class Tokenizer:
         for number in ids:
             if number == END:
                 break
-            if UNKNOWN < number < self.size:
+            if UNKNOWN < number < self.size and number not in self.begin:
                 pieces.append(self._core.id_to_token(self._theirs[number]))
             elif number == UNKNOWN and (word := next(words, "")):
                 pieces.append(word.replace(" ", self._space) if self._space != " " else word.strip())
@@ -130,14 +134,18 @@ class Tokenizer:
 
     @staticmethod
     def load(path: Path) -> Tokenizer:
-        if not path.is_file():
-            raise missing(path)
-        try:
-            core = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
-        except Exception as error:  # the library raises Exception itself
-            first = str(error).splitlines()[0]
-            raise SaccadeError(f"{path} is not a tokenizer of the `tokenizers` library ({first})") from None
-        return Tokenizer(core, origin=str(path))
+        return Tokenizer(read_core(path), origin=str(path))
+
+
+def read_core(path: Path) -> tokenizers.Tokenizer:
+    """The library's object, as the file has it."""
+    if not path.is_file():
+        raise missing(path)
+    try:
+        return tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
+    except Exception as error:  # the library raises Exception itself
+        first = str(error).splitlines()[0]
+        raise SaccadeError(f"{path} is not a tokenizer of the `tokenizers` library ({first})") from None
 
 
 @dataclass(frozen=True)
@@ -194,6 +202,13 @@ def _find_specials(core: tokenizers.Tokenizer, model: dict[str, Any], origin: st
     core.add_special_tokens([tokenizers.AddedToken(piece, special=True, normalized=False) for piece in pieces])
     vocabulary = core.get_vocab()
     return [vocabulary[piece] for piece in pieces]
+
+
+def _before_texts(core: tokenizers.Tokenizer, found: Sequence[int], theirs: Sequence[int]) -> tuple[int, ...]:
+    """Our ids of what the file's own rules put before a text."""
+    put: list[int] = core.encode("").ids
+    before = put[: put.index(found[END])] if found[END] in put else put
+    return tuple(theirs.index(number) for number in before if number != found[START])
 
 
 def _hex_bytes(error: UnicodeError) -> tuple[str, int]:

@@ -41,13 +41,17 @@ def train_tokenizers(settings: schema.Tokenizer, pairs: Pairs) -> Tokenizers:
 
 
 def _from_files(settings: schema.Tokenizer) -> Tokenizers:
-    wanted = (1,) if settings.shared else (1, 2)
-    if len(settings.files) not in wanted:
+    if len(settings.files) not in (1, 2):
         raise SaccadeError(
-            f'tokenizer.kind = "file" needs tokenizer.files with one tokenizer.json'
-            f"{'' if settings.shared else ', or one each for source and target'}, got {len(settings.files)}"
+            'tokenizer.kind = "file" needs tokenizer.files with one tokenizer.json, or one each for source and target, '
+            f"got {len(settings.files)}"
         )
     loaded = [Tokenizer.load(Path(file)) for file in settings.files]
+    if settings.shared and loaded[0].core.get_vocab() != loaded[-1].core.get_vocab():
+        raise SaccadeError(
+            f"{settings.files[0]} and {settings.files[1]} number their pieces differently, but tokenizer.shared = true "
+            "means one vocabulary; set tokenizer.shared=false"
+        )
     if settings.lowercase:
         loaded = [_lowercased(tokenizer) for tokenizer in loaded]
     if not settings.shared and len(loaded) == 1:  # the same pieces, but two objects: two embeddings

@@ -49,7 +49,8 @@ def _known_block(block: Any) -> bool:
     plain = all(part.heads.term is None and part.heads.head_dim <= WIDEST_HEAD for part in attentions)
     # Heads that split the input have no such projection, and products may have been prepared for another device.
     linears = [part.heads.out for part in attentions]
-    if not plain or not isinstance(block.feedforward, FeedForward):
+    grouped = block.self.group > 1  # queries that share keys and values stand in another order
+    if not plain or grouped or not isinstance(block.feedforward, FeedForward):
         return False
     return all(isinstance(part, nn.Linear) for part in (*linears, block.feedforward.up, block.feedforward.down))
 
@@ -73,10 +74,10 @@ def fast_embed(
 def fast_stack(stack: Any, x: Rows, state: FixedState) -> Rows:
     """One position further in every row; the caller moves `lengths`."""
     memories = iter(state.memory)
-    for block, cache in zip(stack.blocks, state.own, strict=True):
+    for block, cache, window in zip(stack.blocks, state.own, stack.windows, strict=True):
         first, *middle, last = block.residuals
         projected = linear(_into(x, first), *_flat(block.self.project), counters=state.counters).values
-        mixed = _attend(block.self, projected, cache, state, window=stack.window)
+        mixed = _attend(block.self, projected, cache, state, window=window)
         x = _onto(x, first, mixed, block.self.heads.out, state)
         if block.cross is not None:
             query = linear(_into(x, middle[0]), *_flat(block.cross.query), counters=state.counters).values

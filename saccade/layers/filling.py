@@ -32,7 +32,7 @@ def covers(stack: Any) -> bool:
     """Whether every block is made of what is known here, and nobody asks for gradients or weights."""
     if torch.is_grad_enabled() or recording() or not isinstance(stack, TransformerStack):
         return False
-    plain = not stack.causal and stack.window is None
+    plain = not stack.causal and all(window is None for window in stack.windows)
     return plain and all(
         type(block.feedforward) is FeedForward and block.self.heads.term is None for block in stack.blocks
     )

@@ -103,15 +103,15 @@ def step_fixed(stack: Any, x: Float[Tensor, "R 1 D"], state: FixedState) -> Floa
     lines = state.slots.long().expand(-1, state.capacity)
     new = lines.gather(1, at)
     memories = iter(state.memory)
-    for block, cache in zip(stack.blocks, state.own, strict=True):
+    for block, cache, window in zip(stack.blocks, state.own, stack.windows, strict=True):
 
-        def attention(y: Tensor, block: Any = block, cache: KeyValue = cache) -> Tensor:
+        def attention(y: Tensor, block: Any = block, cache: KeyValue = cache, window: int | None = window) -> Tensor:
             query, key, value = block.self.turned(y, at)
             cache.keys[new, at] = key.to(cache.keys.dtype)
             cache.values[new, at] = value.to(cache.values.dtype)
             keys, values = cache.keys[lines, where], cache.values[lines, where]
             return block.self.heads.mix(
-                block.self, query, keys, values, mask=stack.structure(None), q_pos=at, k_pos=where
+                block.self, query, keys, values, mask=stack.structure(None, window), q_pos=at, k_pos=where
             )
 
         seen = None

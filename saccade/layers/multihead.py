@@ -18,14 +18,22 @@ from saccade.layers.packing import Packing
 from saccade.layers.positions import Rotary
 from saccade.layers.record import keep, recording
 
-Form = Literal["paper", "full", "split"]
+Form = Literal["paper", "full", "split"] | int
+
+
+def width_of_head(dim: int, *, heads: int, form: Form) -> int:
+    if isinstance(form, int):
+        return form
+    if dim % heads:
+        raise SaccadeError(f"the width must be a multiple of the heads, got dim = {dim} and heads = {heads}")
+    return dim if form == "full" else dim // heads
 
 
 class HeadProjection(nn.Module):
     """x -> `parts` vectors for each head, in one product.
 
     Three forms stand in the lectures: "paper" projects the whole input to D/H for each head, "full" to D for each head,
-    "split" gives each head its own part of the input.
+    "split" gives each head its own part of the input. A number is a form too: the whole input, to that width.
     """
 
     def __init__(self, dim: int, *, heads: int, head_dim: int, parts: int, form: Form, bias: bool) -> None:
@@ -61,9 +69,7 @@ class _Heads(nn.Module):
         self, dim: int, *, heads: int, form: Form, bias: bool, scale: bool, dropout: float, term: nn.Module | None
     ) -> None:
         super().__init__()
-        if dim % heads:
-            raise SaccadeError(f"the width must be a multiple of the heads, got dim = {dim} and heads = {heads}")
-        self.head_dim = dim if form == "full" else dim // heads
+        self.head_dim = width_of_head(dim, heads=heads, form=form)
         self.scale = 1 / math.sqrt(self.head_dim) if scale else 1.0
         self.dropout = dropout
         self.term = term
@@ -83,8 +89,8 @@ class _Heads(nn.Module):
         self,
         owner: nn.Module,
         query: Float[Tensor, "B Q H E"],
-        key: Float[Tensor, "B K H E"],
-        value: Float[Tensor, "B K H E"],
+        key: Float[Tensor, "B K G E"],
+        value: Float[Tensor, "B K G E"],
         *,
         mask: Mask | None,
         q_pos: Int[Tensor, "b Q"],
@@ -105,7 +111,7 @@ class _Heads(nn.Module):
         k_pos: Tensor,
     ) -> Float[Tensor, "B Q HE"]:
         """The same before the output projection."""
-        q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+        q, k, v = (x.transpose(1, 2) for x in (query, for_each(query, key), for_each(query, value)))
         dropout = self.dropout if self.training else 0.0
         if recording() or self.term is not None:
             allowed = None if mask is None else mask.dense(q_pos, k_pos)[:, None]
@@ -124,14 +130,15 @@ class _Heads(nn.Module):
         self,
         owner: nn.Module,
         query: Float[Tensor, "1 N H E"],
-        key: Float[Tensor, "1 M H E"],
-        value: Float[Tensor, "1 M H E"],
+        key: Float[Tensor, "1 M G E"],
+        value: Float[Tensor, "1 M G E"],
         *,
         mask: Mask | None,
         packs: tuple[Packing, Packing],
     ) -> Float[Tensor, "1 N D"]:
         """The same for packed rows: text i of the queries attends to text i of the keys, as far as `mask` allows."""
         queries, keys = packs
+        key, value = for_each(query, key), for_each(query, value)
         plain = self.term is None and not recording() and not (self.dropout and self.training)
         if plain and isinstance(mask, Causal | None) and kernels.packs(query, packs):
             y = kernels.packed(query[0], key[0], value[0], packs=packs, causal=mask is not None, scale=self.scale)
@@ -144,6 +151,12 @@ class _Heads(nn.Module):
         return self.out(queries.pack(self.joined(owner, q, k, v, mask=mask, q_pos=q_pos, k_pos=k_pos)))
 
 
+def for_each(query: Float[Tensor, "B Q H E"], shared: Float[Tensor, "B K G E"]) -> Float[Tensor, "B K H E"]:
+    """Keys or values for each head of the queries, where several heads share them."""
+    times = query.shape[2] // shared.shape[2]
+    return shared if times == 1 else shared.repeat_interleave(times, 2)
+
+
 class SelfAttention(nn.Module):
     """Every position asks every position it may see: Q = X W_Q, K = X W_K, V = X W_V."""
 
@@ -151,7 +164,7 @@ class SelfAttention(nn.Module):
         self,
         dim: int,
         *,
-        heads: int,
+        heads: int | tuple[int, int],
         form: Form = "paper",
         bias: bool = True,
         scale: bool = True,
@@ -159,9 +172,15 @@ class SelfAttention(nn.Module):
         rotary: Rotary | None = None,
         term: nn.Module | None = None,
     ) -> None:
+        """Two numbers of heads: those of queries, and fewer of keys and values, which several queries then share
+        (Ainslie et al. 2023)."""
         super().__init__()
-        self.heads = _Heads(dim, heads=heads, form=form, bias=bias, scale=scale, dropout=dropout, term=term)
-        self.project = HeadProjection(dim, heads=heads, head_dim=self.heads.head_dim, parts=3, form=form, bias=bias)
+        count, shared = (heads, heads) if isinstance(heads, int) else heads
+        self.group = count // shared  # queries that ask the same keys
+        self.heads = _Heads(dim, heads=count, form=form, bias=bias, scale=scale, dropout=dropout, term=term)
+        self.project = HeadProjection(
+            dim, heads=shared, head_dim=self.heads.head_dim, parts=self.group + 2, form=form, bias=bias
+        )
         self.rotary = rotary
 
     def forward(
@@ -184,14 +203,16 @@ class SelfAttention(nn.Module):
             cache.write_even(key, value, seen)
         else:
             cache.write(key, value, at)
-        key, value = cache.keys[:, :seen], cache.values[:, :seen]
+        key, value = (for_each(query, part[:, :seen]) for part in (cache.keys, cache.values))
         if mask is None and x.shape[1] == 1 and self.heads.is_plain and step_attention.covers(query):
             y = step_attention.one_query(query, key, value, scale=self.heads.scale)
             return self.heads.out(y.flatten(2))
         return self.heads.mix(self, query, key, value, mask=mask, q_pos=at, k_pos=masks.positions(seen, x.device))
 
-    def turned(self, x: Float[Tensor, "B T D"], at: Int[Tensor, "b T"]) -> tuple[Float[Tensor, "B T H E"], ...]:
-        query, key, value = self.project(x)
+    def turned(self, x: Float[Tensor, "B T D"], at: Int[Tensor, "b T"]) -> tuple[Float[Tensor, "B T _ E"], ...]:
+        """Queries, keys and values, turned by their positions where that is wanted."""
+        *queries, key, value = self.project(x)
+        query = queries[0] if self.group == 1 else torch.stack(queries, -2).flatten(-3, -2)
         if self.rotary is not None:
             query, key = (self.rotary(part.transpose(1, 2), at).transpose(1, 2) for part in (query, key))
         return query, key, value

@@ -33,8 +33,10 @@ class Sinusoidal(nn.Module):
         self.step = 1 / self.pairs if frequencies == "paper" else 1 / max(self.pairs - 1, 1)
 
     def forward(self, positions: Int[Tensor, "b T"]) -> Float[Tensor, "b T D"]:
-        angles = _angles(positions, self.pairs, step=self.step)
-        parts = (angles.sin(), angles.cos())
+        # In float64 where there is such a type: far from the beginning, float32 has no more than four digits of a sine.
+        kind = torch.float32 if positions.device.type == "mps" else torch.float64
+        angles = _angles(positions, self.pairs, step=self.step, kind=kind)
+        parts = (angles.sin().float(), angles.cos().float())
         return torch.stack(parts, -1).flatten(-2) if self.interleaved else torch.cat(parts, -1)
 
 
@@ -47,11 +49,15 @@ class Learned(nn.Module):
         nn.init.normal_(self.table.weight, std=dim**-0.5)
 
     def forward(self, positions: Int[Tensor, "b T"]) -> Float[Tensor, "b T D"]:
-        if positions.shape[1] > self.table.num_embeddings:
-            raise SaccadeError(
-                f"a text of {positions.shape[1]} tokens has more positions than were learned, "
-                f"{self.table.num_embeddings}; split it, or train with a larger positions.length"
-            )
+        # A row may hold many texts. What stands in it is asked on a CPU only: any other device would have to wait, and
+        # whoever makes batches has seen to their lengths.
+        if positions.shape[1] > self.table.num_embeddings and positions.device.type == "cpu":
+            length = int(positions.max()) + 1
+            if length > self.table.num_embeddings:
+                raise SaccadeError(
+                    f"a text of {length} tokens has more positions than were learned, "
+                    f"{self.table.num_embeddings}; split it, or train with a larger positions.length"
+                )
         return self.table(positions)
 
 
@@ -93,6 +99,30 @@ class Shaw(nn.Module):
         by_distance = query @ self.table.weight.T.to(query.dtype)
         index = away[:, None].expand(*query.shape[:-1], -1)
         return by_distance.gather(-1, index)
+
+
+class TransformerXL(nn.Module):
+    """(q + v) . W r(j - i), where r is the sinusoid of a distance (Dai et al. 2019, section 3.3, terms b and d).
+
+    Their other bias, u, is that of the queries, where these have one.
+    """
+
+    def __init__(self, dim: int, *, heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.sinusoid = Sinusoidal(dim)
+        self.project = nn.Linear(dim, heads * head_dim, bias=False)
+        self.bias = nn.Parameter(torch.zeros(heads, 1, head_dim))
+        nn.init.xavier_uniform_(self.project.weight)
+
+    def forward(
+        self, query: Float[Tensor, "B H Q E"], q_pos: Int[Tensor, "b Q"], k_pos: Int[Tensor, "c K"]
+    ) -> Float[Tensor, "B H Q K"]:
+        most = k_pos.shape[1] - 1  # keys stand at 0, 1, 2 ..., and queries among them
+        every = torch.arange(-most, most + 1, device=query.device)[None]
+        vectors = self.project(self.sinusoid(every)[0].to(self.project.weight.dtype)).to(query.dtype)
+        by_distance = (query + self.bias.to(query.dtype)) @ vectors.unflatten(-1, query.shape[1::2]).permute(1, 2, 0)
+        index = _distances(q_pos, k_pos).clamp(-most, most)[:, None] + most
+        return by_distance.gather(-1, index.expand(*query.shape[:-1], -1))
 
 
 class Bucketed(nn.Module):
@@ -141,11 +171,16 @@ class Alibi(nn.Module):
 
 
 def _angles(
-    positions: Int[Tensor, "b T"], count: int, *, step: float, base: float = 10000.0
+    positions: Int[Tensor, "b T"],
+    count: int,
+    *,
+    step: float,
+    base: float = 10000.0,
+    kind: torch.dtype = torch.float32,
 ) -> Float[Tensor, "b T count"]:
-    """pos / base^(i step). In float32 whatever the model's type: bfloat16 cannot count to 300."""
-    exponents = torch.arange(count, device=positions.device, dtype=torch.float32) * step
-    return positions[..., None].float() * torch.exp(exponents * -math.log(base))
+    """pos / base^(i step). Never in the model's own type: bfloat16 cannot count to 300."""
+    exponents = torch.arange(count, device=positions.device, dtype=kind) * step
+    return positions[..., None].to(kind) * torch.exp(exponents * -math.log(base))
 
 
 def _distances(q_pos: Int[Tensor, "b Q"], k_pos: Int[Tensor, "c K"]) -> Int[Tensor, "b2 Q K"]:

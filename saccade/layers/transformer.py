@@ -131,14 +131,16 @@ class TransformerStack(nn.Module):
         *,
         dim: int,
         causal: bool = False,
-        window: int | None = None,
+        window: Sequence[int | None] | int | None = None,
         norm: nn.Module | None = None,
         recompute: bool = False,
     ) -> None:
+        """`window` is that of all blocks, or of each."""
         super().__init__()
         self.blocks: Any = nn.ModuleList(blocks)  # of Block, which ModuleList's type cannot say
+        self.windows = list(window) if isinstance(window, Sequence) else [window] * len(blocks)
         self.norm = norm if norm is not None else nn.Identity()
-        self.dim, self.causal, self.window, self.recompute = dim, causal, window, recompute
+        self.dim, self.causal, self.recompute = dim, causal, recompute
         self.narrow = False  # whether sums along the blocks are as narrow as autocast makes products
 
     def forward(
@@ -159,11 +161,11 @@ class TransformerStack(nn.Module):
     def _whole(self, x: Tensor | Late, mask: Tensor | Packing | None, memory: Memory | None) -> Tensor | Late:
         packing = mask if isinstance(mask, Packing) else None
         # Padding stands on the right, so a causal text needs no padding mask: no real position looks to its right.
-        allowed = self.structure(None if self.causal or isinstance(mask, Packing) else mask)
+        real = None if self.causal or isinstance(mask, Packing) else mask
         states, keep = (None, None) if memory is None else (memory.states, memory.mask)
         over = RECOMPUTED if self.recompute and self.training else KEPT
-        for block in self.blocks:
-            x, choice = over(block, x, allowed, packing, states, keep)
+        for block, window in zip(self.blocks, self.windows, strict=True):
+            x, choice = over(block, x, self.structure(real, window), packing, states, keep)
             if choice is not None:
                 tell(block.feedforward, choice, mask)
         return x
@@ -174,24 +176,26 @@ class TransformerStack(nn.Module):
         if seen > state.capacity:
             raise ValueError(f"the state has room for {state.capacity} positions, got {seen}; start with more")
         at = state.positions(n)
-        # One new position in rows of one length sees all that is there: no mask, no matrix.
-        allowed = None if n == 1 and state.even and self.window is None else self.structure(None)
         for i, block in enumerate(self.blocks):
-            memory = state.memory[i] if state.memory else None
+            memory, window = state.memory[i] if state.memory else None, self.windows[i]
+            # One new position in rows of one length sees all that is there: no mask, no matrix.
+            allowed = None if n == 1 and state.even and window is None else self.structure(None, window)
 
-            def attention(y: Tensor, block: Any = block, cache: KeyValue = state.own[i]) -> Tensor:
+            def attention(
+                y: Tensor, block: Any = block, cache: KeyValue = state.own[i], allowed: Mask | None = allowed
+            ) -> Tensor:
                 return block.self.step(y, cache, at=at, seen=seen, mask=allowed)
 
             x = block(x, attention, memory, state.memory_mask)
         return x, state.advance(n)
 
-    def structure(self, keep: Bool[Tensor, "B T"] | None) -> Mask | None:
-        """What a query may see inside this stack."""
+    def structure(self, keep: Bool[Tensor, "B T"] | None, window: int | None) -> Mask | None:
+        """What a query may see inside this stack, in a block with such a window."""
         parts: list[Mask] = [masks.causal()] if self.causal else []
         if keep is not None:
             parts.append(masks.padding(keep))
-        if self.window is not None:
-            parts.append(masks.window(self.window))
+        if window is not None:
+            parts.append(masks.window(window))
         return reduce(and_, parts) if parts else None
 
     def start(self, memory: Memory | None, *, rows: int, capacity: int) -> AttentionState:

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-from torch import nn
-
-from saccade.config.load import load
 from saccade.errors import SaccadeError
 from saccade.layers.feedforward import FeedForward
 from saccade.layers.multihead import SelfAttention
-from saccade.layers.transformer import Block, Residual
-from saccade.lectures import tables
+from saccade.layers.transformer import Block
+from saccade.lectures import growth, tables
 from saccade.lectures.claims import Compared, Lines, Measured, at_least, at_most, check, measured, near, same
-from saccade.lectures.small import count
 from saccade.lectures.tables import Size, Translation
 from saccade.model.build import build
 
@@ -148,7 +143,7 @@ gpt3 = _by_layers(96, "S3:1797", "GPT-3 has 175B parameters: counted, 174.60B.")
 )
 def gopher() -> Measured:
     [size] = [size for size in tables.sizes() if size.row == 97]
-    plain = parameters(size._replace(relative=False, vocabulary=0))
+    plain = sum(growth.counted(size).parts[part] for part in ("self-attention", "feed-forward"))
     every = tables.sizes()
     order = [float(number) for number in range(1, len(every) + 1)]
     points = {"said in the notes": (order, [s.said for s in every])}
@@ -167,15 +162,16 @@ def gopher() -> Measured:
     "S3:1785",
     "Gopher's training cost $3,768,320: 4096 chips x 920 hours x $1.00; the table's own 38 days give $3,735,552.",
     formula=r"4096 \cdot 920 \cdot 1.00 = 3,768,320",
-    code=(tables.cost,),
+    code=(growth.cost,),
 )
 def price() -> Measured:
-    given = tables.cost()
-    hourly = given["chips"] * given["price"]
+    said, found = tables.cost()["said"], growth.cost()
     return measured(
-        same("dollars for 920 hours", round(hourly * given["hours"]), given["said"]),
-        same("dollars for the 38 days of the table, 912 hours", round(hourly * 24 * given["days"]), 3_735_552),
-        same("dollars on the slide", given["said"], 3_768_320),
+        same("dollars for 920 hours", round(found.dollars), said),
+        same("dollars for the 38 days of the table, 912 hours", round(found.dollars_of_table), 3_735_552),
+        same("dollars on the slide", said, 3_768_320),
+        near("FLOPs over 6 x parameters x 300 billion tokens", found.flops / (6 * 279.7e9 * 300e9), 1.03, within=0.02),
+        near("share of the chips' peak that these hours mean", found.utilisation, 0.31, within=0.01),
     )
 
 
@@ -193,23 +189,4 @@ def _counted(row: int) -> list[Compared]:
 
 def parameters(size: Size) -> int:
     """All numbers that a model learns; matrices are made without memory for their numbers."""
-    with torch.device("meta"):
-        if size.recipe:
-            return count(build(load(size.recipe), source_size=size.vocabulary, target_size=size.vocabulary))
-        layer = _layer(size)
-    if size.weights_only:
-        inside = sum(p.numel() for p in layer.parameters() if p.dim() > 1)
-    else:
-        inside = count(layer)
-    inside += size.width**2 if size.relative else 0
-    outside = (size.vocabulary + size.positions + size.segments) * size.width + size.extra
-    outside += 2 * size.width * (size.embedding_norm + size.final_norm)
-    outside += (size.width**2 + size.width) if size.pooler else 0
-    return size.layers * inside + outside
-
-
-def _layer(size: Size) -> Block:
-    """One layer of the model, made of our blocks: 12 d² and what belongs to biases and norms."""
-    residuals = [Residual(nn.LayerNorm(size.width), order="post", dropout=0.0) for _ in range(2)]
-    attention = SelfAttention(size.width, heads=size.heads, bias=size.biased)
-    return Block(attention, FeedForward(size.width, hidden=4 * size.width), residuals=residuals)
+    return growth.counted(size).parameters

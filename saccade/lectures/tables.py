@@ -35,12 +35,12 @@ class Size(NamedTuple):
     segments: int = 0
     pooler: bool = False
     embedding_norm: bool = False
-    final_norm: bool = False
     relative: bool = False  # one more D x D in each layer, for the keys of relative positions
-    biased: bool = True  # projections of attention have biases
-    weights_only: bool = False  # count matrices alone
+    biased: bool = True  # linear layers have biases
     extra: int = 0
-    recipe: str = ""  # built whole instead of counted by layers
+    length: int = 512  # tokens of a text in training
+    recipe: str = ""  # of which it is built, instead of from the sizes
+    why: str = ""  # where the notes' number counts something else
     data: str = ""
     training: str = ""
 

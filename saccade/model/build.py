@@ -1,20 +1,21 @@
 """The one place where a recipe meets classes."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
+from itertools import cycle
 from typing import Any, Literal
 
+import torch
 from torch import nn
 
 from saccade.config import schema
 from saccade.config.kinds import Custom
 from saccade.config.schema import Recipe
+from saccade.data.tokenizer import END, PAD
 from saccade.errors import SaccadeError
 from saccade.layers import positions
-from saccade.layers.convolution import GatedBlock, MemoryAttention, Product, ResidualBlock
-from saccade.layers.convolution_stack import ConvolutionStack
-from saccade.layers.multihead import CrossAttention, SelfAttention
+from saccade.layers.multihead import CrossAttention, Form, SelfAttention, width_of_head
 from saccade.layers.transformer import Block, Residual, TransformerStack
+from saccade.model.build_convolution import build_convolution
 from saccade.model.build_experts import build_feedforward
 from saccade.model.build_recurrent import build_recurrent, check_copied
 from saccade.model.fill_writer import FillWriter
@@ -32,7 +33,7 @@ def build(recipe: Recipe, *, source_size: int, target_size: int, kinds: Kinds | 
     """A model with fresh weights for vocabularies of these sizes.
 
     A user's own reader is called with the vocabulary's size, a user's own writer also with the width of memory, and a
-    user's own stack of a writer with the width of memory alone.
+    user's own stack of a writer with the width of memory alone. Where nothing is read, that width is 0.
     """
     model = join(recipe, source_size=source_size, target_size=target_size, kinds=kinds or {})
     for part in model.modules():
@@ -47,6 +48,8 @@ def join(recipe: Recipe, *, source_size: int, target_size: int, kinds: Kinds) ->
     for part in (reader, writer):
         check_positions(part, recipe.data.max_length)
     check_copied(recipe)
+    if isinstance(reader, schema.NoReader):
+        return Model(None, join_alone(recipe, size=target_size, kinds=kinds))
     if isinstance(reader, Custom):
         read = kinds[reader.kind](source_size, **reader.settings())
     else:
@@ -57,13 +60,22 @@ def join(recipe: Recipe, *, source_size: int, target_size: int, kinds: Kinds) ->
         return Model(read, kinds[writer.kind](target_size, read.dim, **writer.settings()))
     causal = isinstance(writer, schema.TokenWriter)
     stack = build_stack(writer, memory_dim=read.dim, causal=causal, recompute=recipe.train.recompute, kinds=kinds)
-    if writer.tie == "all":
+    if writer.tie in ("all", "input"):
         tokens = shared_table(recipe, writer, read, size=target_size, dim=stack.dim)
     else:
         tokens = token_table(writer, target_size, stack.dim)
     if isinstance(writer, schema.FillWriter):
         return Model(read, join_fill_writer(writer, tokens, stack, kinds, memory_dim=read.dim))
     return Model(read, join_writer(writer, tokens, stack, kinds))
+
+
+def join_alone(recipe: Recipe, *, size: int, kinds: Kinds) -> Any:
+    """What writes where nothing is read."""
+    writer = recipe.writer
+    if isinstance(writer, Custom):
+        return kinds[writer.kind](size, 0, **writer.settings())
+    assert isinstance(writer, schema.TokenWriter), "the recipe was checked"
+    return build_writer(writer, size=size, recompute=recipe.train.recompute, kinds=kinds)
 
 
 def build_writer(
@@ -77,7 +89,11 @@ def build_writer(
 def join_writer(writer: schema.TokenWriter, tokens: nn.Embedding, stack: Any, kinds: Kinds) -> TokenWriter:
     """Embedding, stack and head together."""
     embedding = build_embedding(writer, tokens, stack.dim, kinds)
-    return TokenWriter(embedding, stack, output=output_table(writer, tokens, stack.dim))
+    output = output_table(writer, tokens, stack.dim)
+    if writer.output_bias:
+        output.bias = nn.Parameter(torch.zeros(tokens.num_embeddings), requires_grad=False)
+    scale = stack.dim**-0.5 if writer.output_scale else 1.0
+    return TokenWriter(embedding, stack, output=output, output_scale=scale)
 
 
 def join_fill_writer(
@@ -96,9 +112,11 @@ def join_fill_writer(
     )  # fmt: skip
 
 
-def check_positions(part: Part | Custom, longest: int) -> None:
+def check_positions(part: Part | schema.NoReader | Custom, longest: int) -> None:
     """A table of learned positions must have one for every token of the longest text."""
-    if not isinstance(part, Custom) and isinstance(part.positions, schema.Learned) and part.positions.length < longest:
+    if isinstance(part, schema.NoReader | Custom) or not isinstance(part.positions, schema.Learned):
+        return
+    if part.positions.length < longest:
         raise SaccadeError(
             f"positions.length must be at least data.max_length = {longest}, got {part.positions.length}; "
             "set one of them to the other"
@@ -109,17 +127,18 @@ def shared_table(recipe: Recipe, writer: Writing, reader: Any, *, size: int, dim
     """The reader's token embedding, which the writer uses too where all three are tied."""
     if isinstance(recipe.reader, Custom):
         raise SaccadeError(
-            f'writer.tie = "all" needs a reader of kind "tokens", got "{recipe.reader.kind}"; set writer.tie = "output"'
+            f'writer.tie = "{writer.tie}" needs a reader of kind "tokens", got "{recipe.reader.kind}"; '
+            'set writer.tie = "output"'
         )
     tokens: nn.Embedding = reader.embedding.tokens
     if not recipe.tokenizer.shared or tokens.num_embeddings != size:
         raise SaccadeError(
-            f'writer.tie = "all" needs one vocabulary, got {tokens.num_embeddings} source and {size} target pieces; '
-            'set tokenizer.shared = true or writer.tie = "output"'
+            f'writer.tie = "{writer.tie}" needs one vocabulary, got {tokens.num_embeddings} source and {size} target '
+            'pieces; set tokenizer.shared = true or writer.tie = "output"'
         )
     if tokens.embedding_dim != token_width(writer, dim):
         raise SaccadeError(
-            f'writer.tie = "all" needs reader and writer of one width, got {tokens.embedding_dim} and {dim}; '
+            f'writer.tie = "{writer.tie}" needs reader and writer of one width, got {tokens.embedding_dim} and {dim}; '
             'set the same stack.dim and positions.how, or writer.tie = "output"'
         )
     return tokens
@@ -127,7 +146,7 @@ def shared_table(recipe: Recipe, writer: Writing, reader: Any, *, size: int, dim
 
 def output_table(writer: Writing, tokens: nn.Embedding, dim: int) -> nn.Linear:
     """The matrix that turns states into logits: the writer's embedding where it is tied."""
-    if writer.tie == "none":
+    if writer.tie in ("none", "input"):
         output = nn.Linear(dim, tokens.num_embeddings, bias=False)
         nn.init.normal_(output.weight, std=dim**-0.5)
         return output
@@ -166,7 +185,13 @@ def build_embedding(part: Part, tokens: nn.Embedding, dim: int, kinds: Kinds) ->
             where = positions.Learned(width, length=s.length)
         case Custom() as s:
             where = kinds[s.kind](width, **s.settings())
-    return Embedding(tokens, positions=where, concat=concat, scale=part.scale, dropout=part.dropout)
+    if isinstance(part, schema.FillWriter):
+        return Embedding(tokens, positions=where, concat=concat, scale=part.scale, dropout=part.dropout)
+    norm = nn.LayerNorm(dim) if part.embedding_norm else None
+    start = {"own": None, "pad": PAD, "end": END}[part.start] if isinstance(part, schema.TokenWriter) else None
+    return Embedding(
+        tokens, positions=where, concat=concat, scale=part.scale, norm=norm, dropout=part.dropout, start=start
+    )
 
 
 def build_stack(
@@ -180,7 +205,7 @@ def build_stack(
     """The stack of a reader or, with `memory_dim`, of a writer that attends to memory."""
     settings = part.stack
     if isinstance(settings, Custom):
-        width = () if memory_dim is None else (memory_dim,)
+        width = () if memory_dim is None and not causal else (memory_dim or 0,)
         return kinds[settings.kind](*width, **settings.settings())
     if isinstance(settings, schema.ConvolutionStack):
         check_at_input(part)
@@ -195,19 +220,26 @@ def build_stack(
     ]
     final = build_norm(settings) if settings.norm == "pre" else None
     return TransformerStack(
-        blocks, dim=settings.dim, causal=causal, window=settings.window, norm=final, recompute=recompute
+        blocks, dim=settings.dim, causal=causal, window=windows(settings), norm=final, recompute=recompute
     )
+
+
+def windows(s: schema.TransformerStack) -> list[int | None] | None:
+    """The window of each layer: a list is gone through again and again."""
+    if s.window is None:
+        return None
+    return [None if reach == "none" else reach for reach, _ in zip(cycle(s.window), range(s.layers), strict=False)]
 
 
 def build_block(
     s: schema.TransformerStack, where: Any, term: nn.Module | None, *, number: int, memory_dim: int | None
 ) -> Block:
-    head_dim = s.dim if s.heads_form == "full" else s.dim // s.heads
+    head_dim = width_of_head(s.dim, heads=s.heads, form=form_of_heads(s))
     rotary = positions.Rotary(head_dim, base=where.base) if isinstance(where, schema.Rotary) else None
     attention = SelfAttention(
         s.dim,
-        heads=s.heads,
-        form=s.heads_form,
+        heads=s.heads if s.kv_heads is None else (s.heads, s.kv_heads),
+        form=form_of_heads(s),
         bias=s.bias,
         scale=s.scale,
         dropout=s.attention_dropout,
@@ -220,7 +252,7 @@ def build_block(
             s.dim,
             heads=s.heads,
             memory_dim=memory_dim,
-            form=s.heads_form,
+            form=form_of_heads(s),
             bias=s.bias,
             scale=s.scale,
             dropout=s.attention_dropout,
@@ -245,49 +277,29 @@ def check_at_input(part: Part) -> None:
         )
 
 
-def build_convolution(
-    s: schema.ConvolutionStack, *, memory_dim: int | None, causal: bool, recompute: bool
-) -> ConvolutionStack:
-    if memory_dim not in (None, s.dim):
-        raise SaccadeError(
-            f"a convolutional writer must be as wide as what it reads, got writer.stack.dim = {s.dim} and a reader of "
-            f"{memory_dim}; set them equal"
-        )
-    hidden = s.hidden or (s.dim if s.block == "gated" else -(-s.dim // 2))
-    make: Callable[..., nn.Module]
-    if s.block == "gated":
-        along, make = hidden, partial(GatedBlock, hidden)
-        ends = Product(s.dim, hidden, weight_norm=s.weight_norm), Product(hidden, s.dim, weight_norm=s.weight_norm)
-    else:
-        along, make, ends = s.dim, partial(ResidualBlock, s.dim, hidden=hidden), None
-    blocks = []
-    for i in range(s.layers):
-        attends = memory_dim is not None and s.attention[i % len(s.attention)]
-        cross = MemoryAttention(along, memory_dim=s.dim, weight_norm=s.weight_norm) if attends else None
-        dilation = s.dilations[i % len(s.dilations)]
-        blocks.append(
-            make(kernel=s.kernel, dilation=dilation, dropout=s.dropout, weight_norm=s.weight_norm, cross=cross)
-        )
-    return ConvolutionStack(
-        blocks, dim=s.dim, ends=ends, causal=causal, unfold=s.unfold, dropout=s.dropout, recompute=recompute
-    )
+def form_of_heads(s: schema.TransformerStack) -> Form:
+    return s.heads_form if s.head_dim is None else s.head_dim
 
 
 def build_norm(s: schema.TransformerStack) -> nn.Module:
     if s.norm == "none":
         return nn.Identity()
-    return nn.LayerNorm(s.dim) if s.norm_kind == "layer" else nn.RMSNorm(s.dim, eps=1e-6)
+    if s.norm_kind == "layer":
+        return nn.LayerNorm(s.dim, eps=s.norm_epsilon or 1e-5)
+    return nn.RMSNorm(s.dim, eps=s.norm_epsilon or 1e-6)
 
 
 def score_terms(where: Any, s: schema.TransformerStack, *, causal: bool) -> list[nn.Module | None]:
     """One score term for each layer: T5 shares its table between layers, Shaw et al. do not."""
-    head_dim = s.dim if s.heads_form == "full" else s.dim // s.heads
+    head_dim = width_of_head(s.dim, heads=s.heads, form=form_of_heads(s))
     match where:
         case schema.Shaw():
             return [positions.Shaw(head_dim, distance=where.distance) for _ in range(s.layers)]
         case schema.Bucketed():
             shared = positions.Bucketed(s.heads, buckets=where.buckets, distance=where.distance, both_sides=not causal)
             return [shared] * s.layers
+        case schema.TransformerXL():
+            return [positions.TransformerXL(s.dim, heads=s.heads, head_dim=head_dim) for _ in range(s.layers)]
         case schema.Alibi():
             return [positions.Alibi(s.heads)] * s.layers
     return [None] * s.layers

@@ -1,7 +1,7 @@
 """Recurrent stacks from their part of a recipe."""
 
 from saccade.config.kinds import Custom
-from saccade.config.schema import Recipe, RecurrentReading, RecurrentWriting
+from saccade.config.schema import Recipe, RecurrentReading, RecurrentWriting, TokenReader
 from saccade.errors import SaccadeError
 from saccade.layers.attention import Bilinear, Dot
 from saccade.layers.connections import Way
@@ -87,7 +87,7 @@ def check_copied(recipe: Recipe) -> None:
     """States can be copied between layers of the same cell and width."""
     if isinstance(recipe.writer, Custom) or not isinstance(recipe.writer.stack, RecurrentWriting):
         return
-    writer, reader = recipe.writer.stack, None if isinstance(recipe.reader, Custom) else recipe.reader.stack
+    writer, reader = recipe.writer.stack, recipe.reader.stack if isinstance(recipe.reader, TokenReader) else None
     if writer.first != "copied":
         return
     if not isinstance(reader, RecurrentReading):

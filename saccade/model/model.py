@@ -5,17 +5,25 @@ from typing import Any
 from torch import nn
 
 from saccade.data.batch import Batch
-from saccade.layers.memory import Memory
 
 
 class Model(nn.Module):
-    """X, attend, and Y: `writer(y, mask, read(x))`."""
+    """X, attend, and Y: `writer(y, mask, read(x))`. Without a reader it is a language model: `read` gives None."""
 
     def __init__(self, reader: Any, writer: Any) -> None:
-        """A TokenReader and a TokenWriter, or a user's own that are called as these are."""
+        """A TokenReader (or None) and a TokenWriter, or a user's own that are called as these are."""
         super().__init__()
         self.reader, self.writer = reader, writer
 
-    def read(self, batch: Batch) -> Memory:
+    @property
+    def dim(self) -> int:
+        """The width of what reads; where nothing is read, of what writes."""
+        part = self.writer if self.reader is None else self.reader
+        return int(part.dim)
+
+    def read(self, batch: Batch) -> Any:
+        """A Memory, or None where nothing is read."""
+        if self.reader is None:
+            return None
         source = batch["source"]
         return self.reader(source.ids, source.mask)

@@ -35,9 +35,13 @@ def shift_right(ids: Int[Tensor, "B T"], start: int, packing: Any = None) -> Int
 class TokenWriter(nn.Module):
     """Text: embedding of what was written so far, a causal stack that attends to memory, a head over the vocabulary."""
 
-    def __init__(self, embedding: Embedding, stack: Any, *, output: nn.Module) -> None:
+    def __init__(self, embedding: Embedding, stack: Any, *, output: nn.Module, output_scale: float = 1.0) -> None:
         super().__init__()
-        self.embedding, self.stack, self.output = embedding, stack, output
+        self.embedding, self.stack, self.output, self.output_scale = embedding, stack, output, output_scale
+
+    @property
+    def dim(self) -> int:
+        return int(self.stack.dim)
 
     def forward(
         self, ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | Packing | None, memory: Memory | None
@@ -46,7 +50,7 @@ class TokenWriter(nn.Module):
         return self.stack(self.embedding(ids, places(mask)), mask, memory)[0]
 
     def head(self, hidden: Float[Tensor, "... D"]) -> Float[Tensor, "... V"]:
-        return self.output(hidden)
+        return self.output(hidden if self.output_scale == 1.0 else hidden * self.output_scale)
 
     def start(self, memory: Memory | None, *, capacity: int, rows: int = 0) -> Any:
         """The state before the first token, with room for `capacity` tokens; `rows` of them where nothing was read."""

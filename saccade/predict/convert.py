@@ -33,6 +33,8 @@ def expressible(recipe: Recipe) -> tuple[Part, Part]:
     """Reader and writer; a recipe with something that CTranslate2 does not have is refused, by the setting's name."""
     parts = []
     for side, part in (("reader", recipe.reader), ("writer", recipe.writer)):
+        if isinstance(part, schema.NoReader):
+            raise _refusal(f"{side}.kind = {part.kind!r}")
         if isinstance(part, Custom) or isinstance(part.stack, Custom):
             raise _refusal(f"a {side} of your own kind")
         if isinstance(part, schema.FillWriter):
@@ -43,9 +45,15 @@ def expressible(recipe: Recipe) -> tuple[Part, Part]:
             raise _refusal(f"{side}.positions.kind = {part.positions.kind!r}")
         if part.positions.how != "add":
             raise _refusal(f"{side}.positions.how = {part.positions.how!r}")
-        for name, wanted in (("heads_form", "paper"), ("window", None), ("scale", True), ("residual", True)):
+        expected = {
+            "heads_form": "paper", "window": None, "scale": True, "residual": True, "head_dim": None, "kv_heads": None
+        }  # fmt: skip
+        for name, wanted in expected.items():
             if (value := getattr(part.stack, name)) != wanted:
                 raise _refusal(f"{side}.stack.{name} = {value!r}")
+        for name in ("embedding_norm", "output_scale"):
+            if getattr(part, name, False):
+                raise _refusal(f"{side}.{name} = true")
         if part.stack.experts is not None:
             raise _refusal(f"{side}.stack.experts")
         for name, unknown in (("ff", 0), ("norm", "none")):
@@ -55,6 +63,8 @@ def expressible(recipe: Recipe) -> tuple[Part, Part]:
     reader, writer = parts
     if reader.stack.norm_kind != writer.stack.norm_kind:
         raise _refusal("two kinds of norm (reader.stack.norm_kind and writer.stack.norm_kind)")
+    if reader.stack.norm_epsilon != writer.stack.norm_epsilon:
+        raise _refusal("two values of norm_epsilon (reader.stack and writer.stack)")
     return reader, writer
 
 
@@ -71,7 +81,7 @@ def convert(model: Model, recipe: Recipe, sizes: tuple[int, int], folder: Path, 
     for register, size in zip((spec.register_source_vocabulary, spec.register_target_vocabulary), sizes, strict=True):
         register([SPECIAL.get(i, str(i)) for i in range(size)])
     spec.config.decoder_start_token = SPECIAL[START]
-    spec.config.layer_norm_epsilon = EPSILON[reader.stack.norm_kind]
+    spec.config.layer_norm_epsilon = reader.stack.norm_epsilon or EPSILON[reader.stack.norm_kind]
     spec.validate()
     spec.optimize(quantization=None)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
@@ -100,7 +110,8 @@ def _sides(model: Model, reader: Part, writer: Part, *, longest: int) -> tuple[A
             ffn_glu=stack.gated, activation=Activation[ACTIVATIONS[stack.activation]],
         )  # fmt: skip
         embeddings = side.embeddings if sides else side.embeddings[0]  # a source may have several
-        embeddings.weight = _numbers(made.embedding.tokens.weight)
+        ids = torch.arange(made.embedding.tokens.num_embeddings)
+        embeddings.weight = _numbers(made.embedding.tokens.weight[made.embedding.rows(ids)])
         side.scale_embeddings = part.scale
         places = torch.arange(longest + 1)[None]
         if isinstance(part.positions, schema.Learned):
@@ -111,7 +122,7 @@ def _sides(model: Model, reader: Part, writer: Part, *, longest: int) -> tuple[A
         if stack.norm == "pre":
             _fill_norm(side.layer_norm, made.stack.norm)
         sides.append(side)
-    _fill_linear(sides[1].projection, model.writer.output.weight, None)
+    _fill_linear(sides[1].projection, model.writer.output.weight, model.writer.output.bias)
     return sides[0], sides[1]
 
 

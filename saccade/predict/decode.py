@@ -1,19 +1,21 @@
 """One batch decoded as `[predict]` of the recipe says: the one place where its settings meet search and filters."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from saccade.config.schema import Decoding
 from saccade.data.batch import Batch
-from saccade.data.tokenizers import PAD, START
+from saccade.data.tokenizers import END, PAD, START
 from saccade.errors import SaccadeError
 from saccade.predict import fill, fill_graphs, filters, graphs
-from saccade.predict.filters import Rule
-from saccade.predict.search import Chooser, Found, Price, beam_search, greedy, sampling, write_rows
+from saccade.predict.filters import Rule, apply_rules
+from saccade.predict.prompted import PromptedWriter
+from saccade.predict.search import Chooser, Found, Price, beam_search, greedy, log_softmax, sampling, write_rows
 
 
 def decode(
@@ -32,6 +34,7 @@ def decode(
         fill.check_filling(decoding, prefix=prefix)
         return decode_filled(model, batch, limits, decoding, align=align)
     fill.check_stepwise(decoding)
+    check_without_prompt(decoding)
     if graphs.suits(model, decoding, align=align):
         try:
             return decode_fixed(model, batch, limits, decoding, prefix, generator)
@@ -41,24 +44,121 @@ def decode(
     most = torch.tensor(limits, device=device)
     state = model.writer.start(model.read(batch), capacity=max(limits) + 1)
     rules = make_rules(decoding, most, prefix=prefix)
+    return searched(
+        model.writer, state, limits=most, decoding=decoding, rules=rules, generator=generator, align=align,
+        scored=scored,
+    )  # fmt: skip
+
+
+def complete(
+    model: Any,
+    prompts: Int[Tensor, "N n"],
+    *,
+    limits: Sequence[int],
+    decoding: Decoding,
+    prefix: Sequence[int] = (),
+    generator: torch.Generator | None = None,
+    stops: Rule | None = None,
+) -> list[list[Found]]:
+    """The n_best outputs after each of the prompts, which are of one length and begin with START.
+
+    `limits` are tokens after the prompt, END not counted; `stops` is the rule by which outputs end early.
+    """
+    fill.check_stepwise(decoding)
+    if graphs.suits(model, decoding, align=False):
+        try:
+            found = graphs.decode_fixed(
+                model.writer, None, limits=limits, decoding=decoding, prefix=prefix, shapers=make_shapers(decoding),
+                generator=generator, prompt=prompts,
+            )  # fmt: skip
+            return [outputs[: decoding.n_best] for outputs in found]
+        except Exception as error:  # as above
+            graphs.give_up(model, error)
+    most = torch.tensor(limits, device=prompts.device)
+    writer, state = begun(model, prompts, decoding, capacity=prompts.shape[1] + max(limits))
+    rules = [*make_rules(decoding, most, prefix=prefix), *([] if stops is None else [stops])]
+    return searched(
+        writer, state, limits=most, decoding=decoding, rules=rules, generator=generator, align=False, scored=True
+    )
+
+
+def one_by_one(
+    model: Any,
+    prompt: Int[Tensor, "1 n"],
+    *,
+    limit: int,
+    decoding: Decoding,
+    prefix: Sequence[int],
+    generator: torch.Generator | None,
+) -> Iterator[int]:
+    """The tokens of a single output, each as soon as it is chosen; they are those of `complete`."""
+    most = torch.tensor([limit], device=prompt.device)
+    writer, state = begun(model, prompt, decoding, capacity=prompt.shape[1] + limit)
+    rules, row = make_rules(decoding, most, prefix=prefix), torch.zeros(1, dtype=torch.long, device=prompt.device)
+    choose = chooser(decoding, generator)
+    written = torch.full((1, 1), START, device=prompt.device)
+    while True:
+        step = writer.step(written[:, -1:], state)
+        state = step.state
+        token = choose(apply_rules(log_softmax(step.logits), rules, written, row))
+        if int(token) == END:
+            return
+        yield int(token)
+        written = torch.cat((written, token[:, None]), 1)
+
+
+def begun(model: Any, prompts: Tensor, decoding: Decoding, *, capacity: int) -> tuple[PromptedWriter, Any]:
+    """A writer that has read prompts."""
+    writer = PromptedWriter(model.writer, repetition=decoding.repetition, frequency=decoding.frequency)
+    return writer, writer.start(model.read(Batch({})), prompts, capacity=capacity)
+
+
+def chooser(decoding: Decoding, generator: torch.Generator | None) -> Chooser:
+    if not decoding.sample:
+        return greedy
+    assert generator is not None, "sampling needs a generator"
+    return sampling(make_shapers(decoding), generator)
+
+
+def searched(
+    writer: Any,
+    state: Any,
+    *,
+    limits: Int[Tensor, " N"],
+    decoding: Decoding,
+    rules: Sequence[Rule],
+    generator: torch.Generator | None,
+    align: bool,
+    scored: bool,
+) -> list[list[Found]]:
+    """What search, sampling or beams find from a state on."""
     alpha = decoding.length_penalty
     if decoding.beam > 1 and not decoding.sample:
         found = beam_search(
-            model.writer, state, limits=most, width=decoding.beam, n_best=decoding.n_best, rules=rules,
+            writer, state, limits=limits, width=decoding.beam, n_best=decoding.n_best, rules=rules,
             price=Price(alpha, decoding.coverage), align=align or decoding.coverage > 0,
         )  # fmt: skip
         best = [outputs[: decoding.n_best] for outputs in found]
         return best if align else [[replace(item, alignment=None) for item in outputs] for outputs in best]
-    rows = torch.arange(len(limits), device=device)
-    choose: Chooser = greedy
-    if decoding.sample:
-        assert generator is not None, "sampling needs a generator"
-        rows, choose = rows.repeat_interleave(decoding.n_best), sampling(make_shapers(decoding), generator)
-        state = state.reorder(rows) if decoding.n_best > 1 else state
+    rows = torch.arange(len(limits), device=limits.device)
+    if decoding.sample and decoding.n_best > 1:
+        rows = rows.repeat_interleave(decoding.n_best)
+        state = state.reorder(rows)
     scored = scored or decoding.n_best > 1  # of which the best is asked for
     return write_rows(
-        model.writer, state, rows=rows, choose=choose, rules=rules, alpha=alpha, align=align, scored=scored
-    )
+        writer, state, rows=rows, choose=chooser(decoding, generator), rules=rules, alpha=alpha, align=align,
+        scored=scored,
+    )  # fmt: skip
+
+
+def check_without_prompt(decoding: Decoding) -> None:
+    """Refuses what is said of an output after a prompt."""
+    plain = Decoding()
+    for name in ("stop", "slide", "repetition", "frequency"):
+        if (given := getattr(decoding, name)) != getattr(plain, name):
+            raise SaccadeError(
+                f'{name} is for models that go on from a prompt (task = "write"), got {name} = {given!r}; leave it out'
+            )
 
 
 def decode_fixed(

@@ -46,7 +46,7 @@ class EnsembleWriter(nn.Module):
         self.writers = tuple(writers)  # no list of modules: each belongs to its model
 
     def forward(
-        self, ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None, memory: Sequence[Memory]
+        self, ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None, memory: Sequence[Memory | None]
     ) -> Float[Tensor, "B T D"]:
         return torch.cat([w(ids, mask, m) for w, m in zip(self.writers, memory, strict=True)], -1)
 
@@ -54,8 +54,9 @@ class EnsembleWriter(nn.Module):
         parts = hidden.split([w.stack.dim for w in self.writers], -1)
         return mean([w.head(part) for w, part in zip(self.writers, parts, strict=True)])
 
-    def start(self, memory: Sequence[Memory], *, capacity: int) -> States:
-        return States(tuple(w.start(m, capacity=capacity) for w, m in zip(self.writers, memory, strict=True)))
+    def start(self, memory: Sequence[Memory | None], *, capacity: int, rows: int = 0) -> States:
+        both = zip(self.writers, memory, strict=True)
+        return States(tuple(w.start(m, capacity=capacity, rows=rows) for w, m in both))
 
     def step(self, inputs: Int[Tensor, "B n"], state: States, *, align: bool = False) -> Step:
         steps = [w.step(inputs, s, align=align) for w, s in zip(self.writers, state.states, strict=True)]
@@ -73,7 +74,7 @@ class Ensemble(nn.Module):
         self.models = tuple(models)
         self.writer = EnsembleWriter([model.writer for model in models])
 
-    def read(self, batch: Batch) -> tuple[Memory, ...]:
+    def read(self, batch: Batch) -> tuple[Memory | None, ...]:
         return tuple(model.read(batch) for model in self.models)
 
 

@@ -62,7 +62,8 @@ class FixedWriter:
         from saccade.layers import fast_step
 
         embedding = writer.embedding
-        x = fast_step.fast_embed(tokens, embedding.tokens.weight, embedding.scale, self.positions, state.lengths)
+        ids = embedding.rows(tokens)
+        x = fast_step.fast_embed(ids, embedding.tokens.weight, embedding.scale, self.positions, state.lengths)
         return fast_step.fast_stack(writer.stack, x, state)
 
 
@@ -70,6 +71,9 @@ def has_kernels(writer: TokenWriter, beams: int) -> bool:
     """Whether there are kernels here, and they know everything that this writer is made of."""
     tables: Any = writer.embedding.tokens.weight, writer.output.weight
     if tables[0].device.type != "cuda" or not TRITON or beams > WIDEST or writer.embedding.concat:
+        return False
+    head: Any = writer.output
+    if writer.embedding.norm is not None or head.bias is not None or writer.output_scale != 1.0:
         return False
     from saccade.layers import fast_step
 

@@ -40,7 +40,8 @@ def suits(model: Any, decoding: Decoding, *, align: bool) -> bool:
     Not under autocast: while a model is trained, making graphs would take longer than they save.
     """
     writer = model.writer
-    if align or decoding.no_repeat or decoding.coverage or torch.is_autocast_enabled("cuda"):
+    looks_back = decoding.no_repeat or decoding.coverage or decoding.stop or decoding.repetition != 1.0
+    if align or looks_back or decoding.frequency or torch.is_autocast_enabled("cuda"):
         return False
     if type(writer) is not TokenWriter or not isinstance(writer.stack, TransformerStack):
         return False

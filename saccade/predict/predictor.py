@@ -2,13 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from saccade.config.schema import Decoding, Recipe
 from saccade.data.batch import Batch, pad
@@ -24,36 +21,17 @@ from saccade.predict.ensemble import Ensemble, check_same_vocabulary
 from saccade.predict.fill import fills
 from saccade.predict.likelihood import seen_while_writing, token_log_probs
 from saccade.predict.lines import available, groups_by_length
+from saccade.predict.outputs import AttentionMaps, Hypothesis
 from saccade.predict.search import Found
 from saccade.predict.unknown import replaced, replacing
 
 AHEAD = 1024  # lines that stream() takes at once, at most
 
 
-@dataclass(frozen=True)
-class Hypothesis:
-    """One output: its score is its log-probability divided by the length penalty."""
-
-    ids: list[int]  # without END
-    text: str
-    score: float
-    log_prob: float
-    alignment: list[list[float]] | None = None  # for each id, the weights over the source tokens, END included
-
-
-@dataclass(frozen=True)
-class AttentionMaps:
-    """Who looked where: address -> weights (H, T, S); rows and columns of a map are source or target tokens."""
-
-    maps: dict[str, Float[Tensor, "H T S"]]
-    source_labels: list[str]
-    target_labels: list[str]
-    text: str
-    seen_labels: list[str]  # what the writer sees at each place while it writes
-
-
 class Predictor:
     """Text in, text out; decoding settings are those of the recipe where none are given."""
+
+    goes_on = False  # whether outputs go on from what is given, and are shown behind it
 
     def __init__(
         self,
@@ -98,6 +76,10 @@ class Predictor:
             )
         model = runs[0].model if len(runs) == 1 else Ensemble([run.model for run in runs]).eval()
         recipe, tokenizers, lexicon = runs[0].recipe, runs[0].tokenizers, load_lexicon(runs[0].path)
+        if recipe.task == "write":
+            from saccade.predict.language import LanguageModel
+
+            cls = LanguageModel
         return cls(
             model, recipe=recipe, tokenizers=tokenizers, members=len(runs), translator=loaded[0][1], lexicon=lexicon
         )
@@ -132,12 +114,21 @@ class Predictor:
         # Samples depend on how lines are grouped, and groups on the clock: one by one, a seed means something.
         for group in available(lines, most=1 if decoding.sample else AHEAD):
             texts = [line.rstrip("\r\n") for line in group]
-            fitting = self._fitting(texts)  # what stands before a line that is too long is not lost
+            fitting = self._fitting(texts, decoding)  # what stands before a line that is too long is not lost
             for part in (texts[:fitting], texts[fitting:]):
                 yield from self._decode_lines(
                     part, decoding, align=align, scored=scored, generator=generator, first=count + 1
                 )
                 count += len(part)
+
+    def write(self, text: str, *, decoding: Decoding | None = None) -> Iterator[str]:
+        """The best output for one text, in pieces, as soon as they are known: here, all of it at the end."""
+        yield self.predict([text], decoding=decoding)[0]
+
+    def described(self, text: str, found: Sequence[Hypothesis]) -> dict[str, Any]:
+        """The outputs of one text, for JSON."""
+        candidates = [{"output": item.text, "score": item.score, "log_prob": item.log_prob} for item in found]
+        return {"input": text, **candidates[0], "candidates": candidates}
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """The log-probability of each given output, END included.
@@ -161,24 +152,28 @@ class Predictor:
             raise SaccadeError(f"attention is shown for one run at a time, got {self.members}; give one")
         if not source.strip():
             raise SaccadeError("attention needs a text to look at, got an empty one")
-        text = self.predict([source])[0] if target is None else target
-        [source_ids] = self._encode(self.tokenizers.source, [source], "source")
+        return self._attention(source, self.predict([source])[0] if target is None else target)
+
+    # ---- inside
+
+    def _attention(self, source: str | None, text: str) -> AttentionMaps:
+        """The weights while a text is written about a source, or about nothing."""
+        sources = [] if source is None else self._encode(self.tokenizers.source, [source], "source")
         [target_ids] = self._encode(self.tokenizers.target, [text], "output")
-        batch = self._batch(source=[source_ids], target=[target_ids])
+        fields = {**({"source": pad(sources)} if sources else {}), "target": pad([target_ids])}
+        batch = Batch(fields).to(self.device)
         with self._inference(), record(self.model) as maps:
             seen = seen_while_writing(self.model.writer, batch["target"])
             self.model.writer(seen, batch["target"].mask, self.model.read(batch))
         target_labels = self.tokenizers.target.labels(target_ids)
         return AttentionMaps(
             maps={address: weights[0].float().cpu().clone() for address, weights in maps.items()},
-            source_labels=self.tokenizers.source.labels(source_ids),
+            source_labels=self.tokenizers.source.labels(sources[0]) if sources else [],
             target_labels=target_labels,
             text=text,
             # All places of a canvas look alike before it is filled, so that they are named after what comes there.
             seen_labels=target_labels if fills(self.model.writer) else self.tokenizers.target.labels(seen[0].tolist()),
         )
-
-    # ---- inside
 
     def _decode_lines(
         self,
@@ -266,7 +261,7 @@ class Predictor:
             raise SaccadeError(f"the prefix {decoding.prefix!r} has letters or words that the model does not know")
         return ids
 
-    def _fitting(self, texts: Sequence[str]) -> int:
+    def _fitting(self, texts: Sequence[str], decoding: Decoding) -> int:
         """How many texts stand before the first one that is too long."""
         long = (len(row) > self.recipe.data.max_length for row in self.tokenizers.source.encode_all(texts))
         return next((index for index, found in enumerate(long) if found), len(texts))

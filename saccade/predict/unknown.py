@@ -34,10 +34,10 @@ def replaced(
     words = [source[begin:end] for begin, end in places]
     entries = [lexicon.get(word.lower(), Entry(word)) for word in words]
     apart = [begin == 0 or source[begin - 1].isspace() for begin, _ in places]
-    chosen = []
+    chosen, first = [], len(tokenizers.source.begin)
     for token, weights in zip(ids, alignment, strict=True):
         if token == UNKNOWN:
-            worth = [weight * entry.likely for weight, entry in zip(weights, entries, strict=False)]
+            worth = [weight * entry.likely for weight, entry in zip(weights[first:], entries, strict=False)]
             most = worth.index(max(worth))
             chosen.append(" " * apart[most] + entries[most].word)
     return tokenizers.target.decode(ids, unknown=chosen)

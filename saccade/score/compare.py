@@ -7,11 +7,12 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from saccade.config.load import load
 from saccade.config.schema import Decoding, Recipe
 from saccade.errors import SaccadeError
 from saccade.model.run import count_weights
 from saccade.predict.predictor import Predictor
-from saccade.runs import METRICS, WEIGHTS, read_metrics
+from saccade.runs import METRICS, RECIPE, WEIGHTS, read_metrics
 from saccade.score.bleu import Score
 from saccade.score.bootstrap import Difference, paired_bootstrap
 from saccade.score.evaluate import evaluate
@@ -76,6 +77,7 @@ def compare(
         raise SaccadeError(f"unknown metric '{metric}'; runs are compared by {' or '.join(COMPARABLE)}")
     if not runs:
         raise SaccadeError("no run was given; expected the folders of at least two runs; `saccade runs` lists them")
+    check_comparable(runs, kinds=kinds)
     members = []
     for path in runs:
         predictor = Predictor.load(path, kinds=kinds, device=device)
@@ -90,6 +92,16 @@ def compare(
     )
     rows = [_row(group, metric, differences[i] if i else None) for i, group in enumerate(groups)]
     return Comparison(metric, members[0].scores[metric].signature, len(pairs), rows)
+
+
+def check_comparable(runs: Sequence[str | Path], *, kinds: Mapping[str, Any] | None = None) -> None:
+    """Refuses language models, which have no references for what they write."""
+    for path in runs:
+        if (Path(path) / RECIPE).is_file() and load(Path(path) / RECIPE, kinds=kinds).task == "write":
+            raise SaccadeError(
+                f"'{path}' is a language model, and runs are compared by their outputs for pairs; "
+                "use `saccade evaluate` for each"
+            )
 
 
 def measure(

@@ -3,16 +3,20 @@
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from saccade.config.schema import Decoding
-from saccade.data.sources import read_lines
+from saccade.config.schema import Corpus, Decoding
+from saccade.data.documents import read_documents
+from saccade.data.sources import PREFIX, read_lines, read_pairs
 from saccade.errors import SaccadeError
+from saccade.predict.language import LanguageModel
 from saccade.predict.predictor import Predictor
 from saccade.score.accuracy import exact_match
 from saccade.score.bleu import METRICS, Score, check_pairs, corpus_scores
 from saccade.score.gleu import mean_gleu
+from saccade.score.perplexity import TextEvaluation, measure
 
 ALL = (*METRICS, "gleu", "accuracy")
 
@@ -40,6 +44,48 @@ class Evaluation:
             "scores": {name: asdict(score) for name, score in self.scores.items()},
             **({} if self.speed is None else {"speed": asdict(self.speed)}),
         }
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """For a table: name, value, and how it was measured."""
+        return [(name, f"{score.value:.2f}", score.signature) for name, score in self.scores.items()]
+
+    def summary(self) -> str:
+        if self.speed is None:
+            return f"{self.sentences:,} sentences"
+        speed = self.speed
+        return (
+            f"{self.sentences:,} sentences in {speed.seconds:.1f} s: "
+            f"{speed.sentences_per_second:,.1f} sentences/s, {speed.tokens_per_second:,.0f} tokens/s"
+        )
+
+
+def evaluate_corpora(
+    predictor: Predictor,
+    corpora: Sequence[Corpus],
+    *,
+    metrics: Sequence[str] = ALL,
+    lowercase: bool = False,
+    decoding: Decoding | None = None,
+    made: int | None = None,
+) -> Evaluation | TextEvaluation:
+    """Outputs for pairs scored against the targets; of a language model, how well it predicts documents.
+
+    `made` is how much is taken of embedded data that does not say it itself.
+    """
+    if isinstance(predictor, LanguageModel):
+        kind = predictor.recipe.data.documents
+        parts = (islice(read_documents(corpus, documents=kind), most_of(corpus, made)) for corpus in corpora)
+        return measure(predictor, (text for part in parts for _, text in part))
+    pairs = pairs_of(corpora, made=made)
+    return evaluate(predictor, pairs, metrics=metrics, lowercase=lowercase, decoding=decoding)
+
+
+def pairs_of(corpora: Sequence[Corpus], *, made: int | None = None) -> list[tuple[str, str]]:
+    return [pair for corpus in corpora for pair in islice(read_pairs(corpus), most_of(corpus, made))]
+
+
+def most_of(corpus: Corpus, made: int | None) -> int | None:
+    return made if corpus.files[0].startswith(PREFIX) and corpus.examples is None else None
 
 
 def evaluate(

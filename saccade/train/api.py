@@ -149,8 +149,9 @@ def with_data(recipe: Recipe, *, data: Files | None, valid: Files | float | None
 
 def check_data(recipe: Recipe) -> None:
     if not recipe.data.train:
+        how = "--data FILE (data=FILE" if recipe.task == "write" else "--data SRC TGT (data=[SRC, TGT]"
         raise SaccadeError(
-            f"recipe '{recipe.name}' has no training data: give yours with --data SRC TGT (data=[SRC, TGT] in Python), "
+            f"recipe '{recipe.name}' has no training data: give yours with {how} in Python), "
             "or add --tiny for a small model on embedded data"
         )
 

@@ -133,7 +133,8 @@ def scores(chosen: Chosen) -> list[str]:
     shown = chosen.scores
     if not shown:
         return ["These weights were not validated, so there are no scores."]
-    numbers = [(name, shown[name]) for name in ("loss", "perplexity", "bleu", "gleu", "accuracy") if name in shown]
+    told = ("loss", "perplexity", "bits_per_byte", "bleu", "gleu", "accuracy")
+    numbers = [(name, shown[name]) for name in told if name in shown]
     table = [f"| {name} | {value:.4g} |" for name, value in numbers]
     signature = shown.get("signature")
     note = ["", f"Outputs decoded greedily; BLEU signature: `{signature}`"] if signature else []

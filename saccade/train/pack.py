@@ -21,8 +21,8 @@ WORTH_PACKING = 0.05  # of padding: on a CPU the way to a row and back takes as 
 
 
 def packable(model: Model) -> bool:
-    """Whether both sides take packed rows; a user's own parts may not."""
-    parts = (model.reader, model.writer)
+    """Whether what reads, if anything does, and what writes take packed rows; a user's own parts may not."""
+    parts = [part for part in (model.reader, model.writer) if part is not None]
     return all(
         isinstance(part, TokenReader | TokenWriter | FillWriter) and isinstance(part.stack, TransformerStack)
         for part in parts

@@ -15,10 +15,9 @@ import torch
 from saccade.config.kinds import Custom
 from saccade.config.load import save
 from saccade.config.schema import Recipe, Train
-from saccade.data.batches import BatchStream, batches_in_epoch
+from saccade.data.batches import BatchStream, Rows, batches_in_epoch
 from saccade.data.lexicon import LEXICON, dump_lexicon, learn_lexicon
 from saccade.data.prepare import Prepared, prepare, training_pairs
-from saccade.data.store import Store
 from saccade.data.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
 from saccade.files import atomic_write
@@ -102,7 +101,7 @@ def assemble(
         shared=ranks.wrap(loss, device),
         optimizer=optimizer,
         rate=schedule_from(
-            settings.schedule, dim=model.reader.dim, total=total_steps(settings, data.train, world=ranks.world)
+            settings.schedule, dim=model.dim, total=total_steps(settings, data.train, world=ranks.world)
         ),
         feed=feed,
         valid=data.valid,
@@ -177,7 +176,7 @@ def short_enough(recipe: Recipe, data: Prepared) -> list[tuple[str, str]]:
     return short
 
 
-def total_steps(settings: Train, store: Store, *, world: int) -> int | None:
+def total_steps(settings: Train, store: Rows, *, world: int) -> int | None:
     """Where `linear` and `cosine` end: at the last step, or with the last epoch if that comes first."""
     if settings.epochs is None or settings.schedule.kind not in ("linear", "cosine"):
         return settings.steps

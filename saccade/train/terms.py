@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from saccade.data.batch import Batch, Tokens
@@ -30,7 +31,8 @@ def token_sums(writer: Any, hidden: Tensor, ids: Tensor, keep: Tensor, smoothing
     """Sums of the smoothed cross-entropy and of the plain one; only the first has gradients."""
     rows, ids, keep = hidden.flatten(0, -2), ids.flatten(), keep.flatten()
     if has_plain_head(writer):
-        return smoothed_cross_entropy(rows, writer.output.weight, ids, keep, smoothing)
+        rows, matrix = product_of_head(writer, rows)
+        return smoothed_cross_entropy(rows, matrix, ids, keep, smoothing)
     return smoothed_from(log_probabilities(writer.head, rows), ids, keep, smoothing)
 
 
@@ -44,7 +46,8 @@ def twofold_sums(
     rows = hidden.reshape(2, -1, hidden.shape[-1])
     ids, keep = (x.flatten()[: rows.shape[1]] for x in (ids, keep))
     if has_plain_head(writer):
-        return twofold_cross_entropy(rows, writer.output.weight, ids, keep, smoothing, apart_weight)
+        rows, matrix = product_of_head(writer, rows)
+        return twofold_cross_entropy(rows, matrix, ids, keep, smoothing, apart_weight)
     logs = log_probabilities(writer.head, rows)
     smoothed, nll = smoothed_from(logs, ids.expand(2, -1), keep, smoothing)
     first, second = logs
@@ -57,6 +60,16 @@ def has_plain_head(writer: Any) -> bool:
     """Whether logits are the product with one matrix, which the loss can take piece by piece; else it asks `head`."""
     shipped = next((kind for kind in (TokenWriter, FillWriter) if isinstance(writer, kind)), None)
     return shipped is not None and type(writer).head is shipped.head
+
+
+def product_of_head(writer: Any, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows and the matrix whose product is the logits; a bias is one more column, where rows have a 1."""
+    if isinstance(writer, TokenWriter) and writer.output_scale != 1.0:
+        rows = rows * writer.output_scale
+    matrix, bias = writer.output.weight, writer.output.bias
+    if bias is None:
+        return rows, matrix
+    return F.pad(rows, (0, 1), value=1.0), torch.cat((matrix, bias[:, None]), 1)
 
 
 @region

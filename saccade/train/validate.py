@@ -64,12 +64,15 @@ def valid_loss(s: Session) -> dict[str, float]:
                 meter.add(batch_terms(s, batch, number=number, counted=mine))
     finally:
         s.loss.train()
+    _, count = s.ranks.total(meter.sums["nll"]).tolist() if "nll" in meter.sums else (0, 0)
     values = meter.read(s.ranks)
     del values["tokens"]
     if not math.isfinite(values["loss"]):
         raise spoiled(s, s.progress.step)
     if "nll" in values:
         values["perplexity"] = math.exp(min(values["nll"], 700.0))
+        if s.recipe.task == "write":
+            values["bits_per_byte"] = values["nll"] * count / math.log(2) / s.valid.bytes
     return values
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from saccade.config.kinds import Custom
-from saccade.config.schema import Recipe
+from saccade.config.schema import NoReader, Recipe
 from saccade.data.tokenizers import UNKNOWN, Tokenizer, Tokenizers
 from saccade.errors import SaccadeError
 from saccade.model.model import Model
@@ -21,6 +21,7 @@ BY_PIECE = {
     "reader.embedding.tokens.weight": "source",
     "writer.embedding.tokens.weight": "target",
     "writer.output.weight": "target",
+    "writer.output.bias": "target",
 }
 
 
@@ -50,7 +51,7 @@ def warm_start(
 
 
 def part_init(part: Any) -> str:
-    return "" if isinstance(part, Custom) else str(part.init)
+    return "" if isinstance(part, Custom | NoReader) else str(part.init)
 
 
 @torch.no_grad()
@@ -98,7 +99,7 @@ def copy_rows(tensor: Tensor, source: Tensor, *, new: Tokenizer, old: Tokenizer)
 def pieces(tokenizer: Tokenizer) -> dict[str | int, int]:
     """Every piece of the vocabulary with its id; the four special ones go by their id, whatever they are called."""
     vocabulary = tokenizer.core.get_vocab()
-    numbers = tokenizer.number(list(vocabulary.values()))[:-1]
+    numbers = tokenizer.number(list(vocabulary.values()))[len(tokenizer.begin) : -1]
     known: dict[str | int, int] = {number: number for number in range(UNKNOWN + 1)}
     known.update({piece: number for piece, number in zip(vocabulary, numbers, strict=True) if number > UNKNOWN})
     return known

@@ -5,7 +5,7 @@ import torch
 
 from saccade.cli.view import choose
 from saccade.errors import SaccadeError
-from saccade.predict.predictor import AttentionMaps
+from saccade.predict.outputs import AttentionMaps
 
 
 def test_the_terminal_shows_the_output_and_a_map(cli, run):

@@ -243,6 +243,28 @@ def test_pieces_that_a_file_adds_to_every_text_are_not_added_twice(tmp_path):
     assert both.target.labels(both.source.encode("abB")) == ["ab", "b", "<end>"]
 
 
+def test_what_a_file_puts_before_texts_stays_there_unless_it_is_the_start(tmp_path):
+    words = {"<start>": 0, "<s>": 1, "</s>": 2, "a": 3, "<unk>": 4, "<pad>": 5}
+    core = library.Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    core.post_processor = processors.TemplateProcessing("<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
+    core.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizers.load(tmp_path).source
+
+    assert tokenizer.order == [5, 0, 2, 4, 1, 3] and tokenizer.begin == (4,)
+    assert tokenizer.encode("a") == [4, 5, END] and tokenizer.decode([4, 5, END]) == "a"
+    assert tokenizer.labels([4]) == ["<s>"]
+
+
+def test_two_files_may_share_one_numbering(tmp_path):
+    words = {"<unk>": 0, "a": 1, "b": 2}
+    files = [foreign(words, "<unk>", tmp_path / f"{name}.json").files[0] for name in "st"]
+    both = train_tokenizers(schema.Tokenizer(kind="file", files=tuple(files)), lambda: ())
+    assert both.source is not both.target and both.source.encode("a b") == both.target.encode("a b")
+    foreign({"<unk>": 0, "b": 1, "a": 2}, "<unk>", tmp_path / "t.json")
+    with pytest.raises(SaccadeError, match=r"s.json and .*t.json number their pieces differently, but"):
+        train_tokenizers(schema.Tokenizer(kind="file", files=tuple(files)), lambda: ())
+
+
 def test_a_file_that_uses_a_piece_twice_or_cannot_say_unknown_is_refused(tmp_path):
     twice = foreign({"<|endoftext|>": 0, "a": 1}, "<|endoftext|>", tmp_path / "t.json")
     with pytest.raises(SaccadeError, match="uses one piece for two purposes .*they must differ"):
@@ -264,7 +286,7 @@ def test_missing_files_are_named(tmp_path):
     with pytest.raises(SaccadeError, match=r"tokenizer\.json not found"):
         Tokenizers.load(tmp_path)
     with pytest.raises(
-        SaccadeError, match=r'tokenizer.kind = "file" needs tokenizer.files with one tokenizer.json, got 0'
+        SaccadeError, match=r'tokenizer.kind = "file" needs tokenizer.files with one tokenizer.json, .*, got 0'
     ):
         train_tokenizers(schema.Tokenizer(kind="file"), lambda: ())
 

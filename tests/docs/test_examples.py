@@ -102,7 +102,8 @@ def exit_code(words: list[str]) -> int:
 def smaller(name: str) -> list[str]:
     """Overrides for what stacks of this recipe have."""
     recipe = load(name)
-    parts = {"reader": recipe.reader.stack, "writer": recipe.writer.stack}
+    reads = {} if recipe.task == "write" else {"reader": recipe.reader.stack}
+    parts = {**reads, "writer": recipe.writer.stack}
     return [
         f"{part}.stack.{key}={value}"
         for part, stack in parts.items()

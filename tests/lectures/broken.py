@@ -29,10 +29,10 @@ from saccade.lectures import (
     complexity,
     decoding,
     depth,
+    growth,
     heads,
     masks,
     positions,
-    scaling,
     scores,
     systems,
     tables,
@@ -249,7 +249,7 @@ def other_values(patch):
 
 
 puts(57, owner=layer_attention, scaled_dot=dot)
-puts(61, 68, owner=TransformerStack, structure=lambda self, keep: None)
+puts(61, 68, owner=TransformerStack, structure=lambda self, keep, window: None)
 puts(62, owner=masks, masked_softmax=masks.renormalised)
 
 
@@ -288,7 +288,7 @@ def positions_left_out(patch):
 @breaks(70, 72, 73)
 def another_base(patch):
     whole = layer_positions._angles
-    patch.setattr(layer_positions, "_angles", lambda at, count, step, base=2.0: whole(at, count, step=step, base=2.0))
+    patch.setattr(layer_positions, "_angles", lambda at, count, **given: whole(at, count, **{**given, "base": 2.0}))
 
 
 @breaks(71)
@@ -378,11 +378,17 @@ def other_gpus(patch):
 
 @breaks(88, 89)
 def one_table_more(patch):
-    whole = scaling.load
-    patch.setattr(scaling, "load", lambda name: whole(name, overrides=["writer.tie=output"]))
+    whole = growth.load
+    patch.setattr(growth, "load", lambda name: whole(name, overrides=["writer.tie=output"]))
 
 
-@breaks(90, 91, 92, 93, 94, 95, 96, 97)
+@breaks(93, 94, 95, 96, 97)
+def one_layer_alone(patch):
+    whole = growth.load
+    patch.setattr(growth, "load", lambda name: whole(name, overrides=["writer.stack.layers=1"]))
+
+
+@breaks(90, 91, 92)
 def one_layer_more(patch):
     more = [size._replace(layers=size.layers + 1) for size in tables.sizes()]
     patch.setattr(tables, "sizes", lambda: more)

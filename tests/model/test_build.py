@@ -117,7 +117,7 @@ def test_settings_reach_their_blocks(model: Callable[..., Model]) -> None:
         "reader.dropout=0.4", "train.recompute=true", "reader.positions.layout=concatenated",
     )  # fmt: skip
     stack, block = made.reader.stack, made.reader.stack.blocks[0]
-    assert (len(stack.blocks), stack.window, stack.recompute, made.writer.stack.recompute) == (3, 5, True, True)
+    assert (stack.windows, stack.recompute, made.writer.stack.recompute) == ([5, 5, 5], True, True)
     assert isinstance(stack.norm, nn.RMSNorm) and isinstance(block.residuals[1].norm, nn.RMSNorm)
     assert block.residuals[0].pre and block.residuals[0].dropout.p == 0.3
     assert block.feedforward.activation == "silu" and block.feedforward.gate is not None

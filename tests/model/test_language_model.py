@@ -1,12 +1,21 @@
 """A writer without memory against GPT-2 of transformers: pre-norm, learned positions, tanh gelu, tied output."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from saccade.config import schema
-from saccade.model.build import build_writer
+from saccade.config.load import validate
+from saccade.data.batch import Batch, pad
+from saccade.layers.packing import Packing
+from saccade.layers.record import record
+from saccade.model.build import build, build_writer
+from saccade.model.model import Model
 from saccade.model.writers import TokenWriter
+from saccade.train.objectives import next_token
+from saccade.train.pack import pack
 
 D, H, LAYERS, LENGTH, V = 12, 3, 2, 11, 23
 
@@ -99,3 +108,99 @@ def test_tokens_are_scaled_only_where_asked() -> None:
     for scale, factor in ((True, D**0.5), (False, 1.0)):
         embedding = build_writer(settings.model_copy(update={"scale": scale}), size=V).eval().embedding
         torch.testing.assert_close(embedding(ids), embedding.tokens(ids) * factor)
+
+
+# ---- as a recipe
+
+FORMS = {
+    "gpt": {"positions": {"kind": "learned", "length": LENGTH}},
+    "banded": {"stack": {"window": ["none", 2]}},
+    "grouped": {"stack": {"kv_heads": 1}, "positions": {"kind": "rotary"}},
+    "relative": {"positions": {"kind": "transformer-xl"}},
+}
+
+
+def language_model(form: str = "gpt", **more: Any) -> Model:
+    stack = {"layers": LAYERS, "dim": D, "heads": H, "ff": 17, "norm": "pre", "dropout": 0.0}
+    chosen = FORMS[form]
+    writer = {"tie": "output", "dropout": 0.0, **chosen, "stack": {**stack, **chosen.get("stack", {})}}
+    data = {"max_length": LENGTH}
+    recipe = validate({"task": "write", "data": data, "reader": {"kind": "none"}, "writer": writer, **more})
+    return build(recipe, source_size=V, target_size=V)
+
+
+def test_nothing_is_read() -> None:
+    model = language_model()
+    assert model.reader is None
+    assert model.read(Batch({})) is None
+    assert model.dim == D
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_documents_in_one_row_are_what_each_is_alone(form: str) -> None:
+    """Attention does not cross documents and positions begin anew: losses and gradients are those of each alone."""
+    model, generator = language_model(form).double().train(), torch.Generator()
+    rows = [row[:n].tolist() for row, n in zip(texts(4, LENGTH), (LENGTH, 1, 4, 7), strict=True)]
+
+    def gradients(batches: list[Batch]) -> tuple[Tensor, list[Tensor]]:
+        model.zero_grad()
+        total = torch.zeros((), dtype=torch.double)
+        for batch in batches:
+            loss = next_token(model, batch, generator, smoothing=0.0)["next-token"].sum
+            loss.backward()
+            total += loss.detach()
+        return total, [parameter.grad.clone() for parameter in model.parameters()]
+
+    together = gradients([pack(Batch({"target": pad(rows)}))])
+    alone = gradients([Batch({"target": pad([row])}) for row in rows])
+    torch.testing.assert_close(together, alone, atol=1e-10, rtol=1e-10)
+    assert isinstance(pack(Batch({"target": pad(rows)}))["target"].mask, Packing)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@torch.no_grad()
+def test_every_form_writes_step_by_step_what_it_gives_at_once(form: str) -> None:
+    writer = language_model(form).eval().writer
+    ids = texts(3, LENGTH)
+    whole = writer.head(writer(ids, None, None))
+    step = writer.step(ids[:, :4], writer.start(None, rows=3, capacity=LENGTH))
+    for t in range(4, LENGTH):
+        torch.testing.assert_close(step.logits, whole[:, t - 1], atol=1e-5, rtol=1e-5)
+        step = writer.step(ids[:, t : t + 1], step.state)
+
+
+@torch.no_grad()
+def test_a_banded_layer_sees_its_window_and_a_dense_one_everything() -> None:
+    writer = language_model("banded").eval().writer
+    with record(writer) as maps:
+        writer(texts(1, LENGTH), None, None)
+    dense, banded = maps.values()
+    assert (dense[0, 0, -1] > 0).all()
+    assert (banded[0, 0, -1] > 0).tolist() == [False] * (LENGTH - 3) + [True] * 3
+
+
+def test_a_writer_of_your_own_reads_nothing_either() -> None:
+    class Own(nn.Module):
+        def __init__(self, size: int, memory_dim: int, *, dim: int = 5) -> None:
+            super().__init__()
+            self.size, self.memory_dim, self.dim = size, memory_dim, dim
+
+    values = {"task": "write", "reader": {"kind": "none"}, "writer": {"kind": "own", "dim": 7}}
+    kinds = {"own": Own}
+    model = build(validate(values, kinds=kinds), source_size=V, target_size=V, kinds=kinds)
+    assert (model.writer.size, model.writer.memory_dim, model.dim) == (V, 0, 7)
+
+
+def test_a_stack_of_your_own_is_told_that_there_is_no_memory() -> None:
+    given: list[int] = []
+
+    class Own(nn.Module):
+        def __init__(self, memory_dim: int, *, dim: int = 6) -> None:
+            super().__init__()
+            given.append(memory_dim)
+            self.dim = dim
+
+    values = {"task": "write", "reader": {"kind": "none"}, "writer": {"tie": "output", "stack": {"kind": "own"}}}
+    kinds = {"own": Own}
+    model = build(validate(values, kinds=kinds), source_size=V, target_size=V, kinds=kinds)
+    assert (given, model.dim) == ([0], 6)

@@ -24,6 +24,10 @@ SYSTEMS: dict[str, dict[str, Any]] = {
         }
         for side in ("reader", "writer")
     },
+    "as Marian": {
+        side: {"stack": {**STACK, "norm_epsilon": 0.01}, "positions": {"layout": "concatenated"}, **more}
+        for side, more in (("reader", {}), ("writer", {"start": "pad", "output_bias": True}))
+    },
     "two sizes": {
         "reader": {"stack": {**STACK, "dim": 36, "layers": 1}, "positions": {"layout": "concatenated"}},
         "writer": {"stack": {**STACK, "activation": "gelu"}, "tie": "output", "scale": False},
@@ -75,9 +79,13 @@ def test_a_folder_that_cannot_be_written_is_told(make_run: Any) -> None:
     [
         ({"reader": {"positions": {"kind": "rotary"}}}, "reader.positions.kind = 'rotary'"),
         ({"writer": {"positions": {"how": "concat"}, "tie": "none"}}, "writer.positions.how = 'concat'"),
-        ({"writer": {"stack": {"window": 5}}}, "writer.stack.window = 5"),
+        ({"writer": {"stack": {"window": 5}}}, r"writer.stack.window = \(5,\)"),
         ({"reader": {"stack": {"heads_form": "full"}}}, "reader.stack.heads_form = 'full'"),
         ({"reader": {"stack": {"norm_kind": "rms"}}}, "two kinds of norm"),
+        ({"reader": {"stack": {"norm_epsilon": 0.1}}}, "two values of norm_epsilon"),
+        ({"reader": {"stack": {"head_dim": 5}}}, "reader.stack.head_dim = 5"),
+        ({"reader": {"embedding_norm": True}}, "reader.embedding_norm = true"),
+        ({"writer": {"output_scale": True}}, "writer.output_scale = true"),
         ({"reader": {"stack": {"norm": "none"}}}, "reader.stack.norm = 'none'"),
         ({"writer": {"stack": {"ff": 0}}}, "writer.stack.ff = 0"),
         ({"reader": {"stack": {"experts": {}}}}, "reader.stack.experts"),

@@ -13,7 +13,8 @@ from saccade.data.tokenizers import START
 from saccade.errors import SaccadeError
 from saccade.model.writers import shift_right
 from saccade.predict.lines import groups_by_length
-from saccade.predict.predictor import Hypothesis, Predictor
+from saccade.predict.outputs import Hypothesis
+from saccade.predict.predictor import Predictor
 
 
 def texts(count: int, *, seed: int = 0) -> list[str]:

@@ -4,13 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers as library
 import torch
+from tokenizers import models, pre_tokenizers, processors
 
 from saccade.config import schema
 from saccade.config.load import save, validate
 from saccade.config.schema import Decoding
 from saccade.data.lexicon import LEXICON, Entry
-from saccade.data.tokenizers import UNKNOWN, Tokenizers, train_tokenizers
+from saccade.data.tokenizers import UNKNOWN, Tokenizer, Tokenizers, train_tokenizers
 from saccade.errors import SaccadeError
 from saccade.model.build import build
 from saccade.model.run import named_weights, write_tensors
@@ -46,6 +48,17 @@ def test_an_unknown_word_is_the_source_word_that_was_looked_at() -> None:
     )
     assert replace([UNKNOWN, spielt], (0, 1), "Zorro plays") == "Zorro spielt"
     assert replace([der, spielt], (0, 0), "Zorro plays") == "der spielt"
+
+
+def test_what_stands_before_a_text_is_no_word() -> None:
+    words = {piece: number for number, piece in enumerate(["<start>", "<s>", "</s>", "<unk>", "<pad>", "der"])}
+    core = library.Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    core.post_processor = processors.TemplateProcessing("<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
+    both = Tokenizer(core)
+    alignment = looks(0, 2, length=len(both.encode("the Zorro")))
+    ids = [both.encode("der")[1], UNKNOWN]
+    assert replaced(ids, alignment, source="the Zorro", tokenizers=Tokenizers(both, both), lexicon={}) == "der Zorro"
 
 
 def test_a_word_stands_apart_where_it_did_in_the_source() -> None:

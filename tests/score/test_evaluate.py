@@ -6,7 +6,7 @@ import pytest
 
 from saccade.config.schema import Decoding
 from saccade.errors import SaccadeError
-from saccade.predict.predictor import Hypothesis
+from saccade.predict.outputs import Hypothesis
 from saccade.score.bleu import corpus_scores
 from saccade.score.evaluate import evaluate, evaluate_files
 

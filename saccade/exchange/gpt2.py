@@ -1,0 +1,59 @@
+"""GPT-2 (Radford et al. 2019), all sizes: pre-norm, learned positions, matrices stored the other way round."""
+
+from typing import Any
+
+from saccade.config.schema import Recipe
+from saccade.exchange.bart import ACTIVATIONS
+from saccade.exchange.family import JOINED, NO_BIAS, ROWS, SAME, TURNED, Config, Family, Names, part
+
+BLOCK = "transformer.h.{}"
+NAMES: Names = {
+    "writer.embedding.tokens.weight": part(ROWS, "transformer.wte.weight"),
+    "writer.output.weight": part(ROWS, "lm_head.weight"),
+    "writer.output.bias": part(NO_BIAS),
+    "writer.embedding.positions.table": part(SAME, "transformer.wpe"),
+    "writer.stack.norm": part(SAME, "transformer.ln_f"),
+    "writer.stack.blocks.{}.self.project": part(JOINED, f"{BLOCK}.attn.c_attn"),
+    "writer.stack.blocks.{}.self.heads.out": part(TURNED, f"{BLOCK}.attn.c_proj"),
+    "writer.stack.blocks.{}.feedforward.up": part(TURNED, f"{BLOCK}.mlp.c_fc"),
+    "writer.stack.blocks.{}.feedforward.down": part(TURNED, f"{BLOCK}.mlp.c_proj"),
+    "writer.stack.blocks.{}.residuals.0.norm": part(SAME, f"{BLOCK}.ln_1"),
+    "writer.stack.blocks.{}.residuals.1.norm": part(SAME, f"{BLOCK}.ln_2"),
+}
+SUMMARY = ("activation", "first_dropout", "proj_to_labels", "type", "use_proj")  # of a head for choices
+
+
+def gpt2_recipe(config: Config) -> dict[str, Any]:
+    config.plain({"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "tie_word_embeddings": True})
+    config.ignore(*(f"summary_{name}" for name in SUMMARY), "n_ctx", "reorder_and_upcast_attn")  # the last: in float16
+    dim, length = config.take("n_embd"), config.take("n_positions")
+    stack = {
+        "layers": config.take("n_layer"), "dim": dim, "heads": config.take("n_head"), "norm": "pre",
+        "ff": config.take("n_inner", None) or 4 * dim, "activation": config.among("activation_function", ACTIVATIONS),
+        "norm_epsilon": config.take("layer_norm_epsilon", 1e-5), "dropout": config.take("resid_pdrop", 0.1),
+        "attention_dropout": config.take("attn_pdrop", 0.1),
+    }  # fmt: skip
+    writer = {
+        "stack": stack, "positions": {"kind": "learned", "length": length}, "scale": False, "tie": "output",
+        "dropout": config.take("embd_pdrop", 0.1),
+    }  # fmt: skip
+    return {"writer": writer, "data": {"max_length": length}}
+
+
+def gpt2_config(recipe: Recipe) -> dict[str, Any]:
+    writer: Any = recipe.writer
+    stack = writer.stack
+    activations = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+    return {
+        "n_embd": stack.dim, "n_layer": stack.layers, "n_head": stack.heads, "n_inner": stack.ff,
+        "n_positions": getattr(writer.positions, "length", recipe.data.max_length),
+        "activation_function": activations.get(stack.activation, stack.activation),
+        "layer_norm_epsilon": stack.norm_epsilon or 1e-5, "resid_pdrop": stack.dropout,
+        "attn_pdrop": stack.attention_dropout, "embd_pdrop": writer.dropout,
+    }  # fmt: skip
+
+
+GPT2 = Family(
+    "gpt2", "GPT2LMHeadModel", gpt2_recipe, gpt2_config, lambda recipe: NAMES, reads=False, prefix="transformer.",
+    copies={"lm_head.weight": "transformer.wte.weight"}, unread=(".attn.bias", ".attn.masked_bias"),
+)  # fmt: skip

@@ -1,0 +1,163 @@
+"""The tokenizer of a foreign folder, filled up so that every row of its tables has a piece; and the way back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
+
+from saccade.data.tokenizer import END, PAD, PIECES, SHARED, START, TARGET, Tokenizer, Tokenizers, read_core
+from saccade.errors import SaccadeError
+from saccade.exchange.family import Config, Family, Numbering
+from saccade.exchange.read import read_json
+from saccade.exchange.sentencepiece import CONTROL, UNKNOWN, read_sentencepiece, to_tokenizer
+
+MODELS = ("spiece.model", "tokenizer.model", "sentencepiece.model", "sentencepiece.bpe.model")
+MARIAN = ("source.spm", "target.spm", "vocab.json")
+FILLER = "<no piece {}>"  # of a row that no piece of the vocabulary has
+ROLES = {"pad_token_id": PAD, "eos_token_id": END}
+
+
+def read_tokenizers(folder: Path, family: Family, size: int) -> list[tokenizers.Tokenizer]:
+    """One tokenizer, or those of source and target, from whichever files there are; `size` rows have a number."""
+    if (folder / SHARED).is_file():
+        paths = [folder / name for name in (SHARED, TARGET) if (folder / name).is_file()]
+        return [read_core(path) for path in paths]
+    if all((folder / name).is_file() for name in MARIAN):
+        return _marian(folder, size)
+    for name in MODELS:
+        if (folder / name).is_file():
+            core = to_tokenizer(read_sentencepiece(folder / name))
+            extra = read_json(folder / "tokenizer_config.json").get("extra_ids", len(family.added))
+            core.add_tokens(
+                [AddedToken(piece, normalized=False) for piece in family.added[len(family.added) - extra :]]
+            )
+            return [core]
+    if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+        return [_byte_pairs(folder)]
+    raise SaccadeError(
+        f"{folder} has no tokenizer: expected tokenizer.json, a SentencePiece file ({', '.join(MODELS)}, or "
+        f"{' + '.join(MARIAN)}), or vocab.json + merges.txt"
+    )
+
+
+def _marian(folder: Path, size: int) -> list[tokenizers.Tokenizer]:
+    """Two models, and one numbering of the pieces of both."""
+    sides = [read_sentencepiece(folder / name) for name in MARIAN[:2]]
+    numbers = {piece: int(number) for piece, number in read_json(folder / MARIAN[2]).items()}
+    if sorted(numbers.values()) != list(range(len(numbers))) or "<unk>" not in numbers:
+        raise SaccadeError(f"{folder / MARIAN[2]} does not number its pieces from 0 on, <unk> among them; is it whole?")
+    numbers |= {FILLER.format(number): number for number in range(len(numbers), size)}
+    for side in sides:  # a piece without a number is read as unknown text; it gets a row of its own that says so
+        for piece, _, kind in side.pieces:
+            if piece not in numbers and kind not in (UNKNOWN, CONTROL):
+                numbers[piece] = len(numbers)
+    codes = [
+        AddedToken(piece, normalized=False) for piece in numbers if piece.startswith(">>") and piece.endswith("<<")
+    ]
+    cores = [to_tokenizer(side, numbers) for side in sides]
+    for core in cores:
+        core.add_tokens(codes)
+        core.add_special_tokens([piece for piece in ("<pad>", "</s>") if piece in numbers])
+    return cores
+
+
+def _byte_pairs(folder: Path) -> tokenizers.Tokenizer:
+    """The files of GPT-2 and BART before there was tokenizer.json; the latter puts <s> before texts."""
+    core = tokenizers.Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    vocabulary = core.get_vocab()
+    special = [piece for piece in ("<s>", "<pad>", "</s>", "<unk>", "<|endoftext|>") if piece in vocabulary]
+    core.add_special_tokens(special)
+    if "<mask>" in vocabulary:
+        core.add_tokens([AddedToken("<mask>", lstrip=True, normalized=False)])
+    if {"<s>", "</s>"} <= set(special):
+        core.post_processor = processors.RobertaProcessing(
+            ("</s>", vocabulary["</s>"]), ("<s>", vocabulary["<s>"]), trim_offsets=True, add_prefix_space=False
+        )
+    return core
+
+
+# ---- from theirs to ours
+
+
+def adopt(cores: Sequence[tokenizers.Tokenizer], *, size: int, start: str) -> Tokenizers:
+    """Tokenizers of ours for tables of `size` rows; START is a piece of its own unless theirs has one."""
+    made = []
+    for core in cores:
+        pieces = core.get_vocab()
+        if len(cores) == 1 and max(pieces.values()) >= size:
+            raise SaccadeError(
+                f"the tokenizer has {max(pieces.values()) + 1} pieces, but the tables of weights {size} rows; "
+                "is it the tokenizer of these weights?"
+            )
+        fillers = [FILLER.format(number) for number in range(max(pieces.values()) + 1, size)]
+        core.add_special_tokens([AddedToken(piece, special=True, normalized=False) for piece in fillers])
+        if start != "own":
+            core.add_special_tokens([AddedToken(PIECES[START], special=True, normalized=False)])
+        made.append(Tokenizer(_said_in_texts(core)))
+    return Tokenizers(made[0], made[-1])
+
+
+def _said_in_texts(core: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """Pieces such as <mask> and <extra_id_0> mean something in a text, so that they are read there."""
+    values = json.loads(core.to_str())
+    around = {*core.encode("").tokens, *PIECES, "<s>", "</s>", "<unk>", "<|endoftext|>"}
+    for token in values["added_tokens"]:
+        if token["content"] not in around and not token["content"].startswith(FILLER[:9]):
+            token["special"] = False
+    return tokenizers.Tokenizer.from_str(json.dumps(values))
+
+
+def numbering(tokenizer: Tokenizer, size: int) -> Numbering:
+    """Which of `size` rows each of our ids has; text without a row of its own has that of unknown text."""
+    unknown = tokenizer.order[tokenizer.unknown]
+    said = [piece for piece in tokenizer.settings["added_tokens"] if piece["special"]]
+    special = {piece["id"] for piece in said} | set(tokenizer.order[:4])
+    order = [number if number < size else (-1 if number in special else unknown) for number in tokenizer.order]
+    dead = [ours for ours, number in enumerate(tokenizer.order) if number >= size]
+    return Numbering(order, dead, size)
+
+
+def start_of(config: Config, cores: Sequence[tokenizers.Tokenizer], family: Family) -> str:
+    """What the writer reads first, by its role: that of padding, that of the end, or a piece of its own."""
+    named = Tokenizer(tokenizers.Tokenizer.from_str(cores[0].to_str()))
+    if family.reads:
+        first = config.take("decoder_start_token_id", None)
+        first = config.take("pad_token_id") if first is None else first
+    else:
+        first = config.take("bos_token_id")
+    for key, number in ROLES.items():
+        there = named.order[number]
+        if config.take(key, None) not in (there, None if key == "pad_token_id" and not family.reads else there):
+            piece = named.core.id_to_token(there)
+            raise config.refusal(key, f"the tokenizer's is {piece!r}, {there}; do they belong together?")
+    starts = {named.order[START]: "own", named.order[PAD]: "pad", named.order[END]: "end"}
+    if first not in starts:
+        key = "decoder_start_token_id" if family.reads else "bos_token_id"
+        raise config.refusal(key, "expected the piece of padding, of the end or of the start")
+    return starts[first]
+
+
+# ---- and back
+
+
+def release(tokenizer: Tokenizer, size: int, *, ends: bool) -> str:
+    """The tokenizer.json of theirs: without what was added for us; where it `ends`, with the end behind every text."""
+    values: dict[str, Any] = json.loads(tokenizer.to_json())
+    values["added_tokens"] = [
+        token for token in values["added_tokens"]
+        if token["id"] < size and not token["content"].startswith(FILLER[:9])
+    ]  # fmt: skip
+    core = tokenizers.Tokenizer.from_str(json.dumps(values))
+    if ends and core.post_processor is None:
+        end = core.id_to_token(tokenizer.order[END])
+        core.post_processor = processors.TemplateProcessing(
+            single=["$A", end], pair=["$A", end, "$B", end], special_tokens=[(end, tokenizer.order[END])]
+        )
+    return str(core.to_str(pretty=True))

@@ -1,0 +1,1 @@
+"""What a recipe will cost, before anything is trained: parameters, operations, memory, time, money."""

@@ -1,0 +1,79 @@
+"""`saccade plan`."""
+
+import json
+
+import pytest
+
+
+def test_plan_in_words(cli):
+    result = cli("plan", "transformer", "--price", "2", "--gpus", "2")
+    assert result.code == 0
+    for line in (
+        "transformer: 63,082,496 parameters, vocabulary 37,000",
+        "floating-point operations for a token",
+        "memory on one H200, 25,000 tokens in a batch",
+        "how to lay it out over 2 GPUs",
+    ):
+        assert line in result.out.splitlines()
+    rows = [line.split() for line in result.out.splitlines()]
+    assert ["self-attention", "6,303,744", "6,303,744"] in rows
+    assert any(row[:1] == ["money"] and row[1].startswith("$") for row in rows)
+
+
+def test_overrides_and_options_count(cli):
+    result = cli("plan", "transformer", "reader.stack.layers=1", "--vocabulary", 100, "--json")
+    found = json.loads(result.out)
+    assert found["vocabulary"] == 100
+    assert found["parameters"]["parts"]["self-attention"] == {"reader": 1_050_624, "writer": 6_303_744}
+    assert found["memory_bytes"]["weights"] == 4 * found["parameters"]["total"]
+    assert found["sharding"]["best"] == "one GPU"
+    assert found["dollars"] is None
+
+
+def test_what_is_not_known_is_said(cli):
+    result = cli("plan", "gnmt", "--gpus", 8)
+    assert result.code == 0
+    assert "not known for this kind of stack" in result.out
+    assert "nobody measured the MFU of this kind of stack; give --mfu" in result.out
+
+
+def test_a_recipe_without_steps_needs_tokens(cli):
+    changes = ("train.steps=none", "train.epochs=2")
+    assert "the recipe counts no steps; give --tokens" in cli("plan", "transformer", *changes).out
+    assert "1,000,000 tokens" in cli("plan", "transformer", *changes, "--tokens", "1e6").out
+
+
+def test_frozen_and_averaged_weights_are_told(cli):
+    out = cli("plan", "transformer", "freeze=reader", "writer.tie=none", "train.ema=0.99").out
+    assert "37,858,304 of them frozen" in out
+    assert "moving average" in out
+
+
+def test_a_model_that_fits_nowhere(cli):
+    size = [f"writer.stack.{item}" for item in ("layers=100", "dim=16384", "heads=128", "ff=65536")]
+    out = cli("plan", "transformer", *size, "writer.tie=none", "--gpu", "T4").out
+    assert "does not fit" in out
+    assert "more GPUs" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "plan needs a recipe (`saccade recipes` lists them), or --table"),
+        (("transformer", "more"), "unexpected argument 'more'; expected key=value, such as train.steps=2000"),
+        (("transformer", "--price", "-1"), "--price must be a number of at least 0, got -1"),
+    ],
+)
+def test_mistakes_are_told(cli, words, message):
+    result = cli("plan", *words)
+    assert (result.code, result.err) == (2, f"error: {message}\n")
+
+
+def test_table_has_the_notes_beside_our_counts(cli):
+    out = cli("plan", "--table").out
+    assert "214,245,376" in out
+    assert "XLNet-Large: about 340M is BERT-Large's number" in out
+    assert "$3,768,320" in out and "$3,735,552" in out
+    found = json.loads(cli("plan", "--table", "--json").out)
+    assert [model["row"] for model in found["models"]] == [88, 89, 90, 90, 91, 92, 93, 94, 95, 96, 97]
+    assert found["cost"]["utilisation"] == pytest.approx(0.31, abs=0.01)

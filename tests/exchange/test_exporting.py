@@ -1,0 +1,90 @@
+"""Runs that were trained here, written for others."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from saccade.config.load import load, save
+from saccade.data.batch import Batch, pad
+from saccade.data.tokenizers import START, train_tokenizers
+from saccade.errors import SaccadeError
+from saccade.exchange.exporting import export_run
+from saccade.exchange.importing import import_folder
+from saccade.model.build import build
+from saccade.model.run import load_run, named_weights, write_tensors
+from saccade.model.writers import shift_right
+
+SMALL = [f"{side}.stack.{key}" for side in ("reader", "writer") for key in ("layers=2", "dim=12", "heads=3", "ff=7")]
+SINES = ["reader.positions.layout=concatenated", "writer.positions.layout=concatenated"]
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Callable[..., Path]:
+    """A run with random weights, as training writes it."""
+
+    def made(*changes: str) -> Path:
+        recipe = load("transformer", overrides=["tokenizer.kind=characters", "data.max_length=20", *SMALL, *changes])
+        path = tmp_path / "run"
+        path.mkdir()
+        both = train_tokenizers(recipe.tokenizer, lambda: [("abc", "dec"), ("fa", "g")])
+        both.save(path)
+        save(recipe, path / "recipe.toml")
+        model = build(recipe, source_size=both.source.size, target_size=both.target.size)
+        write_tensors(named_weights(model), path / "model.safetensors", vocabulary=both.vocabulary())
+        return path
+
+    return made
+
+
+def test_a_run_of_our_own_is_a_marian_there(fresh: Any, load_theirs: Any, tmp_path: Path) -> None:
+    run = load_run(fresh(*SINES))
+    path, family = export_run(run.path, tmp_path / "out")
+    theirs = load_theirs(path)
+    tokenizer = run.tokenizers.source
+    batch = Batch(
+        {"source": pad(tokenizer.encode_all(["abc", "f"])), "target": pad(tokenizer.encode_all(["ga", "dec"]))}
+    )
+    source, target = batch["source"], batch["target"]
+    seen = shift_right(target.ids, START)
+    ours = run.model.writer.head(run.model.writer(seen, target.mask, run.model.read(batch)))
+    logits = theirs(source.ids, attention_mask=source.mask.long(), decoder_input_ids=seen).logits
+    assert family == "marian" and theirs.config.decoder_start_token_id == START
+    torch.testing.assert_close(ours[target.mask], logits[target.mask], atol=1e-5, rtol=1e-5)
+    again = load_run(import_folder(str(path), str(tmp_path / "again")).path)
+    assert again.recipe.writer.start == "own" and not again.recipe.writer.output_bias
+    assert again.tokenizers.source.encode("abx") == tokenizer.encode("abx")
+
+
+REFUSED = [
+    (
+        [],
+        r"no family can hold this model \(marian: reader.positions.layout = 'interleaved'; bart: reader.positions.kind",
+    ),
+    ([*SINES, "writer.tie=output"], r"no family can hold this model \(marian: writer.tie = 'output'"),
+    ([*SINES, "writer.stack.activation=sigmoid", "reader.stack.activation=sigmoid"], "marian: .*activation.*'sigmoid'"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), REFUSED)
+def test_what_no_family_has_is_refused_by_name(fresh: Any, tmp_path: Path, changes: Any, message: str) -> None:
+    path = fresh(*changes)
+    with pytest.raises(SaccadeError, match=message):
+        export_run(path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_in_use_is_refused(fresh: Any, tmp_path: Path) -> None:
+    with pytest.raises(SaccadeError, match="exists already and is not an empty folder; choose another one"):
+        export_run(fresh(*SINES), tmp_path)
+
+
+def test_a_bias_that_cannot_be_said_is_refused(make: Any, tmp_path: Path) -> None:
+    run = load_run(import_folder(str(make("t5")[0]), str(tmp_path / "run")).path)
+    with torch.no_grad():
+        run.model.writer.output.bias[5] = 1.0
+    write_tensors(named_weights(run.model), run.path / "model.safetensors")
+    with pytest.raises(SaccadeError, match="writer.output.bias is not 0, but t5 has no such tensor"):
+        export_run(run.path, tmp_path / "out")

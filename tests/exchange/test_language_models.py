@@ -1,0 +1,155 @@
+"""GPT-2 and Llama: what writes without reading."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, decoders, models, normalizers, processors
+from torch import Tensor, nn
+
+from saccade.data.tokenizers import END, PAD, START
+from saccade.errors import SaccadeError
+from saccade.exchange.exporting import export_run
+from saccade.exchange.importing import import_folder
+from saccade.model.run import Run, load_run, read_weights
+
+transformers = pytest.importorskip("transformers")
+LETTERS = "▁abcdefghijkl"
+
+
+def config_of(family: str) -> Any:
+    if family == "gpt2":
+        return transformers.GPT2Config(
+            vocab_size=14, n_positions=17, n_embd=12, n_layer=2, n_head=3, n_inner=7, layer_norm_epsilon=1e-4,
+            bos_token_id=13, eos_token_id=13,
+        )  # fmt: skip
+    shared = {} if family == "llama" else {"num_key_value_heads": 4, "head_dim": 6, "tie_word_embeddings": True}
+    return transformers.LlamaConfig(
+        vocab_size=18, hidden_size=16, intermediate_size=7, num_hidden_layers=2, num_attention_heads=4,
+        max_position_embeddings=19, rms_norm_eps=1e-5, pad_token_id=None, rope_theta=7000.0,
+        **{"num_key_value_heads": 2, **shared},
+    )  # fmt: skip
+
+
+def letters(family: str) -> Tokenizer:
+    """<|endoftext|> is the last piece of the one, <unk>, <s> and </s> are the first of the other."""
+    special = ["<|endoftext|>"] if family == "gpt2" else ["<unk>", "<s>", "</s>"]
+    names = [*LETTERS, *special] if family == "gpt2" else [*special, *LETTERS]
+    merges: list[tuple[str, str]] = []
+    unknown = None if family == "gpt2" else "<unk>"
+    core = Tokenizer(models.BPE({name: i for i, name in enumerate(names)}, merges, unk_token=unknown))
+    core.normalizer = normalizers.Replace(" ", "▁")
+    core.decoder = decoders.Metaspace(prepend_scheme="never")
+    core.add_special_tokens(special)
+    if family != "gpt2":
+        core.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    return core
+
+
+@pytest.fixture(params=["gpt2", "llama", "llama-tied"])
+def made(request: Any, tmp_path: Path) -> tuple[Path, nn.Module]:
+    name = "GPT2LMHeadModel" if request.param == "gpt2" else "LlamaForCausalLM"
+    model = getattr(transformers, name)(config_of(request.param)).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    folder = tmp_path / "folder"
+    model.save_pretrained(folder)
+    letters(request.param).save(str(folder / "tokenizer.json"))
+    return folder, model
+
+
+def ours_and_theirs(run: Run, theirs: nn.Module) -> tuple[Tensor, Tensor]:
+    """Logits of two texts of different length, the real positions of both, by our ids."""
+    tokenizer = run.tokenizers.target
+    order = torch.tensor(tokenizer.order)
+    rows = [[START, *tokenizer.encode(text)[:-1]] for text in ("abc de", "klj")]
+    ids = torch.tensor([row + [PAD] * (7 - len(row)) for row in rows])
+    real = torch.tensor([[True] * len(row) + [False] * (7 - len(row)) for row in rows])
+    first = tokenizer.order[START] if run.recipe.writer.start == "own" else tokenizer.order[END]
+    there = torch.where(ids == START, first, order[ids]).clamp(max=theirs.config.vocab_size - 1)
+    logits = theirs(there, attention_mask=real.long()).logits
+    known = order[order < theirs.config.vocab_size]
+    mine = run.model.writer.head(run.model.writer(ids, real, None))
+    return mine[real][:, order < theirs.config.vocab_size], logits[real][:, known]
+
+
+@pytest.mark.parametrize(("kind", "close"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
+def test_logits_are_those_of_the_original(
+    made: Any, tmp_path: Path, kind: torch.dtype, close: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, theirs = made
+    norm = transformers.models.llama.modeling_llama.LlamaRMSNorm  # which squares in float32 whatever the type
+    monkeypatch.setattr(norm, "forward", lambda self, x: nn.functional.rms_norm(x, x.shape[-1:], self.weight, 1e-5))
+    run = load_run(import_folder(str(folder), str(tmp_path / "run")).path)
+    run.model.to(kind)
+    theirs.to(kind)
+    for module in theirs.modules():
+        if hasattr(module, "inv_freq"):  # ours, in float32 whatever the type: theirs are rounded in another way
+            pairs = torch.arange(len(module.inv_freq), dtype=torch.float32) * (1 / len(module.inv_freq))
+            module.inv_freq = torch.exp(pairs * -math.log(7000.0))
+    torch.testing.assert_close(*ours_and_theirs(run, theirs), atol=close, rtol=close)
+
+
+@torch.no_grad()
+def test_greedy_tokens_are_those_of_the_original(made: Any, tmp_path: Path) -> None:
+    folder, theirs = made
+    run = load_run(import_folder(str(folder), str(tmp_path / "run")).path)
+    target, writer = run.tokenizers.target, run.model.writer
+    prompt = [START, *target.encode("abcd")[:-1]]
+    first = target.order[START if run.recipe.writer.start == "own" else END]
+    there = torch.tensor([[first, *(target.order[number] for number in prompt[1:])]])
+    expected = theirs.generate(there, max_new_tokens=6, min_new_tokens=6, do_sample=False, pad_token_id=0)
+    logits, state, _ = writer.step(torch.tensor([prompt]), writer.start(None, rows=1, capacity=len(prompt) + 6))
+    written = []
+    for _ in range(6):
+        logits[:, END] = -torch.inf
+        written.append(int(logits.argmax()))
+        logits, state, _ = writer.step(torch.tensor([written[-1:]]), state)
+    assert [target.order[number] for number in written] == expected[0, len(prompt) :].tolist()
+
+
+def test_what_is_exported_is_what_was_imported(made: Any, load_theirs: Callable[..., Any], tmp_path: Path) -> None:
+    folder, theirs = made
+    run = import_folder(str(folder), str(tmp_path / "run")).path
+    path, _ = export_run(run, tmp_path / "out")
+    ids = torch.tensor([[3, 7, 4, 5]])
+    again = load_theirs(path)
+    torch.testing.assert_close(again(ids).logits, theirs(ids).logits, atol=1e-4, rtol=1e-4)
+    assert again.config.bos_token_id == theirs.config.bos_token_id
+    second = import_folder(str(path), str(tmp_path / "again")).path
+    before, after = (read_weights(one / "model.safetensors") for one in (run, second))
+    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_files_without_a_prefix_and_with_masks_are_read(tmp_path: Path) -> None:
+    model = transformers.GPT2LMHeadModel(config_of("gpt2"))
+    for name in ("a", "b"):
+        model.save_pretrained(tmp_path / name)
+        letters("gpt2").save(str(tmp_path / name / "tokenizer.json"))
+    file = tmp_path / "b" / "model.safetensors"
+    tensors = {name.removeprefix("transformer."): tensor for name, tensor in load_file(file).items()}
+    save_file({**tensors, "h.0.attn.bias": torch.ones(1, 1, 17, 17)}, file)
+    runs = [import_folder(str(tmp_path / name), str(tmp_path / f"run-{name}")).path for name in ("a", "b")]
+    first, second = (read_weights(run / "model.safetensors") for run in runs)
+    assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_other_ways_to_turn_are_refused(tmp_path: Path) -> None:
+    model = transformers.LlamaForCausalLM(config_of("llama"))
+    model.save_pretrained(tmp_path / "a")
+    letters("llama").save(str(tmp_path / "a" / "tokenizer.json"))
+    path = tmp_path / "a" / "config.json"
+    values = json.loads(path.read_text())
+    values["rope_parameters"] = {"rope_theta": 1e4, "rope_type": "linear", "factor": 2.0}
+    path.write_text(json.dumps(values))
+    with pytest.raises(SaccadeError, match="rope_parameters = .* only those of rope_type = 'default' can be imported"):
+        import_folder(str(tmp_path / "a"), str(tmp_path / "run"))
+    values["rope_parameters"], values["bos_token_id"] = None, 5
+    path.write_text(json.dumps(values))
+    with pytest.raises(SaccadeError, match="bos_token_id = 5 is not supported; expected the piece of padding"):
+        import_folder(str(tmp_path / "a"), str(tmp_path / "run"))
