@@ -15,13 +15,19 @@ if TYPE_CHECKING:
 
     from saccade.predict.outputs import AttentionMaps
 
-PARTS = {"cross": ("writer.", "cross"), "reader": ("reader.", "self"), "writer": ("writer.", "self")}
+PARTS = {"cross": ("writer.", "cross"), "writer": ("writer.", "self"), "reader": ("reader.", "self")}
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="Folder or name of a run.")]
 Text = Annotated[str, typer.Argument(metavar="TEXT", help="What the model reads.")]
 Target = Annotated[str | None, typer.Option("--target", help="What it writes; without it, its own prediction.")]
 Png = Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Draw all heads to a .png or .svg file.")]
-Part = Annotated[str, typer.Option("--part", help="cross: output to input; reader, writer: to itself.")]
+Part = Annotated[
+    str | None,
+    typer.Option(
+        "--part",
+        help="cross: output to input; writer, reader: to itself. Without it, the first that there is.",
+    ),
+]
 Layer = Annotated[int | None, typer.Option("--layer", min=1, help="Counted from 1; without it, the last.")]
 Head = Annotated[int | None, typer.Option("--head", min=1, help="Counted from 1; without it, the mean of all.")]
 
@@ -31,7 +37,7 @@ def view(
     text: Text,
     target: Target = None,
     png: Png = None,
-    part: Part = "cross",
+    part: Part = None,
     layer: Layer = None,
     head: Head = None,
 ) -> None:
@@ -40,6 +46,7 @@ def view(
     from saccade.view import draw, from_to, heatmap
 
     seen = load([run]).attention(text, target)
+    part = part or next((name for name in PARTS if addresses(seen, name)), "cross")
     address, weights = choose(seen, part=part, layer=layer)
     panels = by_head(weights, head, together=png is None)
     rows, columns = labels(seen, part)
@@ -55,14 +62,19 @@ def choose(seen: AttentionMaps, *, part: str, layer: int | None) -> tuple[str, T
     """The weights (H, T, S) of one layer."""
     if part not in PARTS:
         raise SaccadeError(f"--part must be one of {', '.join(PARTS)}, got '{part}'")
-    first, last = PARTS[part]
-    found = [address for address in seen.maps if address.startswith(first) and address.endswith(last)]
+    found = addresses(seen, part)
     if not found:
         raise SaccadeError(f"this model has no attention of --part {part}; it has {', '.join(seen.maps) or 'none'}")
     if layer is not None and layer > len(found):
         raise SaccadeError(f"--layer must be at most {len(found)}, got {layer}")
     address = found[-1 if layer is None else layer - 1]
     return address, seen.maps[address]
+
+
+def addresses(seen: AttentionMaps, part: str) -> list[str]:
+    """Where attention of a part happens, layer by layer."""
+    first, last = PARTS[part]
+    return [address for address in seen.maps if address.startswith(first) and address.endswith(last)]
 
 
 def by_head(weights: Tensor, head: int | None, *, together: bool) -> dict[str, Tensor]:

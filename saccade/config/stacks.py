@@ -83,6 +83,8 @@ class Experts(Table):
             )
         return self
 
+EPSILON = {"layer": 1e-5, "rms": 1e-6}  # of norms, where a stack says none
+
 
 class TransformerStack(Table):
     kind: Literal["transformer"] = "transformer"

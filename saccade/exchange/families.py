@@ -7,7 +7,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from saccade.config.load import validate
-from saccade.config.schema import Recipe
+from saccade.config.schema import Recipe, TransformerStack
+from saccade.config.stacks import EPSILON
 from saccade.errors import SaccadeError
 from saccade.exchange.bart import BART
 from saccade.exchange.family import Config, Family
@@ -79,6 +80,16 @@ def first_difference(ours: Any, theirs: Any, at: str) -> str:
         return "" if ours == theirs else f"{at} = {ours!r}"
     if type(ours) is not type(theirs):
         return f"{at}.kind = {getattr(ours, 'kind', None)!r}"
+    if isinstance(ours, TransformerStack) and isinstance(theirs, TransformerStack):
+        ours, theirs = spelled_out(ours), spelled_out(theirs)
     names = [name for name in type(ours).model_fields if name not in FREE]
     found = (first_difference(getattr(ours, name), getattr(theirs, name), f"{at}.{name}") for name in names)
     return next(filter(None, found), "")
+
+
+def spelled_out(stack: TransformerStack) -> TransformerStack:
+    """The same stack, with the numbers that follow from others where it says none."""
+    follow = {
+        "norm_epsilon": EPSILON[stack.norm_kind], "head_dim": stack.dim // stack.heads, "kv_heads": stack.heads,
+    }  # fmt: skip
+    return stack.model_copy(update={name: number for name, number in follow.items() if getattr(stack, name) is None})

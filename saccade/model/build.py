@@ -10,6 +10,7 @@ from torch import nn
 from saccade.config import schema
 from saccade.config.kinds import Custom
 from saccade.config.schema import Recipe
+from saccade.config.stacks import EPSILON
 from saccade.data.tokenizer import END, PAD
 from saccade.errors import SaccadeError
 from saccade.layers import positions
@@ -285,8 +286,8 @@ def build_norm(s: schema.TransformerStack) -> nn.Module:
     if s.norm == "none":
         return nn.Identity()
     if s.norm_kind == "layer":
-        return nn.LayerNorm(s.dim, eps=s.norm_epsilon or 1e-5)
-    return nn.RMSNorm(s.dim, eps=s.norm_epsilon or 1e-6)
+        return nn.LayerNorm(s.dim, eps=s.norm_epsilon or EPSILON["layer"])
+    return nn.RMSNorm(s.dim, eps=s.norm_epsilon or EPSILON["rms"])
 
 
 def score_terms(where: Any, s: schema.TransformerStack, *, causal: bool) -> list[nn.Module | None]:

@@ -12,13 +12,13 @@ from torch import nn
 from saccade.config import schema
 from saccade.config.kinds import Custom
 from saccade.config.schema import Recipe
+from saccade.config.stacks import EPSILON
 from saccade.data.tokenizers import END, START, UNKNOWN
 from saccade.errors import SaccadeError
 from saccade.model.model import Model
 
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": "SWISH", "sigmoid": "Sigmoid"}
 SPECIAL = {START: "<s>", END: "</s>", UNKNOWN: "<unk>"}
-EPSILON = {"layer": 1e-5, "rms": 1e-6}  # as our blocks have it
 MADE_FROM = "made_from"  # a file beside the model: the hash of the weights that it was made from
 
 

@@ -12,6 +12,7 @@ from saccade.data.batch import Batch, pad
 from saccade.data.tokenizers import START, train_tokenizers
 from saccade.errors import SaccadeError
 from saccade.exchange.exporting import export_run
+from saccade.exchange.families import family_of
 from saccade.exchange.importing import import_folder
 from saccade.model.build import build
 from saccade.model.run import load_run, named_weights, write_tensors
@@ -88,3 +89,9 @@ def test_a_bias_that_cannot_be_said_is_refused(make: Any, tmp_path: Path) -> Non
     write_tensors(named_weights(run.model), run.path / "model.safetensors")
     with pytest.raises(SaccadeError, match="writer.output.bias is not 0, but t5 has no such tensor"):
         export_run(run.path, tmp_path / "out")
+
+
+@pytest.mark.parametrize(("recipe", "family"), [("gpt2", "gpt2"), ("gpt2-xl", "gpt2"), ("llama", "llama")])
+def test_recipes_of_a_family_are_in_it(recipe: str, family: str) -> None:
+    """Though they leave out what follows from other numbers, which a config.json spells out."""
+    assert family_of(load(recipe)).name == family
