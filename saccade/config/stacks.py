@@ -83,6 +83,7 @@ class Experts(Table):
             )
         return self
 
+
 EPSILON = {"layer": 1e-5, "rms": 1e-6}  # of norms, where a stack says none
 
 
