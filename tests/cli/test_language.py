@@ -99,6 +99,7 @@ def test_language_models_are_not_compared(cli, written):
 
 
 def test_attention_is_shown(cli, written):
-    result = cli("view", written, "abc", "--part", "writer")
+    result = cli("view", written, "abc")  # without --part, what there is
     assert (result.code, "writer.stack.blocks.1.self" in result.out) == (0, True)
-    assert "has no attention of --part cross" in cli("view", written, "abc").err
+    assert cli("view", written, "abc", "--part", "writer").out == result.out
+    assert "has no attention of --part cross" in cli("view", written, "abc", "--part", "cross").err

@@ -81,10 +81,3 @@ def test_convolutional_models_show_what_they_have(cli, new_run, tmp_path, attend
         assert shown.out.splitlines()[2] == "writer.stack.blocks.1.cross, mean of 1 heads"
     else:
         assert (shown.code, shown.err) == (2, "error: this model has no attention of --part cross; it has none\n")
-
-
-def test_a_language_model_shows_how_it_looks_at_what_it_wrote(cli, tmp_path):
-    assert cli("train", "gpt2", "--tiny", "--run", tmp_path / "words", "train.steps=2").code == 0
-    shown = cli("view", tmp_path / "words", "The dogs", "--target", "sleep.")
-    assert shown.code == 0
-    assert "writer.stack.blocks.1.self, mean of" in shown.out
