@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from forms import gpt2, transformer
 
+from saccade.config.schema import Train
 from saccade.data.batch import Batch, Tokens
 from saccade.layers.cross_entropy import smoothed_cross_entropy
 from saccade.layers.regions import compiled_regions
@@ -34,8 +35,7 @@ class LanguageModel(Contender):
     sync_each = False
 
     def build(self, case: Any) -> None:
-        self.case, self.model = case, gpt2(case.size).to(case.device).train()
-        self.model.stack.narrow = True  # train.residual = "bf16"
+        self.case, self.model = case, gpt2(case.size, train=Train(residual="bf16")).to(case.device).train()
         cuda = case.device == "cuda"
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=1e-4, betas=(0.9, 0.95), fused=True, capturable=cuda

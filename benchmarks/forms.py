@@ -23,7 +23,7 @@ def transformer(size: Any, *, dropout: float = 0.0, inner_dropout: float = 0.0) 
     return build(recipe, source_size=size.vocab, target_size=size.vocab)
 
 
-def gpt2(size: Any) -> TokenWriter:
+def gpt2(size: Any, *, train: schema.Train | None = None) -> TokenWriter:
     """The form of GPT-2: a writer without memory, without dropout."""
     stack = schema.TransformerStack(
         layers=size.layers,
@@ -36,4 +36,4 @@ def gpt2(size: Any) -> TokenWriter:
     )
     positions = schema.Learned(length=size.length)
     writer = schema.TokenWriter(stack=stack, positions=positions, scale=False, dropout=0.0, tie="output")
-    return build_writer(writer, size=size.vocab)
+    return build_writer(writer, size=size.vocab, train=train)

@@ -11,14 +11,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from saccade.layers.feedforward import JOINED
+
 ROWS, COLUMNS, TURNS = 32, 128, 16  # a program takes TURNS times so many rows of so many columns
-KINDS = {"relu": 0, "gelu": 1, "gelu-tanh": 2}
 
 
 @triton.jit
 @no_type_check
 def _slope(x, KIND: tl.constexpr):
-    """The derivative of the activation at x; of relu also where x is what came out."""
+    """The derivative of the activation of this number in JOINED at x; of relu also where x is what came out."""
     if KIND == 0:
         return tl.where(x > 0, 1.0, 0.0)
     if KIND == 1:
@@ -69,8 +70,9 @@ def activated_backward(above: Tensor, before: Tensor, kind: str) -> tuple[Tensor
     slopes = torch.empty_like(before)
     sums = torch.empty(programs, width, dtype=torch.float32, device=before.device)
     _backward[(triton.cdiv(width, COLUMNS), programs)](
-        above, before, slopes, sums, rows, width, ROWS=ROWS, COLUMNS=COLUMNS, TURNS=TURNS, KIND=KINDS[kind], num_warps=4
-    )
+        above, before, slopes, sums, rows, width, ROWS=ROWS, COLUMNS=COLUMNS, TURNS=TURNS, KIND=JOINED.index(kind),
+        num_warps=4,
+    )  # fmt: skip
     return slopes, sums.sum(0)
 
 

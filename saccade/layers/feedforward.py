@@ -21,6 +21,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid,
 }
 
+JOINED = ("relu", "gelu", "gelu-tanh")  # those whose gradients and the bias's are one kernel on a GPU
+
 
 class FeedForward(nn.Module):
     """max(0, x W1 + b1) W2 + b2 (Vaswani et al. 2017, equation 2); with a gate: (f(x W1) * x Wg) W2 (Shazeer 2020)."""
@@ -55,7 +57,7 @@ class FeedForward(nn.Module):
 
     def _fuses(self, x: Tensor) -> bool:
         """Whether the gradients of activation and bias can be one kernel: in training on a GPU."""
-        known = self.activation in ("relu", "gelu", "gelu-tanh") and self.up.bias is not None and self.gate is None
+        known = self.activation in JOINED and self.up.bias is not None and self.gate is None
         return known and TRITON and x.is_cuda and x.dtype != torch.float64 and torch.is_grad_enabled()
 
     def _widened(self, x: Tensor) -> Tensor:

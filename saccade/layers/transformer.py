@@ -134,6 +134,7 @@ class TransformerStack(nn.Module):
         window: Sequence[int | None] | int | None = None,
         norm: nn.Module | None = None,
         recompute: bool = False,
+        narrow: bool = False,
     ) -> None:
         """`window` is that of all blocks, or of each."""
         super().__init__()
@@ -141,7 +142,7 @@ class TransformerStack(nn.Module):
         self.windows = list(window) if isinstance(window, Sequence) else [window] * len(blocks)
         self.norm = norm if norm is not None else nn.Identity()
         self.dim, self.causal, self.recompute = dim, causal, recompute
-        self.narrow = False  # whether sums along the blocks are as narrow as autocast makes products
+        self.narrow = narrow  # whether sums along the blocks are as narrow as autocast makes products
 
     def forward(
         self,

@@ -36,15 +36,7 @@ def build(recipe: Recipe, *, source_size: int, target_size: int, kinds: Kinds | 
     A user's own reader is called with the vocabulary's size, a user's own writer also with the width of memory, and a
     user's own stack of a writer with the width of memory alone. Where nothing is read, that width is 0.
     """
-    model = join(recipe, source_size=source_size, target_size=target_size, kinds=kinds or {})
-    for part in model.modules():
-        if isinstance(part, TransformerStack):
-            part.narrow = recipe.train.residual == "bf16"
-    return model
-
-
-def join(recipe: Recipe, *, source_size: int, target_size: int, kinds: Kinds) -> Model:
-    """Reader and writer, each from its table, and what they share."""
+    kinds = kinds or {}
     reader, writer = recipe.reader, recipe.writer
     for part in (reader, writer):
         check_positions(part, recipe.data.max_length)
@@ -54,13 +46,13 @@ def join(recipe: Recipe, *, source_size: int, target_size: int, kinds: Kinds) ->
     if isinstance(reader, Custom):
         read = kinds[reader.kind](source_size, **reader.settings())
     else:
-        stack = build_stack(reader, recompute=recipe.train.recompute, kinds=kinds)
+        stack = build_stack(reader, train=recipe.train, kinds=kinds)
         tokens = token_table(reader, source_size, stack.dim)
         read = TokenReader(build_embedding(reader, tokens, stack.dim, kinds), stack)
     if isinstance(writer, Custom):
         return Model(read, kinds[writer.kind](target_size, read.dim, **writer.settings()))
     causal = isinstance(writer, schema.TokenWriter)
-    stack = build_stack(writer, memory_dim=read.dim, causal=causal, recompute=recipe.train.recompute, kinds=kinds)
+    stack = build_stack(writer, memory_dim=read.dim, causal=causal, train=recipe.train, kinds=kinds)
     if writer.tie in ("all", "input"):
         tokens = shared_table(recipe, writer, read, size=target_size, dim=stack.dim)
     else:
@@ -76,14 +68,14 @@ def join_alone(recipe: Recipe, *, size: int, kinds: Kinds) -> Any:
     if isinstance(writer, Custom):
         return kinds[writer.kind](size, 0, **writer.settings())
     assert isinstance(writer, schema.TokenWriter), "the recipe was checked"
-    return build_writer(writer, size=size, recompute=recipe.train.recompute, kinds=kinds)
+    return build_writer(writer, size=size, train=recipe.train, kinds=kinds)
 
 
 def build_writer(
-    writer: schema.TokenWriter, *, size: int, recompute: bool = False, kinds: Kinds | None = None
+    writer: schema.TokenWriter, *, size: int, train: schema.Train | None = None, kinds: Kinds | None = None
 ) -> TokenWriter:
     """A writer that reads nothing but what it wrote: a language model."""
-    stack = build_stack(writer, causal=True, recompute=recompute, kinds=kinds or {})
+    stack = build_stack(writer, causal=True, train=train or schema.Train(), kinds=kinds or {})
     return join_writer(writer, token_table(writer, size, stack.dim), stack, kinds or {})
 
 
@@ -196,12 +188,7 @@ def build_embedding(part: Part, tokens: nn.Embedding, dim: int, kinds: Kinds) ->
 
 
 def build_stack(
-    part: Part,
-    *,
-    memory_dim: int | None = None,
-    causal: bool = False,
-    recompute: bool = False,
-    kinds: Kinds,
+    part: Part, *, memory_dim: int | None = None, causal: bool = False, train: schema.Train, kinds: Kinds
 ) -> Any:
     """The stack of a reader or, with `memory_dim`, of a writer that attends to memory."""
     settings = part.stack
@@ -210,10 +197,10 @@ def build_stack(
         return kinds[settings.kind](*width, **settings.settings())
     if isinstance(settings, schema.ConvolutionStack):
         check_at_input(part)
-        return build_convolution(settings, memory_dim=memory_dim, causal=causal, recompute=recompute)
+        return build_convolution(settings, memory_dim=memory_dim, causal=causal, recompute=train.recompute)
     if isinstance(settings, schema.RecurrentReading | schema.RecurrentWriting):
         check_at_input(part)
-        return build_recurrent(settings, memory_dim=memory_dim, recompute=recompute)
+        return build_recurrent(settings, memory_dim=memory_dim, recompute=train.recompute)
     terms = score_terms(part.positions, settings, causal=causal)
     blocks = [
         build_block(settings, part.positions, term, number=number, memory_dim=memory_dim)
@@ -221,8 +208,9 @@ def build_stack(
     ]
     final = build_norm(settings) if settings.norm == "pre" else None
     return TransformerStack(
-        blocks, dim=settings.dim, causal=causal, window=windows(settings), norm=final, recompute=recompute
-    )
+        blocks, dim=settings.dim, causal=causal, window=windows(settings), norm=final, recompute=train.recompute,
+        narrow=train.residual == "bf16",
+    )  # fmt: skip
 
 
 def windows(s: schema.TransformerStack) -> list[int | None] | None:

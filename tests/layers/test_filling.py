@@ -17,7 +17,7 @@ MASK = torch.arange(5) < torch.tensor([[5], [3]])
 def made(*, causal=False, memory_dim=12, positions=PLAIN, **stack):
     torch.manual_seed(1)
     part = schema.FillWriter(stack={**SIZES, **stack}, positions=positions)
-    return build_stack(part, memory_dim=memory_dim, causal=causal, kinds={}).eval()
+    return build_stack(part, memory_dim=memory_dim, causal=causal, train=schema.Train(), kinds={}).eval()
 
 
 @pytest.mark.parametrize("changes", [{}, {"norm": "pre"}, {"heads_form": "full"}, {"gated": True}, {"residual": False}])

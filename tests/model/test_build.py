@@ -13,7 +13,7 @@ from saccade.config.load import load
 from saccade.config.schema import Recipe
 from saccade.data.batch import Batch
 from saccade.errors import SaccadeError
-from saccade.layers import positions
+from saccade.layers import positions, transformer
 from saccade.layers.memory import Memory
 from saccade.model.build import build
 from saccade.model.model import Model
@@ -239,3 +239,22 @@ def test_a_stack_of_the_users_own_can_write(model: Callable[..., Model]) -> None
         step = made.writer.step(ids[:, t : t + 1], state)
         state = step.state
         torch.testing.assert_close(step.logits, whole[:, t])
+
+
+@pytest.mark.parametrize(("residual", "kind"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+def test_sums_along_the_layers_are_as_wide_as_the_recipe_says(
+    residual: str, kind: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, over = [], transformer.KEPT
+    monkeypatch.setattr(transformer, "KEPT", lambda block, x, *more: seen.append(x.dtype) or over(block, x, *more))
+    model = build(
+        load("transformer", tiny=True, overrides=[f"train.residual={residual}"]), source_size=9, target_size=9
+    )
+    ids, keep = torch.tensor([[3, 4, 5]]), torch.ones(1, 3, dtype=torch.bool)
+    with torch.autocast("cpu", torch.bfloat16):
+        model.writer(ids, keep, model.reader(ids, keep))
+    assert len(seen) == 4
+    assert seen[0] == seen[2] == kind  # what enters the stack of the reader and of the writer
+    seen.clear()
+    model.writer(ids, keep, model.reader(ids, keep))
+    assert set(seen) == {torch.float32}  # without autocast nothing is narrow
