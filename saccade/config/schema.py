@@ -1,8 +1,8 @@
 """The recipe: every setting of saccade, its type and its default.
 
 Every table is frozen and rejects unknown keys. Where several kinds of a thing exist, the key `kind` chooses one.
-Stacks and positions are in stacks.py, objectives and training in training.py, the search in decoding.py; all of them
-can be had from here.
+Readers and writers are in parts.py, stacks and positions in stacks.py, objectives and training in training.py, the
+search in decoding.py; all of them can be had from here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from saccade.config.decoding import Decoding
-from saccade.config.kinds import MARK, ByKind, Custom
+from saccade.config.fitting import misfits
+from saccade.config.kinds import MARK, Custom
+from saccade.config.parts import FillWriter, NoReader, Reader, TokenReader, TokenWriter, Writer
 from saccade.config.stacks import (
     Alibi,
     Bucketed,
@@ -45,6 +47,7 @@ from saccade.config.training import (
 )
 
 __all__ = [
+    "OF_TEXTS",
     "SCHEMA",
     "Alibi",
     "Average",
@@ -87,6 +90,7 @@ __all__ = [
     "WriterStack",
 ]
 
+OF_TEXTS = ("write",)  # tasks that learn from documents; the others learn from pairs
 SCHEMA = 1  # raised when a recipe of an older version can no longer be read as it is
 
 
@@ -143,57 +147,6 @@ class Tokenizer(Table):
     files: tuple[str, ...] = ()  # kind = "file": one tokenizer.json, or one each for source and target
 
 
-# ---- reader, writer
-
-
-class TokenReader(Table):
-    kind: Literal["tokens"] = "tokens"
-    stack: ReaderStack = TransformerStack()
-    positions: Positions = Sinusoidal()
-    scale: bool = True  # token vectors times sqrt(dim)
-    embedding_norm: bool = False  # LayerNorm of tokens and positions together
-    dropout: Share = 0.1  # of the embedding
-    init: str = ""  # a run whose reader's weights to start from
-
-
-class NoReader(Table):
-    """Nothing is read: the writer is a language model."""
-
-    kind: Literal["none"] = "none"
-
-
-class TokenWriter(Table):
-    kind: Literal["tokens"] = "tokens"
-    stack: WriterStack = TransformerStack()
-    positions: Positions = Sinusoidal()
-    scale: bool = True
-    embedding_norm: bool = False
-    dropout: Share = 0.1
-    tie: Literal["none", "input", "output", "all"] = "all"  # input: both embeddings; output: the writer's and it
-    start: Literal["own", "pad", "end"] = "own"  # what is read first: a vector of its own, or that of another piece
-    output_scale: bool = False  # states divided by sqrt(dim) before the output matrix
-    output_bias: bool = False  # of the logits; it is not trained
-    init: str = ""
-
-
-class FillWriter(Table):
-    """Writes all tokens at once (Gu et al. 2018): how many there will be is predicted first."""
-
-    kind: Literal["fill"] = "fill"
-    stack: Annotated[TransformerStack | Custom, ByKind()] = TransformerStack()
-    positions: Positions = Sinusoidal()
-    scale: bool = True
-    dropout: Share = 0.1
-    tie: Literal["none", "output", "all"] = "all"
-    reach: Count = 16  # an output has at most so many tokens more or fewer than its source
-    copy_source: bool = True  # a place where nothing is written yet sees the source states around it
-    init: str = ""
-
-
-Reader = Annotated[TokenReader | NoReader | Custom, ByKind()]
-Writer = Annotated[TokenWriter | FillWriter | Custom, ByKind()]
-
-
 # ---- the whole
 
 
@@ -247,35 +200,3 @@ class Recipe(Table):
                     f"take {fitting}, or change writer.kind"
                 )
         return self
-
-
-def misfits(recipe: Recipe) -> str:
-    """What of a recipe does not go with its task, said in one line; nothing where all goes together."""
-    none = isinstance(recipe.reader, NoReader)
-    if none != (recipe.task == "write"):
-        return (
-            f'task = "{recipe.task}" goes with reader.kind = "{"none" if not none else "tokens"}", '
-            f'got "{recipe.reader.kind}"; change one of them'
-        )
-    return _misfits_of_writing(recipe) if none else ""
-
-
-def _misfits_of_writing(recipe: Recipe) -> str:
-    writer, without = recipe.writer, 'nothing is read (reader.kind = "none")'
-    kinds = [objective.kind for objective in recipe.objectives if isinstance(objective, Reward)]
-    if isinstance(writer, FillWriter):
-        return f'{without}, so that no length is known to a writer of kind "fill"; set writer.kind = "tokens"'
-    if isinstance(writer, TokenWriter) and not isinstance(writer.stack, TransformerStack | Custom):
-        kind = writer.stack.kind
-        return f'{without}, and a {kind} stack writes about something; set writer.stack.kind = "transformer"'
-    if isinstance(writer, TokenWriter) and writer.tie in ("all", "input"):
-        return f'{without}, so that writer.tie = "{writer.tie}" has no reader to share with; set writer.tie = "output"'
-    if kinds:
-        return f'{without}, so that there are no pairs for the objective "{kinds[0]}"; take "next-token" or "r-drop"'
-    if not recipe.tokenizer.shared:
-        return f"{without}, so that there is one vocabulary; set tokenizer.shared = true"
-    if "reader" in recipe.freeze:
-        return f"{without}, so that there is no reader to freeze; leave it out"
-    if recipe.train.metric != "loss":
-        return f'{without}, so that train.metric = "{recipe.train.metric}" has no references; set train.metric = "loss"'
-    return ""

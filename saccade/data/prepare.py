@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from saccade.config.schema import Corpus, Recipe
+from saccade.config.schema import OF_TEXTS, Corpus, Recipe
 from saccade.data import encode
 from saccade.data.batches import Rows
 from saccade.data.documents import documents_key, read_documents
@@ -104,13 +104,13 @@ def prepare(
 def _encoding(recipe: Recipe) -> encode.Settings:
     """Pairs that are too long are left out; documents are cut, later on."""
     dropout, variants = recipe.tokenizer.dropout, recipe.tokenizer.variants
-    if recipe.task == "write":
+    if recipe.task in OF_TEXTS:
         return encode.Settings(None, dropout, variants, sides=("target",))
     return encode.Settings(recipe.data.max_length, dropout, variants)
 
 
 def _in_rows(store: Store, recipe: Recipe) -> Rows:
-    if recipe.task == "write":
+    if recipe.task in OF_TEXTS:
         return Pieces(store, length=recipe.data.max_length, cross=recipe.data.cross)
     return store
 
@@ -125,7 +125,7 @@ def default_cache() -> Path:
 
 
 def _parts(recipe: Recipe) -> tuple[list[Part], list[Part]]:
-    data, kind = recipe.data, recipe.data.documents if recipe.task == "write" else ""
+    data, kind = recipe.data, recipe.data.documents if recipe.task in OF_TEXTS else ""
     if not data.train:
         raise SaccadeError("no training data: give --data SOURCE TARGET, set data.train, or try --tiny")
     if isinstance(data.valid, float):

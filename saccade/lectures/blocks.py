@@ -9,7 +9,7 @@ from saccade.layers.feedforward import FeedForward
 from saccade.layers.transformer import Block, Residual, TransformerStack
 from saccade.lectures.claims import Lines, Measured, at_least, check, measured, near, same
 from saccade.lectures.small import apart, block, numbers, small_batch, small_model, stack
-from saccade.model.build import build_norm
+from saccade.model.build_transformer import build_norm
 from saccade.train.objectives import next_token
 from saccade.train.schedule import warmup
 

@@ -1,8 +1,7 @@
 """The one place where a recipe meets classes."""
 
 from collections.abc import Mapping
-from itertools import cycle
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,15 +9,12 @@ from torch import nn
 from saccade.config import schema
 from saccade.config.kinds import Custom
 from saccade.config.schema import Recipe
-from saccade.config.stacks import EPSILON
 from saccade.data.tokenizer import END, PAD
 from saccade.errors import SaccadeError
 from saccade.layers import positions
-from saccade.layers.multihead import CrossAttention, Form, SelfAttention, width_of_head
-from saccade.layers.transformer import Block, Residual, TransformerStack
 from saccade.model.build_convolution import build_convolution
-from saccade.model.build_experts import build_feedforward
 from saccade.model.build_recurrent import build_recurrent, check_copied
+from saccade.model.build_transformer import build_transformer
 from saccade.model.fill_writer import FillWriter
 from saccade.model.model import Model
 from saccade.model.readers import Embedding, TokenReader
@@ -201,59 +197,7 @@ def build_stack(
     if isinstance(settings, schema.RecurrentReading | schema.RecurrentWriting):
         check_at_input(part)
         return build_recurrent(settings, memory_dim=memory_dim, recompute=train.recompute)
-    terms = score_terms(part.positions, settings, causal=causal)
-    blocks = [
-        build_block(settings, part.positions, term, number=number, memory_dim=memory_dim)
-        for number, term in enumerate(terms, start=1)
-    ]
-    final = build_norm(settings) if settings.norm == "pre" else None
-    return TransformerStack(
-        blocks, dim=settings.dim, causal=causal, window=windows(settings), norm=final, recompute=train.recompute,
-        narrow=train.residual == "bf16",
-    )  # fmt: skip
-
-
-def windows(s: schema.TransformerStack) -> list[int | None] | None:
-    """The window of each layer: a list is gone through again and again."""
-    if s.window is None:
-        return None
-    return [None if reach == "none" else reach for reach, _ in zip(cycle(s.window), range(s.layers), strict=False)]
-
-
-def build_block(
-    s: schema.TransformerStack, where: Any, term: nn.Module | None, *, number: int, memory_dim: int | None
-) -> Block:
-    head_dim = width_of_head(s.dim, heads=s.heads, form=form_of_heads(s))
-    rotary = positions.Rotary(head_dim, base=where.base) if isinstance(where, schema.Rotary) else None
-    attention = SelfAttention(
-        s.dim,
-        heads=s.heads if s.kv_heads is None else (s.heads, s.kv_heads),
-        form=form_of_heads(s),
-        bias=s.bias,
-        scale=s.scale,
-        dropout=s.attention_dropout,
-        rotary=rotary,
-        term=term,
-    )
-    cross = None
-    if memory_dim is not None:
-        cross = CrossAttention(
-            s.dim,
-            heads=s.heads,
-            memory_dim=memory_dim,
-            form=form_of_heads(s),
-            bias=s.bias,
-            scale=s.scale,
-            dropout=s.attention_dropout,
-        )
-    feedforward = build_feedforward(s, number)
-    order: Literal["post", "pre"] = "pre" if s.norm == "pre" else "post"
-    residuals = [
-        Residual(build_norm(s), order=order, dropout=s.dropout, adds=s.residual)
-        for sublayer in (attention, cross, feedforward)
-        if sublayer is not None
-    ]
-    return Block(attention, feedforward, residuals=residuals, cross=cross)
+    return build_transformer(settings, part.positions, memory_dim=memory_dim, causal=causal, train=train)
 
 
 def check_at_input(part: Part) -> None:
@@ -264,31 +208,3 @@ def check_at_input(part: Part) -> None:
             f'positions.kind = "{kind}" acts inside self-attention, which a {part.stack.kind} stack does not have; '
             'use "sinusoidal", "learned" or "none"'
         )
-
-
-def form_of_heads(s: schema.TransformerStack) -> Form:
-    return s.heads_form if s.head_dim is None else s.head_dim
-
-
-def build_norm(s: schema.TransformerStack) -> nn.Module:
-    if s.norm == "none":
-        return nn.Identity()
-    if s.norm_kind == "layer":
-        return nn.LayerNorm(s.dim, eps=s.norm_epsilon or EPSILON["layer"])
-    return nn.RMSNorm(s.dim, eps=s.norm_epsilon or EPSILON["rms"])
-
-
-def score_terms(where: Any, s: schema.TransformerStack, *, causal: bool) -> list[nn.Module | None]:
-    """One score term for each layer: T5 shares its table between layers, Shaw et al. do not."""
-    head_dim = width_of_head(s.dim, heads=s.heads, form=form_of_heads(s))
-    match where:
-        case schema.Shaw():
-            return [positions.Shaw(head_dim, distance=where.distance) for _ in range(s.layers)]
-        case schema.Bucketed():
-            shared = positions.Bucketed(s.heads, buckets=where.buckets, distance=where.distance, both_sides=not causal)
-            return [shared] * s.layers
-        case schema.TransformerXL():
-            return [positions.TransformerXL(s.dim, heads=s.heads, head_dim=head_dim) for _ in range(s.layers)]
-        case schema.Alibi():
-            return [positions.Alibi(s.heads)] * s.layers
-    return [None] * s.layers

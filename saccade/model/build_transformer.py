@@ -1,0 +1,99 @@
+"""Transformer stacks from their settings."""
+
+from itertools import cycle
+from typing import Any, Literal
+
+from torch import nn
+
+from saccade.config import schema
+from saccade.config.stacks import EPSILON
+from saccade.layers import positions
+from saccade.layers.multihead import CrossAttention, Form, SelfAttention, width_of_head
+from saccade.layers.transformer import Block, Residual, TransformerStack
+from saccade.model.build_experts import build_feedforward
+
+
+def build_transformer(
+    s: schema.TransformerStack, where: Any, *, memory_dim: int | None, causal: bool, train: schema.Train
+) -> TransformerStack:
+    """The stack of a reader or, with `memory_dim`, of a writer that attends to memory; `where` are its positions."""
+    blocks = [
+        build_block(s, where, term, number=number, memory_dim=memory_dim)
+        for number, term in enumerate(score_terms(where, s, causal=causal), start=1)
+    ]
+    final = build_norm(s) if s.norm == "pre" else None
+    return TransformerStack(
+        blocks, dim=s.dim, causal=causal, window=windows(s), norm=final, recompute=train.recompute,
+        narrow=train.residual == "bf16",
+    )  # fmt: skip
+
+
+def windows(s: schema.TransformerStack) -> list[int | None] | None:
+    """The window of each layer: a list is gone through again and again."""
+    if s.window is None:
+        return None
+    return [None if reach == "none" else reach for reach, _ in zip(cycle(s.window), range(s.layers), strict=False)]
+
+
+def build_block(
+    s: schema.TransformerStack, where: Any, term: nn.Module | None, *, number: int, memory_dim: int | None
+) -> Block:
+    head_dim = width_of_head(s.dim, heads=s.heads, form=form_of_heads(s))
+    rotary = positions.Rotary(head_dim, base=where.base) if isinstance(where, schema.Rotary) else None
+    attention = SelfAttention(
+        s.dim,
+        heads=s.heads if s.kv_heads is None else (s.heads, s.kv_heads),
+        form=form_of_heads(s),
+        bias=s.bias,
+        scale=s.scale,
+        dropout=s.attention_dropout,
+        rotary=rotary,
+        term=term,
+    )
+    cross = None
+    if memory_dim is not None:
+        cross = CrossAttention(
+            s.dim,
+            heads=s.heads,
+            memory_dim=memory_dim,
+            form=form_of_heads(s),
+            bias=s.bias,
+            scale=s.scale,
+            dropout=s.attention_dropout,
+        )
+    feedforward = build_feedforward(s, number)
+    order: Literal["post", "pre"] = "pre" if s.norm == "pre" else "post"
+    residuals = [
+        Residual(build_norm(s), order=order, dropout=s.dropout, adds=s.residual)
+        for sublayer in (attention, cross, feedforward)
+        if sublayer is not None
+    ]
+    return Block(attention, feedforward, residuals=residuals, cross=cross)
+
+
+def form_of_heads(s: schema.TransformerStack) -> Form:
+    return s.heads_form if s.head_dim is None else s.head_dim
+
+
+def build_norm(s: schema.TransformerStack) -> nn.Module:
+    if s.norm == "none":
+        return nn.Identity()
+    if s.norm_kind == "layer":
+        return nn.LayerNorm(s.dim, eps=s.norm_epsilon or EPSILON["layer"])
+    return nn.RMSNorm(s.dim, eps=s.norm_epsilon or EPSILON["rms"])
+
+
+def score_terms(where: Any, s: schema.TransformerStack, *, causal: bool) -> list[nn.Module | None]:
+    """One score term for each layer: T5 shares its table between layers, Shaw et al. do not."""
+    head_dim = width_of_head(s.dim, heads=s.heads, form=form_of_heads(s))
+    match where:
+        case schema.Shaw():
+            return [positions.Shaw(head_dim, distance=where.distance) for _ in range(s.layers)]
+        case schema.Bucketed():
+            shared = positions.Bucketed(s.heads, buckets=where.buckets, distance=where.distance, both_sides=not causal)
+            return [shared] * s.layers
+        case schema.TransformerXL():
+            return [positions.TransformerXL(s.dim, heads=s.heads, head_dim=head_dim) for _ in range(s.layers)]
+        case schema.Alibi():
+            return [positions.Alibi(s.heads)] * s.layers
+    return [None] * s.layers
