@@ -3,9 +3,9 @@
     python benchmarks/bottleneck.py [--longest 200] [--steps 6000] [--out benchmarks/results] [KEY=VALUE ...]
 
 The recipe `bahdanau` is trained twice on texts of 1 to 200 random letters, with the same settings and steps, and with
-writer.stack.attention=none and additive; KEY=VALUE are further settings of both. Short texts are as many as long ones:
-equal parts have at most 10, 20, 50, 100, 150 and 200 letters. Right is a letter that stands at its
-place in what the model writes, greedily, for texts that were never trained on.
+writer.stack.attention=none and additive; KEY=VALUE are further settings of both. Short texts have as many letters as long
+ones: equal parts of all letters are in texts of at most 10, 20, 50, 100, 150 and 200. Right is a letter that stands at
+its place in what the model writes, greedily, for texts that were never trained on.
 """
 
 import argparse
@@ -38,7 +38,7 @@ SAME = [
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--longest", type=int, default=200)
-    parser.add_argument("--examples", type=int, default=200_000)
+    parser.add_argument("--examples", type=int, default=600_000)
     parser.add_argument("--steps", type=int, default=6000)
     parser.add_argument("--attention", default=",".join(ATTENTION), help="only these, by commas")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
@@ -57,14 +57,15 @@ def main() -> None:
 
 
 def write_pairs(folder: Path, count: int, longest: int) -> list[Path]:
-    """Files of texts and reversed texts, for training and for validation: as many for each bound on the length."""
+    """Files of texts and reversed texts, for training and for validation: as many letters for each bound."""
     files = []
     bounds = tested_lengths(longest)
-    for name, number, heldout in (("train", count, False), ("valid", max(count // 200, len(bounds)), True)):
+    shares = {bound: (1 / bound) / sum(1 / other for other in bounds) for bound in bounds}
+    for name, number, heldout in (("train", count, False), ("valid", max(count // 200, 20 * len(bounds)), True)):
         files.append(folder / f"{name}.tsv")
         with files[-1].open("w", encoding="utf-8") as file:
             for bound in bounds:
-                pairs = letters(number // len(bounds), seed=1, reverse=True, heldout=heldout, lengths=(1, bound))
+                pairs = letters(round(number * shares[bound]), seed=1, reverse=True, heldout=heldout, lengths=(1, bound))
                 file.writelines(f"{source}\t{target}\n" for source, target in pairs)
     return files
 

@@ -3,8 +3,7 @@
 #   benchmarks/gpu.sh translation DATA OUT      DATA: folder of the data packs
 #   benchmarks/gpu.sh speed SUITE OUT           SUITE: folder with gpu_train.py
 #   benchmarks/gpu.sh decoding SUITE OUT        SUITE: folder with gpu_generate.py
-#   benchmarks/gpu.sh systems DATA OUT          BLEU of the lectures' systems; a student of all words at once, its speed
-#   benchmarks/gpu.sh claims DATA OUT           second stage of GNMT, unknown words, the bottleneck, SCAN
+#   benchmarks/gpu.sh systems DATA OUT          the lectures' systems: BLEU, each mechanism on and off, reversing, SCAN
 # Where several trainings share the device, NVIDIA's MPS is started first: without it they would wait for each other.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -15,50 +14,65 @@ valid="--valid $m/val.en.gz $m/val.de.gz"
 pairs="--data $m/train.en.gz $m/train.de.gz $valid"
 test="$m/test_2016_flickr.en.gz $m/test_2016_flickr.de.gz"
 
-share() {
+share() { # JOB ...: calls of the functions below, TOGETHER of them at a time on one device
     mkdir -p "$out" "$work"
-    export OMP_NUM_THREADS=1
+    gzip -dc "$m/train.en.gz" >"$work/train.en"
+    export OMP_NUM_THREADS=1 from out work m valid pairs test
+    export -f run scored system gnmt moe words nat reversing commands
     nvidia-cuda-mps-control -d 2>/dev/null && sleep 1
+    printf '%s\n' "$@" | xargs -P "${TOGETHER:-6}" -I{} bash -c '{}; echo "$(date +%T) done: {}"'
 }
 
-run() { # NAME RECIPE [arguments]: trains once, keeps what it says
+run() { # NAME RECIPE [arguments]: trains, keeps what it says
     local name=$1
     shift
-    [ -f "$work/$name/model.safetensors" ] || python3 -m saccade train "$@" --run "$work/$name" >"$work/$name.log" 2>&1
+    python3 -m saccade train "$@" --run "$work/$name" >"$work/$name.log" 2>&1
 }
 
-student() { # a teacher, its translations of the training texts, a student of them
-    run teacher multi30k $pairs
-    gzip -dc "$m/train.en.gz" >"$work/train.en"
-    python3 -m saccade predict "$work/teacher" --input "$work/train.en" --output "$work/distilled.de" beam=5
-    run nat nat --data "$work/train.en" "$work/distilled.de" $valid init="$work/teacher" train.steps=6000
+scored() { # RUN NAME [settings]: BLEU and GLEU on the test
+    python3 -m saccade evaluate "$work/$1" --data $test --metrics bleu,gleu --json "${@:3}" >"$out/$2.json" 2>>"$work/$1.log"
+}
+
+system() { run $1 $1 $pairs && scored $1 $1; }
+
+gnmt() { # and its second stage
+    system gnmt
+    python3 benchmarks/reward.py --data "$m" --base "$work/gnmt" --steps 400 --out "$out" >"$work/reward.log" 2>&1
+}
+
+moe() { # and how much each expert has to do
+    system moe
+    python3 benchmarks/expert_loads.py "$work/moe" --data "$m/val.en.gz" "$m/val.de.gz" --out "$out" >"$work/loads.log" 2>&1
+}
+
+words() { # a vocabulary of 5,000 whole words, with and without the others replaced by what was attended to
+    run words deep-att $pairs tokenizer.kind=words tokenizer.size=5000 tokenizer.shared=false writer.tie=output
+    scored words words-replaced replace_unknown=true
+    scored words words-unknown replace_unknown=false
+}
+
+nat() { # a student of TEACHER, a run, and of its translations of the training texts, DISTILLED; made where not given
+    local teacher=${TEACHER:-$work/teacher} distilled=${DISTILLED:-$work/distilled.de}
+    [ -d "$teacher" ] || run teacher multi30k $pairs
+    [ -f "$distilled" ] || python3 -m saccade predict "$teacher" --input "$work/train.en" --output "$distilled" beam=5
+    run nat nat --data "$work/train.en" "$distilled" $valid init="$teacher"
+    scored nat nat-one iterations=1 lengths=1
+    scored nat nat-refined
+}
+
+reversing() { # ATTENTION
+    python3 benchmarks/bottleneck.py --attention $1 --steps 4000 --out "$out/bottleneck-$1" >"$work/bottleneck-$1.log" 2>&1
+}
+
+commands() { # SYSTEM-SPLIT
+    python3 benchmarks/scan.py --data "$from" --jobs $1 --work "$work/scan-$1" --out "$out" --name scan-$1 >"$work/scan-$1.log" 2>&1
 }
 
 case $what in
 systems)
-    share
-    student &
-    python3 benchmarks/translation.py --data "$from" --jobs bytenet,deep-att,gnmt,moe --name systems --together 4 \
-        --work "$work" --out "$out" --set train.steps=2500 &
-    wait
-    python3 benchmarks/expert_loads.py "$work/moe-1" --data "$m/val.en.gz" "$m/val.de.gz" --out "$out"
-    python3 benchmarks/nat_speed.py "$work/nat" "$work/teacher" --data $test --device cuda --out "$out"
-    ;;
-claims)
-    share
-    (run gnmt gnmt $pairs train.steps=2000 && python3 benchmarks/reward.py --data "$m" --base "$work/gnmt" --steps 200 \
-        --out "$out") &
-    (run words deep-att $pairs tokenizer.kind=words tokenizer.size=5000 tokenizer.shared=false writer.tie=output \
-        train.steps=2000
-    for replace in true false; do
-        python3 -m saccade evaluate "$work/words" --data $test --metrics bleu --json replace_unknown=$replace \
-            >"$out/unknown_$replace.json"
-    done) &
-    for attention in none additive; do
-        python3 benchmarks/bottleneck.py --attention $attention --steps 3000 --out "$out/bottleneck-$attention" &
-    done
-    python3 benchmarks/scan.py --data "$from" --work "$work/scan" --out "$out" --together 4 &
-    wait
+    share gnmt "reversing additive" nat "system bytenet" moe "system deep-att" words "commands bahdanau-simple" \
+        "reversing none" "commands transformer-simple" "commands relative-length-1" "commands relative-length-2" \
+        "commands relative-length-3" "commands transformer-jump" "commands bahdanau-jump" "commands bahdanau-length-1"
     ;;
 translation)
     timeout 60 python3 -m pytest -q -o addopts="" -p no:cacheprovider tests/layers/test_kernels.py tests/train/test_cuda.py || exit 1

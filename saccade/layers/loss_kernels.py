@@ -10,7 +10,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK, WARPS = 2048, 4  # entries of the vocabulary at a time, and warps that share them: the fastest on an H200
+LOG2E = tl.constexpr(1.4426950408889634)  # exp(x) = 2^(x log2 e)
+LOWEST = tl.constexpr(-1e30)  # below every logit, and still a number: what is never reached is no NaN
+GROUP = 8  # neighbouring entries that one thread reads at once
+BLOCK, WARPS = 4096, 8  # entries of the vocabulary at a time, and warps that share them: the fastest on an H200
 
 
 def turn(logits: Tensor, targets: Tensor, keep: Tensor, values: Tensor, settings: Any, wanted: bool) -> None:
@@ -25,7 +28,8 @@ def turn(logits: Tensor, targets: Tensor, keep: Tensor, values: Tensor, settings
         apart.zero_()
         _single[(rows,)](
             logits, logits.stride(1), targets, keep, smoothed, nll, smoothing,
-            vocabulary=vocabulary, smooths=smoothing > 0, wanted=wanted, block=block, num_warps=WARPS,
+            vocabulary=vocabulary, smooths=smoothing > 0, wanted=wanted, block=block, group=min(block, GROUP),
+            num_warps=WARPS,
         )  # fmt: skip
     else:
         first, second = logits
@@ -39,42 +43,83 @@ def turn(logits: Tensor, targets: Tensor, keep: Tensor, values: Tensor, settings
 # Where a piece begins in memory differs from one to the next, and is no reason to compile once more.
 
 
+@triton.jit
+@no_type_check
+def _grouped(top, total, value, block: tl.constexpr, group: tl.constexpr):
+    """The largest value and the sum of exponentials of each group of neighbours, with one more block."""
+    value = tl.reshape(value, (block // group, group))
+    higher = tl.maximum(top, tl.max(value, 1))
+    part = tl.exp2(value * LOG2E - (higher * LOG2E)[:, None])
+    return higher, total * tl.exp2((top - higher) * LOG2E) + tl.sum(part, 1)
+
+
+@triton.jit
+@no_type_check
+def _statistics(x, vocabulary: tl.constexpr, smooths: tl.constexpr, block: tl.constexpr, group: tl.constexpr):
+    """The log of the sum of exponentials of a row, and the sum of its values.
+
+    Each thread keeps a maximum and a sum of its own: the threads meet once, at the end, and not at every block.
+    """
+    top = tl.full([block // group], LOWEST, tl.float32)
+    total = tl.zeros([block // group], tl.float32)
+    added = tl.zeros([block], tl.float32)
+    whole: tl.constexpr = vocabulary // block * block
+    for start in range(0, whole, block):
+        value = tl.load(x + start + tl.arange(0, block)).to(tl.float32)
+        if smooths:
+            added += value
+        top, total = _grouped(top, total, value, block, group)
+    if whole < vocabulary:
+        at = whole + tl.arange(0, block)
+        value = tl.load(x + at, mask=at < vocabulary, other=-float("inf")).to(tl.float32)
+        if smooths:
+            added += tl.where(at < vocabulary, value, 0.0)
+        top, total = _grouped(top, total, value, block, group)
+    most = tl.max(top, 0)
+    return most + tl.log(tl.sum(total * tl.exp2((top - most) * LOG2E), 0)), tl.sum(added, 0)
+
+
 @triton.jit(do_not_specialize_on_alignment=["targets", "keep", "smoothed", "nll"])
 @no_type_check
 def _single(  # noqa: PLR0913
     logits, stride, targets, keep, smoothed, nll, smoothing,
-    vocabulary: tl.constexpr, smooths: tl.constexpr, wanted: tl.constexpr, block: tl.constexpr,
+    vocabulary: tl.constexpr, smooths: tl.constexpr, wanted: tl.constexpr, block: tl.constexpr, group: tl.constexpr,
 ):  # fmt: skip
+    """As few operations for an entry as can be: they, and not memory, are what takes the time."""
     row = tl.program_id(0)
     x = logits + row.to(tl.int64) * stride
-    kept = tl.load(keep + row) != 0
-    target = tl.load(targets + row)
-    chosen = tl.load(x + target, mask=kept, other=0.0).to(tl.float32)  # before anything is written over it
-    top = -float("inf")
-    total = tl.zeros([block], tl.float32)  # added up over the block once, at the end
-    added = tl.zeros([block], tl.float32)
-    for start in range(0, vocabulary, block):
-        at = start + tl.arange(0, block)
-        real = at < vocabulary
-        value = tl.load(x + at, mask=real & kept, other=0.0).to(tl.float32)
-        if smooths:
-            added += value
-        value = tl.where(real, value, -float("inf"))
-        higher = tl.maximum(top, tl.max(value, 0))
-        total = total * tl.exp(top - higher) + tl.exp(value - higher)
-        top = higher
-    norm = top + tl.log(tl.sum(total, 0))  # log of the sum of exponentials
-    loss = norm - chosen
-    spread = norm - tl.sum(added, 0) / vocabulary
-    tl.store(nll + row, tl.where(kept, loss, 0.0))
-    tl.store(smoothed + row, tl.where(kept, (1 - smoothing) * loss + smoothing * spread, 0.0))
-    if wanted:
-        for start in range(0, vocabulary, block):
-            at = start + tl.arange(0, block)
-            real = at < vocabulary
-            value = tl.load(x + at, mask=real & kept, other=0.0).to(tl.float32)
-            slope = tl.exp(value - norm) - smoothing / vocabulary - tl.where(at == target, 1 - smoothing, 0.0)
-            tl.store(x + at, tl.where(kept, slope, 0.0).to(logits.dtype.element_ty), mask=real)
+    whole: tl.constexpr = vocabulary // block * block
+    if tl.load(keep + row) != 0:
+        target = tl.load(targets + row)
+        chosen = tl.load(x + target).to(tl.float32)  # before anything is written over it
+        norm, added = _statistics(x, vocabulary, smooths, block, group)
+        loss = norm - chosen
+        tl.store(nll + row, loss)
+        tl.store(smoothed + row, (1 - smoothing) * loss + smoothing * (norm - added / vocabulary))
+        if wanted:
+            shift = norm * LOG2E
+            each = smoothing / vocabulary
+            for start in range(0, whole, block):
+                at = start + tl.arange(0, block)
+                slope = tl.exp2(tl.load(x + at).to(tl.float32) * LOG2E - shift)
+                if smooths:
+                    slope -= each
+                tl.store(x + at, slope.to(logits.dtype.element_ty))
+            if whole < vocabulary:
+                at = whole + tl.arange(0, block)
+                value = tl.load(x + at, mask=at < vocabulary, other=0.0).to(tl.float32)
+                slope = tl.exp2(value * LOG2E - shift) - each
+                tl.store(x + at, slope.to(logits.dtype.element_ty), mask=at < vocabulary)
+            tl.debug_barrier()  # the target's slope is written over by one that knows that it is the target's
+            slope = tl.exp2(chosen * LOG2E - shift) - each - (1 - smoothing)
+            tl.store(x + target, slope.to(logits.dtype.element_ty))
+    else:
+        tl.store(nll + row, 0.0)
+        tl.store(smoothed + row, 0.0)
+        if wanted:
+            for start in range(0, vocabulary, block):
+                at = start + tl.arange(0, block)
+                tl.store(x + at, tl.zeros([block], logits.dtype.element_ty), mask=at < vocabulary)
 
 
 @triton.jit
