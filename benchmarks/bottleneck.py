@@ -3,9 +3,9 @@
     python benchmarks/bottleneck.py [--longest 200] [--steps 6000] [--out benchmarks/results] [KEY=VALUE ...]
 
 The recipe `bahdanau` is trained twice on texts of 1 to 200 random letters, with the same settings and steps, and with
-writer.stack.attention=none and additive; KEY=VALUE are further settings of both. Short texts have as many letters as long
-ones: equal parts of all letters are in texts of at most 10, 20, 50, 100, 150 and 200. Right is a letter that stands at
-its place in what the model writes, greedily, for texts that were never trained on.
+writer.stack.attention=none and additive; KEY=VALUE are further settings of both. Short texts have as many letters as
+long ones: equal parts of all letters are in texts of at most 10, 20, 50, 100, 150 and 200. Right is a letter that
+stands at its place in what the model writes, greedily, for texts that were never trained on.
 """
 
 import argparse
@@ -65,7 +65,8 @@ def write_pairs(folder: Path, count: int, longest: int) -> list[Path]:
         files.append(folder / f"{name}.tsv")
         with files[-1].open("w", encoding="utf-8") as file:
             for bound in bounds:
-                pairs = letters(round(number * shares[bound]), seed=1, reverse=True, heldout=heldout, lengths=(1, bound))
+                some = round(number * shares[bound])
+                pairs = letters(some, seed=1, reverse=True, heldout=heldout, lengths=(1, bound))
                 file.writelines(f"{source}\t{target}\n" for source, target in pairs)
     return files
 

@@ -15,7 +15,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -131,10 +132,11 @@ def floor(case: Any, kind: str, speed: Any) -> float:
 
 def measured(size: int) -> SimpleNamespace:
     """Bytes a second that one thread reads, and operations a second of a product of size^3 in both kinds."""
-    from saccade.layers.prepared import Int8Linear, PackedLinear, quantise
+    from saccade.layers.prepared import PackedLinear, quantise
+    from saccade.layers.vnni import int8_linear
 
     numbers, x = torch.rand(max(size, 64) ** 2 * 20), torch.randn(size, size)
-    products = {"float32": PackedLinear(x, None), "int8": Int8Linear(*quantise(x), None)}
+    products = {"float32": PackedLinear(x, None), "int8": int8_linear(*quantise(x), None)}
     with torch.inference_mode():
         rates = {kind: 2 * size**3 / seconds(lambda product=product: product(x)) for kind, product in products.items()}
         return SimpleNamespace(bandwidth=4 * numbers.numel() / seconds(numbers.sum), rates=rates)
@@ -156,7 +158,7 @@ def shares(common: Any, case: Any, ours: str) -> str:
     one = next(made for made in common.REGISTRY["cpu-translate"] if made.name == ours)()
     one.build(case)
     one.step()
-    with profile(activities=[ProfilerActivity.CPU]) as seen:
+    with named_kernels(), profile(activities=[ProfilerActivity.CPU]) as seen:
         one.step()
     times: dict[str, float] = {}
     for event in seen.key_averages():
@@ -166,7 +168,34 @@ def shares(common: Any, case: Any, ours: str) -> str:
     return ", ".join(f"{name} {spent / total:.0%}" for name, spent in sorted(times.items(), key=lambda pair: -pair[1]))
 
 
+@contextmanager
+def named_kernels() -> Iterator[None]:
+    """Lets the profiler see the kernels in C, which are no operations of torch."""
+    from torch.profiler import record_function
+
+    from saccade.layers import step_attention, vnni
+
+    def seen(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*given: Any, **named: Any) -> Any:
+            with record_function(name):
+                return work(*given, **named)
+
+        return run
+
+    places = ((vnni.VnniLinear, "forward", "product in C"), (step_attention, "_fused", "attention in C"))
+    plain = [getattr(owner, function) for owner, function, _ in places]
+    for (owner, function, name), work in zip(places, plain, strict=True):
+        setattr(owner, function, seen(name, work))
+    try:
+        yield
+    finally:
+        for (owner, function, _), work in zip(places, plain, strict=True):
+            setattr(owner, function, work)
+
+
 OPERATIONS = {
+    "product in C": "products with weights",
+    "attention in C": "attention of a step",
     "linear_pointwise": "products with weights",
     "qlinear": "products with weights",
     "bmm": "attention to memory and to more than 16 tokens",

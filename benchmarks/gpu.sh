@@ -3,6 +3,8 @@
 #   benchmarks/gpu.sh translation DATA OUT      DATA: folder of the data packs
 #   benchmarks/gpu.sh speed SUITE OUT           SUITE: folder with gpu_train.py
 #   benchmarks/gpu.sh decoding SUITE OUT        SUITE: folder with gpu_generate.py
+#   benchmarks/gpu.sh language DATA OUT         letters of Shakespeare; plan against reality; an encoder and SST-2
+#   benchmarks/gpu.sh books DATA OUT            GPT-2 on books, and Hugging Face's beside it: about 25 minutes
 #   benchmarks/gpu.sh systems DATA OUT          the lectures' systems: BLEU, each mechanism on and off, reversing, SCAN
 # Where several trainings share the device, NVIDIA's MPS is started first: without it they would wait for each other.
 set -uo pipefail
@@ -73,6 +75,14 @@ systems)
     share gnmt "reversing additive" nat "system bytenet" moe "system deep-att" words "commands bahdanau-simple" \
         "reversing none" "commands transformer-simple" "commands relative-length-1" "commands relative-length-2" \
         "commands relative-length-3" "commands transformer-jump" "commands bahdanau-jump" "commands bahdanau-length-1"
+    ;;
+language)
+    python3 benchmarks/shakespeare.py --data "$from" --out "$out"
+    cp benchmarks/results/plan_predictions.json "$out" && python3 benchmarks/plan_check.py measure --out "$out"
+    python3 benchmarks/bert_sst2.py --data "$from" --minutes 6 --seeds 1 --out "$out"
+    ;;
+books)
+    python3 benchmarks/books.py --data "$from" --out "$out"
     ;;
 translation)
     timeout 60 python3 -m pytest -q -o addopts="" -p no:cacheprovider tests/layers/test_kernels.py tests/train/test_cuda.py || exit 1

@@ -1,11 +1,12 @@
-"""How memory of a training step grows with the length of a text: Reformer's layers against plain ones.
+"""How memory of a training step grows with the length of a text: the stack of the recipe `reformer` and plain layers.
 
     OMP_NUM_THREADS=1 python benchmarks/reformer_memory.py [--out benchmarks/results] [--tiny]
 
-Ours: attention by hashing, reversible layers, feed-forward in chunks (Kitaev et al. 2020). The peer: the same layers
-with exact attention, for which autograd keeps everything. Memory is the peak beyond parameters and input, forward and
-backward: on a GPU what the allocator gave out; on a CPU the bytes of all tensors alive at one time, counted as
-operations make them, without what an operation needs inside. The slope is the exponent s of memory ~ length^s.
+Ours: local attention and attention by hashing in turn, reversible layers, feed-forward in chunks (Kitaev et al. 2020),
+as the recipe builds them. The peer: the same layers with exact attention, for which autograd keeps everything. Memory
+is the peak beyond parameters and input, forward and backward: on a GPU what the allocator gave out; on a CPU the bytes
+of all tensors alive at one time, counted as operations make them, without what an operation needs inside. The slope is
+the exponent s of memory ~ length^s.
 """
 
 import argparse
@@ -18,23 +19,23 @@ from typing import Any, NamedTuple
 
 import torch
 from results import save
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from saccade.layers.feedforward import FeedForward
-from saccade.layers.lsh import Hashing, LshAttention
-from saccade.layers.reversible import ReversibleBlock, ReversibleStack
+from saccade.config.load import load
+from saccade.layers.reversible import ReversibleStack
+from saccade.model.build import build
 
 MIB = 2**20
-OURS, PEER = "hashing, reversible, in chunks", "exact attention, everything kept"
+OURS, PEER = "recipe reformer", "exact attention, everything kept"
 
 
 class Size(NamedTuple):
     dim: int
     heads: int
     layers: int
-    chunk: int
+    chunk: int  # also of the feed-forward network
     lengths: tuple[int, ...]
     longer: tuple[int, ...] = ()  # for ours alone
 
@@ -92,18 +93,16 @@ def slope(lengths: Sequence[int], peaks: Sequence[int]) -> float:
 
 
 def built(way: str, size: Size, length: int) -> ReversibleStack:
-    """The peer's chunk is the whole text: then attention is exact."""
-    hashing = Hashing(rounds=2, chunk=size.chunk if way == OURS else length)
-    blocks = [
-        ReversibleBlock(
-            LshAttention(size.dim, heads=size.heads, hashing=hashing, causal=True),
-            FeedForward(size.dim, hidden=4 * size.dim),
-            norms=[nn.LayerNorm(size.dim), nn.LayerNorm(size.dim)],
-            chunk=size.chunk if way == OURS else None,
-        )
-        for _ in range(size.layers)
-    ]
-    return ReversibleStack(blocks, dim=size.dim)
+    """The stack of the recipe in this size; the peer's chunk is the whole text: then attention is exact."""
+    stack = {
+        "layers": size.layers, "dim": size.dim, "heads": size.heads, "head_dim": size.dim // size.heads,
+        "ff": 4 * size.dim, "dropout": 0.0, "chunks.hashes": 2,
+        "chunks.length": size.chunk if way == OURS else length,
+        "chunks.feedforward": size.chunk if way == OURS else length,
+    }  # fmt: skip
+    recipe = load("reformer", overrides=[f"writer.stack.{name}={value}" for name, value in stack.items()])
+    writer: Any = build(recipe, source_size=4, target_size=4).writer
+    return writer.stack
 
 
 def step(way: str, stack: ReversibleStack, x: Tensor) -> None:
@@ -114,7 +113,7 @@ def step(way: str, stack: ReversibleStack, x: Tensor) -> None:
         x1 = x2 = x
         for block in stack.blocks:
             x1, x2 = block(x1, x2)
-        y = torch.cat((x1, x2), -1)
+        y = stack.norm(torch.cat((x1, x2), -1))
     torch.autograd.grad(y.sum(), list(stack.parameters()))
 
 

@@ -14,11 +14,12 @@ from saccade.config.load import load
 from saccade.config.schema import Corpus
 from saccade.data.sources import read_pairs
 from saccade.predict.predictor import Predictor
+from saccade.runs import list_runs
 from saccade.score.accuracy import exact_match
 from saccade.train.api import train_run
 from saccade.view.picture import Panel, draw_panels
 
-RECIPE = "dates"
+RECIPE, NAME = "dates", "demo"
 TEST = Corpus(files=("embedded:dates-heldout",), examples=1000)
 SHOWN = (  # ten languages and six scripts, one with a spelling mistake
     "Tuesday, 5 March 1024",
@@ -47,10 +48,9 @@ class Outcome:
 def run_demo(*, run: str | None = None, seed: int = 1) -> Outcome:
     """Trains the embedded default, scores it on years it never saw, predicts, draws, and says what to try next."""
     console, errors = Console(), Console(stderr=True)
-    recipe = load(RECIPE, overrides=[f"train.seed={seed}", "name=demo"])
     errors.print("[bold]1. Learn[/]: dates in 31 languages, letter by letter, to ISO dates, from 60,000 examples")
     begin = time.perf_counter()
-    folder = train_run(recipe, run, resumed=False, kinds=None)
+    folder = train_demo(run, seed=seed)
     seconds = time.perf_counter() - begin
     predictor = Predictor.load(folder)
     pairs = list(read_pairs(TEST))
@@ -65,6 +65,17 @@ def run_demo(*, run: str | None = None, seed: int = 1) -> Outcome:
     console.print(f"[bold]4. Look[/]: what each written digit looked at: {picture}")
     console.print(next_steps(folder), highlight=False, soft_wrap=True)
     return Outcome(folder, correct.value, seconds)
+
+
+def train_demo(run: str | None, *, seed: int) -> Path:
+    """Trains the embedded default and gives the folder of its run."""
+    return train_run(load(RECIPE, overrides=[f"train.seed={seed}", f"name={NAME}"]), run, resumed=False, kinds=None)
+
+
+def ready_demo() -> Path:
+    """The newest finished run of the demonstration; where there is none, one that is trained now."""
+    finished = [run.path for run in list_runs() if run.state == "finished" and run.name.startswith(NAME)]
+    return Path(finished[-1]) if finished else train_demo(None, seed=1)
 
 
 def predictions(predictor: Predictor, texts: Sequence[str]) -> Table:

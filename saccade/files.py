@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,6 +12,11 @@ from pathlib import Path
 from saccade.errors import SaccadeError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # no space, or none left for this user
+
+
+def default_cache() -> Path:
+    """$SACCADE_CACHE, or .cache/saccade in the home folder."""
+    return Path(os.environ.get("SACCADE_CACHE") or Path.home() / ".cache" / "saccade")
 
 
 @contextmanager
@@ -38,6 +44,20 @@ def atomic_write(path: Path, content: bytes) -> None:
     """Writes a file that is whole or absent, also after a power failure."""
     with replacing(path) as temporary:
         temporary.write_bytes(content)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Makes a folder, which is new or empty, to write files to; nothing is left of it when something fails."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SaccadeError(f"cannot make the folder '{path}': {error.strerror or error}") from None
+    try:
+        yield path
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
 
 
 def is_full_disk(error: BaseException) -> bool:

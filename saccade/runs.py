@@ -6,7 +6,7 @@ import difflib
 import json
 import os
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,9 @@ except ImportError:  # Windows has no such locks, so nobody is kept out there
 
 RECIPE, WEIGHTS = "recipe.toml", "model.safetensors"  # with the tokenizers all that is needed to use a model
 CHECKPOINTS, METRICS, CARD = "checkpoints", "metrics.jsonl", "card.md"
+SAMPLES = "samples.jsonl"  # what the model wrote for some validation texts, one line for each validation
 LOCK = ".training"  # held by the process that trains the run, for as long as it lives
+_told: list[Callable[[Path], None]] = []
 
 
 @dataclass(frozen=True)
@@ -75,10 +77,22 @@ def training(path: Path) -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise SaccadeError(f"run '{path}' is being trained by another process; wait until it ends") from None
+        for tell in _told:
+            tell(path)
         try:
             yield
         finally:
             lock.unlink(missing_ok=True)
+
+
+@contextmanager
+def hearing_of_runs(tell: Callable[[Path], None]) -> Iterator[None]:
+    """Tells the folder of every run that this process begins to train, before anything else is known of it."""
+    _told.append(tell)
+    try:
+        yield
+    finally:
+        _told.remove(tell)
 
 
 def in_training(path: Path) -> bool:
@@ -126,14 +140,15 @@ def _entry(path: Path) -> Entry:
     return Entry(
         name=path.name,
         path=str(path),
-        state=_state(path),
+        state=state_of(path),
         step=max((line["step"] for line in lines), default=0),
         score=_score(lines, _metric(path / RECIPE)),
         bytes=weights.stat().st_size if weights.exists() else 0,
     )
 
 
-def _state(path: Path) -> str:
+def state_of(path: Path) -> str:
+    """training, interrupted or finished."""
     if in_training(path):
         return "training"
     written = [file.stat().st_mtime for name in (METRICS, RECIPE) if (file := path / name).exists()]

@@ -181,6 +181,6 @@ def test_every_import_is_a_declared_dependency():
 
     ours = {"saccade", "pil", "pydantic_core", "annotated_types"}  # ourselves, pillow's module, parts of pydantic
     ours |= {"triton"}  # comes with torch where there is CUDA, and is imported only there
-    used = names([*project["dependencies"], *extras["tensorboard"], *extras["export"]]) | ours
+    used = names([*project["dependencies"], *extras["tensorboard"], *extras["export"], *extras["serve"]]) | ours
     assert imports(SOURCES) <= used
     assert imports(sorted((ROOT / "tests").rglob("*.py"))) <= used | names(extras["dev"])

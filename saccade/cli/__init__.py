@@ -17,8 +17,10 @@ from saccade.cli.plan import plan
 from saccade.cli.predict import predict
 from saccade.cli.runs import runs
 from saccade.cli.score import compare, evaluate
+from saccade.cli.serve import serve
 from saccade.cli.train import demo, train
 from saccade.cli.view import view
+from saccade.cli.watch import watch
 
 app = typer.Typer(
     name="saccade",
@@ -28,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (demo, train, predict, evaluate, compare, ladder, view, plan, runs):
+for verb in (demo, train, watch, predict, evaluate, compare, ladder, view, serve, plan, runs):
     app.command()(telling()(verb))
 app.command("import")(telling()(import_model))
 app.command("export")(telling()(export_model))

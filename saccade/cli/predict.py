@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from saccade.cli.arguments import Json, separate
+from saccade.cli.embed import Embed, write_vectors
+from saccade.cli.prompts import Examples, TemplateText, asked, check_goes_on
 from saccade.errors import SaccadeError
 
 if TYPE_CHECKING:
@@ -45,12 +47,23 @@ def predict(  # noqa: PLR0913  # the options of a verb are its parameters
     others: With = [],  # noqa: B006
     engine: Engine = "auto",
     precision: Precision = "auto",
+    template: TemplateText = None,
+    examples: Examples = None,
+    embed: Embed = None,
     as_json: Json = False,
 ) -> None:
     """Translate texts, or go on from prompts: arguments, or the lines of a file or of stdin, one output for each."""
     texts, changes = separate(words)
-    lines = read(texts, input=input, output=output)
+    lines, made = read(texts, input=input, output=output), asked(template, examples)
     predictor = load([*run.split(","), *others], engine=engine, precision=precision)
+    if embed is not None:
+        write_vectors(predictor, lines, pool=embed, output=output)
+        return
+    if made is not None:
+        check_goes_on(predictor)
+        lines, changes = made.prompts(lines, input=input), made.ends(changes)
+        texts = [*lines] if texts else []
+        lines = texts or lines
     decoding = settings(predictor.recipe, changes, beam=beam, n_best=n_best)
     if shows_tokens(predictor, texts, decoding, plain=not as_json and output is None):
         show_tokens(predictor, texts[0], decoding)
@@ -67,7 +80,7 @@ def predict(  # noqa: PLR0913  # the options of a verb are its parameters
                 shown = f"{dimmed(given, file)}{found[0].text}"
             else:
                 shown = as_lines(index, found, many=decoding.n_best > 1)
-            print(shown, file=file, flush=True)
+            print(shown if made is None else shown.strip(), file=file, flush=True)
 
 
 def read(texts: Sequence[str], *, input: str | None, output: str | None) -> Iterable[str]:
@@ -104,8 +117,17 @@ def settings(recipe: Recipe, changes: Sequence[str], *, beam: int | None = None,
         changes = [f"beam={wide}", f"n_best={n_best}", *changes]
     if beam is not None:
         changes = [*changes, f"beam={beam}"]
-    full = [word if word.startswith("predict.") else f"predict.{word}" for word in changes]
+    full = [with_line_ends(f"predict.{word.removeprefix('predict.')}") for word in changes]
     return override(recipe, full, origin="settings").predict
+
+
+def with_line_ends(change: str) -> str:
+    r"""`stop=\n` as it is typed means the end of a line, not these two letters."""
+    name, _, value = change.partition("=")
+    if name != "predict.stop" or value[:1] in "[\"'":
+        return change
+    ends = value.replace(r"\n", "\n")
+    return f"{name}={json.dumps(ends, ensure_ascii=False)}"
 
 
 def begun(results: Iterable[list[Hypothesis]]) -> Iterable[list[Hypothesis]]:

@@ -11,6 +11,7 @@ import typer
 
 from saccade.cli.arguments import Json, corpora, overrides
 from saccade.cli.predict import Engine, Precision, load, settings
+from saccade.cli.prompts import Examples, Options, TemplateText, asked, evaluate_tasks
 from saccade.cli.table import aligned
 from saccade.errors import SaccadeError
 from saccade.runs import RECIPE, find_run
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
     from saccade.config.schema import Corpus
     from saccade.predict.predictor import Predictor
     from saccade.score.evaluate import Evaluation
+    from saccade.score.labels import LabelEvaluation
     from saccade.score.perplexity import TextEvaluation
+    from saccade.score.spans import SpanEvaluation
 
 EMBEDDED = 1_000  # pairs of embedded data; a corpus for training has many more, and each one has to be decoded
 
@@ -39,11 +42,22 @@ Changes = Annotated[list[str], typer.Argument(metavar="KEY=VALUE", help="Decodin
 Hyp = Annotated[str | None, typer.Option("--hyp", metavar="FILE", help="Score this file instead of a run.")]
 Ref = Annotated[str | None, typer.Option("--ref", metavar="FILE", help="What --hyp is scored against.")]
 Lowercase = Annotated[bool, typer.Option("--lowercase", help="Ignore case; the signature says so.")]
-Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Keep the outputs in this file.")]
-Metrics = Annotated[
-    str, typer.Option("--metrics", metavar="NAMES", help="Only these, by commas; TER takes long where words repeat.")
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Keep the outputs in FILE, or the values of all tokens."),
 ]
-Metric = Annotated[str, typer.Option("--metric", help="bleu or accuracy.")]
+Metrics = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics",
+        metavar="NAMES",
+        help="By commas, of bleu, chrf, ter, gleu, accuracy: all of them; TER takes long where words repeat.",
+    ),
+]
+Metric = Annotated[
+    str | None,
+    typer.Option("--metric", help="bleu or accuracy; of labels accuracy, f1, matthews, pearson or spearman."),
+]
 Markdown = Annotated[bool, typer.Option("--markdown", help="A table for Markdown.")]
 Latex = Annotated[bool, typer.Option("--latex", help="A table for LaTeX.")]
 
@@ -55,22 +69,31 @@ def evaluate(  # noqa: PLR0913  # the options of a verb are its parameters
     hyp: Hyp = None,
     ref: Ref = None,
     lowercase: Lowercase = False,
-    metrics: Metrics = "bleu,chrf,ter,gleu,accuracy",
+    metrics: Metrics = None,
     output: Output = None,
     engine: Engine = "auto",
     precision: Precision = "auto",
+    template: TemplateText = None,
+    examples: Examples = None,
+    options: Options = "",
     as_json: Json = False,
 ) -> None:
     """Score a run on pairs or text (without --data, on its validation data), or two files with --hyp and --ref."""
+    chosen, made = None if metrics is None else metrics.split(","), asked(template, examples)
+    found: Evaluation | TextEvaluation | LabelEvaluation | SpanEvaluation
     if hyp is not None or ref is not None:
-        found: Evaluation | TextEvaluation = of_files(hyp, ref, run, metrics=metrics.split(","), lowercase=lowercase)
+        found = of_files(hyp, ref, run, metrics=chosen, lowercase=lowercase)
     elif run is None:
         raise SaccadeError("evaluate needs a RUN, or --hyp FILE and --ref FILE")
     else:
         predictor = load(run.split(","), engine=engine, precision=precision)
-        found = of_run(
-            predictor, run.split(",")[0], data, overrides(changes), metrics=metrics.split(","), lowercase=lowercase
-        )
+        if made is not None:
+            found = evaluate_tasks(predictor, made, data, changes, options=options, metrics=chosen, lowercase=lowercase)
+        else:
+            found = of_run(
+                predictor, run.split(",")[0], data, overrides(changes), metrics=chosen, lowercase=lowercase,
+                keep=output is not None,
+            )  # fmt: skip
     if output is not None:
         output.write_text("".join(f"{' '.join(text.splitlines())}\n" for text in found.hypotheses), encoding="utf-8")
     print(json.dumps(found.to_dict(), indent=2) if as_json else f"{aligned(found.rows())}\n{found.summary()}")
@@ -79,7 +102,7 @@ def evaluate(  # noqa: PLR0913  # the options of a verb are its parameters
 def compare(
     runs: Runs,
     data: Data = [],  # noqa: B006
-    metric: Metric = "bleu",
+    metric: Metric = None,
     markdown: Markdown = False,
     latex: Latex = False,
     as_json: Json = False,
@@ -90,8 +113,8 @@ def compare(
     from saccade.score.compare import compare as compare_runs
 
     folders = [find_run(name) for name in runs]
-    check_comparable(folders)
-    found = compare_runs(folders, read_test_pairs(folders[0], data), metric=metric)
+    kind = check_comparable(folders)
+    found = compare_runs(folders, read_test_pairs(folders[0], data, labels=kind), metric=metric)
     if as_json:
         print(json.dumps(found.to_dict(), indent=2))
     elif markdown or latex:
@@ -101,13 +124,13 @@ def compare(
 
 
 def of_files(
-    hyp: str | None, ref: str | None, run: str | None, *, metrics: Sequence[str], lowercase: bool
+    hyp: str | None, ref: str | None, run: str | None, *, metrics: Sequence[str] | None, lowercase: bool
 ) -> Evaluation:
     if hyp is None or ref is None or run is not None:
         raise SaccadeError("--hyp FILE and --ref FILE belong together, and take no run")
-    from saccade.score.evaluate import evaluate_files
+    from saccade.score.evaluate import ALL, evaluate_files
 
-    return evaluate_files(hyp, ref, metrics=metrics, lowercase=lowercase)
+    return evaluate_files(hyp, ref, metrics=metrics or ALL, lowercase=lowercase)
 
 
 def of_run(
@@ -116,30 +139,38 @@ def of_run(
     data: Sequence[str],
     changes: Sequence[str],
     *,
-    metrics: Sequence[str],
+    metrics: Sequence[str] | None,
     lowercase: bool,
-) -> Evaluation | TextEvaluation:
+    keep: bool,
+) -> Evaluation | TextEvaluation | LabelEvaluation | SpanEvaluation:
     from saccade.score.evaluate import evaluate_corpora
 
     decoding, chosen = settings(predictor.recipe, changes), chosen_corpora(find_run(name), data)
-    return evaluate_corpora(predictor, chosen, metrics=metrics, lowercase=lowercase, decoding=decoding, made=EMBEDDED)
+    return evaluate_corpora(
+        predictor, chosen, metrics=metrics, lowercase=lowercase, decoding=decoding, made=EMBEDDED, keep=keep
+    )
 
 
 def chosen_corpora(run: Path, data: Sequence[str]) -> list[Corpus]:
     """What --data names, or else the validation files that the run was trained with."""
     from saccade.config.load import load
     from saccade.config.schema import Corpus
+    from saccade.data.labelled import like
 
     chosen = [Corpus(files=tuple(files)) for files in corpora(data)]
-    if not chosen:
-        valid = load(run / RECIPE).data.valid
-        chosen = list(valid) if isinstance(valid, tuple) else []
+    recipe = load(run / RECIPE) if (run / RECIPE).is_file() else None
+    if not chosen and recipe is not None:
+        chosen = list(recipe.data.valid) if isinstance(recipe.data.valid, tuple) else []
+    if recipe is not None and recipe.task == "label" and recipe.data.train:
+        chosen = [like(corpus, recipe.data.train[0]) for corpus in chosen]
     if not chosen:
         raise SaccadeError(f"'{run}' has no validation files of its own; give --data SRC REF")
     return chosen
 
 
-def read_test_pairs(run: Path, data: Sequence[str]) -> list[tuple[str, str]]:
-    from saccade.score.evaluate import pairs_of
+def read_test_pairs(run: Path, data: Sequence[str], *, labels: str | None = None) -> list[tuple[str, str]]:
+    """Sources and targets, or texts and labels of a kind."""
+    from saccade.score.evaluate import labelled_pairs, pairs_of
 
-    return pairs_of(chosen_corpora(run, data), made=EMBEDDED)
+    chosen = chosen_corpora(run, data)
+    return pairs_of(chosen, made=EMBEDDED) if labels is None else labelled_pairs(chosen, kind=labels, made=EMBEDDED)

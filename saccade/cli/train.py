@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
 
 from saccade.cli.arguments import Data, Valid, corpora, is_override, overrides
+from saccade.cli.watch import shown_while_training
 from saccade.errors import SaccadeError
 
 Recipe = Annotated[str | None, typer.Argument(metavar="RECIPE", help="A name of `saccade recipes`, or a .toml file.")]
@@ -14,6 +16,7 @@ Changes = Annotated[list[str], typer.Argument(metavar="KEY=VALUE", help="Such as
 RunName = Annotated[str | None, typer.Option("--run", metavar="NAME", help="Name of the run; default RECIPE-N.")]
 Tiny = Annotated[bool, typer.Option("--tiny", help="A small model on embedded data: three minutes at most.")]
 Resume = Annotated[str | None, typer.Option("--resume", metavar="RUN", help="Go on with a run; needs no recipe.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Serve a page that shows how it learns.")]
 Seed = Annotated[int, typer.Option(min=0, help="Of data, weights and order.")]
 
 
@@ -25,17 +28,20 @@ def train(
     run: RunName = None,
     tiny: Tiny = False,
     resume: Resume = None,
+    watch: Watch = False,
 ) -> None:
     """Train a model, or go on training one."""
     if recipe is not None and is_override(recipe):
         changes, recipe = [recipe, *changes], None
     if recipe is None and resume is None:
         raise SaccadeError("train needs a recipe (`saccade recipes` lists them), or --resume RUN to go on with a run")
-    from saccade.train.api import train as run_training
-
     files, more = validation(valid)
-    chosen = [*overrides(changes), *more]
-    run_training(recipe, data=corpora(data) or None, valid=files, run=run, tiny=tiny, resume=resume, overrides=chosen)
+    chosen = [*overrides(changes), *more, *(["train.watch=true"] if watch else [])]
+    with shown_while_training() if watch else nullcontext():
+        from saccade.train.api import train as run_training
+
+        data_files = corpora(data) or None
+        run_training(recipe, data=data_files, valid=files, run=run, tiny=tiny, resume=resume, overrides=chosen)
 
 
 def validation(valid: list[str]) -> tuple[list[list[str]] | None, list[str]]:

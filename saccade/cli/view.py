@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from saccade.cli.arguments import Json
 from saccade.errors import SaccadeError
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from saccade.view.viewing import View
 
-    from saccade.predict.outputs import AttentionMaps
-
-PARTS = {"cross": ("writer.", "cross"), "writer": ("writer.", "self"), "reader": ("reader.", "self")}
+THEMES = ("light", "dark")
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="Folder or name of a run.")]
-Text = Annotated[str, typer.Argument(metavar="TEXT", help="What the model reads.")]
+Text = Annotated[str, typer.Argument(metavar="TEXT", help="What the model reads, or goes on from.")]
 Target = Annotated[str | None, typer.Option("--target", help="What it writes; without it, its own prediction.")]
 Png = Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Draw all heads to a .png or .svg file.")]
+Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="The same to an .svg file.")]
+Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page that shows all of it.")]
 Part = Annotated[
     str | None,
     typer.Option(
@@ -30,66 +31,52 @@ Part = Annotated[
 ]
 Layer = Annotated[int | None, typer.Option("--layer", min=1, help="Counted from 1; without it, the last.")]
 Head = Annotated[int | None, typer.Option("--head", min=1, help="Counted from 1; without it, the mean of all.")]
+Words = Annotated[bool, typer.Option("--words", help="Put the pieces of each word together.")]
+Theme = Annotated[str, typer.Option("--theme", help="Of pictures: light or dark.")]
+Compare = Annotated[str | None, typer.Option("--compare", metavar="RUN", help="One more run, shown beside.")]
 
 
-def view(
+def view(  # noqa: PLR0913  # the options of a verb are its parameters
     run: Run,
     text: Text,
     target: Target = None,
     png: Png = None,
+    svg: Svg = None,
+    html: Html = None,
     part: Part = None,
     layer: Layer = None,
     head: Head = None,
+    words: Words = False,
+    theme: Theme = "light",
+    compare: Compare = None,
+    as_json: Json = False,
 ) -> None:
-    """Show where the model looked, in the terminal or as a picture."""
+    """Show where the model looked: in the terminal, as a picture, as a page, or as JSON."""
+    check_suffix(png, "--png", (".png", ".svg"))
+    check_suffix(svg, "--svg", (".svg",))
+    check_suffix(html, "--html", (".html",))
+    if theme not in THEMES:
+        raise SaccadeError(f"--theme must be one of {', '.join(THEMES)}, got '{theme}'")
+    shown = looked(run, text, target)
+    if compare is not None:
+        shown = shown.beside(looked(compare, text, target))
+    for path in (png, svg, html):
+        if path is not None:
+            print(shown.save(path, part=part, layer=layer, head=head, words=words, theme=theme))
+    if as_json:
+        print(shown.only(part=part, layer=layer, head=head).json())
+    elif png is svg is html is None:
+        width = shutil.get_terminal_size((100, 24)).columns
+        print(shown.text(width=width, part=part, layer=layer, head=head, words=words))
+
+
+def looked(run: str, text: str, target: str | None) -> View:
     from saccade.cli.predict import load
-    from saccade.view import draw, from_to, heatmap
 
-    seen = load([run]).attention(text, target)
-    part = part or next((name for name in PARTS if addresses(seen, name)), "cross")
-    address, weights = choose(seen, part=part, layer=layer)
-    panels = by_head(weights, head, together=png is None)
-    rows, columns = labels(seen, part)
-    if png is not None:
-        print(draw(panels, rows=rows, columns=columns, path=png, title=from_to(text, seen.text)))
-        return
-    [(name, shown)] = panels.items()
-    width = shutil.get_terminal_size((100, 24)).columns
-    print(f"{seen.text}\n\n{address}, {name}\n{heatmap(shown, rows=rows, columns=columns, width=width)}")
+    return load([run]).view(text, target, title=Path(run).name)
 
 
-def choose(seen: AttentionMaps, *, part: str, layer: int | None) -> tuple[str, Tensor]:
-    """The weights (H, T, S) of one layer."""
-    if part not in PARTS:
-        raise SaccadeError(f"--part must be one of {', '.join(PARTS)}, got '{part}'")
-    found = addresses(seen, part)
-    if not found:
-        raise SaccadeError(f"this model has no attention of --part {part}; it has {', '.join(seen.maps) or 'none'}")
-    if layer is not None and layer > len(found):
-        raise SaccadeError(f"--layer must be at most {len(found)}, got {layer}")
-    address = found[-1 if layer is None else layer - 1]
-    return address, seen.maps[address]
-
-
-def addresses(seen: AttentionMaps, part: str) -> list[str]:
-    """Where attention of a part happens, layer by layer."""
-    first, last = PARTS[part]
-    return [address for address in seen.maps if address.startswith(first) and address.endswith(last)]
-
-
-def by_head(weights: Tensor, head: int | None, *, together: bool) -> dict[str, Tensor]:
-    """One head, or all of them: as their mean, or each for itself."""
-    if head is not None and head > len(weights):
-        raise SaccadeError(f"--head must be at most {len(weights)}, got {head}")
-    if head is None and together:
-        return {f"mean of {len(weights)} heads": weights.mean(0)}
-    return {f"head {index}": weights[index - 1] for index in ([head] if head else range(1, len(weights) + 1))}
-
-
-def labels(seen: AttentionMaps, part: str) -> tuple[list[str], list[str]]:
-    """Rows look at columns; a writer looks at what it has written so far."""
-    if part == "reader":
-        return seen.source_labels, seen.source_labels
-    if part == "writer":
-        return seen.target_labels, seen.seen_labels
-    return seen.target_labels, seen.source_labels
+def check_suffix(path: Path | None, option: str, suffixes: tuple[str, ...]) -> None:
+    """Told before the model is loaded and has looked."""
+    if path is not None and path.suffix.lower() not in suffixes:
+        raise SaccadeError(f"the file of {option} must end in {' or '.join(suffixes)}, got {path.name!r}; rename it")

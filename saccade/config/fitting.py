@@ -4,24 +4,136 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from saccade.config.forms import misfits_of_restoring, misfits_of_reversible
 from saccade.config.kinds import Custom
-from saccade.config.parts import FillWriter, NoReader, TokenWriter
+from saccade.config.parts import (
+    FillWriter,
+    Head,
+    MaskedWriter,
+    NoReader,
+    PermutedWriter,
+    StatesWriter,
+    TokenReader,
+    TokenWriter,
+)
+from saccade.config.permuting import misfits_of_permuting, misfits_of_segments
 from saccade.config.stacks import TransformerStack
-from saccade.config.training import Reward
+from saccade.config.training import Masked, Reward
 
 if TYPE_CHECKING:
     from saccade.config.schema import Recipe
 
+# Objectives by which each kind of writer learns; the first ones are what a message advises.
+LEARNS_BY = {
+    "tokens": ("next-token", "r-drop", "reward"),
+    "fill": ("fill",),
+    "label": ("label",),
+    "number": ("regress",),
+    "tags": ("tag",),
+    "masked": ("masked",),
+    "permuted": ("permuted",),
+    "states": ("masked",),
+}
+OF_PAIRS = ("loss", "bleu", "gleu", "accuracy")  # metrics of what is written for a pair
+OF_LABELS = {
+    "label": ("loss", "accuracy", "f1", "matthews"),
+    "number": ("loss", "pearson", "spearman"),
+    "tags": ("loss", "accuracy", "f1"),
+}
+
+
+# Tasks whose writers are heads over what was read
+HEADS_OF = {
+    "label": (Head, '"label", "number" or "tags"'),
+    "encode": (MaskedWriter | PermutedWriter | StatesWriter, '"masked", "permuted" or "states"'),
+}
+
 
 def misfits(recipe: Recipe) -> str:
     """What of a recipe does not go with its task, said in one line; nothing where all goes together."""
+    if misfit := misfits_of_restoring(recipe) or misfits_of_reversible(recipe) or misfits_of_segments(recipe):
+        return misfit
     none = isinstance(recipe.reader, NoReader)
     if none != (recipe.task == "write"):
         return (
             f'task = "{recipe.task}" goes with reader.kind = "{"none" if not none else "tokens"}", '
             f'got "{recipe.reader.kind}"; change one of them'
         )
-    return _misfits_of_writing(recipe) if none else ""
+    tables, fitting = HEADS_OF.get(recipe.task, (TokenWriter | FillWriter, '"tokens" or "fill"'))
+    if not isinstance(recipe.writer, tables | Custom):
+        return (
+            f'task = "{recipe.task}" goes with writer.kind = {fitting}, got "{recipe.writer.kind}"; change one of them'
+        )
+    if recipe.task == "label":
+        return _misfits_of_labels(recipe)
+    if recipe.task == "encode":
+        return _misfits_of_encoding(recipe)
+    return _misfits_of_writing(recipe) if none else _misfits_of_pairs(recipe)
+
+
+def unlearnable(recipe: Recipe) -> str:
+    """Which objective the writer of a recipe cannot learn by, said in one line; nothing where it can."""
+    known = LEARNS_BY.get(recipe.writer.kind, ())
+    for objective in [] if isinstance(recipe.writer, Custom) else recipe.objectives:
+        if not isinstance(objective, Custom) and objective.kind not in known:
+            fitting = " or ".join(f'"{kind}"' for kind in known[:2])
+            return (
+                f'a writer of kind "{recipe.writer.kind}" cannot learn by the objective "{objective.kind}"; '
+                f"take {fitting}, or change writer.kind"
+            )
+    return ""
+
+
+def _misfits_of_pairs(recipe: Recipe) -> str:
+    if recipe.train.metric not in OF_PAIRS:
+        return f'train.metric = "{recipe.train.metric}" is of labels; for outputs it is one of {", ".join(OF_PAIRS)}'
+    return _misfits_of_causal_reading(recipe)
+
+
+def _misfits_of_labels(recipe: Recipe) -> str:
+    fitting = OF_LABELS.get(recipe.writer.kind, ("loss",))
+    if recipe.train.metric not in fitting:
+        return (
+            f'train.metric = "{recipe.train.metric}" is not measured of a writer of kind "{recipe.writer.kind}"; '
+            f"it is one of {', '.join(fitting)}"
+        )
+    if recipe.tokenizer.dropout:
+        return "tokenizer.dropout is for pairs and documents; with labels set tokenizer.dropout = 0"
+    if not recipe.tokenizer.shared:
+        return "labels are no texts, so that there is one vocabulary; set tokenizer.shared = true"
+    return _misfits_of_causal_reading(recipe)
+
+
+def _misfits_of_encoding(recipe: Recipe) -> str:
+    tokenizer, learned = recipe.tokenizer, recipe.tokenizer.kind not in ("file", "init")
+    pairs = any(isinstance(objective, Masked) and objective.pairs != "none" for objective in recipe.objectives)
+    if isinstance(recipe.writer, MaskedWriter) and pairs != recipe.writer.pairs:
+        return (
+            f"writer.pairs = {str(recipe.writer.pairs).lower()} needs "
+            + ('objectives.0.pairs = "next" or "order"' if recipe.writer.pairs else 'objectives.0.pairs = "none"')
+            + ", by which it learns whether one part of a text follows another; change one of them"
+        )
+    if pairs and recipe.data.cross:
+        return "parts of a text that follow each other are of one document; set data.cross = false"
+    if pairs and tokenizer.dropout:
+        return "documents are cut into sentences once, so that tokenizer.dropout must be 0 with objectives.0.pairs"
+    if learned and pairs and not tokenizer.begin:
+        return "whether parts follow each other is told by the first state; set tokenizer.begin = true"
+    if learned and isinstance(recipe.writer, MaskedWriter) and not tokenizer.mask:
+        return "tokens are hidden by a piece of the tokenizer; set tokenizer.mask = true"
+    if not tokenizer.shared:
+        return 'task = "encode" has one vocabulary; set tokenizer.shared = true'
+    if recipe.train.metric != "loss":
+        metric = recipe.train.metric
+        return f'task = "encode" has no references for train.metric = "{metric}"; set train.metric = "loss"'
+    return misfits_of_permuting(recipe) or _misfits_of_causal_reading(recipe)
+
+
+def _misfits_of_causal_reading(recipe: Recipe) -> str:
+    reader = recipe.reader
+    if isinstance(reader, TokenReader) and reader.causal and not isinstance(reader.stack, TransformerStack):
+        return f'reader.causal = true is for a Transformer, got reader.stack.kind = "{reader.stack.kind}"; leave it out'
+    return ""
 
 
 def _misfits_of_writing(recipe: Recipe) -> str:

@@ -74,7 +74,7 @@ def shipped_path(name: str) -> Path:
 def find(name_or_path: str | Path) -> Path:
     """The file behind a recipe's name or path."""
     text, path = str(name_or_path), Path(name_or_path)
-    if path.is_dir() and (path / "recipe.toml").exists():
+    if text not in shipped() and path.is_dir() and (path / "recipe.toml").exists():
         raise SaccadeError(
             f"'{text}' is a run, not a recipe: go on with `saccade train --resume {text}`, "
             f"or start anew from '{path / 'recipe.toml'}'"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+from pydantic import Field
+
 from saccade.config.kinds import ByKind, Custom
 from saccade.config.stacks import Positions, ReaderStack, Sinusoidal, TransformerStack, WriterStack
 from saccade.config.table import Count, Share, Table
@@ -15,7 +17,10 @@ class TokenReader(Table):
     positions: Positions = Sinusoidal()
     scale: bool = True  # token vectors times sqrt(dim)
     embedding_norm: bool = False  # LayerNorm of tokens and positions together
+    embedding_dim: Count | None = None  # width of the vectors of tokens, which a matrix makes as wide as the stack
+    segments: Annotated[int, Field(ge=0)] = 0  # vectors for the 1st, 2nd ... part of a text, each ended by <end>
     dropout: Share = 0.1  # of the embedding
+    causal: bool = False  # no state knows what comes after it, as in a language model; for Transformers
     init: str = ""  # a run whose reader's weights to start from
 
 
@@ -53,5 +58,69 @@ class FillWriter(Table):
     init: str = ""
 
 
+Pooling = Literal["first", "mean", "last", "before-end"]
+
+
+class Head(Table):
+    """What every head over the states of a reader has: dropout, a layer in between where one is wanted, a product."""
+
+    hidden: Count | None = None  # width of a layer in between (BERT's pooler: dim); none: there is no such layer
+    activation: Literal["tanh", "relu", "gelu", "gelu-tanh", "silu", "sigmoid"] = "tanh"  # of that layer
+    dropout: Share = 0.1
+    bias: bool = True  # of the output
+    init: str = ""
+
+
+class LabelWriter(Head):
+    """One class for a whole text, or for a pair of texts."""
+
+    kind: Literal["label"] = "label"
+    pooling: Pooling = "mean"  # of a text's states: the first, their mean, the last, or the one before <end>
+
+
+class NumberWriter(Head):
+    """A number for a whole text, or for a pair of texts."""
+
+    kind: Literal["number"] = "number"
+    pooling: Pooling = "mean"
+
+
+class TagWriter(Head):
+    """A class for each word, told by the state of its first piece."""
+
+    kind: Literal["tags"] = "tags"
+
+
+class MaskedWriter(Table):
+    """Restores tokens that were hidden from the reader (Devlin et al. 2019)."""
+
+    kind: Literal["masked"] = "masked"
+    activation: Literal["relu", "gelu", "gelu-tanh", "silu"] = "gelu"  # after the matrix before the output matrix
+    tie: Literal["none", "all"] = "all"  # all: the output matrix is the reader's embedding
+    pairs: bool = False  # says also whether the second part of a text follows the first
+    dropout: Share = 0.1  # of what it says that from
+    init: str = ""
+
+
+class PermutedWriter(Table):
+    """Says the token at a place, given those that come before it in whatever order (Yang et al. 2019)."""
+
+    kind: Literal["permuted"] = "permuted"
+    tie: Literal["none", "all"] = "all"  # all: the output matrix is the reader's embedding
+    init: str = ""
+
+
+class StatesWriter(Table):
+    """Writes nothing: the states of the reader are what is wanted."""
+
+    kind: Literal["states"] = "states"
+    pool: bool = False  # a matrix and tanh for the first state, which stands for the text
+    tie: Literal["none"] = "none"
+    init: str = ""
+
+
 Reader = Annotated[TokenReader | NoReader | Custom, ByKind()]
-Writer = Annotated[TokenWriter | FillWriter | Custom, ByKind()]
+Labelling = LabelWriter | NumberWriter | TagWriter
+Writer = Annotated[
+    TokenWriter | FillWriter | Labelling | MaskedWriter | PermutedWriter | StatesWriter | Custom, ByKind()
+]

@@ -9,14 +9,30 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import Discriminator, Field, field_validator, model_validator
+from pydantic import Tag as TagOf
 
 from saccade.config.decoding import Decoding
-from saccade.config.fitting import misfits
+from saccade.config.fitting import misfits, unlearnable
 from saccade.config.kinds import MARK, Custom
-from saccade.config.parts import FillWriter, NoReader, Reader, TokenReader, TokenWriter, Writer
+from saccade.config.parts import (
+    FillWriter,
+    Head,
+    LabelWriter,
+    MaskedWriter,
+    NoReader,
+    NumberWriter,
+    PermutedWriter,
+    Reader,
+    StatesWriter,
+    TagWriter,
+    TokenReader,
+    TokenWriter,
+    Writer,
+)
 from saccade.config.stacks import (
     Alibi,
+    Axial,
     Bucketed,
     ConvolutionStack,
     Experts,
@@ -37,12 +53,18 @@ from saccade.config.table import Count, Share, Table
 from saccade.config.training import (
     Average,
     Fill,
+    Label,
+    Lora,
+    Masked,
     NextToken,
     Objective,
     Optimizer,
+    Permuted,
     RDrop,
+    Regress,
     Reward,
     Schedule,
+    Tag,
     Train,
 )
 
@@ -51,6 +73,7 @@ __all__ = [
     "SCHEMA",
     "Alibi",
     "Average",
+    "Axial",
     "Bucketed",
     "ConvolutionStack",
     "Corpora",
@@ -60,12 +83,21 @@ __all__ = [
     "Experts",
     "Fill",
     "FillWriter",
+    "Head",
+    "Label",
+    "LabelWriter",
     "Learned",
+    "Lora",
+    "Masked",
+    "MaskedWriter",
     "NextToken",
     "NoPositions",
     "NoReader",
+    "NumberWriter",
     "Objective",
     "Optimizer",
+    "Permuted",
+    "PermutedWriter",
     "Positions",
     "RDrop",
     "Reader",
@@ -73,12 +105,16 @@ __all__ = [
     "Recipe",
     "RecurrentReading",
     "RecurrentWriting",
+    "Regress",
     "Reward",
     "Rotary",
     "Schedule",
     "Shaw",
     "Sinusoidal",
+    "StatesWriter",
     "Table",
+    "Tag",
+    "TagWriter",
     "TokenReader",
     "TokenWriter",
     "Tokenizer",
@@ -90,7 +126,7 @@ __all__ = [
     "WriterStack",
 ]
 
-OF_TEXTS = ("write",)  # tasks that learn from documents; the others learn from pairs
+OF_TEXTS = ("write", "restore", "encode")  # tasks that learn from documents; the others learn from pairs
 SCHEMA = 1  # raised when a recipe of an older version can no longer be read as it is
 
 
@@ -101,7 +137,7 @@ class Corpus(Table):
     """Two line-aligned files, one file with columns, a Hub data set, `embedded:NAME`; or text, in files or folders."""
 
     files: Annotated[tuple[str, ...], Field(min_length=1, max_length=2)]
-    columns: Annotated[tuple[str, ...], Field(min_length=1, max_length=2)] | None = None  # source, target; or the text
+    columns: Annotated[tuple[str, ...], Field(min_length=1, max_length=3)] | None = None  # source, target; text, label
     split: str = "train"  # of a Hub data set
     weight: Annotated[float, Field(gt=0)] = 1.0  # passes over this corpus in one epoch
     examples: Count | None = None  # how many examples to take (or to make, for embedded data)
@@ -113,7 +149,8 @@ def _corpora_or_share(value: Any) -> str:
 
 Corpora = tuple[Corpus, ...]
 Valid = Annotated[
-    Annotated[Corpora, Tag(MARK + "corpora")] | Annotated[Share, Tag(MARK + "share")], Discriminator(_corpora_or_share)
+    Annotated[Corpora, TagOf(MARK + "corpora")] | Annotated[Share, TagOf(MARK + "share")],
+    Discriminator(_corpora_or_share),
 ]
 
 
@@ -122,7 +159,12 @@ class Data(Table):
     valid: Valid = ()  # a number: this share of the training pairs is held out
     max_length: Count = 256  # tokens, <end> included: longer pairs are dropped and counted, longer documents are cut
     documents: Literal["lines", "blank", "file"] = "lines"  # of a text file: each line, between empty lines, all of it
+    cut: bool = False  # texts with labels that are too long are cut at their end, of a pair the longer; else dropped
     cross: bool = False  # rows of max_length tokens go on from one document to the next, and attention with them
+    stream: bool = False  # documents are tokenised as they come, and nothing of them is kept on the disk
+    buffer: Count = 10_000  # with stream: documents shuffled among each other; the tokenizer learns from the first ones
+    hidden: Annotated[float, Field(gt=0, lt=1)] = 0.15  # task "restore": the share of tokens that are hidden
+    span: Annotated[float, Field(ge=1)] = 3.0  # and how many of them stand together, in the mean
 
     @field_validator("train", "valid", mode="before")
     @classmethod
@@ -138,12 +180,15 @@ class Data(Table):
 
 
 class Tokenizer(Table):
-    kind: Literal["bpe", "unigram", "wordpiece", "characters", "bytes", "words", "file"] = "bpe"
+    kind: Literal["bpe", "unigram", "wordpiece", "characters", "bytes", "words", "file", "init"] = "bpe"
     size: Annotated[int, Field(ge=4)] = 8000  # at most; characters and words stop at what the data has
     shared: bool = True  # one vocabulary for source and target
     lowercase: bool = False
+    begin: bool = False  # a piece [CLS] before every text, whose state can stand for all of it
+    mask: bool = False  # a piece [MASK] that stands for hidden text
     dropout: Share = 0.0  # BPE dropout (Provilkov et al. 2020), training pairs only
     variants: Count = 8  # encodings of the training pairs that BPE dropout alternates between
+    sentinels: Annotated[int, Field(ge=0)] = 0  # of `size`, pieces <extra_id_0> ... that stand for hidden spans
     files: tuple[str, ...] = ()  # kind = "file": one tokenizer.json, or one each for source and target
 
 
@@ -154,7 +199,7 @@ class Recipe(Table):
     schema_version: int = SCHEMA
     name: str = ""
     about: str = ""  # the system, its paper, the lecture rows
-    task: Literal["translate", "write"] = "translate"
+    task: Literal["translate", "write", "label", "restore", "encode"] = "translate"
     data: Data = Data()
     tokenizer: Tokenizer = Tokenizer()
     reader: Reader = TokenReader()
@@ -179,7 +224,7 @@ class Recipe(Table):
 
     @model_validator(mode="after")
     def _tied_vocabularies_are_one(self) -> Recipe:
-        writer = None if isinstance(self.writer, Custom) else self.writer
+        writer = None if isinstance(self.writer, Custom | Head) else self.writer
         if writer is not None and writer.tie in ("all", "input") and not self.tokenizer.shared:
             raise ValueError(
                 f'writer.tie = "{writer.tie}" needs one vocabulary for source and target; '
@@ -190,13 +235,6 @@ class Recipe(Table):
     @model_validator(mode="after")
     def _writer_learns_what_it_does(self) -> Recipe:
         """One that fills is not trained to say the next token, nor the other way round."""
-        fills = isinstance(self.writer, FillWriter)
-        shipped = [] if isinstance(self.writer, Custom) else self.objectives
-        for objective in shipped:
-            if not isinstance(objective, Custom) and isinstance(objective, Fill) != fills:
-                fitting = '"fill"' if fills else '"next-token" or "r-drop"'
-                raise ValueError(
-                    f'a writer of kind "{self.writer.kind}" cannot learn by the objective "{objective.kind}"; '
-                    f"take {fitting}, or change writer.kind"
-                )
+        if misfit := unlearnable(self):
+            raise ValueError(misfit)
         return self

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from saccade.config.chunks import Chunks, check_reversible
 from saccade.config.kinds import ByKind, Custom
 from saccade.config.table import Count, Share, Table
 
@@ -27,6 +28,14 @@ class Learned(Table):
 
 class NoPositions(Table):
     kind: Literal["none"] = "none"
+
+
+class Axial(Table):
+    """Two small tables in the place of a long one (Kitaev et al. 2020): position p has row p // n and column p % n."""
+
+    kind: Literal["axial"] = "axial"
+    shape: tuple[Count, Count] = (64, 64)  # rows and columns; their product is the longest text
+    first: Count | None = None  # features for the row, the others are for the column; none: a quarter of them
 
 
 class Rotary(Table):
@@ -55,11 +64,14 @@ class TransformerXL(Table):
     """Sinusoids of distances, projected in each layer, as in Transformer-XL (Dai et al. 2019)."""
 
     kind: Literal["transformer-xl"] = "transformer-xl"
+    content: bool = False  # queries have a bias of their own where they meet keys, beside that for distances
+    segments: bool = False  # of a reader: whether query and key belong to one segment counts too (XLNet)
 
 
 Positions = Annotated[
-    Sinusoidal | Learned | NoPositions | Rotary | Shaw | Bucketed | Alibi | TransformerXL | Custom, ByKind()
+    Sinusoidal | Learned | NoPositions | Axial | Rotary | Shaw | Bucketed | Alibi | TransformerXL | Custom, ByKind()
 ]
+AT_INPUT = (Sinusoidal, Learned, Axial, NoPositions)  # or nowhere
 
 
 # ---- stacks
@@ -95,7 +107,9 @@ class TransformerStack(Table):
     kv_heads: Count | None = None  # of keys and values, each shared by equally many of the heads; none: as many
     ff: Annotated[int, Field(ge=0)] = 2048  # width of the feed-forward network; 0: there is none
     norm: Literal["post", "pre", "none"] = "post"
-    residual: bool = True  # what a sublayer gives is added to what it reads
+    residual: bool | Literal["reversible"] = True  # what a sublayer gives is added to what it reads; or in two halves
+    attention: tuple[Literal["full", "local", "lsh"], ...] = ("full",)  # by layer; the latter two if "reversible"
+    chunks: Chunks = Chunks()  # of "local" and "lsh"
     norm_kind: Literal["layer", "rms"] = "layer"
     norm_epsilon: Annotated[float, Field(gt=0)] | None = None  # none: 1e-5 for layer, 1e-6 for rms
     activation: Literal["relu", "gelu", "gelu-tanh", "silu", "sigmoid"] = "relu"
@@ -105,10 +119,12 @@ class TransformerStack(Table):
     ff_dropout: Share = 0.0  # inside the feed-forward network
     heads_form: Literal["paper", "full", "split"] = "paper"  # three ways to make heads (lecture row 63)
     head_dim: Count | None = None  # width of a head; none: dim / heads
-    scale: bool = True  # divide scores by sqrt(d_k)
+    scale: bool | Literal["first"] = True  # divide scores by sqrt(d_k); "first": only the first weights, as in T5
     bias: bool = True
+    attention_bias: bool = True  # false: the projections of attention have none, whatever the others have
     window: tuple[Annotated[int, Field(ge=0)] | Literal["none"], ...] | None = None  # keys seen on each side; by layer
     experts: Experts | None = None  # in the place of the feed-forward network
+    share: bool = False  # all layers have the weights of one (ALBERT, Lan et al. 2020)
 
     @field_validator("window", mode="before")
     @classmethod
@@ -123,8 +139,15 @@ class TransformerStack(Table):
             )
         return tuple(given)
 
+    @field_validator("attention", mode="before")
+    @classmethod
+    def _attentions(cls, value: Any) -> Any:
+        """`attention = "lsh"` is short for `attention = ["lsh"]`; a list is gone through layer by layer, and again."""
+        return (value,) if isinstance(value, str) else value or ("full",)
+
     @model_validator(mode="after")
     def _consistent(self) -> TransformerStack:
+        check_reversible(self)
         if self.kv_heads is not None and (self.heads % self.kv_heads or self.heads_form != "paper"):
             raise ValueError(
                 f'kv_heads must divide heads = {self.heads}, with heads_form = "paper", got {self.kv_heads} and '
@@ -134,6 +157,8 @@ class TransformerStack(Table):
             raise ValueError(f'head_dim is for heads_form = "paper", got "{self.heads_form}"; leave one of them out')
         if self.head_dim is None and self.dim % self.heads:
             raise ValueError(f"dim must be a multiple of heads, got dim = {self.dim} and heads = {self.heads}")
+        if self.experts is not None and self.share:
+            raise ValueError("experts are different in every layer; set share = false, or leave experts out")
         if self.experts is not None and self.gated:
             raise ValueError("experts have no gate inside; set gated = false, or leave experts out")
         if self.experts is not None and not (self.experts.hidden or self.ff):

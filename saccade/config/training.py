@@ -12,6 +12,9 @@ from saccade.config.table import Count, Share, Table
 HIGHEST = 0.1  # learning rate that Adam is ever given; a larger one is the factor of another schedule
 
 
+Metric = Literal["loss", "bleu", "gleu", "accuracy", "f1", "matthews", "pearson", "spearman"]
+
+
 class NextToken(Table):
     kind: Literal["next-token"] = "next-token"
     smoothing: Share = 0.1
@@ -48,7 +51,70 @@ class Reward(Table):
     weight: float = 1.0
 
 
-Objective = Annotated[NextToken | RDrop | Fill | Reward | Custom, ByKind()]
+class Label(Table):
+    """The class of each text."""
+
+    kind: Literal["label"] = "label"
+    smoothing: Share = 0.0
+    weight: float = 1.0
+
+
+class Regress(Table):
+    """The square of how far the number of each text is missed."""
+
+    kind: Literal["regress"] = "regress"
+    weight: float = 1.0
+
+
+class Tag(Table):
+    """The class of each word."""
+
+    kind: Literal["tag"] = "tag"
+    smoothing: Share = 0.0
+    weight: float = 1.0
+
+
+class Masked(Table):
+    """Hidden tokens given all others (Devlin et al. 2019), and whether one part of a text follows another."""
+
+    kind: Literal["masked"] = "masked"
+    rate: Annotated[float, Field(gt=0, lt=1)] = 0.15  # of the tokens, special ones never among them
+    masked: Annotated[float, Field(ge=0, le=1)] = 0.8  # of those, shown as the piece for hidden text
+    replaced: Annotated[float, Field(ge=0, le=1)] = 0.1  # of those, shown as any piece; what is left stays as it is
+    dynamic: bool = True  # drawn anew each time (RoBERTa, Liu et al. 2019); else the same tokens of a text always
+    pairs: Literal["none", "next", "order"] = "none"  # half of the second parts are others' (BERT), or first (ALBERT)
+    pair_weight: Annotated[float, Field(ge=0)] = 1.0  # of that beside the tokens
+    smoothing: Share = 0.0
+    weight: float = 1.0
+
+    @model_validator(mode="after")
+    def _shares_of_one_whole(self) -> Masked:
+        if self.masked + self.replaced > 1:
+            raise ValueError(
+                f"masked and replaced are shares of the hidden tokens, together at most 1, got {self.masked:g} and "
+                f"{self.replaced:g}"
+            )
+        return self
+
+
+class Permuted(Table):
+    """Tokens given those before them in an order that is drawn for each text (Yang et al. 2019)."""
+
+    kind: Literal["permuted"] = "permuted"
+    one_in: Count = 6  # of so many tokens, one is predicted: the last ones of the order
+    span: Count = 1  # so many tokens that stand together come one after the other in the order
+    piece: Count | None = None  # texts are gone through in pieces of so many tokens; none: in one
+    memory: Annotated[int, Field(ge=0)] = 0  # states before a piece that it sees, without a gradient
+    weight: float = 1.0
+
+    @model_validator(mode="after")
+    def _something_to_remember(self) -> Permuted:
+        if self.memory and self.piece is None:
+            raise ValueError(f"memory = {self.memory} is of the pieces before, but there is one; set piece too")
+        return self
+
+
+Objective = Annotated[NextToken | RDrop | Fill | Reward | Label | Regress | Tag | Masked | Permuted | Custom, ByKind()]
 
 
 class Optimizer(Table):
@@ -83,6 +149,14 @@ class Average(Table):
     n: Count = 5
 
 
+class Lora(Table):
+    """Low-rank additions beside frozen matrices (Hu et al. 2022): W + alpha / rank * up down."""
+
+    rank: Count = 8
+    alpha: Annotated[float, Field(gt=0)] = 16.0
+    on: Annotated[tuple[Literal["attention", "feedforward"], ...], Field(min_length=1)] = ("attention", "feedforward")
+
+
 class Train(Table):
     steps: Count | None = 100_000
     epochs: Count | None = None
@@ -104,11 +178,13 @@ class Train(Table):
     report_every: Count = 50
     valid_every: Count = 1000
     valid_predictions: Annotated[int, Field(ge=0)] = 500  # validation pairs decoded for the score; 0: loss only
-    metric: Literal["loss", "bleu", "gleu", "accuracy"] = "loss"  # what the best checkpoint is best at
+    metric: Metric = "loss"  # what the best checkpoint is best at
     patience: Count | None = None  # validations without a better one before an early stop
     save_every: Count = 1000
     keep: Count = 3  # newest checkpoints kept, beside those that `average` and `metric` need
     ema: Share = 0.0  # decay of the moving average of weights; 0: none
     average: Average = Average()
+    lora: Lora | None = None  # only low-rank additions, and heads, are trained; at the end they join the weights
     tensorboard: bool = False
+    watch: bool = False  # keep what fixed validation texts are attended to while the model learns (saccade watch)
     profile: bool = False  # write where the time of a step goes: profile.md, profile.json, trace.json

@@ -16,10 +16,12 @@ import numpy as np
 from saccade.data.batch import Batch, rectangle
 from saccade.data.order import epoch_order
 from saccade.data.pieces import Pieces
+from saccade.data.segments import Segments
+from saccade.data.spans import Spans
 from saccade.data.store import Store
 from saccade.errors import SaccadeError
 
-Rows = Store | Pieces  # pairs, or pieces of documents
+Rows = Store | Pieces | Spans | Segments  # pairs, pieces of documents, these with spans hidden or as parts that follow
 POOL = 2**17  # rows sorted at a time; more rows make less padding and a less random order
 
 

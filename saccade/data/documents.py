@@ -26,9 +26,13 @@ TEXT_FILES = (".txt", ".txt.gz", ".txt.xz")
 SAVED = ("dataset_dict.json", "state.json")  # in a folder that `datasets` has written
 
 
-def read_documents(corpus: Corpus, *, documents: str) -> Iterator[Document]:
-    """The documents of a corpus, at most `corpus.examples` of them; `documents` says what one is in a text file."""
-    return islice((found for name in corpus.files for found in _read(name, corpus, documents)), corpus.examples)
+def read_documents(corpus: Corpus, *, documents: str, stream: bool = False) -> Iterator[Document]:
+    """The documents of a corpus, at most `corpus.examples` of them; `documents` says what one is in a text file.
+
+    With `stream`, a data set of the Hub is not downloaded before it is read.
+    """
+    found = (found for name in corpus.files for found in _read(name, corpus, documents, stream=stream))
+    return islice(found, corpus.examples)
 
 
 def documents_key(corpus: Corpus, *, documents: str) -> str:
@@ -44,11 +48,11 @@ def documents_key(corpus: Corpus, *, documents: str) -> str:
     return repr((documents, corpus.columns, corpus.examples, parts))
 
 
-def _read(name: str, corpus: Corpus, documents: str) -> Iterator[Document]:
+def _read(name: str, corpus: Corpus, documents: str, *, stream: bool) -> Iterator[Document]:
     if name.startswith(PREFIX):
         yield from embedded.read_texts(name.removeprefix(PREFIX), corpus.examples)
     elif not (files := _files(name)):
-        yield from hub.read_column(name, split=corpus.split, columns=corpus.columns)
+        yield from hub.read_column(name, split=corpus.split, columns=corpus.columns, stream=stream)
     for path in files if not name.startswith(PREFIX) else []:
         yield from table.read_column(path, columns=corpus.columns) if table.kind(path) else _cut(path, documents)
 

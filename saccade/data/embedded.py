@@ -10,12 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from saccade.data.dates import dates
+from saccade.data.judged import amounts, judgements, opinions, paraphrases, roles, subjects
 from saccade.data.letters import letters
 from saccade.data.lines import did_you_mean
 from saccade.data.sentences import sentences
+from saccade.data.stories import stories
 from saccade.errors import SaccadeError
 
 Maker = tuple[Callable[[int], Any], int]
+
+
+def _maker(made: Callable[..., Any], *, heldout: bool) -> Callable[[int], Any]:
+    return lambda count: made(count, seed=1, heldout=heldout)
+
 
 # name: (maker of that many pairs, how many where the recipe does not say)
 MAKERS: dict[str, Maker] = {
@@ -31,6 +38,21 @@ MAKERS: dict[str, Maker] = {
 TEXTS: dict[str, Maker] = {
     "sentences": (lambda count: sentences(count, seed=1), 20_000),
     "sentences-heldout": (lambda count: sentences(count, seed=1, heldout=True), 1_000),
+    "stories": (lambda count: stories(count, seed=1), 20_000),
+    "stories-heldout": (lambda count: stories(count, seed=1, heldout=True), 1_000),
+}
+# The same for texts with labels, each with its kind
+LABELLED: dict[str, tuple[str, Maker]] = {
+    f"{name}{part}": (kind, (_maker(made, heldout=bool(part)), 1_000 if part else 10_000))
+    for name, kind, made in (
+        ("opinions", "label", opinions),
+        ("judgements", "label", judgements),
+        ("subjects", "label", subjects),
+        ("paraphrases", "label", paraphrases),
+        ("amounts", "number", amounts),
+        ("roles", "tags", roles),
+    )
+    for part in ("", "-heldout")
 }
 # Rows of 1 to N letters: copy-N and reverse-N, each with other rows for validation and for a test.
 UP_TO = re.compile(r"(copy|reverse)-([0-9]+)(-heldout|-test)?")
@@ -42,6 +64,8 @@ def read(name: str, examples: int | None) -> Iterator[tuple[int, str, str]]:
     """Numbered pairs, always the same ones."""
     if name in TEXTS:
         raise SaccadeError(f'embedded:{name} has no pairs of texts; it is for language models (task = "write")')
+    if name in LABELLED:
+        raise SaccadeError(f'embedded:{name} has no pairs of texts; it has labels (task = "label")')
     maker, count = _find(name)
     for number, (source, target) in enumerate(maker(examples or count), 1):
         yield number, source, target
@@ -54,11 +78,24 @@ def read_texts(name: str, examples: int | None) -> Iterator[tuple[int, str]]:
         yield number, made if name in TEXTS else "\t".join(made)
 
 
+def read_labelled(name: str, examples: int | None, *, kind: str) -> Iterator[tuple[Any, ...]]:
+    """Numbered texts with labels of a kind, always the same ones."""
+    if name not in LABELLED:
+        known = ", ".join(f"embedded:{other}" for other in LABELLED)
+        raise SaccadeError(f"no embedded data with labels {name!r}{did_you_mean(name, LABELLED)} (known: {known})")
+    its, (maker, count) = LABELLED[name]
+    if its != kind:
+        raise SaccadeError(f'embedded:{name} is for writer.kind = "{its}", got "{kind}"')
+    for number, made in enumerate(maker(examples or count), 1):
+        yield number, *made
+
+
 def version(name: str) -> str:
     """What the pairs and texts depend on: the text of our code and babel's locale data."""
-    _find(name)
+    if name not in LABELLED:
+        _find(name)
     code = sha256()
-    for file in ("dates.py", "embedded.py", "letters.py", "sentences.py"):
+    for file in ("dates.py", "embedded.py", "judged.py", "letters.py", "sentences.py", "stories.py"):
         code.update(Path(__file__).with_name(file).read_bytes())
     return f"{name} {code.hexdigest()} babel {installed('babel')}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,11 @@ from typing import Any
 import numpy as np
 
 from saccade.data.dropout import Dropout
+from saccade.data.encode_labelled import LabelledEncoder
+from saccade.data.splitting import encode_documents
 from saccade.data.store import SIDES, Appender
-from saccade.data.tokenizer import Tokenizers
+from saccade.data.tally import Tally
+from saccade.data.tokenizer import Tokenizer, Tokenizers
 
 Corpora = Sequence[Callable[[], Iterator[Any]]]  # makers of rows: a line number, and a text for each side
 
@@ -30,6 +33,8 @@ class Settings:
     dropout: float = 0.0
     variants: int = 1
     sides: tuple[str, ...] = SIDES
+    by_sentence: bool = False  # END behind every sentence of a document
+    cut: bool = False  # what has a label and is too long is cut, not dropped
 
     def without_dropout(self) -> Settings:
         return replace(self, dropout=0.0)
@@ -39,28 +44,14 @@ class Settings:
             object.__setattr__(self, "variants", 1)
 
 
-@dataclass
-class Tally:
-    """What is counted while pairs go by: all, and for each reason to drop one how many and the place of the first."""
-
-    total: int = 0
-    longest: int = 0
-    bytes: int = 0
-    empty: list[int] = field(default_factory=list)  # count, corpus, line
-    long: list[int] = field(default_factory=list)
-
-    def drop(self, which: list[int], corpus: int, line: int) -> None:
-        which[:] = [which[0] + 1, *which[1:]] if which else [1, corpus, line]
-
-
 def encode_pairs(folder: Path, corpora: Corpora, tokenizers: Tokenizers, settings: Settings) -> dict[str, Any]:
     """Writes the arrays of all corpora, one after the other; gives the meta data of the store.
 
     Rows are pairs, or single texts where there is one side.
     """
-    dtype = "uint16" if max(tokenizers.source.size, tokenizers.target.size) <= SMALL else "uint32"
+    encoder = encoder_for(tokenizers, settings)
+    dtype = "uint16" if encoder.largest <= SMALL else "uint32"
     tally, parts = Tally(), []
-    encoder = Encoder(tokenizers, settings)
     with ExitStack() as files:
         writers = [
             [files.enter_context(Appender(folder, name=f"{side}-{number}", dtype=dtype)) for side in settings.sides]
@@ -85,6 +76,12 @@ def encode_pairs(folder: Path, corpora: Corpora, tokenizers: Tokenizers, setting
     }  # fmt: skip
 
 
+def encoder_for(tokenizers: Tokenizers, settings: Settings) -> Encoder | LabelledEncoder:
+    if tokenizers.labels is None:
+        return Encoder(tokenizers, settings)
+    return LabelledEncoder(tokenizers.source, tokenizers.labels, limit=settings.max_length, cut=settings.cut)
+
+
 Ids = list[list[int]]
 
 
@@ -93,7 +90,11 @@ class Encoder:
 
     def __init__(self, tokenizers: Tokenizers, settings: Settings) -> None:
         self._tokenizers = [getattr(tokenizers, side) for side in settings.sides]
+        self.largest = max(tokenizers.source.size, tokenizers.target.size)  # no id is as large
         self._limit = settings.max_length
+        alone = len(self._tokenizers) == 1
+        self._bare = 1 + len(self._tokenizers[0].begin) if alone else 0  # ids of a document of which no piece is left
+        self._encode = encode_documents if settings.by_sentence else Tokenizer.encode_all
         self._dropouts: list[Dropout] = []
         if settings.dropout:
             first = Dropout(self._tokenizers[0], rate=settings.dropout)
@@ -114,10 +115,12 @@ class Encoder:
             else:
                 tally.drop(tally.empty, corpus, line)
         sides = [[texts[side] for _, texts in full] for side in range(len(self._tokenizers))]
-        ids = [tokenizer.encode_all(texts) for tokenizer, texts in zip(self._tokenizers, sides, strict=True)]
+        ids = [self._encode(tokenizer, texts) for tokenizer, texts in zip(self._tokenizers, sides, strict=True)]
         kept = []
         for index, (line, texts) in enumerate(full):
-            if self._fits(max(len(side[index]) for side in ids)):
+            if len(ids[0][index]) <= self._bare:
+                tally.drop(tally.empty, corpus, line)
+            elif self._fits(max(len(side[index]) for side in ids)):
                 kept.append(index)
                 tally.bytes += len(texts[-1].encode())
             else:

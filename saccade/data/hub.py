@@ -19,17 +19,40 @@ def read(name: str, *, split: str, columns: table.Columns) -> Iterator[table.Row
     return table.pairs(_texts(name, split, columns, table.NAMES))
 
 
-def read_column(name: str, *, split: str, columns: table.Columns) -> Iterator[tuple[int, str]]:
-    """The texts of one column of one split."""
-    return ((number, texts[0]) for number, texts in _texts(name, split, columns, table.TEXT))
+def read_column(name: str, *, split: str, columns: table.Columns, stream: bool = False) -> Iterator[tuple[int, str]]:
+    """The texts of one column of one split; with `stream`, fetched as they are read, and not kept."""
+    return ((number, texts[0]) for number, texts in _texts(name, split, columns, table.TEXT, stream=stream))
+
+
+def read_records(name: str, *, split: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The numbered rows of one split; classes that are stored as numbers by their names."""
+    data = _load(name, split)
+    named = {column: names for column, kind in data.features.items() if (names := _class_names(kind))}
+    for number, record in _records(data):
+        yield number, {column: _spelled(value, named.get(column)) for column, value in record.items()}
+
+
+def _class_names(kind: Any) -> list[str]:
+    """The names of the classes in a column, also in one of lists; none where it has no classes."""
+    return getattr(kind, "names", None) or getattr(getattr(kind, "feature", None), "names", None) or []
+
+
+def _spelled(value: Any, names: list[str] | None) -> Any:
+    if names is None:
+        return value
+    if isinstance(value, list):
+        return [_spelled(item, names) for item in value]
+    return names[value] if isinstance(value, int) and 0 <= value < len(names) else value
 
 
 def fingerprint(name: str, *, split: str) -> str:
     return str(_load(name, split)._fingerprint)
 
 
-def _texts(name: str, split: str, columns: table.Columns, wanted: tuple[str, ...]) -> Iterator[table.Texts]:
-    return table.from_records(_records(_load(name, split)), f"{name}[{split}]", columns, wanted)
+def _texts(
+    name: str, split: str, columns: table.Columns, wanted: tuple[str, ...], *, stream: bool = False
+) -> Iterator[table.Texts]:
+    return table.from_records(_records(_load(name, split, stream=stream)), f"{name}[{split}]", columns, wanted)
 
 
 def _records(data: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -41,8 +64,8 @@ def _records(data: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
             yield number, dict(zip(keys, values, strict=True))
 
 
-def _load(name: str, split: str) -> Any:
-    """A map-style data set: memory-mapped by `datasets`, so it does not sit in memory either."""
+def _load(name: str, split: str, *, stream: bool = False) -> Any:
+    """A data set: memory-mapped by `datasets`, so it does not sit in memory either; or a stream of it."""
     import datasets
 
     folder = Path(name)
@@ -51,7 +74,7 @@ def _load(name: str, split: str) -> Any:
             splits = datasets.load_from_disk(name)
         else:
             path, _, configuration = (name, "", "") if folder.is_dir() else name.partition(":")
-            splits = datasets.load_dataset(path, configuration or None)
+            splits = datasets.load_dataset(path, configuration or None, **({"streaming": True} if stream else {}))
     except Exception as error:  # of many libraries: network, files, formats
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise SaccadeError(f"data set {name!r} cannot be loaded ({first}); expected a Hub name or a folder") from None

@@ -16,7 +16,10 @@ SIDE = 0  # the only one
 
 
 class Pieces:
-    """The pieces of one epoch, with everything that batches ask of a store; `cut` tokens are in a document's first."""
+    """The pieces of one epoch, with everything that batches ask of a store; `cut` tokens are in a document's first.
+
+    Without `ends`, documents have no END.
+    """
 
     def __init__(
         self,
@@ -27,8 +30,9 @@ class Pieces:
         variant: int = 0,
         cut: int | None = None,
         documents: np.ndarray | None = None,
+        ends: bool = True,
     ) -> None:
-        self.store, self.length, self.cross, self._variant = store, length, cross, variant
+        self.store, self.length, self.cross, self.ends, self._variant = store, length, cross, ends, variant
         self.name = f"{store.name} in {'crossing ' if cross else ''}rows of {length}"
         self.sides, self.variants, self.bytes = store.sides, store.variants, store.bytes
         self.longest = min(store.longest, length)
@@ -56,7 +60,7 @@ class Pieces:
         cut = int(generator.integers(1, self.length + 1))
         return Pieces(
             self.store, length=self.length, cross=self.cross, variant=epoch % self.variants, cut=cut,
-            documents=documents,
+            documents=documents, ends=self.ends,
         )  # fmt: skip
 
     def lengths(self, rows: np.ndarray, *, side: int, variant: int = 0) -> np.ndarray:
@@ -76,10 +80,15 @@ class Pieces:
         before = np.where(where > 0, self._ends[where - 1], 0)
         return self._tokens(self._documents[where], inside - before), lengths
 
+    def begins(self, rows: np.ndarray) -> np.ndarray:
+        """Where in its document each of these pieces begins."""
+        return self._bounds(rows)[1]
+
     # ---- inside
 
     def _lengths(self, documents: np.ndarray) -> np.ndarray:
-        return self.store.lengths(documents, side=SIDE, variant=self._variant)
+        lengths: np.ndarray = self.store.lengths(documents, side=SIDE, variant=self._variant) - (not self.ends)
+        return lengths
 
     def _tokens(self, documents: np.ndarray, inside: np.ndarray) -> np.ndarray:
         return self.store.tokens(documents, inside, side=SIDE, variant=self._variant)

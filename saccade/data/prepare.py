@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from saccade.config.schema import OF_TEXTS, Corpus, Recipe
+from saccade.config.schema import OF_TEXTS, Corpus, Head, Recipe, TokenReader
 from saccade.data import encode
 from saccade.data.batches import Rows
 from saccade.data.documents import documents_key, read_documents
+from saccade.data.labelled import checked, like, read_labelled
+from saccade.data.labels import Labels, learn_labels
+from saccade.data.pairs_of_texts import joined
 from saccade.data.pieces import Pieces
+from saccade.data.segments import in_segments, wants_pairs
 from saccade.data.sources import content_key, read_rows
+from saccade.data.spans import hide_spans
 from saccade.data.store import Store, discard, open_store, write_folder, write_store
+from saccade.data.streaming import Streamed, check_stream, in_turn
 from saccade.data.tokenizers import VERSION, Tokenizers, train_tokenizers
 from saccade.errors import SaccadeError
+from saccade.files import default_cache
+from saccade.runs import find_run
 
 Report = Callable[[str], None]
+WHAT = {("source", "target"): "pair", ("source", "label"): "text", ("target",): "document"}  # a row, by its sides
 
 
 @dataclass(frozen=True)
@@ -29,7 +37,7 @@ class Prepared:
     """What training needs: tokenizers, tokenised pairs or documents, and some validation pairs as text."""
 
     tokenizers: Tokenizers
-    train: Rows
+    train: Rows | Streamed
     valid: Rows | None
     valid_pairs: list[tuple[str, str]]
     notes: list[str]
@@ -43,6 +51,8 @@ class Part:
     share: float = 0.0
     heldout: bool = False
     documents: str = ""  # what one is in a text file, where texts are wanted and not pairs
+    stream: bool = False
+    labels: str = ""  # of which kind they are, where texts with labels are wanted
 
     @property
     def key(self) -> str:
@@ -51,7 +61,7 @@ class Part:
             key = documents_key(self.corpus, documents=self.documents)
         else:
             key = content_key(self.corpus)
-        return f"{key} {self.share if self.heldout else -self.share}"
+        return f"{key} {self.labels}{self.share if self.heldout else -self.share}"
 
     @property
     def name(self) -> str:
@@ -61,7 +71,9 @@ class Part:
         """Line number and texts; held out is every n-th row, spread evenly: a sorted corpus is represented too."""
         found: Iterator[Any]
         if self.documents:
-            found = read_documents(self.corpus, documents=self.documents)
+            found = read_documents(self.corpus, documents=self.documents, stream=self.stream)
+        elif self.labels:
+            found = read_labelled(self.corpus, kind=self.labels)
         else:
             found = read_rows(self.corpus)
         for index, row in enumerate(found):
@@ -79,75 +91,130 @@ def prepare(
     """Everything of the recipe's data, tokenised; `tokenizers` of an earlier run are used as they are."""
     folder = cache or default_cache()
     train, valid = _parts(recipe)
-    keys = {part: part.key for part in (*train, *valid)}  # reads every file once, to its end
-    tokenizers = tokenizers or _tokenizers(recipe, train, [keys[part] for part in train], folder)
+    if recipe.data.stream:
+        check_stream(recipe)
+        train = [replace(part, stream=True) for part in train]
+    stored = [] if recipe.data.stream else train
+    keys = {part: part.key for part in (*stored, *valid)}  # reads every file once, to its end
+    if tokenizers is None:
+        learned = _tokenizers(recipe, train, [keys[part] for part in stored], folder)
+        tokenizers = replace(learned, labels=_labels(train, learned.labels))
     settings = _encoding(recipe)
     stores = [
         _store(parts, [keys[part] for part in parts], tokenizers, folder, use) if parts else None
-        for parts, use in ((train, settings), (valid, settings.without_dropout()))
+        for parts, use in ((stored, settings), (valid, settings.without_dropout()))
     ]
-    assert stores[0] is not None
     notes = [
         note
-        for store, parts in zip(stores, (train, valid), strict=True)
+        for store, parts in zip(stores, (stored, valid), strict=True)
         if store
         for note in _notes(store, parts, recipe.data.max_length)
     ]
     for note in notes:
         report(note)
-    pairs = list(islice(_full_pairs(valid), recipe.train.valid_predictions)) if recipe.task == "translate" else []
-    rows = [store and _in_rows(store, recipe) for store in stores]
-    assert rows[0] is not None
-    return Prepared(tokenizers, rows[0], rows[1], pairs, notes)
+    wanted = recipe.train.valid_predictions if recipe.task in ("translate", "label") else 0
+    pairs = list(islice(_full_pairs(valid), wanted))
+    rows = [store and _in_rows(store, recipe, tokenizers) for store in stores]
+    return Prepared(tokenizers, rows[0] or _streamed(recipe, train, tokenizers), rows[1], pairs, notes)
+
+
+def _streamed(recipe: Recipe, parts: list[Part], tokenizers: Tokenizers) -> Streamed:
+    settings, buffer = _encoding(recipe), recipe.data.buffer
+    names = (part.corpus.model_dump_json() for part in parts)
+    return Streamed(
+        documents=lambda: in_turn([part.rows for part in parts]), encoder=encode.Encoder(tokenizers, settings),
+        in_rows=lambda store: _in_rows(store, recipe, tokenizers), buffer=buffer,
+        name=_digest(*names, tokenizers.target.fingerprint(), repr((settings, recipe.data.documents, buffer))),
+    )  # fmt: skip
 
 
 def _encoding(recipe: Recipe) -> encode.Settings:
     """Pairs that are too long are left out; documents are cut, later on."""
     dropout, variants = recipe.tokenizer.dropout, recipe.tokenizer.variants
+    if recipe.task == "label":
+        return encode.Settings(recipe.data.max_length, sides=("source", "label"), cut=recipe.data.cut)
     if recipe.task in OF_TEXTS:
-        return encode.Settings(None, dropout, variants, sides=("target",))
+        return encode.Settings(None, dropout, variants, sides=("target",), by_sentence=wants_pairs(recipe))
     return encode.Settings(recipe.data.max_length, dropout, variants)
 
 
-def _in_rows(store: Store, recipe: Recipe) -> Rows:
+def _in_rows(store: Store, recipe: Recipe, tokenizers: Tokenizers) -> Rows:
+    if recipe.task == "restore":
+        return hide_spans(store, recipe.data, tokenizers.target)
+    if recipe.task == "encode":
+        return in_segments(store, recipe, tokenizers.target)
     if recipe.task in OF_TEXTS:
         return Pieces(store, length=recipe.data.max_length, cross=recipe.data.cross)
     return store
 
 
 def _full_pairs(parts: Iterable[Part]) -> Iterator[tuple[str, str]]:
-    return ((source, target) for source, target in _texts(parts) if source.strip() and target.strip())
-
-
-def default_cache() -> Path:
-    """$SACCADE_CACHE, or .cache/saccade in the home folder."""
-    return Path(os.environ.get("SACCADE_CACHE") or Path.home() / ".cache" / "saccade")
+    """The last of the texts of each row is what the others are to give; these stand in one line."""
+    return ((joined(texts[:-1]), texts[-1]) for texts in _texts(parts) if all(text.strip() for text in texts))
 
 
 def _parts(recipe: Recipe) -> tuple[list[Part], list[Part]]:
     data, kind = recipe.data, recipe.data.documents if recipe.task in OF_TEXTS else ""
+    labels = _kind_of_labels(recipe)
+
+    def made(corpora: Iterable[Corpus], *, share: float = 0.0, heldout: bool = False) -> list[Part]:
+        return [Part(corpus, share, heldout, documents=kind, labels=labels) for corpus in corpora]
+
     if not data.train:
         raise SaccadeError("no training data: give --data SOURCE TARGET, set data.train, or try --tiny")
     if isinstance(data.valid, float):
         share = data.valid
-        held = [Part(corpus, share, heldout=True, documents=kind) for corpus in data.train] if share else []
-        return [Part(corpus, share, documents=kind) for corpus in data.train], held
-    train, valid = ([Part(corpus, documents=kind) for corpus in corpora] for corpora in (data.train, data.valid))
-    return train, valid
+        return made(data.train, share=share), made(data.train, share=share, heldout=True) if share else []
+    valid = [like(corpus, data.train[0]) for corpus in data.valid] if labels else data.valid
+    return made(data.train), made(valid)
+
+
+def _kind_of_labels(recipe: Recipe) -> str:
+    """That of the writer, where texts have labels."""
+    if recipe.task != "label":
+        return ""
+    return recipe.writer.kind if isinstance(recipe.writer, Head) else "label"
+
+
+def _labels(parts: list[Part], before: Labels | None) -> Labels | None:
+    """The labels of the training data; those that a run to start from knew, where they are enough."""
+    if not (kind := parts[0].labels):
+        return None
+    found = learn_labels(kind, (row for part in parts for row in part.rows()))
+    if before is not None and before.kind == kind and set(found.names) <= set(before.names):
+        return replace(before, texts=found.texts)
+    return found
 
 
 def _tokenizers(recipe: Recipe, parts: list[Part], keys: list[str], cache: Path) -> Tokenizers:
     if recipe.tokenizer.kind == "file":
         return train_tokenizers(recipe.tokenizer, lambda: ())
+    if recipe.tokenizer.kind == "init":
+        loaded = Tokenizers.load(_first_run(recipe))
+        return replace(loaded, target=loaded.source) if recipe.task == "label" else loaded
+    if recipe.data.stream:
+        return train_tokenizers(recipe.tokenizer, lambda: islice(_first_texts(parts), recipe.data.buffer))
     learned = recipe.tokenizer.model_copy(update={"dropout": 0.0, "variants": 1})  # what learning depends on
     folder = cache / f"tokenizer-{_digest(str(VERSION), *keys, learned.model_dump_json())}"
     try:
         return Tokenizers.load(folder)
     except SaccadeError:  # not there yet, or damaged
         discard(folder)
-        made = train_tokenizers(recipe.tokenizer, lambda: _texts(parts))
+        made = train_tokenizers(recipe.tokenizer, lambda: _texts_to_read(parts))
         write_folder(folder, made.save)
         return made
+
+
+def _first_run(recipe: Recipe) -> Path:
+    """The run to start from."""
+    part = recipe.reader.init if isinstance(recipe.reader, TokenReader) else ""
+    if not (name := recipe.init or part):
+        raise SaccadeError('tokenizer.kind = "init" is that of a run to start from; give init=RUN, or another kind')
+    return find_run(name)
+
+
+def _first_texts(parts: list[Part]) -> Iterator[Any]:
+    return ((text,) for _, text in in_turn([part.rows for part in parts]))
 
 
 def training_pairs(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -162,19 +229,25 @@ def _texts(parts: Iterable[Part]) -> Iterator[Any]:
             yield tuple(texts)
 
 
+def _texts_to_read(parts: Iterable[Part]) -> Iterator[Any]:
+    """The same without labels."""
+    return (texts[:-1] if part.labels else texts for part in parts for texts in _texts([part]))
+
+
 def _store(parts: list[Part], keys: list[str], tokenizers: Tokenizers, cache: Path, settings: encode.Settings) -> Store:
-    prints = (tokenizers.source.fingerprint(), tokenizers.target.fingerprint())
+    prints = [side.fingerprint() for side in (tokenizers.source, tokenizers.target, tokenizers.labels) if side]
     folder = cache / f"{'pairs' if len(settings.sides) > 1 else 'texts'}-{_digest(*keys, *prints, repr(settings))}"
     weights = [part.corpus.weight for part in parts]
     store = open_store(folder, weights=weights)
     if store is None:
         discard(folder)
-        corpora = [part.rows for part in parts]
+        labels = tokenizers.labels
+        corpora = [part.rows if labels is None else checked(part.rows, labels, part.name) for part in parts]
         write_store(folder, lambda temporary: encode.encode_pairs(temporary, corpora, tokenizers, settings))
         store = Store(folder, weights=weights)
     if len(store):
         return store
-    what = "pair" if len(settings.sides) > 1 else "document"
+    what = WHAT[settings.sides]
     if notes := _notes(store, parts, settings.max_length):
         raise SaccadeError(f"no {what} is left: {'; '.join(notes)}; raise data.max_length or look at the files")
     names = ", ".join(part.name for part in parts)
@@ -185,7 +258,7 @@ def _store(parts: list[Part], keys: list[str], tokenizers: Tokenizers, cache: Pa
 
 def _notes(store: Store, parts: list[Part], limit: int | None) -> list[str]:
     """What was dropped and why, with the place of the first one, under the names that the files have now."""
-    what = "pair" if len(store.sides) > 1 else "document"
+    what = WHAT[store.sides]
     total = f"{store.dropped.total:,} {what}{'s' if store.dropped.total > 1 else ''}"
     empty = "with an empty side" if len(store.sides) > 1 else "without a text"
     reasons = {empty: store.dropped.empty, f"longer than {limit or 0:,} tokens": store.dropped.long}

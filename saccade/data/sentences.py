@@ -21,19 +21,26 @@ def sentences(count: int, *, seed: int, heldout: bool = False) -> Iterator[str]:
     """So many sentences; one in ten, chosen by its own hash, is held out."""
     rng = random.Random(f"sentences {seed}")
     while count:
-        text = _sentence(rng)
+        text = sentence(rng)
         if (zlib.crc32(text.encode()) % 10 == 0) == heldout:
             yield text
             count -= 1
 
 
-def _sentence(rng: random.Random) -> str:
+def sentence(rng: random.Random, *, agrees: bool = True) -> str:
+    """One of them; or one whose verb does not agree with its subject."""
     plural = rng.random() < 0.5
-    words = [_noun_phrase(rng, plural=plural, depth=2), _verb_phrase(rng, plural=plural, depth=1)]
+    words = [_noun_phrase(rng, plural=plural, depth=2), _verb_phrase(rng, plural=plural == agrees, depth=1)]
     if rng.random() < 0.4:
         words.append(rng.choice(WHEN))
     text = " ".join(words)
     return f"{text[0].upper()}{text[1:]}."
+
+
+def subject(rng: random.Random, *, plural: bool) -> str:
+    """With what such a sentence begins: all before its verb."""
+    text = _noun_phrase(rng, plural=plural, depth=2)
+    return f"{text[0].upper()}{text[1:]}"
 
 
 def _noun_phrase(rng: random.Random, *, plural: bool, depth: int) -> str:

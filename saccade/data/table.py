@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,6 +32,7 @@ KINDS = (".tsv", ".csv", ".jsonl", ".parquet")
 NAMES = ("source", "target")
 TEXT = ("text",)
 EXAMPLES = ('"1"', '"2"')
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def suffixes(path: Path) -> tuple[str, str]:
@@ -52,6 +54,38 @@ def read(path: Path, *, columns: Columns) -> Iterator[Row]:
 def read_column(path: Path, *, columns: Columns) -> Iterator[tuple[int, str]]:
     """The texts of one column, each with its line number."""
     return ((number, texts[0]) for number, texts in _read(path, columns=columns, names=TEXT))
+
+
+def records(path: Path, *, is_header: Callable[[list[str]], bool]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Every row with the names of its columns: 1, 2, 3 where the first line of a .tsv or .csv is no header."""
+    with open_file(path) as file:
+        name, number = str(path), 0
+        if kind(path) == ".parquet":
+            found: Iterable[tuple[int, Mapping[str, Any]]] = _parquet(file, path)
+        elif kind(path) == ".jsonl":
+            found = _json_lines(file, name)
+        else:
+            found = _named(_tabs(file, name) if kind(path) == ".tsv" else _commas(file, name), name, is_header)
+        for number, record in found:
+            yield number, record
+        if not number:
+            raise SaccadeError(f"{path} is empty; expected at least one row")
+
+
+def _named(
+    lines: Iterator[tuple[int, list[str]]], name: str, is_header: Callable[[list[str]], bool]
+) -> Iterator[tuple[int, Mapping[str, str]]]:
+    names: list[str] = []
+    for number, cells in lines:
+        if not names and is_header(cells):
+            names = cells
+            if twice := [column for column in names if names.count(column) > 1]:
+                raise SaccadeError(f"{name}:{number}: two columns are called {twice[0]!r}; give each a name of its own")
+            continue
+        names = names or [str(place) for place in range(1, len(cells) + 1)]
+        if len(cells) != len(names):
+            raise SaccadeError(f"{name}:{number}: expected {len(names)} columns, got {len(cells)}")
+        yield number, dict(zip(names, cells, strict=True))
 
 
 def pairs(rows: Iterable[Texts]) -> Iterator[Row]:
@@ -85,11 +119,11 @@ def from_records(
 ) -> Iterator[Texts]:
     """Texts of numbered records (JSON objects, rows of a data set): those of `columns`, or of what `names` means."""
     for number, record in records:
-        flat = _flatten(record)
+        flat = flatten(record)
         columns = _chosen(columns, list(flat), name, names)
         for column in columns:
             if column not in flat:
-                raise _unknown(f"{name}:{number}", column, list(flat))
+                raise unknown_column(f"{name}:{number}", column, list(flat))
             if not isinstance(flat[column], str):
                 got = type(flat[column]).__name__
                 raise SaccadeError(f"{name}:{number}: expected text in column {column!r}, got {got}")
@@ -115,16 +149,16 @@ def _chosen(columns: Columns, there: list[str], where: str, names: tuple[str, ..
     return tuple(there[: len(names)])
 
 
-def _unknown(where: str, column: str, names: list[str]) -> SaccadeError:
+def unknown_column(where: str, column: str, names: list[str]) -> SaccadeError:
     known = ", ".join(names)
     return SaccadeError(f"{where}: no column {column!r}{did_you_mean(column, names)} (columns: {known})")
 
 
-def _flatten(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in record.items():
         if isinstance(value, Mapping):
-            flat.update(_flatten(value, f"{prefix}{key}."))
+            flat.update(flatten(value, f"{prefix}{key}."))
         else:
             flat[prefix + key] = value
     return flat
@@ -151,7 +185,7 @@ def _delimited(
     columns = _chosen(columns, names, f"{name}:{number}", wanted)
     for column in columns:
         if column not in names:
-            raise _unknown(f"{name}:{number}", column, names)
+            raise unknown_column(f"{name}:{number}", column, names)
     places = [names.index(column) for column in columns]
     for number, cells in lines:
         if len(cells) != len(names):
@@ -188,6 +222,8 @@ def _json_lines(file: IO[bytes], name: str) -> Iterator[tuple[int, Mapping[str, 
             raise SaccadeError(f"{name}:{number}: not valid JSON ({error})") from None
         if not isinstance(record, dict):
             raise SaccadeError(f"{name}:{number}: expected one JSON object a line, got {type(record).__name__}")
+        if "\\ud" in line.lower() and SURROGATE.search(json.dumps(record, ensure_ascii=False)):
+            raise SaccadeError(f"{name}:{number}: text holds half a character (a lone surrogate); give valid Unicode")
         yield number, record
 
 

@@ -4,13 +4,16 @@ Ids 0 to 3 mean the same everywhere in saccade: padding, start, end, unknown. A 
 special pieces at other ids, so its ids are renumbered (its specials to 0..3, the rest in their order). It is saved with
 its own ids, and with those of the four pieces that it lacked added at the end; the same renumbering follows from the
 names when it is loaded again. That way no other part of saccade has to ask a tokenizer which id ends a text.
+
+A tokenizer for chats uses pieces inside of texts that also begin and end them (<|im_start|>). Its file says so itself:
+it puts one of them before a text and one behind it, and neither is marked as special.
 """
 
 from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -18,6 +21,8 @@ from typing import Any
 
 import tokenizers
 
+from saccade.data.grouping import group_words
+from saccade.data.labels import Labels
 from saccade.data.lines import missing
 from saccade.errors import SaccadeError
 from saccade.files import atomic_write
@@ -40,6 +45,7 @@ class Tokenizer:
     """Text to ids, always with END last, and back.
 
     `begin` stands before every text: what the file itself puts there, unless it is the START that writers begin with.
+    `after` is what it puts behind END, where a text is read as a whole (<cls> of XLNet).
     """
 
     pad, start, end, unknown = PAD, START, END, UNKNOWN
@@ -50,12 +56,14 @@ class Tokenizer:
         core.no_padding()
         self._core = core
         self.settings: dict[str, Any] = json.loads(core.to_str())  # of the file, as it says them
-        found = _find_specials(core, self.settings["model"], origin)
+        said = _said_around_texts(self.settings)
+        self.said = tuple(said)  # of 0 to 3, what texts may hold
+        found = _find_specials(core, self.settings, said, origin)
         core.encode_special_tokens = True  # "<end>" in a user's text is five letters; not stored in the file
         theirs = [*found, *sorted(set(range(max(core.get_vocab().values()) + 1)) - set(found))]
         self._theirs = theirs  # our id -> id in the file
         self._ours = None if theirs == sorted(theirs) else {number: ours for ours, number in enumerate(theirs)}
-        self.begin = _before_texts(core, found, theirs)
+        self.begin, self.after = _around_texts(core, found, theirs)
         decoder = json.dumps(self.settings["decoder"], ensure_ascii=False)
         self._bytes = {letter: byte for byte, letter in enumerate(byte_letters())} if "ByteLevel" in decoder else {}
         self._space = "▁" if "▁" in decoder else " "
@@ -84,18 +92,25 @@ class Tokenizer:
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of many texts, on all cores."""
+        return [self.number(encoding.ids) for encoding in self.encodings(texts)]
+
+    def encodings(self, texts: Sequence[str], *, places: bool = False) -> list[tokenizers.Encoding]:
+        """What the library makes of texts; with `places` also where in them each piece stands."""
+        encode = self._core.encode_batch if places else self._core.encode_batch_fast
         try:
-            encodings = self._core.encode_batch_fast(list(texts), add_special_tokens=False)
+            return encode(list(texts), add_special_tokens=False)
         except TypeError:
             raise SaccadeError("text holds half a character (a lone surrogate); give valid Unicode") from None
-        return [self.number(encoding.ids) for encoding in encodings]
 
     def number(self, theirs: list[int]) -> list[int]:
-        """Ids of the file as ours, between what begins a text and END; what looks like a special piece is unknown."""
+        """Ids of the file as ours, between what begins a text and END; what looks like a special piece is unknown.
+
+        Where texts may hold START, one at their beginning is left out: everything that is written has it.
+        """
         ids = theirs if self._ours is None else [self._ours[number] for number in theirs]
         if ids and min(ids) < UNKNOWN:
-            ids = [number if number > END else UNKNOWN for number in ids]
-        return [*self.begin, *ids, END]
+            ids = [number if number > END or number in self.said else UNKNOWN for number in ids]
+        return [*self.begin, *ids[ids[:1] == [START] :], END]
 
     def decode(self, ids: Iterable[int], *, unknown: Iterable[str] = ()) -> str:
         """The text of ids up to END, special ids left out; or with a word for each unknown id, one after the other.
@@ -116,6 +131,13 @@ class Tokenizer:
     def labels(self, ids: Iterable[int]) -> list[str]:
         """A readable name for every id: spaces as ␣, half characters as <0xE2>."""
         return [self._label(int(number)) for number in ids]
+
+    def words(self, ids: Sequence[int]) -> list[list[int]]:
+        """The places of ids, word by word: what no space stands between, without the punctuation around it.
+
+        Special ids stand for themselves.
+        """
+        return group_words(ids, self.decode, alone={*range(UNKNOWN + 1), *self.begin, *self.after})
 
     def _label(self, number: int) -> str:
         if number <= UNKNOWN:
@@ -150,18 +172,26 @@ def read_core(path: Path) -> tokenizers.Tokenizer:
 
 @dataclass(frozen=True)
 class Tokenizers:
-    """The tokenizers of both sides; the same object where the vocabulary is shared."""
+    """The tokenizers of both sides; the same object where the vocabulary is shared. Or of a text, and its labels."""
 
     source: Tokenizer
     target: Tokenizer
+    labels: Labels | None = None
 
     @property
     def shared(self) -> bool:
         return self.source is self.target
 
+    @property
+    def target_size(self) -> int:
+        """How many numbers a writer gives at each place."""
+        return self.target.size if self.labels is None else self.labels.size
+
     def vocabulary(self) -> str:
         """A hash of which piece every id stands for, on both sides: what weights depend on."""
-        pieces = [[side.core.id_to_token(number) for number in side.order] for side in (self.source, self.target)]
+        source = [self.source.core.id_to_token(number) for number in self.source.order]
+        pieces = [source, source if self.shared else list(map(self.target.core.id_to_token, self.target.order))]
+        pieces += [] if self.labels is None else [list(self.labels.names)]
         return sha256(json.dumps(pieces).encode()).hexdigest()
 
     def save(self, folder: Path) -> None:
@@ -171,13 +201,15 @@ class Tokenizers:
             texts = {SOURCE: self.source, TARGET: self.target}
         for name, tokenizer in texts.items():
             atomic_write(folder / name, tokenizer.to_json().encode())
+        if self.labels is not None:
+            self.labels.save(folder)
 
     @staticmethod
     def load(folder: Path) -> Tokenizers:
         if (folder / SOURCE).is_file() and (folder / TARGET).is_file():
             return Tokenizers(Tokenizer.load(folder / SOURCE), Tokenizer.load(folder / TARGET))
         both = Tokenizer.load(folder / SHARED)
-        return Tokenizers(both, both)
+        return Tokenizers(both, both, Labels.load(folder))
 
 
 def byte_letters() -> list[str]:
@@ -187,28 +219,56 @@ def byte_letters() -> list[str]:
     return [chr(byte if byte in seen else next(hidden)) for byte in range(256)]
 
 
-def _find_specials(core: tokenizers.Tokenizer, model: dict[str, Any], origin: str) -> list[int]:
+def _said_around_texts(settings: Mapping[str, Any]) -> dict[int, str]:
+    """The pieces for START and END that a tokenizer for chats puts around texts and also reads inside of them."""
+    around: list[Any] = (settings["post_processor"] or {}).get("single") or []
+    at = [number for number, part in enumerate(around) if "Sequence" in part] if isinstance(around, list) else []
+    if len(at) != 1 or at[0] > 1 or len(around) - at[0] > 2:
+        return {}
+    plain = [token["content"] for token in settings["added_tokens"] if not token["special"]]
+    parts = {START: around[: at[0]], END: around[at[0] + 1 :]}
+    pieces = {role: part[0]["SpecialToken"]["id"] for role, part in parts.items() if part}
+    return {role: piece for role, piece in pieces.items() if piece in plain}
+
+
+def _find_specials(
+    core: tokenizers.Tokenizer, settings: Mapping[str, Any], said: Mapping[int, str], origin: str
+) -> list[int]:
     """The ids of padding, start, end and unknown in a tokenizer; those that it lacks are added to it."""
-    vocabulary = core.get_vocab()
-    pieces = [next((name for name in names if name in vocabulary), names[0]) for names in NAMES]
+    pieces = [next((name for name in names if core.token_to_id(name) is not None), names[0]) for names in NAMES]
+    for role, piece in {**_several_behind_texts(settings), **said}.items():
+        pieces[role] = piece
+    model = settings["model"]
     unknown = model.get("unk_token")
     if model.get("unk_id") is not None:  # unigram
         unknown = core.id_to_token(model["unk_id"])
-    if unknown is not None and unknown in vocabulary:
+    if unknown is not None and core.token_to_id(unknown) is not None:
         pieces[UNKNOWN] = unknown
     if len(set(pieces)) < len(pieces):
         roles = ", ".join(f"{ours[1:-1]} {piece!r}" for ours, piece in zip(PIECES, pieces, strict=True))
         raise SaccadeError(f"{origin} uses one piece for two purposes ({roles}); they must differ")
-    core.add_special_tokens([tokenizers.AddedToken(piece, special=True, normalized=False) for piece in pieces])
-    vocabulary = core.get_vocab()
-    return [vocabulary[piece] for piece in pieces]
+    special = [piece for piece in pieces if piece not in said.values()]
+    core.add_special_tokens([tokenizers.AddedToken(piece, special=True, normalized=False) for piece in special])
+    numbers: list[Any] = [core.token_to_id(piece) for piece in pieces]  # all of them are there now
+    return numbers
 
 
-def _before_texts(core: tokenizers.Tokenizer, found: Sequence[int], theirs: Sequence[int]) -> tuple[int, ...]:
-    """Our ids of what the file's own rules put before a text."""
+def _several_behind_texts(settings: Mapping[str, Any]) -> dict[int, str]:
+    """The piece for END where the file puts more than one behind a text, as that of XLNet does: the first of them."""
+    around: Any = (settings["post_processor"] or {}).get("single")
+    texts = [number for number, part in enumerate(around) if "Sequence" in part] if isinstance(around, list) else []
+    behind = around[texts[-1] + 1 :] if texts else []
+    return {END: behind[0]["SpecialToken"]["id"]} if len(behind) > 1 else {}
+
+
+def _around_texts(
+    core: tokenizers.Tokenizer, found: Sequence[int], theirs: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Our ids of what the file's own rules put before a text, and behind its END."""
     put: list[int] = core.encode("").ids
-    before = put[: put.index(found[END])] if found[END] in put else put
-    return tuple(theirs.index(number) for number in before if number != found[START])
+    end = put.index(found[END]) if found[END] in put else len(put)
+    before, after = ([theirs.index(number) for number in part] for part in (put[:end], put[end + 1 :]))
+    return tuple(number for number in before if number != START), tuple(after)
 
 
 def _hex_bytes(error: UnicodeError) -> tuple[str, int]:

@@ -11,7 +11,9 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from saccade.config import schema
-from saccade.data.tokenizer import END, PAD, PIECES, START, UNKNOWN, Tokenizer, Tokenizers, byte_letters
+from saccade.data.hiding import add_extra_pieces, extra_pieces, with_beginning
+from saccade.data.spans import SENTINEL
+from saccade.data.tokenizer import END, PAD, PIECES, START, UNKNOWN, Tokenizer, Tokenizers, byte_letters, read_core
 from saccade.data.unigram import learn_unigram
 from saccade.errors import SaccadeError
 
@@ -46,7 +48,9 @@ def _from_files(settings: schema.Tokenizer) -> Tokenizers:
             'tokenizer.kind = "file" needs tokenizer.files with one tokenizer.json, or one each for source and target, '
             f"got {len(settings.files)}"
         )
-    loaded = [Tokenizer.load(Path(file)) for file in settings.files]
+    cores = [read_core(Path(file)) for file in settings.files]
+    cores = [with_beginning(core) for core in cores] if settings.begin else cores
+    loaded = [Tokenizer(core, origin=file) for core, file in zip(cores, settings.files, strict=True)]
     if settings.shared and loaded[0].core.get_vocab() != loaded[-1].core.get_vocab():
         raise SaccadeError(
             f"{settings.files[0]} and {settings.files[1]} number their pieces differently, but tokenizer.shared = true "
@@ -71,13 +75,19 @@ def _learn(settings: schema.Tokenizer, texts: Iterable[str]) -> Tokenizer:
         "bpe": _bpe, "unigram": _unigram, "wordpiece": _wordpiece,
         "characters": _characters, "bytes": _bytes, "words": _words,
     }  # fmt: skip
-    if settings.kind in ("bpe", "unigram") and settings.size < LEAST:
+    sentinels, extra = settings.sentinels, settings.sentinels + extra_pieces(settings)
+    if settings.kind in ("bpe", "unigram") and settings.size < LEAST + extra:
         raise SaccadeError(
-            f"tokenizer.size must be at least {LEAST} for {settings.kind} (bytes and special pieces), got "
+            f"tokenizer.size must be at least {LEAST + extra} for {settings.kind} (bytes and special pieces), got "
             f'{settings.size}; for small vocabularies take kind = "characters"'
         )
-    core = learners[settings.kind](settings, texts)
+    core = learners[settings.kind](settings.model_copy(update={"size": settings.size - extra}), texts)
     core.add_special_tokens([tokenizers.AddedToken(piece, special=True, normalized=False) for piece in PIECES])
+    # The space before a hidden word is hidden with it; words have theirs from the normalizer, at every beginning.
+    stripped = settings.kind == "words"
+    pieces = map(SENTINEL.format, range(sentinels))
+    core.add_tokens([tokenizers.AddedToken(piece, lstrip=True, rstrip=stripped, normalized=False) for piece in pieces])
+    add_extra_pieces(core, settings)
     return Tokenizer(core)
 
 

@@ -3,9 +3,8 @@
 from typing import Any
 
 from saccade.config.schema import Learned, Recipe
-from saccade.exchange.family import AFTER_TWO, BIAS, HEADS, ROWS, SAME, Config, Family, Names, part
+from saccade.exchange.family import ACTIVATIONS, AFTER_TWO, BIAS, HEADS, NAMED, ROWS, SAME, Config, Family, Names, part
 
-ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu-tanh", "silu": "silu", "swish": "silu"}
 SIDES = {"encoder": "reader", "decoder": "writer"}
 LEGACY = {"add_bias_logits": False, "add_final_layer_norm": False, "normalize_before": False}  # of older files
 
@@ -63,13 +62,12 @@ def sides(config: Config, *, positions: dict[str, Any], embedding_norm: bool) ->
 def config_of(recipe: Recipe) -> dict[str, Any]:
     """The way back."""
     values: dict[str, Any] = {"max_position_embeddings": recipe.data.max_length, "is_encoder_decoder": True}
-    activations = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
     for theirs, ours in SIDES.items():
         side: Any = getattr(recipe, ours)
         stack: Any = side.stack
         values |= {
             f"{theirs}_layers": stack.layers, f"{theirs}_attention_heads": stack.heads, f"{theirs}_ffn_dim": stack.ff,
-            "d_model": stack.dim, "activation_function": activations.get(stack.activation, stack.activation),
+            "d_model": stack.dim, "activation_function": NAMED.get(stack.activation, stack.activation),
             "dropout": stack.dropout, "attention_dropout": stack.attention_dropout,
             "activation_dropout": stack.ff_dropout, "scale_embedding": side.scale,
         }  # fmt: skip

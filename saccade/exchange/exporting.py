@@ -9,13 +9,15 @@ from typing import Any
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from saccade.data.tokenizer import END, PAD, SHARED, START, TARGET, UNKNOWN, Tokenizer, Tokenizers
+from saccade.data.hiding import find_mask
+from saccade.data.tokenizer import END, PAD, PIECES, SHARED, START, TARGET, UNKNOWN, Tokenizer, Tokenizers
 from saccade.errors import SaccadeError
 from saccade.exchange.families import family_of
 from saccade.exchange.family import NEVER, Family, Numbering, place_of
+from saccade.exchange.label_heads import label_config
 from saccade.exchange.read import CONFIG, WHOLE
 from saccade.exchange.vocabulary import numbering, release
-from saccade.files import atomic_write
+from saccade.files import atomic_write, new_folder
 from saccade.model.run import Run, load_run, named_weights
 
 
@@ -27,23 +29,27 @@ def export_run(run: str | Path, folder: str | Path) -> tuple[Path, str]:
     loaded = load_run(run)
     family = family_of(loaded.recipe)
     weights = named_weights(loaded.model)
-    numbers = numbering_of(loaded.tokenizers.target, weights)
+    labels = loaded.tokenizers.labels
+    numbers = numbering_of(loaded.tokenizers.target, weights, labelled=labels is not None)
     tensors = back(loaded, weights, numbers, family)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SaccadeError(f"cannot make the folder '{path}': {error.strerror or error}") from None
-    write_settings(path, loaded, numbers.size, family)
-    write_tokenizers(path, loaded.tokenizers, numbers.size, ends=family.reads)
-    atomic_write(path / WHOLE, to_bytes(tensors, metadata={"format": "pt"}))
+    with new_folder(path):
+        write_settings(path, loaded, numbers.size, family)
+        write_tokenizers(path, loaded.tokenizers, numbers.size, ends=family.reads, encodes=family.encodes)
+        atomic_write(path / WHOLE, to_bytes(tensors, metadata={"format": "pt"}))
     return path, family.name
 
 
-def numbering_of(target: Tokenizer, weights: dict[str, Tensor]) -> Numbering:
+def numbering_of(target: Tokenizer, weights: dict[str, Tensor], *, labelled: bool = False) -> Numbering:
     """All rows, but for those that are never written: they were added when the model was imported."""
-    bias = weights.get("writer.output.bias")
-    size = target.size if bias is None else int((bias > NEVER).sum())
+    bias = None if labelled else weights.get("writer.output.bias")
+    size = rows_of_others(target) if bias is None else int((bias > NEVER).sum())
     return numbering(target, size)
+
+
+def rows_of_others(tokenizer: Tokenizer) -> int:
+    """How many pieces stand before those that were added here, behind all others."""
+    ours = {tokenizer.core.token_to_id(piece) for piece in PIECES}
+    return next(size for size in range(tokenizer.size, 0, -1) if size - 1 not in ours)
 
 
 def back(run: Run, weights: dict[str, Tensor], numbers: Numbering, family: Family) -> dict[str, Tensor]:
@@ -64,33 +70,41 @@ def write_settings(path: Path, run: Run, size: int, family: Family) -> None:
     """config.json and generation_config.json."""
     target = run.tokenizers.target
     writer: Any = run.recipe.writer
-    first = {"own": START, "pad": PAD, "end": END}[writer.start]
+    first = START if family.encodes else {"own": START, "pad": PAD, "end": END}[writer.start]
     ids = {
         "pad_token_id": PAD,
         "eos_token_id": END,
-        "decoder_start_token_id" if family.reads else "bos_token_id": first,
+        "decoder_start_token_id" if family.reads and not family.encodes else "bos_token_id": first,
     }
-    if target.begin:
+    if target.begin and not family.encodes:
         ids |= {"bos_token_id": target.begin[0], "forced_bos_token_id": target.begin[0]}
     # A piece of our own has no number there.
     numbers = {key: target.order[number] if target.order[number] < size else None for key, number in ids.items()}
     values = {
         "model_type": family.name, "architectures": [family.architecture], "vocab_size": size, "dtype": "float32",
-        **family.config(run.recipe), **{key: there for key, there in numbers.items() if key != "forced_bos_token_id"},
+        **{key: there for key, there in numbers.items() if key != "forced_bos_token_id"}, **family.config(run.recipe),
+        **({} if run.tokenizers.labels is None else label_config(run.tokenizers.labels)),
     }  # fmt: skip
     generation = {**numbers, "num_beams": run.recipe.predict.beam, "max_length": run.recipe.data.max_length}
     for name, content in ((CONFIG, values), ("generation_config.json", generation)):
         atomic_write(path / name, (json.dumps(content, indent=2) + "\n").encode())
 
 
-def write_tokenizers(path: Path, tokenizers: Tokenizers, size: int, *, ends: bool) -> None:
-    """tokenizer.json, and where the target has another one, that too; `ends`: with the end behind every text."""
+def write_tokenizers(path: Path, tokenizers: Tokenizers, size: int, *, ends: bool, encodes: bool) -> None:
+    """tokenizer.json, and where the target has another one, that too; `ends`: with the end behind every text.
+
+    Where a model `encodes`, the pieces around texts and the one for hidden text are told too.
+    """
     atomic_write(path / SHARED, release(tokenizers.source, size, ends=ends).encode())
     if not tokenizers.shared:
         atomic_write(path / TARGET, release(tokenizers.target, size, ends=ends).encode())
     source = tokenizers.source
-    roles = {"pad_token": PAD, "eos_token": END, "unk_token": UNKNOWN}
+    roles = {"pad_token": PAD, "bos_token": START, "eos_token": END, "unk_token": UNKNOWN}
     theirs = {role: source.order[number] for role, number in roles.items()}
     names = {role: source.core.id_to_token(number) for role, number in theirs.items() if number < size}
+    if encodes:
+        extra = {"cls_token": (source.begin or source.after)[:1], "sep_token": [END], "mask_token": [find_mask(source)]}
+        numbers = {role: number for role, ids in extra.items() for number in ids if number is not None}
+        names |= {role: source.core.id_to_token(source.order[number]) for role, number in numbers.items()}
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **names}
     atomic_write(path / "tokenizer_config.json", (json.dumps(settings, indent=2) + "\n").encode())

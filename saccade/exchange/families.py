@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle, islice
 from typing import Any
 
 from pydantic import BaseModel
@@ -10,15 +11,24 @@ from saccade.config.load import validate
 from saccade.config.schema import Recipe, TransformerStack
 from saccade.config.stacks import EPSILON
 from saccade.errors import SaccadeError
+from saccade.exchange.albert import ALBERT
 from saccade.exchange.bart import BART
+from saccade.exchange.bert import BERT
 from saccade.exchange.family import Config, Family
 from saccade.exchange.gpt2 import GPT2
+from saccade.exchange.gptneo import GPTNEO
 from saccade.exchange.llama import LLAMA
 from saccade.exchange.marian import MARIAN
+from saccade.exchange.reformer import REFORMER
+from saccade.exchange.roberta import ROBERTA
 from saccade.exchange.t5 import T5
+from saccade.exchange.xlnet import XLNET
 
-FAMILIES = {family.name: family for family in (MARIAN, BART, T5, GPT2, LLAMA)}
-ALONE = {"task": "write", "reader": {"kind": "none"}}  # of a recipe without a reader
+KNOWN = (MARIAN, BART, T5, GPT2, LLAMA, XLNET, GPTNEO, REFORMER, BERT, ROBERTA, ALBERT)
+FAMILIES = {family.name: family for family in KNOWN}
+ALONE = {  # of a recipe without a reader
+    "task": "write", "reader": {"kind": "none"}, "predict": {"beam": 1, "sample": True},
+}  # fmt: skip
 DROPOUT = {"dropout", "attention_dropout", "ff_dropout"}  # changes no number of a trained model
 FREE = {"init", "start", "output_bias", "tie"} | DROPOUT  # what a family leaves to weights, vocabulary and training
 
@@ -31,19 +41,19 @@ def family_named(config: Config) -> Family:
         raise SaccadeError(
             f"{config.origin}: model_type = {name!r} is not known; expected one of {', '.join(sorted(FAMILIES))}"
         )
-    made = config.take("architectures", None) or [family.architecture]
-    if family.architecture not in made:
+    made, known = config.take("architectures", None) or [family.architecture], (family.architecture, *family.others)
+    if not set(known) & set(made):
         raise SaccadeError(
-            f"{config.origin}: architectures = {made} is another model than {family.architecture}, the one that can "
-            f"be imported of {name}; take a folder of that one"
+            f"{config.origin}: architectures = {made} is another model than {' or '.join(known)}, which can be "
+            f"imported of {name}; take a folder of that one"
         )
     return family
 
 
 def family_of(recipe: Recipe) -> Family:
-    """The first family that says everything that a recipe says."""
+    """The first family that says everything that a recipe says, that of its own name before others."""
     reasons = []
-    for family in FAMILIES.values():
+    for family in sorted(FAMILIES.values(), key=lambda family: family.name != recipe.name):
         difference = differs(recipe, family)
         if not difference:
             return family
@@ -53,10 +63,11 @@ def family_of(recipe: Recipe) -> Family:
 
 def differs(recipe: Recipe, family: Family) -> str:
     """The first setting that does not come back from the family's own settings."""
-    if (recipe.task == "translate") != family.reads:
+    tasks = ("encode", "label") if family.encodes else ("translate", "restore") if family.reads else ("write",)
+    if recipe.task not in tasks:
         return f"task = {recipe.task!r}"
     sides = ("reader", "writer") if family.reads else ("writer",)
-    for side in sides:
+    for side in sides[:1] if family.encodes else sides:
         part: Any = getattr(recipe, side)
         if part.kind != "tokens" or part.stack.kind != "transformer":
             return f"{side} is no Transformer of tokens"
@@ -70,7 +81,7 @@ def differs(recipe: Recipe, family: Family) -> str:
         found = first_difference(getattr(recipe, side), getattr(again, side), side)
         if found:
             return found
-    tie = recipe.writer.tie  # type: ignore[union-attr]
+    tie = getattr(recipe.writer, "tie", family.apart)
     return "" if tie in ("all" if family.reads else "output", family.apart) else f"writer.tie = {tie!r}"
 
 
@@ -88,8 +99,12 @@ def first_difference(ours: Any, theirs: Any, at: str) -> str:
 
 
 def spelled_out(stack: TransformerStack) -> TransformerStack:
-    """The same stack, with the numbers that follow from others where it says none."""
+    """The same stack, with what follows from other settings where it says none, and lists for all layers."""
     follow = {
         "norm_epsilon": EPSILON[stack.norm_kind], "head_dim": stack.dim // stack.heads, "kv_heads": stack.heads,
     }  # fmt: skip
-    return stack.model_copy(update={name: number for name, number in follow.items() if getattr(stack, name) is None})
+    said: dict[str, Any] = {name: number for name, number in follow.items() if getattr(stack, name) is None}
+    lists = {name: getattr(stack, name) for name in ("attention", "window") if getattr(stack, name)}
+    said |= {name: tuple(islice(cycle(items), stack.layers)) for name, items in lists.items()}
+    # How weights begin is nothing that trained ones have.
+    return stack.model_copy(update={**said, "scale": stack.scale is True})

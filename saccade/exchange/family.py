@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -15,6 +16,9 @@ from saccade.errors import SaccadeError
 
 NEVER = -1e4  # the logit of what has no place in the other vocabulary: far below every other
 
+# Of a feed-forward network: theirs to ours, and the way back.
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu-tanh", "silu": "silu", "swish": "silu"}
+NAMED = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
 # Keys that change no number of a trained model: notes, generation, heads for other tasks, training alone.
 HARMLESS = {
     "_attn_implementation_autoset", "_name_or_path", "_num_labels", "architectures", "bad_words_ids", "bos_token_id",
@@ -70,9 +74,19 @@ class Config:
     def refusal(self, key: str, why: str) -> SaccadeError:
         return SaccadeError(f"{self.origin}: {key} = {self.values.get(key)!r} is not supported; {why}")
 
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Inside, a value of another kind than its key has, such as a text for a number, is a mistake of the file."""
+        try:
+            yield
+        except SaccadeError:
+            raise
+        except (TypeError, ValueError, ZeroDivisionError) as error:
+            raise SaccadeError(f"{self.origin}: a setting is not what was expected ({error}); is it whole?") from error
+
     def check_rest(self) -> None:
         """Whatever nobody asked for must be known to change nothing."""
-        self.plain(PLAIN)
+        self.plain({key: value for key, value in PLAIN.items() if key not in self.used})
         for key in sorted(self.values.keys() - self.used - self.harmless):
             raise self.refusal(key, "it may change the numbers, and nothing is known of it")
 
@@ -156,6 +170,7 @@ ROWS = Form(
     lambda given, shape, numbering: numbering.take(given[0], empty=0.0), lambda ours, numbering: [numbering.put(ours)]
 )
 BIAS = Form(_bias_into, lambda ours, numbering: [numbering.put(ours)[None]])
+LOGITS = Form(_bias_into, lambda ours, numbering: [numbering.put(ours)])  # the same without a dimension of 1
 NO_BIAS = Form(_bias_into, lambda ours, numbering: [])
 AFTER_TWO = Form(  # positions count from 2
     lambda given, shape, numbering: given[0][2:],
@@ -174,7 +189,7 @@ def part(form: Form, *names: str) -> Part:
     return Part(form, names)
 
 
-Names = Mapping[str, Part]  # by our name, without its .weight or .bias where theirs ends so too
+Names = Mapping[str, Part]  # by our name, without its last part (.weight or .bias) where theirs ends so too
 
 
 @dataclass(frozen=True)
@@ -188,19 +203,25 @@ class Family:
     unread: tuple[str, ...] = ()  # ends of the names of tensors that nobody reads
     apart: str = "none"  # writer.tie where the output is another matrix than the embedding
     reads: bool = True  # whether there is a reader; else it is a language model
+    encodes: bool = False  # whether there is nothing else: no token is written after another
     prefix: str = ""  # of all names, which some files leave out
     added: tuple[str, ...] = ()  # pieces behind those of a SentencePiece file
+    others: tuple[str, ...] = ()  # more architectures that can be imported; config(recipe) says which one is exported
+    look: Callable[[dict[str, Any], Any], None] | None = None  # what tensors tell more exactly than config.json does
+    dress: Callable[[Any, dict[str, Any]], None] | None = None  # its tokenizer gets what else such a file does not say
 
 
 def place_of(name: str, names: Names) -> tuple[Form, list[str]]:
     """The form and the foreign names of one of our tensors."""
-    if name in names:
+    if name in names:  # that of one block, where another one has another form
         return names[name].form, list(names[name].names)
-    module, _, kind = name.rpartition(".")
-    words = module.split(".")
+    words = name.split(".")
     block = next((word for before, word in pairwise(words) if before == "blocks"), "")
-    general = module.replace(f"blocks.{block}.", "blocks.{}.", 1) if block else module
-    found = names[general]
+    general = name.replace(f"blocks.{block}.", "blocks.{}.", 1) if block else name
+    if general in names:
+        return names[general].form, [there.format(block) for there in names[general].names]
+    module, _, kind = general.rpartition(".")
+    found = names[module]
     return found.form, [f"{there.format(block)}.{kind}" for there in found.names]
 
 

@@ -3,8 +3,7 @@
 from typing import Any
 
 from saccade.config.schema import Recipe
-from saccade.exchange.bart import ACTIVATIONS
-from saccade.exchange.family import JOINED, NO_BIAS, ROWS, SAME, TURNED, Config, Family, Names, part
+from saccade.exchange.family import ACTIVATIONS, JOINED, NAMED, NO_BIAS, ROWS, SAME, TURNED, Config, Family, Names, part
 
 BLOCK = "transformer.h.{}"
 NAMES: Names = {
@@ -43,11 +42,10 @@ def gpt2_recipe(config: Config) -> dict[str, Any]:
 def gpt2_config(recipe: Recipe) -> dict[str, Any]:
     writer: Any = recipe.writer
     stack = writer.stack
-    activations = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
     return {
         "n_embd": stack.dim, "n_layer": stack.layers, "n_head": stack.heads, "n_inner": stack.ff,
         "n_positions": getattr(writer.positions, "length", recipe.data.max_length),
-        "activation_function": activations.get(stack.activation, stack.activation),
+        "activation_function": NAMED.get(stack.activation, stack.activation),
         "layer_norm_epsilon": stack.norm_epsilon or 1e-5, "resid_pdrop": stack.dropout,
         "attn_pdrop": stack.attention_dropout, "embd_pdrop": writer.dropout,
     }  # fmt: skip

@@ -1,14 +1,15 @@
-"""`saccade import`: a folder of Hugging Face, or a model of the Hub, becomes a run."""
+"""`saccade import`: a folder of Hugging Face, a model of the Hub or a GGUF file becomes a run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from tokenizers import Tokenizer as Core
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from saccade.config.load import save, validate
 from saccade.config.schema import Recipe
@@ -16,14 +17,18 @@ from saccade.data.tokenizer import SHARED, SOURCE, TARGET, Tokenizers
 from saccade.errors import SaccadeError
 from saccade.exchange.families import ALONE, family_named
 from saccade.exchange.family import Config, Family, Numbering, place_of, unknown_names
-from saccade.exchange.read import CONFIG, Tensors, find_folder, read_json
-from saccade.exchange.vocabulary import adopt, numbering, read_tokenizers, start_of
-from saccade.files import atomic_write
+from saccade.exchange.gguf import GgufFile, is_gguf
+from saccade.exchange.label_heads import labels_of
+from saccade.exchange.read import CONFIG, Named, Tensors, find_folder, read_json
+from saccade.exchange.vocabulary import adopt, for_chats, numbering, read_tokenizers, start_of, start_of_encoder
+from saccade.files import atomic_write, new_folder
 from saccade.model.build import build
 from saccade.model.run import named_weights, write_tensors
+from saccade.model.undrawn import Undrawn
 from saccade.runs import CARD, RECIPE, WEIGHTS
 from saccade.train.api import named_folder
 
+OUTPUTS = ("lm_head.weight", "cls.predictions.decoder.weight", "lm_head.decoder.weight", "predictions.decoder.weight")
 LATER = ("decoder_start_token_id", "forced_bos_token_id")  # newer folders have them in generation_config.json
 
 
@@ -37,17 +42,23 @@ class Imported(NamedTuple):
 def import_folder(source: str, run: str) -> Imported:
     """Makes a run of a foreign model; nothing is left of it if something cannot be read."""
     path = named_folder(run)
-    folder = find_folder(source)
-    config = read_config(folder)
-    family = family_named(config)
-    tables, size = family.recipe(config), int(config.take("vocab_size"))
-    cores = read_tokenizers(folder, family, size)
-    start = start_of(config, cores, family)
+    given = GgufFile(source) if is_gguf(source) else Folder(find_folder(source))
+    config = given.config()
+    with config.reading():
+        family = family_named(config)
+        tables, size = family.recipe(config), int(config.take("vocab_size"))
+        cores = for_chats(config, given.tokenizers(family, size), family)
+        start = start_of_encoder(cores) if family.encodes else start_of(config, cores, family)
     tokenizers = adopt(cores, size=size, start=start)
     check_first(config, tokenizers)
     config.check_rest()
-    tensors, numbers = Tensors(folder, prefix=family.prefix), numbering(tokenizers.target, size)
-    tables["writer"] |= {"start": start, "output_bias": has_bias(tensors, numbers)}
+    tensors, numbers = given.tensors(family), numbering(tokenizers.target, size)
+    if tables.get("task") == "label":
+        tokenizers = replace(tokenizers, labels=labels_of(config, tables["writer"]["kind"]))
+    if family.look is not None:
+        family.look(tables, tensors)
+    if not family.encodes:
+        tables["writer"] |= {"start": start, "output_bias": has_bias(tensors, numbers)}
     if is_apart(tensors, family):
         tables["writer"]["tie"] = family.apart
     tables |= {} if family.reads else ALONE
@@ -58,12 +69,25 @@ def import_folder(source: str, run: str) -> Imported:
     return Imported(path, family.name, parameters, sorted(config.values.keys() - config.used))
 
 
-def read_config(folder: Path) -> Config:
-    path = folder / CONFIG
-    if not path.is_file():
-        raise SaccadeError(f"'{folder}' has no {CONFIG}; expected a folder of Hugging Face with {CONFIG} and weights")
-    later = read_json(folder / "generation_config.json")
-    return Config({**{key: later[key] for key in LATER if key in later}, **read_json(path)}, origin=str(path))
+class Folder(NamedTuple):
+    """A folder of Hugging Face; a GGUF file gives the same."""
+
+    path: Path
+
+    def config(self) -> Config:
+        path = self.path / CONFIG
+        if not path.is_file():
+            raise SaccadeError(
+                f"'{self.path}' has no {CONFIG}; expected a folder of Hugging Face with {CONFIG} and weights"
+            )
+        later = read_json(self.path / "generation_config.json")
+        return Config({**{key: later[key] for key in LATER if key in later}, **read_json(path)}, origin=str(path))
+
+    def tokenizers(self, family: Family, size: int) -> list[Core]:
+        return read_tokenizers(self.path, family, size)
+
+    def tensors(self, family: Family) -> Tensors:
+        return Tensors(self.path, prefix=family.prefix)
 
 
 def check_first(config: Config, tokenizers: Tokenizers) -> None:
@@ -74,18 +98,18 @@ def check_first(config: Config, tokenizers: Tokenizers) -> None:
         raise config.refusal("forced_bos_token_id", "only the piece that the tokenizer puts before texts can be")
 
 
-def has_bias(tensors: Tensors, numbers: Numbering) -> bool:
+def has_bias(tensors: Named, numbers: Numbering) -> bool:
     """Whether logits have a bias: that of the folder, or what keeps our own pieces from being written."""
     name = "final_logits_bias"
     return bool(numbers.dead) or (name in tensors and bool(tensors[name].any()))
 
 
-def is_apart(tensors: Tensors, family: Family) -> bool:
+def is_apart(tensors: Named, family: Family) -> bool:
     """Whether the output matrix is another one than the embedding; no other copy may differ from its original."""
     apart = False
     for copy, original in family.copies.items():
         if copy in tensors and not torch.equal(tensors[copy], tensors[original]):
-            if copy != "lm_head.weight" or not family.apart:
+            if copy not in OUTPUTS or not family.apart:
                 raise SaccadeError(
                     f"{tensors.where[copy]}: {copy} differs from {original}, but both are one in {family.name}"
                 )
@@ -103,22 +127,12 @@ def make_recipe(tables: Mapping[str, Any], tokenizers: Tokenizers, path: Path, *
     return validate(values, origin=f"what {CONFIG} says")
 
 
-class NoNumbers(TorchFunctionMode):
-    """Where tensors have no numbers none are drawn: even that would load torch's compiler, which takes seconds."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if getattr(func, "__name__", "") in ("normal_", "uniform_"):
-            return kwargs["tensor"] if "tensor" in kwargs else args[0]
-        return func(*args, **kwargs)
-
-
 def convert(
-    recipe: Recipe, tokenizers: Tokenizers, tensors: Tensors, numbers: Numbering, family: Family
+    recipe: Recipe, tokenizers: Tokenizers, tensors: Named, numbers: Numbering, family: Family
 ) -> dict[str, Tensor]:
     """Every tensor of our model, from theirs; all of theirs must be used."""
-    with torch.device("meta"), NoNumbers():
-        model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target.size)
+    with torch.device("meta"), Undrawn():
+        model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target_size)
     names, used, weights = family.names(recipe), set(), {}
     for name, ours in named_weights(model).items():
         form, theirs = place_of(name, names)
@@ -132,7 +146,7 @@ def convert(
 
 
 def shaped(
-    into: Any, given: list[Tensor], shape: torch.Size, numbers: Numbering, names: list[str], tensors: Tensors
+    into: Any, given: list[Tensor], shape: torch.Size, numbers: Numbering, names: list[str], tensors: Named
 ) -> Tensor:
     """One tensor in our form; theirs must have had the shape for it."""
     try:
@@ -149,12 +163,9 @@ def shaped(
 
 
 def write_run(path: Path, recipe: Recipe, tokenizers: Tokenizers, weights: Mapping[str, Tensor], *, about: str) -> None:
-    """The files of a run, the weights last."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SaccadeError(f"cannot make the folder '{path}': {error.strerror or error}") from None
-    tokenizers.save(path)
-    save(recipe, path / RECIPE)
-    write_tensors(weights, path / WEIGHTS, vocabulary=tokenizers.vocabulary())
-    atomic_write(path / CARD, f"# {path.name}\n\n{about}\n".encode())
+    """The files of a run."""
+    with new_folder(path):
+        tokenizers.save(path)
+        save(recipe, path / RECIPE)
+        write_tensors(weights, path / WEIGHTS, vocabulary=tokenizers.vocabulary())
+        atomic_write(path / CARD, f"# {path.name}\n\n{about}\n".encode())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -25,7 +25,7 @@ def find_folder(name: str) -> Path:
         raise SaccadeError(f"'{name}' is not a folder; expected one with {CONFIG}, or the name of a model of the Hub")
     from huggingface_hub import snapshot_download
 
-    wanted = ["*.json", "*.safetensors", "*.model", "*.spm", "merges.txt"]
+    wanted = ["*.json", "*.safetensors", "*.model", "*.spm", "merges.txt", "vocab.txt"]
     try:
         folder = Path(snapshot_download(name, allow_patterns=wanted))
         if not any((folder / file).is_file() for file in (WHOLE, INDEX)):
@@ -52,13 +52,25 @@ def read_json(path: Path) -> dict[str, Any]:
     return values
 
 
+class Named(Protocol):
+    """Tensors by the names that a folder of Hugging Face has for them."""
+
+    folder: Path  # or file, for messages
+    where: dict[str, Path]
+
+    def __contains__(self, name: str) -> bool: ...
+    def __getitem__(self, name: str) -> Tensor: ...
+
+
 class Tensors:
     """The tensors of all shards of a folder, by name."""
 
     def __init__(self, folder: Path, *, prefix: str = "") -> None:
         self.folder = folder
         self._loaded: dict[Path, dict[str, Tensor]] = {}  # of old files, which cannot be read in part
-        self.where = self._find()
+        found = self._find()
+        self._stored = {modern(name): name for name in found}
+        self.where = {modern(name): path for name, path in found.items()}
         # Files of a model without its head have no prefix, so that it is added here and left out when reading.
         self.prefix = "" if any(name.startswith(prefix) for name in self.where) else prefix
         self.where = {self.prefix + name: path for name, path in self.where.items()}
@@ -70,7 +82,7 @@ class Tensors:
         """One tensor in float32."""
         if name not in self.where:
             raise SaccadeError(f"{self.folder} lacks the tensor {name!r}, which {CONFIG} asks for; is it whole?")
-        path, name = self.where[name], name.removeprefix(self.prefix)
+        path, name = self.where[name], self._stored[name.removeprefix(self.prefix)]
         if path.suffix == ".bin":
             return self._old(path)[name].float()
         try:
@@ -95,20 +107,23 @@ class Tensors:
         listed = read_json(self.folder / index).get("weight_map")
         if not isinstance(listed, dict) or not listed:
             raise SaccadeError(f"{self.folder / index} has no weight_map that says where tensors are; is it whole?")
-        for shard in sorted(set(listed.values())):
-            path = self.folder / shard
+        for shard in sorted(set(map(str, listed.values()))):
+            path = self.folder / Path(shard).name  # never a file of another folder
             if not path.is_file():
                 raise SaccadeError(f"{self.folder} lacks the shard {shard}, which {index} names; download it again")
             there = set(self._old(path)) if path.suffix == ".bin" else set(names_in(path))
             for name in sorted(name for name, place in listed.items() if place == shard and name not in there):
                 raise SaccadeError(f"{path} lacks the tensor {name!r}, which {index} says is there; download it again")
-        return {name: self.folder / shard for name, shard in listed.items()}
+        return {name: self.folder / Path(shard).name for name, shard in listed.items()}
 
     def _old(self, path: Path) -> dict[str, Tensor]:
         """A file of torch.save; nothing in it is executed."""
         if path not in self._loaded:
             try:
-                self._loaded[path] = torch.load(path, map_location="cpu", weights_only=True)
+                found = torch.load(path, map_location="cpu", weights_only=True)
+                if not isinstance(found, dict) or not all(isinstance(each, Tensor) for each in found.values()):
+                    raise ValueError("expected a table of tensors by name")
+                self._loaded[path] = found
             except Exception as error:  # whatever is not tensors alone, or is no such file
                 first = (str(error).splitlines() or [type(error).__name__])[0]
                 raise SaccadeError(
@@ -116,6 +131,13 @@ class Tensors:
                     f"take the {WHOLE} of the model"
                 ) from None
         return self._loaded[path]
+
+
+def modern(name: str) -> str:
+    """Norms of the first models had other names for their two vectors."""
+    for old, new in (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")):
+        name = name.removesuffix(old) + new if name.endswith(old) else name
+    return name
 
 
 def names_in(path: Path) -> list[str]:

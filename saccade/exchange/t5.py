@@ -3,7 +3,7 @@
 from typing import Any
 
 from saccade.config.schema import Recipe
-from saccade.exchange.family import HEADS, NO_BIAS, ROWS, SAME, Config, Family, Names, part
+from saccade.exchange.family import ACTIVATIONS, HEADS, NAMED, NO_BIAS, ROWS, SAME, Config, Family, Names, part
 
 FORWARD = {
     "relu": ("relu", False), "gated-gelu": ("gelu-tanh", True), "gated-silu": ("silu", True), "gelu": ("gelu", False),
@@ -39,7 +39,9 @@ def names(recipe: Recipe) -> Names:
 
 def t5_recipe(config: Config) -> dict[str, Any]:
     activation, gated = config.among("feed_forward_proj", FORWARD)
-    config.take("dense_act_fn", None), config.take("is_gated_act", None)  # follow from the former
+    config.plain({"is_gated_act": gated})  # follows from the former, and so does the next
+    if ACTIVATIONS.get(config.take("dense_act_fn", None) or NAMED[activation]) != activation:
+        raise config.refusal("dense_act_fn", f"feed_forward_proj says {activation}")
     scaled = config.take("scale_decoder_outputs", config.values.get("tie_word_embeddings", True))
     config.take("tie_word_embeddings", True)  # the files of weights tell what is tied
     dropout = config.take("dropout_rate", 0.1)

@@ -10,14 +10,16 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 
-from saccade.data.tokenizer import END, PAD, PIECES, SHARED, START, TARGET, Tokenizer, Tokenizers, read_core
+from saccade.data.tokenizer import END, NAMES, PAD, PIECES, SHARED, START, TARGET, Tokenizer, Tokenizers, read_core
 from saccade.errors import SaccadeError
 from saccade.exchange.family import Config, Family, Numbering
 from saccade.exchange.read import read_json
 from saccade.exchange.sentencepiece import CONTROL, UNKNOWN, read_sentencepiece, to_tokenizer
+from saccade.exchange.wordpiece import read_word_pieces
 
 MODELS = ("spiece.model", "tokenizer.model", "sentencepiece.model", "sentencepiece.bpe.model")
 MARIAN = ("source.spm", "target.spm", "vocab.json")
+SETTINGS, ADDED = "tokenizer_config.json", "added_tokens.json"
 FILLER = "<no piece {}>"  # of a row that no piece of the vocabulary has
 ROLES = {"pad_token_id": PAD, "eos_token_id": END}
 
@@ -32,17 +34,37 @@ def read_tokenizers(folder: Path, family: Family, size: int) -> list[tokenizers.
     for name in MODELS:
         if (folder / name).is_file():
             core = to_tokenizer(read_sentencepiece(folder / name))
-            extra = read_json(folder / "tokenizer_config.json").get("extra_ids", len(family.added))
+            settings = read_json(folder / SETTINGS)
+            extra = settings.get("extra_ids", len(family.added))
+            if family.added and not 0 <= extra <= len(family.added):
+                raise SaccadeError(f"{folder / SETTINGS}: extra_ids = {extra} is not supported; at most 100 can be")
             core.add_tokens(
                 [AddedToken(piece, normalized=False) for piece in family.added[len(family.added) - extra :]]
             )
-            return [core]
+            if family.dress is not None:
+                family.dress(core, settings)
+            return [_with_added(folder, core)]
     if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
-        return [_byte_pairs(folder)]
+        return [_with_added(folder, _byte_pairs(folder))]
+    if (folder / "vocab.txt").is_file():
+        return [_with_added(folder, read_word_pieces(folder))]
     raise SaccadeError(
         f"{folder} has no tokenizer: expected tokenizer.json, a SentencePiece file ({', '.join(MODELS)}, or "
-        f"{' + '.join(MARIAN)}), or vocab.json + merges.txt"
+        f"{' + '.join(MARIAN)}), vocab.json + merges.txt, or vocab.txt"
     )
+
+
+def _with_added(folder: Path, core: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """With the pieces that somebody added to the files: they stand in one more, each with its number."""
+    added = read_json(folder / ADDED)
+    for piece in sorted(added, key=added.__getitem__):
+        core.add_tokens([AddedToken(piece, normalized=False)])
+        if core.token_to_id(piece) != added[piece]:
+            raise SaccadeError(
+                f"{folder / ADDED}: {piece!r} would be {core.token_to_id(piece)}, not {added[piece]}; "
+                "take a tokenizer.json of the model"
+            )
+    return core
 
 
 def _marian(folder: Path, size: int) -> list[tokenizers.Tokenizer]:
@@ -69,7 +91,8 @@ def _marian(folder: Path, size: int) -> list[tokenizers.Tokenizer]:
 def _byte_pairs(folder: Path) -> tokenizers.Tokenizer:
     """The files of GPT-2 and BART before there was tokenizer.json; the latter puts <s> before texts."""
     core = tokenizers.Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    spaced = bool(read_json(folder / SETTINGS).get("add_prefix_space"))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=spaced)
     core.decoder = decoders.ByteLevel()
     vocabulary = core.get_vocab()
     special = [piece for piece in ("<s>", "<pad>", "</s>", "<unk>", "<|endoftext|>") if piece in vocabulary]
@@ -78,12 +101,49 @@ def _byte_pairs(folder: Path) -> tokenizers.Tokenizer:
         core.add_tokens([AddedToken("<mask>", lstrip=True, normalized=False)])
     if {"<s>", "</s>"} <= set(special):
         core.post_processor = processors.RobertaProcessing(
-            ("</s>", vocabulary["</s>"]), ("<s>", vocabulary["<s>"]), trim_offsets=True, add_prefix_space=False
+            ("</s>", vocabulary["</s>"]), ("<s>", vocabulary["<s>"]), trim_offsets=True, add_prefix_space=spaced
         )
     return core
 
 
 # ---- from theirs to ours
+
+
+def for_chats(config: Config, cores: Sequence[tokenizers.Tokenizer], family: Family) -> list[tokenizers.Tokenizer]:
+    """Where another piece ends texts than its name tells, as in a chat, the tokenizer itself puts it there.
+
+    Such pieces are read in texts as well.
+    """
+    roles = _chat_roles(config, cores[0], family)
+    if not roles:
+        return list(cores)
+    pieces = {role: cores[0].id_to_token(number) for role, number in roles.items()}
+    values = json.loads(cores[0].to_str())
+    core = tokenizers.Tokenizer.from_str(
+        json.dumps({**values, "added_tokens": [{**token, "special": False} for token in values["added_tokens"]]})
+    )
+    core.post_processor = processors.TemplateProcessing(
+        single=[*([pieces[START]] if START in pieces else []), "$A", pieces[END]],
+        special_tokens=[(pieces[role], number) for role, number in roles.items()],
+    )
+    return [core]
+
+
+def _chat_roles(config: Config, core: tokenizers.Tokenizer, family: Family) -> dict[int, int]:
+    """Which pieces of a chat begin and end texts; none where names tell it, or one does both."""
+    start, end = config.values.get("bos_token_id"), config.values.get("eos_token_id")
+    roles = {**({} if start in (end, None) else {START: start}), END: end}
+    added = core.get_added_tokens_decoder()
+    several = any(isinstance(number, list) for number in roles.values())
+    if several or family.reads or end == _named(core, END) or any(number not in added for number in roles.values()):
+        return {}
+    return roles
+
+
+def _named(core: tokenizers.Tokenizer, role: int) -> int | None:
+    """The number of the piece that a role has by its name; none where there is no such piece."""
+    numbers = (core.token_to_id(name) for name in NAMES[role])
+    return next((number for number in numbers if number is not None), None)
 
 
 def adopt(cores: Sequence[tokenizers.Tokenizer], *, size: int, start: str) -> Tokenizers:
@@ -106,11 +166,14 @@ def adopt(cores: Sequence[tokenizers.Tokenizer], *, size: int, start: str) -> To
 
 def _said_in_texts(core: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     """Pieces such as <mask> and <extra_id_0> mean something in a text, so that they are read there."""
-    values = json.loads(core.to_str())
     around = {*core.encode("").tokens, *PIECES, "<s>", "</s>", "<unk>", "<|endoftext|>"}
+    added = [token.content for token in core.get_added_tokens_decoder().values() if token.special]
+    said = {piece for piece in added if piece not in around and not piece.startswith(FILLER[:9])}
+    if not said:  # to read a vocabulary again takes a while
+        return core
+    values = json.loads(core.to_str())
     for token in values["added_tokens"]:
-        if token["content"] not in around and not token["content"].startswith(FILLER[:9]):
-            token["special"] = False
+        token["special"] = token["special"] and token["content"] not in said
     return tokenizers.Tokenizer.from_str(json.dumps(values))
 
 
@@ -126,22 +189,32 @@ def numbering(tokenizer: Tokenizer, size: int) -> Numbering:
 
 def start_of(config: Config, cores: Sequence[tokenizers.Tokenizer], family: Family) -> str:
     """What the writer reads first, by its role: that of padding, that of the end, or a piece of its own."""
-    named = Tokenizer(tokenizers.Tokenizer.from_str(cores[0].to_str()))
+    core = cores[0]
+    named = {role: _named(core, role) for role in (PAD, START, END)} | _chat_roles(config, core, family)
     if family.reads:
         first = config.take("decoder_start_token_id", None)
         first = config.take("pad_token_id") if first is None else first
     else:
-        first = config.take("bos_token_id")
-    for key, number in ROLES.items():
-        there = named.order[number]
-        if config.take(key, None) not in (there, None if key == "pad_token_id" and not family.reads else there):
-            piece = named.core.id_to_token(there)
-            raise config.refusal(key, f"the tokenizer's is {piece!r}, {there}; do they belong together?")
-    starts = {named.order[START]: "own", named.order[PAD]: "pad", named.order[END]: "end"}
+        first = config.take("bos_token_id", None)
+        first = config.take("eos_token_id", None) if first is None else first  # a text begins where another has ended
+    for key, role in ROLES.items():
+        there = named[role]
+        padding = key == "pad_token_id" and not family.reads  # nobody looks at it there, whatever it is
+        if (there is None or config.take(key, None) != there) and not padding:
+            its = " has none" if there is None else f"'s is {core.id_to_token(there)!r}, {there}"
+            raise config.refusal(key, f"the tokenizer{its}; do they belong together?")
+        config.take(key, None)
+    starts = {named[role]: how for role, how in ((START, "own"), (PAD, "pad"), (END, "end")) if named[role] is not None}
     if first not in starts:
         key = "decoder_start_token_id" if family.reads else "bos_token_id"
         raise config.refusal(key, "expected the piece of padding, of the end or of the start")
     return starts[first]
+
+
+def start_of_encoder(cores: Sequence[tokenizers.Tokenizer]) -> str:
+    """The same where nothing is written: a piece that stands before texts is not the one that begins an output."""
+    named = Tokenizer(tokenizers.Tokenizer.from_str(cores[0].to_str()))
+    return "begin" if named.order[START] in cores[0].encode("").ids else "own"
 
 
 # ---- and back
@@ -150,6 +223,8 @@ def start_of(config: Config, cores: Sequence[tokenizers.Tokenizer], family: Fami
 def release(tokenizer: Tokenizer, size: int, *, ends: bool) -> str:
     """The tokenizer.json of theirs: without what was added for us; where it `ends`, with the end behind every text."""
     values: dict[str, Any] = json.loads(tokenizer.to_json())
+    if tokenizer.said:
+        values["post_processor"] = None
     values["added_tokens"] = [
         token for token in values["added_tokens"]
         if token["id"] < size and not token["content"].startswith(FILLER[:9])

@@ -7,7 +7,7 @@ with its square. What one round of hashing tears apart another may bring togethe
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from saccade.errors import SaccadeError
 from saccade.layers import masks
+from saccade.layers.memory import KeyValue
 from saccade.layers.multihead import Form, HeadProjection, width_of_head
 from saccade.layers.record import keep as keep_weights
 from saccade.layers.record import recording
@@ -120,12 +121,11 @@ def lsh_attention(
     places = buckets.argsort(dim=-1, stable=True)  # (B, H, R, N): the positions, bucket by bucket
     at = places.flatten(2).unflatten(2, (-1, chunk))
     query, value = (_gathered(x, places.flatten(2)).unflatten(2, (-1, chunk)) for x in (shared, value))
-    seen = _with_chunk_before(at)
+    seen = with_chunk_before(at)
     real = None if keep is None else keep[:, None].expand(shared.shape[:3]).gather(2, seen.flatten(2)).view_as(seen)
-    scores = _scores(query, _with_chunk_before(unit(query)), at, seen, causal=causal, real=real)
-    found = scores.logsumexp(-1)
-    weights = (scores - found[..., None]).exp()
-    y = F.dropout(weights, dropout).to(value.dtype) @ _with_chunk_before(value)
+    scores = _scores(query, with_chunk_before(unit(query)), at, seen, causal=causal, real=real)
+    found, weights = scores.logsumexp(-1), scores.softmax(-1)  # not from each other: SELF leaves few digits of a sum
+    y = F.dropout(weights, dropout).to(value.dtype) @ with_chunk_before(value)
 
     back = places.argsort(-1)
     y = _gathered(y.flatten(2, 3).unflatten(2, (rounds, -1)), back)
@@ -134,7 +134,7 @@ def lsh_attention(
     if not recording():
         return y, None
     weights = weights * share.gather(3, places).view(at.shape)[..., None]
-    return y, _as_matrix(weights, at, seen, places.shape[-1])[:, :, :length, :length]
+    return y, as_matrix(weights, at, seen, places.shape[-1])[:, :, :length, :length]
 
 
 def unit(x: Float[Tensor, "*any E"]) -> Float[Tensor, "*any E"]:
@@ -161,7 +161,7 @@ def _gathered(x: Float[Tensor, "*b N E"], index: Int[Tensor, "*b M"]) -> Float[T
     return x.gather(-2, index[..., None].expand(*index.shape, x.shape[-1]))
 
 
-def _with_chunk_before(x: Tensor) -> Tensor:
+def with_chunk_before(x: Tensor) -> Tensor:
     """(B, H, chunks, C, ...) -> (B, H, chunks, 2 C, ...); before the first chunk stands the last one."""
     return torch.cat((x.roll(1, 2), x), 3)
 
@@ -187,7 +187,7 @@ def _scores(
     return scores.masked_fill(k_pos[..., None, :] == q_pos[..., :, None], SELF)
 
 
-def _as_matrix(
+def as_matrix(
     weights: Float[Tensor, "B H N C K"], at: Int[Tensor, "B H N C"], seen: Int[Tensor, "B H N K"], length: int
 ) -> Float[Tensor, "B H T T"]:
     """The weights of all chunks and rounds, each added where its query and its key stand in the text."""
@@ -196,7 +196,25 @@ def _as_matrix(
     return matrix.scatter_add(2, cells.flatten(2), weights.flatten(2)).unflatten(2, (length, length))
 
 
-class LshAttention(nn.Module):
+class ChunkedAttention(nn.Module):
+    """What attention in chunks shares: one product to `parts` vectors for each head, one that joins the heads."""
+
+    def __init__(self, dim: int, *, heads: int, parts: int, form: Form, causal: bool, dropout: float) -> None:
+        super().__init__()
+        head_dim = width_of_head(dim, heads=heads, form=form)
+        self.project = HeadProjection(dim, heads=heads, head_dim=head_dim, parts=parts, form=form, bias=False)
+        self.out = nn.Linear(heads * head_dim, dim, bias=False)
+        nn.init.xavier_uniform_(self.out.weight)
+        self.causal, self.dropout = causal, dropout
+
+    def joined(self, y: Float[Tensor, "B H T E"], weights: Float[Tensor, "B H T K"] | None) -> Float[Tensor, "B T D"]:
+        """All heads of a position as one vector; the weights are left with whoever is looking."""
+        if recording() and weights is not None:
+            keep_weights(self, weights)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class LshAttention(ChunkedAttention):
     """Self-attention whose queries are its keys, exact in a text of one chunk, by hashing in a longer one."""
 
     def __init__(
@@ -209,28 +227,42 @@ class LshAttention(nn.Module):
         causal: bool = False,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
-        head_dim = width_of_head(dim, heads=heads, form=form)
-        self.project = HeadProjection(dim, heads=heads, head_dim=head_dim, parts=2, form=form, bias=False)
-        self.out = nn.Linear(heads * head_dim, dim, bias=False)
-        nn.init.xavier_uniform_(self.out.weight)
-        self.hashing, self.causal, self.dropout = hashing, causal, dropout
+        super().__init__(dim, heads=heads, parts=2, form=form, causal=causal, dropout=dropout)
+        self.hashing = hashing
 
     def forward(
         self, x: Float[Tensor, "B T D"], *, mask: Bool[Tensor, "B T"] | None = None, kept: tuple[Tensor, ...] = ()
     ) -> tuple[Float[Tensor, "B T D"], tuple[Tensor, ...]]:
-        """The sum for each position, and the buckets; given back as `kept`, these are not hashed anew."""
+        """The sum for each position, and the buckets; given back as `kept`, these are not hashed anew.
+
+        Rotations are the same at every call but in training: one text gives one output.
+        """
         shared, value = (part.transpose(1, 2) for part in self.project(x))
         dropout = self.dropout if self.training else 0.0
         weights: Tensor | None
         if x.shape[1] <= self.hashing.chunk:
             y, weights = shared_attention(shared, value, causal=self.causal, keep=mask, dropout=dropout)
         else:
-            kept = (self.hashing(shared, *kept),)
-            chunk = self.hashing.chunk
+            hashing = self.hashing if self.training or self.hashing.seed is not None else replace(self.hashing, seed=0)
+            kept = (hashing(shared, *kept),)
             y, weights = lsh_attention(
-                shared, value, *kept, chunk=chunk, causal=self.causal, keep=mask, dropout=dropout
+                shared, value, *kept, chunk=hashing.chunk, causal=self.causal, keep=mask, dropout=dropout
             )
-        if recording() and weights is not None:
-            keep_weights(self, weights)
-        return self.out(y.transpose(1, 2).flatten(2)), kept
+        return self.joined(y, weights), kept
+
+    def step(
+        self, x: Float[Tensor, "B n D"], cache: KeyValue, *, at: Int[Tensor, "b n"], seen: int
+    ) -> Float[Tensor, "B n D"]:
+        """The next n positions of each row, which stand at `at`; `seen` are there after them.
+
+        The beginning is read as whole texts are; then positions look at all before them, which hashing stands for.
+        """
+        shared, value = self.project(x)
+        cache.write(shared, value, at.expand(x.shape[0], -1))
+        if seen == x.shape[1]:
+            return self(x)[0]
+        query, key, values = (part.transpose(1, 2) for part in (shared, cache.keys[:, :seen], cache.values[:, :seen]))
+        q_pos = at[:, None].expand(*query.shape[:-1])
+        k_pos = torch.arange(seen, device=x.device).expand(*query.shape[:2], -1)
+        weights = _scores(query, unit(key), q_pos, k_pos, causal=True, real=None).softmax(-1)
+        return self.joined(weights.to(values.dtype) @ values, weights)

@@ -82,6 +82,21 @@ class Documents(Mask):
 
 
 @dataclass(frozen=True)
+class Segments(Mask):
+    """Every key may be seen, but a score term may ask which of them belong to the query's own segment."""
+
+    queries: Int[Tensor, "B Q"]
+    keys: Int[Tensor, "B K"]
+
+    def dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        return torch.ones(1, 1, 1, dtype=torch.bool, device=self.keys.device)
+
+    def apart(self) -> Bool[Tensor, "B Q K"]:
+        """Whether query and key belong to two segments."""
+        return self.queries[:, :, None] != self.keys[:, None, :]
+
+
+@dataclass(frozen=True)
 class Dense(Mask):
     """Any matrix."""
 
@@ -135,6 +150,10 @@ def prefix(length: Int[Tensor, " B"]) -> Prefix:
 
 def documents(queries: Int[Tensor, "B Q"], keys: Int[Tensor, "B K"]) -> Documents:
     return Documents(queries, keys)
+
+
+def segments(queries: Int[Tensor, "B Q"], keys: Int[Tensor, "B K"]) -> Segments:
+    return Segments(queries, keys)
 
 
 def dense(allowed: Bool[Tensor, "b Q K"]) -> Dense:

@@ -64,8 +64,13 @@ class KeyValue:
             cells = buffer.transpose(0, 1).view(-1, *buffer.shape[2:])
             cells[target] = cells.index_select(0, source)
 
+    def by_head(self) -> "KeyValue":
+        """The same, so laid out that the positions of one head lie in one piece: for many looks at what stays."""
+        keys, values = (part.transpose(1, 2).contiguous().transpose(1, 2) for part in (self.keys, self.values))
+        return KeyValue(keys, values)
+
     def by_feature(self) -> "KeyValue":
-        """The same, so laid out that the positions of one feature lie in one piece: for many looks at what stays."""
+        """The same for the positions of one feature."""
         _, _, heads, head_dim = self.keys.shape
         # Row by row, since matrices are turned by a kernel that is faster than the one for all else.
         rows = ([row.flatten(1).T for row in part] for part in (self.keys, self.values))
@@ -156,7 +161,9 @@ class AttentionState:
 
 
 def _keep_layout(x: Float[Tensor, "N S H E"], rows: Int[Tensor, " M"]) -> Float[Tensor, "M S H E"]:
-    """Some rows, in the order of memory in which `x` lies: by feature, or as its shape says."""
+    """Some rows, in the order of memory in which `x` lies: by feature, by head, or as its shape says."""
     if x.stride(1) == 1:
         return x.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2)
+    if x.stride(1) < x.stride(2):
+        return x.transpose(1, 2).index_select(0, rows).transpose(1, 2)
     return x.index_select(0, rows)

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from saccade.errors import SaccadeError
 from saccade.layers import kernels, masks, step_attention
-from saccade.layers.masks import Causal, Mask
+from saccade.layers.masks import Causal, Mask, Segments
 from saccade.layers.memory import KeyValue
 from saccade.layers.packing import Packing
-from saccade.layers.positions import Rotary
+from saccade.layers.positions import Rotary, TransformerXL
 from saccade.layers.record import keep, recording
 
 Form = Literal["paper", "full", "split"] | int
@@ -115,8 +115,10 @@ class _Heads(nn.Module):
         dropout = self.dropout if self.training else 0.0
         if recording() or self.term is not None:
             allowed = None if mask is None else mask.dense(q_pos, k_pos)[:, None]
-            term = None if self.term is None else self.term(q * self.scale, q_pos, k_pos)
-            y, weights = kernels.explicit(q, k, v, scale=self.scale, allowed=allowed, term=term, dropout=dropout)
+            term = None if self.term is None else self.term(q * self.scale, q_pos, k_pos, *apart(mask))
+            content = self.term.content if isinstance(self.term, TransformerXL) else None
+            asked = q if content is None else q + (content / self.scale).to(q.dtype)  # scaled as the term sees it
+            y, weights = kernels.explicit(asked, k, v, scale=self.scale, allowed=allowed, term=term, dropout=dropout)
             if recording():
                 keep(owner, weights)
         elif (near := kernels.window_of(mask)) and q.shape[2] == k.shape[2]:
@@ -149,6 +151,12 @@ class _Heads(nn.Module):
         q, k, v = queries.unpack(query), keys.unpack(key), keys.unpack(value)
         q_pos, k_pos = (masks.positions(part.longest, query.device) for part in packs)
         return self.out(queries.pack(self.joined(owner, q, k, v, mask=mask, q_pos=q_pos, k_pos=k_pos)))
+
+
+def apart(mask: Mask | None) -> list[Bool[Tensor, "B Q K"]]:
+    """Which keys belong to another segment than the query, where the mask knows of segments."""
+    parts = [] if mask is None else mask.conjuncts()
+    return [part.apart() for part in parts if isinstance(part, Segments)]
 
 
 def for_each(query: Float[Tensor, "B Q H E"], shared: Float[Tensor, "B K G E"]) -> Float[Tensor, "B K H E"]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 SHORTEST = 16  # the smallest bound for the length of texts; the next ones are twice as large
@@ -58,7 +58,7 @@ class Packing:
         """Which places of the rectangle hold a token."""
         return torch.arange(self.longest, device=self.offsets.device) < self.offsets.diff()[:, None]
 
-    def unpack(self, x: Float[Tensor, "1 N H E"]) -> Float[Tensor, "R L H E"]:
+    def unpack(self, x: Shaped[Tensor, "1 N H E"]) -> Shaped[Tensor, "R L H E"]:
         """The rectangle; behind the end of a text stands some other token."""
         places = self.offsets[:-1, None] + torch.arange(self.longest, device=x.device)
         chosen = places.clamp(max=x.shape[1] - 1).flatten()

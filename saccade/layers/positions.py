@@ -4,7 +4,7 @@ import math
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from saccade.errors import SaccadeError
@@ -104,25 +104,41 @@ class Shaw(nn.Module):
 class TransformerXL(nn.Module):
     """(q + v) . W r(j - i), where r is the sinusoid of a distance (Dai et al. 2019, section 3.3, terms b and d).
 
-    Their other bias, u, is that of the queries, where these have one.
+    Their other bias, u, is that of the queries, where these have one, or `content`, which attention adds to a query
+    before it meets keys (term c). With `segments` there is one more term, (q + w) . s, where s is one vector for keys
+    of the query's own segment and another one for those of all others (Yang et al. 2019, section 2.5).
     """
 
-    def __init__(self, dim: int, *, heads: int, head_dim: int) -> None:
+    def __init__(self, dim: int, *, heads: int, head_dim: int, content: bool = False, segments: bool = False) -> None:
         super().__init__()
         self.sinusoid = Sinusoidal(dim)
         self.project = nn.Linear(dim, heads * head_dim, bias=False)
-        self.bias = nn.Parameter(torch.zeros(heads, 1, head_dim))
         nn.init.xavier_uniform_(self.project.weight)
+        shape = (heads, 1, head_dim)
+        self.bias = nn.Parameter(torch.zeros(shape))
+        self.content = nn.Parameter(torch.zeros(shape)) if content else None
+        self.segment_bias = nn.Parameter(torch.zeros(shape)) if segments else None
+        self.segments = nn.Parameter(torch.randn(heads, 2, head_dim) * head_dim**-0.5) if segments else None
 
     def forward(
-        self, query: Float[Tensor, "B H Q E"], q_pos: Int[Tensor, "b Q"], k_pos: Int[Tensor, "c K"]
+        self,
+        query: Float[Tensor, "B H Q E"],
+        q_pos: Int[Tensor, "b Q"],
+        k_pos: Int[Tensor, "c K"],
+        apart: Bool[Tensor, "B Q K"] | None = None,
     ) -> Float[Tensor, "B H Q K"]:
+        """`apart`: whether query and key belong to two segments; where nobody says it, all is one."""
         most = k_pos.shape[1] - 1  # keys stand at 0, 1, 2 ..., and queries among them
         every = torch.arange(-most, most + 1, device=query.device)[None]
         vectors = self.project(self.sinusoid(every)[0].to(self.project.weight.dtype)).to(query.dtype)
         by_distance = (query + self.bias.to(query.dtype)) @ vectors.unflatten(-1, query.shape[1::2]).permute(1, 2, 0)
         index = _distances(q_pos, k_pos).clamp(-most, most)[:, None] + most
-        return by_distance.gather(-1, index.expand(*query.shape[:-1], -1))
+        scores = by_distance.gather(-1, index.expand(*query.shape[:-1], -1))
+        if apart is None or self.segments is None or self.segment_bias is None:
+            return scores
+        by_segment = (query + self.segment_bias.to(query.dtype)) @ self.segments.mT.to(query.dtype)
+        own, other = by_segment[..., None].unbind(-2)
+        return scores + torch.where(apart[:, None], other, own)
 
 
 class Bucketed(nn.Module):

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from saccade.errors import SaccadeError
+
 Maps = dict[str, Tensor]
 
 
@@ -15,11 +17,16 @@ class _Recorder:
     def __init__(self, model: nn.Module) -> None:
         self.names = {id(module): name for name, module in model.named_modules()}
         self.maps: Maps = {}
+        self.count = 0  # weights
 
     def keep(self, module: nn.Module, weights: Tensor) -> None:
         name = self.names.get(id(module))
         if name is None:
             return
+        self.count += weights.numel()
+        most = _most.get(threading.get_ident(), self.count)
+        if self.count > most:
+            raise SaccadeError(f"attention has more than {most:,} weights here, which is too much; give a shorter text")
         address, call = name, 1
         while address in self.maps:  # a shared layer, or one more step: every call has its own address
             address, call = f"{name}#{call}", call + 1
@@ -28,6 +35,18 @@ class _Recorder:
 
 # By thread, so that a server may look at one request while it answers another; several where blocks are nested.
 _recorders: dict[int, list[_Recorder]] = {}
+_most: dict[int, int] = {}  # weights that may be kept, by thread
+
+
+@contextmanager
+def at_most(weights: int) -> Iterator[None]:
+    """Inside, who looks is stopped at the layer with which there are more weights than that."""
+    me = threading.get_ident()
+    _most[me] = weights
+    try:
+        yield
+    finally:
+        del _most[me]
 
 
 @contextmanager

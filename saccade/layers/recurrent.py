@@ -58,6 +58,9 @@ CELLS: dict[str, Cell] = {
 }
 
 
+FUSED: dict[str, Any] = {"RNN_TANH": torch.rnn_tanh, "GRU": torch.gru, "LSTM": torch.lstm}  # by torch's own names
+
+
 def recurrent_layer(cell: Name, input_dim: int, dim: int, *, bidirectional: bool = False) -> Any:
     """One layer: recurrent matrices begin orthogonal, and the gate of an LSTM that forgets begins open."""
     layer = CELLS[cell].fused(input_dim, dim, batch_first=True, bidirectional=bidirectional)
@@ -106,7 +109,9 @@ class RecurrentStack(nn.Module):
     Or in turn, one layer from left to right and the next from right to left, so that from the second one on a state
     knows of all words (Zhou et al. 2016, section 3.2, of whose two columns of layers this is one). States stand at the
     positions of their words, in whatever order these were read. Rows end where their text ends: padding is never read.
-    What is returned as state is the last one of each layer, for the writer to begin with.
+    What is returned as state is the last one of each layer, for the writer to begin with. On a GPU, where nobody wants
+    the last cells of an LSTM, padding is read behind the text instead, and what comes of it is never looked at: no
+    length has to be known outside of the device then.
     """
 
     def __init__(
@@ -130,6 +135,12 @@ class RecurrentStack(nn.Module):
         self.dim, self.reverse, self.alternate = dim, reverse, directions == "in turn"
         self.connections, self.between = Connections(connections, dim, layers), between
         self.dropout = Dropout(dropout)
+        self.in_rectangles = cell != "lstm"  # whether padding may be read
+
+    def without_cells(self) -> "RecurrentStack":
+        """The same stack, of which nobody wants the last cells."""
+        self.in_rectangles = True
+        return self
 
     def forward(
         self,
@@ -143,17 +154,60 @@ class RecurrentStack(nn.Module):
         with torch.autocast(x.device.type, enabled=False):  # under which torch's kernels would run in float16
             x = x.to(self.layers[0].weight_hh_l0.dtype)
             x = turned(x, lengths) if self.reverse else x
-            counts = lengths.cpu()
-            packed = pack_padded_sequence(x, counts, batch_first=True, enforce_sorted=False)
-            back, final = turning(lengths, counts, length) if self.alternate else None, []
-            for number, layer in enumerate(self.layers):
-                below = self.between(number, packed.data)
-                packed = PackedSequence(below, *packed[1:])
-                above, last = over_packed(layer, packed, back if number % 2 else None)
-                packed = PackedSequence(self.connections(number, below, self.dropout(above)), *packed[1:])
-                final.append(joined(last))
-            x, _ = pad_packed_sequence(packed, batch_first=True, total_length=length)
-        return turned(x, lengths) if self.reverse else x, mask, tuple(final), {}
+            read = self.read_rectangle if x.is_cuda and self.in_rectangles else self.read_packed
+            x, final = read(x, lengths)
+        return turned(x, lengths) if self.reverse else x, mask, final, {}
+
+    def read_packed(
+        self, x: Float[Tensor, "B T D"], lengths: Int[Tensor, " B"]
+    ) -> tuple[Float[Tensor, "B T D"], tuple[Hidden, ...]]:
+        """All layers, without padding."""
+        counts, length = lengths.cpu(), x.shape[1]
+        packed = pack_padded_sequence(x, counts, batch_first=True, enforce_sorted=False)
+        back, final = turning(lengths, counts, length) if self.alternate else None, []
+        for number, layer in enumerate(self.layers):
+            below = self.between(number, packed.data)
+            packed = PackedSequence(below, *packed[1:])
+            above, last = over_packed(layer, packed, back if number % 2 else None)
+            packed = PackedSequence(self.connections(number, below, self.dropout(above)), *packed[1:])
+            final.append(joined(last))
+        return pad_packed_sequence(packed, batch_first=True, total_length=length)[0], tuple(final)
+
+    def read_rectangle(
+        self, x: Float[Tensor, "B T D"], lengths: Int[Tensor, " B"]
+    ) -> tuple[Float[Tensor, "B T D"], tuple[Hidden, ...]]:
+        """All layers, padding included; of the last states, h alone."""
+        real, final = torch.arange(x.shape[1], device=x.device) < lengths[:, None], []
+        for number, layer in enumerate(self.layers):
+            below = self.between(number, x, real)
+            back = self.alternate and number % 2 == 1
+            above, last = over_rectangle(layer, turned(below, lengths) if back else below, lengths)
+            x = self.connections(number, below, self.dropout(turned(above, lengths) if back else above))
+            final.append((last,))
+        return x, tuple(final)
+
+
+def over_rectangle(
+    layer: Any, x: Float[Tensor, "B T I"], lengths: Int[Tensor, " B"]
+) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B D"]]:
+    """What a layer gives for rows with padding behind them, and its state after the last word that each direction read.
+
+    From right to left is from left to right over turned rows, so that padding comes last there too.
+    """
+    last, rows = lengths - 1, torch.arange(len(x), device=x.device)
+    if not layer.bidirectional:
+        y = layer(x)[0]
+        return y, y[rows, last]
+    forth, back = (one_direction(layer, part, end) for part, end in ((x, ""), (turned(x, lengths), "_reverse")))
+    return torch.cat((forth, turned(back, lengths)), -1), torch.cat((forth[rows, last], back[rows, last]), -1)
+
+
+def one_direction(layer: Any, x: Float[Tensor, "B T I"], end: str) -> Float[Tensor, "B T D"]:
+    """All steps of one direction of a layer of two, whose weights have names with this `end`."""
+    weights = [getattr(layer, f"{name}_l0{end}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+    first = x.new_zeros(1, len(x), layer.hidden_size)
+    kernel, begin = FUSED[layer.mode], (first, first) if layer.mode == "LSTM" else first
+    return kernel(x, begin, weights, True, 1, 0.0, layer.training, False, True)[0]
 
 
 def over_packed(

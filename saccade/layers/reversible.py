@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from saccade.layers.dropout import Dropout
+from saccade.layers.memory import AttentionState, KeyValue
 from saccade.layers.record import recording
 
 
@@ -35,7 +36,8 @@ class ReversibleBlock(nn.Module):
         chunk: int | None = None,
     ) -> None:
         super().__init__()
-        self.attention, self.feedforward = attention, feedforward
+        self.attention: Any = attention  # with `step`, where it is to write, which the type of modules cannot say
+        self.feedforward = feedforward
         self.norms = nn.ModuleList(norms)  # that of attention, that of feed-forward
         self.dropout, self.chunk = Dropout(dropout), chunk
 
@@ -44,6 +46,19 @@ class ReversibleBlock(nn.Module):
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T D"]]:
         """The plain layers, for which autograd keeps what it needs."""
         y1 = x1 + self.mix(x2, mask)[0]
+        return y1, x2 + self.change(y1)
+
+    def step(
+        self,
+        x1: Float[Tensor, "B n D"],
+        x2: Float[Tensor, "B n D"],
+        cache: KeyValue,
+        *,
+        at: Int[Tensor, "b n"],
+        seen: int,
+    ) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n D"]]:
+        """The same for the next n positions of each row."""
+        y1 = x1 + self.dropout(self.attention.step(self.norms[0](x2), cache, at=at, seen=seen))
         return y1, x2 + self.change(y1)
 
     def mix(
@@ -72,19 +87,44 @@ class ReversibleStack(nn.Module):
         super().__init__()
         self.blocks: Any = nn.ModuleList(blocks)  # of ReversibleBlock, which ModuleList's type cannot say
         self.norm = norm if norm is not None else nn.Identity()
-        self.dim = 2 * dim
+        self.entry, self.dim = dim, 2 * dim
 
     def forward(
-        self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None, memory: None = None
-    ) -> tuple[Float[Tensor, "B T two_D"], Bool[Tensor, "B T"] | None, None, dict[str, Tensor]]:
-        """Whole texts, as every stack reads them; there is no memory to attend to, and no state to go on from."""
+        self,
+        x: Float[Tensor, "B T D"],
+        mask: Bool[Tensor, "B T"] | None,
+        memory: None = None,
+        state: AttentionState | None = None,
+    ) -> tuple[Float[Tensor, "B T two_D"], Bool[Tensor, "B T"] | None, AttentionState | None, dict[str, Tensor]]:
+        """Whole texts, or the next positions of what a state stands for; there is no memory to attend to."""
         x1 = x2 = x
-        if torch.is_grad_enabled() and not recording():
+        if state is not None:
+            at, seen = state.positions(x.shape[1]), state.longest + x.shape[1]
+            if seen > state.capacity:
+                raise ValueError(f"the state has room for {state.capacity} positions, got {seen}; start with more")
+            for block, cache in zip(self.blocks, state.own, strict=True):
+                x1, x2 = block.step(x1, x2, cache, at=at, seen=seen)
+            state = state.advance(x.shape[1])
+        elif torch.is_grad_enabled() and not recording():
             x1, x2 = reversible(list(self.blocks), x1, x2, mask)
         else:
             for block in self.blocks:
                 x1, x2 = block(x1, x2, mask)
-        return self.norm(torch.cat((x1, x2), -1)), mask, None, {}
+        return self.norm(torch.cat((x1, x2), -1)), mask, state, {}
+
+    def start(self, memory: None, *, rows: int, capacity: int) -> AttentionState:
+        """An empty state with room for `capacity` positions."""
+        like = next(self.parameters())
+        shapes = [block.attention.project.shape for block in self.blocks]
+        return AttentionState(
+            own=tuple(KeyValue.empty(rows, capacity, heads, width, like=like) for heads, _, width in shapes),
+            memory=(),
+            memory_mask=None,
+            lengths=torch.zeros(rows, dtype=torch.long, device=like.device),
+            longest=0,
+            even=True,
+            origins=torch.zeros(rows, capacity, dtype=torch.long) if like.device.type == "cpu" else None,
+        )
 
 
 def reversible(

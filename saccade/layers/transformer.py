@@ -6,11 +6,11 @@ from operator import and_
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from saccade.layers import masks
+from saccade.layers import masks, step_attention
 from saccade.layers.balance import Choice, tell
 from saccade.layers.dropout import Dropout
 from saccade.layers.experts import routed
@@ -150,23 +150,29 @@ class TransformerStack(nn.Module):
         mask: Bool[Tensor, "B T"] | Packing | None,
         memory: Memory | None = None,
         state: AttentionState | None = None,
+        segments: Int[Tensor, "B T"] | None = None,
     ) -> tuple[Float[Tensor, "B T D"], Any, AttentionState | None, dict[str, Tensor]]:
+        """`segments`: the number of each position's, where a score term asks for it."""
         last = self.blocks[-1].residuals[-1]
         if self.narrow and torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
         if state is None:
-            return entered(self._whole(x, mask, memory), self.norm, last.dropout)[1], mask, None, {}
+            return entered(self._whole(x, mask, memory, segments), self.norm, last.dropout)[1], mask, None, {}
         x, state = self._step(x, state)
         return self.norm(x), mask, state, {}
 
-    def _whole(self, x: Tensor | Late, mask: Tensor | Packing | None, memory: Memory | None) -> Tensor | Late:
+    def _whole(
+        self, x: Tensor | Late, mask: Tensor | Packing | None, memory: Memory | None, segments: Tensor | None
+    ) -> Tensor | Late:
         packing = mask if isinstance(mask, Packing) else None
         # Padding stands on the right, so a causal text needs no padding mask: no real position looks to its right.
         real = None if self.causal or isinstance(mask, Packing) else mask
+        if packing is not None and segments is not None:
+            segments = packing.unpack(segments[..., None, None])[..., 0, 0]
         states, keep = (None, None) if memory is None else (memory.states, memory.mask)
         over = RECOMPUTED if self.recompute and self.training else KEPT
         for block, window in zip(self.blocks, self.windows, strict=True):
-            x, choice = over(block, x, self.structure(real, window), packing, states, keep)
+            x, choice = over(block, x, self.structure(real, window, segments), packing, states, keep)
             if choice is not None:
                 tell(block.feedforward, choice, mask)
         return x
@@ -190,13 +196,17 @@ class TransformerStack(nn.Module):
             x = block(x, attention, memory, state.memory_mask)
         return x, state.advance(n)
 
-    def structure(self, keep: Bool[Tensor, "B T"] | None, window: int | None) -> Mask | None:
+    def structure(
+        self, keep: Bool[Tensor, "B T"] | None, window: int | None, segments: Int[Tensor, "B T"] | None = None
+    ) -> Mask | None:
         """What a query may see inside this stack, in a block with such a window."""
         parts: list[Mask] = [masks.causal()] if self.causal else []
         if keep is not None:
             parts.append(masks.padding(keep))
         if window is not None:
             parts.append(masks.window(window))
+        if segments is not None:
+            parts.append(masks.segments(segments, segments))
         return reduce(and_, parts) if parts else None
 
     def start(self, memory: Memory | None, *, rows: int, capacity: int) -> AttentionState:
@@ -207,7 +217,8 @@ class TransformerStack(nn.Module):
         mask, origins = None if memory is None else memory.mask, None
         assert not isinstance(mask, Packing), "what is decoded is not packed"
         if like.device.type == "cpu":  # where asking costs nothing
-            seen = tuple(layer.by_feature() for layer in seen)
+            fused = bool(seen) and step_attention.is_fused(seen[0].keys)
+            seen = tuple(layer.by_head() if fused else layer.by_feature() for layer in seen)
             mask = None if mask is None or mask.all() else mask
             origins = torch.zeros(rows, capacity, dtype=torch.long)
         return AttentionState(

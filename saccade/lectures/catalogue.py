@@ -17,10 +17,13 @@ from saccade.lectures import (
     complexity,
     decoding,
     depth,
+    families,
     heads,
     masks,
     permutation,
     positions,
+    probing,
+    prompting,
     recurrent,
     scaling,
     scores,
@@ -33,7 +36,7 @@ from saccade.lectures.claims import Check
 
 THEMES: tuple[ModuleType, ...] = (
     recurrent, systems, attention, scores, columns, permutation, masks, heads, positions, blocks, complexity, scaling,
-    decoding, bottleneck, alignment, waiting, depth, training,
+    decoding, prompting, families, bottleneck, alignment, waiting, depth, training, probing,
 )  # fmt: skip
 
 

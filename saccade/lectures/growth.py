@@ -12,6 +12,7 @@ from saccade.lectures import tables
 from saccade.lectures.tables import Size
 from saccade.model.build import build_writer
 from saccade.model.model import Model
+from saccade.model.undrawn import Undrawn
 from saccade.plan.counts import by_part, on_meta, parameters
 from saccade.plan.estimate import HOUR
 from saccade.plan.hardware import gpu
@@ -42,7 +43,7 @@ def built(size: Size) -> Model:
         bias=size.biased,
     )
     positions = schema.Learned(length=size.positions) if size.positions else schema.NoPositions()
-    with torch.device("meta"):
+    with torch.device("meta"), Undrawn():
         writer = schema.TokenWriter(stack=stack, positions=positions, tie="output")
         return Model(None, build_writer(writer, size=size.vocabulary))
 

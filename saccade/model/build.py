@@ -1,5 +1,6 @@
 """The one place where a recipe meets classes."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,8 +13,19 @@ from saccade.config.schema import Recipe
 from saccade.data.tokenizer import END, PAD
 from saccade.errors import SaccadeError
 from saccade.layers import positions
+from saccade.layers.axial import Axial
+from saccade.layers.reversible import ReversibleStack
 from saccade.model.build_convolution import build_convolution
-from saccade.model.build_recurrent import build_recurrent, check_copied
+from saccade.model.build_encoder import (
+    build_encoder_writer,
+    build_projection,
+    build_segments,
+    embedding_width,
+    norm_epsilon,
+    relates_segments,
+)
+from saccade.model.build_head import build_head
+from saccade.model.build_recurrent import build_recurrent, hands_over
 from saccade.model.build_transformer import build_transformer
 from saccade.model.fill_writer import FillWriter
 from saccade.model.model import Model
@@ -36,17 +48,22 @@ def build(recipe: Recipe, *, source_size: int, target_size: int, kinds: Kinds | 
     reader, writer = recipe.reader, recipe.writer
     for part in (reader, writer):
         check_positions(part, recipe.data.max_length)
-    check_copied(recipe)
+    cells = hands_over(recipe)
     if isinstance(reader, schema.NoReader):
         return Model(None, join_alone(recipe, size=target_size, kinds=kinds))
     if isinstance(reader, Custom):
         read = kinds[reader.kind](source_size, **reader.settings())
     else:
-        stack = build_stack(reader, train=recipe.train, kinds=kinds)
-        tokens = token_table(reader, source_size, stack.dim)
-        read = TokenReader(build_embedding(reader, tokens, stack.dim, kinds), stack)
+        stack = build_stack(reader, causal=reader.causal, train=recipe.train, kinds=kinds, cells=cells)
+        tokens = token_table(reader, source_size, entry(stack))
+        embedding = build_embedding(reader, tokens, entry(stack), kinds)
+        read = TokenReader(embedding, stack, relates=relates_segments(reader))
     if isinstance(writer, Custom):
         return Model(read, kinds[writer.kind](target_size, read.dim, **writer.settings()))
+    if isinstance(writer, schema.Head):
+        return Model(read, build_head(writer, read.dim, size=target_size))
+    if isinstance(writer, schema.MaskedWriter | schema.PermutedWriter | schema.StatesWriter):
+        return Model(read, build_encoder_writer(recipe, read, size=target_size))
     causal = isinstance(writer, schema.TokenWriter)
     stack = build_stack(writer, memory_dim=read.dim, causal=causal, train=recipe.train, kinds=kinds)
     if writer.tie in ("all", "input"):
@@ -72,12 +89,12 @@ def build_writer(
 ) -> TokenWriter:
     """A writer that reads nothing but what it wrote: a language model."""
     stack = build_stack(writer, causal=True, train=train or schema.Train(), kinds=kinds or {})
-    return join_writer(writer, token_table(writer, size, stack.dim), stack, kinds or {})
+    return join_writer(writer, token_table(writer, size, entry(stack)), stack, kinds or {})
 
 
 def join_writer(writer: schema.TokenWriter, tokens: nn.Embedding, stack: Any, kinds: Kinds) -> TokenWriter:
     """Embedding, stack and head together."""
-    embedding = build_embedding(writer, tokens, stack.dim, kinds)
+    embedding = build_embedding(writer, tokens, entry(stack), kinds)
     output = output_table(writer, tokens, stack.dim)
     if writer.output_bias:
         output.bias = nn.Parameter(torch.zeros(tokens.num_embeddings), requires_grad=False)
@@ -101,14 +118,24 @@ def join_fill_writer(
     )  # fmt: skip
 
 
-def check_positions(part: Part | schema.NoReader | Custom, longest: int) -> None:
+def entry(stack: Any) -> int:
+    """The width of what goes into a stack, where that is another one than of what comes out."""
+    return int(stack.entry if isinstance(stack, ReversibleStack) else stack.dim)
+
+
+def check_positions(part: Any, longest: int) -> None:
     """A table of learned positions must have one for every token of the longest text."""
-    if isinstance(part, schema.NoReader | Custom) or not isinstance(part.positions, schema.Learned):
-        return
-    if part.positions.length < longest:
+    where = part.positions if isinstance(part, Part) else None
+    if isinstance(where, schema.Learned) and where.length < longest:
         raise SaccadeError(
-            f"positions.length must be at least data.max_length = {longest}, got {part.positions.length}; "
+            f"positions.length must be at least data.max_length = {longest}, got {where.length}; "
             "set one of them to the other"
+        )
+    if isinstance(where, schema.Axial) and math.prod(where.shape) < longest:
+        rows, columns = where.shape
+        raise SaccadeError(
+            f"positions.shape must have at least data.max_length = {longest} places, got {rows} x {columns} = "
+            f"{rows * columns}; raise one of them, or lower data.max_length"
         )
 
 
@@ -151,9 +178,10 @@ def output_table(writer: Writing, tokens: nn.Embedding, dim: int) -> nn.Linear:
 
 def token_width(part: Part, dim: int) -> int:
     """Concatenated positions take half of the width."""
+    width = embedding_width(part, dim)
     if isinstance(part.positions, AT_INPUT) and part.positions.how == "concat":
-        return dim // 2
-    return dim
+        return width // 2
+    return width
 
 
 def token_table(part: Part, size: int, dim: int) -> nn.Embedding:
@@ -164,29 +192,42 @@ def token_table(part: Part, size: int, dim: int) -> nn.Embedding:
 
 
 def build_embedding(part: Part, tokens: nn.Embedding, dim: int, kinds: Kinds) -> Embedding:
-    concat = tokens.embedding_dim != dim
-    width = dim - tokens.embedding_dim if concat else dim
+    both = embedding_width(part, dim)
+    concat = tokens.embedding_dim != both
+    width = both - tokens.embedding_dim if concat else both
     where: nn.Module | None = None
     match part.positions:
         case schema.Sinusoidal() as s:
             where = positions.Sinusoidal(width, layout=s.layout, frequencies=s.frequencies)
         case schema.Learned() as s:
             where = positions.Learned(width, length=s.length)
+        case schema.Axial() as s:
+            where = Axial(width, shape=s.shape, first=s.first or width // 4)
         case Custom() as s:
             where = kinds[s.kind](width, **s.settings())
     if isinstance(part, schema.FillWriter):
         return Embedding(tokens, positions=where, concat=concat, scale=part.scale, dropout=part.dropout)
-    norm = nn.LayerNorm(dim) if part.embedding_norm else None
+    norm = nn.LayerNorm(both, eps=norm_epsilon(part)) if part.embedding_norm else None
     start = {"own": None, "pad": PAD, "end": END}[part.start] if isinstance(part, schema.TokenWriter) else None
     return Embedding(
-        tokens, positions=where, concat=concat, scale=part.scale, norm=norm, dropout=part.dropout, start=start
-    )
+        tokens, positions=where, concat=concat, scale=part.scale, norm=norm, dropout=part.dropout, start=start,
+        more=(build_segments(part, both), build_projection(part, dim)),
+    )  # fmt: skip
 
 
 def build_stack(
-    part: Part, *, memory_dim: int | None = None, causal: bool = False, train: schema.Train, kinds: Kinds
+    part: Part,
+    *,
+    memory_dim: int | None = None,
+    causal: bool = False,
+    train: schema.Train,
+    kinds: Kinds,
+    cells: bool = True,
 ) -> Any:
-    """The stack of a reader or, with `memory_dim`, of a writer that attends to memory."""
+    """The stack of a reader or, with `memory_dim`, of a writer that attends to memory.
+
+    `cells`: whether the last cell states of a recurrent reader are handed over.
+    """
     settings = part.stack
     if isinstance(settings, Custom):
         width = () if memory_dim is None and not causal else (memory_dim or 0,)
@@ -196,14 +237,14 @@ def build_stack(
         return build_convolution(settings, memory_dim=memory_dim, causal=causal, recompute=train.recompute)
     if isinstance(settings, schema.RecurrentReading | schema.RecurrentWriting):
         check_at_input(part)
-        return build_recurrent(settings, memory_dim=memory_dim, recompute=train.recompute)
+        return build_recurrent(settings, memory_dim=memory_dim, recompute=train.recompute, cells=cells)
     return build_transformer(settings, part.positions, memory_dim=memory_dim, causal=causal, train=train)
 
 
 def check_at_input(part: Part) -> None:
     """Only a Transformer has queries and keys inside on which positions could act."""
     kind = part.positions.kind
-    if not isinstance(part.positions, (*AT_INPUT, schema.NoPositions, Custom)):
+    if not isinstance(part.positions, (*AT_INPUT, schema.Axial, schema.NoPositions, Custom)):
         raise SaccadeError(
             f'positions.kind = "{kind}" acts inside self-attention, which a {part.stack.kind} stack does not have; '
             'use "sinusoidal", "learned" or "none"'

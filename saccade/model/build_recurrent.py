@@ -1,7 +1,9 @@
 """Recurrent stacks from their part of a recipe."""
 
+from typing import Any
+
 from saccade.config.kinds import Custom
-from saccade.config.schema import Recipe, RecurrentReading, RecurrentWriting, TokenReader
+from saccade.config.schema import Recipe, RecurrentReading, RecurrentWriting, TokenReader, TokenWriter
 from saccade.errors import SaccadeError
 from saccade.layers.attention import Bilinear, Dot
 from saccade.layers.connections import Way
@@ -20,13 +22,16 @@ DIRECTIONS: dict[bool | str, Directions] = {
 
 
 def build_recurrent(
-    s: RecurrentReading | RecurrentWriting, *, memory_dim: int | None, recompute: bool
+    s: RecurrentReading | RecurrentWriting, *, memory_dim: int | None, recompute: bool, cells: bool = True
 ) -> RecurrentStack | RecurrentWriter:
-    """The stack of a reader or of a writer, which without `memory_dim` has nothing to look at."""
+    """The stack of a reader or of a writer, which without `memory_dim` has nothing to look at.
+
+    `cells`: whether a writer takes over the last cell states of a reader.
+    """
     if recompute:
         raise SaccadeError("train.recompute=true is for Transformer stacks, got a recurrent one; leave it out")
     if isinstance(s, RecurrentReading):
-        return RecurrentStack(
+        stack = RecurrentStack(
             s.dim,
             cell=s.cell,
             layers=s.layers,
@@ -36,6 +41,7 @@ def build_recurrent(
             between=build_between(s),
             dropout=s.dropout,
         )
+        return stack if cells else stack.without_cells()
     copied = s.first == "copied"
     first = FirstState(s.dim, cell=s.cell, layers=s.layers, memory_dim=memory_dim, context=s.context, copied=copied)
     recurrence, between = build_recurrence(s, memory_dim), build_between(s)
@@ -83,13 +89,15 @@ def connections(s: RecurrentReading | RecurrentWriting) -> Way:
     return "fast-forward" if s.fast_forward else "residual" if s.residual else "none"
 
 
-def check_copied(recipe: Recipe) -> None:
-    """States can be copied between layers of the same cell and width."""
-    if isinstance(recipe.writer, Custom) or not isinstance(recipe.writer.stack, RecurrentWriting):
-        return
-    writer, reader = recipe.writer.stack, recipe.reader.stack if isinstance(recipe.reader, TokenReader) else None
-    if writer.first != "copied":
-        return
+def hands_over(recipe: Recipe) -> bool:
+    """Whether all last states of a recurrent reader go to the writer; between layers of the same cell and width.
+
+    Who knows what a user's own writer takes?
+    """
+    writer: Any = recipe.writer.stack if isinstance(recipe.writer, TokenWriter) else None
+    reader: Any = recipe.reader.stack if isinstance(recipe.reader, TokenReader) else None
+    if not isinstance(writer, RecurrentWriting) or writer.first != "copied":
+        return isinstance(recipe.writer, Custom)
     if not isinstance(reader, RecurrentReading):
         raise SaccadeError('writer.stack.first = "copied" needs a recurrent reader; set first = "predicted"')
     wanted, got = ((s.cell, s.layers, s.dim) for s in (writer, reader))
@@ -98,3 +106,4 @@ def check_copied(recipe: Recipe) -> None:
             'writer.stack.first = "copied" needs a reader with the writer\'s cell, layers and dim '
             f'{wanted}, got {got}; make them equal, or set first = "predicted"'
         )
+    return True

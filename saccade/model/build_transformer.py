@@ -1,26 +1,33 @@
 """Transformer stacks from their settings."""
 
+import math
 from itertools import cycle
 from typing import Any, Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from saccade.config import schema
 from saccade.config.stacks import EPSILON
 from saccade.layers import positions
 from saccade.layers.multihead import CrossAttention, Form, SelfAttention, width_of_head
+from saccade.layers.reversible import ReversibleStack
 from saccade.layers.transformer import Block, Residual, TransformerStack
 from saccade.model.build_experts import build_feedforward
+from saccade.model.build_reversible import build_reversible
 
 
 def build_transformer(
     s: schema.TransformerStack, where: Any, *, memory_dim: int | None, causal: bool, train: schema.Train
-) -> TransformerStack:
+) -> TransformerStack | ReversibleStack:
     """The stack of a reader or, with `memory_dim`, of a writer that attends to memory; `where` are its positions."""
+    if s.residual == "reversible":
+        return build_reversible(s, causal=causal)
     blocks = [
         build_block(s, where, term, number=number, memory_dim=memory_dim)
-        for number, term in enumerate(score_terms(where, s, causal=causal), start=1)
+        for number, term in enumerate(score_terms(where, s, causal=causal)[: 1 if s.share else None], start=1)
     ]
+    blocks = blocks * s.layers if s.share else blocks
     final = build_norm(s) if s.norm == "pre" else None
     return TransformerStack(
         blocks, dim=s.dim, causal=causal, window=windows(s), norm=final, recompute=train.recompute,
@@ -44,8 +51,8 @@ def build_block(
         s.dim,
         heads=s.heads if s.kv_heads is None else (s.heads, s.kv_heads),
         form=form_of_heads(s),
-        bias=s.bias,
-        scale=s.scale,
+        bias=s.bias and s.attention_bias,
+        scale=s.scale is True,
         dropout=s.attention_dropout,
         rotary=rotary,
         term=term,
@@ -57,18 +64,28 @@ def build_block(
             heads=s.heads,
             memory_dim=memory_dim,
             form=form_of_heads(s),
-            bias=s.bias,
-            scale=s.scale,
+            bias=s.bias and s.attention_bias,
+            scale=s.scale is True,
             dropout=s.attention_dropout,
         )
     feedforward = build_feedforward(s, number)
     order: Literal["post", "pre"] = "pre" if s.norm == "pre" else "post"
     residuals = [
-        Residual(build_norm(s), order=order, dropout=s.dropout, adds=s.residual)
+        Residual(build_norm(s), order=order, dropout=s.dropout, adds=bool(s.residual))
         for sublayer in (attention, cross, feedforward)
         if sublayer is not None
     ]
+    if s.scale == "first":
+        begin_small(attention.project.weight[:, :-2], head_dim)
+        if cross is not None:
+            begin_small(cross.query.weight, head_dim)
     return Block(attention, feedforward, residuals=residuals, cross=cross)
+
+
+@torch.no_grad()
+def begin_small(queries: Tensor, head_dim: int) -> None:
+    """First weights of queries divided by sqrt(d_k), in the place of all scores (Raffel et al. 2020, in their code)."""
+    queries /= math.sqrt(head_dim)
 
 
 def form_of_heads(s: schema.TransformerStack) -> Form:
@@ -93,7 +110,10 @@ def score_terms(where: Any, s: schema.TransformerStack, *, causal: bool) -> list
             shared = positions.Bucketed(s.heads, buckets=where.buckets, distance=where.distance, both_sides=not causal)
             return [shared] * s.layers
         case schema.TransformerXL():
-            return [positions.TransformerXL(s.dim, heads=s.heads, head_dim=head_dim) for _ in range(s.layers)]
+            settings = {"content": where.content, "segments": where.segments}
+            return [
+                positions.TransformerXL(s.dim, heads=s.heads, head_dim=head_dim, **settings) for _ in range(s.layers)
+            ]
         case schema.Alibi():
             return [positions.Alibi(s.heads)] * s.layers
     return [None] * s.layers

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from saccade.layers.feedforward import FeedForward
 from saccade.layers.multihead import CrossAttention, HeadProjection, SelfAttention
-from saccade.layers.prepared import Int8Linear, Int8Table, NoDropout, PackedLinear, PreparedHeads, by_part, quantise
+from saccade.layers.prepared import Int8Table, NoDropout, PackedLinear, PreparedHeads, by_part, quantise
+from saccade.layers.vnni import int8_linear
 from saccade.model.fill_writer import FillWriter
 from saccade.model.readers import Embedding
 from saccade.model.run import named_weights
@@ -97,7 +98,7 @@ def put_quantised(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         exact = type(place.owner) in (TokenWriter, FillWriter)
         weight, scale = (place.ordered(part) for part in (tensors[name].flatten(0, -2), tensors[name + SCALE]))
         relu, positive = place.before_relu, place.after_relu
-        place.put(Int8Linear(weight, scale, place.bias(), exact=exact, relu=relu, positive=positive))
+        place.put(int8_linear(weight, scale, place.bias(), exact=exact, relu=relu, positive=positive))
     _without_relu(model)
     for place in tables:
         name = names[id(place.part.weight)]

@@ -7,18 +7,22 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from saccade.data.tokenizer import START
+from saccade.data.tokenizer import END, START
 from saccade.layers import masks
 from saccade.layers.dropout import Dropout
 from saccade.layers.memory import Memory
 from saccade.layers.packing import Packing
 
+More = tuple[nn.Embedding | None, nn.Module | None]
+
 
 class Embedding(nn.Module):
     """Tokens and their positions as vectors; tokens times sqrt(D) (Vaswani et al. 2017, section 3.4) where scaled.
 
-    Positions are added, or concatenated, or left out where they act inside attention; `norm` comes after them. The
-    vector of START is that of another id where `start` says so.
+    Positions are added, or concatenated, or left out where they act inside attention. `segments` adds a vector to each
+    part of a text that END ends (Devlin et al. 2019); `norm` comes after them, and at last `project`, which makes all
+    of it wider (Lan et al. 2020): these two are `more`. The vector of START is that of another id where `start` says
+    so.
     """
 
     def __init__(
@@ -29,6 +33,7 @@ class Embedding(nn.Module):
         concat: bool = False,
         scale: bool = True,
         norm: nn.Module | None = None,
+        more: More = (None, None),
         dropout: float = 0.0,
         start: int | None = None,
     ) -> None:
@@ -36,6 +41,7 @@ class Embedding(nn.Module):
         self.tokens, self.positions, self.concat = tokens, positions, concat
         self.scale = math.sqrt(tokens.embedding_dim) if scale else 1.0
         self.norm, self.start = norm, start
+        self.segments, self.project = more
         self.dropout = Dropout(dropout)
 
     def forward(self, ids: Int[Tensor, "B T"], at: Int[Tensor, "b T"] | None = None) -> Float[Tensor, "B T D"]:
@@ -43,7 +49,10 @@ class Embedding(nn.Module):
         if self.positions is not None:
             where = self.positions(masks.positions(ids.shape[1], ids.device) if at is None else at).to(x.dtype)
             x = torch.cat((x, where.expand(x.shape[0], -1, -1)), -1) if self.concat else x + where
-        return self.dropout(x if self.norm is None else self.norm(x))
+        if self.segments is not None:
+            x = x + self.segments(parts(ids, at).clamp(max=self.segments.num_embeddings - 1))
+        x = self.dropout(x if self.norm is None else self.norm(x))
+        return x if self.project is None else self.project(x)
 
     def rows(self, ids: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
         """The rows of the table in which the ids are looked up."""
@@ -53,13 +62,28 @@ class Embedding(nn.Module):
 class TokenReader(nn.Module):
     """Text: embedding, then a stack that may look in both directions."""
 
-    def __init__(self, embedding: Embedding, stack: Any) -> None:
+    def __init__(self, embedding: Embedding, stack: Any, *, relates: bool = False) -> None:
+        """`relates`: attention asks whether two tokens belong to one segment."""
         super().__init__()
-        self.embedding, self.stack, self.dim = embedding, stack, stack.dim
+        self.embedding, self.stack, self.dim, self.relates = embedding, stack, stack.dim, relates
 
     def forward(self, ids: Int[Tensor, "B S"], mask: Bool[Tensor, "B S"] | Packing) -> Memory:
-        states, mask, final, aux = self.stack(self.embedding(ids, places(mask)), mask)
+        told = {"segments": parts(ids, places(mask))} if self.relates else {}
+        states, mask, final, aux = self.stack(self.embedding(ids, places(mask)), mask, **told)
         return Memory(states, mask, tokens=ids, values=aux.get("values"), final=final)
+
+
+def parts(ids: Int[Tensor, "B T"], at: Int[Tensor, "b T"] | None) -> Int[Tensor, "B T"]:
+    """Which part of its text each token is in, counted from 0: how many END stand before it.
+
+    `at` are positions in the texts of a packed row.
+    """
+    ends = (ids == END).long()
+    before = ends.cumsum(1) - ends
+    if at is None:
+        return before
+    first = torch.arange(ids.shape[1], device=ids.device) - at  # where in the row its text begins
+    return before - before.gather(1, first.expand_as(ids))
 
 
 def places(mask: Bool[Tensor, "B S"] | Packing | None) -> Int[Tensor, "1 N"] | None:

@@ -1,5 +1,6 @@
 """A run on disk: what is in its folder, how its files are written and read."""
 
+import errno
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,16 +9,18 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_bytes
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from saccade.config.load import load
 from saccade.config.schema import Recipe
+from saccade.data.labels import FILE as LABELS
 from saccade.data.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
-from saccade.files import atomic_write
+from saccade.files import replacing
 from saccade.model.build import build
 from saccade.model.model import Model
+from saccade.model.undrawn import Undrawn
 from saccade.runs import RECIPE, WEIGHTS, find_run, not_a_run
 
 VOCABULARY = "vocabulary"  # in the metadata of the weights
@@ -48,10 +51,13 @@ def load_run(
         raise not_a_run(folder)
     recipe = load(folder / RECIPE, kinds=kinds)
     tokenizers = Tokenizers.load(folder)
+    if recipe.task == "label" and tokenizers.labels is None:
+        raise SaccadeError(f"{folder} has no {LABELS}, which names what it was trained to say; put it back")
     weights = folder / WEIGHTS
     if not weights.is_file():
         raise SaccadeError(f"{folder} has no {WEIGHTS} yet; go on training with `saccade train --resume {folder}`")
-    model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target.size, kinds=kinds)
+    with Undrawn():
+        model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target_size, kinds=kinds)
     (fill or fill_weights)(model, weights, tokenizers.vocabulary())
     return Run(folder, recipe, tokenizers, model.to(pick_device(device)).eval())
 
@@ -128,7 +134,15 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path, *, vocabulary: str 
     notes = {VOCABULARY: vocabulary}  # alone where possible: several come in random order, and files would differ
     if made_from:
         notes[MADE_FROM] = made_from
-    atomic_write(path, to_bytes(content, metadata=notes))
+    with replacing(path) as temporary:
+        temporary.touch()
+        mode = temporary.stat().st_mode  # as the user wants files to be; the library makes them private
+        try:
+            save_file(content, temporary, metadata=notes)  # from memory to the file, without a copy of all in between
+            temporary.chmod(mode)
+        except SafetensorError as error:  # the library's name for whatever the disk says
+            full = "No space left" in str(error)
+            raise OSError(errno.ENOSPC if full else errno.EIO, str(error)) from None
 
 
 def read_weights(path: Path, *, vocabulary: str = "") -> dict[str, Tensor]:

@@ -26,6 +26,7 @@ from saccade.layers.kernels import SHORT
 from saccade.layers.multihead import CrossAttention, SelfAttention
 from saccade.layers.transformer import Block, TransformerStack
 from saccade.plan.counts import stack_of
+from saccade.plan.heads import is_head, kept_by_head
 
 SINGLE = 4  # bytes of float32
 STATISTICS = 8  # bytes: mean and scale of a norm, in float32
@@ -60,6 +61,9 @@ def kept(model: Any, way: Way) -> Kept | None:
     total = Kept()
     for part, is_reader in ((model.reader, True), (model.writer, False)):
         if part is None:
+            continue
+        if is_head(part) and model.reader is not None:
+            total += Kept(*kept_by_head(part, model.reader.dim, narrow=way.narrow, wide=way.wide))
             continue
         stack = stack_of(part)
         if stack is None:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from saccade.config.kinds import Custom
-from saccade.config.schema import Recipe
+from saccade.config.schema import Head, Recipe
 from saccade.errors import SaccadeError
 from saccade.layers.convolution_stack import ConvolutionStack
 from saccade.layers.experts import Experts
@@ -19,6 +19,7 @@ from saccade.layers.recurrent_writer import RecurrentWriter
 from saccade.layers.transformer import TransformerStack
 from saccade.model.build import build
 from saccade.model.model import Model
+from saccade.model.undrawn import Undrawn
 from saccade.train.optimizer import freeze
 
 PARTS = (
@@ -35,6 +36,14 @@ PARTS = (
     "other",
 )
 LOOKED_UP = ("embedding", "positions")  # rows are taken from a table, nothing is multiplied
+OF_HEADS = {"output", "transform", "hidden", "follows"}  # names of what stands behind all layers
+CLASSES = 2  # of labels, which only data tells
+NAMED = (  # what modules of a stack are called, and what they are
+    ("term", "relative positions"),
+    ("self", "self-attention"),
+    ("attention", "self-attention"),
+    ("cross", "cross-attention"),
+)
 OF_MEMORY = (".cross.memory", ".cross.score.key")  # parts of a writer that every token of the source passes once
 
 
@@ -55,8 +64,8 @@ def on_meta(recipe: Recipe, *, vocabulary: int | None = None) -> Model:
     if own:
         raise SaccadeError(f"plan knows only the kinds that come with saccade, got '{own[0]}'")
     size = recipe.tokenizer.size if vocabulary is None else vocabulary
-    with torch.device("meta"):
-        model = build(recipe, source_size=size, target_size=size)
+    with torch.device("meta"), Undrawn():
+        model = build(recipe, source_size=size, target_size=CLASSES if isinstance(recipe.writer, Head) else size)
     freeze(model, recipe.freeze)
     return model.train()
 
@@ -79,13 +88,13 @@ def part_of(model: nn.Module, path: str, owner: nn.Module) -> str:
         return "norms"
     if "embedding" in names:
         return "positions" if "positions" in names else "embedding"
-    for name, part in (("term", "relative positions"), ("self", "self-attention"), ("cross", "cross-attention")):
+    for name, part in NAMED:
         if name in names:
             return part
     if "feedforward" in names or "between" in names:
         return "feed-forward"
     if "stack" not in names:
-        return "head" if "output" in names else "other"
+        return "head" if OF_HEADS & set(names) else "other"
     stack = model.get_submodule(".".join(names[: names.index("stack") + 1]))
     if isinstance(stack, RecurrentStack | RecurrentWriter):
         return "recurrence"

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from saccade.config.schema import Recipe
+from saccade.config.schema import OF_TEXTS, Recipe
 from saccade.errors import SaccadeError
 from saccade.plan import hardware
 from saccade.plan.counts import by_part, on_meta, parameters, stack_of, trained
 from saccade.plan.hardware import Gpu
+from saccade.plan.heads import is_head
 from saccade.plan.memory import Memory
 from saccade.plan.sharding import Advice, advise
 from saccade.plan.work import Work, work
@@ -127,8 +128,10 @@ class Plan:
 def make_plan(recipe: Recipe, asked: Asked) -> Plan:
     gpu, train = hardware.gpu(asked.gpu), recipe.train
     model = on_meta(recipe, vocabulary=asked.vocabulary)
-    length = asked.length or (recipe.data.max_length if model.reader is None else min(SENTENCE, recipe.data.max_length))
-    memory, found = Memory(recipe, model, gpu, length=length), work(model, length=length)
+    whole = recipe.task in OF_TEXTS  # rows of documents are as long as they can be
+    length = asked.length or (recipe.data.max_length if whole else min(SENTENCE, recipe.data.max_length))
+    memory = Memory(recipe, model, gpu, length=length)
+    found = work(model, length=length, share=memory.share)
     time = Time(
         mfu=usual_mfu(model, compiled=train.compile) if asked.mfu is None else asked.mfu,
         whole=hardware.measured()["whole"],
@@ -146,7 +149,7 @@ def make_plan(recipe: Recipe, asked: Asked) -> Plan:
 def usual_mfu(model: Any, *, compiled: bool) -> float | None:
     """What Transformers of 512 and more numbers reached; other stacks wait for themselves, nobody measured how much."""
     measured = hardware.measured()
-    parts = [part for part in (model.reader, model.writer) if part is not None]
+    parts = [part for part in (model.reader, model.writer) if part is not None and not is_head(part)]
     if any(stack_of(part) is None for part in parts):
         return None
     return measured["text" if len(parts) == 1 else "pairs"] * (1 if compiled else measured["plain"])
@@ -154,7 +157,7 @@ def usual_mfu(model: Any, *, compiled: bool) -> float | None:
 
 def sides(model: Any) -> int:
     """Of a batch: what is read and what is written."""
-    return 1 if model.reader is None else 2
+    return 1 if model.reader is None or is_head(model.writer) else 2
 
 
 def all_tokens(recipe: Recipe, rows: int) -> float | None:

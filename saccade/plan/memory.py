@@ -16,8 +16,11 @@ from saccade.layers.transformer import TransformerStack
 from saccade.plan.activations import Kept, Way, kept
 from saccade.plan.counts import parameters, products, stack_of, trained
 from saccade.plan.hardware import Gpu
+from saccade.plan.heads import written_share
 from saccade.train.machine import MARGIN
+from saccade.train.masked import most_hidden
 from saccade.train.pack import rounded, step_of
+from saccade.train.terms import COLUMNS
 
 SINGLE = 4  # bytes: weights, gradients and both moments of Adam are float32
 WORKSPACE = 64 * 2**20  # of cuBLAS, for two streams
@@ -64,6 +67,7 @@ class Memory:
         narrow = SINGLE if train.precision == "fp32" else 2
         wide = narrow if train.residual == "bf16" else SINGLE
         self.way = Way(narrow=narrow, wide=wide, length=length, recompute=train.recompute)
+        self.share = written_share(recipe, model)
         self.passes = 2 if any(map(passes_twice, recipe.objectives)) else 1
         learned = SINGLE * trained(model)
         self.fixed = Fixed(
@@ -89,6 +93,8 @@ class Memory:
         width = -(-vocabulary // ALIGNED) * ALIGNED
         row = self.passes * width * self.way.narrow
         rows = rows_at_once(tokens, row_bytes=row, room=min(PIECE_ON_GPU, int(self.gpu.memory / SHARE)))
+        bias = getattr(self.model.writer.output, "bias", None)
+        joined = 0 if bias is None else SINGLE * vocabulary * (dim + COLUMNS)  # matrix and bias as one
         stack = stack_of(self.model.writer)
         pre = stack is not None and stack.blocks[0].residuals[0].pre
         states = self.way.narrow if pre else self.way.wide
@@ -96,7 +102,7 @@ class Memory:
         return Loss(
             piece=min(rows, tokens) * row,
             hidden=self.passes * tokens * dim * (2 * states + read),  # the states themselves, and their gradients
-            matrix=width * dim * (SINGLE + self.way.narrow),
+            matrix=width * dim * (SINGLE + self.way.narrow) + joined,
         )
 
     def peak(self, source: int, target: int, *, recompute: bool | None = None) -> float | None:
@@ -113,7 +119,11 @@ class Memory:
     def peak_of_batch(self, batch_tokens: int, *, recompute: bool | None = None) -> float | None:
         """For a full batch, with as many tokens on one side as on the other, filled up to one of few shapes."""
         row = rounded(batch_tokens, step_of(batch_tokens))
-        return self.peak(0 if self.model.reader is None else row, row, recompute=recompute)
+        return self.peak(0 if self.model.reader is None else row, self.written(row), recompute=recompute)
+
+    def written(self, tokens: int) -> int:
+        """How many tokens pass the writer in a batch of so many on each side, or in what is read."""
+        return tokens if self.share is None else most_hidden(tokens, self.share)
 
     def largest_batch(self, *, recompute: bool | None = None) -> int | None:
         """The most `train.batch_tokens` that fit, some memory left over since it breaks into pieces; 0: none."""
@@ -140,7 +150,7 @@ class Memory:
             **asdict(self.fixed),
             "activations_per_token": each and each._asdict(),
             "activations_per_token_with_recompute": without and without._asdict(),
-            "loss": asdict(self.loss(batch_tokens)),
+            "loss": asdict(self.loss(self.written(batch_tokens))),
             "cache_per_token": cache and cache._asdict(),
             "peak": self.peak_of_batch(batch_tokens),
             "peak_with_recompute": self.peak_of_batch(batch_tokens, recompute=True),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from saccade.plan.activations import Kept
 from saccade.plan.counts import by_part, parameters, trained
-from saccade.plan.estimate import Plan
+from saccade.plan.estimate import Plan, sides
 from saccade.plan.hardware import GIB, TERA
 
 Rows = list[tuple[str, ...]]
@@ -125,7 +125,7 @@ def sharding_rows(plan: Plan) -> Rows:
 
 def batches(plan: Plan) -> str:
     count = plan.recipe.train.accumulate
-    each = f"{plan.batch_tokens:,} tokens" + (" a side" if plan.model.reader is not None else "")
+    each = f"{plan.batch_tokens:,} tokens" + (" a side" if sides(plan.model) > 1 else "")
     return f"of {each}" if count == 1 else f"of {count} micro-batches of {each}"
 
 

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from saccade.layers.local import LocalAttention
+from saccade.layers.lsh import LshAttention
 from saccade.layers.multihead import CrossAttention, SelfAttention
 from saccade.plan import activations
 from saccade.plan.counts import passed
@@ -24,10 +26,13 @@ class Work(NamedTuple):
     source: float
     target: float
     of_scores: float  # the part of both that attention's scores and means take
+    share: float | None = None  # where what writes is a head over states: tokens that pass it, for each that is read
 
     @property
     def mean(self) -> float:
-        """For one token, where as many are read as are written."""
+        """For one token, where as many are read as are written; or for one that is read, with its share of a head."""
+        if self.share is not None:
+            return self.source + self.share * self.target
         return (self.source + self.target) / 2 if self.source else self.target
 
     def training(self, *, recompute: bool = False) -> float:
@@ -35,26 +40,34 @@ class Work(NamedTuple):
         return (1 + BACKWARD + recompute) * self.mean
 
 
-def work(model: nn.Module, *, length: int) -> Work:
+def work(model: nn.Module, *, length: int, share: float | None = None) -> Work:
     """For texts of `length` tokens on each side."""
     source, target = (2 * passed(model, of_source=of_source) for of_source in (True, False))
     scores = {True: 0.0, False: 0.0}
     for path, module in model.named_modules(remove_duplicate=False):
         scores[path.startswith("reader")] += 4 * keys_of(model, path, length) * width_of(path, module)
-    return Work(source + scores[True], target + scores[False], sum(scores.values()))
+    return Work(source + scores[True], target + scores[False], sum(scores.values()), share)
 
 
 def width_of(path: str, module: nn.Module) -> int:
     """All heads of attention together; 0 for everything else."""
     if isinstance(module, SelfAttention | CrossAttention):
         return activations.width_of(module)
+    if isinstance(module, LocalAttention | LshAttention):
+        return int(module.out.in_features)
     if path.endswith(".cross"):  # of recurrent and convolutional writers: as wide as the matrix of their queries
         return max(int(parameter.shape[0]) for parameter in module.parameters()) if [*module.parameters()] else 0
     return 0
 
 
 def keys_of(model: nn.Module, path: str, length: int) -> int:
-    """How many keys a query meets: all, or those in a window."""
+    """How many keys a query meets: all, or those in a window or in chunks."""
+    module = model.get_submodule(path)
+    if isinstance(module, LocalAttention):  # a chunk and the one before it
+        return length if module.chunk is None else min(length, 2 * module.chunk)
+    if isinstance(module, LshAttention):  # the same in each round
+        hashing = module.hashing
+        return length if length <= hashing.chunk else 2 * hashing.chunk * hashing.rounds
     stack, between, rest = path.partition(".blocks.")
     if not between or not path.endswith(".self"):
         return length

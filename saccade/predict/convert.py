@@ -33,12 +33,10 @@ def expressible(recipe: Recipe) -> tuple[Part, Part]:
     """Reader and writer; a recipe with something that CTranslate2 does not have is refused, by the setting's name."""
     parts = []
     for side, part in (("reader", recipe.reader), ("writer", recipe.writer)):
-        if isinstance(part, schema.NoReader):
+        if not isinstance(part, schema.TokenReader | schema.TokenWriter | Custom):
             raise _refusal(f"{side}.kind = {part.kind!r}")
         if isinstance(part, Custom) or isinstance(part.stack, Custom):
             raise _refusal(f"a {side} of your own kind")
-        if isinstance(part, schema.FillWriter):
-            raise _refusal(f"{side}.kind = {part.kind!r}")
         if not isinstance(part.stack, schema.TransformerStack):
             raise _refusal(f"{side}.stack.kind = {part.stack.kind!r}")
         if not isinstance(part.positions, schema.Sinusoidal | schema.Learned):

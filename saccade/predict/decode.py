@@ -16,6 +16,7 @@ from saccade.predict import fill, fill_graphs, filters, graphs
 from saccade.predict.filters import Rule, apply_rules
 from saccade.predict.prompted import PromptedWriter
 from saccade.predict.search import Chooser, Found, Price, beam_search, greedy, log_softmax, sampling, write_rows
+from saccade.predict.steps import listened
 
 
 def decode(
@@ -35,7 +36,7 @@ def decode(
         return decode_filled(model, batch, limits, decoding, align=align)
     fill.check_stepwise(decoding)
     check_without_prompt(decoding)
-    if graphs.suits(model, decoding, align=align):
+    if graphs.suits(model, decoding, align=align or listened()):
         try:
             return decode_fixed(model, batch, limits, decoding, prefix, generator)
         except Exception as error:  # whatever a GPU or its compiler cannot do, the plain search can
@@ -65,7 +66,7 @@ def complete(
     `limits` are tokens after the prompt, END not counted; `stops` is the rule by which outputs end early.
     """
     fill.check_stepwise(decoding)
-    if graphs.suits(model, decoding, align=False):
+    if graphs.suits(model, decoding, align=listened()):
         try:
             found = graphs.decode_fixed(
                 model.writer, None, limits=limits, decoding=decoding, prefix=prefix, shapers=make_shapers(decoding),

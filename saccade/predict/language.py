@@ -1,6 +1,6 @@
 """A trained language model put to use: what comes after a prompt, and how likely a text is."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -9,15 +9,17 @@ import torch
 
 from saccade.config.schema import Decoding
 from saccade.data.batch import Batch, pad
-from saccade.data.tokenizers import START, UNKNOWN
+from saccade.data.tokenizers import END, START, UNKNOWN
 from saccade.errors import SaccadeError
 from saccade.predict.decode import complete, copies, one_by_one
 from saccade.predict.likelihood import token_log_probs
 from saccade.predict.lines import groups_by_length
-from saccade.predict.outputs import AttentionMaps, Hypothesis
+from saccade.predict.looking import Given
+from saccade.predict.outputs import Hypothesis
 from saccade.predict.predictor import Predictor, check_finite
 from saccade.predict.prompted import first_stop, stopping
 from saccade.predict.search import Found
+from saccade.predict.steps import listening
 
 BLOCK = 256  # documents whose likelihood is measured together
 HALF = "\ufffd"  # what a part of a character becomes
@@ -26,6 +28,14 @@ HALF = "\ufffd"  # what a part of a character becomes
 class TokenScore(NamedTuple):
     token: str
     log_prob: float
+
+
+class ScoredText(NamedTuple):
+    """A document with the log-probability of each of its tokens, END last."""
+
+    text: str
+    tokens: list[str]
+    log_probs: list[float]
 
 
 class Fit(NamedTuple):
@@ -56,13 +66,19 @@ class LanguageModel(Predictor):
         scores = zip(labels, self._log_probs(rows), strict=True)
         return [[TokenScore(*pair) for pair in zip(names, row, strict=True)] for names, row in scores]
 
-    def fit(self, documents: Iterable[str]) -> Fit:
-        """How likely all of the documents are, each with its END, in windows that do not overlap."""
-        parts, found = list[Fit](), iter(documents)
+    def fit(self, documents: Iterable[str], *, each: Callable[[ScoredText], None] | None = None) -> Fit:
+        """How likely all of the documents are, each with its END, in windows that do not overlap.
+
+        `each` is told every one of them as soon as it is measured.
+        """
+        parts, found, target = list[Fit](), iter(documents), self.tokenizers.target
         while block := list(islice(found, BLOCK)):
-            rows = self.tokenizers.target.encode_all(block)
+            rows = target.encode_all(block)
+            values = self._log_probs(rows)
+            for text, row, measured in zip(block, rows, values, strict=True) if each else ():
+                each(ScoredText(text, target.labels(row), measured))  # type: ignore[misc]
             fit = Fit(
-                nll=-sum(map(sum, self._log_probs(rows))),
+                nll=-sum(map(sum, values)),
                 tokens=sum(map(len, rows)),
                 bytes=sum(len(text.encode()) for text in block),
                 documents=len(block),
@@ -108,12 +124,17 @@ class LanguageModel(Predictor):
         ]  # fmt: skip
         return {"prompt": text, **candidates[0], "candidates": candidates}
 
-    def attention(self, source: str, target: str | None = None) -> AttentionMaps:
-        """The weights of every layer and head over a prompt and `target`, or else what the model writes after it."""
-        text = source + (self.predict([source])[0] if target is None else target)
-        return self._attention(source=None, text=text)
-
     # ---- inside
+
+    def _given(self, source: str, target: str | None, decoding: Decoding | None) -> Given:
+        """A prompt and what is written after it, as one text: the model reads it as it writes."""
+        if target is not None:
+            [written] = self._encode(self.tokenizers.target, [source + target], "output")
+            return Given(None, written, target)
+        with listening() as tree:
+            [[best, *_]] = self.candidates([source], decoding=decoding)
+        [[_, *prompt]] = self._prompts([source], decoding or self.recipe.predict, first=1)
+        return Given(None, [*prompt, *best.ids, END], best.text, tree, first=len(prompt))
 
     def _decode_lines(
         self,
@@ -204,9 +225,10 @@ class LanguageModel(Predictor):
         return self.tokenizers.target.encode(text)[:-1]
 
     def _text(self, row: list[int], ids: Sequence[int]) -> str:
-        """What the ids add to the text of a prompt: alone, their first space may be lost."""
-        before = self.tokenizers.target.decode(row[1:])
-        whole = self.tokenizers.target.decode([*row[1:], *ids])
+        """What the ids add to the text of a prompt, a chat's since its last END: alone, a space may be lost."""
+        row = row[1:] if END not in row else row[len(row) - row[::-1].index(END) :]
+        before = self.tokenizers.target.decode(row)
+        whole = self.tokenizers.target.decode([*row, *ids])
         return whole[len(before) :] if whole.startswith(before) else self.tokenizers.target.decode(ids)
 
     def _output(self, rows: Sequence[list[int]], number: int, ids: Sequence[int]) -> str:

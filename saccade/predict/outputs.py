@@ -1,9 +1,15 @@
 """What a predictor gives: outputs with their scores, and what was attended to."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from jaxtyping import Float
 from torch import Tensor
+
+from saccade.view.maps import AttentionMap, Part
+from saccade.view.words import Groups
+
+SIDES = {"cross": ("target", "source"), "writer": ("target", "seen"), "reader": ("source", "source")}
 
 
 @dataclass(frozen=True)
@@ -15,7 +21,7 @@ class Hypothesis:
     score: float
     log_prob: float
     alignment: list[list[float]] | None = None  # for each id, the weights over the source tokens, END included
-    log_probs: list[float] | None = None  # after a prompt, where scores are asked for: of each id
+    log_probs: list[float] | None = None  # of each id after a prompt, where scores are asked for; of each class
     finish: str = ""  # after a prompt: ended by itself (end), by its length, or by a stop text
 
     def with_log_probs(self, values: list[float]) -> "Hypothesis":
@@ -23,12 +29,46 @@ class Hypothesis:
         return replace(self, log_prob=sum(values), log_probs=values)
 
 
-@dataclass(frozen=True)
-class AttentionMaps:
-    """Who looked where: address -> weights (H, T, S); rows and columns of a map are source or target tokens."""
+@dataclass(frozen=True, eq=False)
+class AttentionMaps(Mapping[str, AttentionMap]):
+    """Who looked where: address -> an array (head, row, column) with labels, in the order of the model."""
 
     maps: dict[str, Float[Tensor, "H T S"]]
     source_labels: list[str]
     target_labels: list[str]
     text: str
     seen_labels: list[str]  # what the writer sees at each place while it writes
+    words: Mapping[str, Groups] = field(default_factory=dict)  # which tokens make up a word, for each of the labels
+
+    @property
+    def tokens(self) -> dict[str, Sequence[str]]:
+        return {"source": self.source_labels, "target": self.target_labels, "seen": self.seen_labels}
+
+    @property
+    def labels(self) -> dict[str, Sequence[str]]:
+        """Of all axes of all maps."""
+        return self.tokens | {name: labels for entry in self.values() for name, labels in entry.labels.items()}
+
+    def __getitem__(self, address: str) -> AttentionMap:
+        part, weights = part_of(address), self.maps[address].numpy()
+        layer = 1 + [other for other in self.maps if part_of(other) == part].index(address)
+        known, sides = self.tokens, dict[str, Sequence[str]]()
+        for name, size in zip(SIDES[part], weights.shape[1:], strict=True):
+            if len(known[name]) == size:
+                sides[name] = known[name]
+            else:  # a reader that makes more or fewer states than it is given tokens
+                sides[f"{name} states"] = [str(i + 1) for i in range(size)]
+        return AttentionMap(address, part, layer, weights, next(iter(sides)), [*sides][-1], sides)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.maps)
+
+    def __len__(self) -> int:
+        return len(self.maps)
+
+
+def part_of(address: str) -> Part:
+    """Which attention a layer is for, from where it stands in its model."""
+    if address.startswith("reader."):
+        return "reader"
+    return "cross" if "cross" in address.rpartition(".")[2] else "writer"

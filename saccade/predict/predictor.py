@@ -10,21 +10,24 @@ import torch
 from saccade.config.schema import Decoding, Recipe
 from saccade.data.batch import Batch, pad
 from saccade.data.lexicon import Entry, load_lexicon
-from saccade.data.tokenizers import UNKNOWN, Tokenizer, Tokenizers
+from saccade.data.tokenizers import END, UNKNOWN, Tokenizer, Tokenizers
 from saccade.errors import SaccadeError
-from saccade.layers.record import record
 from saccade.model.model import Model
 from saccade.predict.ctranslate import Translator, check_decoding
 from saccade.predict.decode import copies, decode, length_limits
 from saccade.predict.engines import load_for
 from saccade.predict.ensemble import Ensemble, check_same_vocabulary
 from saccade.predict.fill import fills
-from saccade.predict.likelihood import seen_while_writing, token_log_probs
+from saccade.predict.likelihood import token_log_probs
 from saccade.predict.lines import available, groups_by_length
+from saccade.predict.looking import Given, attention, view
 from saccade.predict.outputs import AttentionMaps, Hypothesis
 from saccade.predict.search import Found
+from saccade.predict.steps import listened, listening
 from saccade.predict.unknown import replaced, replacing
+from saccade.view.viewing import View
 
+AT_ONCE = ("label", "encode")  # tasks whose outputs are not written step by step
 AHEAD = 1024  # lines that stream() takes at once, at most
 
 
@@ -47,9 +50,8 @@ class Predictor:
         self.model, self.recipe, self.tokenizers, self.members = model, recipe, tokenizers, members
         self.translator, self.lexicon = translator, lexicon or {}
 
-    @classmethod
+    @staticmethod
     def load(
-        cls,
         paths: str | Path | Sequence[str | Path],
         *,
         kinds: Mapping[str, Any] | None = None,
@@ -70,17 +72,15 @@ class Predictor:
         loaded = [load_for(name, kinds=kinds, device=device, engine=engine, precision=precision) for name in names]
         runs = [run for run, _ in loaded]
         check_same_vocabulary([run.tokenizers for run in runs], [str(run.path) for run in runs])
-        if len(runs) > 1 and any(fills(run.model.writer) for run in runs):
+        if len(runs) > 1 and any(fills(run.model.writer) or run.recipe.task in AT_ONCE for run in runs):
             raise SaccadeError(
-                "runs predict together step by step, but one of these writes all tokens at once; give it alone"
+                "runs predict together step by step, but one of these gives all of its output at once; give it alone"
             )
         model = runs[0].model if len(runs) == 1 else Ensemble([run.model for run in runs]).eval()
         recipe, tokenizers, lexicon = runs[0].recipe, runs[0].tokenizers, load_lexicon(runs[0].path)
-        if recipe.task == "write":
-            from saccade.predict.language import LanguageModel
+        from saccade.predict.tasks import predictor_of  # which knows all predictors, that are made of this one
 
-            cls = LanguageModel
-        return cls(
+        return predictor_of(recipe)(
             model, recipe=recipe, tokenizers=tokenizers, members=len(runs), translator=loaded[0][1], lexicon=lexicon
         )
 
@@ -148,32 +148,30 @@ class Predictor:
 
     def attention(self, source: str, target: str | None = None) -> AttentionMaps:
         """The weights of every layer and head while `target`, or else what the model predicts, is written."""
-        if self.members > 1:
-            raise SaccadeError(f"attention is shown for one run at a time, got {self.members}; give one")
-        if not source.strip():
-            raise SaccadeError("attention needs a text to look at, got an empty one")
-        return self._attention(source, self.predict([source])[0] if target is None else target)
+        return attention(self, source, target)
+
+    def view(
+        self, source: str, target: str | None = None, *, decoding: Decoding | None = None, title: str = ""
+    ) -> View:
+        """The same to be shown, with how the output was found: a notebook shows a page, `save` writes a file.
+
+        `title` is the name of the recipe where none is given.
+        """
+        return view(self, source, target, decoding=decoding, title=title)
 
     # ---- inside
 
-    def _attention(self, source: str | None, text: str) -> AttentionMaps:
-        """The weights while a text is written about a source, or about nothing."""
-        sources = [] if source is None else self._encode(self.tokenizers.source, [source], "source")
-        [target_ids] = self._encode(self.tokenizers.target, [text], "output")
-        fields = {**({"source": pad(sources)} if sources else {}), "target": pad([target_ids])}
-        batch = Batch(fields).to(self.device)
-        with self._inference(), record(self.model) as maps:
-            seen = seen_while_writing(self.model.writer, batch["target"])
-            self.model.writer(seen, batch["target"].mask, self.model.read(batch))
-        target_labels = self.tokenizers.target.labels(target_ids)
-        return AttentionMaps(
-            maps={address: weights[0].float().cpu().clone() for address, weights in maps.items()},
-            source_labels=self.tokenizers.source.labels(sources[0]) if sources else [],
-            target_labels=target_labels,
-            text=text,
-            # All places of a canvas look alike before it is filled, so that they are named after what comes there.
-            seen_labels=target_labels if fills(self.model.writer) else self.tokenizers.target.labels(seen[0].tolist()),
-        )
+    def _given(self, source: str, target: str | None, decoding: Decoding | None) -> Given:
+        """What is read and written where attention is looked at."""
+        if not source.strip():
+            raise SaccadeError("attention needs a text to look at, got an empty one")
+        [read] = self._encode(self.tokenizers.source, [source], "source")
+        if target is not None:
+            [written] = self._encode(self.tokenizers.target, [target], "output")
+            return Given(read, written, target)
+        with listening() as tree:
+            [[best, *_]] = self.candidates([source], decoding=decoding)
+        return Given(read, [*best.ids, END], best.text, tree)
 
     def _decode_lines(
         self,
@@ -221,7 +219,7 @@ class Predictor:
     ) -> list[list[Found]]:
         """The outputs of one batch; what the other engine, where there is one, leaves open is left to ours."""
         found: dict[int, list[Found]] = {}
-        if self.translator is not None and not align:
+        if self.translator is not None and not (align or listened()):
             check_decoding(decoding)
             given = enumerate(self.translator.decode(sources, limits=limits, decoding=decoding))
             found = {i: outputs for i, outputs in given if outputs is not None}

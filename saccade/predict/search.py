@@ -15,6 +15,7 @@ from torch import Tensor
 from saccade.data.tokenizers import END, START
 from saccade.model.writers import Step
 from saccade.predict.filters import Rule, apply_rules
+from saccade.predict.steps import listened, tell
 
 Chooser = Callable[[Tensor], Tensor]  # log-probabilities (R, V) -> tokens (R,)
 BLOCK = 128  # tokens that are searched together
@@ -102,6 +103,8 @@ def write_rows(
         maps, state = extend(maps, step.weights), step.state
         each = log_softmax(step.logits) if scored else step.logits.float()
         tokens = choose(apply_rules(each, rules, written, rows))[:, None]
+        if listened():
+            tell(written, log_probs[:, None] + each, torch.arange(len(tokens)), tokens)
         log_probs = log_probs + each.gather(1, tokens)[:, 0] * float(scored)
         ended = tokens[:, 0] == END
         if ended.any():
@@ -147,6 +150,8 @@ def beam_search(
         log_probs = log_softmax(step.logits)
         apply_rules(log_probs, rules, written, rows.repeat_interleave(k))
         best, parents, tokens = _best_candidates(log_probs, scores, width)
+        if listened():
+            tell(written, log_probs + scores.reshape(-1, 1), parents, tokens)
         ends = torch.where(tokens == END, best, -torch.inf)
         scores = torch.where(tokens == END, -torch.inf, best)
         missed = beta * coverage(maps)[parents] if beta and maps is not None else 0.0

@@ -8,14 +8,16 @@ from statistics import fmean, stdev
 from typing import Any
 
 from saccade.config.load import load
-from saccade.config.schema import Decoding, Recipe
+from saccade.config.schema import OF_TEXTS, Decoding, Recipe
 from saccade.errors import SaccadeError
 from saccade.model.run import count_weights
+from saccade.predict.labels import Labeller
 from saccade.predict.predictor import Predictor
 from saccade.runs import METRICS, RECIPE, WEIGHTS, read_metrics
 from saccade.score.bleu import Score
 from saccade.score.bootstrap import Difference, paired_bootstrap
-from saccade.score.evaluate import evaluate
+from saccade.score.evaluate import Evaluation, evaluate, evaluate_labels
+from saccade.score.labels import OF_KIND, LabelEvaluation
 from saccade.score.statistics import score_of, statistics
 
 COMPARABLE = ("bleu", "accuracy")
@@ -65,7 +67,7 @@ def compare(
     runs: Sequence[str | Path],
     pairs: Sequence[tuple[str, str]],
     *,
-    metric: str = "bleu",
+    metric: str | None = None,
     decoding: Decoding | None = None,
     kinds: Mapping[str, Any] | None = None,
     device: str = "auto",
@@ -73,11 +75,13 @@ def compare(
     seed: int = 1,
 ) -> Comparison:
     """Decodes the pairs with every run; each row but the first is compared with the first."""
-    if metric not in COMPARABLE:
-        raise SaccadeError(f"unknown metric '{metric}'; runs are compared by {' or '.join(COMPARABLE)}")
     if not runs:
         raise SaccadeError("no run was given; expected the folders of at least two runs; `saccade runs` lists them")
-    check_comparable(runs, kinds=kinds)
+    kind = check_comparable(runs, kinds=kinds)
+    known = COMPARABLE if kind is None else OF_KIND[kind]
+    metric = metric or known[0]
+    if metric not in known:
+        raise SaccadeError(f"unknown metric '{metric}'; runs are compared by {' or '.join(known)}")
     members = []
     for path in runs:
         predictor = Predictor.load(path, kinds=kinds, device=device)
@@ -85,8 +89,8 @@ def compare(
     references = [target for _, target in pairs]
     groups = group_members(members)
     differences = paired_bootstrap(
-        [[statistics(metric, member.hypotheses, references) for member in group] for group in groups],
-        score_of(metric),
+        [[statistics(metric, member.hypotheses, references, kind) for member in group] for group in groups],
+        score_of(metric, kind),
         samples=samples,
         seed=seed,
     )
@@ -94,22 +98,37 @@ def compare(
     return Comparison(metric, members[0].scores[metric].signature, len(pairs), rows)
 
 
-def check_comparable(runs: Sequence[str | Path], *, kinds: Mapping[str, Any] | None = None) -> None:
-    """Refuses language models, which have no references for what they write."""
+def check_comparable(runs: Sequence[str | Path], *, kinds: Mapping[str, Any] | None = None) -> str | None:
+    """The kind of labels that runs give, none where they write texts; refuses what cannot be compared.
+
+    Language models have no references for what they write.
+    """
+    found: dict[str | None, str | Path] = {}
     for path in runs:
-        if (Path(path) / RECIPE).is_file() and load(Path(path) / RECIPE, kinds=kinds).task == "write":
+        recipe = load(Path(path) / RECIPE, kinds=kinds) if (Path(path) / RECIPE).is_file() else None
+        if recipe is not None and recipe.task in OF_TEXTS:
             raise SaccadeError(
-                f"'{path}' is a language model, and runs are compared by their outputs for pairs; "
+                f"'{path}' learned from texts alone, and runs are compared by their outputs for pairs; "
                 "use `saccade evaluate` for each"
             )
+        found[recipe.writer.kind if recipe is not None and recipe.task == "label" else None] = path
+    if len(found) > 1:
+        one, other, *_ = found.values()
+        raise SaccadeError(f"'{one}' and '{other}' do not give the same kind of output; compare runs of one task")
+    return next(iter(found), None)
 
 
 def measure(
     path: Path, predictor: Predictor, pairs: Sequence[tuple[str, str]], *, decoding: Decoding | None = None
 ) -> Member:
     """One run's scores, size and speed."""
-    found = evaluate(predictor, pairs, metrics=("bleu", "chrf", "accuracy"), decoding=decoding)
-    assert found.speed is not None
+    found: Evaluation | LabelEvaluation
+    if isinstance(predictor, Labeller):
+        found = evaluate_labels(predictor, pairs)
+        speed = len(pairs) / found.seconds
+    else:
+        found = evaluate(predictor, pairs, metrics=("bleu", "chrf", "accuracy"), decoding=decoding)
+        speed = found.speed.sentences_per_second if found.speed else 0.0
     return Member(
         name=path.resolve().name,
         seed=predictor.recipe.train.seed,
@@ -118,7 +137,7 @@ def measure(
         hypotheses=found.hypotheses,
         parameters=count_weights(path / WEIGHTS),
         minutes=training_minutes(path),
-        sentences_per_second=found.speed.sentences_per_second,
+        sentences_per_second=speed,
     )
 
 

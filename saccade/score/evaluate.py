@@ -9,14 +9,21 @@ from typing import Any
 
 from saccade.config.schema import Corpus, Decoding
 from saccade.data.documents import read_documents
+from saccade.data.labelled import read_labelled
+from saccade.data.pairs_of_texts import joined
 from saccade.data.sources import PREFIX, read_lines, read_pairs
 from saccade.errors import SaccadeError
+from saccade.predict.encoder import Encoder
+from saccade.predict.labels import Labeller
 from saccade.predict.language import LanguageModel
 from saccade.predict.predictor import Predictor
+from saccade.predict.restoring import Restorer
 from saccade.score.accuracy import exact_match
 from saccade.score.bleu import METRICS, Score, check_pairs, corpus_scores
 from saccade.score.gleu import mean_gleu
+from saccade.score.labels import LabelEvaluation, counts_of, label_scores
 from saccade.score.perplexity import TextEvaluation, measure
+from saccade.score.spans import SpanEvaluation, measure_spans
 
 ALL = (*METRICS, "gleu", "accuracy")
 
@@ -63,25 +70,43 @@ def evaluate_corpora(
     predictor: Predictor,
     corpora: Sequence[Corpus],
     *,
-    metrics: Sequence[str] = ALL,
+    metrics: Sequence[str] | None = None,
     lowercase: bool = False,
     decoding: Decoding | None = None,
     made: int | None = None,
-) -> Evaluation | TextEvaluation:
-    """Outputs for pairs scored against the targets; of a language model, how well it predicts documents.
+    keep: bool = False,
+) -> Evaluation | TextEvaluation | LabelEvaluation | SpanEvaluation:
+    """Outputs for pairs scored against the targets; of a language model, how well it predicts documents; or labels.
 
-    `made` is how much is taken of embedded data that does not say it itself.
+    `made` is how much is taken of embedded data that does not say it itself; with `keep`, the values of all tokens of
+    documents are kept.
     """
-    if isinstance(predictor, LanguageModel):
+    if isinstance(predictor, LanguageModel | Encoder):
+        if metrics is not None or lowercase:
+            raise SaccadeError(
+                "such a model is measured by the probability of a text, so that --metrics and --lowercase say "
+                "nothing; leave them out, or give tasks with --template"
+            )
         kind = predictor.recipe.data.documents
         parts = (islice(read_documents(corpus, documents=kind), most_of(corpus, made)) for corpus in corpora)
-        return measure(predictor, (text for part in parts for _, text in part))
+        return measure(predictor, (text for part in parts for _, text in part), keep=keep)
+    if isinstance(predictor, Restorer):
+        texts = [corpus.model_copy(update={"examples": corpus.examples or most_of(corpus, made)}) for corpus in corpora]
+        return measure_spans(predictor, texts)
+    if isinstance(predictor, Labeller):
+        return evaluate_labels(predictor, labelled_pairs(corpora, kind=predictor.labels.kind, made=made))
     pairs = pairs_of(corpora, made=made)
-    return evaluate(predictor, pairs, metrics=metrics, lowercase=lowercase, decoding=decoding)
+    return evaluate(predictor, pairs, metrics=metrics or ALL, lowercase=lowercase, decoding=decoding)
 
 
 def pairs_of(corpora: Sequence[Corpus], *, made: int | None = None) -> list[tuple[str, str]]:
     return [pair for corpus in corpora for pair in islice(read_pairs(corpus), most_of(corpus, made))]
+
+
+def labelled_pairs(corpora: Sequence[Corpus], *, kind: str, made: int | None = None) -> list[tuple[str, str]]:
+    """Texts, of a pair both in one line, and their labels; those without one or the other are left out."""
+    rows = (row for corpus in corpora for row in islice(read_labelled(corpus, kind=kind), most_of(corpus, made)))
+    return [(joined(texts), label) for _, *texts, label in rows if label and all(text.strip() for text in texts)]
 
 
 def most_of(corpus: Corpus, made: int | None) -> int | None:
@@ -108,6 +133,24 @@ def evaluate(
     scores = score_texts(hypotheses, [target for _, target in pairs], metrics=metrics, lowercase=lowercase)
     speed = Speed(seconds, len(pairs) / seconds, tokens / seconds)
     return Evaluation(scores, len(pairs), hypotheses, speed)
+
+
+def evaluate_labels(predictor: Labeller, pairs: Sequence[tuple[str, str]]) -> LabelEvaluation:
+    """Labels every text and compares."""
+    if not pairs:
+        raise SaccadeError("there is nothing to evaluate: no texts with labels were given; is the file empty?")
+    labels, references = predictor.labels, [label for _, label in pairs]
+    for number, label in enumerate(references, start=1):
+        try:
+            labels.encode(label)
+        except SaccadeError as error:
+            raise SaccadeError(f"text {number}: {error}") from None
+    begin = time.perf_counter()
+    said = predictor.predict([text for text, _ in pairs])
+    seconds = time.perf_counter() - begin
+    scores = label_scores(labels.kind, said, references)
+    counts = counts_of(labels.kind, said, references, labels.names).tolist() if labels.names else []
+    return LabelEvaluation(scores, len(pairs), said, labels.names, counts, seconds)
 
 
 def evaluate_files(

@@ -6,10 +6,15 @@ import numpy as np
 
 from saccade.score.accuracy import letters_right, right
 from saccade.score.bleu import bleu_of, bleu_statistics
+from saccade.score.labels import scores_of, statistics_of
 
 
-def statistics(metric: str, hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
-    """(N, n): one row for each sentence, by "bleu", "accuracy" or "letters"."""
+def statistics(
+    metric: str, hypotheses: Sequence[str], references: Sequence[str], labels: str | None = None
+) -> np.ndarray:
+    """(N, n): one row for each sentence, by "bleu", "accuracy" or "letters"; of labels of a kind, for all scores."""
+    if labels is not None:
+        return statistics_of(labels, hypotheses, references)
     if metric == "bleu":
         return bleu_statistics(hypotheses, references)
     if metric == "letters":
@@ -18,8 +23,11 @@ def statistics(metric: str, hypotheses: Sequence[str], references: Sequence[str]
     return np.stack([hits, np.ones_like(hits)], axis=1).astype(np.int64)
 
 
-def score_of(metric: str) -> Callable[[np.ndarray], float]:
+def score_of(metric: str, labels: str | None = None) -> Callable[[np.ndarray], float]:
     """What makes a score of summed statistics (n,)."""
+    if labels is not None:
+        made: Callable[[np.ndarray], float] = scores_of(labels)[metric]
+        return made
     return bleu_of if metric == "bleu" else _percent
 
 

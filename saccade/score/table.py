@@ -4,16 +4,24 @@ from collections.abc import Sequence
 
 from saccade.score.compare import Comparison, Row
 
-TITLES = {"bleu": "BLEU", "accuracy": "exact match %", "chrf": "chrF"}
+TITLES = {
+    "bleu": "BLEU", "accuracy": "exact match %", "chrf": "chrF", "f1": "F1", "matthews": "Matthews",
+    "pearson": "Pearson", "spearman": "Spearman",
+}  # fmt: skip
 
 
 def cells(comparison: Comparison) -> list[list[str]]:
     """Titles and rows as text, for any kind of table."""
-    others = [name for name in ("bleu", "chrf", "accuracy") if name != comparison.metric]
+    others = [name for name in comparison.rows[0].scores if name != comparison.metric]
     names = [comparison.metric, *others]
-    titles = ["run", *(TITLES[name] for name in names)]
+    titles = ["run", *(title_of(name, comparison) for name in names)]
     titles += ["difference [95%]", "p", "parameters", "minutes", "sentences/s"]
     return [titles, *(_cells(row, names) for row in comparison.rows)]
+
+
+def title_of(name: str, comparison: Comparison) -> str:
+    """What a score is called; of labels nothing is matched letter by letter."""
+    return TITLES[name] if name != "accuracy" or "bleu" in comparison.rows[0].scores else "accuracy %"
 
 
 def _cells(row: Row, names: Sequence[str]) -> list[str]:
@@ -36,7 +44,7 @@ def note(comparison: Comparison) -> str:
     """How the numbers were made, in one sentence."""
     return (
         f"{comparison.sentences} sentences; differences to the first row with 95% intervals and two-sided p-values "
-        f"by paired bootstrap; {TITLES[comparison.metric]} signature: {comparison.signature}"
+        f"by paired bootstrap; {title_of(comparison.metric, comparison)} signature: {comparison.signature}"
     )
 
 

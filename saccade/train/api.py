@@ -15,12 +15,13 @@ from typing import Any
 
 import torch
 
-from saccade.config.load import load, override
+from saccade.config.load import load, override, shipped
 from saccade.config.schema import Corpus, Recipe
 from saccade.errors import SaccadeError
 from saccade.model.run import pick_device
 from saccade.predict.predictor import Predictor
 from saccade.runs import RECIPE, find_run, not_a_run, runs_folder, training
+from saccade.train.adopt import adopted, first_run, with_its_tokenizer
 from saccade.train.distributed import Ranks, join
 from saccade.train.finish import finish
 from saccade.train.loop import run_loop
@@ -51,11 +52,13 @@ def train(
         path = find_run(resume)
         check_resume(path, [name for name, value in given.items() if value is not None])
         chosen = resumed_recipe(path, overrides, kinds)
-    elif data is None and valid is None:
+    elif data is None and valid is None and not first_run(overrides):
         chosen = new_recipe(recipe, overrides=overrides, tiny=tiny, kinds=kinds)
     else:  # overrides come last: they may say more about the files, such as data.train.0.columns
-        chosen = with_data(new_recipe(recipe, tiny=tiny, kinds=kinds), data=data, valid=valid)
+        chosen = with_data(started(recipe, overrides, tiny=tiny, kinds=kinds), data=data, valid=valid)
         chosen = override(chosen, overrides, kinds=kinds, origin=f"recipe '{chosen.name}'")
+    if resume is None:
+        chosen = with_its_tokenizer(chosen, overrides, kinds=kinds)
     check_data(chosen)
     with kept_randomness(pick_device(chosen.train.device)):
         path = train_run(chosen, run if resume is None else path, resumed=resume is not None, kinds=kinds)
@@ -109,6 +112,14 @@ def new_recipe(
     return override(recipe, overrides, kinds=kinds)
 
 
+def started(
+    recipe: Recipe | str | Path | None, overrides: Sequence[str], *, tiny: bool, kinds: Mapping[str, Any] | None
+) -> Recipe:
+    """A recipe before its overrides; one by name gives way to the run that it starts from, a file is as it says."""
+    made, run = new_recipe(recipe, tiny=tiny, kinds=kinds), first_run(overrides)
+    return adopted(made, run, kinds=kinds) if run and isinstance(recipe, str) and recipe in shipped() else made
+
+
 def check_resume(path: Path, given: Sequence[str]) -> None:
     if given:
         raise SaccadeError(f"resume takes everything from the run '{path}'; leave out: {', '.join(given)}")
@@ -121,7 +132,7 @@ def resumed_recipe(path: Path, overrides: Sequence[str], kinds: Mapping[str, Any
     before = load(path / RECIPE, kinds=kinds)
     after = load(path / RECIPE, overrides=overrides, kinds=kinds)
     changed = [name for name in FIXED if getattr(before, name) != getattr(after, name)]
-    changed += ["train.seed"] if before.train.seed != after.train.seed else []
+    changed += [f"train.{key}" for key in ("seed", "lora") if getattr(before.train, key) != getattr(after.train, key)]
     if changed:
         raise SaccadeError(
             f"{', '.join(changed)} cannot change while a run goes on; start another one from its weights: "
@@ -135,6 +146,8 @@ def with_data(recipe: Recipe, *, data: Files | None, valid: Files | float | None
     changes: dict[str, Any] = {}
     if data is not None:
         changes["train"] = corpora(data)
+        if recipe.task == "label":  # those of the recipe have other labels
+            changes["valid"] = ()
     if isinstance(valid, int | float):
         if not 0 <= valid < 1:
             raise SaccadeError(f"valid as a number is the share of pairs held out, from 0 to below 1, got {valid:g}")
@@ -149,7 +162,7 @@ def with_data(recipe: Recipe, *, data: Files | None, valid: Files | float | None
 
 def check_data(recipe: Recipe) -> None:
     if not recipe.data.train:
-        how = "--data FILE (data=FILE" if recipe.task == "write" else "--data SRC TGT (data=[SRC, TGT]"
+        how = "--data SRC TGT (data=[SRC, TGT]" if recipe.task == "translate" else "--data FILE (data=FILE"
         raise SaccadeError(
             f"recipe '{recipe.name}' has no training data: give yours with {how} in Python), "
             "or add --tiny for a small model on embedded data"

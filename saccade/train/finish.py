@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,10 +12,12 @@ import torch
 
 import saccade
 from saccade.config.schema import Corpus, Recipe
+from saccade.data.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
 from saccade.files import atomic_write, replacing
 from saccade.model.run import read_weights
 from saccade.runs import CARD, METRICS, read_metrics
+from saccade.score.labels import OF_KIND
 from saccade.train import checkpoint
 from saccade.train.average import Weights, chosen_steps, mean_of
 from saccade.train.session import Session
@@ -114,8 +117,7 @@ def card(s: Session, chosen: Chosen) -> str:
         f"* task: {recipe.task}; {sum(p.numel() for p in s.model.parameters()):,} parameters",
         f"* training data: {corpora(recipe.data.train)}",
         f"* validation data: {validation_data(recipe)}",
-        f"* tokenizer: {recipe.tokenizer.kind}, {s.tokenizers.source.size:,} source and "
-        f"{s.tokenizers.target.size:,} target pieces{' (shared)' if s.tokenizers.shared else ''}",
+        f"* tokenizer: {recipe.tokenizer.kind}, {pieces(s.tokenizers)}",
         f"* training: {progress.step:,} steps, {progress.epoch:.2f} epochs, {progress.tokens:,} tokens, "
         f"{progress.seconds / 60:.1f} minutes, seed {recipe.train.seed}",
         f"* weights: {chosen.told}",
@@ -128,12 +130,21 @@ def card(s: Session, chosen: Chosen) -> str:
     return "\n".join(lines) + "\n"
 
 
+def pieces(tokenizers: Tokenizers) -> str:
+    """How large the vocabularies are; of labels, which there are."""
+    if (labels := tokenizers.labels) is not None:
+        names = f"{len(labels.names)} labels: {', '.join(labels.names)}" if labels.names else "numbers"
+        return f"{tokenizers.source.size:,} pieces; {names}"
+    shared = " (shared)" if tokenizers.shared else ""
+    return f"{tokenizers.source.size:,} source and {tokenizers.target.size:,} target pieces{shared}"
+
+
 def scores(chosen: Chosen) -> list[str]:
     """What validation measured of the weights that were chosen."""
     shown = chosen.scores
     if not shown:
         return ["These weights were not validated, so there are no scores."]
-    told = ("loss", "perplexity", "bits_per_byte", "bleu", "gleu", "accuracy")
+    told = ("loss", "perplexity", "bits_per_byte", "bleu", "gleu", *dict.fromkeys(chain(*OF_KIND.values())))
     numbers = [(name, shown[name]) for name in told if name in shown]
     table = [f"| {name} | {value:.4g} |" for name, value in numbers]
     signature = shown.get("signature")

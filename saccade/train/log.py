@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from saccade.files import atomic_write
-from saccade.runs import METRICS, metric_lines
+from saccade.runs import METRICS, SAMPLES, metric_lines
+
+SHOWN = 8  # validation texts whose outputs are kept
 
 
 class Log:
@@ -71,6 +73,13 @@ class Log:
             for name, value in values.items():
                 if isinstance(value, int | float):
                     self.board.add_scalar(f"{event}/{name}", value, step)
+
+    def keep_samples(self, step: int, pairs: Sequence[tuple[str, str]], outputs: Sequence[str]) -> None:
+        """What was written for the first validation pairs, as one line of samples.jsonl."""
+        kept = zip(pairs[:SHOWN], outputs, strict=False)
+        samples = [{"input": text, "reference": wanted, "output": output} for (text, wanted), output in kept]
+        with (self.run / SAMPLES).open("a", encoding="utf-8") as file:
+            print(json.dumps({"event": "samples", "step": step, "samples": samples}), file=file)
 
     def report(self, step: int, values: Mapping[str, float], *, left: float | None) -> None:
         """Loss, learning rate and speed since the last report; `left` is an estimate in seconds."""

@@ -13,6 +13,7 @@ import torch
 from saccade.data.batch import Batch
 from saccade.train.average import chosen_steps
 from saccade.train.capture import Graphs
+from saccade.train.looking import due, look
 from saccade.train.loss import Sums
 from saccade.train.machine import reseed
 from saccade.train.optimizer import set_rate
@@ -33,6 +34,8 @@ def run_loop(s: Session) -> None:
     s.watch.begin(left=settings.steps and settings.steps - progress.step)
     with Interrupts() as interrupts, closing(s.feed), closing(s.watch):
         ending = over(s)
+        if progress.step == 0:
+            look(s)
         while not ending:
             with s.watch.step():
                 optimizer_step(s)
@@ -50,6 +53,9 @@ def run_loop(s: Session) -> None:
                 if not ending and over(s):  # patience may be at its end, and validation takes its time
                     ending = True
                     report(s)
+            if ending or due(s):
+                with aside(s):
+                    look(s)
             if ending or stop or progress.step % settings.save_every == 0 or worth_keeping(s):
                 check_loss(s)
                 with aside(s):

@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from saccade.config.kinds import Custom
-from saccade.config.schema import Fill, NextToken, RDrop, Recipe, Reward
+from saccade.config.schema import Fill, Label, Masked, NextToken, Permuted, RDrop, Recipe, Regress, Reward, Tag
 from saccade.data.batch import Batch, Tokens
-from saccade.data.tokenizers import START
+from saccade.data.tokenizers import START, Tokenizer
 from saccade.layers.balance import balance_loss, busiest, listening
 from saccade.layers.memory import Memory
 from saccade.layers.packing import Packing
@@ -26,6 +26,9 @@ from saccade.model.fill_writer import MASK
 from saccade.model.model import Model
 from saccade.model.writers import shift_right
 from saccade.train import masking
+from saccade.train.labels import label, regress, tag
+from saccade.train.masked import masked, masked_from
+from saccade.train.permuted import permuted
 from saccade.train.reward import reward
 from saccade.train.terms import Objective, Term, real_tokens, token_sums, twofold_sums
 
@@ -126,10 +129,18 @@ def first_of_two(memory: Memory, batch: Batch) -> Memory:
     return Memory(memory.states[:half], memory.mask[:half])
 
 
-def objectives_from(recipe: Recipe, *, kinds: Mapping[str, Any] | None = None) -> list[Objective]:
-    """The recipe's list of objectives; a user's own kind is a function with keyword-only settings."""
+def objectives_from(
+    recipe: Recipe, *, tokenizer: Tokenizer | None = None, kinds: Mapping[str, Any] | None = None
+) -> list[Objective]:
+    """The recipe's list of objectives; a user's own kind is a function with keyword-only settings.
+
+    One that hides tokens has to know the tokenizer.
+    """
     made: list[Objective] = []
     for table in recipe.objectives:
+        if isinstance(table, Masked) and tokenizer is not None:
+            made.append(masked_from(table, tokenizer))
+            continue
         settings = table.settings() if isinstance(table, Custom) else table.model_dump(exclude={"kind"})
         made.append(functools.partial(SHIPPED.get(table.kind) or (kinds or {})[table.kind], **settings))
     return made
@@ -178,4 +189,9 @@ SHIPPED: dict[str, Any] = {
     RDrop.model_fields["kind"].default: r_drop,
     Fill.model_fields["kind"].default: fill,
     Reward.model_fields["kind"].default: reward,
+    Label.model_fields["kind"].default: label,
+    Regress.model_fields["kind"].default: regress,
+    Tag.model_fields["kind"].default: tag,
+    Permuted.model_fields["kind"].default: permuted,
+    Masked.model_fields["kind"].default: masked,
 }

@@ -12,10 +12,14 @@ from saccade.data.batch import PAD_ID, Batch, Tokens
 from saccade.layers.packing import Packing, bound, packing
 from saccade.layers.transformer import TransformerStack
 from saccade.model.fill_writer import FillWriter
+from saccade.model.label_writer import Head
+from saccade.model.masked_writer import MaskedWriter
 from saccade.model.model import Model
+from saccade.model.permuted_writer import PermutedWriter
 from saccade.model.readers import TokenReader
 from saccade.model.writers import TokenWriter
 
+HEADS = (Head, MaskedWriter, PermutedWriter)  # writers without a stack, over states
 STEPS = 16  # shapes between no tokens and the budget of a batch
 WORTH_PACKING = 0.05  # of padding: on a CPU the way to a row and back takes as long as computing that much for nothing
 
@@ -24,7 +28,8 @@ def packable(model: Model) -> bool:
     """Whether what reads, if anything does, and what writes take packed rows; a user's own parts may not."""
     parts = [part for part in (model.reader, model.writer) if part is not None]
     return all(
-        isinstance(part, TokenReader | TokenWriter | FillWriter) and isinstance(part.stack, TransformerStack)
+        isinstance(part, HEADS)
+        or (isinstance(part, TokenReader | TokenWriter | FillWriter) and isinstance(part.stack, TransformerStack))
         for part in parts
     )
 

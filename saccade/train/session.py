@@ -71,6 +71,7 @@ class Session:
     generator: torch.Generator
     average: MovingAverage | None
     watch: Watch
+    looks: Any = None  # those of train/looking.py, where attention is watched
     captures: bool = False  # whether steps may run as CUDA graphs
     graphs: Any = None  # those of train/capture.py, while the loop runs
     notes: list[str] = field(default_factory=list)  # what data and warm start have to say, for the card

@@ -14,30 +14,36 @@ import torch
 
 from saccade.config.kinds import Custom
 from saccade.config.load import save
-from saccade.config.schema import Recipe, Train
-from saccade.data.batches import BatchStream, Rows, batches_in_epoch
+from saccade.config.schema import Recipe, StatesWriter, Train
+from saccade.data.batches import Rows, batches_in_epoch
+from saccade.data.encode_labelled import encode_lines
 from saccade.data.lexicon import LEXICON, dump_lexicon, learn_lexicon
 from saccade.data.prepare import Prepared, prepare, training_pairs
+from saccade.data.streaming import Streamed, batches_of
 from saccade.data.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
 from saccade.files import atomic_write
 from saccade.model.build import build
 from saccade.model.model import Model
-from saccade.runs import CHECKPOINTS, METRICS, RECIPE
+from saccade.runs import CHECKPOINTS, METRICS, RECIPE, SAMPLES
 from saccade.train import checkpoint
 from saccade.train.average import MovingAverage
 from saccade.train.distributed import Ranks
-from saccade.train.feed import Feed, Shape, widened
+from saccade.train.feed import Feed, Shape, Stream, widened
 from saccade.train.log import Log, cut_metrics
+from saccade.train.looking import Looks
+from saccade.train.lora import add_low_rank
 from saccade.train.loss import Meter, MicroLoss
 from saccade.train.machine import MemoryWatch
 from saccade.train.objectives import lets_write, objectives_from
 from saccade.train.optimizer import freeze, optimizer_from
 from saccade.train.pack import pack, pack_padded, packable
 from saccade.train.profile import Watch
+from saccade.train.rectangles import even, fill_up
 from saccade.train.schedule import schedule_from
 from saccade.train.session import Session, restore
 from saccade.train.warm import warm_start
+from saccade.view import moments
 
 Kinds = Mapping[str, Any]
 
@@ -54,7 +60,7 @@ def open_session(
         check_without_validation(recipe.train)
     found = checkpoint.latest(run / CHECKPOINTS, warn=say) if resumed else None
     model, notes = make_model(recipe, data.tokenizers, fresh=found is None, kinds=kinds)
-    stream = BatchStream(
+    stream = batches_of(
         data.train, batch_tokens=recipe.train.batch_tokens, seed=recipe.train.seed, rank=ranks.rank, world=ranks.world
     )
     if found:
@@ -75,23 +81,25 @@ def open_session(
 def make_model(recipe: Recipe, tokenizers: Tokenizers, *, fresh: bool, kinds: Kinds | None) -> tuple[Model, list[str]]:
     """The model with first weights that follow from the seed, or from the run to start from."""
     torch.manual_seed(recipe.train.seed)
-    model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target.size, kinds=kinds)
+    model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target_size, kinds=kinds)
     notes = warm_start(model, recipe, tokenizers, kinds=kinds) if fresh else []
     freeze(model, recipe.freeze)
+    notes += add_low_rank(model, recipe)
     return model.train(), notes
 
 
 def assemble(
-    recipe: Recipe, run: Path, *, data: Prepared, model: Model, stream: BatchStream, ranks: Ranks, kinds: Kinds | None
+    recipe: Recipe, run: Path, *, data: Prepared, model: Model, stream: Stream, ranks: Ranks, kinds: Kinds | None
 ) -> Session:
     settings = recipe.train
     device = next(model.parameters()).device
     optimizer = optimizer_from(settings.optimizer, model)
-    objectives = objectives_from(recipe, kinds=kinds)
+    objectives = objectives_from(recipe, tokenizer=data.tokenizers.source, kinds=kinds)
     loss = MicroLoss(model, objectives=objectives, settings=settings, device=device)
     writes = any(map(lets_write, objectives))
     packs = packs_rows(settings, model, device, writes=writes)
-    feed = Feed(stream, device=device, shape=shape_of_batches(settings, packs=packs, device=device))
+    fills = not packs and not writes and bool(settings.graphs) and even(model)
+    feed = Feed(stream, device=device, shape=shape_of_batches(settings, packs=packs, fills=fills, device=device))
     return Session(
         recipe=recipe,
         run=run,
@@ -114,7 +122,8 @@ def assemble(
         generator=torch.Generator(device),
         average=MovingAverage(model, decay=settings.ema) if settings.ema else None,
         watch=Watch(settings.profile, feed=feed, device=device),
-        captures=captures_steps(recipe, packs=packs, writes=writes, world=ranks.world, device=device),
+        looks=Looks() if settings.watch else None,
+        captures=captures_steps(recipe, packs=packs or fills, writes=writes, world=ranks.world, device=device),
         notes=list(data.notes),
     )
 
@@ -137,10 +146,12 @@ def packs_rows(settings: Train, model: Model, device: torch.device, *, writes: b
     return (faster if settings.pack is None else settings.pack) and packable(model)
 
 
-def shape_of_batches(settings: Train, *, packs: bool, device: torch.device) -> Shape | None:
+def shape_of_batches(settings: Train, *, packs: bool, fills: bool = False, device: torch.device) -> Shape | None:
     """How batches are brought into form on their way to the device."""
     if packs:
         return functools.partial(pack, budget=settings.batch_tokens) if device.type == "cuda" else pack_padded
+    if fills:
+        return functools.partial(fill_up, budget=settings.batch_tokens)
     return widened if settings.compile else None
 
 
@@ -151,7 +162,7 @@ def captures_steps(recipe: Recipe, *, packs: bool, world: int, device: torch.dev
     against = {
         "a CUDA device": device.type == "cuda",
         "objectives that do not let the model write": not writes,
-        "packed rows (train.pack)": packs or writes,
+        "stacks that a graph can hold": packs or writes,
         "one process": world == 1,
         "train.accumulate=1": settings.accumulate == 1,
         "train.recompute=false": not settings.recompute,
@@ -166,7 +177,7 @@ def captures_steps(recipe: Recipe, *, packs: bool, world: int, device: torch.dev
 def short_enough(recipe: Recipe, data: Prepared) -> list[tuple[str, str]]:
     """The pairs to decode in validation, without those that the model is not made for."""
     pairs = data.valid_pairs[: recipe.train.valid_predictions]
-    rows = data.tokenizers.source.encode_all([source for source, _ in pairs])
+    rows = encode_lines(data.tokenizers, [source for source, _ in pairs], cut=recipe.data.max_length * recipe.data.cut)
     short = [pair for pair, row in zip(pairs, rows, strict=True) if len(row) <= recipe.data.max_length]
     if not short and recipe.train.metric != "loss":
         raise SaccadeError(
@@ -176,10 +187,15 @@ def short_enough(recipe: Recipe, data: Prepared) -> list[tuple[str, str]]:
     return short
 
 
-def total_steps(settings: Train, store: Rows, *, world: int) -> int | None:
+def total_steps(settings: Train, store: Rows | Streamed, *, world: int) -> int | None:
     """Where `linear` and `cosine` end: at the last step, or with the last epoch if that comes first."""
     if settings.epochs is None or settings.schedule.kind not in ("linear", "cosine"):
         return settings.steps
+    if isinstance(store, Streamed):
+        raise SaccadeError(
+            f'how long an epoch of a stream is nobody knows, but train.schedule.kind = "{settings.schedule.kind}" ends '
+            "with the last one; set train.steps in the place of train.epochs"
+        )
     batches = batches_in_epoch(store, batch_tokens=settings.batch_tokens, seed=settings.seed)
     steps = math.ceil(settings.epochs * batches / (world * settings.accumulate))
     return steps if settings.steps is None else min(steps, settings.steps)
@@ -198,6 +214,11 @@ def check_settings(recipe: Recipe) -> None:
     settings = recipe.train
     if settings.steps is None and settings.epochs is None and settings.minutes is None:
         raise SaccadeError("training has no end: set train.steps, train.epochs or train.minutes")
+    if isinstance(recipe.writer, StatesWriter):
+        raise SaccadeError(
+            'writer.kind = "states" writes nothing that could be learned; set writer.kind = "masked", or train another '
+            "recipe with init=RUN"
+        )
     if settings.metric != "loss" and not settings.valid_predictions:
         raise SaccadeError(
             f'train.metric = "{settings.metric}" needs outputs to score, but train.valid_predictions is 0; '
@@ -219,9 +240,7 @@ def check_without_validation(settings: Train) -> None:
     }
     for what, wanted in wants.items():
         if wanted:
-            raise SaccadeError(
-                f"{what} needs validation data; give --valid SRC TGT, or data.valid=0.01 to hold some out"
-            )
+            raise SaccadeError(f"{what} needs validation data; give --valid FILES, or data.valid=0.01 to hold some out")
 
 
 def write_beginning(session: Session, *, resumed: bool) -> None:
@@ -232,6 +251,8 @@ def write_beginning(session: Session, *, resumed: bool) -> None:
         if resumed:
             checkpoint.cut(run / CHECKPOINTS, step=session.progress.step, warn=tell)
             cut_metrics(run / METRICS, step=session.progress.step)
+            cut_metrics(run / SAMPLES, step=session.progress.step)
+            moments.cut(run, after=session.progress.step)
             for leftover in run.glob(".*.tmp"):
                 leftover.unlink(missing_ok=True)
         else:

@@ -14,8 +14,12 @@ from saccade.layers.cross_entropy import smoothed_cross_entropy, twofold_cross_e
 from saccade.layers.packing import Packing
 from saccade.layers.regions import region
 from saccade.model.fill_writer import FillWriter
+from saccade.model.masked_writer import MaskedWriter
 from saccade.model.model import Model
+from saccade.model.permuted_writer import PermutedWriter
 from saccade.model.writers import TokenWriter
+
+COLUMNS = 8  # that a bias takes beside the output matrix: products of an odd number of columns are slow on a GPU
 
 
 class Term(NamedTuple):
@@ -56,20 +60,24 @@ def twofold_sums(
     return smoothed + apart_weight * (apart - apart.detach()), nll, apart.detach()
 
 
+PLAIN = (TokenWriter, FillWriter, PermutedWriter, MaskedWriter)
+
+
 def has_plain_head(writer: Any) -> bool:
     """Whether logits are the product with one matrix, which the loss can take piece by piece; else it asks `head`."""
-    shipped = next((kind for kind in (TokenWriter, FillWriter) if isinstance(writer, kind)), None)
+    shipped = next((kind for kind in PLAIN if isinstance(writer, kind)), None)
     return shipped is not None and type(writer).head is shipped.head
 
 
 def product_of_head(writer: Any, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows and the matrix whose product is the logits; a bias is one more column, where rows have a 1."""
+    """Rows and the matrix whose product is the logits; a bias is one more column, where rows have a 1, before zeros."""
     if isinstance(writer, TokenWriter) and writer.output_scale != 1.0:
         rows = rows * writer.output_scale
     matrix, bias = writer.output.weight, writer.output.bias
     if bias is None:
         return rows, matrix
-    return F.pad(rows, (0, 1), value=1.0), torch.cat((matrix, bias[:, None]), 1)
+    ones, zeros = rows.new_ones(*rows.shape[:-1], 1), rows.new_zeros(*rows.shape[:-1], COLUMNS - 1)
+    return torch.cat((rows, ones, zeros), -1), torch.cat((matrix, F.pad(bias[:, None], (0, COLUMNS - 1))), 1)
 
 
 @region

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 
@@ -10,13 +11,16 @@ from saccade.data.batch import Batch
 from saccade.data.batches import valid_batches
 from saccade.data.lexicon import load_lexicon
 from saccade.model.run import write_tensors
+from saccade.predict.labels import Labeller
 from saccade.predict.predictor import Predictor
 from saccade.runs import WEIGHTS
 from saccade.score.accuracy import exact_match
 from saccade.score.bleu import corpus_scores
 from saccade.score.gleu import mean_gleu
+from saccade.score.labels import OF_KIND, label_scores
 from saccade.train import checkpoint
 from saccade.train.average import Weights, wearing
+from saccade.train.lora import plain_weights
 from saccade.train.loss import Meter
 from saccade.train.machine import autocast, reseed, widest
 from saccade.train.session import Session, spoiled
@@ -86,8 +90,10 @@ def batch_terms(s: Session, batch: Batch, *, number: int, counted: bool) -> dict
 
 
 def decoded_scores(s: Session) -> dict[str, float | str]:
-    """BLEU, GLEU and exact match of greedy outputs; one process decodes while the others wait."""
+    """BLEU, GLEU and exact match of greedy outputs, or how good labels are; one process decodes, the others wait."""
     texts, references = zip(*s.valid_pairs, strict=True)
+    if s.tokenizers.labels is not None:
+        return labelled_scores(s, texts, references)
     values = torch.zeros(3, dtype=widest(s.device), device=s.device)
     signature = ""
     if s.ranks.main:
@@ -96,11 +102,25 @@ def decoded_scores(s: Session) -> dict[str, float | str]:
         greedy = s.recipe.predict.model_copy(update={"beam": 1, "n_best": 1, "sample": False, "batch_tokens": room})
         with autocast(s.recipe.train, s.device):
             outputs = predictor.predict(texts, decoding=greedy)
+        s.log.keep_samples(s.progress.step, s.valid_pairs, outputs)
         bleu = corpus_scores(outputs, references, metrics=("bleu",))["bleu"]
         gleu, right, signature = mean_gleu(outputs, references), exact_match(outputs, references), bleu.signature
         values = values.new_tensor([bleu.value, gleu.value, right.value])
     bleu_value, gleu_value, accuracy = s.ranks.total(values).tolist()
     return {"bleu": bleu_value, "gleu": gleu_value, "accuracy": accuracy, "signature": signature}
+
+
+def labelled_scores(s: Session, texts: Sequence[str], references: Sequence[str]) -> dict[str, float | str]:
+    assert s.tokenizers.labels is not None
+    kind = s.tokenizers.labels.kind
+    values = torch.zeros(len(OF_KIND[kind]), dtype=widest(s.device), device=s.device)
+    if s.ranks.main:
+        labeller = Labeller(s.model, recipe=s.recipe, tokenizers=s.tokenizers)
+        with autocast(s.recipe.train, s.device):
+            said = labeller.predict(texts)
+        s.log.keep_samples(s.progress.step, s.valid_pairs, said)
+        values = values.new_tensor([score.value for score in label_scores(kind, said, references).values()])
+    return dict(zip(OF_KIND[kind], s.ranks.total(values).tolist(), strict=True))
 
 
 def is_better(s: Session, value: float, than: float) -> bool:
@@ -112,10 +132,11 @@ def write_best(s: Session) -> None:
     if s.ranks.main:
         s.folder.mkdir(parents=True, exist_ok=True)
         path = checkpoint.best_path(s.folder, s.progress.best_step)
-        write_tensors(s.usable, path, vocabulary=s.tokenizers.vocabulary())
+        write_tensors(plain_weights(s.usable, s.recipe), path, vocabulary=s.tokenizers.vocabulary())
     write_usable(s, s.usable)
 
 
 def write_usable(s: Session, weights: Weights) -> None:
     if s.ranks.main:
-        write_tensors(weights, s.run / WEIGHTS, vocabulary=s.tokenizers.vocabulary())
+        plain = plain_weights(weights, s.recipe)
+        write_tensors(plain, s.run / WEIGHTS, vocabulary=s.tokenizers.vocabulary())

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from saccade.config.kinds import Custom
 from saccade.config.schema import NoReader, Recipe
+from saccade.data.labels import Labels
 from saccade.data.tokenizers import UNKNOWN, Tokenizer, Tokenizers
 from saccade.errors import SaccadeError
+from saccade.model.label_writer import Head
 from saccade.model.model import Model
 from saccade.model.run import load_run, named_weights
 
@@ -34,7 +36,8 @@ class Taken:
 
     def __str__(self) -> str:
         rows = f" and {self.rows:,} of {self.of_rows:,} embedding rows by their piece" if self.of_rows else ""
-        return f"{self.tensors} of {self.of} tensors{rows}"
+        rest = "" if self.tensors == self.of else ", the rest is fresh"
+        return f"{self.tensors} of {self.of} tensors{rows} taken over{rest}"
 
 
 def warm_start(
@@ -46,7 +49,7 @@ def warm_start(
     for prefix, run in parts.items():
         if run:
             taken = take_over(model, tokenizers, run=run, prefix=prefix, kinds=kinds)
-            notes.append(f"{prefix}init={run}: {taken} taken over")
+            notes.append(f"{prefix}init={run}: {taken}")
     return notes
 
 
@@ -62,15 +65,16 @@ def take_over(model: Model, tokenizers: Tokenizers, *, run: str, prefix: str, ki
     taken = Taken()
     for short, tensor in named_weights(model.get_submodule(prefix.removesuffix("."))).items():
         name = prefix + short
-        side = BY_PIECE.get(name)
-        source, new = weights.get(name), tokenizer_of(tokenizers, side)
-        before = tokenizer_of(old.tokenizers, side)
+        theirs = name_in(old.model, name, model)
+        source, new, before = weights.get(theirs), rows_of(tokenizers, name), rows_of(old.tokenizers, theirs)
         by_piece = new is not None and before is not None and new.fingerprint() != before.fingerprint()
         taken.of += 1
-        if by_piece and source is not None and source.shape[1:] == tensor.shape[1:]:
+        if source is None or (isinstance(new, Labels) != isinstance(before, Labels)):
+            continue
+        if by_piece and source.shape[1:] == tensor.shape[1:]:
             rows = copy_rows(tensor, source, new=new, old=before)  # type: ignore[arg-type]
             taken.tensors, taken.rows, taken.of_rows = taken.tensors + 1, taken.rows + rows, taken.of_rows + len(tensor)
-        elif not by_piece and source is not None and source.shape == tensor.shape:
+        elif not by_piece and source.shape == tensor.shape:
             tensor.copy_(source)
             taken.tensors += 1
     if not taken.tensors:
@@ -81,23 +85,40 @@ def take_over(model: Model, tokenizers: Tokenizers, *, run: str, prefix: str, ki
     return taken
 
 
-def tokenizer_of(tokenizers: Tokenizers, side: str | None) -> Tokenizer | None:
-    if side is None:
-        return None
-    return tokenizers.source if side == "source" else tokenizers.target
+def name_in(old: Model, name: str, model: Model) -> str:
+    """What a tensor is called in the model of another run; no name where it has no such part.
+
+    A language model's writer may be a reader here. Of what an encoder writes, a head has the layer for first states.
+    """
+    if name.startswith("reader."):
+        return name if old.reader is not None else f"writer.{name.removeprefix('reader.')}"
+    if isinstance(model.writer, Head) and not isinstance(old.writer, Head):
+        return name if ".hidden." in name else ""
+    return name
 
 
-def copy_rows(tensor: Tensor, source: Tensor, *, new: Tokenizer, old: Tokenizer) -> int:
-    """Copies the rows of the pieces that both vocabularies have."""
+def rows_of(tokenizers: Tokenizers, name: str) -> Tokenizer | Labels | None:
+    """What the rows of a tensor stand for, where they stand for something: pieces, or labels."""
+    side = BY_PIECE.get(name)
+    if side == "source":
+        return tokenizers.source
+    return None if side is None else tokenizers.labels or tokenizers.target
+
+
+def copy_rows(tensor: Tensor, source: Tensor, *, new: Tokenizer | Labels, old: Tokenizer | Labels) -> int:
+    """Copies the rows of the pieces, or labels, that both have."""
     known = pieces(old)
     pairs = [(number, known[piece]) for piece, number in pieces(new).items() if piece in known]
-    here, there = zip(*pairs, strict=True)
-    tensor[list(here)] = source[list(there)].to(tensor)
+    if pairs:
+        here, there = zip(*pairs, strict=True)
+        tensor[list(here)] = source[list(there)].to(tensor)
     return len(pairs)
 
 
-def pieces(tokenizer: Tokenizer) -> dict[str | int, int]:
+def pieces(tokenizer: Tokenizer | Labels) -> dict[str | int, int]:
     """Every piece of the vocabulary with its id; the four special ones go by their id, whatever they are called."""
+    if isinstance(tokenizer, Labels):
+        return {name: number for number, name in enumerate(tokenizer.names)}
     vocabulary = tokenizer.core.get_vocab()
     numbers = tokenizer.number(list(vocabulary.values()))[len(tokenizer.begin) : -1]
     known: dict[str | int, int] = {number: number for number in range(UNKNOWN + 1)}

@@ -37,6 +37,11 @@ def readable(label: str) -> str:
     return "".join(" " if character.isspace() else character for character in seen)
 
 
+def printable(text: str) -> str:
+    """The text with codes in the place of control characters, some of which a terminal would obey."""
+    return "".join(code(x) if unicodedata.category(x) == "Cc" and x not in "\n\t" else x for x in text)
+
+
 def code(character: str) -> str:
     """How a character is shown that cannot be drawn."""
     return f"U+{ord(character):04X}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,21 +57,34 @@ def draw(
 
 def draw_panels(panels: Sequence[Panel], *, path: str | Path, title: str = "", theme: str = "light") -> Path:
     """Draws maps with labels of their own side by side, in one scale of colours."""
+    path = check_picture(path, theme=theme)
+    if not panels:
+        raise SaccadeError("maps must hold at least one map, got none")
+    panels = [_in_order(panel) for panel in panels]
+    texts = [title, *(text for panel in panels for text in (panel.name, *panel.rows, *panel.columns))]
+    with styled(texts, theme=theme) as families:
+        panels = [_drawable(panel, families) for panel in panels]
+        save(_figure(panels, title=drawable(title, families=families), colours=THEMES[theme][0]), path)
+    return path
+
+
+def check_picture(path: str | Path, *, theme: str) -> Path:
+    """The path of a picture that can be drawn in this theme."""
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
         raise SaccadeError(f"the picture's name must end in .png or .svg, got {path.name!r}; rename it")
     if theme not in THEMES:
         raise SaccadeError(f"theme must be one of {', '.join(THEMES)}, got {theme!r}")
-    if not panels:
-        raise SaccadeError("maps must hold at least one map, got none")
-    panels = [_in_order(panel) for panel in panels]
-    texts = [title, *(text for panel in panels for text in (panel.name, *panel.rows, *panel.columns))]
+    return path
+
+
+@contextmanager
+def styled(texts: Sequence[str], *, theme: str) -> Iterator[list[str]]:
+    """Fonts for these texts and the colours of a theme, as long as it lasts; gives the families of the fonts."""
     families = families_for([*texts, "U+0123456789ABCDEF"])
-    panels = [_drawable(panel, families) for panel in panels]
     with matplotlib.rc_context():
         _set(families, theme)
-        _save(_figure(panels, title=drawable(title, families=families), colours=THEMES[theme][0]), path)
-    return path
+        yield families
 
 
 def _in_order(panel: Panel) -> Panel:
@@ -117,7 +131,7 @@ def _figure(panels: Sequence[Panel], *, title: str, colours: str) -> Figure:
     bar.ax.tick_params(labelsize=8)
     bar.outline.set_visible(False)
     if title:
-        figure.suptitle(_title(title, inches=figure.get_figwidth()), fontsize=12)
+        figure.suptitle(title_lines(title, inches=figure.get_figwidth()), fontsize=12)
     return figure
 
 
@@ -150,7 +164,7 @@ def _grid(panels: Sequence[Panel]) -> _Grid:
     return _Grid(widths, heights, left=left, above=above, cell=max(smallest, min(CELL, fits)))
 
 
-def _title(text: str, *, inches: float) -> str:
+def title_lines(text: str, *, inches: float) -> str:
     """The title in at most two lines that fit the picture."""
     letters = int(inches * POINTS / (12 * 0.75))  # a letter is at most about three quarters as wide as high
     return "\n".join(textwrap.wrap(text, letters, max_lines=2, placeholder=" …"))
@@ -179,7 +193,8 @@ def _label(ax: Axes, panel: Panel, *, cell: float) -> None:
         side.set_linewidth(0.5)
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
+    """Writes the picture, into a folder that is made if need be."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}

@@ -20,11 +20,10 @@ AS_GIVEN, END_AS_GIVEN = "\u202d", "\u202c"  # the same for a line whose columns
 def heatmap(weights: ArrayLike, *, rows: Sequence[str], columns: Sequence[str], width: int) -> str:
     """A map (T, S) as lines of at most `width` cells; columns that do not fit go on below."""
     array = checked(weights, rows=rows, columns=columns)
-    if width < NARROWEST:
-        raise SaccadeError(f"width must be at least {NARROWEST}, got {width}; use a wider terminal or draw a picture")
+    check_width(width)
     order = visual_order(columns)
     array, heads = array[:, order], [readable(columns[i]) for i in order]
-    names = [_cut(readable(row), width=width // 3) for row in rows]
+    names = [cut_to(readable(row), width=width // 3) for row in rows]
     margin = max(map(cell_len, names))
     wide = max((cell_len(part) for head in heads for part in clusters(head)), default=1)
     room = width - margin - 1
@@ -36,7 +35,13 @@ def heatmap(weights: ArrayLike, *, rows: Sequence[str], columns: Sequence[str], 
         part = slice(start, start + each)
         lines = [*_head(heads[part], margin=margin, cell=cell), *_body(array[:, part], names, cell=cell, top=top)]
         blocks.append("\n".join(lines))
-    return "\n\n".join([*blocks, _legend(top, margin=margin, width=width)])
+    scale = " " * (margin + 1) + legend(top)
+    return "\n\n".join([*blocks, scale if cell_len(scale) <= width else scale.strip()])
+
+
+def check_width(width: int) -> None:
+    if width < NARROWEST:
+        raise SaccadeError(f"width must be at least {NARROWEST}, got {width}; use a wider terminal or draw a picture")
 
 
 def _head(heads: Sequence[str], *, margin: int, cell: int) -> list[str]:
@@ -55,28 +60,27 @@ def _head(heads: Sequence[str], *, margin: int, cell: int) -> list[str]:
 def _body(array: NDArray, names: Sequence[str], *, cell: int, top: float) -> list[str]:
     lines = []
     for name, weights in zip(names, array, strict=True):
-        shades = "".join(_shade(weight, top=top) * cell for weight in weights)
+        shades = "".join(shade(weight, top=top) * cell for weight in weights)
         mark = LEFT_TO_RIGHT if visual_order([name, "a"]) != [0, 1] else ""
         lines.append(mark + " " * (max(map(cell_len, names)) - cell_len(name)) + name + mark + " " + shades.rstrip())
     return lines
 
 
-def _shade(weight: float, *, top: float) -> str:
+def shade(weight: float, *, top: float) -> str:
     """Five steps of equal size from nothing to the largest weight of the map."""
     share = weight / top if top > 0 else 0.0
     return SHADES[min(len(SHADES) - 1, max(0, int(share * len(SHADES))))]
 
 
-def _legend(top: float, *, margin: int, width: int) -> str:
-    line = " " * (margin + 1) + f"0 {SHADES} {top:.2f}"
-    return line if cell_len(line) <= width else line.strip()
+def legend(top: float) -> str:
+    return f"0 {SHADES} {top:.2f}"
 
 
 def _pad(text: str, cells: int) -> str:
     return text + " " * (cells - cell_len(text))
 
 
-def _cut(text: str, *, width: int) -> str:
+def cut_to(text: str, *, width: int) -> str:
     """The text, cut to `width` cells with an ellipsis."""
     if cell_len(text) <= width:
         return text

@@ -19,8 +19,9 @@ def test_script_saves_what_was_measured(benchmark, command, tmp_path, monkeypatc
 
     rows = json.loads((tmp_path / "reward.json").read_text())["rows"]
     assert [row["what"] for row in rows] == [
-        f"`gnmt`, {when}: {metric} on val"
+        f"`gnmt`, {when}, {how}: {metric} on val"
         for when in ("before", "2 steps by likelihood", "2 steps by reward")
+        for how in ("word by word", "searched")
         for metric in ("GLEU", "BLEU")
     ]
     assert all(0 <= row["value"] <= 100 for row in rows)

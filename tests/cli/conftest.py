@@ -68,6 +68,25 @@ def other(tmp_path_factory) -> Path:
     return make_run(tmp_path_factory.mktemp("cli") / "b", seed=2)
 
 
+@pytest.fixture(scope="session")
+def written(tmp_path_factory) -> Path:
+    """A language model that has learned nothing yet."""
+    folder = tmp_path_factory.mktemp("language") / "a"
+    small = ["dim=8", "heads=2", "ff=11"]
+    changes = [*(f"writer.stack.{change}" for change in small), "predict.max_length=6", "predict.sample=false"]
+    recipe = load("gpt2", tiny=True, overrides=[*changes, "writer.tie=none"])
+    tokenizers = train_tokenizers(recipe.tokenizer, lambda: [("abc\ndef g.",)])
+    torch.manual_seed(5)
+    model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target.size)
+    with torch.no_grad():
+        model.writer.output.weight.mul_(4.0)
+    folder.mkdir()
+    tokenizers.save(folder)
+    write_tensors(named_weights(model), folder / WEIGHTS)
+    save(recipe, folder / RECIPE)
+    return folder
+
+
 @pytest.fixture
 def new_run() -> Callable[..., Path]:
     return make_run

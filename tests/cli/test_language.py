@@ -2,35 +2,8 @@
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
-import torch
-
-from saccade.config.load import load, save
-from saccade.data.tokenizers import train_tokenizers
-from saccade.model.build import build
-from saccade.model.run import named_weights, write_tensors
-from saccade.runs import RECIPE, WEIGHTS
-
-
-@pytest.fixture(scope="session")
-def written(tmp_path_factory) -> Path:
-    """A language model that has learned nothing yet."""
-    folder = tmp_path_factory.mktemp("language") / "a"
-    small = ["dim=8", "heads=2", "ff=11"]
-    changes = [*(f"writer.stack.{change}" for change in small), "predict.max_length=6", "predict.sample=false"]
-    recipe = load("gpt2", tiny=True, overrides=[*changes, "writer.tie=none"])
-    tokenizers = train_tokenizers(recipe.tokenizer, lambda: [("abc\ndef g.",)])
-    torch.manual_seed(5)
-    model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target.size)
-    with torch.no_grad():
-        model.writer.output.weight.mul_(4.0)
-    folder.mkdir()
-    tokenizers.save(folder)
-    write_tensors(named_weights(model), folder / WEIGHTS)
-    save(recipe, folder / RECIPE)
-    return folder
 
 
 def test_prompt_and_completion_are_told_apart_in_json(cli, written):
@@ -95,7 +68,7 @@ def test_nothing_to_evaluate_is_told(cli, written, tmp_path):
 def test_language_models_are_not_compared(cli, written):
     result = cli("compare", written, written)
     assert (result.code, result.err.count("\n")) == (2, 1)
-    assert "is a language model" in result.err
+    assert "learned from texts alone" in result.err and "`saccade evaluate` for each" in result.err
 
 
 def test_attention_is_shown(cli, written):

@@ -11,7 +11,7 @@ import saccade
 from saccade.cli import leave
 from saccade.errors import SaccadeError
 
-VERBS = ("demo", "train", "predict", "evaluate", "compare", "view", "recipes", "runs")
+VERBS = ("demo", "train", "predict", "evaluate", "compare", "view", "serve", "recipes", "runs")
 HEAVY = ("torch", "datasets", "numpy", "pydantic", "tokenizers", "matplotlib", "sacrebleu", "transformers")
 
 

@@ -1,11 +1,8 @@
 """`saccade view`: who looks at whom, in the terminal and as a picture."""
 
-import pytest
-import torch
+import json
 
-from saccade.cli.view import choose
-from saccade.errors import SaccadeError
-from saccade.predict.outputs import AttentionMaps
+import pytest
 
 
 def test_the_terminal_shows_the_output_and_a_map(cli, run):
@@ -49,7 +46,6 @@ def test_a_picture_of_all_heads(cli, run, tmp_path, name):
         (("--layer", "3"), "--layer must be at most 2, got 3"),
         (("--head", "3"), "--head must be at most 2, got 3"),
         (("--part", "crss"), "--part must be one of cross, writer, reader, got 'crss'"),
-        (("--png", "a.gif"), "the picture's name must end in .png or .svg, got 'a.gif'; rename it"),
     ],
 )
 def test_what_is_not_there_is_told(cli, run, words, message):
@@ -58,13 +54,70 @@ def test_what_is_not_there_is_told(cli, run, words, message):
 
 
 @pytest.mark.parametrize(
-    ("maps", "rest"),
-    [({}, "none"), ({"writer.stack.blocks.0.cross": torch.ones(1, 2, 3)}, "writer.stack.blocks.0.cross")],
+    ("words", "message"),
+    [
+        (("--png", "a.gif"), "the file of --png must end in .png or .svg, got 'a.gif'; rename it"),
+        (("--svg", "a.png"), "the file of --svg must end in .svg, got 'a.png'; rename it"),
+        (("--html", "a.htm"), "the file of --html must end in .html, got 'a.htm'; rename it"),
+        (("--theme", "blue"), "--theme must be one of light, dark, got 'blue'"),
+    ],
 )
-def test_a_model_without_such_attention_is_told(maps, rest):
-    seen = AttentionMaps(maps, ["a", "b", "<end>"], ["c", "<end>"], "c", ["<start>", "c"])
-    with pytest.raises(SaccadeError, match=rf"this model has no attention of --part reader; it has {rest}$"):
-        choose(seen, part="reader", layer=None)
+def test_what_cannot_be_written_is_told_before_anything_is_loaded(cli, words, message):
+    result = cli("view", "no such run", "3 May", *words)
+    assert (result.code, result.err) == (2, f"error: {message}\n")
+
+
+@pytest.mark.parametrize("option", ["--png", "--svg", "--html"])
+def test_an_unwritable_file_is_told(cli, run, tmp_path, option):
+    (tmp_path / "file").write_text("")
+    result = cli("view", run, "3 May", "--target", "1999", option, f"file/a.{option[2:]}")
+    assert result.code == 2
+    assert result.err.startswith("error: cannot write") and result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (" ", "attention needs a text to look at, got an empty one"),
+        ("3 May" * 99, "source 1 has 496 tokens, but the model was made for at most"),
+    ],
+)
+def test_what_cannot_be_read_is_told(cli, run, text, message):
+    result = cli("view", run, text)
+    assert result.code == 2
+    assert result.err.startswith(f"error: {message}")
+
+
+def test_json_has_all_maps_and_the_steps(cli, run):
+    found = json.loads(cli("view", run, "3 May", "--json").out)
+    assert [entry["part"] for entry in found["maps"]] == ["reader", "reader", "writer", "cross", "writer", "cross"]
+    assert [step["token"] for step in found["steps"]] == found["labels"]["target"]
+    assert found["output"] == cli("predict", run, "3 May").out.strip("\n")
+    assert found["title"] == run.name
+
+
+def test_json_has_what_is_chosen(cli, run):
+    [entry] = json.loads(cli("view", run, "3 May", "--json", "--part", "reader", "--layer", 2, "--head", 1).out)["maps"]
+    assert (entry["address"], entry["heads"]) == ("reader.stack.blocks.1.self", 1)
+
+
+def test_page_and_pictures_at_once(cli, run, tmp_path):
+    result = cli("view", run, "3 May", "--html", "a.html", "--png", "a.png", "--svg", "a.svg", "--theme", "dark")
+    assert (result.code, result.out) == (0, "a.png\na.svg\na.html\n")
+    assert (tmp_path / "a.html").read_text("utf-8").startswith("<!doctype html>")
+
+
+def test_words_are_put_together(cli, run):
+    out = cli("view", run, "3 May", "--target", "1999", "--part", "reader", "--words").out
+    assert [line.split()[0] for line in out.splitlines()[3:] if line[:5].strip()] == ["3", "May", "<end>"]
+
+
+def test_two_runs_are_compared(cli, run, other):
+    found = json.loads(cli("view", run, "3 May", "--target", "1999", "--compare", other, "--json").out)
+    assert found["other"]["title"] == other.name
+    assert found["maps"][0]["weights"] != found["other"]["maps"][0]["weights"]
+    shown = cli("view", run, "3 May", "--target", "1999", "--compare", other).out
+    assert f"{run.name}: 1999" in shown and f"{other.name}: 1999" in shown
 
 
 CONVOLUTION = "{ kind = 'convolution', layers = 2, dim = 8, attention = [%s] }"
@@ -78,6 +131,6 @@ def test_convolutional_models_show_what_they_have(cli, new_run, tmp_path, attend
     shown = cli("view", run, "3 May", "--target", "1999")
     if attends:
         assert shown.code == 0
-        assert shown.out.splitlines()[2] == "writer.stack.blocks.1.cross, mean of 1 heads"
+        assert shown.out.splitlines()[2] == "writer.stack.blocks.1.cross, head 1"
     else:
         assert (shown.code, shown.err) == (2, "error: this model has no attention of --part cross; it has none\n")

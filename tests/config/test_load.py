@@ -148,6 +148,15 @@ def test_a_run_is_not_a_recipe(tmp_path):
         load(tmp_path)
 
 
+def test_a_folder_does_not_hide_a_shipped_recipe(tmp_path, monkeypatch):
+    (tmp_path / "gpt2").mkdir()
+    write(tmp_path / "gpt2", "", "recipe.toml")
+    monkeypatch.chdir(tmp_path)
+    assert load("gpt2").name == "gpt2"
+    with pytest.raises(SaccadeError, match="is a run, not a recipe"):
+        load("./gpt2")
+
+
 def test_broken_toml_is_told_with_its_line(tmp_path):
     with pytest.raises(SaccadeError, match=r"not valid TOML: .*line 2"):
         load(write(tmp_path, "a = 1\nb = = 2"))

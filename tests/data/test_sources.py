@@ -142,6 +142,12 @@ BAD_TABLES = {
         r"a\.jsonl:1: expected text in column 'target', got int",
     ),
     "key": ("a.jsonl", '{"source": "a", "target": "b"}\n{"source": "a"}\n', None, r"a\.jsonl:2: no column 'target'"),
+    "surrogate": (
+        "a.jsonl",
+        '{"source": "a", "target": "\\uD83D\\uDE00"}\n{"source": "a", "target": "\\uD83D"}\n',
+        None,
+        r"a\.jsonl:2: text holds half a character",
+    ),
     "utf-8": ("a.jsonl", b'{"source": "\xff"}\n', None, r"a\.jsonl:1: not valid UTF-8"),
     "parquet": ("a.parquet", "not parquet at all", None, r"a\.parquet is not a whole parquet file"),
     "kind": ("a.txt", "a\n", None, r"a\.txt has no second file: give two line-aligned files, or one \.tsv"),

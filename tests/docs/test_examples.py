@@ -102,8 +102,8 @@ def exit_code(words: list[str]) -> int:
 def smaller(name: str) -> list[str]:
     """Overrides for what stacks of this recipe have."""
     recipe = load(name)
-    reads = {} if recipe.task == "write" else {"reader": recipe.reader.stack}
-    parts = {**reads, "writer": recipe.writer.stack}
+    sides = {"reader": recipe.reader, "writer": recipe.writer}
+    parts = {side: part.stack for side, part in sides.items() if hasattr(part, "stack")}
     return [
         f"{part}.stack.{key}={value}"
         for part, stack in parts.items()

@@ -1,6 +1,7 @@
 """Tiny random models of transformers, saved as folders with a tokenizer of letters."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -155,3 +156,6 @@ def load_theirs() -> Callable[[Path], nn.Module]:
         return model.eval()
 
     return load
+
+
+sys.path.insert(0, str(Path(__file__).parent))  # for tiny_encoders.py

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from saccade.config.schema import Decoding
 from saccade.errors import SaccadeError
+from saccade.exchange import importing
 from saccade.exchange.importing import import_folder
 from saccade.model.run import load_run, read_weights
 from saccade.predict.predictor import Predictor
@@ -65,8 +66,14 @@ def test_broken_shards_are_named(sharded: Path, tmp_path: Path) -> None:
     refused(rf"{shard.name} is not a whole safetensors file .*; download it again")
     save_file({"odd": torch.ones(1)}, shard)
     refused(rf"{shard.name} lacks the tensor '.*', which model.safetensors.index.json says is there")
+    listed = sharded / "model.safetensors.index.json"
+    elsewhere = {name: 5 if name == "final_logits_bias" else f"../{place}" for name, place in
+                 json.loads(listed.read_text())["weight_map"].items()}  # fmt: skip
     shard.unlink()
     refused(f"lacks the shard {shard.name}, which model.safetensors.index.json names; download it again")
+    save_file({"odd": torch.ones(1)}, tmp_path / shard.name)
+    edit(listed, weight_map=elsewhere)
+    refused(f"lacks the shard (5|../{shard.name}), which model.safetensors.index.json names")
     (sharded / "model.safetensors.index.json").write_text("{}")
     refused("has no weight_map that says where tensors are")
 
@@ -107,7 +114,7 @@ BAD = [
     (lambda f: change_tensors(f, odd=torch.ones(1)), "has the tensor 'odd', of which marian knows nothing"),
     (lambda f: change_tensors(f, **{FC: torch.ones(3)}), r"fc1.bias of shape \(3,\) cannot become \(7,\), which"),
     (lambda f: change_tensors(f, lm_head__weight=torch.ones(16, 10)), "lm_head.weight differs from model.shared"),
-    (lambda f: edit(f / "config.json", model_type="gru"), "model_type = 'gru' is not known; expected one of bart,"),
+    (lambda f: edit(f / "config.json", model_type="gru"), "model_type = 'gru' is not known; expected one of albert,"),
     (lambda f: edit(f / "config.json", architectures=["MarianModel"]), "is another model than MarianMTModel"),
     (lambda f: edit(f / "config.json", d_model=...), "config.json lacks the key 'd_model'; is it whole"),
     (lambda f: edit(f / "config.json", rope_theta=7), "rope_theta = 7 is not supported; it may change the numbers"),
@@ -118,6 +125,11 @@ BAD = [
     (lambda f: edit(f / "config.json", decoder_start_token_id=3), "decoder_start_token_id = 3 .* the piece of padding"),
     (lambda f: edit(f / "config.json", forced_bos_token_id=3), "forced_bos_token_id = 3 is not supported; only"),
     (lambda f: edit(f / "config.json", vocab_size=12, decoder_vocab_size=12), "16 pieces, but the tables .* 12 rows"),
+    (lambda f: edit(f / "config.json", vocab_size="x", decoder_vocab_size="x"), "a setting is not what was .*'x'"),
+    (lambda f: edit(f / "config.json", decoder_start_token_id=[1]), "config.json: a setting is not what was expected"),
+    (lambda f: edit(f / "config.json", architectures=7), "config.json: a setting is not what was expected"),
+    (lambda f: edit(f / "config.json", activation_function=[]), "config.json: a setting is not what was expected"),
+    (lambda f: edit(f / "config.json", eos_token_id=[0, 3]), r"eos_token_id = \[0, 3\] is not supported"),
     (lambda f: edit(f / "config.json", decoder_vocab_size=12), "decoder_vocab_size = 12 is not supported; only 16"),
 ]  # fmt: skip
 
@@ -128,6 +140,34 @@ def test_bad_folders_are_told_in_one_line(folder: Path, tmp_path: Path, spoil: A
     with pytest.raises(SaccadeError, match=message) as error:
         import_folder(str(folder), str(tmp_path / "run"))
     assert "\n" not in str(error.value) and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("content", [torch.ones(3), {"model": {"weight": torch.ones(3)}}, {"step": 7}])
+def test_old_files_of_something_else_are_refused(folder: Path, brought: Callable[[], Any], content: Any) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save(content, folder / "pytorch_model.bin")
+    with pytest.raises(SaccadeError, match="expected a table of tensors by name"):
+        brought()
+
+
+def test_nothing_is_left_of_an_import_that_the_disk_ends(
+    brought: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise SaccadeError("no space left on the disk")
+
+    monkeypatch.setattr(importing, "write_tensors", full)
+    with pytest.raises(SaccadeError, match="no space left"):
+        brought()
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("change", [{"dense_act_fn": "relu"}, {"is_gated_act": False}])
+def test_an_activation_that_is_told_twice_must_be_one(make: Make, tmp_path: Path, change: dict[str, Any]) -> None:
+    folder, _ = make("t5-gated")
+    edit(folder / "config.json", **change)
+    with pytest.raises(SaccadeError, match=f"{next(iter(change))} = .* is not supported"):
+        import_folder(str(folder), str(tmp_path / "run"))
 
 
 def test_other_bad_sources(folder: Path, brought: Callable[[], Any], tmp_path: Path) -> None:

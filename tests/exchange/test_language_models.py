@@ -12,11 +12,13 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, processors
 from torch import Tensor, nn
 
+from saccade.config.load import override
 from saccade.data.tokenizers import END, PAD, START
 from saccade.errors import SaccadeError
 from saccade.exchange.exporting import export_run
 from saccade.exchange.importing import import_folder
 from saccade.model.run import Run, load_run, read_weights
+from saccade.predict.predictor import Predictor
 
 transformers = pytest.importorskip("transformers")
 LETTERS = "▁abcdefghijkl"
@@ -153,3 +155,22 @@ def test_other_ways_to_turn_are_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(values))
     with pytest.raises(SaccadeError, match="bos_token_id = 5 is not supported; expected the piece of padding"):
         import_folder(str(tmp_path / "a"), str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("pad", [None, 13, 3])
+def test_a_tokenizer_without_a_piece_for_padding_is_enough(tmp_path: Path, pad: int | None) -> None:
+    """Padding has a piece of its own here, which nobody looks at and nobody writes, whatever the folder calls it."""
+    model = transformers.GPT2LMHeadModel(config_of("gpt2"))
+    model.config.pad_token_id = pad
+    model.save_pretrained(tmp_path / "a")
+    letters("gpt2").save(str(tmp_path / "a" / "tokenizer.json"))
+    run = import_folder(str(tmp_path / "a"), str(tmp_path / "run")).path
+    predictor = Predictor.load(run, device="cpu")
+    decoding = override(predictor.recipe, ["predict.sample=false", "predict.max_length=5", "predict.min_length=5"])
+    texts = ["abc de", "k", "lkja hg"]
+    together = predictor.candidates(texts, decoding=decoding.predict)
+    alone = [predictor.candidates([text], decoding=decoding.predict)[0] for text in texts]
+    assert [found.ids for [found] in together] == [found.ids for [found] in alone]
+    assert all(PAD not in found.ids for [found] in together)
+    scores = predictor.score([(text, "abc") for text in texts])
+    assert scores == pytest.approx([predictor.score([(text, "abc")])[0] for text in texts], abs=1e-4)

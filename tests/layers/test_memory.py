@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from saccade.layers import step_attention
 from saccade.layers.feedforward import FeedForward
 from saccade.layers.memory import AttentionState, Memory
 from saccade.layers.multihead import CrossAttention, SelfAttention
@@ -133,7 +134,11 @@ def test_keys_and_values_of_memory_are_computed_once(monkeypatch: pytest.MonkeyP
     assert calls == [part.cross for part in one.blocks]
 
 
-def test_memory_lies_by_feature_and_stays_so_when_rows_leave() -> None:
+@pytest.mark.parametrize("fused", [True, False])
+def test_memory_lies_by_head_or_by_feature_and_stays_so_when_rows_leave(
+    fused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_attention, "is_fused", lambda *parts: fused)
     writer = stack(cross=True, causal=True)
     memory = read()
     with torch.inference_mode():
@@ -144,7 +149,8 @@ def test_memory_lies_by_feature_and_stays_so_when_rows_leave() -> None:
             torch.testing.assert_close(all_rows.keys, plain.keys, rtol=0, atol=0)
             torch.testing.assert_close(some.values, plain.values[[2, 0]], rtol=0, atol=0)
             for part in (*vars(all_rows).values(), *vars(some).values()):
-                assert part.permute(0, 2, 3, 1).is_contiguous()
+                assert part.permute(0, 2, 1, 3).is_contiguous() == fused
+                assert part.permute(0, 2, 3, 1).is_contiguous() == (not fused)
 
 
 def test_steps_under_autocast_are_near_to_float32() -> None:

@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from saccade.errors import SaccadeError
 from saccade.layers import record as module
 from saccade.layers.feedforward import FeedForward
 from saccade.layers.masks import causal
 from saccade.layers.memory import Memory
 from saccade.layers.multihead import CrossAttention, SelfAttention
-from saccade.layers.record import record, recording
+from saccade.layers.record import at_most, record, recording
 from saccade.layers.regions import compiled_regions, region
 from saccade.layers.transformer import Block, Residual, TransformerStack
 
@@ -161,6 +162,19 @@ def test_looking_is_never_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
         with record(nn.Linear(2, 3)):
             assert part() == "plain"
         assert part() == "compiled"
+
+
+def test_who_looks_at_too_much_is_stopped() -> None:
+    model, x = writer(), torch.randn(1, T, D)
+    layer = H * T * (T + S)
+    memory = Memory(torch.randn(1, S, D), torch.ones(1, S, dtype=torch.bool))
+    with at_most(2 * layer), record(model) as maps:
+        model(x, torch.ones(1, T, dtype=torch.bool), memory=memory)
+    assert sum(weights.numel() for weights in maps.values()) == 2 * layer
+    with pytest.raises(SaccadeError, match=f"more than {2 * layer - 1} weights"), at_most(2 * layer - 1), record(model):
+        model(x, torch.ones(1, T, dtype=torch.bool), memory=memory)
+    with record(model):  # what was outside is free again
+        model(x, torch.ones(1, T, dtype=torch.bool), memory=memory)
 
 
 def test_threads_look_apart() -> None:

@@ -210,3 +210,27 @@ def test_first_weights() -> None:
         torch.testing.assert_close(gate @ gate.T, torch.eye(5))
     assert layer.bias_ih_l0.tolist() == [0] * 5 + [1] * 5 + [0] * 10
     assert not layer.bias_hh_l0.any()
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("directions", ["one", "both", "both at first", "in turn"])
+def test_padding_that_is_read_changes_nothing(cell: str, directions: str) -> None:
+    """States of words, last states and gradients are those of packed rows, whatever stands behind the text."""
+    read, x = stack(cell, layers=3, directions=directions, connections="residual"), inputs()
+    x[~KEEP] = 9.0
+    results = []
+    for way in (read.read_packed, read.read_rectangle):
+        given = x.clone().requires_grad_()
+        states, final = way(given, LENGTHS)
+        read.zero_grad()
+        (states[KEEP].square().sum() + sum(layer[0].sum() for layer in final)).backward()
+        gradients = [parameter.grad for parameter in read.parameters()]
+        results.append([states[KEEP], *(layer[0] for layer in final), given.grad, *gradients])
+    for packed, rectangle in zip(*results, strict=True):
+        torch.testing.assert_close(rectangle, packed, atol=1e-10, rtol=0)
+
+
+def test_the_cells_of_an_lstm_are_known_at_the_end_of_packed_rows_only() -> None:
+    assert not stack("lstm").in_rectangles
+    assert stack("lstm").without_cells().in_rectangles
+    assert stack("gru").in_rectangles

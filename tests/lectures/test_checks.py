@@ -1,10 +1,8 @@
-"""Every check holds for our blocks, and fails for a broken one; a new check needs its broken one in broken.py."""
-
-import importlib.util
-from pathlib import Path
+"""Every check holds for our blocks, and fails for a broken one; a new check needs its broken one in broken/."""
 
 import pytest
 import torch
+from broken import BREAKS
 
 from saccade.lectures import complexity, waiting
 from saccade.lectures.catalogue import find, rows
@@ -13,17 +11,6 @@ from saccade.lectures.outcomes import outcome
 
 CHECKS = {row.row: row for row in rows() if isinstance(row, Check)}
 QUICK = [row for row, check in CHECKS.items() if not check.trains]
-
-
-def load_broken():
-    """The neighbour of this file; tests are imported one by one, not as a package."""
-    spec = importlib.util.spec_from_file_location("broken", Path(__file__).with_name("broken.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.BREAKS
-
-
-BREAKS = load_broken()
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -252,3 +253,31 @@ def test_weights_can_be_read_by_everybody_whom_the_user_lets_read(tmp_path: Path
     write_tensors({"a": torch.zeros(1)}, tmp_path / "w")
     (tmp_path / "plain").write_text("")
     assert (tmp_path / "w").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("I/O error: No space left on device (os error 28)", "no space left on the disk while writing .*w.safetensors"),
+        ("I/O error: Permission denied (os error 13)", "cannot write .*w.safetensors: I/O error: Permission denied"),
+    ],
+)
+def test_what_the_disk_refuses_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, message: str
+) -> None:
+    def refuse(tensors: Any, path: Path, metadata: Any) -> None:
+        path.write_bytes(b"half")
+        raise SafetensorError(said)
+
+    monkeypatch.setattr(module, "save_file", refuse)
+    with pytest.raises(SaccadeError, match=message):
+        write_tensors({"a": torch.zeros(2)}, tmp_path / "w.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_is_loaded_without_drawing_numbers(tmp_path: Path, small: Recipe) -> None:
+    made = made_run(tmp_path / "run", small).state_dict()
+    before = torch.get_rng_state()
+    loaded = load_run(tmp_path / "run").model.state_dict()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(made[name], loaded[name]) for name in made)

@@ -9,6 +9,7 @@ from saccade.config.schema import Decoding
 from saccade.errors import SaccadeError
 from saccade.layers import prepared
 from saccade.layers.prepared import Int8Linear, PackedLinear
+from saccade.layers.vnni import VnniLinear
 from saccade.model import int8
 from saccade.predict import threads
 from saccade.predict.predictor import Predictor
@@ -35,7 +36,7 @@ def test_prepared_weights_write_the_same_tokens(beam: int, norm: str, make_run: 
 def test_int8_is_made_once_and_kept(make_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_run("one", seed=3)
     first = Predictor.load(folder, device="cpu", precision="int8")
-    assert isinstance(first.model.writer.output, Int8Linear)
+    assert isinstance(first.model.writer.output, Int8Linear | VnniLinear)
     monkeypatch.setattr(int8, "quantised", lambda model: pytest.fail("made again"))
     again = Predictor.load(folder, device="cpu", precision="int8")
     assert again.predict(LINES) == first.predict(LINES)

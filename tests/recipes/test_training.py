@@ -14,25 +14,31 @@ from saccade.data.sentences import sentences
 
 NAMES = shipped()
 WRITING = [name for name in NAMES if load(name).task == "write"]
-SAME_FORM = ("gpt2-medium", "gpt2-large", "gpt2-xl", "megatron", "turing-nlg")  # at tiny size, that of gpt2
+LABELLING = [name for name in NAMES if load(name).task == "label"]
+OF_PAIRS = [name for name in NAMES if load(name).task == "translate"]
+# At tiny size these have the form of gpt2, or of t5.
+SAME_FORM = ("gpt2-medium", "gpt2-large", "gpt2-xl", "megatron", "t5-base", "turing-nlg")
 
 
 def test_every_recipe_is_tried():
-    assert (len(NAMES), len(WRITING)) == (24, 10)
+    assert (len(NAMES), len(WRITING)) == (35, 11)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in SAME_FORM])
 def test_tiny_takes_a_few_steps_and_predicts_the_same_after_loading(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     few = ["train.steps=3", "train.schedule.warmup=1", "train.valid_predictions=5", "train.batch_tokens=512"]
-    small = ["data.train=[{ files = ['embedded:dates'], examples = 300 }]", "predict.max_length=5"]
+    small = ["data.train.0.examples=300", "train.metric=loss"]
+    if name not in LABELLING:
+        small = ["data.train=[{ files = ['embedded:dates'], examples = 300 }]", "predict.max_length=5"]
     trained = saccade.train(name, tiny=True, run="x", overrides=[*few, *small])
-    texts = ["3 May 1999", "21 juin 2008"]
+    hidden = {"encode": " [MASK]", "restore": " <extra_id_0>"}.get(load(name).task, "")
+    texts = [f"3 May 1999{hidden}", f"21 juin 2008{hidden}"]
     assert saccade.load("runs/x").predict(texts) == trained.predict(texts)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in WRITING])
+@pytest.mark.parametrize("name", OF_PAIRS)
 def test_tiny_learns_in_three_minutes(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     begin = time.perf_counter()
@@ -43,7 +49,18 @@ def test_tiny_learns_in_three_minutes(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", WRITING)
+@pytest.mark.parametrize("name", LABELLING)
+def test_tiny_learns_to_label(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    begin = time.process_time()
+    saccade.train(name, tiny=True, run="x")
+    assert time.process_time() - begin < 80
+    lines = [json.loads(line) for line in Path("runs/x/metrics.jsonl").read_text().splitlines()]
+    assert max(line["accuracy"] for line in lines if line["event"] == "valid") > 90
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*WRITING, "xlnet"])
 def test_tiny_language_models_learn_more_than_how_frequent_letters_are(name, tmp_path, monkeypatch):
     """Held-out loss below half of what the frequencies of letters in the training text give."""
     monkeypatch.chdir(tmp_path)

@@ -3,6 +3,8 @@
 import pytest
 import small
 import torch
+from test_convolution import STACKS
+from test_recurrent import RECURRENT, stacks
 
 from saccade.errors import SaccadeError
 from saccade.train import loop
@@ -51,8 +53,10 @@ def test_batch_that_does_not_fit_is_told_with_one_that_does(fit):
 WIDE = {**small.STACK, "dim": 32, "ff": 32}  # heads as wide as the kernels for packed rows want
 
 
-def test_steps_as_graphs_give_the_weights_of_plain_steps(fit):
-    settings = {**CUDA, "stack": WIDE, "accumulate": 1, "steps": 30, "precision": "fp32"}
+@pytest.mark.parametrize("system", ["transformer", *STACKS, *sorted(RECURRENT.keys() - {"sutskever"})])
+def test_steps_as_graphs_give_the_weights_of_plain_steps(fit, system):
+    kind = {"parts": stacks(system)} if system in RECURRENT else {"stack": STACKS.get(system, WIDE)}
+    settings = {**CUDA, **kind, "accumulate": 1, "steps": 30, "precision": "fp32"}
     overrides = ["reader.dropout=0", "writer.dropout=0", "reader.stack.dropout=0", "writer.stack.dropout=0"]
     losses = {}
     for graphs in (True, False):

@@ -49,14 +49,24 @@ def fit(tmp_path, monkeypatch):
     return run
 
 
-@pytest.mark.parametrize("cross", [False, True])
-def test_a_resumed_run_ends_with_the_same_bytes(fit, cross):
-    data = {**SENTENCES, "cross": cross}
+@pytest.mark.parametrize("how", [{}, {"cross": True}, {"stream": True, "buffer": 32}])
+def test_a_resumed_run_ends_with_the_same_bytes(fit, how):
+    data = {**SENTENCES, **how}
     whole = fit("whole", data=data)
     part = fit("part", data=data, steps=9)
     fit("part", resume=True, overrides=["train.steps=24"])
     assert weights(part) == weights(whole)
     assert weights(part, 24) == weights(whole, 24)
+
+
+def test_a_stream_is_gone_through_once_for_each_epoch(fit):
+    data = {**SENTENCES, "stream": True, "buffer": 50}
+    run = fit(data=data, steps=None, epochs=2, accumulate=1, report_every=1)
+    passes = [line["epoch"] for line in read_metrics(run) if line["event"] == "train"]
+    assert passes[-1] == 2.0 and passes.count(0.0) == pytest.approx(passes.count(1.0), abs=3)
+    ends = {"kind": "cosine", "lr": 0.01, "warmup": 2}
+    with pytest.raises(SaccadeError, match=r'"cosine" ends with the last one; set train.steps in the place of'):
+        fit("other", data=data, steps=None, epochs=1, schedule=ends)
 
 
 def test_validation_tells_bits_per_byte(fit):

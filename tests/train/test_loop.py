@@ -257,7 +257,7 @@ def test_settings_that_cannot_work_are_refused(fit, tmp_path, settings, message)
 
 def test_metric_of_outputs_needs_a_pair_that_can_be_decoded():
     source = SimpleNamespace(encode_all=lambda texts: [[5] * 9 for _ in texts])
-    data = SimpleNamespace(valid_pairs=[("long", "x")], tokenizers=SimpleNamespace(source=source))
+    data = SimpleNamespace(valid_pairs=[("long", "x")], tokenizers=SimpleNamespace(source=source, labels=None))
     recipe = small.small(data={**small.COPY, "max_length": 8}, metric="bleu", valid_predictions=3)
 
     with pytest.raises(SaccadeError, match="train.metric=bleu: none of the 1 validation pairs .* data.max_length = 8"):

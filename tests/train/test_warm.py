@@ -32,7 +32,7 @@ def test_rows_of_a_changed_vocabulary_are_found_by_their_piece(fit, earlier, tmp
     (tmp_path / "a.txt").write_text(f"{letters}\n" * 3)
     data = {"train": [{"files": [str(tmp_path / "a.txt")] * 2}]}
 
-    run = fit(**SHORT, data=data, overrides=[f"init={earlier}", *START])
+    run = fit(**SHORT, data=data, overrides=[f"init={earlier}", "tokenizer.size=100", *START])
 
     old = small.api.Predictor.load(earlier).tokenizers.source
     new = small.api.Predictor.load(run).tokenizers.source
@@ -71,3 +71,14 @@ def test_run_that_does_not_fit_is_refused(fit, earlier):
 def test_missing_run_is_refused(fit):
     with pytest.raises(SaccadeError, match="nowhere' is not a run"):
         fit(**SHORT, overrides=["init=nowhere"])
+
+
+def test_a_tokenizer_that_is_learned_alike_is_that_of_the_run(fit, earlier, tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("zyx ab!?\n" * 3)
+    data = {"train": [{"files": [str(tmp_path / "a.txt")] * 2}]}
+
+    run = fit(**SHORT, data=data, overrides=[f"init={earlier}", *START])
+
+    assert (run / "tokenizer.json").read_bytes() == (earlier / "tokenizer.json").read_bytes()
+    torch.testing.assert_close(tensors(run), tensors(earlier))
+    assert "embedding rows" not in capsys.readouterr().err

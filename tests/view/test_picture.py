@@ -9,7 +9,7 @@ from PIL import Image
 from saccade.errors import SaccadeError
 from saccade.view import fonts
 from saccade.view.labels import from_to
-from saccade.view.picture import Panel, _across, _grid, _title, draw, draw_panels
+from saccade.view.picture import Panel, _across, _grid, draw, draw_panels, title_lines
 
 DATES = [
     "mercredi 5 mai 1994",
@@ -137,7 +137,7 @@ def test_heads_make_a_grid():
 
 
 def test_title_is_cut_to_two_lines():
-    lines = _title("word " * 50, inches=3.2).split("\n")
+    lines = title_lines("word " * 50, inches=3.2).split("\n")
     assert len(lines) == 2
     assert lines[1].endswith("…")
 

@@ -1,0 +1,148 @@
+"""An encoder pretrained on books, then fine-tuned on SST-2, beside the same model from fresh weights.
+
+    python benchmarks/bert_sst2.py --data FOLDER [--minutes 7] [--run RUN] [--seeds 1 2 3] [--out FOLDER]
+        [KEY=VALUE ...]
+    python benchmarks/bert_sst2.py --tiny
+
+FOLDER holds `classic-books/{train,valid}.jsonl.xz` and `sst2/{train,dev}.tsv.gz`. How many steps fit into the minutes
+is measured first, by a few of them, since a schedule has to know its end. Both labelling models have the same
+tokenizer, form, epochs, number of learning rates to choose from and choice of the best validation; accuracy is that on
+dev, of each seed the best of the learning rates, which are chosen on dev too. KEY=VALUE are settings of the
+pretraining. --run keeps the pretrained run, or takes the one that is there. --tiny takes embedded text and labels, and
+toy sizes.
+"""
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from minutes import lines_of, steps_within
+from results import save
+
+import saccade
+from saccade.config.load import load, override
+from saccade.config.schema import Corpus, Tokenizer
+from saccade.data.tokenizer import SHARED
+from saccade.train.adopt import adopted
+from saccade.train.api import with_data
+
+NAME = "bert_sst2"
+# A BERT of middle size for few minutes: norms before sublayers bear a high rate, and more tokens are hidden.
+FORM = [
+    "reader.stack.layers=12", "reader.stack.dim=512", "reader.stack.heads=8", "reader.stack.ff=2048",
+    "reader.stack.norm=pre", "reader.stack.norm_epsilon=1e-5", "data.max_length=128", "reader.positions.length=128",
+    "data.cross=true", "tokenizer.kind=wordpiece", "tokenizer.size=16000", "tokenizer.lowercase=true",
+    "objectives.0.rate=0.2", "train.batch_tokens=65536", "train.accumulate=1", "train.precision=bf16",
+    "train.optimizer.betas=[0.9, 0.98]", "train.clip=1.0", "train.report_every=100",
+]  # fmt: skip
+RATE, WARMUP = 1e-3, 0.06  # the highest learning rate of the pretraining, and the share of its steps up to it
+RATES = {"pretrained": (3e-5, 6e-5, 1e-4), "fresh": (1e-4, 3e-4, 6e-4)}
+TUNED = [
+    "train.epochs=3", "train.batch_tokens=2048", "train.valid_every=250", "train.save_every=100000",
+    "train.metric=accuracy", "train.precision=bf16",
+]  # fmt: skip
+SMALL = [
+    "reader.stack.layers=2", "reader.stack.dim=32", "reader.stack.heads=2", "reader.stack.ff=64", "data.max_length=48",
+    "reader.positions.length=48", "tokenizer.size=400", "train.batch_tokens=1024", "train.precision=fp32",
+    "data.cross=false",
+]  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--minutes", type=float, default=7.0)
+    parser.add_argument("--run", type=Path)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--tiny", action="store_true", help="toy sizes, to test the script")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
+    asked = parser.parse_args()
+    if (asked.data is None) != asked.tiny:
+        parser.error("give --data FOLDER, or --tiny")
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        base = asked.run or Path(folder, "pretrained")
+        if not (base / "model.safetensors").is_file():
+            pretrain(base, Path(folder), asked)
+        rows = [*of_pretraining(base), *of_labels(base, Path(folder), asked)]
+    for row in rows:
+        print(f"{row['what']:70} {row['value']:.3f} {row['unit']}")
+    save(NAME, rows, minutes=(time.perf_counter() - begin) / 60, folder=asked.out, notes=" ".join(asked.settings))
+
+
+def pretrain(base: Path, folder: Path, asked: argparse.Namespace) -> None:
+    """As many steps as fit into the minutes."""
+    form = [*FORM, *(SMALL if asked.tiny else []), *asked.settings]
+    recipe = load("roberta", tiny=asked.tiny, overrides=form)
+    if asked.data:
+        recipe = with_data(
+            recipe, data=asked.data / "classic-books/train.jsonl.xz", valid=asked.data / "classic-books/valid.jsonl.xz"
+        )
+    steps = 60 if asked.tiny else steps_within(asked.minutes, recipe, folder / "few")
+    warmup = max(1, int(WARMUP * steps))
+    lasting = [
+        f"train.steps={steps}", f"train.valid_every={max(1, steps // 5)}", f"train.save_every={steps}",
+        f"train.schedule={{kind='linear', lr={RATE}, warmup={warmup}}}",
+    ]  # fmt: skip
+    saccade.train(override(recipe, lasting), run=base)
+
+
+def of_pretraining(base: Path) -> list[dict[str, Any]]:
+    """What the pretraining took, and how well hidden tokens are told at its end."""
+    lines = lines_of(base)
+    last = [line for line in lines if line["event"] == "valid"][-1]
+    minutes = lines[-1]["seconds"] / 60 if "seconds" in lines[-1] else last["seconds"] / 60
+    return [
+        {"what": "pretraining", "value": round(minutes, 2), "unit": "min"},
+        {"what": "pretraining: steps", "value": last["step"], "unit": ""},
+        {"what": "pretraining: loss of hidden tokens, held out", "value": round(last["nll"], 4), "unit": "nats"},
+    ]
+
+
+def of_labels(base: Path, folder: Path, asked: argparse.Namespace) -> list[dict[str, Any]]:
+    """Accuracy on dev of the model from the run's weights and from fresh ones, in the mean of the seeds."""
+    rows, means = [], {}
+    for start, rates in RATES.items():
+        found = []
+        for seed in asked.seeds[: 1 if asked.tiny else None]:
+            best = [
+                tuned(base, folder, asked, start=start, rate=rate, seed=seed)
+                for rate in rates[: 1 if asked.tiny else None]
+            ]
+            found.append(max(best))
+        means[start] = fmean(found)
+        each = ", ".join(f"{value:.2f}" for value in found)
+        rows.append(
+            {"what": f"SST-2 dev, {start}: accuracy", "value": round(means[start], 2), "unit": "%", "runs": each}
+        )
+    apart = round(means["pretrained"] - means["fresh"], 2)
+    return [*rows, {"what": "SST-2 dev, pretrained above fresh", "value": apart, "unit": "points"}]
+
+
+def tuned(base: Path, folder: Path, asked: argparse.Namespace, *, start: str, rate: float, seed: int) -> float:
+    """The best accuracy of one training, in per cent."""
+    recipe = adopted(load("classify", tiny=asked.tiny, overrides=[] if asked.tiny else TUNED), str(base))
+    changes = {
+        "init": str(base) if start == "pretrained" else "",
+        "tokenizer": Tokenizer(kind="file", files=(str(base / SHARED),)),
+    }
+    if asked.data:
+        files = {side: (Corpus(files=(str(asked.data / "sst2" / f"{name}.tsv.gz"),)),) for side, name in SIDES.items()}
+        changes["data"] = recipe.data.model_copy(update=files)
+    recipe = recipe.model_copy(update=changes)
+    lasting = [f"train.schedule={{kind='linear', lr={rate}, warmup=100}}", f"train.seed={seed}"]
+    short = ["train.steps=20", "train.valid_every=10", "train.metric=accuracy"] if asked.tiny else []
+    run = folder / f"{start}-{rate}-{seed}"
+    saccade.train(override(recipe, [*lasting, *short]), run=run)
+    return max(line["accuracy"] for line in lines_of(run) if line["event"] == "valid")
+
+
+SIDES = {"train": "train", "valid": "dev"}
+
+
+if __name__ == "__main__":
+    main()

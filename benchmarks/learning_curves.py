@@ -1,0 +1,150 @@
+"""Pretrained against fresh: how good labels are, by how many of them there were to learn from.
+
+    python benchmarks/learning_curves.py --init RUN --data FILE --valid FILE [--shares 0.01 0.1 1] [--seeds 1 2 3]
+        [--steps 1000] [--recipe classify] [--metric accuracy] [--out FOLDER] [KEY=VALUE ...]
+    python benchmarks/learning_curves.py --tiny
+
+For each share and seed the same rows are drawn, and the recipe is trained on them twice: from the weights of RUN, and
+from fresh ones. Everything else is the same: tokenizer, form of the model, steps, schedule, the choice of the best step
+on the validation data, on which both are scored. KEY=VALUE are settings of both. --tiny pretrains a small language
+model on embedded sentences, and lets both tell whether a verb agrees with its subject. Beside the JSON file, a picture.
+"""
+
+import argparse
+import json
+import random
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from results import save
+
+import saccade
+from saccade.config.load import load, override
+from saccade.config.schema import Corpus, Recipe, Tokenizer
+from saccade.data.labelled import read_labelled
+from saccade.data.tokenizer import SHARED, SOURCE
+from saccade.score.evaluate import evaluate_labels, labelled_pairs
+from saccade.train.adopt import adopted
+
+NAME = "learning_curves"
+STARTS = ("pretrained", "fresh")
+TINY = {
+    "data": "embedded:judgements", "valid": "embedded:judgements-heldout", "steps": 120, "shares": [0.01, 0.1, 1.0],
+    "settings": ["train.batch_tokens=1024", "train.schedule={kind='linear', lr=0.002, warmup=12}"],
+}  # fmt: skip
+Curve = dict[str, list[tuple[int, float]]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--init", type=Path)
+    parser.add_argument("--data")
+    parser.add_argument("--valid")
+    parser.add_argument("--shares", type=float, nargs="+", default=[0.01, 0.1, 1.0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--recipe", default="classify")
+    parser.add_argument("--metric", default="accuracy")
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
+    asked = parser.parse_args()
+    if not asked.tiny and None in (asked.init, asked.data, asked.valid):
+        parser.error("give --init RUN, --data FILE and --valid FILE, or --tiny")
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        if asked.tiny:
+            vars(asked).update(TINY, init=pretrained(Path(folder)), settings=[*TINY["settings"], *asked.settings])
+        curve = measured(asked, Path(folder))
+    rows = as_rows(curve, asked.recipe, asked.metric)
+    for row in rows:
+        print(f"{row['what']:70} {row['value']:.2f}")
+    save(NAME, rows, minutes=(time.perf_counter() - begin) / 60, folder=asked.out)
+    print(drawn(curve, asked.metric, asked.out / f"{NAME}.png"))
+
+
+def pretrained(folder: Path) -> Path:
+    """A small language model of embedded sentences."""
+    saccade.train("shakespeare", tiny=True, run=folder / "language", overrides=["tokenizer.kind=words"])
+    return folder / "language"
+
+
+def measured(asked: argparse.Namespace, folder: Path) -> Curve:
+    """For each start, how many labels there were and the mean score over the seeds."""
+    recipe = with_steps(adopted(load(asked.recipe), str(asked.init)), asked)
+    kind = recipe.writer.kind
+    rows = [row[1:] for row in read_labelled(Corpus(files=(asked.data,)), kind=kind)]
+    pairs = labelled_pairs([Corpus(files=(asked.valid,))], kind=kind)
+    curve: Curve = {start: [] for start in STARTS}
+    for share in asked.shares:
+        count = max(1, round(share * len(rows)))
+        found: dict[str, list[float]] = {start: [] for start in STARTS}
+        for seed in asked.seeds:
+            data = written(random.Random(seed).sample(rows, count), folder / f"{count}-{seed}.jsonl")
+            for start in STARTS:
+                made = started(recipe, start, asked.init, data=data, valid=asked.valid, seed=seed)
+                run = saccade.train(made, run=folder / f"{start}-{count}-{seed}")
+                found[start].append(evaluate_labels(run, pairs).scores[asked.metric].value)
+        for start in STARTS:
+            curve[start].append((count, fmean(found[start])))
+    return curve
+
+
+def with_steps(recipe: Recipe, asked: argparse.Namespace) -> Recipe:
+    """So many updates, however little data there is; the best of five validations is taken."""
+    every = max(1, asked.steps // 5)
+    same = [f"train.steps={asked.steps}", "train.epochs=none", f"train.metric={asked.metric}"]
+    return override(recipe, [*same, f"train.valid_every={every}", f"train.save_every={every}", *asked.settings])
+
+
+def started(recipe: Recipe, start: str, run: Path, *, data: Path, valid: str, seed: int) -> Recipe:
+    """From the run's weights, or from fresh ones; with its tokenizer and form in both cases."""
+    files = (str(run / (SOURCE if (run / SOURCE).exists() else SHARED)),)
+    changes = {
+        "init": str(run) if start == "pretrained" else "",
+        "tokenizer": Tokenizer(kind="file", files=files),
+        "data": recipe.data.model_copy(
+            update={"train": (Corpus(files=(str(data),)),), "valid": (Corpus(files=(valid,)),)}
+        ),
+        "train": recipe.train.model_copy(update={"seed": seed}),
+    }
+    return recipe.model_copy(update=changes)
+
+
+def written(rows: Sequence[Sequence[str]], path: Path) -> Path:
+    names = ("text", "label") if len(rows[0]) == 2 else ("text", "second", "label")
+    lines = [json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) for row in rows]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def as_rows(curve: Curve, recipe: str, metric: str) -> list[dict[str, object]]:
+    return [
+        {"what": f"`{recipe}`, {count:,} labels, {start}: {metric}", "value": round(value, 2), "unit": "%"}
+        for start, points in curve.items()
+        for count, value in points
+    ]
+
+
+def drawn(curve: Curve, metric: str, path: Path) -> Path:
+    """The score over the number of labels."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for start, points in curve.items():
+        axes.plot(*zip(*points, strict=True), marker="o", label=start)
+    axes.set(xscale="log", xlabel="labels to learn from", ylabel=f"{metric} in %")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+    return path
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""Writers that are heads over the states of a reader: which tokens pass them, and what they keep of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from saccade.config.schema import Masked, Recipe
+from saccade.model.masked_writer import MaskedWriter
+
+SINGLE = 4  # bytes of float32
+STATISTICS = 8  # bytes: mean and scale of a norm, in float32
+
+
+def is_head(part: Any) -> bool:
+    """Whether a part has no stack of its own."""
+    return part is not None and getattr(part, "stack", None) is None
+
+
+def written_share(recipe: Recipe, model: Any) -> float | None:
+    """Tokens that pass the writer for each that is read, where it is a head; None where it has a stack."""
+    if not is_head(model.writer) or model.reader is None:
+        return None
+    rates = [objective.rate for objective in recipe.objectives if isinstance(objective, Masked)]
+    return rates[0] if rates and isinstance(model.writer, MaskedWriter) else 0.0
+
+
+def kept_by_head(head: Any, dim: int, *, narrow: int, wide: int) -> tuple[float, float]:
+    """Bytes for a token that is read, its last state, and for one that is hidden.
+
+    Of that: its state, and this as the product reads it; what goes into the activation, and into the norm in float32.
+    """
+    if not isinstance(head, MaskedWriter):
+        return wide * dim, 0.0
+    width = int(head.transform.weight.shape[0])
+    return wide * dim, (wide + narrow) * dim + (narrow + SINGLE) * width + STATISTICS

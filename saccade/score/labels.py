@@ -1,0 +1,189 @@
+"""How good labels are: accuracy, F1, Matthews' correlation, and for numbers Pearson's and Spearman's.
+
+Counts of classes are a matrix: row the reference, column what was said. Every score is in percent, correlations too.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from saccade.data.labels import number_in
+from saccade.errors import SaccadeError
+from saccade.score.bleu import Score
+
+OF_KIND = {
+    "label": ("accuracy", "f1", "matthews"),
+    "tags": ("accuracy", "f1"),
+    "number": ("pearson", "spearman"),
+}
+SHOWN = 12  # classes of a table that still fits a terminal
+
+
+@dataclass(frozen=True)
+class LabelEvaluation:
+    """What was measured of some labels."""
+
+    scores: dict[str, Score]
+    sentences: int
+    hypotheses: list[str]
+    names: tuple[str, ...] = ()  # of classes
+    counts: Sequence[Sequence[int]] = ()  # how often each class of the reference was said to be each class
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: everything but the labels themselves."""
+        found: dict[str, Any] = {
+            "texts": self.sentences,
+            "scores": {name: asdict(score) for name, score in self.scores.items()},
+        }
+        if self.names:
+            by_class = dict(zip(self.names, f1_of_each(margins(np.array(self.counts))).tolist(), strict=True))
+            found |= {"f1_of_class": by_class, "names": self.names, "counts": self.counts}
+        return {**found, "seconds": self.seconds}
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """For a table: name, value, and how it was measured."""
+        return [(name, f"{score.value:.2f}", score.signature) for name, score in self.scores.items()]
+
+    def summary(self) -> str:
+        speed = f" in {self.seconds:.1f} s: {self.sentences / self.seconds:,.1f} texts/s" if self.seconds else ""
+        told = f"{self.sentences:,} text{'s' if self.sentences != 1 else ''}{speed}"
+        return f"{told}\n\n{confusions(self.names, self.counts)}" if self.names else told
+
+
+def label_scores(kind: str, said: Sequence[str], references: Sequence[str]) -> dict[str, Score]:
+    """Every score of labels of this kind."""
+    check_each(said, references)
+    if kind == "number":
+        row = statistics_of(kind, said, references).sum(0)
+    else:
+        row = margins(counts_of(kind, said, references, names_of(kind, [*said, *references]))).flatten()
+    score = scores_of(kind)
+    return {name: Score(score[name](row), SIGNATURES[name]) for name in OF_KIND[kind]}
+
+
+def check_each(said: Sequence[str], references: Sequence[str]) -> None:
+    if len(said) != len(references) or not said:
+        raise SaccadeError(f"expected a label for each of {len(references)} references, got {len(said)}")
+
+
+def counts_of(kind: str, said: Sequence[str], references: Sequence[str], names: Sequence[str]) -> np.ndarray:
+    """(C, C): how often a text, or a word, of each class was said to be of each class."""
+    places = {name: number for number, name in enumerate(names)}
+    counts = np.zeros((len(names), len(names)), dtype=np.int64)
+    for ours, theirs in zip(said, references, strict=True):
+        for one, other in zip(classes(kind, ours), classes(kind, theirs), strict=True):
+            counts[places[other], places[one]] += 1
+    return counts
+
+
+def statistics_of(kind: str, said: Sequence[str], references: Sequence[str]) -> np.ndarray:
+    """(N, n): numbers of single texts that add up, from whose sum every score can be made.
+
+    Classes: what `margins` has, one row after the other. Numbers: 1, x, y, xx, yy, xy, and the same with ranks in
+    the place of numbers; a sample of texts keeps the ranks of all of them.
+    """
+    check_each(said, references)
+    if kind == "number":
+        x, y = (np.array([number_in(text) for text in texts]) for texts in (said, references))
+        return np.concatenate([moments(x, y), moments(ranks(x), ranks(y))], axis=1)
+    names = names_of(kind, [*said, *references])
+    rows = (counts_of(kind, [ours], [theirs], names) for ours, theirs in zip(said, references, strict=True))
+    return np.stack([margins(counts).flatten() for counts in rows])
+
+
+def scores_of(kind: str) -> dict[str, Any]:
+    """What makes each score of summed statistics."""
+    if kind == "number":
+        return {"pearson": lambda row: correlation(row[:6]), "spearman": lambda row: correlation(row[6:])}
+    return {
+        "accuracy": lambda row: accuracy(row.reshape(3, -1)),
+        "f1": lambda row: macro_f1(row.reshape(3, -1)),
+        "matthews": lambda row: matthews(row.reshape(3, -1)),
+    }
+
+
+SIGNATURES = {
+    "accuracy": "share of labels that are right",
+    "f1": "mean over classes",
+    "matthews": "correlation of classes, times 100",
+    "pearson": "correlation of numbers, times 100",
+    "spearman": "correlation of ranks, times 100",
+}
+
+
+def classes(kind: str, label: str) -> list[str]:
+    return label.split() if kind == "tags" else [label]
+
+
+def names_of(kind: str, labels: Sequence[str]) -> list[str]:
+    return sorted({name for label in labels for name in classes(kind, label)})
+
+
+def margins(counts: np.ndarray) -> np.ndarray:
+    """(3, C) of (C, C): how often each class was right, was said, and is there; more no score needs to know."""
+    return np.stack([np.diag(counts), counts.sum(0), counts.sum(1)])
+
+
+def accuracy(found: np.ndarray) -> float:
+    right, _, there = found.sum(1)
+    return 100 * float(right) / float(there) if there else 0.0
+
+
+def f1_of_each(found: np.ndarray) -> np.ndarray:
+    """2 tp / (2 tp + fp + fn) of each class; 0 for one that neither occurs nor is said."""
+    right, said, there = found
+    each: np.ndarray = 100 * 2 * right / np.maximum(said + there, 1)
+    return each
+
+
+def macro_f1(found: np.ndarray) -> float:
+    """The mean over the classes that occur or are said."""
+    used = found[1] + found[2] > 0
+    return float(f1_of_each(found)[used].mean()) if used.any() else 0.0
+
+
+def matthews(found: np.ndarray) -> float:
+    """(c s - sum p_k t_k) / sqrt((s^2 - sum p_k^2) (s^2 - sum t_k^2)) (Gorodkin 2004); 0 where one is constant."""
+    said, there = found[1].astype(float), found[2].astype(float)
+    total, right = float(there.sum()), float(found[0].sum())
+    below = (total**2 - (said**2).sum()) * (total**2 - (there**2).sum())
+    return 100 * float((right * total - (said * there).sum()) / below**0.5) if below > 0 else 0.0
+
+
+def moments(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], axis=1)
+
+
+def correlation(sums: np.ndarray) -> float:
+    """Pearson's, from sums of 1, x, y, xx, yy, xy; 0 where one of them is constant."""
+    n, x, y, xx, yy, xy = map(float, sums)
+    below = (n * xx - x * x) * (n * yy - y * y)
+    return 100 * (n * xy - x * y) / below**0.5 if below > 1e-12 * max(n * n * xx * yy, 1e-300) else 0.0
+
+
+def ranks(x: np.ndarray) -> np.ndarray:
+    """1 for the smallest; equal numbers share the mean of their ranks."""
+    order = x.argsort(kind="stable")
+    places = np.empty(len(x))
+    places[order] = np.arange(1, len(x) + 1)
+    _, which = np.unique(x, return_inverse=True)
+    return (np.bincount(which, places) / np.bincount(which))[which]
+
+
+def confusions(names: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
+    """The matrix as a table, with the F1 of each class; only its diagonal where it would be too wide."""
+    table = np.array(counts)
+    each = f1_of_each(margins(table))
+    if len(names) > SHOWN:
+        titles = ["class", "texts", "right", "f1"]
+        cells = [[n, str(table[i].sum()), str(table[i, i]), f"{each[i]:.1f}"] for i, n in enumerate(names)]
+    else:
+        titles = ["is \\ said", *names, "f1"]
+        cells = [[n, *map(str, table[i]), f"{each[i]:.1f}"] for i, n in enumerate(names)]
+    rows = [titles, *cells]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
+    return "\n".join(lines)

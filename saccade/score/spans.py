@@ -1,0 +1,60 @@
+"""How well a model restores spans that are hidden in documents."""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from saccade.config.schema import Corpus
+from saccade.data.batches import valid_batches
+from saccade.data.prepare import prepare
+from saccade.data.spans import Spans
+from saccade.predict.likelihood import token_log_probs
+from saccade.predict.restoring import Restorer
+
+
+@dataclass(frozen=True)
+class SpanEvaluation:
+    """What was measured of some documents; `hypotheses` has nothing, as nothing was written."""
+
+    loss: float  # nats for each token of the spans, sentinels and END among them
+    tokens: int
+    pieces: int  # rows of text
+    seconds: float
+    hypotheses: tuple[str, ...] = ()
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(min(self.loss, 700.0))
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        values = {name: value for name, value in asdict(self).items() if name not in ("loss", "hypotheses")}
+        return {**values, "scores": {"loss": self.loss, "perplexity": self.perplexity}}
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """For a table: name, value, and how it was measured."""
+        return [
+            ("loss", f"{self.loss:.4f}", "nats per token of hidden spans, sentinels among them"),
+            ("perplexity", f"{self.perplexity:.4f}", "exp(loss)"),
+        ]
+
+    def summary(self) -> str:
+        return f"{self.pieces:,} rows, {self.tokens:,} tokens to restore in {self.seconds:.1f} s"
+
+
+def measure_spans(model: Restorer, corpora: Sequence[Corpus]) -> SpanEvaluation:
+    """Documents cut into rows and hidden as in validation: always the same spans."""
+    begin, recipe = time.perf_counter(), model.recipe
+    data = recipe.data.model_copy(update={"train": tuple(corpora), "valid": (), "stream": False})
+    rows = prepare(recipe.model_copy(update={"data": data}), tokenizers=model.tokenizers).train
+    assert isinstance(rows, Spans), "nothing is streamed"
+    total, tokens = 0.0, 0
+    with torch.inference_mode():
+        for batch in valid_batches(rows, batch_tokens=recipe.predict.batch_tokens):
+            total -= float(token_log_probs(model.model, batch.to(model.device)).double().sum())
+            tokens += batch.counts["target"]
+    return SpanEvaluation(total / tokens, tokens, len(rows), time.perf_counter() - begin)

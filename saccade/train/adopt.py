@@ -1,0 +1,106 @@
+"""A recipe by name that starts from a run: the run says what the model is, the recipe what it learns and how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from saccade.config.kinds import Custom
+from saccade.config.load import load
+from saccade.config.schema import (
+    Head,
+    LabelWriter,
+    MaskedWriter,
+    NoReader,
+    NumberWriter,
+    Recipe,
+    StatesWriter,
+    TokenReader,
+    TokenWriter,
+)
+from saccade.runs import RECIPE, find_run, not_a_run
+
+INITS = ("init=", "reader.init=")
+
+
+def first_run(overrides: Sequence[str]) -> str:
+    """The run that `init=RUN` or `reader.init=RUN` names; nothing where neither is there."""
+    found = [word.partition("=")[2] for word in overrides if word.replace(" ", "").startswith(INITS)]
+    return found[-1].strip().strip("'\"") if found else ""
+
+
+def adopted(recipe: Recipe, run: str, *, kinds: Mapping[str, Any] | None = None) -> Recipe:
+    """The recipe with the parts of a run that it goes on with: reader, writer where it does the same, tokenizer.
+
+    Nothing is longer than the run was made for.
+    """
+    folder = find_run(run)
+    if not (folder / RECIPE).is_file():
+        raise not_a_run(folder)
+    old = load(folder / RECIPE, kinds=kinds)
+    parts = parts_of(recipe, old)
+    if not parts:
+        return recipe
+    longest = min(recipe.data.max_length, old.data.max_length)
+    data = recipe.data.model_copy(update={"max_length": longest})
+    shared = recipe.task == "label" or old.tokenizer.shared
+    tokenizer = recipe.tokenizer.model_copy(update={"kind": "init", "shared": shared, "files": ()})
+    return recipe.model_copy(update={**parts, "data": data, "tokenizer": tokenizer})
+
+
+def with_its_tokenizer(recipe: Recipe, overrides: Sequence[str], *, kinds: Mapping[str, Any] | None = None) -> Recipe:
+    """The recipe with the tokenizer of the run that it starts from, where it asks for one that is learned alike."""
+    if not recipe.init or any(word.startswith("tokenizer") for word in overrides):
+        return recipe
+    folder = find_run(recipe.init)
+    if not (folder / RECIPE).is_file():
+        raise not_a_run(folder)
+    alike = load(folder / RECIPE, kinds=kinds).tokenizer == recipe.tokenizer
+    if not alike or recipe.tokenizer.kind in ("file", "init"):
+        return recipe
+    return recipe.model_copy(update={"tokenizer": recipe.tokenizer.model_copy(update={"kind": "init"})})
+
+
+def parts_of(recipe: Recipe, old: Recipe) -> dict[str, Any]:
+    """Reader and writer as the run has them; none where it does something else."""
+    if recipe.task == "label" and not isinstance(recipe.writer, Custom):
+        reader = reading(old)
+        return {"reader": reader, "writer": labelling(recipe.writer, old, reader)} if reader is not None else {}
+    if isinstance(recipe.writer, MaskedWriter) and isinstance(old.writer, MaskedWriter | StatesWriter):
+        return {"reader": without_init(old.reader), "writer": hiding(recipe.writer, old.writer)}
+    alike = recipe.task == old.task or {recipe.task, old.task} == {"translate", "restore"}
+    if not alike or recipe.writer.kind != old.writer.kind:
+        return {}
+    return {side: without_init(getattr(old, side)) for side in ("reader", "writer")}
+
+
+def reading(old: Recipe) -> TokenReader | None:
+    """What reads in a run; of a language model what writes, which then reads without looking ahead."""
+    if isinstance(old.reader, TokenReader):
+        return without_init(old.reader)
+    if not isinstance(old.reader, NoReader) or not isinstance(old.writer, TokenWriter):
+        return None
+    same = {key: getattr(old.writer, key) for key in TokenReader.model_fields if key in TokenWriter.model_fields}
+    return TokenReader(**{**same, "kind": "tokens", "init": "", "causal": True})
+
+
+def labelling(writer: Any, old: Recipe, reader: TokenReader) -> Any:
+    """A head that asks the state which the run has trained to stand for a text: the first one, or one at its end."""
+    if not isinstance(writer, LabelWriter | NumberWriter) or isinstance(old.writer, Head):
+        return without_init(old.writer) if writer.kind == old.writer.kind else writer
+    if reader.causal:
+        return writer.model_copy(update={"pooling": "before-end"})
+    if old.writer.kind == "permuted":
+        return writer.model_copy(update={"pooling": "last", "hidden": getattr(reader.stack, "dim", None)})
+    pools = getattr(old.writer, "pool", False) or getattr(old.writer, "pairs", False)
+    first = {"pooling": "first", "hidden": getattr(reader.stack, "dim", None)}
+    return writer.model_copy(update=first) if pools else writer
+
+
+def hiding(writer: MaskedWriter, old: MaskedWriter | StatesWriter) -> MaskedWriter:
+    """The writer of an encoder as its run has it, where it has one; what it says of pairs goes with the objective."""
+    return old.model_copy(update={"init": "", "pairs": writer.pairs}) if isinstance(old, MaskedWriter) else writer
+
+
+def without_init(part: Any) -> Any:
+    return part if isinstance(part, Custom | NoReader) else part.model_copy(update={"init": ""})

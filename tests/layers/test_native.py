@@ -1,0 +1,68 @@
+import platform
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+
+import pytest
+import torch
+
+from saccade.layers import native, step_attention, vnni
+from saccade.layers.native import compiled, library
+
+SOURCES = [vnni.SOURCE, step_attention.SOURCE]
+
+
+@pytest.fixture
+def afresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """The folder of kernels, empty; they are looked for again, and again after the test."""
+    if library(vnni.SOURCE) is None:
+        pytest.skip("needs AVX-512 VNNI and a compiler")
+    monkeypatch.setenv("SACCADE_CACHE", str(tmp_path))
+    library.cache_clear()
+    yield tmp_path / "kernels"
+    library.cache_clear()
+
+
+@pytest.mark.parametrize("what", ["compiler", "no such compiler", "processor", "system", "machine", "folder"])
+def test_there_is_none_where_something_is_missing(what: str, afresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if what == "compiler":
+        monkeypatch.setenv("CC", "false")
+    elif what == "no such compiler":
+        monkeypatch.setenv("CC", "no-such-compiler -m64")
+    elif what == "processor":
+        monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+    elif what == "folder":
+        afresh.write_text("not a folder")
+    else:
+        monkeypatch.setattr(platform, what, lambda: "another")
+    assert library(vnni.SOURCE) is None
+    assert not list(afresh.glob("*"))
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+def test_the_compiler_has_nothing_to_say(source: Path, afresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "FLAGS", (*native.FLAGS, "-Wall", "-Wextra", "-Werror"))
+    assert compiled(source, afresh).parent == afresh
+
+
+def test_it_is_compiled_once_for_each_source(afresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = compiled(vnni.SOURCE, afresh)
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("compiled again"))
+        assert compiled(vnni.SOURCE, afresh) == first
+    other = afresh / "vnni.c"
+    other.write_text(vnni.SOURCE.read_text() + "\n")
+    assert compiled(other, afresh) != first
+    assert len(list(afresh.iterdir())) == 3  # nothing else is left
+
+
+def test_threads_do_not_disturb_each_other(afresh: Path) -> None:
+    found: list[object] = []
+    threads = [Thread(target=lambda: found.append(library(step_attention.SOURCE))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 3
+    assert None not in found

@@ -1,0 +1,73 @@
+"""Positions and blocks that are wrong in one place."""
+
+import torch
+from torch import nn
+
+from broken.registry import breaks, puts
+from saccade.layers import feedforward, transformer
+from saccade.layers import positions as layer_positions
+from saccade.layers.multihead import HeadProjection
+from saccade.layers.transformer import TransformerStack
+from saccade.lectures import blocks, positions
+from saccade.model.readers import Embedding
+
+# ---- positions
+
+
+@breaks(60)
+def positions_left_out(patch):
+    patch.setattr(Embedding, "forward", lambda self, ids, at=None: self.tokens(ids) * self.scale)
+
+
+@breaks(70, 72, 73)
+def another_base(patch):
+    whole = layer_positions._angles
+    patch.setattr(layer_positions, "_angles", lambda at, count, **given: whole(at, count, **{**given, "base": 2.0}))
+
+
+@breaks(71)
+def one_layout(patch):
+    whole = positions.encoded
+    patch.setattr(positions, "encoded", lambda count, width, layout="", frequencies="paper": whole(count, width))
+
+
+@breaks(74)
+def no_penalty(patch):
+    whole = layer_positions.Alibi.forward
+    patch.setattr(layer_positions.Alibi, "forward", lambda self, *given: 0 * whole(self, *given))
+
+
+# ---- blocks
+
+
+@breaks(12)
+def with_recurrence(patch):
+    def broken():
+        model = blocks.stack(6, layers=1)
+        model.more = nn.GRU(2, 2)
+        return model
+
+    patch.setattr(blocks, "small_model", broken)
+
+
+@breaks(20)
+def detached(patch):
+    whole = HeadProjection.forward
+    patch.setattr(HeadProjection, "forward", lambda self, x: tuple(y.detach() for y in whole(self, x)))
+
+
+@breaks(76)
+def without_relu(patch):
+    patch.setitem(feedforward.ACTIVATIONS, "relu", torch.tanh)
+
+
+puts(77, owner=blocks, build_norm=lambda settings: nn.LayerNorm(settings.dim, eps=1e-3))
+puts(78, owner=blocks, build_norm=lambda settings: nn.LayerNorm(settings.dim, eps=1.0))
+puts(80, owner=transformer, normalised=lambda x, norm, plus, dropout: norm(x) + plus)
+puts(82, owner=TransformerStack, _whole=lambda self, x, mask, memory, segments: x)
+
+
+@breaks(83)
+def shorter_warmup(patch):
+    whole = blocks.warmup
+    patch.setattr(blocks, "warmup", lambda step, lr, dim, steps: whole(step, lr=lr, dim=dim, steps=steps // 2))

@@ -1,0 +1,64 @@
+"""Recurrent networks that are wrong in one place."""
+
+from torch import nn
+
+from broken.registry import breaks, puts
+from saccade.layers import recurrent as layer_recurrent
+from saccade.layers.recurrence import Look
+from saccade.layers.recurrent import RecurrentStack
+from saccade.layers.recurrent_writer import FirstState
+from saccade.lectures import systems, waiting
+
+# ---- recurrent networks
+
+
+def other_cell(cell, width, dim, bidirectional):
+    whole = layer_recurrent.CELLS[cell].fused
+    layer = whole(width, dim, batch_first=True)
+    return nn.RNN(width, dim, nonlinearity="relu", batch_first=True) if cell == "rnn" else layer
+
+
+puts(1, owner=layer_recurrent, recurrent_layer=other_cell)
+puts(2, 3, owner=FirstState, summary=lambda self, memory: memory.states.mean(1))
+puts(6, owner=layer_recurrent, turned=lambda x, lengths: x)
+
+
+@breaks(11)
+def wider_kernel(patch):
+    whole = systems.load
+    patch.setattr(systems, "load", lambda name, overrides: whole(name, overrides=[*overrides, "reader.stack.kernel=5"]))
+
+
+@breaks(17)
+def looks_without_a_query(patch):
+    whole = Look.forward
+    patch.setattr(Look, "forward", lambda self, query, source: whole(self, 0 * query, source))
+
+
+puts(7, owner=nn.RNNCell, forward=lambda self, x, h=None: x[:, :1].expand(-1, 3))
+
+
+class Summing(nn.Module):
+    """A network whose gradient does not fade."""
+
+    def forward(self, x):
+        return x.cumsum(1), None
+
+
+puts(8, owner=nn, RNN=lambda *sizes, **settings: Summing())
+
+
+@breaks(9)
+def padding_is_read(patch):
+    whole = RecurrentStack.forward
+    patch.setattr(RecurrentStack, "forward", lambda self, x, mask: whole(self, x, None))
+
+
+@breaks(10)
+def nothing_waits(patch):
+    linear = nn.Linear(waiting.WIDTH, waiting.WIDTH)
+    patch.setattr(waiting, "layers", lambda: dict.fromkeys(("recurrent", "convolution", "self-attention"), linear))
+    patch.setattr(waiting, "seconds", lambda layer, n: 1.0)
+
+
+puts(13, owner=waiting, SelfAttention=lambda dim, heads: nn.Identity())

@@ -1,0 +1,144 @@
+"""Reformer's stack as a recipe builds it: what it learns, how it writes, and what does not go with it."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from saccade.config.load import load, validate
+from saccade.data.batch import Batch, pad
+from saccade.errors import SaccadeError
+from saccade.exchange.families import family_of
+from saccade.layers.record import record
+from saccade.layers.reversible import ReversibleStack
+from saccade.model.build import build
+from saccade.model.model import Model
+from saccade.train.objectives import next_token
+from saccade.train.pack import packable
+
+V, LENGTH, CHUNK = 23, 20, 4
+STACK = {
+    "layers": 3, "dim": 12, "heads": 3, "ff": 17, "norm": "pre", "residual": "reversible", "dropout": 0.0,
+    "attention": ["local", "lsh", "full"], "chunks": {"length": CHUNK, "hashes": 2, "feedforward": 7},
+}  # fmt: skip
+
+
+def values(stack: Any = STACK, **writer: Any) -> dict[str, Any]:
+    return {
+        "task": "write", "data": {"max_length": LENGTH}, "reader": {"kind": "none"},
+        "writer": {
+            "stack": stack, "tie": "none", "positions": {"kind": "axial", "shape": [4, 5]}, "dropout": 0.0, **writer,
+        },
+    }  # fmt: skip
+
+
+def language_model(**changes: Any) -> Model:
+    torch.manual_seed(1)
+    return build(validate(values({**STACK, **changes})), source_size=V, target_size=V).double()
+
+
+def texts(rows: int = 2, length: int = LENGTH) -> Tensor:
+    return torch.randint(4, V, (rows, length), generator=torch.Generator().manual_seed(1))
+
+
+def test_states_are_twice_as_wide_as_token_vectors() -> None:
+    model = language_model()
+    assert isinstance(model.writer.stack, ReversibleStack) and not packable(model)
+    assert model.writer.embedding.tokens.weight.shape == (V, 12)
+    assert model.writer.output.weight.shape == (V, 24)
+    assert [type(block.attention).__name__ for block in model.writer.stack.blocks] == [
+        "LocalAttention", "LshAttention", "LocalAttention",
+    ]  # fmt: skip
+
+
+def test_gradients_are_those_of_the_plain_layers() -> None:
+    """Through the objective, with a seed for the rotations: recorded runs are plain ones, and must agree."""
+    model = language_model(chunks={**STACK["chunks"], "seed": 3}).train()
+    batch = Batch({"target": pad([row[:n].tolist() for row, n in zip(texts(3), (LENGTH, 5, 13), strict=True)])})
+
+    def gradients() -> list[Tensor]:
+        loss = next_token(model, batch, torch.Generator(), smoothing=0.0)["next-token"].sum
+        return list(torch.autograd.grad(loss, list(model.parameters())))
+
+    mine = gradients()
+    with record(model):
+        plain = gradients()
+    for one, other in zip(mine, plain, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)
+
+
+@torch.no_grad()
+def test_one_text_gives_one_output_though_rotations_are_random_in_training() -> None:
+    model, ids = language_model(), texts()
+    assert not torch.equal(model.train().writer(ids, None, None), model.writer(ids, None, None))
+    assert torch.equal(model.eval().writer(ids, None, None), model.writer(ids, None, None))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("first", [1, CHUNK])
+def test_steps_look_at_everything_that_hashing_stands_for(first: int) -> None:
+    """After a beginning of one chunk, as if a chunk were as long as the text."""
+    ids, model = texts(), language_model().eval().writer
+    exact = language_model(chunks={**STACK["chunks"], "length": LENGTH, "local": CHUNK}).eval().writer
+    exact.load_state_dict(model.state_dict())
+    whole = exact.head(exact(ids, None, None))
+    step = model.step(ids[:, :first], model.start(None, rows=2, capacity=LENGTH))
+    for at in range(first, LENGTH):
+        torch.testing.assert_close(step.logits, whole[:, at - 1], atol=1e-9, rtol=1e-9)
+        step = model.step(ids[:, at : at + 1], step.state)
+
+
+@torch.no_grad()
+def test_a_prompt_is_read_as_whole_texts_are() -> None:
+    ids, writer = texts(), language_model().eval().writer
+    whole = writer.head(writer(ids[:, :13], None, None))
+    step = writer.step(ids[:, :13], writer.start(None, rows=2, capacity=LENGTH))
+    torch.testing.assert_close(step.logits, whole[:, -1], atol=1e-9, rtol=1e-9)
+    again = writer.step(ids[:, :13], writer.start(None, rows=2, capacity=LENGTH)).state
+    swapped = writer.step(ids[[1, 0], 13:14], again.reorder(torch.tensor([1, 0]))).logits
+    expected = writer.step(ids[:, 13:14], step.state).logits
+    torch.testing.assert_close(swapped, expected.flip(0), atol=1e-9, rtol=1e-9)
+
+
+def test_a_state_without_room_is_told() -> None:
+    ids, writer = texts(), language_model().eval().writer
+    state = writer.step(ids[:, :13], writer.start(None, rows=2, capacity=15)).state
+    with pytest.raises(ValueError, match="the state has room for 15 positions, got 16"):
+        writer.step(ids[:, :3], state)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (values({**STACK, "residual": True}), 'attention = "local" is for residual = "reversible", got True'),
+        (values({**STACK, "norm": "post"}), 'residual = "reversible" goes with norm = "pre"'),
+        (values({**STACK, "window": 3}), "share and other forms of heads; change window"),
+        (values({**STACK, "ff": 0}), "change ff"),
+        (values(positions={"kind": "rotary"}), 'takes positions at the input, got "rotary"; try writer.positions.kind'),
+        (values(tie="output"), 'gives states twice as wide as token vectors; set writer.tie = "none"'),
+        ({**values(), "task": "translate", "reader": {}}, "has no place for attention to what is read"),
+    ],
+)
+def test_what_does_not_go_with_it_is_told(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(SaccadeError) as told:
+        validate(change)
+    assert message in str(told.value) and "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"positions": {"kind": "axial", "shape": [3, 5]}}, "at least data.max_length = 20 places, got 3 x 5 = 15"),
+        ({"stack": {**STACK, "chunks": {"buckets": [3]}}}, "needs even numbers of buckets, got 3"),
+    ],
+)
+def test_sizes_that_cannot_be_are_told(change: dict[str, Any], message: str) -> None:
+    stack = change.pop("stack", STACK)
+    with pytest.raises(SaccadeError, match=message):
+        build(validate(values(stack, **change)), source_size=V, target_size=V)
+
+
+def test_the_recipe_can_be_exported() -> None:
+    assert family_of(load("reformer")).name == family_of(load("reformer", tiny=True)).name == "reformer"
+    assert family_of(load("t5")).name == "t5"

@@ -1,0 +1,174 @@
+"""Two small models of random weights, a translator and a language model, and the server around them."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fastapi.testclient import TestClient
+
+from saccade.config.load import load, save
+from saccade.data.tokenizers import train_tokenizers
+from saccade.model.build import build
+from saccade.model.run import named_weights, write_tensors
+from saccade.predict.predictor import Predictor
+from saccade.runs import RECIPE, WEIGHTS
+from saccade.serve.app import make_app
+from saccade.serve.limits import Limits
+from saccade.serve.server import bind, make_server
+
+PAIRS = [("3 May 1999", "1999-05-03"), ("21 June 2008", "2008-06-21"), ("the dog and the cat", "47")]
+STACK = ("dim=24", "heads=2", "ff=31", "layers=1")
+
+
+def make_run(folder: Path, name: str) -> Path:
+    """A run that has learned nothing, but is sure of what it writes."""
+    parts = ("writer",) if name == "shakespeare" else ("reader", "writer")
+    small = [f"{part}.stack.{key}" for part in parts for key in STACK]
+    recipe = load(name, overrides=[*small, "data.max_length=40", "predict.max_length=8", "predict.min_length=2"])
+    texts = [(text, text) for pair in PAIRS for text in pair] if name == "shakespeare" else PAIRS
+    tokenizers = train_tokenizers(recipe.tokenizer, lambda: texts)
+    torch.manual_seed(3)
+    model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target.size)
+    with torch.no_grad():
+        model.writer.output.weight.mul_(4.0)
+    folder.mkdir(parents=True)
+    tokenizers.save(folder)
+    write_tensors(named_weights(model), folder / WEIGHTS)
+    save(recipe, folder / RECIPE)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory) -> Path:
+    return make_run(tmp_path_factory.mktemp("serve") / "dates", "dates")
+
+
+@pytest.fixture(scope="session")
+def language_run(tmp_path_factory) -> Path:
+    return make_run(tmp_path_factory.mktemp("serve") / "writer", "shakespeare")
+
+
+@pytest.fixture(scope="session")
+def translator(run) -> Predictor:
+    return Predictor.load(run)
+
+
+@pytest.fixture(scope="session")
+def writer(language_run) -> Predictor:
+    return Predictor.load(language_run)
+
+
+@pytest.fixture
+def make_client(translator, writer) -> Iterator[Callable[..., TestClient]]:
+    """A client of a server inside this process."""
+    opened: list[TestClient] = []
+
+    def make(*, token: str = "", **limits: Any) -> TestClient:
+        app = make_app({"dates": translator, "writer": writer}, token=token, limits=Limits(**limits))
+        client = TestClient(app, base_url="http://127.0.0.1")
+        opened.append(client)
+        return client.__enter__()
+
+    yield make
+    for client in opened:
+        client.__exit__(None, None, None)
+
+
+@pytest.fixture
+def client(make_client) -> TestClient:
+    return make_client()
+
+
+@contextmanager
+def running(predictors: dict[str, Predictor], *, token: str = "", **limits: Any) -> Iterator[int]:
+    """The port of a real server in a thread."""
+    bounds = Limits(**limits)
+    server, place = make_server(make_app(predictors, token=token, limits=bounds), bounds), bind("127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [place]})
+    port = place.getsockname()[1]
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        yield port
+    finally:
+        server.should_exit = True
+        thread.join(30)
+    assert not thread.is_alive()
+
+
+@pytest.fixture(scope="session")
+def real_server(translator, writer) -> Iterator[int]:
+    """The port of a server that cuts slow clients off after half a second."""
+    with running({"dates": translator, "writer": writer}, patience=0.5) as port:
+        yield port
+
+
+@pytest.fixture
+def guarded_server(translator) -> Iterator[int]:
+    """The port of a server whose token is `sesame`."""
+    with running({"dates": translator}, token="sesame") as port:
+        yield port
+
+
+class Connection:
+    """A client that sees every byte."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self.file = self.socket.makefile("rb")
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def post(self, body: dict[str, Any]) -> None:
+        self.send(post(body))
+
+    def head(self) -> tuple[int, dict[str, str]]:
+        """Status code and headers of an answer; 0 where the connection has ended."""
+        lines = []
+        while (line := self.file.readline().decode().strip()) != "":
+            lines.append(line)
+        pairs = (line.lower().split(": ", 1) for line in lines[1:])
+        return (int(lines[0].split()[1]) if lines else 0), dict(pairs)  # type: ignore[arg-type]
+
+    def answer(self) -> tuple[int, Any]:
+        status, headers = self.head()
+        return status, json.loads(self.file.read(int(headers["content-length"]))) if status else None
+
+    def ended(self) -> bool:
+        """Waits until the server has closed the connection."""
+        try:
+            return self.file.read(1) == b""
+        except ConnectionError:
+            return True
+
+    def close(self) -> None:
+        self.file.close()
+        self.socket.close()
+
+
+def post(body: dict[str, Any]) -> bytes:
+    data = json.dumps(body).encode()
+    lines = ["POST /v1/predict HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json"]
+    return "\r\n".join([*lines, f"Content-Length: {len(data)}", "", ""]).encode() + data
+
+
+@pytest.fixture
+def connect(real_server) -> Iterator[Callable[..., Connection]]:
+    opened: list[Connection] = []
+
+    def make(port: int = real_server) -> Connection:
+        opened.append(Connection(port))
+        return opened[-1]
+
+    yield make
+    for connection in opened:
+        connection.close()

@@ -1,0 +1,118 @@
+"""The page "try the model" in a real browser, against a real server."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+
+
+@pytest.fixture
+def tab(browser, real_server) -> Iterator[Any]:
+    """The page; in the end nobody else was asked, and no error was written but for refused requests."""
+    asked, errors = [], []
+    context = browser.new_context(viewport={"width": 1100, "height": 900}, reduced_motion="reduce")
+    page = context.new_page()
+    page.set_default_timeout(10_000)
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: message.type == "error" and errors.append(message.text))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(f"http://127.0.0.1:{real_server}/")
+    yield page
+    context.close()
+    assert not [url for url in asked if not url.startswith((f"http://127.0.0.1:{real_server}/", "data:"))]
+    assert not [text for text in errors if "Failed to load resource" not in text]
+
+
+def run(page: Any, text: str, **settings: str) -> None:
+    page.locator("#input").fill(text)
+    for name, value in settings.items():
+        page.get_by_label(name).fill(value)
+    page.locator("#input").press("Control+Enter")
+
+
+def violations(page: Any) -> list[tuple[str, list[str]]]:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    found = axe.run(page, options={"runOnly": {"type": "tag", "values": RULES}}).response["violations"]
+    return [(one["id"], [node["html"][:120] for node in one["nodes"][:3]]) for one in found]
+
+
+def test_a_text_is_answered_with_alternatives_and_attention(tab, translator):
+    tab.wait_for_selector("#model option >> nth=1", state="attached")
+    run(tab, "3 May 1999", Alternatives="3")
+    tab.wait_for_selector("#attention .saccade")
+    rows = tab.locator("#alternatives tbody tr")
+    assert rows.count() == 3
+    best = rows.nth(0).locator("button").inner_text()
+    assert tab.locator("#output").inner_text() == best
+    second = rows.nth(1).locator("button")
+    second.click()
+    tab.get_by_role("tab", name="Steps").click()
+    written = "".join(tab.locator(".saccade .token").all_inner_texts())
+    assert second.inner_text() in written.replace("␣", " ")
+    assert violations(tab) == []
+
+
+def test_a_language_model_writes_on(tab):
+    tab.wait_for_selector("#model option >> nth=1", state="attached")
+    tab.locator("#model").select_option("writer")
+    run(tab, "the dog ")
+    tab.wait_for_selector("#attention .saccade")
+    assert tab.locator("#output").inner_text().startswith("the dog ")
+    assert len(tab.locator("#output").inner_text()) > len("the dog ")
+
+
+def test_what_is_wrong_is_told(tab):
+    run(tab, "1" * 100)
+    tab.wait_for_selector("#problem:not([hidden])")
+    assert "line 1 has 101 tokens" in tab.locator("#problem").inner_text()
+    assert tab.locator("#go").is_enabled()
+
+
+def test_what_is_written_is_never_markup(tab):
+    tab.wait_for_selector("#model option >> nth=1", state="attached")
+    tab.locator("#model").select_option("writer")
+    run(tab, "<img src=x alt=y>")
+    tab.wait_for_selector("#attention .saccade")
+    assert tab.locator("#output").inner_text().startswith("<img src=x alt=y>")
+    assert tab.locator("main img").count() == 0
+
+
+def test_the_page_fits_a_phone(tab):
+    tab.set_viewport_size({"width": 360, "height": 740})
+    run(tab, "3 May 1999")
+    tab.wait_for_selector("#attention .saccade")
+    assert tab.evaluate("document.documentElement.scrollWidth") == 360
+
+
+def test_the_list_of_the_api_names_every_address(tab, real_server):
+    tab.goto(f"http://127.0.0.1:{real_server}/docs")
+    tab.wait_for_selector("h2 >> nth=4")
+    assert tab.locator("h2").all_inner_texts() == [
+        "GET /v1/models", "POST /v1/predict", "POST /v1/attention", "GET /health", "GET /metrics",
+    ]  # fmt: skip
+    assert violations(tab) == []
+
+
+def test_a_server_that_has_gone_is_told(tab):
+    tab.wait_for_selector("#model option >> nth=1", state="attached")
+    tab.route("**/v1/predict", lambda route: route.abort())
+    run(tab, "3 May 1999")
+    tab.wait_for_selector("#problem:not([hidden])")
+    assert "does not answer" in tab.locator("#problem").inner_text()
+    tab.unroute("**/v1/predict")
+
+
+def test_a_token_is_asked_for(browser, guarded_server):
+    context = browser.new_context()
+    page = context.new_page()
+    page.set_default_timeout(10_000)
+    page.goto(f"http://127.0.0.1:{guarded_server}/")
+    page.wait_for_selector("#token-field:not([hidden])")
+    assert "a token is needed" in page.locator("#problem").inner_text()
+    page.locator("#token").fill("sesame")
+    run(page, "3 May 1999")
+    page.wait_for_selector("#attention .saccade")
+    assert page.locator("#output").inner_text() != ""
+    context.close()

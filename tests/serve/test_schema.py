@@ -1,0 +1,50 @@
+"""Requests that nobody thought of, made from the description of the API: none of them breaks the server."""
+
+from urllib.request import urlopen
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance
+
+CHECKS = [not_a_server_error, content_type_conformance, response_schema_conformance]
+OPERATIONS = ["GET /v1/models", "POST /v1/predict", "POST /v1/attention", "GET /health", "GET /metrics"]
+MODES = {"as described": schemathesis.GenerationMode.POSITIVE, "otherwise": schemathesis.GenerationMode.NEGATIVE}
+
+
+@pytest.fixture(scope="module")
+def operations(real_server) -> dict[str, schemathesis.APIOperation]:
+    schema = schemathesis.openapi.from_url(f"http://127.0.0.1:{real_server}/openapi.json")
+    return {found.ok().label: found.ok() for found in schema.get_all_operations()}
+
+
+def test_every_operation_is_tried(operations):
+    assert list(operations) == OPERATIONS
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("label", [label for label in OPERATIONS if label.startswith("POST")])
+def test_no_request_breaks_the_server(operations, label, mode):
+    seen = set()
+
+    @settings(max_examples=20, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @given(case=operations[label].as_strategy(generation_mode=MODES[mode]))
+    def send(case):
+        seen.add(case.call_and_validate(checks=CHECKS).status_code)
+
+    send()
+    assert (200 if mode == "as described" else 422) in seen
+    assert not [status for status in seen if status >= 500]
+
+
+@pytest.mark.parametrize("label", [label for label in OPERATIONS if label.startswith("GET")])
+def test_what_only_gives_is_as_described(operations, label):
+    assert operations[label].Case().call_and_validate(checks=CHECKS).status_code == 200
+
+
+def test_the_server_counts_no_failure(real_server):
+    with urlopen(f"http://127.0.0.1:{real_server}/metrics", timeout=20) as answer:
+        text = answer.read().decode()
+    assert 'route="/health",status="200"' in text
+    assert 'status="500"' not in text

@@ -1,0 +1,286 @@
+"""The page of a run: what is read from its files, what the server says, and the page itself in a browser."""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+
+from saccade.runs import training
+from saccade.serve.history import columns, history, spread, whole
+from saccade.serve.server import address, bind, make_server, running
+from saccade.serve.watch import LIMITS, make_watch_app
+from saccade.view import moments
+from saccade.view.html import training_page
+from saccade.view.maps import AttentionMap
+from saccade.view.viewing import View
+
+RECIPE = 'name = "copy"\n[train]\nsteps = 40\nmetric = "bleu"\nwatch = true\n'
+LABELS = {"source": ["a", "b", "c", "<end>"], "target": ["x", "y", "<end>"], "seen": ["<start>", "x", "y"]}
+
+
+def view(text: str, sharp: float) -> View:
+    """Attention that looks at the same place always, the more the sharper."""
+    weights = np.full((2, 3, 4), (1 - sharp) / 3, dtype=np.float32)
+    weights[:, :, 1] = sharp
+    looked = AttentionMap("writer.cross", "cross", 1, weights, rows="target", columns="source", labels=LABELS)
+    return View("copy-1", text, "x y", LABELS, [looked])
+
+
+def add_step(run: Path, step: int) -> None:
+    """What a training writes at a report, a validation and a moment."""
+    report = {"event": "train", "step": step, "loss": 9 / (step + 1), "lr": 0.01, "tokens_per_second": 900.0 + step}
+    valid = {"event": "valid", "step": step, "loss": 10 / (step + 1), "bleu": float(step), "signature": "s"}
+    with (run / "metrics.jsonl").open("a") as file:
+        for line in (report, valid):
+            print(json.dumps({**line, "seconds": 60.0 * step}), file=file)
+    samples = [
+        {"input": "a <b>", "reference": "x y", "output": "x" * step},
+        {"input": "c", "reference": "z", "output": "z"},
+    ]
+    with (run / "samples.jsonl").open("a") as file:
+        print(json.dumps({"event": "samples", "step": step, "samples": samples}), file=file)
+    documents = [view(text, 0.3 + step / 100).data() for text in ("a <b>", "c")]
+    moments.write(run, step, documents, every=10)
+
+
+@pytest.fixture
+def watched(tmp_path) -> Path:
+    run = tmp_path / "copy-1"
+    run.mkdir()
+    (run / "recipe.toml").write_text(RECIPE)
+    for step in (10, 20, 30):
+        add_step(run, step)
+    return run
+
+
+@pytest.fixture
+def client(watched) -> TestClient:
+    return TestClient(make_watch_app(lambda: watched), base_url="http://127.0.0.1")
+
+
+# ---- what is read
+
+
+def test_the_history_has_curves_samples_and_moments(watched):
+    found = history(watched)
+    assert (found["name"], found["recipe"], found["state"], found["step"]) == ("copy-1", "copy", "interrupted", 30)
+    assert found["budget"] == {"steps": 40, "epochs": None, "minutes": None} and found["metric"] == "bleu"
+    assert found["train"]["step"] == found["valid"]["step"] == [10, 20, 30]
+    assert found["train"]["tokens_per_second"] == [910, 920, 930] and found["valid"]["bleu"] == [10, 20, 30]
+    assert "signature" not in found["valid"] and "event" not in found["valid"]
+    assert [line["step"] for line in found["samples"]] == found["moments"] == [10, 20, 30]
+    entropy = found["sharpness"]["output to input"]
+    assert entropy == sorted(entropy, reverse=True) and len(set(entropy)) == 3
+
+
+def test_a_run_in_training_and_one_without_numbers_say_so(watched, tmp_path):
+    with training(watched):
+        assert history(watched)["state"] == "training"
+    fresh = tmp_path / "fresh"
+    fresh.mkdir()
+    assert history(None)["state"] == history(fresh)["state"] == "preparing"
+    assert history(fresh)["train"] == {} and history(fresh)["moments"] == []
+
+
+def test_a_half_written_line_and_what_is_no_number_are_left_out(watched):
+    with (watched / "metrics.jsonl").open("a") as file:
+        file.write('{"event": "train", "step": 40, "loss": NaN, "lr": 0.01}\n{"event": "train", "st')
+    found = history(watched)
+    assert found["train"]["step"] == [10, 20, 30, 40] and found["train"]["loss"][-1] is None
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+def test_long_curves_are_thinned_and_keep_their_end():
+    lines = [{"event": "train", "step": step, "loss": 1.0} for step in range(5001)]
+    steps = columns(lines)["step"]
+    assert len(steps) <= 2000 and steps[-1] == 5000
+    assert spread([1, 2, 3], 3) == [1, 2, 3] and spread([1, 2, 3, 4], 3) == [2, 4] and spread([], 3) == []
+
+
+# ---- what the server says
+
+
+def test_the_server_says_when_nothing_is_new(client, watched):
+    first = client.get("/v1/run")
+    assert first.json() == history(watched)
+    again = client.get("/v1/run", headers={"If-None-Match": first.headers["etag"]})
+    assert again.status_code == 304 and again.content == b""
+    add_step(watched, 40)
+    news = client.get("/v1/run", headers={"If-None-Match": first.headers["etag"]})
+    assert news.status_code == 200 and news.json()["step"] == 40
+
+
+def test_a_moment_is_what_was_kept(client, watched):
+    assert client.get("/v1/moments/20").json() == moments.read(watched, 20)
+    missing = client.get("/v1/moments/21")
+    assert missing.status_code == 404
+    assert missing.json() == {"error": "no attention was kept at step 21; /v1/run lists the moments"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "told"),
+    [
+        ("GET", "/v1/moments/..%2f..%2frecipe.toml", 404, "nothing is at"),
+        ("GET", "/v1/moments/-1", 404, "nothing is at"),
+        ("GET", "/static/../watch.py", 404, "nothing is at"),
+        ("GET", "/recipe.toml", 404, "nothing is at '/recipe.toml'; / is the page"),
+        ("POST", "/v1/run", 405, "does not take POST"),
+    ],
+)
+def test_other_addresses_are_refused(client, method, path, status, told):
+    answer = client.request(method, path)
+    assert answer.status_code == status and told in answer.json()["error"]
+
+
+def test_pages_from_elsewhere_get_nothing(client):
+    assert client.get("/v1/run", headers={"Host": "example.org"}).status_code == 421
+    assert client.get("/v1/run", headers={"Origin": "http://example.org"}).status_code == 403
+    assert client.get("/").headers["content-security-policy"].startswith("default-src 'self'")
+
+
+def test_before_the_run_is_known_the_server_says_so():
+    client = TestClient(make_watch_app(lambda: None), base_url="http://127.0.0.1")
+    assert client.get("/v1/run").json()["state"] == "preparing"
+    assert client.get("/v1/moments/0").status_code == 404
+
+
+# ---- the page
+
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+DRAWN = "[aria-label='What it attends to'] [role=tablist]"
+
+
+@contextmanager
+def opened(browser: Any, url: str, *, width: int = 1100, offline: bool = False) -> Iterator[Any]:
+    """A page; in the end nobody else was asked, and no error was written."""
+    asked, errors = [], []
+    context = browser.new_context(
+        viewport={"width": width, "height": 800}, reduced_motion="reduce", offline=offline, color_scheme="dark"
+    )
+    page = context.new_page()
+    page.set_default_timeout(8000)
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: message.type == "error" and errors.append(message.text))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(url)
+    yield page
+    context.close()
+    origin = re.match(r"file://|http://[^/]*", url)
+    assert origin and not [one for one in asked if not one.startswith((origin[0], "data:", "blob:"))]
+    assert errors == []
+
+
+def violations(page: Any) -> list[tuple[str, list[str]]]:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    found = axe.run(page, options={"runOnly": {"type": "tag", "values": RULES}}).response["violations"]
+    return [(one["id"], [node["html"][:120] for node in one["nodes"][:3]]) for one in found]
+
+
+@pytest.fixture
+def saved(watched, tmp_path) -> str:
+    file = tmp_path / "page.html"
+    file.write_text(training_page(whole(watched)), encoding="utf-8")
+    return file.as_uri()
+
+
+def attention(page: Any) -> Any:
+    page.wait_for_selector(DRAWN)
+    return page.get_by_label("What it attends to")
+
+
+def test_the_page_follows_a_run_as_it_goes_on(browser, watched):
+    place = bind("127.0.0.1", 0)
+    server = make_server(make_watch_app(lambda: watched), LIMITS)
+    with training(watched), place, running(server, place), opened(browser, address(place)) as page:
+        part = attention(page)
+        assert page.locator(".watch-facts").inner_text().startswith("recipe copy · step 30 of 40 · 30 min")
+        assert page.locator(".watch-state").inner_text() == "in training"
+        add_step(watched, 40)
+        page.locator(".watch-facts", has_text="step 40 of 40").wait_for()
+        page.locator(".watch-step", has_text="step 40").wait_for()
+        assert part.get_by_label("Moment", exact=True).input_value() == "3"
+
+
+def test_a_head_stays_chosen_while_the_moments_go_by(browser, saved, watched):
+    with opened(browser, saved, offline=True) as page:
+        part = attention(page)
+        part.locator(".thumb").nth(1).click()
+        part.get_by_role("button", name="Zoom in").click()
+        heat = part.locator(".heat canvas").first
+        heat.focus()
+        for key in ("ArrowRight", "ArrowRight"):
+            page.keyboard.press(key)
+        seen = []
+        for step in ("step 20", "step 10"):
+            part.get_by_role("button", name="Moment before").click()
+            page.locator(".watch-step", has_text=step).wait_for()
+            page.wait_for_timeout(100)
+            seen.append(part.locator(".tip").inner_text())
+        assert part.locator(".field", has_text="Head").locator("select").input_value() == "1"
+        assert [float(text.rpartition(" ")[2]) for text in seen] == pytest.approx([0.5, 0.4])
+
+
+def test_another_text_and_the_player(browser, saved):
+    with opened(browser, saved, offline=True) as page:
+        part = attention(page)
+        assert part.get_by_label("Text").locator("option").all_inner_texts() == ["a <b>", "c"]
+        part.get_by_label("Text").select_option("1")
+        part.get_by_role("button", name="Play").click()
+        page.locator(".watch-step", has_text="step 20").wait_for()
+        part.get_by_role("button", name="Pause").click()
+
+
+def test_curves_tell_their_values_to_pointer_and_keys(browser, saved):
+    with opened(browser, saved, offline=True) as page:
+        score = page.get_by_label("Validation score", exact=True)
+        assert score.locator(".curve-values").inner_text() == "bleu 30"
+        score.locator(".curve-place").focus()
+        page.keyboard.press("ArrowLeft")
+        assert score.locator(".curve-values").inner_text() == "bleu 20"
+        assert page.locator(".watch > [role=status]").inner_text() == "step 20: bleu 20"
+        rate = page.get_by_label("Learning rate", exact=True)
+        assert rate.locator(".curve-cursor").count() == 1
+        page.get_by_label("Over").select_option("minutes")
+        page.get_by_label("Logarithmic loss").check()
+        page.get_by_text("Numbers as a table").click()
+        page.locator(".numbers caption", has_text="Validations").wait_for()
+        assert [table.locator("tbody tr").count() for table in page.locator(".numbers").all()] == [3, 3]
+
+
+def test_samples_at_a_step_and_through_all_steps(browser, saved):
+    with opened(browser, saved, offline=True) as page:
+        part = page.get_by_label("What it writes")
+        cells = part.locator("tbody tr").nth(0).locator("td")
+        assert cells.all_inner_texts() == ["a <b>", "x y", "x" * 30]
+        part.get_by_label("Show").select_option("step 10")
+        assert cells.nth(2).inner_text() == "x" * 10
+        part.get_by_label("Show").select_option("text 1")
+        assert part.locator("tbody th").all_inner_texts() == ["10", "20", "30"]
+        assert part.locator("tbody td.right").count() == 3
+
+
+def test_the_page_is_for_everybody_and_fits_a_phone(browser, saved):
+    with opened(browser, saved, width=360, offline=True) as page:
+        attention(page)
+        assert page.evaluate("document.documentElement.scrollWidth") == 360
+        assert violations(page) == []
+
+
+def test_a_run_without_numbers_says_so(browser, watched, tmp_path):
+    for name in ("metrics.jsonl", "samples.jsonl"):
+        (watched / name).unlink()
+    for step in moments.steps(watched):
+        moments.path_of(watched, step).unlink()
+    file = tmp_path / "empty.html"
+    file.write_text(training_page(whole(watched)), encoding="utf-8")
+    with opened(browser, file.as_uri()) as page:
+        page.get_by_text("No numbers yet").wait_for()
+        assert page.get_by_text("No attention was kept yet.").is_visible()
+        assert page.get_by_text("Nothing was written for validation texts yet.").is_visible()
+        assert not page.get_by_label("Curves").is_visible()

@@ -1,0 +1,69 @@
+"""Batches as rectangles of few shapes."""
+
+import functools
+
+import pytest
+import small
+import torch
+from test_convolution import STACKS
+from test_recurrent import RECURRENT, stacks
+
+from saccade.config.schema import Train
+from saccade.data.batch import Batch, pad
+from saccade.model.build import build
+from saccade.train.objectives import next_token, r_drop
+from saccade.train.pack import shape_of
+from saccade.train.rectangles import even, fill_up
+from saccade.train.setup import shape_of_batches
+
+SYSTEMS = {
+    **{name: {"stack": stack} for name, stack in STACKS.items()},
+    **{name: {"parts": stacks(name)} for name in RECURRENT},
+    "transformer": {},
+}
+
+
+def made(name):
+    torch.manual_seed(1)
+    return build(small.small(**SYSTEMS[name]), source_size=13, target_size=13)
+
+
+@pytest.mark.parametrize("objective", [next_token, functools.partial(r_drop, alpha=3.0)])
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_rows_that_are_added_change_neither_loss_nor_gradients(name, objective, batch):
+    model = made(name).double().eval()
+
+    def gradients(given):
+        model.zero_grad()
+        terms = objective(model, given, torch.Generator())
+        sum(term.sum * term.weight for term in terms.values()).backward()
+        return {key: (term.sum, term.count) for key, term in terms.items()}, {
+            key: p.grad.clone() for key, p in model.named_parameters() if p.grad is not None
+        }
+
+    filled = fill_up(batch, budget=64)
+    assert filled["source"].ids.shape == filled["target"].ids.shape == (4, 8)
+    torch.testing.assert_close(gradients(filled), gradients(batch))
+
+
+def test_batches_within_a_budget_have_few_shapes():
+    drawn = torch.Generator().manual_seed(1)
+    shapes = set()
+    for _ in range(200):
+        width = int(torch.randint(17, 25, (), generator=drawn))
+        rows = 1024 // width
+        sides = [
+            pad([list(range(int(n))) for n in torch.randint(width - 4, width + 1, (rows,), generator=drawn)])
+            for _ in range(2)
+        ]
+        shapes.add(shape_of(fill_up(Batch(dict(zip(("source", "target"), sides, strict=True))), budget=1024)))
+    assert len(shapes) <= 3
+
+
+def test_all_stacks_but_those_that_hand_over_cells_are_even():
+    assert {name for name in SYSTEMS if not even(made(name))} == {"sutskever"}
+
+
+def test_batches_are_filled_up_where_that_is_asked_for():
+    shape = shape_of_batches(Train(batch_tokens=64), packs=False, fills=True, device=torch.device("cpu"))
+    assert shape(Batch({"target": pad([[1, 2, 3]])}))["target"].ids.shape == (2, 8)

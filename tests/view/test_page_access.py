@@ -1,0 +1,194 @@
+"""The page for everybody: screen readers, phones, both themes, and documents that have little to show."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from saccade.view import html
+from saccade.view.html import frame
+
+PAGE = Path(html.__file__).parent / "page"
+VIEWS = ("Heads", "Matrix", "Steps", "Compare", "Statistics")
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+
+
+def violations(page, *, only=None):
+    """What axe has to say by the rules of WCAG, or by one rule only."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    rules = {"type": "rule", "values": [only]} if only else {"type": "tag", "values": RULES}
+    found = axe.run(page, options={"runOnly": rules}).response["violations"]
+    return [(one["id"], [node["html"][:120] for node in one["nodes"][:3]]) for one in found]
+
+
+@pytest.mark.parametrize(("scheme", "only"), [("light", None), ("dark", "color-contrast")])
+def test_axe_finds_nothing_in_any_view(opened, made, scheme, only):
+    page = opened({**made(), "other": made(seed=1)}, scheme=scheme)
+    page.locator(".tokens.from .token").nth(1).click()
+    for name in VIEWS:
+        page.get_by_role("tab", name=name).click()
+        assert violations(page, only=only) == [], name
+    page.get_by_role("tab", name="Matrix").click()
+    page.locator(".thumb").first.click()
+    page.get_by_text("Weights as a table").click()
+    assert violations(page, only=only) == []
+
+
+def test_everything_fits_a_phone(opened, made):
+    page = opened({**made(heads=8), "other": made(seed=1)}, width=360, height=740)
+    for name in VIEWS:
+        page.get_by_role("tab", name=name).click()
+        assert page.evaluate("document.documentElement.scrollWidth") == 360, name
+        assert page.get_by_role("tab", name=name).bounding_box()["x"] + 40 < 360
+    page.get_by_role("tab", name="Matrix").click()
+    page.locator(".thumb").first.click()
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+
+
+def test_tabs_are_chosen_by_arrow_keys(opened, made):
+    page = opened(made())
+    page.get_by_role("tab", name="Heads").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert page.get_by_role("tab", name="Steps").get_attribute("aria-selected") == "true"
+    assert page.get_by_role("tabpanel").count() == 1  # the others are hidden from readers too
+
+
+def test_theme_button_goes_round(opened, made):
+    page = opened(made(), scheme="dark")
+    papers = []
+    for _ in range(3):
+        papers.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+        page.get_by_role("button", name="Theme").click()
+    dark, light = "rgb(16, 19, 24)", "rgb(251, 250, 248)"
+    assert papers == [dark, light, dark]
+
+
+LM = {"source": [], "target": ["once", "upon", "a"], "seen": ["<start>", "once", "upon"]}
+ONE = {"source": ["hi"], "target": ["<end>"], "seen": ["<start>"]}
+
+
+@pytest.mark.parametrize(
+    ("parts", "heads", "labels"),
+    [(("writer",), 2, LM), (("cross",), 1, None), (("reader", "writer", "cross"), 3, ONE), (("reader",), 2, None)],
+    ids=["language model", "recurrent", "one token", "reader alone"],
+)
+def test_every_view_of_small_documents_opens(opened, made, parts, heads, labels):
+    document = {**made(parts=parts, layers=1, heads=heads, labels=labels), "input": None}
+    page = opened(document)
+    for name in VIEWS:
+        page.get_by_role("tab", name=name).click()
+        assert page.get_by_role("tabpanel").inner_text().strip(), name
+    page.get_by_role("tab", name="Matrix").click()
+    page.locator(".thumb").last.click()
+    assert page.locator(".matrix .heat canvas").bounding_box()["height"] > 20
+
+
+def test_model_without_attention_says_so(opened, made):
+    page = opened({**made(parts=()), "statistics": {}})
+    for name in VIEWS:
+        page.get_by_role("tab", name=name).click()
+        text = page.get_by_role("tabpanel").inner_text()
+        assert ("writes without attention" if name == "Steps" else "No attention here") in text
+
+
+def test_document_without_steps_and_statistics_goes_through_its_tokens(opened, made):
+    document = made()
+    del document["steps"], document["statistics"]
+    page = opened(document)
+    page.get_by_role("tab", name="Steps").click()
+    page.get_by_role("button", name="Step on").click()
+    assert page.locator(".out[aria-current=step]").inner_text() == "chat"
+    assert not page.get_by_text("Next token").is_visible()
+    page.get_by_role("tab", name="Statistics").click()
+    assert "No statistics" in page.get_by_role("tabpanel").inner_text()
+
+
+def test_weights_in_few_bits_are_told_with_their_error(opened, made):
+    count = 210
+    words = [f"w{i}" for i in range(count)]
+    labels = {"source": words, "target": words, "seen": words}
+    document = made(parts=("cross",), layers=1, heads=3, labels=labels)
+    page = opened(document)
+    page.get_by_role("tab", name="Matrix").click()
+    page.locator(".thumb").nth(1).click()
+    page.keyboard.press("ArrowRight")
+    for key in ("ArrowDown", "ArrowRight"):
+        page.keyboard.press(f"Shift+{key}")
+    told = page.locator(".saccade > [role=status]").inner_text()
+    where, _, number = told.partition(": ")
+    shown, _, off = number.partition(" ± ")
+    assert where == "w10 → w10"
+    assert "16 bits" in page.get_by_role("tabpanel").inner_text()
+    assert abs(float(shown) - document["maps"][0]["weights"][1, 10, 10]) <= 2 * float(off or 0) + 1e-6
+
+
+PIXEL = "data:image/gif;base64,R0lGODlhAQABAIAAAP///wAAACH5BAEAAAAALAAAAAABAAEAAAICRAEAOw=="
+
+
+def test_steps_light_the_cells_of_a_picture(opened, made):
+    labels = {"source": [f"cell {i}" for i in range(6)], "target": ["a", "dog"], "seen": ["<start>", "a"]}
+    document = made(parts=("cross",), layers=1, heads=1, labels=labels)
+    document["maps"][0]["weights"][:] = 0
+    document["maps"][0]["weights"][0, :, [1, 5]] = [[1, 0], [0, 1]]
+    page = opened({**document, "background": {"columns": "source", "image": PIXEL, "grid": [2, 3]}})
+    page.get_by_role("tab", name="Steps").click()
+    read = "c => [...c.getContext('2d').getImageData(0, 0, 3, 2).data].filter((_, i) => i % 4 === 3)"
+    for lit in (1, 5):
+        shade = page.locator(".photo canvas").evaluate(read)
+        assert [i for i, dark in enumerate(shade) if dark == 0] == [lit]
+        page.get_by_role("button", name="Step on").click()
+    assert page.locator(".photo img").get_attribute("src") == PIXEL
+
+
+def test_page_in_a_frame_of_a_notebook_works(browser, made):
+    context = browser.new_context(offline=True)
+    tab = context.new_page()
+    tab.set_content(f"<h1>notebook</h1>{frame(made())}")
+    inner = tab.frame_locator("iframe")
+    inner.get_by_role("tab", name="Matrix").click()
+    inner.locator(".thumb").first.click()
+    assert inner.locator(".matrix .heat canvas").is_visible()
+    context.close()
+
+
+HOST = """<!doctype html><html lang="en"><title>host</title><link rel="stylesheet" href="/page.css">
+<h1>host</h1><main id="place"></main><script type="module" src="/host.js"></script></html>"""
+SCRIPT = """import { mount } from "./main.js";
+const place = document.getElementById("place");
+const shown = await (await fetch("/document.json")).json();
+mount(place, shown, { heading: false });
+window.page = await mount(place, shown, { heading: false, view: "steps", theme: "dark" });"""
+
+
+def test_modules_draw_into_an_element_of_a_strict_host(browser, made):
+    """As a server would send them: plain modules, nothing inline, weights as nested lists, drawn twice in one place."""
+    document = made()
+    listed = {**document, "maps": [{**entry, "weights": entry["weights"].tolist()} for entry in document["maps"]]}
+    own = {"/": ("text/html", HOST), "/host.js": ("text/javascript", SCRIPT)}
+    own["/document.json"] = ("application/json", json.dumps(listed))
+    kinds = {".js": "text/javascript", ".css": "text/css"}
+
+    def answer(route):
+        path = "/" + route.request.url.split("/", 3)[3]
+        file = PAGE / path[1:]
+        kind, body = own.get(path) or (kinds[file.suffix], file.read_text("utf-8"))
+        policy = {"content-security-policy": "default-src 'self'; img-src 'self' data:"}
+        route.fulfill(body=body, content_type=kind, headers=policy)
+
+    errors = []
+    context = browser.new_context()
+    tab = context.new_page()
+    tab.on("console", lambda message: message.type == "error" and errors.append(message.text))
+    tab.on("pageerror", lambda error: errors.append(str(error)))
+    tab.route("**/*", answer)
+    tab.goto("http://host.test/")
+    tab.wait_for_function("window.page")
+    assert tab.get_by_role("tablist").count() == 1
+    assert tab.get_by_role("heading", level=1).all_inner_texts() == ["host"]
+    assert tab.get_by_role("tab", name="Steps").get_attribute("aria-selected") == "true"
+    assert tab.locator(".out[aria-current=step]").inner_text() == "le"
+    tab.evaluate("page.close()")
+    assert tab.locator("#place").inner_html() == ""
+    context.close()
+    assert not errors

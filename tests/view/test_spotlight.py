@@ -1,0 +1,97 @@
+"""A made-up picture: three coloured squares on a grid of 2 x 3 cells, and maps that look at one cell each."""
+
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from saccade.errors import SaccadeError
+from saccade.view.background import Background
+from saccade.view.spotlight import draw_spotlight, grids, lit
+
+GRID = (2, 3)
+PIXELS = np.kron(np.arange(40, 240, 33)[:6].reshape(2, 3), np.ones((50, 50))).astype(np.uint8)
+MAPS = np.eye(6)[[0, 5]]  # the first word looks at the upper left cell, the second at the lower right one
+
+
+@pytest.fixture
+def background() -> Background:
+    return Background.of(PIXELS, GRID)
+
+
+def test_a_picture_comes_back_as_it_was(background):
+    assert background.image.startswith("data:image/png;base64,")
+    assert (background.pixels() == PIXELS[..., None]).all()
+    assert background.described() == {"columns": "source", "image": background.image, "grid": [2, 3]}
+
+
+def test_a_picture_from_a_file(tmp_path, background):
+    Image.fromarray(PIXELS).save(tmp_path / "a.png")
+    assert Background.of(tmp_path / "a.png", GRID) == background
+
+
+def test_a_large_picture_is_made_smaller():
+    assert Background.of(np.zeros((1009, 2003)), GRID).pixels().shape == (226, 448, 3)
+
+
+def test_light_falls_where_the_word_looks():
+    white = np.ones((100, 150, 3))
+    first, second = (lit(white, cells) for cells in Background.of(PIXELS, GRID).cells(MAPS))
+    assert first[10, 10].min() > 0.95 and first[90, 140].max() < 0.2
+    assert second[90, 140].min() > 0.95 and second[10, 10].max() < 0.2
+
+
+def test_a_map_of_zeros_is_dark():
+    assert lit(np.ones((10, 10, 3)), np.zeros(GRID)).max() == pytest.approx(0.15)
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.svg"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_one_picture_for_each_word_and_one_without_light(tmp_path, background, name, theme):
+    path = draw_spotlight(
+        MAPS, rows=["two", "犬"], background=background, path=tmp_path / name, title="a → b", theme=theme
+    )
+    if path.suffix == ".svg":
+        assert sum(part.tag.endswith("image") for part in ElementTree.parse(path).iter()) == 3
+    else:
+        pixels = np.asarray(Image.open(path).convert("L")).astype(int)
+        assert pixels.shape[1] == pytest.approx(3 * 1.9 * 150, abs=2)
+        assert (pixels[1, 1] > 200) == (theme == "light")
+
+
+def test_the_terminal_shows_a_small_map_for_each_word(background):
+    text = grids(MAPS, rows=["two", "dogs"], background=background, width=30)
+    assert text.splitlines() == ["two     dogs", "██", "            ██", "", "0  ░▒▓█ 1.00"]
+
+
+def test_maps_that_do_not_fit_go_on_below(background):
+    text = grids(np.ones((7, 6)), rows=["abcdefgh"] * 7, background=background, width=22)
+    assert max(map(len, text.splitlines())) <= 22
+    assert text.count("abcde…") == 7
+
+
+def test_a_spectrogram_has_a_grid_of_one_row():
+    sound = Background.of(PIXELS, (1, 6))
+    assert grids(MAPS, rows=["a", "b"], background=sound, width=30).splitlines()[:2] == [
+        "a             b",
+        "██" + " " * 22 + "██",
+    ]
+
+
+def test_maps_that_do_not_fit_the_grid_are_refused(background):
+    with pytest.raises(SaccadeError, match=r"2 x 3 cells needs maps of 6 columns, got shape \(2, 5\)"):
+        grids(np.ones((2, 5)), rows=["a", "b"], background=background, width=80)
+
+
+def test_a_grid_wider_than_the_terminal_is_refused():
+    with pytest.raises(SaccadeError, match="a grid of 24 columns needs a terminal of 48 cells, got 40; draw a picture"):
+        grids(np.ones((1, 24)), rows=["a"], background=Background.of(PIXELS, (1, 24)), width=40)
+
+
+def test_what_is_no_picture_is_told(tmp_path):
+    (tmp_path / "a.png").write_text("no picture")
+    with pytest.raises(SaccadeError, match=r"cannot read the picture .*a\.png"):
+        Background.of(tmp_path / "a.png", GRID)
+    with pytest.raises(SaccadeError, match=r"cannot read the picture .*b\.png: No such file"):
+        Background.of(tmp_path / "b.png", GRID)
