@@ -1,4 +1,4 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # for broken/
+sys.path.insert(0, str(Path(__file__).parent))  # for broken.py

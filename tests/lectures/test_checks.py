@@ -1,4 +1,4 @@
-"""Every check holds for our blocks, and fails for a broken one; a new check needs its broken one in broken/."""
+"""Every check holds for our blocks, and fails for a broken one; a new check needs its broken one in a broken_*.py."""
 
 import pytest
 import torch

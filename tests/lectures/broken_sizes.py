@@ -1,9 +1,9 @@
 """Costs, sizes and trainings that are wrong in one place."""
 
 import torch
+from broken_registry import breaks, puts
 from torch import nn
 
-from broken.registry import breaks, puts
 from saccade.layers import kernels
 from saccade.layers import masks as layer_masks
 from saccade.lectures import (

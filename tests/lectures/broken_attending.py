@@ -3,9 +3,9 @@
 from functools import partial
 
 import torch
+from broken_registry import breaks, puts
 from torch import nn
 
-from broken.registry import breaks, puts
 from saccade.layers import attention as layer_attention
 from saccade.layers import columns as layer_columns
 from saccade.layers import feedforward, kernels

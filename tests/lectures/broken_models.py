@@ -1,9 +1,9 @@
 """Positions and blocks that are wrong in one place."""
 
 import torch
+from broken_registry import breaks, puts
 from torch import nn
 
-from broken.registry import breaks, puts
 from saccade.layers import feedforward, transformer
 from saccade.layers import positions as layer_positions
 from saccade.layers.multihead import HeadProjection

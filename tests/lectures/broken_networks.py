@@ -1,8 +1,8 @@
 """Recurrent networks that are wrong in one place."""
 
+from broken_registry import breaks, puts
 from torch import nn
 
-from broken.registry import breaks, puts
 from saccade.layers import recurrent as layer_recurrent
 from saccade.layers.recurrence import Look
 from saccade.layers.recurrent import RecurrentStack
