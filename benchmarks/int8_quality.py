@@ -51,7 +51,8 @@ def compared(found: dict[str, Evaluation], *, name: str) -> list[dict[str, Any]]
     rows: list[dict[str, Any]] = []
     for kind, evaluation in found.items():
         score = evaluation.scores["bleu"]
-        rows.append({"what": f"BLEU in {kind}, {name}", "value": round(score.value, 2), "unit": score.signature})
+        told = {"unit": "BLEU", "signature": score.signature, "detail": True}
+        rows.append({"what": f"BLEU in {kind}, {name}", "value": round(score.value, 2), **told})
         assert evaluation.speed is not None
         speed = round(evaluation.speed.sentences_per_second, 2)
         rows.append({"what": f"speed in {kind}, {name}", "value": speed, "unit": "sentences/s", "detail": True})
