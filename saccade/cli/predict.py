@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 Runs = Annotated[str, typer.Argument(metavar="RUN", help="Folder or name of a run; RUN,RUN is an ensemble.")]
 Words = Annotated[
     list[str],
-    typer.Argument(metavar="TEXT|KEY=VALUE", help="Texts; settings such as top_k=5 (texts like that: --input)."),
+    typer.Argument(
+        metavar="TEXT|KEY=VALUE",
+        help="Texts, of pictures and sound files or folders; settings such as top_k=5 (texts like that: --input).",
+    ),
 ]
 Input = Annotated[str | None, typer.Option("--input", "-i", metavar="FILE", help="Lines of a file; - is stdin.")]
 Output = Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file.")]
@@ -56,6 +59,7 @@ def predict(  # noqa: PLR0913  # the options of a verb are its parameters
     texts, changes = separate(words)
     lines, made = read(texts, input=input, output=output), asked(template, examples)
     predictor = load([*run.split(","), *others], engine=engine, precision=precision)
+    lines = predictor.inputs(lines)
     if embed is not None:
         write_vectors(predictor, lines, pool=embed, output=output)
         return
@@ -80,6 +84,7 @@ def predict(  # noqa: PLR0913  # the options of a verb are its parameters
                 shown = f"{dimmed(given, file)}{found[0].text}"
             else:
                 shown = as_lines(index, found, many=decoding.n_best > 1)
+                shown = f"{given}\t{shown}" if predictor.names_inputs and decoding.n_best == 1 else shown
             print(shown if made is None else shown.strip(), file=file, flush=True)
 
 

@@ -170,7 +170,13 @@ def chosen_corpora(run: Path, data: Sequence[str]) -> list[Corpus]:
 
 def read_test_pairs(run: Path, data: Sequence[str], *, labels: str | None = None) -> list[tuple[str, str]]:
     """Sources and targets, or texts and labels of a kind."""
+    from saccade.config.load import load as load_recipe
+    from saccade.config.schema import MediaReader
     from saccade.score.evaluate import labelled_pairs, pairs_of
+    from saccade.score.media import media_pairs
 
     chosen = chosen_corpora(run, data)
+    reader = load_recipe(run / RECIPE).reader if (run / RECIPE).is_file() else None
+    if isinstance(reader, MediaReader):
+        return media_pairs(chosen, reader, wanted="text" if labels is None else "label", made=EMBEDDED)
     return pairs_of(chosen, made=EMBEDDED) if labels is None else labelled_pairs(chosen, kind=labels, made=EMBEDDED)

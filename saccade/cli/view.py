@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 THEMES = ("light", "dark")
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="Folder or name of a run.")]
-Text = Annotated[str, typer.Argument(metavar="TEXT", help="What the model reads, or goes on from.")]
+Text = Annotated[str, typer.Argument(metavar="TEXT", help="What the model reads, or goes on from; or a file.")]
 Target = Annotated[str | None, typer.Option("--target", help="What it writes; without it, its own prediction.")]
 Png = Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Draw all heads to a .png or .svg file.")]
 Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="The same to an .svg file.")]
@@ -73,7 +73,11 @@ def view(  # noqa: PLR0913  # the options of a verb are its parameters
 def looked(run: str, text: str, target: str | None) -> View:
     from saccade.cli.predict import load
 
-    return load([run]).view(text, target, title=Path(run).name)
+    predictor = load([run])
+    found = list(predictor.inputs([text]))
+    if len(found) != 1:
+        raise SaccadeError(f"attention is shown for one file at a time, got the {len(found):,} of {text}; name one")
+    return predictor.view(found[0], target, title=Path(run).name)
 
 
 def check_suffix(path: Path | None, option: str, suffixes: tuple[str, ...]) -> None:

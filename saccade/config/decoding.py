@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
-from saccade.config.table import Count, Table
+from saccade.config.table import Count, Share, Table
 
 
 class Decoding(Table):
@@ -36,6 +36,7 @@ class Decoding(Table):
     iterations: Count = 1  # of a writer that fills: passes, each of which writes the least sure tokens again
     lengths: Count = 1  # of a writer that fills: lengths that are tried side by side
     collapse: bool = False  # of a writer that fills: equal neighbours become one token
+    ctc: Share = 0.0  # share of the head of writer.ctc in what is compared (Watanabe et al. 2017)
     batch_tokens: Count = 4096
 
     @field_validator("stop", mode="before")

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from saccade.config.forms import misfits_of_restoring, misfits_of_reversible
+from saccade.config.hearing import misfits_of_ctc
 from saccade.config.kinds import Custom
+from saccade.config.looking import misfits_of_media
 from saccade.config.parts import (
     FillWriter,
     Head,
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 # Objectives by which each kind of writer learns; the first ones are what a message advises.
 LEARNS_BY = {
-    "tokens": ("next-token", "r-drop", "reward"),
+    "tokens": ("next-token", "r-drop", "scheduled", "reward"),
     "fill": ("fill",),
     "label": ("label",),
     "number": ("regress",),
@@ -34,7 +36,7 @@ LEARNS_BY = {
     "permuted": ("permuted",),
     "states": ("masked",),
 }
-OF_PAIRS = ("loss", "bleu", "gleu", "accuracy")  # metrics of what is written for a pair
+OF_PAIRS = ("loss", "bleu", "gleu", "accuracy", "wer", "cer")  # metrics of what is written for a pair
 OF_LABELS = {
     "label": ("loss", "accuracy", "f1", "matthews"),
     "number": ("loss", "pearson", "spearman"),
@@ -52,6 +54,8 @@ HEADS_OF = {
 def misfits(recipe: Recipe) -> str:
     """What of a recipe does not go with its task, said in one line; nothing where all goes together."""
     if misfit := misfits_of_restoring(recipe) or misfits_of_reversible(recipe) or misfits_of_segments(recipe):
+        return misfit
+    if misfit := misfits_of_media(recipe) or misfits_of_ctc(recipe):
         return misfit
     none = isinstance(recipe.reader, NoReader)
     if none != (recipe.task == "write"):

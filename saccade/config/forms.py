@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from saccade.config.kinds import Custom
+from saccade.config.media import MediaReader
 from saccade.config.parts import NoReader, TokenWriter
 from saccade.config.stacks import AT_INPUT, TransformerStack
 from saccade.config.training import Reward
@@ -41,6 +42,8 @@ def misfits_of_reversible(recipe: Recipe) -> str:
         if not isinstance(stack, TransformerStack) or stack.residual != "reversible":
             continue
         kind = f'{side}.stack.residual = "reversible"'
+        if isinstance(part, MediaReader):
+            return f"{kind} is for readers of texts, got one of {part.medium}s; leave it out"
         positions = part.positions  # type: ignore[union-attr]
         if side == "writer" and not isinstance(recipe.reader, NoReader):
             return f'{kind} has no place for attention to what is read; set reader.kind = "none" and task = "write"'

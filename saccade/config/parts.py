@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from saccade.config.kinds import ByKind, Custom
+from saccade.config.media import GridReader, PatchReader
+from saccade.config.sound import FrameReader
 from saccade.config.stacks import Positions, ReaderStack, Sinusoidal, TransformerStack, WriterStack
 from saccade.config.table import Count, Share, Table
 
@@ -41,6 +43,7 @@ class TokenWriter(Table):
     start: Literal["own", "pad", "end"] = "own"  # what is read first: a vector of its own, or that of another piece
     output_scale: bool = False  # states divided by sqrt(dim) before the output matrix
     output_bias: bool = False  # of the logits; it is not trained
+    ctc: bool = False  # beside it stands a head that says a letter, or nothing, for each state of the reader
     init: str = ""
 
 
@@ -119,7 +122,7 @@ class StatesWriter(Table):
     init: str = ""
 
 
-Reader = Annotated[TokenReader | NoReader | Custom, ByKind()]
+Reader = Annotated[TokenReader | NoReader | PatchReader | GridReader | FrameReader | Custom, ByKind()]
 Labelling = LabelWriter | NumberWriter | TagWriter
 Writer = Annotated[
     TokenWriter | FillWriter | Labelling | MaskedWriter | PermutedWriter | StatesWriter | Custom, ByKind()

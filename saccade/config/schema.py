@@ -1,8 +1,8 @@
 """The recipe: every setting of saccade, its type and its default.
 
 Every table is frozen and rejects unknown keys. Where several kinds of a thing exist, the key `kind` chooses one.
-Readers and writers are in parts.py, stacks and positions in stacks.py, objectives and training in training.py, the
-search in decoding.py; all of them can be had from here.
+Readers and writers are in parts.py and media.py, stacks and positions in stacks.py, objectives and training in
+training.py, the search in decoding.py; all of them can be had from here.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pydantic import Tag as TagOf
 from saccade.config.decoding import Decoding
 from saccade.config.fitting import misfits, unlearnable
 from saccade.config.kinds import MARK, Custom
+from saccade.config.media import GridReader, MediaReader, PatchReader, PictureChanges, PictureReader
 from saccade.config.parts import (
     FillWriter,
     Head,
@@ -30,6 +31,7 @@ from saccade.config.parts import (
     TokenWriter,
     Writer,
 )
+from saccade.config.sound import FrameReader, Sound, SoundChanges
 from saccade.config.stacks import (
     Alibi,
     Axial,
@@ -64,6 +66,7 @@ from saccade.config.training import (
     Regress,
     Reward,
     Schedule,
+    Scheduled,
     Tag,
     Train,
 )
@@ -83,6 +86,8 @@ __all__ = [
     "Experts",
     "Fill",
     "FillWriter",
+    "FrameReader",
+    "GridReader",
     "Head",
     "Label",
     "LabelWriter",
@@ -90,14 +95,18 @@ __all__ = [
     "Lora",
     "Masked",
     "MaskedWriter",
+    "MediaReader",
     "NextToken",
     "NoPositions",
     "NoReader",
     "NumberWriter",
     "Objective",
     "Optimizer",
+    "PatchReader",
     "Permuted",
     "PermutedWriter",
+    "PictureChanges",
+    "PictureReader",
     "Positions",
     "RDrop",
     "Reader",
@@ -109,8 +118,11 @@ __all__ = [
     "Reward",
     "Rotary",
     "Schedule",
+    "Scheduled",
     "Shaw",
     "Sinusoidal",
+    "Sound",
+    "SoundChanges",
     "StatesWriter",
     "Table",
     "Tag",
@@ -134,7 +146,10 @@ SCHEMA = 1  # raised when a recipe of an older version can no longer be read as 
 
 
 class Corpus(Table):
-    """Two line-aligned files, one file with columns, a Hub data set, `embedded:NAME`; or text, in files or folders."""
+    """Two line-aligned files, one file with columns, a Hub data set, `embedded:NAME`; or text, in files or folders.
+
+    Of pictures and sound: a folder or a .tar of them, alone with what is said of them or with a second file of that.
+    """
 
     files: Annotated[tuple[str, ...], Field(min_length=1, max_length=2)]
     columns: Annotated[tuple[str, ...], Field(min_length=1, max_length=3)] | None = None  # source, target; text, label
@@ -199,7 +214,7 @@ class Recipe(Table):
     schema_version: int = SCHEMA
     name: str = ""
     about: str = ""  # the system, its paper, the lecture rows
-    task: Literal["translate", "write", "label", "restore", "encode"] = "translate"
+    task: Literal["translate", "write", "label", "restore", "encode", "describe"] = "translate"
     data: Data = Data()
     tokenizer: Tokenizer = Tokenizer()
     reader: Reader = TokenReader()

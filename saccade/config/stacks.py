@@ -234,6 +234,7 @@ class RecurrentWriting(Table):
     layers: Count = 1
     dim: Count = 512
     attention: Literal["none", "additive", "dot", "general"] = "none"  # additive: Bahdanau's; dot, general: Luong's
+    gate: bool = False  # additive: how much of what was looked at is wanted, told by the state (Xu et al. 2015)
     input_feeding: bool = True  # what was looked at enters the recurrence; without attention: c at each step
     context: Literal["last", "mean"] = "last"  # c: the last state of the reader, or the mean of all
     residual: bool = False
@@ -251,6 +252,8 @@ class RecurrentWriting(Table):
                 'attention = "additive" looks before each step, for that step; input_feeding = false is for "dot" and '
                 '"general"'
             )
+        if self.gate and self.attention != "additive":
+            raise ValueError(f'gate = true is for attention = "additive", got "{self.attention}"; leave it out')
         return self
 
 

@@ -12,11 +12,23 @@ from saccade.config.table import Count, Share, Table
 HIGHEST = 0.1  # learning rate that Adam is ever given; a larger one is the factor of another schedule
 
 
-Metric = Literal["loss", "bleu", "gleu", "accuracy", "f1", "matthews", "pearson", "spearman"]
+Metric = Literal["loss", "bleu", "gleu", "accuracy", "f1", "matthews", "pearson", "spearman", "wer", "cer"]
+LOWER = ("loss", "wer", "cer")  # metrics of which less is better
 
 
 class NextToken(Table):
     kind: Literal["next-token"] = "next-token"
+    smoothing: Share = 0.1
+    coverage: Annotated[float, Field(ge=0)] = 0.0  # what each cell gets of all looks is drawn to 1 (Xu et al. 2015)
+    weight: float = 1.0
+
+
+class Scheduled(Table):
+    """The next token, where some of those before it are the model's own (scheduled sampling, Bengio et al. 2015)."""
+
+    kind: Literal["scheduled"] = "scheduled"
+    sampled: Share = 0.1  # of what is read, drawn from the model
+    ctc: Share = 0.0  # share of the head of writer.ctc in the loss; the rest is the next token's
     smoothing: Share = 0.1
     weight: float = 1.0
 
@@ -52,10 +64,12 @@ class Reward(Table):
 
 
 class Label(Table):
-    """The class of each text."""
+    """The class of each text or picture."""
 
     kind: Literal["label"] = "label"
     smoothing: Share = 0.0
+    mixup: Annotated[float, Field(ge=0)] = 0.0  # pictures: two are mixed, by shares of Beta(a, a) (Zhang et al. 2018)
+    cutmix: Annotated[float, Field(ge=0)] = 0.0  # a rectangle comes from another one (Yun et al. 2019), else mixup
     weight: float = 1.0
 
 
@@ -114,7 +128,9 @@ class Permuted(Table):
         return self
 
 
-Objective = Annotated[NextToken | RDrop | Fill | Reward | Label | Regress | Tag | Masked | Permuted | Custom, ByKind()]
+Objective = Annotated[
+    NextToken | Scheduled | RDrop | Fill | Reward | Label | Regress | Tag | Masked | Permuted | Custom, ByKind()
+]
 
 
 class Optimizer(Table):

@@ -1,13 +1,13 @@
-"""What a model is given: token ids with their mask, under the names of the fields.
+"""What a model is given: token ids, pictures or frames of sound with their mask, under the names of the fields.
 
-B batch, T length. mask is boolean, True = a real token.
+B batch, T length, F features. mask is boolean, True = a real token or frame.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -23,6 +23,16 @@ class Tokens:
     ids: Tensor  # (B, T) int64
     mask: Any  # (B, T) bool; for a packed row, where its texts are
 
+    @property
+    def content(self) -> Tensor:
+        """What a reader is given."""
+        return self.ids
+
+    @property
+    def places(self) -> int:
+        """How many there are, padding counted."""
+        return self.ids.numel()
+
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Tokens:
         return Tokens(self.ids.to(device, non_blocking=non_blocking), self.mask.to(device, non_blocking=non_blocking))
 
@@ -31,10 +41,44 @@ class Tokens:
 
 
 @dataclass(frozen=True)
+class Media:
+    """Rows of numbers that are no tokens; see what is made of it."""
+
+    values: Tensor
+    mask: Tensor
+
+    @property
+    def content(self) -> Tensor:
+        return self.values
+
+    @property
+    def places(self) -> int:
+        return self.mask.numel()
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
+        moved = (x.to(device, non_blocking=non_blocking) for x in (self.values, self.mask))
+        return type(self)(*moved)
+
+    def pin_memory(self) -> Self:
+        return type(self)(self.values.pin_memory(), self.mask.pin_memory())
+
+
+class Pictures(Media):
+    """Pictures of one size: values (B, 3, H, W), uint8, or float from 0 to 255.
+
+    mask (B, S) is all True, S the states that a reader makes of a picture.
+    """
+
+
+class Frames(Media):
+    """Sound as rows of features, padded to a rectangle: values (B, T, F) float; mask (B, T)."""
+
+
+@dataclass(frozen=True)
 class Batch:
     """Named fields of the same number of rows, and how many real tokens each has."""
 
-    fields: Mapping[str, Tokens]
+    fields: Mapping[str, Any]  # of Tokens, Pictures or Frames
     counts: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -42,7 +86,7 @@ class Batch:
         missing = {name: int(tokens.mask.sum()) for name, tokens in self.fields.items() if name not in self.counts}
         object.__setattr__(self, "counts", {**self.counts, **missing})
 
-    def __getitem__(self, name: str) -> Tokens:
+    def __getitem__(self, name: str) -> Any:
         return self.fields[name]
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:

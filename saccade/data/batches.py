@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from saccade.data.batch import Batch, rectangle
+from saccade.data.media_store import MediaStore
 from saccade.data.order import epoch_order
 from saccade.data.pieces import Pieces
 from saccade.data.segments import Segments
@@ -135,8 +136,13 @@ def valid_batches(store: Rows, *, batch_tokens: int) -> Iterator[Batch]:
 
 def assemble(store: Rows, rows: np.ndarray, *, variant: int = 0) -> Batch:
     """The batch of these rows."""
-    fields, counts = {}, {}
+    fields: dict[str, Any] = {}
+    counts: dict[str, int] = {}
     for side, name in enumerate(store.sides):
+        if side == 0 and isinstance(store, MediaStore):
+            fields[name] = store.field(rows)
+            counts[name] = int(fields[name].mask.sum())
+            continue
         tokens, lengths = store.gather(rows, side=side, variant=variant)
         fields[name], counts[name] = rectangle(tokens, lengths), len(tokens)
     return Batch(fields, counts)

@@ -44,12 +44,14 @@ class Settings:
             object.__setattr__(self, "variants", 1)
 
 
-def encode_pairs(folder: Path, corpora: Corpora, tokenizers: Tokenizers, settings: Settings) -> dict[str, Any]:
+def encode_pairs(
+    folder: Path, corpora: Corpora, tokenizers: Tokenizers, settings: Settings, encoder: Any = None
+) -> dict[str, Any]:
     """Writes the arrays of all corpora, one after the other; gives the meta data of the store.
 
-    Rows are pairs, or single texts where there is one side.
+    Rows are pairs, or single texts where there is one side. `encoder` is that of rows that are not only texts.
     """
-    encoder = encoder_for(tokenizers, settings)
+    encoder = encoder or encoder_for(tokenizers, settings)
     dtype = "uint16" if encoder.largest <= SMALL else "uint32"
     tally, parts = Tally(), []
     with ExitStack() as files:

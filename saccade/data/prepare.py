@@ -10,16 +10,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from saccade.config.schema import OF_TEXTS, Corpus, Head, Recipe, TokenReader
+from saccade.config import schema
+from saccade.config.schema import OF_TEXTS, Corpus, Head, MediaReader, Recipe, TokenReader
 from saccade.data import encode
 from saccade.data.batches import Rows
-from saccade.data.documents import documents_key, read_documents
-from saccade.data.labelled import checked, like, read_labelled
+from saccade.data.corpus_part import Part
+from saccade.data.labelled import checked, like
 from saccade.data.labels import Labels, learn_labels
+from saccade.data.media_store import Library, MediaEncoder, MediaStore, decoded, skipped
 from saccade.data.pairs_of_texts import joined
 from saccade.data.pieces import Pieces
 from saccade.data.segments import in_segments, wants_pairs
-from saccade.data.sources import content_key, read_rows
 from saccade.data.spans import hide_spans
 from saccade.data.store import Store, discard, open_store, write_folder, write_store
 from saccade.data.streaming import Streamed, check_stream, in_turn
@@ -43,44 +44,6 @@ class Prepared:
     notes: list[str]
 
 
-@dataclass(frozen=True)
-class Part:
-    """A corpus, or the share of it that is (or is not) held out for validation."""
-
-    corpus: Corpus
-    share: float = 0.0
-    heldout: bool = False
-    documents: str = ""  # what one is in a text file, where texts are wanted and not pairs
-    stream: bool = False
-    labels: str = ""  # of which kind they are, where texts with labels are wanted
-
-    @property
-    def key(self) -> str:
-        """A hash of everything that decides which rows there are."""
-        if self.documents:
-            key = documents_key(self.corpus, documents=self.documents)
-        else:
-            key = content_key(self.corpus)
-        return f"{key} {self.labels}{self.share if self.heldout else -self.share}"
-
-    @property
-    def name(self) -> str:
-        return self.corpus.files[0]
-
-    def rows(self) -> Iterator[Any]:
-        """Line number and texts; held out is every n-th row, spread evenly: a sorted corpus is represented too."""
-        found: Iterator[Any]
-        if self.documents:
-            found = read_documents(self.corpus, documents=self.documents, stream=self.stream)
-        elif self.labels:
-            found = read_labelled(self.corpus, kind=self.labels)
-        else:
-            found = read_rows(self.corpus)
-        for index, row in enumerate(found):
-            if (int((index + 1) * self.share) > int(index * self.share)) == self.heldout:
-                yield row
-
-
 def _say(text: str) -> None:
     print(text, file=sys.stderr)
 
@@ -100,11 +63,15 @@ def prepare(
         learned = _tokenizers(recipe, train, [keys[part] for part in stored], folder)
         tokenizers = replace(learned, labels=_labels(train, learned.labels))
     settings = _encoding(recipe)
+    libraries = [_library(parts, keys, folder) for parts in (stored, valid)]
     stores = [
-        _store(parts, [keys[part] for part in parts], tokenizers, folder, use) if parts else None
-        for parts, use in ((stored, settings), (valid, settings.without_dropout()))
+        _store(parts, [keys[part] for part in parts], tokenizers, folder, use, library) if parts else None
+        for parts, use, (library, _) in zip(
+            (stored, valid), (settings, settings.without_dropout()), libraries, strict=True
+        )
     ]
-    notes = [
+    notes = list(dict.fromkeys(note for _, told in libraries for note in told))
+    notes += [
         note
         for store, parts in zip(stores, (stored, valid), strict=True)
         if store
@@ -112,8 +79,10 @@ def prepare(
     ]
     for note in notes:
         report(note)
-    wanted = recipe.train.valid_predictions if recipe.task in ("translate", "label") else 0
-    pairs = list(islice(_full_pairs(valid), wanted))
+    wanted = recipe.train.valid_predictions if recipe.task in ("translate", "label", "describe") else 0
+    readable = None if libraries[1][0] is None else libraries[1][0].numbers()
+    found = (pair for pair in _full_pairs(valid) if readable is None or pair[0] in readable)
+    pairs = list(islice(found, wanted))
     rows = [store and _in_rows(store, recipe, tokenizers) for store in stores]
     return Prepared(tokenizers, rows[0] or _streamed(recipe, train, tokenizers), rows[1], pairs, notes)
 
@@ -156,16 +125,17 @@ def _full_pairs(parts: Iterable[Part]) -> Iterator[tuple[str, str]]:
 def _parts(recipe: Recipe) -> tuple[list[Part], list[Part]]:
     data, kind = recipe.data, recipe.data.documents if recipe.task in OF_TEXTS else ""
     labels = _kind_of_labels(recipe)
+    media = recipe.reader if isinstance(recipe.reader, MediaReader) else None
 
     def made(corpora: Iterable[Corpus], *, share: float = 0.0, heldout: bool = False) -> list[Part]:
-        return [Part(corpus, share, heldout, documents=kind, labels=labels) for corpus in corpora]
+        return [Part(corpus, share, heldout, documents=kind, labels=labels, media=media) for corpus in corpora]
 
     if not data.train:
         raise SaccadeError("no training data: give --data SOURCE TARGET, set data.train, or try --tiny")
     if isinstance(data.valid, float):
         share = data.valid
         return made(data.train, share=share), made(data.train, share=share, heldout=True) if share else []
-    valid = [like(corpus, data.train[0]) for corpus in data.valid] if labels else data.valid
+    valid = [like(corpus, data.train[0]) for corpus in data.valid] if labels and not media else data.valid
     return made(data.train), made(valid)
 
 
@@ -187,6 +157,8 @@ def _labels(parts: list[Part], before: Labels | None) -> Labels | None:
 
 
 def _tokenizers(recipe: Recipe, parts: list[Part], keys: list[str], cache: Path) -> Tokenizers:
+    if parts[0].media is not None and recipe.task == "label":  # no text is read, and none is written
+        return train_tokenizers(schema.Tokenizer(kind="bytes"), lambda: ())
     if recipe.tokenizer.kind == "file":
         return train_tokenizers(recipe.tokenizer, lambda: ())
     if recipe.tokenizer.kind == "init":
@@ -230,11 +202,28 @@ def _texts(parts: Iterable[Part]) -> Iterator[Any]:
 
 
 def _texts_to_read(parts: Iterable[Part]) -> Iterator[Any]:
-    """The same without labels."""
-    return (texts[:-1] if part.labels else texts for part in parts for texts in _texts([part]))
+    """The same without labels and without the names of files."""
+    return (texts[part.media is not None : -1 if part.labels else None] for part in parts for texts in _texts([part]))
 
 
-def _store(parts: list[Part], keys: list[str], tokenizers: Tokenizers, cache: Path, settings: encode.Settings) -> Store:
+def _library(parts: list[Part], keys: dict[Part, str], cache: Path) -> tuple[Library | None, list[str]]:
+    """The decoded files of all parts, where they are pictures or sound, and what is told of broken ones."""
+    if not parts or parts[0].media is None:
+        return None, []
+    sources = [part.source for part in parts]
+    found = [decoded(source, keys[part].rpartition(" ")[0], cache) for source, part in zip(sources, parts, strict=True)]
+    notes = [note for source, one in zip(sources, found, strict=True) for note in skipped(source, one)]
+    return Library(sources, found), notes
+
+
+def _store(
+    parts: list[Part],
+    keys: list[str],
+    tokenizers: Tokenizers,
+    cache: Path,
+    settings: encode.Settings,
+    library: Library | None = None,
+) -> Store:
     prints = [side.fingerprint() for side in (tokenizers.source, tokenizers.target, tokenizers.labels) if side]
     folder = cache / f"{'pairs' if len(settings.sides) > 1 else 'texts'}-{_digest(*keys, *prints, repr(settings))}"
     weights = [part.corpus.weight for part in parts]
@@ -243,10 +232,13 @@ def _store(parts: list[Part], keys: list[str], tokenizers: Tokenizers, cache: Pa
         discard(folder)
         labels = tokenizers.labels
         corpora = [part.rows if labels is None else checked(part.rows, labels, part.name) for part in parts]
-        write_store(folder, lambda temporary: encode.encode_pairs(temporary, corpora, tokenizers, settings))
+        encoder = library and MediaEncoder(
+            library.numbers(), labels or tokenizers.target, limit=settings.max_length, files=library.size
+        )
+        write_store(folder, lambda temporary: encode.encode_pairs(temporary, corpora, tokenizers, settings, encoder))
         store = Store(folder, weights=weights)
     if len(store):
-        return store
+        return store if library is None else MediaStore(folder, library, weights=weights)
     what = WHAT[settings.sides]
     if notes := _notes(store, parts, settings.max_length):
         raise SaccadeError(f"no {what} is left: {'; '.join(notes)}; raise data.max_length or look at the files")

@@ -19,6 +19,7 @@ class Memory:
     tokens: Int[Tensor, "B N"] | None = None  # what was read; a stack may have made more or fewer states of it
     values: Float[Tensor, "B S D"] | None = None  # what attention mixes, where it is not the states (ConvS2S)
     final: tuple[tuple[Tensor, ...], ...] | None = None  # of a recurrent reader: the last state (B, D) of each layer
+    grid: tuple[int, int] | None = None  # rows and columns in which the last states lie in what was read: a picture
 
     def repeated(self, times: int) -> "Memory":
         """Each row so many times, one after the other."""
@@ -26,7 +27,7 @@ class Memory:
         tokens, values = (None if x is None else x.repeat_interleave(times, 0) for x in (self.tokens, self.values))
         layers = self.final and tuple(tuple(x.repeat_interleave(times, 0) for x in layer) for layer in self.final)
         states, mask = (x.repeat_interleave(times, 0) for x in (self.states, self.mask))
-        return Memory(states, mask, tokens, values, layers)
+        return Memory(states, mask, tokens, values, layers, self.grid)
 
 
 @dataclass(frozen=True)

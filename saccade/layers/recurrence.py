@@ -21,6 +21,7 @@ from saccade.layers.balance import Choice
 from saccade.layers.connections import Connections, Way
 from saccade.layers.dropout import Dropout
 from saccade.layers.experts import NOTHING_BETWEEN, Between
+from saccade.layers.looks import tell_looks
 from saccade.layers.memory import Memory
 from saccade.layers.packing import Packing
 from saccade.layers.record import keep, recording
@@ -146,10 +147,22 @@ class FixedContext(nn.Module):
 
 @region
 def additive_step(
-    cell: Name, cross: Look, layer: Weights, inputs: Tensor, weight: Tensor, source: Source, before: Hidden
+    cell: Name,
+    cross: Look,
+    layer: Weights,
+    inputs: Tensor,
+    weight: Tensor,
+    source: Source,
+    before: Hidden,
+    gate: nn.Module | None = None,
 ) -> tuple[Hidden, Tensor, Tensor]:
-    """c_t from s_{t-1}, then s_t from y_{t-1}, s_{t-1} and c_t (Bahdanau et al. 2015, section 3.1)."""
+    """c_t from s_{t-1}, then s_t from y_{t-1}, s_{t-1} and c_t (Bahdanau et al. 2015, section 3.1).
+
+    With a gate, c_t is multiplied by a number from 0 to 1 told by s_{t-1} (Xu et al. 2015, section 4.2.1).
+    """
     context, weights = cross(before[0][:, None], source)
+    if gate is not None:
+        context = context * torch.sigmoid(gate(before[0]))[:, None]
     return next_hidden(cell, layer, inputs + F.linear(context[:, 0], weight), before), context, weights
 
 
@@ -161,10 +174,19 @@ class LookFirst(nn.Module):
     """
 
     def __init__(
-        self, dim: int, *, cell: Name, layers: int, memory_dim: int, connections: Way = "none", dropout: float = 0.0
+        self,
+        dim: int,
+        *,
+        cell: Name,
+        layers: int,
+        memory_dim: int,
+        gate: bool = False,
+        connections: Way = "none",
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.cell, self.widths = cell, (dim, memory_dim)
+        self.gate = nn.Linear(dim, 1) if gate else None
         self.connections = Connections(connections, dim, layers)
         self.layers: Any = nn.ModuleList(recurrent_layer(cell, dim + memory_dim, dim) for _ in range(layers))
         self.cross = Look(Additive(dim, key_dim=memory_dim, hidden=dim))
@@ -186,10 +208,11 @@ class LookFirst(nn.Module):
         for_words, for_context = lowest.weight_ih_l0.split(self.widths, 1)
         steps = []
         for inputs in F.linear(x, for_words, lowest.bias_ih_l0).unbind(1):
-            hidden, *seen = additive_step(self.cell, self.cross, lowest, inputs, for_context, source, hidden)
+            hidden, *seen = additive_step(self.cell, self.cross, lowest, inputs, for_context, source, hidden, self.gate)
             steps.append((hidden[0], *seen))
         states, contexts, weights = zip(*steps, strict=True)
         show(self.cross, weights)
+        tell_looks(weights)
         context = torch.cat(contexts, 1)
         y, upper = through(
             self.layers[1:], self.connections(0, x, torch.stack(states, 1)), state.hidden[1:], context,

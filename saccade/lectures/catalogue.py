@@ -19,6 +19,7 @@ from saccade.lectures import (
     depth,
     families,
     heads,
+    listening,
     masks,
     permutation,
     positions,
@@ -37,6 +38,7 @@ from saccade.lectures.claims import Check
 THEMES: tuple[ModuleType, ...] = (
     recurrent, systems, attention, scores, columns, permutation, masks, heads, positions, blocks, complexity, scaling,
     decoding, prompting, families, bottleneck, alignment, waiting, depth, training, probing,
+    listening,
 )  # fmt: skip
 
 

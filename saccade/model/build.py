@@ -25,8 +25,10 @@ from saccade.model.build_encoder import (
     relates_segments,
 )
 from saccade.model.build_head import build_head
+from saccade.model.build_media import build_media_reader
 from saccade.model.build_recurrent import build_recurrent, hands_over
 from saccade.model.build_transformer import build_transformer
+from saccade.model.ctc_head import CtcHead
 from saccade.model.fill_writer import FillWriter
 from saccade.model.model import Model
 from saccade.model.readers import Embedding, TokenReader
@@ -53,6 +55,8 @@ def build(recipe: Recipe, *, source_size: int, target_size: int, kinds: Kinds | 
         return Model(None, join_alone(recipe, size=target_size, kinds=kinds))
     if isinstance(reader, Custom):
         read = kinds[reader.kind](source_size, **reader.settings())
+    elif isinstance(reader, schema.MediaReader):
+        read = build_media_reader(reader, train=recipe.train, kinds=kinds)
     else:
         stack = build_stack(reader, causal=reader.causal, train=recipe.train, kinds=kinds, cells=cells)
         tokens = token_table(reader, source_size, entry(stack))
@@ -72,7 +76,8 @@ def build(recipe: Recipe, *, source_size: int, target_size: int, kinds: Kinds | 
         tokens = token_table(writer, target_size, stack.dim)
     if isinstance(writer, schema.FillWriter):
         return Model(read, join_fill_writer(writer, tokens, stack, kinds, memory_dim=read.dim))
-    return Model(read, join_writer(writer, tokens, stack, kinds))
+    ctc = CtcHead(read.dim, size=target_size) if writer.ctc else None
+    return Model(read, join_writer(writer, tokens, stack, kinds), ctc=ctc)
 
 
 def join_alone(recipe: Recipe, *, size: int, kinds: Kinds) -> Any:

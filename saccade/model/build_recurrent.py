@@ -58,8 +58,9 @@ def build_recurrence(s: RecurrentWriting, memory_dim: int | None) -> FixedContex
         raise SaccadeError(f'attention = "{s.attention}" needs a reader to look at; set attention = "none"')
     if s.attention == "additive":
         return LookFirst(
-            s.dim, cell=s.cell, layers=s.layers, memory_dim=memory_dim, connections=connections(s), dropout=s.dropout
-        )
+            s.dim, cell=s.cell, layers=s.layers, memory_dim=memory_dim, gate=s.gate, connections=connections(s),
+            dropout=s.dropout,
+        )  # fmt: skip
     if s.attention == "dot" and memory_dim != s.dim:
         raise SaccadeError(
             f'attention = "dot" needs a writer as wide as its reader, got {s.dim} and {memory_dim}; set the same '

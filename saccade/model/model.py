@@ -10,10 +10,13 @@ from saccade.data.batch import Batch
 class Model(nn.Module):
     """X, attend, and Y: `writer(y, mask, read(x))`. Without a reader it is a language model: `read` gives None."""
 
-    def __init__(self, reader: Any, writer: Any) -> None:
-        """A TokenReader (or None) and a TokenWriter, or a user's own that are called as these are."""
+    def __init__(self, reader: Any, writer: Any, *, ctc: Any = None) -> None:
+        """A TokenReader (or None) and a TokenWriter, or a user's own that are called as these are.
+
+        `ctc` is a second writer on the same reader, where there is one.
+        """
         super().__init__()
-        self.reader, self.writer = reader, writer
+        self.reader, self.writer, self.ctc = reader, writer, ctc
 
     @property
     def dim(self) -> int:
@@ -26,4 +29,4 @@ class Model(nn.Module):
         if self.reader is None:
             return None
         source = batch["source"]
-        return self.reader(source.ids, source.mask)
+        return self.reader(source.content, source.mask)

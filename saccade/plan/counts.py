@@ -13,7 +13,9 @@ from saccade.config.schema import Head, Recipe
 from saccade.errors import SaccadeError
 from saccade.layers.convolution_stack import ConvolutionStack
 from saccade.layers.experts import Experts
+from saccade.layers.grid import Block
 from saccade.layers.multihead import SelfAttention
+from saccade.layers.pyramid import PyramidStack
 from saccade.layers.recurrent import RecurrentStack
 from saccade.layers.recurrent_writer import RecurrentWriter
 from saccade.layers.transformer import TransformerStack
@@ -24,6 +26,7 @@ from saccade.train.optimizer import freeze
 
 PARTS = (
     "embedding",
+    "input",  # what makes states of pictures or sound, before the stack
     "positions",
     "relative positions",
     "self-attention",
@@ -55,7 +58,7 @@ class Use(NamedTuple):
     of_source: bool  # whether it works on the tokens that are read
     parameter: nn.Parameter
     is_matrix: bool
-    share: float  # of it that a token passes: of experts, those that are chosen
+    share: float  # of it that a token passes: of experts, those that are chosen; more than 1 before cells are made
 
 
 def on_meta(recipe: Recipe, *, vocabulary: int | None = None) -> Model:
@@ -76,18 +79,28 @@ def uses(model: nn.Module) -> Iterator[Use]:
         for name, parameter in owner.named_parameters(recurse=False):
             side = path.partition(".")[0]
             of_source = side == "reader" or any(place in f".{path}" for place in OF_MEMORY)
-            share = owner.gate.chosen / owner.up.shape[0] if isinstance(owner, Experts) else 1.0
+            share = owner.gate.chosen / owner.up.shape[0] if isinstance(owner, Experts) else times_of(model, path)
             is_matrix = parameter.dim() > 1 and "bias" not in name
             yield Use(side, part_of(model, path, owner), of_source, parameter, is_matrix, share)
+
+
+def times_of(model: nn.Module, path: str) -> float:
+    """How often a cell of a picture passes what is at this place: convolutions before it see more of them."""
+    around = [model.get_submodule(path.rsplit(".", n)[0]) for n in (1, 2)]
+    return next((float(block.times) for block in around if isinstance(block, Block)), 1.0)
 
 
 def part_of(model: nn.Module, path: str, owner: nn.Module) -> str:
     """What a module at this place of a model does."""
     names = path.split(".")
-    if isinstance(owner, nn.LayerNorm | nn.RMSNorm):
+    if isinstance(owner, nn.LayerNorm | nn.RMSNorm | nn.GroupNorm):
         return "norms"
+    if "positions" in names and ("embedding" in names or "stack" not in names):
+        return "positions"
     if "embedding" in names:
-        return "positions" if "positions" in names else "embedding"
+        return "embedding"
+    if names[0] == "reader" and "stack" not in names:
+        return "input"
     for name, part in NAMED:
         if name in names:
             return part
@@ -96,7 +109,7 @@ def part_of(model: nn.Module, path: str, owner: nn.Module) -> str:
     if "stack" not in names:
         return "head" if OF_HEADS & set(names) else "other"
     stack = model.get_submodule(".".join(names[: names.index("stack") + 1]))
-    if isinstance(stack, RecurrentStack | RecurrentWriter):
+    if isinstance(stack, RecurrentStack | RecurrentWriter | PyramidStack):
         return "recurrence"
     return "convolution" if isinstance(stack, ConvolutionStack) else "other"
 

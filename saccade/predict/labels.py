@@ -9,7 +9,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from saccade.config.schema import Decoding
-from saccade.data.batch import Batch, pad
 from saccade.data.labels import Labels
 from saccade.data.pairs_of_texts import encode_texts, separated
 from saccade.data.words import Worded, encode_words
@@ -125,7 +124,7 @@ class Labeller(Predictor):
         with self._inference():
             lengths = [len(row.ids) for row in rows]
             for group in groups_by_length(lengths, budget=self.recipe.predict.batch_tokens):
-                batch = Batch({"source": pad([rows[i].ids for i in group])}).to(self.device)
+                batch = self._batch(source=[rows[i].ids for i in group])
                 numbers = self.model.writer(self.model.read(batch)).float().cpu()
                 for at, i in enumerate(group):
                     found[i] = numbers[at, rows[i].places] if self.labels.kind == "tags" else numbers[at : at + 1]

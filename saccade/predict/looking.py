@@ -18,7 +18,7 @@ from saccade.view.viewing import View
 class Given(NamedTuple):
     """What is read and written, as ids with END last, and how it was found."""
 
-    source: list[int] | None
+    source: Any  # a list, or a picture or sound; none where nothing is read
     target: list[int]
     text: str  # the output
     tree: Tree | None = None  # of the search, where there was one
@@ -44,12 +44,13 @@ def view(predictor: Any, source: str, target: str | None, *, decoding: Decoding 
         steps = described(log_probs, given.target, predictor.tokenizers.target, given.tree, first=given.first)
     return View(
         title=title or predictor.recipe.name,
-        input=source,
+        input=predictor._called(source),
         output=given.text,
         labels=seen.labels,
         maps=list(seen.values()),
         words=seen.words,
         steps=steps,
+        background=None if given.source is None else predictor._background(given.source),
     )
 
 
@@ -60,26 +61,29 @@ def check_single(predictor: Any) -> None:
 
 def looked(predictor: Any, given: Given, text: str) -> tuple[AttentionMaps, Tensor]:
     """One pass over what is read and written, with all weights, and the writer's states (1, T, D)."""
-    model, source_of, target_of = predictor.model, predictor.tokenizers.source, predictor.tokenizers.target
-    read = {} if given.source is None else {"source": pad([given.source])}
-    batch = Batch({**read, "target": pad([given.target])}).to(predictor.device)
+    model, target_of = predictor.model, predictor.tokenizers.target
+    if given.source is None:
+        batch = Batch({"target": pad([given.target])}).to(predictor.device)
+    else:
+        batch = predictor._batch(source=[given.source], target=[given.target])
     with predictor._inference(), record(model) as maps:
         seen = seen_while_writing(model.writer, batch["target"])
         hidden = model.writer(seen, batch["target"].mask, model.read(batch))
     # All places of a canvas look alike before it is filled, so that they are named after what comes there.
     seen_ids = given.target if fills(model.writer) else seen[0].tolist()
     sides = {
-        "source": (source_of, given.source or []),
-        "target": (target_of, given.target),
-        "seen": (target_of, seen_ids),
+        name: (target_of.labels(ids), target_of.words(ids))
+        for name, ids in (("target", given.target), ("seen", seen_ids))
     }
-    labels = {name: tokenizer.labels(ids) for name, (tokenizer, ids) in sides.items()}
+    sides["source"] = ([], []) if given.source is None else predictor._source_labels(given.source)
     found = AttentionMaps(
-        maps={address: weights[0].float().cpu().clone() for address, weights in maps.items()},
-        source_labels=labels["source"],
-        target_labels=labels["target"],
+        maps={
+            address: predictor._shown(address, weights[0].float().cpu().clone()) for address, weights in maps.items()
+        },
+        source_labels=sides["source"][0],
+        target_labels=sides["target"][0],
         text=text,
-        seen_labels=labels["seen"],
-        words={name: tokenizer.words(ids) for name, (tokenizer, ids) in sides.items()},
+        seen_labels=sides["seen"][0],
+        words={name: words for name, (_, words) in sides.items()},
     )
     return found, hidden

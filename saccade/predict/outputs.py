@@ -57,7 +57,7 @@ class AttentionMaps(Mapping[str, AttentionMap]):
             if len(known[name]) == size:
                 sides[name] = known[name]
             else:  # a reader that makes more or fewer states than it is given tokens
-                sides[f"{name} states"] = [str(i + 1) for i in range(size)]
+                sides[f"{name} states"] = ["all"] if size == 1 else [str(i + 1) for i in range(size)]
         return AttentionMap(address, part, layer, weights, next(iter(sides)), [*sides][-1], sides)
 
     def __iter__(self) -> Iterator[str]:

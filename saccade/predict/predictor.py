@@ -10,7 +10,7 @@ import torch
 from saccade.config.schema import Decoding, Recipe
 from saccade.data.batch import Batch, pad
 from saccade.data.lexicon import Entry, load_lexicon
-from saccade.data.tokenizers import END, UNKNOWN, Tokenizer, Tokenizers
+from saccade.data.tokenizers import END, UNKNOWN, Tokenizers
 from saccade.errors import SaccadeError
 from saccade.model.model import Model
 from saccade.predict.ctranslate import Translator, check_decoding
@@ -18,6 +18,7 @@ from saccade.predict.decode import copies, decode, length_limits
 from saccade.predict.engines import load_for
 from saccade.predict.ensemble import Ensemble, check_same_vocabulary
 from saccade.predict.fill import fills
+from saccade.predict.inputs import Inputs
 from saccade.predict.likelihood import token_log_probs
 from saccade.predict.lines import available, groups_by_length
 from saccade.predict.looking import Given, attention, view
@@ -31,7 +32,7 @@ AT_ONCE = ("label", "encode")  # tasks whose outputs are not written step by ste
 AHEAD = 1024  # lines that stream() takes at once, at most
 
 
-class Predictor:
+class Predictor(Inputs):
     """Text in, text out; decoding settings are those of the recipe where none are given."""
 
     goes_on = False  # whether outputs go on from what is given, and are shown behind it
@@ -135,7 +136,7 @@ class Predictor:
 
         Of a model that writes all tokens at once: that of its length, and of each token when nothing is written yet.
         """
-        sources = self._encode(self.tokenizers.source, [source for source, _ in pairs], "source")
+        sources = self._read([source for source, _ in pairs], "source")
         targets = self._encode(self.tokenizers.target, [target for _, target in pairs], "output")
         longest = [max(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
         scores = [0.0] * len(pairs)
@@ -165,7 +166,7 @@ class Predictor:
         """What is read and written where attention is looked at."""
         if not source.strip():
             raise SaccadeError("attention needs a text to look at, got an empty one")
-        [read] = self._encode(self.tokenizers.source, [source], "source")
+        [read] = self._read([source], "source")
         if target is not None:
             [written] = self._encode(self.tokenizers.target, [target], "output")
             return Given(read, written, target)
@@ -185,7 +186,7 @@ class Predictor:
     ) -> list[list[Hypothesis]]:
         """Sorted by length and decoded in batches; `first` is the number of the first line, for messages."""
         decoding = replacing(decoding, self.tokenizers.target)
-        rows = self._encode(self.tokenizers.source, texts, "line", first=first)
+        rows = self._read(texts, "line", first=first)
         full = [i for i, text in enumerate(texts) if text.strip()]
         prefix = self._prefix(decoding)
         limits = length_limits(
@@ -241,18 +242,6 @@ class Predictor:
             text = replaced(item.ids, looks, source=source, tokenizers=self.tokenizers, lexicon=self.lexicon)
         return Hypothesis(item.ids, text, item.score, item.log_prob, looks if align else None)
 
-    def _encode(self, tokenizer: Tokenizer, texts: Sequence[str], what: str, *, first: int = 1) -> list[list[int]]:
-        """Tokens and END; a text longer than what the model was trained on is refused by its number."""
-        limit = self.recipe.data.max_length
-        rows = tokenizer.encode_all(texts)
-        for number, row in enumerate(rows, start=first):
-            if len(row) > limit:
-                raise SaccadeError(
-                    f"{what} {number} has {len(row)} tokens, but the model was made for at most {limit} "
-                    f"(data.max_length, <end> included); split or shorten it"
-                )
-        return rows
-
     def _prefix(self, decoding: Decoding) -> list[int]:
         ids = self.tokenizers.target.encode(decoding.prefix)[:-1]  # END is not yet due
         if UNKNOWN in ids:
@@ -264,7 +253,7 @@ class Predictor:
         long = (len(row) > self.recipe.data.max_length for row in self.tokenizers.source.encode_all(texts))
         return next((index for index, found in enumerate(long) if found), len(texts))
 
-    def _batch(self, *, source: Sequence[list[int]], target: Sequence[list[int]] | None = None) -> Batch:
+    def _batch(self, *, source: Sequence[Any], target: Sequence[list[int]] | None = None) -> Batch:
         fields = {"source": pad(source)} if target is None else {"source": pad(source), "target": pad(target)}
         return Batch(fields).to(self.device)
 

@@ -16,16 +16,23 @@ from saccade.errors import SaccadeError
 from saccade.predict.encoder import Encoder
 from saccade.predict.labels import Labeller
 from saccade.predict.language import LanguageModel
+from saccade.predict.media import OfMedia
 from saccade.predict.predictor import Predictor
 from saccade.predict.restoring import Restorer
 from saccade.score.accuracy import exact_match
 from saccade.score.bleu import METRICS, Score, check_pairs, corpus_scores
+from saccade.score.captions import BLEUS, caption_scores
+from saccade.score.errors import ERRORS, error_rate
 from saccade.score.gleu import mean_gleu
 from saccade.score.labels import LabelEvaluation, counts_of, label_scores
+from saccade.score.media import media_pairs, metrics_of
 from saccade.score.perplexity import TextEvaluation, measure
 from saccade.score.spans import SpanEvaluation, measure_spans
 
-ALL = (*METRICS, "gleu", "accuracy")
+ALL = (*METRICS, "gleu", "accuracy")  # where nobody says which
+KNOWN = (*ALL, *ERRORS)
+OF_CAPTIONS = (*BLEUS, "cider")  # which know several references
+TOP = 5  # classes of a picture among which the right one may be
 
 
 @dataclass(frozen=True)
@@ -93,6 +100,8 @@ def evaluate_corpora(
     if isinstance(predictor, Restorer):
         texts = [corpus.model_copy(update={"examples": corpus.examples or most_of(corpus, made)}) for corpus in corpora]
         return measure_spans(predictor, texts)
+    if isinstance(predictor, OfMedia):
+        return evaluate_media(predictor, corpora, metrics=metrics, lowercase=lowercase, decoding=decoding, made=made)
     if isinstance(predictor, Labeller):
         return evaluate_labels(predictor, labelled_pairs(corpora, kind=predictor.labels.kind, made=made))
     pairs = pairs_of(corpora, made=made)
@@ -125,14 +134,46 @@ def evaluate(
     if not pairs:
         raise SaccadeError("there is nothing to evaluate: no pairs were given; is the file empty?")
     check_metrics(metrics)
+    hypotheses, speed = timed_outputs(predictor, [source for source, _ in pairs], decoding)
+    scores = score_texts(hypotheses, [target for _, target in pairs], metrics=metrics, lowercase=lowercase)
+    return Evaluation(scores, len(pairs), hypotheses, speed)
+
+
+def evaluate_media(
+    predictor: OfMedia,
+    corpora: Sequence[Corpus],
+    *,
+    metrics: Sequence[str] | None,
+    lowercase: bool,
+    decoding: Decoding | None,
+    made: int | None,
+) -> Evaluation | LabelEvaluation:
+    """Labels of files, texts about sound, or captions: of a picture, all that is said of it is a reference."""
+    if isinstance(predictor, Labeller):
+        return evaluate_labels(predictor, media_pairs(corpora, predictor.reader, wanted="label", made=made))
+    pairs, chosen = (
+        media_pairs(corpora, predictor.reader, wanted="text", made=made),
+        metrics or metrics_of(predictor.reader),
+    )
+    if not set(chosen) & set(OF_CAPTIONS):
+        return evaluate(predictor, pairs, metrics=chosen, lowercase=lowercase, decoding=decoding)
+    said: dict[str, list[str]] = {}
+    for path, text in pairs:
+        said.setdefault(path, []).append(text)
+    if not said:
+        raise SaccadeError("there is nothing to evaluate: no files with texts were given; is the folder empty?")
+    hypotheses, speed = timed_outputs(predictor, [*said], decoding)
+    scores = caption_scores(hypotheses, [*said.values()], chosen, lowercase=lowercase)
+    return Evaluation(scores, len(said), hypotheses, speed)
+
+
+def timed_outputs(predictor: Predictor, sources: Sequence[str], decoding: Decoding | None) -> tuple[list[str], Speed]:
+    """The best output for each source, and how long that took."""
     begin = time.perf_counter()
-    outputs = [found[0] for found in predictor.candidates([source for source, _ in pairs], decoding=decoding)]
+    outputs = [found[0] for found in predictor.candidates(sources, decoding=decoding)]
     seconds = time.perf_counter() - begin
     tokens = sum(len(output.ids) + 1 for output in outputs)
-    hypotheses = [output.text for output in outputs]
-    scores = score_texts(hypotheses, [target for _, target in pairs], metrics=metrics, lowercase=lowercase)
-    speed = Speed(seconds, len(pairs) / seconds, tokens / seconds)
-    return Evaluation(scores, len(pairs), hypotheses, speed)
+    return [output.text for output in outputs], Speed(seconds, len(sources) / seconds, tokens / seconds)
 
 
 def evaluate_labels(predictor: Labeller, pairs: Sequence[tuple[str, str]]) -> LabelEvaluation:
@@ -145,10 +186,15 @@ def evaluate_labels(predictor: Labeller, pairs: Sequence[tuple[str, str]]) -> La
             labels.encode(label)
         except SaccadeError as error:
             raise SaccadeError(f"text {number}: {error}") from None
+    several = predictor.recipe.predict.model_copy(update={"n_best": TOP, "beam": TOP})
     begin = time.perf_counter()
-    said = predictor.predict([text for text, _ in pairs])
+    found = predictor.candidates([text for text, _ in pairs], decoding=several)
     seconds = time.perf_counter() - begin
+    said = [outputs[0].text for outputs in found]
     scores = label_scores(labels.kind, said, references)
+    if isinstance(predictor, OfMedia) and labels.size > TOP:
+        among = [label in {one.text for one in outputs} for label, outputs in zip(references, found, strict=True)]
+        scores["top-5"] = Score(100 * sum(among) / len(among), f"share of labels among the best {TOP}")
     counts = counts_of(labels.kind, said, references, labels.names).tolist() if labels.names else []
     return LabelEvaluation(scores, len(pairs), said, labels.names, counts, seconds)
 
@@ -179,11 +225,13 @@ def score_texts(
         scores["gleu"] = mean_gleu(hypotheses, references, lowercase=lowercase)
     if "accuracy" in metrics:
         scores["accuracy"] = exact_match(hypotheses, references, lowercase=lowercase)
+    for name in (name for name in metrics if name in ERRORS):
+        scores[name] = error_rate(hypotheses, references, unit=name, lowercase=lowercase)
     return {name: scores[name] for name in metrics}
 
 
 def check_metrics(metrics: Sequence[str]) -> None:
     """Before the work, not after it."""
     for name in metrics:
-        if name not in ALL:
-            raise SaccadeError(f"unknown metric '{name}'; expected one of {', '.join(ALL)}")
+        if name not in KNOWN:
+            raise SaccadeError(f"unknown metric '{name}'; expected one of {', '.join(KNOWN)}")

@@ -155,8 +155,16 @@ def event(content: Mapping[str, Any], name: str = "") -> str:
     return (f"event: {name}\n" if name else "") + f"data: {json.dumps(content)}\n\n"
 
 
+def check_texts(predictors: Mapping[str, Predictor]) -> None:
+    """A model that takes the names of files would open those of this machine for whoever asks."""
+    for name, predictor in predictors.items():
+        if predictor.names_inputs:
+            raise SaccadeError(f"{name} reads files, and only models of texts are served; use `saccade predict` for it")
+
+
 def make_app(predictors: Mapping[str, Predictor], *, token: str = "", limits: Limits | None = None) -> Guard:
     """The whole server as an ASGI application; without a token it is for this machine alone."""
+    check_texts(predictors)
     limits = limits or Limits()
     api = Api(predictors, limits)
     app = FastAPI(

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from saccade.config.load import load, override, shipped
-from saccade.config.schema import Corpus, Recipe
+from saccade.config.schema import Corpus, MediaReader, Recipe
 from saccade.errors import SaccadeError
 from saccade.model.run import pick_device
 from saccade.predict.predictor import Predictor
@@ -162,7 +162,8 @@ def with_data(recipe: Recipe, *, data: Files | None, valid: Files | float | None
 
 def check_data(recipe: Recipe) -> None:
     if not recipe.data.train:
-        how = "--data SRC TGT (data=[SRC, TGT]" if recipe.task == "translate" else "--data FILE (data=FILE"
+        one = "FOLDER" if isinstance(recipe.reader, MediaReader) else "FILE"
+        how = "--data SRC TGT (data=[SRC, TGT]" if recipe.task == "translate" else f"--data {one} (data={one}"
         raise SaccadeError(
             f"recipe '{recipe.name}' has no training data: give yours with {how} in Python), "
             "or add --tiny for a small model on embedded data"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 import torch.nn.functional as F
 
-from saccade.data.batch import Batch, Tokens
+from saccade.data.batch import Batch, Media, Tokens
 from saccade.data.tokenizers import PAD
 from saccade.train.pack import tensors_of
 
@@ -67,7 +67,7 @@ class Feed:
         self.state, self.epoch = item.state, item.epoch
         self.rows += item.rows
         self.tokens.update(item.batch.counts)
-        self.places += sum(tokens.ids.numel() for tokens in item.batch.fields.values())
+        self.places += sum(field.places for field in item.batch.fields.values())
         return item.batch
 
     @property
@@ -103,7 +103,7 @@ class Feed:
 
     def _make(self) -> Item:
         batch = next(self.stream)
-        rows = len(next(iter(batch.fields.values())).ids)
+        rows = len(next(iter(batch.fields.values())).content)
         batch = self.shape(batch) if self.shape else batch
         batch, copied = self._copy(batch)
         return Item(batch, self.stream.state(), self.stream.epoch, rows, copied)
@@ -137,12 +137,15 @@ class Feed:
 
 def widened(batch: Batch) -> Batch:
     """At least two rows and two columns, filled with padding: a compiled graph treats a length of one as special."""
-    if all(min(tokens.ids.shape) > 1 for tokens in batch.fields.values()):
+    if all(min(field.mask.shape) > 1 for field in batch.fields.values()):
         return batch
-    return Batch({name: _widened(tokens) for name, tokens in batch.fields.items()}, batch.counts)
+    return Batch({name: _widened(field) for name, field in batch.fields.items()}, batch.counts)
 
 
-def _widened(tokens: Tokens) -> Tokens:
-    rows, columns = (max(0, 2 - length) for length in tokens.ids.shape)
+def _widened(field: Any) -> Any:
+    rows, columns = (max(0, 2 - length) for length in field.mask.shape)
+    if isinstance(field, Media):  # of more than one column
+        more = (*(0, 0) * (field.values.dim() - 1), 0, rows)
+        return type(field)(F.pad(field.values, more), F.pad(field.mask, (0, 0, 0, rows), value=False))
     more = (0, columns, 0, rows)
-    return Tokens(F.pad(tokens.ids, more, value=PAD), F.pad(tokens.mask, more, value=False))
+    return Tokens(F.pad(field.ids, more, value=PAD), F.pad(field.mask, more, value=False))

@@ -12,6 +12,7 @@ import torch
 
 import saccade
 from saccade.config.schema import Corpus, Recipe
+from saccade.config.training import LOWER
 from saccade.data.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
 from saccade.files import atomic_write, replacing
@@ -48,7 +49,7 @@ def choose_weights(s: Session) -> Chosen:
     """The mean of checkpoints where the recipe asks for it and validation finds it no worse, else the best step's."""
     s.ranks.wait()  # the first process has written its last checkpoint: all find the same ones
     settings, progress = s.recipe.train, s.progress
-    lower = settings.metric == "loss"
+    lower = settings.metric in LOWER
     steps = chosen_steps(settings.average, saved=checkpoint.steps(s.folder), ranking=progress.ranking, lower=lower)
     checkpoints = checkpoint.whole(s.folder, sorted(steps), warn=s.log.say)
     if len(checkpoints) < 2:

@@ -12,18 +12,33 @@ from saccade.data.labels import NONE
 from saccade.layers.packing import Packing
 from saccade.model.label_writer import inside
 from saccade.model.model import Model
+from saccade.train.mixing import mixed
 from saccade.train.terms import Term
 
 WRAP = 2**32  # ids of numbers are 32 bits without a sign
 
 
 def label(
-    model: Model, batch: Batch, generator: torch.Generator, *, smoothing: float = 0.0, weight: float = 1.0
+    model: Model,
+    batch: Batch,
+    generator: torch.Generator,
+    *,
+    smoothing: float = 0.0,
+    mixup: float = 0.0,
+    cutmix: float = 0.0,
+    weight: float = 1.0,
 ) -> dict[str, Term]:
-    """Cross-entropy of the class of each text, with label smoothing where it is wanted."""
-    logits = model.writer(model.read(batch))
+    """Cross-entropy of the class of each text or picture, with label smoothing where it is wanted.
+
+    While it learns, a picture may be made of two, and is of both classes.
+    """
     ids, _ = of_texts(batch["label"])
-    return {"label": class_term(logits, ids, smoothing, weight)}
+    if not (model.training and (mixup or cutmix)):
+        return {"label": class_term(model.writer(model.read(batch)), ids, smoothing, weight)}
+    batch, others, share = mixed(batch, generator, mixup=mixup, cutmix=cutmix)
+    logits = model.writer(model.read(batch))
+    first, second = (class_term(logits, wanted, smoothing, weight) for wanted in (ids, ids[others]))
+    return {"label": first._replace(sum=share * first.sum + (1 - share) * second.sum)}
 
 
 def tag(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from saccade.config.schema import Recipe
+from saccade.config.schema import MediaReader, Recipe
 from saccade.data.batches import assemble
 from saccade.data.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
@@ -79,7 +79,8 @@ def fixed_texts(s: Session) -> list[tuple[str, str | None]]:
         raise SaccadeError("there are no validation texts; give --valid SRC TGT, or data.valid=0.01 to hold some out")
     found: list[tuple[int, str, str]] = []
     for source, target in s.valid_pairs[:TRIED] or stored_texts(s):
-        tokens = max(len(s.tokenizers.source.encode(source)), len(s.tokenizers.target.encode(target)))
+        read = 0 if isinstance(s.recipe.reader, MediaReader) else len(s.tokenizers.source.encode(source))
+        tokens = max(read, len(s.tokenizers.target.encode(target)))
         if tokens <= LONGEST and source.strip():
             found.append((tokens, source, target))
     if not found:
@@ -90,7 +91,7 @@ def fixed_texts(s: Session) -> list[tuple[str, str | None]]:
 
 def forced(recipe: Recipe, target: str) -> str | None:
     """What is written while the model looks, the same at every step; nothing where a task has no such thing."""
-    if recipe.task in ("translate", "restore"):
+    if recipe.task in ("translate", "restore", "describe"):
         return target
     return "" if recipe.task == "write" else None
 

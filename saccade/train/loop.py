@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 
 import torch
 
+from saccade.config.training import LOWER
 from saccade.data.batch import Batch
 from saccade.train.average import chosen_steps
 from saccade.train.capture import Graphs
@@ -90,7 +91,7 @@ def next_batch(s: Session, *, micro: int) -> Batch:
     settings = s.recipe.train
     with s.watch.part("data"):
         batch = s.feed.take()
-    s.memory.trying(max(tokens.ids.numel() for tokens in batch.fields.values()))
+    s.memory.trying(max(field.places for field in batch.fields.values()))
     number = (s.progress.step * settings.accumulate + micro) * s.ranks.world + s.ranks.rank
     reseed(s.generator, seed=settings.seed, number=number)
     return batch
@@ -201,7 +202,7 @@ def asked_to_stop(s: Session, interrupts: Interrupts) -> bool:
 def worth_keeping(s: Session) -> bool:
     """Whether the mean of the best n will want the weights that were just validated."""
     settings, ranking = s.recipe.train, s.progress.ranking
-    best = chosen_steps(settings.average, saved=[*ranking], ranking=ranking, lower=settings.metric == "loss")
+    best = chosen_steps(settings.average, saved=[*ranking], ranking=ranking, lower=settings.metric in LOWER)
     return settings.average.kind == "best" and s.progress.step in best
 
 

@@ -14,6 +14,7 @@ from saccade.data.batch import Batch
 from saccade.errors import SaccadeError
 from saccade.layers.regions import compiled_regions
 from saccade.model.model import Model
+from saccade.train.changes import Change
 from saccade.train.distributed import Ranks
 from saccade.train.machine import autocast, widest
 from saccade.train.objectives import all_terms
@@ -34,11 +35,23 @@ class MicroLoss(nn.Module):
     this is weight * (sum of sums / sum of counts), however a batch is cut; any other is a mean in its micro-batch.
     """
 
-    def __init__(self, model: Model, *, objectives: Sequence[Objective], settings: Train, device: torch.device) -> None:
+    def __init__(
+        self,
+        model: Model,
+        *,
+        objectives: Sequence[Objective],
+        settings: Train,
+        device: torch.device,
+        change: Change | None = None,
+    ) -> None:
+        """`change` is what is done to batches of training alone, at random."""
         super().__init__()
         self.model, self.objectives, self.settings, self.device = model, objectives, settings, device
+        self.change = change
 
     def forward(self, batch: Batch, generator: torch.Generator) -> Sums:
+        if self.change is not None and self.training:
+            batch = self.change(batch, generator)
         with autocast(self.settings, self.device), compiled(self.settings.compile and self.training):
             terms = all_terms(self.objectives, self.model, batch, generator)
         first = next(iter(terms.values()))

@@ -16,10 +16,23 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from saccade.config.kinds import Custom
-from saccade.config.schema import Fill, Label, Masked, NextToken, Permuted, RDrop, Recipe, Regress, Reward, Tag
+from saccade.config.schema import (
+    Fill,
+    Label,
+    Masked,
+    NextToken,
+    Permuted,
+    RDrop,
+    Recipe,
+    Regress,
+    Reward,
+    Scheduled,
+    Tag,
+)
 from saccade.data.batch import Batch, Tokens
 from saccade.data.tokenizers import START, Tokenizer
 from saccade.layers.balance import balance_loss, busiest, listening
+from saccade.layers.looks import hearing_looks
 from saccade.layers.memory import Memory
 from saccade.layers.packing import Packing
 from saccade.model.fill_writer import MASK
@@ -30,21 +43,36 @@ from saccade.train.labels import label, regress, tag
 from saccade.train.masked import masked, masked_from
 from saccade.train.permuted import permuted
 from saccade.train.reward import reward
+from saccade.train.scheduled import scheduled
 from saccade.train.terms import Objective, Term, real_tokens, token_sums, twofold_sums
 
 OF_LENGTH = 0.1  # weight of the length beside the tokens (Ghazvininejad et al. 2019, in their code)
 
 
 def next_token(
-    model: Model, batch: Batch, generator: torch.Generator, *, smoothing: float = 0.1, weight: float = 1.0
+    model: Model,
+    batch: Batch,
+    generator: torch.Generator,
+    *,
+    smoothing: float = 0.1,
+    coverage: float = 0.0,
+    weight: float = 1.0,
 ) -> dict[str, Term]:
-    """Cross-entropy of every target token given those before it, with label smoothing (Szegedy et al. 2016)."""
+    """Cross-entropy of every target token given those before it, with label smoothing (Szegedy et al. 2016).
+
+    With `coverage`, looks at each state of memory are drawn to 1 in all (Xu et al. 2015, equation 14).
+    """
     target = batch["target"]
-    hidden = model.writer(shift_right(target.ids, START, target.mask), target.mask, model.read(batch))
+    with hearing_looks() as looks:
+        hidden = model.writer(shift_right(target.ids, START, target.mask), target.mask, model.read(batch))
     real = real_tokens(target)
     smoothed, nll = token_sums(model.writer, hidden, target.ids, real, smoothing)
     count = real.sum()
-    return {"next-token": Term(smoothed, count, weight), "nll": Term(nll, count, 0.0)}
+    terms = {"next-token": Term(smoothed, count, weight)}
+    if coverage:
+        missed = 1 - (looks[-1] * real[..., None]).sum(1)
+        terms["coverage"] = Term((missed * missed).sum(), len(missed), weight * coverage)
+    return {**terms, "nll": Term(nll, count, 0.0)}
 
 
 def r_drop(
@@ -175,17 +203,18 @@ def all_terms(
 
 def double(batch: Batch) -> Batch:
     """Every text twice, first all texts, then all of them again."""
-    fields = {}
+    fields: dict[str, Any] = {}
     for name, x in batch.fields.items():
         if isinstance(x.mask, Packing):
             fields[name] = Tokens(torch.cat([x.ids, x.ids], 1), x.mask.doubled())
         else:
-            fields[name] = Tokens(torch.cat([x.ids, x.ids]), torch.cat([x.mask, x.mask]))
+            fields[name] = type(x)(torch.cat([x.content, x.content]), torch.cat([x.mask, x.mask]))
     return Batch(fields, {name: 2 * count for name, count in batch.counts.items()})
 
 
 SHIPPED: dict[str, Any] = {
     NextToken.model_fields["kind"].default: next_token,
+    Scheduled.model_fields["kind"].default: scheduled,
     RDrop.model_fields["kind"].default: r_drop,
     Fill.model_fields["kind"].default: fill,
     Reward.model_fields["kind"].default: reward,

@@ -74,7 +74,7 @@ def rounded(count: int, step: int) -> int:
 def tensors_of(batch: Batch) -> list[Tensor]:
     found = []
     for tokens in batch.fields.values():
-        found += [tokens.ids, *(tokens.mask.tensors() if isinstance(tokens.mask, Packing) else [tokens.mask])]
+        found += [tokens.content, *(tokens.mask.tensors() if isinstance(tokens.mask, Packing) else [tokens.mask])]
     return found
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from saccade.config.schema import Recipe
+from saccade.config.training import LOWER
 from saccade.data.tokenizers import Tokenizers
 from saccade.errors import Diverged
 from saccade.model.model import Model
@@ -152,7 +153,7 @@ def needed_steps(s: Session) -> list[int]:
     """Checkpoints that are kept though they are old: the best one, and those that will be averaged."""
     settings, progress = s.recipe.train, s.progress
     needed = chosen_steps(
-        settings.average, saved=checkpoint.steps(s.folder), ranking=progress.ranking, lower=settings.metric == "loss"
+        settings.average, saved=checkpoint.steps(s.folder), ranking=progress.ranking, lower=settings.metric in LOWER
     )
     return [*needed, progress.best_step]
 

@@ -14,7 +14,7 @@ import torch
 
 from saccade.config.kinds import Custom
 from saccade.config.load import save
-from saccade.config.schema import Recipe, StatesWriter, Train
+from saccade.config.schema import MediaReader, Recipe, StatesWriter, Train
 from saccade.data.batches import Rows, batches_in_epoch
 from saccade.data.encode_labelled import encode_lines
 from saccade.data.lexicon import LEXICON, dump_lexicon, learn_lexicon
@@ -28,6 +28,7 @@ from saccade.model.model import Model
 from saccade.runs import CHECKPOINTS, METRICS, RECIPE, SAMPLES
 from saccade.train import checkpoint
 from saccade.train.average import MovingAverage
+from saccade.train.changes import changes_of
 from saccade.train.distributed import Ranks
 from saccade.train.feed import Feed, Shape, Stream, widened
 from saccade.train.log import Log, cut_metrics
@@ -95,7 +96,7 @@ def assemble(
     device = next(model.parameters()).device
     optimizer = optimizer_from(settings.optimizer, model)
     objectives = objectives_from(recipe, tokenizer=data.tokenizers.source, kinds=kinds)
-    loss = MicroLoss(model, objectives=objectives, settings=settings, device=device)
+    loss = MicroLoss(model, objectives=objectives, settings=settings, device=device, change=changes_of(recipe))
     writes = any(map(lets_write, objectives))
     packs = packs_rows(settings, model, device, writes=writes)
     fills = not packs and not writes and bool(settings.graphs) and even(model)
@@ -177,6 +178,8 @@ def captures_steps(recipe: Recipe, *, packs: bool, world: int, device: torch.dev
 def short_enough(recipe: Recipe, data: Prepared) -> list[tuple[str, str]]:
     """The pairs to decode in validation, without those that the model is not made for."""
     pairs = data.valid_pairs[: recipe.train.valid_predictions]
+    if isinstance(recipe.reader, MediaReader):
+        return pairs
     rows = encode_lines(data.tokenizers, [source for source, _ in pairs], cut=recipe.data.max_length * recipe.data.cut)
     short = [pair for pair, row in zip(pairs, rows, strict=True) if len(row) <= recipe.data.max_length]
     if not short and recipe.train.metric != "loss":

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 
 import torch
 
+from saccade.config.schema import FrameReader, Recipe
+from saccade.config.training import LOWER
 from saccade.data.batch import Batch
 from saccade.data.batches import valid_batches
 from saccade.data.lexicon import load_lexicon
 from saccade.model.run import write_tensors
-from saccade.predict.labels import Labeller
-from saccade.predict.predictor import Predictor
+from saccade.predict.tasks import predictor_of
 from saccade.runs import WEIGHTS
-from saccade.score.accuracy import exact_match
-from saccade.score.bleu import corpus_scores
-from saccade.score.gleu import mean_gleu
+from saccade.score.errors import ERRORS
+from saccade.score.evaluate import score_texts
 from saccade.score.labels import OF_KIND, label_scores
 from saccade.train import checkpoint
 from saccade.train.average import Weights, wearing
@@ -90,24 +90,29 @@ def batch_terms(s: Session, batch: Batch, *, number: int, counted: bool) -> dict
 
 
 def decoded_scores(s: Session) -> dict[str, float | str]:
-    """BLEU, GLEU and exact match of greedy outputs, or how good labels are; one process decodes, the others wait."""
+    """Scores of greedy outputs, or how good labels are; one process decodes, the others wait."""
     texts, references = zip(*s.valid_pairs, strict=True)
     if s.tokenizers.labels is not None:
         return labelled_scores(s, texts, references)
-    values = torch.zeros(3, dtype=widest(s.device), device=s.device)
-    signature = ""
+    names, signature = scores_of_outputs(s.recipe), ""
+    values = torch.zeros(len(names), dtype=widest(s.device), device=s.device)
     if s.ranks.main:
-        predictor = Predictor(s.model, recipe=s.recipe, tokenizers=s.tokenizers, lexicon=load_lexicon(s.run))
+        made = predictor_of(s.recipe)
+        predictor = made(s.model, recipe=s.recipe, tokenizers=s.tokenizers, lexicon=load_lexicon(s.run))
         room = max(s.recipe.predict.batch_tokens, ROOM * s.recipe.train.batch_tokens)
         greedy = s.recipe.predict.model_copy(update={"beam": 1, "n_best": 1, "sample": False, "batch_tokens": room})
         with autocast(s.recipe.train, s.device):
             outputs = predictor.predict(texts, decoding=greedy)
         s.log.keep_samples(s.progress.step, s.valid_pairs, outputs)
-        bleu = corpus_scores(outputs, references, metrics=("bleu",))["bleu"]
-        gleu, right, signature = mean_gleu(outputs, references), exact_match(outputs, references), bleu.signature
-        values = values.new_tensor([bleu.value, gleu.value, right.value])
-    bleu_value, gleu_value, accuracy = s.ranks.total(values).tolist()
-    return {"bleu": bleu_value, "gleu": gleu_value, "accuracy": accuracy, "signature": signature}
+        scores = score_texts(outputs, references, metrics=names)
+        values, signature = values.new_tensor([score.value for score in scores.values()]), scores["bleu"].signature
+    return {**dict(zip(names, s.ranks.total(values).tolist(), strict=True)), "signature": signature}
+
+
+def scores_of_outputs(recipe: Recipe) -> tuple[str, ...]:
+    """Errors are counted where sound is heard, or where the best step has the fewest."""
+    errors = recipe.train.metric in ERRORS or isinstance(recipe.reader, FrameReader)
+    return ("bleu", "gleu", "accuracy", *(ERRORS if errors else ()))
 
 
 def labelled_scores(s: Session, texts: Sequence[str], references: Sequence[str]) -> dict[str, float | str]:
@@ -115,7 +120,7 @@ def labelled_scores(s: Session, texts: Sequence[str], references: Sequence[str])
     kind = s.tokenizers.labels.kind
     values = torch.zeros(len(OF_KIND[kind]), dtype=widest(s.device), device=s.device)
     if s.ranks.main:
-        labeller = Labeller(s.model, recipe=s.recipe, tokenizers=s.tokenizers)
+        labeller = predictor_of(s.recipe)(s.model, recipe=s.recipe, tokenizers=s.tokenizers)
         with autocast(s.recipe.train, s.device):
             said = labeller.predict(texts)
         s.log.keep_samples(s.progress.step, s.valid_pairs, said)
@@ -124,7 +129,7 @@ def labelled_scores(s: Session, texts: Sequence[str], references: Sequence[str])
 
 
 def is_better(s: Session, value: float, than: float) -> bool:
-    return value < than if s.recipe.train.metric == "loss" else value > than
+    return value < than if s.recipe.train.metric in LOWER else value > than
 
 
 def write_best(s: Session) -> None:

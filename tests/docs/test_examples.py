@@ -103,7 +103,7 @@ def smaller(name: str) -> list[str]:
     """Overrides for what stacks of this recipe have."""
     recipe = load(name)
     sides = {"reader": recipe.reader, "writer": recipe.writer}
-    parts = {side: part.stack for side, part in sides.items() if hasattr(part, "stack")}
+    parts = {side: part.stack for side, part in sides.items() if getattr(part, "stack", None)}
     return [
         f"{part}.stack.{key}={value}"
         for part, stack in parts.items()

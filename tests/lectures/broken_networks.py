@@ -1,8 +1,10 @@
 """Recurrent networks that are wrong in one place."""
 
+import torch
 from broken_registry import breaks, puts
 from torch import nn
 
+from saccade.layers import pyramid as layer_pyramid
 from saccade.layers import recurrent as layer_recurrent
 from saccade.layers.recurrence import Look
 from saccade.layers.recurrent import RecurrentStack
@@ -62,3 +64,15 @@ def nothing_waits(patch):
 
 
 puts(13, owner=waiting, SelfAttention=lambda dim, heads: nn.Identity())
+
+
+@breaks(30)
+def pairs_that_are_turned(patch):
+    """A pyramid whose upper layers hear each second state before the first."""
+    plain = layer_pyramid.paired
+
+    def paired(x, mask):
+        pairs, short = plain(x, mask)
+        return torch.cat(pairs.chunk(2, -1)[::-1], -1), short
+
+    patch.setattr(layer_pyramid, "paired", paired)

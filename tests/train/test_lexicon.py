@@ -4,6 +4,7 @@ import pytest
 import small
 
 from saccade.data.lexicon import LEXICON, load_lexicon
+from saccade.predict.predictor import Predictor
 from saccade.train import setup
 
 NONE = {"kind": "none"}
@@ -41,13 +42,12 @@ def test_a_run_learns_its_lexicon_once(fit, pairs, monkeypatch):
 
 def test_validation_replaces_unknown_words(fit, pairs, monkeypatch):
     seen = []
-    original = small.validation.Predictor
 
     def predictor(*arguments, **settings):
         seen.append(settings["lexicon"])
-        return original(*arguments, **settings)
+        return Predictor(*arguments, **settings)
 
-    monkeypatch.setattr(small.validation, "Predictor", predictor)
+    monkeypatch.setattr(small.validation, "predictor_of", lambda recipe: predictor)
     fit(data=pairs, parts=parts(), overrides=WORDS, steps=1, valid_every=1, save_every=1, valid_predictions=2)
     assert seen[0]["cow"].word == "Rind"
 

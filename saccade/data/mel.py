@@ -1,0 +1,71 @@
+"""Sound as frames of features: the logarithm of the energy in bands that lie as far apart as we hear them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from saccade.config.sound import Sound
+from saccade.data.sound import resample
+from saccade.errors import SaccadeError
+
+FLOOR = 1e-10  # of energy: silence has a logarithm too
+LINEAR = 200 / 3  # hertz of one mel below 1000 hertz (Slaney 1998)
+BEND = 1000.0  # hertz from which on mels are logarithmic
+STEP = np.log(6.4) / 27  # of the logarithm of hertz, for one mel above
+BLOCK = 4096  # frames that are transformed at a time
+
+
+def features(samples: np.ndarray, rate: int, settings: Sound) -> np.ndarray:
+    """Frames (T, bands) of a recording (N,), normalised where the settings say so."""
+    frames = log_mel(resample(samples, rate, settings.rate), settings)
+    return normalised(frames) if settings.normalise else frames
+
+
+def normalised(frames: np.ndarray) -> np.ndarray:
+    """Each feature with mean 0 and variance 1 over the recording; one that never changes is 0."""
+    centred = frames - frames.mean(axis=0, dtype=np.float64)
+    return (centred / (centred.std(axis=0) + 1e-5)).astype(np.float32)
+
+
+def log_mel(samples: np.ndarray, settings: Sound) -> np.ndarray:
+    """The logarithm of the energy in each band, in frames (T, bands) whose middles are one hop apart.
+
+    Beyond both ends of the recording there is silence.
+    """
+    size, hop = round(settings.window * settings.rate), round(settings.hop * settings.rate)
+    bank = mel_bank(settings.bands, size, settings.rate)
+    window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(size) / size)  # Hann's
+    padded = np.pad(samples.astype(np.float64), (size // 2, size - size // 2))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, size)[::hop][: 1 + len(samples) // hop]
+    parts = (windows[first : first + BLOCK] * window for first in range(0, len(windows), BLOCK))
+    energy = np.concatenate([np.abs(np.fft.rfft(part, axis=1)) ** 2 @ bank for part in parts])
+    return np.log(np.maximum(energy, FLOOR)).astype(np.float32)
+
+
+@lru_cache(maxsize=8)
+def mel_bank(bands: int, size: int, rate: int) -> np.ndarray:
+    """(size // 2 + 1, bands): triangles, each from the middle of the band before to that of the next, of one area."""
+    corners = hertz(np.linspace(0, mel(np.array(rate / 2)), bands + 2))
+    pitches = np.arange(size // 2 + 1) * rate / size
+    rising = (pitches[:, None] - corners[:-2]) / np.diff(corners)[:-1]
+    falling = (corners[2:] - pitches[:, None]) / np.diff(corners)[1:]
+    bank = np.maximum(0, np.minimum(rising, falling))
+    if (bank.max(axis=0) == 0).any():
+        raise SaccadeError(
+            f"reader.sound.bands = {bands} are narrower than what a window of {size} samples can tell apart; "
+            "lower bands, or raise reader.sound.window"
+        )
+    return bank * (2 / (corners[2:] - corners[:-2]))
+
+
+def mel(pitch: np.ndarray) -> np.ndarray:
+    """Hertz as mels: even below 1000 hertz, then even in the logarithm."""
+    above = BEND / LINEAR + np.log(np.maximum(pitch, BEND) / BEND) / STEP
+    return np.where(pitch < BEND, pitch / LINEAR, above)
+
+
+def hertz(mels: np.ndarray) -> np.ndarray:
+    """Mels as hertz."""
+    return np.where(mels < BEND / LINEAR, mels * LINEAR, BEND * np.exp(STEP * (mels - BEND / LINEAR)))

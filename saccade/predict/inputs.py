@@ -1,0 +1,58 @@
+"""What a model is given, and how that is named where it is shown: texts, unless a model of another kind says it."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from saccade.config.schema import Recipe
+from saccade.data.tokenizers import Tokenizer, Tokenizers
+from saccade.errors import SaccadeError
+from saccade.view.background import Background
+from saccade.view.words import Groups
+
+
+class Inputs:
+    """From texts to rows of ids, and to the labels of what was read."""
+
+    recipe: Recipe
+    tokenizers: Tokenizers
+    names_inputs = False  # whether outputs are shown with the name of what they are about: files
+
+    def inputs(self, lines: Iterable[str]) -> Iterable[str]:
+        """What is to be predicted, of what is given on a command line."""
+        return lines
+
+    # ---- inside
+
+    def _read(self, texts: Sequence[str], what: str, *, first: int = 1) -> list[Any]:
+        """What a model reads of each text."""
+        return self._encode(self.tokenizers.source, texts, what, first=first)
+
+    def _source_labels(self, row: Sequence[int]) -> tuple[list[str], Groups]:
+        """The names of what was read, one for each state, and which of them make up a word."""
+        return self.tokenizers.source.labels(row), self.tokenizers.source.words(row)
+
+    def _shown(self, address: str, weights: Tensor) -> Tensor:
+        """What is shown of the weights (H, T, S) of a layer."""
+        return weights
+
+    def _called(self, source: str) -> str:
+        """How what was read is called where it is shown: a text by itself."""
+        return source
+
+    def _background(self, row: Any) -> Background | None:
+        """What lies behind the maps: a picture, where one was read."""
+        return None
+
+    def _encode(self, tokenizer: Tokenizer, texts: Sequence[str], what: str, *, first: int = 1) -> list[list[int]]:
+        """Tokens and END; a text longer than what the model was trained on is refused by its number."""
+        limit = self.recipe.data.max_length
+        rows = tokenizer.encode_all(texts)
+        for number, row in enumerate(rows, start=first):
+            if len(row) > limit:
+                raise SaccadeError(
+                    f"{what} {number} has {len(row)} tokens, but the model was made for at most {limit} "
+                    f"(data.max_length, <end> included); split or shorten it"
+                )
+        return rows

@@ -1,0 +1,154 @@
+"""A trained run that reads pictures or sound: texts that are given to it are the names of files."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from saccade.config.schema import Decoding, FrameReader, MediaReader, PatchReader
+from saccade.data.batch import Batch, pad
+from saccade.data.decoding import decoder_of
+from saccade.data.media_sources import named_files
+from saccade.data.media_store import field_of, states_of
+from saccade.data.words import Worded
+from saccade.errors import SaccadeError
+from saccade.predict.labels import Labeller
+from saccade.predict.outputs import Hypothesis
+from saccade.predict.predictor import Predictor
+from saccade.predict.search import Found
+from saccade.view.background import Background
+from saccade.view.spectrogram import spectrogram
+from saccade.view.viewing import View
+from saccade.view.words import Groups
+
+AT_ONCE = 512  # files that are decoded at the same time
+
+
+@dataclass(frozen=True, eq=False)
+class Medium:
+    """A decoded file; its length is that of what a model makes of it, or of its frames."""
+
+    path: str
+    values: np.ndarray
+    states: int
+
+    def __len__(self) -> int:
+        return self.states
+
+
+class OfMedia(Predictor):
+    """What is the same whether files are described or labelled."""
+
+    names_inputs = True
+
+    @property
+    def reader(self) -> MediaReader:
+        assert isinstance(self.recipe.reader, MediaReader), "the task says so"
+        return self.recipe.reader
+
+    def inputs(self, lines: Iterable[str]) -> Iterator[str]:
+        """Each file that is named; a folder names all that are in it."""
+        return (path for line in lines for path in named_files(line.rstrip("\r\n"), medium=self.reader.medium))
+
+    def candidates(
+        self, texts: Sequence[str], *, decoding: Decoding | None = None, align: bool = False, scored: bool = True
+    ) -> list[list[Hypothesis]]:
+        """Some files at a time, so that memory does not grow with their number."""
+        if isinstance(texts, str):
+            raise SaccadeError(f"expected a list of files, got the single text {texts[:20]!r}; put it in a list")
+        found: list[list[Hypothesis]] = []
+        for begin in range(0, len(texts), AT_ONCE):
+            part = texts[begin : begin + AT_ONCE]
+            found += super().candidates(part, decoding=decoding, align=align, scored=scored)
+        return found
+
+    # ---- inside
+
+    def _read(self, texts: Sequence[str], what: str, *, first: int = 1) -> list[Any]:
+        """The files, decoded; those of the last call are still there, as they are asked for twice."""
+        decode, states, before = decoder_of(self.reader), states_of(self.reader), getattr(self, "_last", {})
+        self._last: dict[str, Medium] = {}
+        for path in texts:
+            if path not in self._last and path.strip():
+                values = before[path].values if path in before else decode(path)
+                self._last[path] = Medium(path, values, states or len(values))
+        return [self._last.get(path, []) for path in texts]
+
+    def _fitting(self, texts: Sequence[str], decoding: Decoding) -> int:
+        """How many files stand before the first one that cannot be read."""
+        for number in range(len(texts)):
+            try:
+                self._read(texts[: number + 1], "line")
+            except SaccadeError:
+                return number
+        return len(texts)
+
+    def _batch(self, *, source: Sequence[Any], target: Sequence[list[int]] | None = None) -> Batch:
+        fields: dict[str, Any] = {"source": field_of([one.values for one in source], states=states_of(self.reader))}
+        if target is not None:
+            fields["target"] = pad(target)
+        return Batch(fields).to(self.device)
+
+    def _hypothesis(self, item: Found, source: str, length: int, *, align: bool) -> Hypothesis:
+        text = self.tokenizers.target.decode(item.ids)
+        return Hypothesis(item.ids, text, item.score, item.log_prob, item.alignment if align else None)
+
+    def _grid(self, row: Any) -> tuple[int, int]:
+        """Rows and columns of the states of what was read, as they lie in it."""
+        if isinstance(self.reader, FrameReader):
+            return 1, -(-len(row.values) // self.reader.step)
+        reader: Any = self.model.reader
+        high, wide = reader.grid
+        return int(high), int(wide)
+
+    def _source_labels(self, row: Any) -> tuple[list[str], Groups]:
+        high, wide = self._grid(row)
+        if isinstance(self.reader, FrameReader):
+            seconds = self.reader.step * self.reader.sound.hop
+            return [f"{x * seconds:.2f} s" for x in range(wide)], [[i] for i in range(wide)]
+        return [f"{y + 1},{x + 1}" for y in range(high) for x in range(wide)], [[i] for i in range(high * wide)]
+
+    def _shown(self, address: str, weights: Tensor) -> Tensor:
+        """Maps without the state that stands for all; of a reader, what that one looks at, or all in the mean."""
+        settings = self.recipe.reader
+        first = isinstance(settings, PatchReader) and settings.first
+        if address.startswith("reader."):
+            weights = weights[:, :1] if first else weights.mean(1, keepdim=True)
+        return weights[..., 1:] if first and ("cross" in address or address.startswith("reader.")) else weights
+
+    def _called(self, source: str) -> str:
+        return Path(source).name
+
+    def _background(self, row: Any) -> Background | None:
+        if isinstance(self.reader, FrameReader):
+            columns = self._grid(row)[1] * self.reader.step
+            return Background.of(spectrogram(row.values, columns=columns), self._grid(row))
+        return Background.of(row.values[0].transpose(1, 2, 0), self._grid(row))
+
+
+class Describer(OfMedia):
+    """Files in, texts out."""
+
+
+class MediaLabeller(OfMedia, Labeller):
+    """Files in, classes out."""
+
+    def view(
+        self, source: str, target: str | None = None, *, decoding: Decoding | None = None, title: str = ""
+    ) -> View:
+        """What the state that stands for all, or all states in the mean, look at: it is that which says the class."""
+        seen = super().view(source, target, decoding=decoding, title=title)
+        label = {"target": [seen.output]}
+        maps = [
+            replace(one, rows="target", labels={**label, one.columns: one.labels[one.columns]}) for one in seen.maps
+        ]
+        return replace(seen, maps=maps, labels={**label, "source": seen.labels["source"]})
+
+    def _rows(self, texts: Sequence[str], *, first: int, lines: Sequence[int] | None = None) -> list[Worded]:
+        return [Worded(row, [0]) for row in self._read(texts, "line", first=first)]
+
+    def _fitting(self, texts: Sequence[str], decoding: Decoding) -> int:
+        return OfMedia._fitting(self, texts, decoding)

@@ -1,0 +1,94 @@
+"""The verbs with pictures."""
+
+import json
+import tarfile
+
+import pytest
+from PIL import Image
+
+FEW = ("train.steps=4", "train.schedule.warmup=1", "train.valid_predictions=4", "train.batch_tokens=512")
+QUICK = (*FEW, "train.save_every=2", "train.valid_every=2", "data.valid=0.2")
+SMALL = ("reader.size=16", "reader.patch=4", "reader.stack.layers=1", "reader.stack.dim=16", "reader.stack.heads=2")
+
+
+def colours(folder, count=12):
+    for number in range(count):
+        name = ("red", "blue", "green")[number % 3]
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (20, 16), name).save(folder / name / f"{number}.png")
+    return folder
+
+
+@pytest.fixture
+def run(cli, tmp_path):
+    """A run on class folders in an archive, one file of which is broken."""
+    colours(tmp_path / "data")
+    (tmp_path / "data/red/broken.jpg").write_text("not a picture")
+    with tarfile.open(tmp_path / "data.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "data", "data")
+    result = cli("train", "vit", "--data", "data.tar.gz", "--run", "v", *QUICK, *SMALL, "train.epochs=none")
+    assert result.code == 0, result.err
+    assert "skipped 1 of 13 pictures: " in result.err
+    assert "broken.jpg is no picture" in result.err
+    return "v"
+
+
+def test_train_resume_predict_evaluate_and_view(cli, run, tmp_path):
+    assert cli("train", "--resume", run, "train.steps=6").code == 0
+    one, folder = tmp_path / "data/red/0.png", tmp_path / "data/blue"
+    said = cli("predict", run, one, folder).out.splitlines()
+    assert len(said) == 5
+    assert said[0].split("\t")[0] == str(one)
+    assert {line.split("\t")[1] for line in said} <= {"red", "blue", "green"}
+    listed = tmp_path / "list.txt"
+    listed.write_text("".join(f"{line.split(chr(9))[0]}\n" for line in said))
+    assert cli("predict", run, "--input", listed).out.splitlines() == said
+    described = json.loads(cli("predict", run, one, "--json").out)
+    assert described["input"] == str(one)
+    assert set(described["probabilities"]) == {"red", "blue", "green"}
+    (tmp_path / "data/red/broken.jpg").unlink()
+    scores = json.loads(cli("evaluate", run, "--data", "data", "--json").out)
+    assert scores["texts"] == 12
+    assert cli("compare", run, run, "--data", "data").code == 0
+    shown = cli("view", run, one, "--png", "v.png", "--html", "v.html")
+    assert shown.out.splitlines() == ["v.png", "v.html"]
+    assert cli("view", run, one).out.startswith(said[0].split("\t")[1])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("predict", "v", "data/red/broken.jpg"), "broken.jpg is no picture"),
+        (("predict", "v", "nowhere.png"), "nowhere.png not found"),
+        (("view", "v", "data/red"), "attention is shown for one file at a time, got the 5 of data/red"),
+        (("view", "v", "data/red/0.png", "--target", "x"), "a label is not written word by word"),
+        (("evaluate", "v", "--data", "data/blue"), "neither a metadata file nor a folder for each class"),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line(cli, run, words, message):
+    result = cli(*words)
+    assert result.code == 2
+    assert message in result.err
+    assert len(result.err.strip().splitlines()) == 1
+
+
+def test_captions_in_a_metadata_file(cli, tmp_path):
+    rows = []
+    for path in sorted(colours(tmp_path / "data").glob("*/*.png")):
+        rows.append({"file_name": f"{path.parent.name}/{path.name}", "text": [f"all {path.parent.name}", "a colour"]})
+    (tmp_path / "data/metadata.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    small = ("reader.size=16", "reader.channels=[4, 8]", "writer.stack.dim=8", "predict.max_length=4")
+    result = cli("train", "show-attend-tell", "--data", "data", "--run", "s", *QUICK, *small)
+    assert result.code == 0, result.err
+    found = json.loads(cli("evaluate", "s", "--data", "data", "--json").out)
+    assert found["sentences"] == 12
+    assert list(found["scores"]) == ["bleu-1", "bleu-2", "bleu-3", "bleu-4", "cider", "accuracy"]
+    assert "nrefs:2" in found["scores"]["cider"]["signature"]
+    only = json.loads(cli("evaluate", "s", "--data", "data", "--metrics", "cider", "--json").out)
+    assert list(only["scores"]) == ["cider"]
+
+
+def test_without_data_a_folder_is_asked_for(cli):
+    result = cli("train", "vit")
+    assert result.code == 2
+    assert "--data FOLDER" in result.err

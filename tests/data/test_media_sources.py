@@ -1,0 +1,148 @@
+"""Where pictures and what is said of them are found."""
+
+import gzip
+import json
+import tarfile
+
+import pytest
+from PIL import Image
+
+from saccade.config.schema import Corpus
+from saccade.data.media_sources import folder_of, media_key, named_files, read_media
+from saccade.errors import SaccadeError
+
+
+def rows(*files, wanted="text", columns=None, examples=None):
+    corpus = Corpus(files=tuple(map(str, files)), columns=columns, examples=examples)
+    return [(path.rsplit("/", 1)[-1], text) for _, path, text in read_media(corpus, medium="picture", wanted=wanted)]
+
+
+def picture(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (3, 3)).save(path)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("a.png", "b.png"):
+        picture(tmp_path / "data" / name)
+    return tmp_path / "data"
+
+
+def test_metadata_name_files_and_texts(folder):
+    (folder / "metadata.jsonl").write_text(
+        '{"file_name": "a.png", "text": "one"}\n{"file_name": "b.png", "text": "two"}\n'
+    )
+    assert rows(folder) == [("a.png", "one"), ("b.png", "two")]
+    assert rows(folder, examples=1) == [("a.png", "one")]
+
+
+def test_metadata_may_be_a_csv_with_other_columns(folder):
+    (folder / "metadata.csv").write_text("file_name,kind,label\na.png,x,cat\nb.png,y,dog\n")
+    assert rows(folder, wanted="label") == [("a.png", "cat"), ("b.png", "dog")]
+    assert rows(folder, columns=("file_name", "kind")) == [("a.png", "x"), ("b.png", "y")]
+
+
+def test_a_list_of_captions_is_a_row_for_each(folder):
+    (folder / "metadata.jsonl").write_text('{"file_name": "a.png", "captions": ["one", "uno"]}\n')
+    assert rows(folder) == [("a.png", "one"), ("a.png", "uno")]
+
+
+def test_folders_are_classes(tmp_path):
+    for name in ("cat/1.png", "dog/2.JPG", "cat/deep/3.png", "cat/notes.txt", ".hidden/4.png"):
+        picture(tmp_path / name) if "txt" not in name else (tmp_path / name).write_text("")
+    assert rows(tmp_path, wanted="label") == [("1.png", "cat"), ("3.png", "cat"), ("2.JPG", "dog")]
+
+
+def test_the_folder_of_a_split_is_found(tmp_path):
+    picture(tmp_path / "train/cat/1.png")
+    picture(tmp_path / "test/cat/2.png")
+    assert rows(tmp_path, wanted="label") == [("1.png", "cat")]
+
+
+def test_an_archive_is_unpacked_once_and_found_again(tmp_path):
+    picture(tmp_path / "x/cat/1.png")
+    picture(tmp_path / "x/dog/2.png")
+    with tarfile.open(tmp_path / "x.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "x", "all")
+    assert rows(tmp_path / "x.tar.gz", wanted="label") == [("1.png", "cat"), ("2.png", "dog")]
+    corpus = Corpus(files=(str(tmp_path / "x.tar.gz"),))
+    assert folder_of(corpus) == folder_of(corpus)
+
+
+def test_pictures_and_texts_may_be_two_files(tmp_path):
+    picture(tmp_path / "x/images/1.png")
+    with tarfile.open(tmp_path / "x.tar", "w") as archive:
+        archive.add(tmp_path / "x", "x")
+    notes = tmp_path / "notes.jsonl.gz"
+    notes.write_bytes(gzip.compress(json.dumps({"image": "1.png", "captions": ["a", "b"]}).encode()))
+    assert rows(tmp_path / "x.tar", notes) == [("1.png", "a"), ("1.png", "b")]
+
+
+def test_the_key_changes_with_every_byte_and_not_with_the_name_of_the_folder(folder, tmp_path):
+    (folder / "metadata.jsonl").write_text('{"file_name": "a.png", "text": "one"}\n')
+    first = media_key(Corpus(files=(str(folder),)), medium="picture")
+    moved = folder.rename(tmp_path / "moved")
+    assert media_key(Corpus(files=(str(moved),)), medium="picture") == first
+    Image.new("RGB", (3, 3), "red").save(moved / "a.png")
+    second = media_key(Corpus(files=(str(moved),)), medium="picture")
+    assert second != first
+    (moved / "metadata.jsonl").write_text('{"file_name": "a.png", "text": "two"}\n')
+    assert media_key(Corpus(files=(str(moved),)), medium="picture") != second
+
+
+def test_a_missing_column_is_told_with_those_that_there_are(folder):
+    (folder / "metadata.jsonl").write_text('{"file_name": "a.png", "x": "1", "y": "2"}\n')
+    with pytest.raises(SaccadeError, match=r"metadata.jsonl:1: no column 'text' \(columns: file_name, x, y\)"):
+        rows(folder)
+    with pytest.raises(SaccadeError, match=r"no column 'z'"):
+        rows(folder, columns=("file_name", "z"))
+    with pytest.raises(SaccadeError, match=r"columns names the files and the texts, got z"):
+        rows(folder, columns=("z",))
+
+
+def test_files_outside_of_the_folder_are_refused(folder):
+    picture(folder.parent / "secret.png")
+    (folder / "metadata.jsonl").write_text('{"file_name": "../secret.png", "text": "one"}\n')
+    with pytest.raises(SaccadeError, match=r"'../secret.png' is not in the folder"):
+        rows(folder)
+
+
+def test_an_archive_that_leaves_its_folder_is_refused(tmp_path):
+    picture(tmp_path / "a.png")
+    with tarfile.open(tmp_path / "x.tar", "w") as archive:
+        archive.add(tmp_path / "a.png", "../../a.png")
+    with pytest.raises(SaccadeError, match=r"x.tar is not a whole archive"):
+        rows(tmp_path / "x.tar")
+
+
+def test_a_truncated_archive_is_told(tmp_path):
+    picture(tmp_path / "x/cat/1.png")
+    with tarfile.open(tmp_path / "x.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "x", "x")
+    (tmp_path / "x.tar.gz").write_bytes((tmp_path / "x.tar.gz").read_bytes()[:100])
+    with pytest.raises(SaccadeError, match=r"x.tar.gz is not a whole archive .*download it again"):
+        rows(tmp_path / "x.tar.gz")
+
+
+def test_what_cannot_be_a_corpus_of_pictures_is_told(folder, tmp_path):
+    with pytest.raises(SaccadeError, match=r"has no metadata.jsonl or metadata.csv"):
+        rows(folder)
+    with pytest.raises(SaccadeError, match=r"neither a metadata file nor a folder for each class"):
+        rows(folder, wanted="label")
+    with pytest.raises(SaccadeError, match=r"a.png is no folder of files; expected a folder"):
+        rows(folder / "a.png")
+    with pytest.raises(SaccadeError, match=r"dato not found; did you mean data"):
+        rows(tmp_path / "dato")
+    with pytest.raises(SaccadeError, match=r"no embedded pictures or sound 'shape'; did you mean shapes"):
+        rows("embedded:shape", wanted="label")
+
+
+def test_names_stand_for_files(folder):
+    assert named_files(str(folder / "a.png"), medium="picture") == [str(folder / "a.png")]
+    assert named_files(str(folder), medium="picture") == [str(folder / "a.png"), str(folder / "b.png")]
+    assert named_files("embedded:shapes-heldout/00002.png", medium="picture")[0].endswith("/00002.png")
+    (folder / "empty").mkdir()
+    with pytest.raises(SaccadeError, match=r"empty has no picture in it; expected files such as"):
+        named_files(str(folder / "empty"), medium="picture")

@@ -1,0 +1,149 @@
+"""Pictures are decoded once, broken ones are named and left out, and batches come out of the arrays."""
+
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from saccade.config.schema import Corpus, PatchReader, Recipe
+from saccade.data import decoding
+from saccade.data.batch import Pictures
+from saccade.data.batches import BatchStream, valid_batches
+from saccade.data.media_store import Source, decoded
+from saccade.data.prepare import prepare
+from saccade.errors import SaccadeError
+
+READER = {"kind": "patches", "size": 8, "patch": 4}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Pictures whose red is their number, of two classes."""
+    for number in range(10):
+        path = tmp_path / "data" / ("even", "odd")[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(path)
+    return tmp_path / "data"
+
+
+def recipe(folder, **data):
+    given = {"train": (str(folder),), **data}
+    parts = {"reader": READER, "writer": {"kind": "label"}, "objectives": [{"kind": "label"}]}
+    return Recipe.model_validate({"task": "label", "data": given, **parts})
+
+
+def prepared(folder, tmp_path, **data):
+    told: list[str] = []
+    return prepare(recipe(folder, **data), cache=tmp_path / "cache", report=told.append), told
+
+
+def labels_by_red(batch):
+    return {
+        int(values[0, 0, 0]): int(ids[0])
+        for values, ids in zip(batch["source"].values, batch["label"].ids, strict=True)
+    }
+
+
+def test_each_picture_comes_with_its_label(folder, tmp_path):
+    data, told = prepared(folder, tmp_path)
+    batch = next(BatchStream(data.train, batch_tokens=1000, seed=1))
+    assert isinstance(batch["source"], Pictures)
+    assert batch["source"].values.shape == (10, 3, 8, 8)
+    assert batch["source"].mask.shape == (10, 5)
+    assert batch.counts == {"source": 50, "label": 10}
+    assert labels_by_red(batch) == {number: 1 + number % 2 for number in range(10)}
+    assert told == []
+
+
+def test_the_budget_of_a_batch_counts_states(folder, tmp_path):
+    data, _ = prepared(folder, tmp_path)
+    assert [len(batch["label"].ids) for batch in valid_batches(data.train, batch_tokens=20)] == [4, 4, 2]
+
+
+def test_a_share_is_held_out_and_its_names_are_kept(folder, tmp_path):
+    data, _ = prepared(folder, tmp_path, valid=0.2)
+    assert (len(data.train), len(data.valid)) == (8, 2)
+    assert [label for _, label in data.valid_pairs] == ["even", "odd"]
+    reds = [labels_by_red(next(valid_batches(rows, batch_tokens=1000))) for rows in (data.train, data.valid)]
+    assert not reds[0].keys() & reds[1].keys()
+
+
+def test_broken_files_are_named_skipped_and_counted(folder, tmp_path):
+    (folder / "odd" / "3.png").write_text("not a picture")
+    (folder / "even" / "4.png").write_bytes((folder / "even" / "4.png").read_bytes()[:45])
+    data, told = prepared(folder, tmp_path, valid=0.5)
+    batches = [next(valid_batches(rows, batch_tokens=1000)) for rows in (data.train, data.valid)]
+    assert sorted(red for batch in batches for red in labels_by_red(batch)) == [0, 1, 2, 5, 6, 7, 8, 9]
+    assert len(told) == 1
+    assert told[0].startswith("skipped 2 of 10 pictures: ")
+    assert "4.png is damaged" in told[0]
+    assert "3.png is no picture" in told[0]
+    assert not [path for path, _ in data.valid_pairs if path.endswith(("3.png", "4.png"))]
+
+
+def test_where_all_are_broken_that_is_told(folder, tmp_path):
+    for path in folder.glob("*/*.png"):
+        path.write_text("x")
+    with pytest.raises(SaccadeError, match=r"no picture of .*data can be read: .*0.png is no picture"):
+        prepared(folder, tmp_path)
+
+
+def test_files_are_decoded_once(folder, tmp_path, monkeypatch):
+    first, _ = prepared(folder, tmp_path)
+    monkeypatch.setattr(decoding, "decode_part", lambda *given: pytest.fail("they are in the cache"))
+    again, _ = prepared(folder, tmp_path)
+    assert again.train.name == first.train.name
+
+
+def test_a_damaged_cache_is_made_again(folder, tmp_path):
+    prepared(folder, tmp_path)
+    [values] = (tmp_path / "cache").glob("media-*/values")
+    values.write_bytes(b"\xff" * values.stat().st_size)
+    data, _ = prepared(folder, tmp_path)
+    assert labels_by_red(next(valid_batches(data.train, batch_tokens=1000)))[9] == 2
+
+
+def test_several_processes_make_the_same_arrays(folder, tmp_path, monkeypatch):
+    (folder / "odd" / "7.png").write_text("x")
+    source = Source(Corpus(files=(str(folder),)), PatchReader(**{**READER}), "label")
+    alone = decoded(source, "key", tmp_path / "one")
+    monkeypatch.setattr(decoding, "FEW", 2)
+    monkeypatch.setattr(decoding.os, "cpu_count", lambda: 3)
+    monkeypatch.setattr(decoding, "decode_part", lambda *given: pytest.fail("others do this"))
+    together = decoded(source, "key", tmp_path / "many")
+    assert np.array_equal(alone.values, together.values)
+    assert np.array_equal(alone.offsets, together.offsets)
+    assert alone.broken == together.broken
+    assert len(alone.broken) == 1
+
+
+def test_other_settings_of_the_reader_are_other_arrays(folder, tmp_path):
+    for size in (8, 16):
+        source = Source(Corpus(files=(str(folder),)), PatchReader(**{**READER, "size": size}), "label")
+        assert decoded(source, "key", tmp_path / "cache").values.shape == (10, 3, size, size)
+
+
+def test_several_corpora_are_numbered_one_after_the_other(folder, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(folder, other)
+    for path in other.glob("*/*.png"):
+        Image.new("RGB", (8, 8), (100 + int(path.stem), 0, 0)).save(path)
+    data, _ = prepared(folder, tmp_path, train=((str(folder),), (str(other),)))
+    found = labels_by_red(next(valid_batches(data.train, batch_tokens=1000)))
+    assert found == {number + more: 1 + number % 2 for number in range(10) for more in (0, 100)}
+
+
+def test_captions_of_one_picture_share_it(tmp_path):
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    (tmp_path / "metadata.jsonl").write_text('{"file_name": "a.png", "text": ["one", "two three", " "]}\n')
+    given = {
+        "task": "describe", "data": {"train": (str(tmp_path),), "max_length": 3},
+        "tokenizer": {"kind": "words"}, "reader": READER, "writer": {"tie": "output"},
+    }  # fmt: skip
+    told: list[str] = []
+    data = prepare(Recipe.model_validate(given), cache=tmp_path / "cache", report=told.append)
+    batch = next(valid_batches(data.train, batch_tokens=1000))
+    assert len(batch["source"].values) == len(batch["target"].ids) == 2
+    assert len(list((tmp_path / "cache").glob("media-*"))) == 1
+    assert "dropped 1 of 3 pairs with an empty side" in told[0]

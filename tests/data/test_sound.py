@@ -1,0 +1,125 @@
+"""Recordings of every kind come out as samples of one channel, and what is no recording is refused in one line."""
+
+import struct
+import sys
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from saccade.data.sound import read_sound, resample
+from saccade.errors import SaccadeError
+
+
+def write(path: Path, samples: np.ndarray, *, rate: int = 8000, width: int = 2) -> Path:
+    """Samples (N, channels) from -1 to 1 as a WAV file of this many bytes a sample."""
+    whole = np.round(samples * (2 ** (8 * width - 1) - 1)).astype(np.int64)
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(samples.shape[1])
+        file.setsampwidth(width)
+        file.setframerate(rate)
+        shifted = whole + 128 if width == 1 else whole
+        file.writeframes(b"".join(int(x).to_bytes(8, "little", signed=True)[:width] for x in shifted.ravel()))
+    return path
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+def test_samples_of_any_width_are_numbers_from_minus_one_to_one(tmp_path, width):
+    wanted = np.array([0.0, 0.5, -0.5, 0.99, -0.99])
+    samples, rate = read_sound(write(tmp_path / "a.wav", wanted[:, None], width=width))
+    assert rate == 8000 and samples.dtype == np.float32
+    np.testing.assert_allclose(samples, wanted, atol=2.0 ** (2 - 8 * width) if width < 3 else 1e-6)
+
+
+def test_two_channels_become_their_mean(tmp_path):
+    stereo = np.stack([np.full(7, 0.5), np.full(7, -0.25)], axis=1)
+    samples, _ = read_sound(write(tmp_path / "a.wav", stereo))
+    np.testing.assert_allclose(samples, np.full(7, 0.125), atol=1e-4)
+
+
+def test_a_recording_can_come_from_an_archive(tmp_path):
+    path = write(tmp_path / "a.wav", np.full((5, 1), 0.25))
+    samples, _ = read_sound(path.read_bytes(), name="a.tar: a.wav")
+    assert len(samples) == 5
+
+
+def tone(pitch: float, rate: int, seconds: float = 0.5) -> np.ndarray:
+    return np.sin(2 * np.pi * pitch * np.arange(int(seconds * rate)) / rate).astype(np.float32)
+
+
+@pytest.mark.parametrize(("rate", "wanted"), [(44_100, 16_000), (8_000, 16_000), (16_000, 8_000), (11_025, 8_000)])
+def test_a_tone_stays_the_same_tone_at_another_rate(rate, wanted):
+    made = resample(tone(440, rate), rate, wanted)
+    exact = tone(440, wanted)
+    assert abs(len(made) - len(exact)) <= 1
+    middle = slice(400, len(exact) - 400)
+    np.testing.assert_allclose(made[middle], exact[middle], atol=2e-3)
+
+
+def test_what_a_lower_rate_cannot_hold_is_taken_out():
+    made = resample(tone(6000, 16_000), 16_000, 8_000)  # would come back as 2000 hertz
+    assert np.abs(made[200:-200]).max() < 0.01
+
+
+def test_a_missing_file_is_told(tmp_path):
+    with pytest.raises(SaccadeError, match="cannot read the sound .*no.wav: No such file"):
+        read_sound(tmp_path / "no.wav")
+
+
+def test_an_empty_recording_is_refused(tmp_path):
+    with pytest.raises(SaccadeError, match="a.wav is empty: it has no samples"):
+        read_sound(write(tmp_path / "a.wav", np.zeros((0, 1))))
+
+
+def test_a_recording_that_is_cut_off_is_refused(tmp_path):
+    path = write(tmp_path / "a.wav", np.zeros((100, 1)))
+    path.write_bytes(path.read_bytes()[:-60])
+    with pytest.raises(SaccadeError, match="a.wav is cut off: 100 samples announced, 70 found"):
+        read_sound(path)
+
+
+def test_a_recording_that_is_too_long_is_refused_before_it_is_read(tmp_path):
+    path = write(tmp_path / "a.wav", np.zeros((100, 1)))
+    data = bytearray(path.read_bytes())
+    data[40:44] = struct.pack("<I", 2**31 - 2)  # what the file says of its size, not what it has
+    path.write_bytes(data)
+    with pytest.raises(SaccadeError, match="lasts 134,217.7 seconds, at most 10 are read"):
+        read_sound(path, longest=10)
+
+
+def test_a_rate_of_nothing_is_refused(tmp_path):
+    path = write(tmp_path / "a.wav", np.zeros((10, 1)))
+    data = bytearray(path.read_bytes())
+    data[24:28] = struct.pack("<I", 0)
+    path.write_bytes(data)
+    with pytest.raises(SaccadeError, match="0 samples a second"):
+        read_sound(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"this is a text, not a sound\n" * 9])
+def test_another_file_needs_soundfile(tmp_path, monkeypatch, content):
+    (tmp_path / "a.wav").write_bytes(content)
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    with pytest.raises(SaccadeError, match="a.wav is no WAV of whole numbers; .* pip install soundfile"):
+        read_sound(tmp_path / "a.wav")
+
+
+def test_soundfile_reads_the_other_kinds(tmp_path):
+    soundfile = pytest.importorskip("soundfile")
+    wanted = tone(440, 8000)
+    for name, kind in (("a.flac", "PCM_16"), ("b.wav", "FLOAT")):
+        soundfile.write(tmp_path / name, wanted, 8000, subtype=kind)
+        samples, rate = read_sound(tmp_path / name)
+        assert rate == 8000
+        np.testing.assert_allclose(samples, wanted, atol=1e-4)
+
+
+def test_soundfile_refuses_what_is_no_sound(tmp_path):
+    soundfile = pytest.importorskip("soundfile")
+    (tmp_path / "a.wav").write_bytes(b"this is a text, not a sound\n" * 9)
+    with pytest.raises(SaccadeError, match="cannot read the sound .*a.wav: .*is it a sound"):
+        read_sound(tmp_path / "a.wav")
+    soundfile.write(tmp_path / "b.wav", np.array([0.0, np.nan]), 8000, subtype="FLOAT")
+    with pytest.raises(SaccadeError, match="no finite numbers"):
+        read_sound(tmp_path / "b.wav")

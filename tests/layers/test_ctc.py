@@ -1,0 +1,71 @@
+"""CTC: beginnings of texts, against a sum over everything that states can say."""
+
+from itertools import product
+
+import pytest
+import torch
+
+from saccade.layers.ctc import advance, begin, next_letters, silent_padding
+
+BLANK, END, S, V = 0, 2, 4, 5
+LETTERS = (1, 3, 4)
+
+
+def log_probs(seed: int = 0, rows: int = 2):
+    logits = torch.randn(rows, S, V, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    logits[..., END] = -torch.inf  # nobody says it
+    return logits.log_softmax(-1)
+
+
+def texts(row) -> dict[tuple[int, ...], float]:
+    """The probability of every text: all ways to say it, repetitions and blanks taken out."""
+    found: dict[tuple[int, ...], float] = {}
+    for said in product((BLANK, *LETTERS), repeat=S):
+        text = tuple(x for i, x in enumerate(said) if x != BLANK and (i == 0 or said[i - 1] != x))
+        found[text] = found.get(text, 0.0) + row[range(S), said].sum().exp().item()
+    return found
+
+
+@pytest.mark.parametrize("start", [(), (1,), (1, 1), (3, 1), (1, 3, 1)])
+def test_the_next_letter_is_as_likely_as_all_texts_that_begin_so(start):
+    given = log_probs()
+    state = begin(given, blank=BLANK)
+    for letter in start:
+        state = advance(state, torch.tensor([letter, letter]), blank=BLANK)
+    found = next_letters(state, blank=BLANK, end=END).exp()
+    for row in range(2):
+        known = texts(given[row])
+        begun = {text: p for text, p in known.items() if text[: len(start)] == start}
+        total = sum(begun.values())
+        assert found[row, END].item() == pytest.approx(begun[start] / total)
+        for letter in LETTERS:
+            share = sum(p for text, p in begun.items() if text[: len(start) + 1] == (*start, letter)) / total
+            assert found[row, letter].item() == pytest.approx(share)
+
+
+def test_a_text_is_as_likely_as_torchs_loss_says():
+    given, text = log_probs(7), (1, 1, 3)
+    state, total = begin(given, blank=BLANK), torch.zeros(2, dtype=torch.float64)
+    for letter in (*text, END):
+        total += next_letters(state, blank=BLANK, end=END)[:, letter]
+        state = advance(state, torch.tensor([letter, letter]), blank=BLANK) if letter != END else state
+    finite = given.clamp(min=-1e4)
+    lengths = torch.tensor([S, S]), torch.tensor([3, 3])
+    loss = torch.nn.functional.ctc_loss(finite.transpose(0, 1), torch.tensor([text, text]), *lengths, reduction="none")
+    torch.testing.assert_close(total, -loss)
+
+
+def test_padding_says_nothing():
+    given, state = log_probs(3), []
+    longer = torch.cat((given, log_probs(4)), 1)
+    mask = (torch.arange(2 * S) < S).expand(2, -1)
+    for part in (given, silent_padding(longer, mask, BLANK)):
+        row = advance(begin(part, blank=BLANK), torch.tensor([1, 3]), blank=BLANK)
+        state.append(next_letters(row, blank=BLANK, end=END))
+    torch.testing.assert_close(*state)
+
+
+def test_rows_are_reordered_with_all_they_know():
+    state = advance(begin(log_probs(), blank=BLANK), torch.tensor([1, 3]), blank=BLANK)
+    turned = next_letters(state.reorder(torch.tensor([1, 0, 1])), blank=BLANK, end=END)
+    torch.testing.assert_close(turned, next_letters(state, blank=BLANK, end=END)[[1, 0, 1]])

@@ -1,0 +1,54 @@
+"""The gate before what was looked at, and looks that are heard while a model learns."""
+
+import torch
+
+from saccade.layers.looks import hearing_looks
+from saccade.layers.memory import Memory
+from saccade.layers.recurrence import LookFirst
+from saccade.layers.recurrent_writer import FirstState, RecurrentWriter
+
+
+def writer(*, gate):
+    recurrence = LookFirst(5, cell="lstm", layers=1, memory_dim=3, gate=gate)
+    first = FirstState(5, cell="lstm", layers=1, memory_dim=3, context="mean", copied=False)
+    return RecurrentWriter(recurrence, first=first, dim=5)
+
+
+def memory(states):
+    return Memory(states, torch.ones(states.shape[:2], dtype=torch.bool))
+
+
+def test_a_closed_gate_lets_nothing_through():
+    """Only the mean of memory is known then, through the first state."""
+    stack, words = writer(gate=True).eval(), torch.randn(2, 4, 5)
+    states = torch.randn(2, 6, 3)
+    others = states.flip(1) + torch.tensor([1.0, -1.0] * 3)[None, :, None]  # other states of the same mean
+    with torch.no_grad():
+        stack.recurrence.gate.weight.zero_()
+        stack.recurrence.gate.bias.fill_(-100.0)
+        closed = [stack(words, None, memory(x))[0] for x in (states, others)]
+        stack.recurrence.gate.bias.fill_(0.0)
+        half = [stack(words, None, memory(x))[0] for x in (states, others)]
+    torch.testing.assert_close(*closed)
+    assert not torch.allclose(*half, atol=1e-3)
+
+
+def test_an_open_gate_is_none():
+    gated, plain = writer(gate=True).eval(), writer(gate=False).eval()
+    plain.load_state_dict({name: x for name, x in gated.state_dict().items() if "gate" not in name})
+    with torch.no_grad():
+        gated.recurrence.gate.weight.zero_()
+        gated.recurrence.gate.bias.fill_(100.0)
+    words, read = torch.randn(2, 4, 5), memory(torch.randn(2, 6, 3))
+    torch.testing.assert_close(gated(words, None, read)[0], plain(words, None, read)[0])
+
+
+def test_looks_are_heard_inside_of_the_block_alone():
+    stack, words, read = writer(gate=True), torch.randn(2, 4, 5), memory(torch.randn(2, 6, 3))
+    with hearing_looks() as heard:
+        stack(words, None, read)
+    stack(words, None, read)
+    [looks] = heard
+    assert looks.shape == (2, 4, 6)
+    torch.testing.assert_close(looks.sum(-1), torch.ones(2, 4))
+    assert looks.requires_grad

@@ -1,0 +1,123 @@
+"""Runs that read pictures: files in, classes or captions out, and what was looked at in the picture."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import saccade
+from saccade.data.media_sources import named_files
+from saccade.errors import SaccadeError
+
+FEW = [
+    "train.steps=2",
+    "train.schedule.warmup=1",
+    "train.valid_predictions=3",
+    "train.batch_tokens=512",
+    "train.metric=loss",
+]
+FILES = [f"embedded:shapes-heldout/{number:05d}.png" for number in range(1, 8)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("media")
+
+
+@pytest.fixture(scope="module")
+def vit(folder):
+    more = ["data.train.0.examples=120", "data.valid.0.examples=20"]
+    return saccade.train("vit", tiny=True, run=folder / "vit", overrides=[*FEW, *more])
+
+
+@pytest.fixture(scope="module")
+def teller(folder):
+    more = ["data.train.0.examples=60", "data.valid.0.examples=20", "predict.max_length=6", "predict.beam=2"]
+    return saccade.train("show-attend-tell", tiny=True, run=folder / "teller", overrides=[*FEW, *more])
+
+
+@pytest.fixture(scope="module")
+def files():
+    return [named_files(name, medium="picture")[0] for name in FILES]
+
+
+def test_a_loaded_run_says_the_same(vit, teller, folder, files):
+    assert saccade.load(folder / "vit").predict(files) == vit.predict(files)
+    assert saccade.load(folder / "teller").predict(files) == teller.predict(files)
+    assert set(vit.predict(files)) <= set(vit.labels.names)
+
+
+def test_a_picture_alone_and_among_others_is_the_same(vit, files):
+    together = [found[0].log_prob for found in vit.candidates(files)]
+    alone = [vit.candidates([path])[0][0].log_prob for path in files]
+    assert together == pytest.approx(alone, abs=1e-5)
+
+
+def test_files_are_taken_some_at_a_time(vit, files, monkeypatch):
+    whole = vit.predict(files)
+    monkeypatch.setattr("saccade.predict.media.AT_ONCE", 2)
+    assert vit.predict(files) == whole
+
+
+def test_scores_are_those_of_what_is_said(vit, teller, files):
+    best = vit.candidates(files[:1])[0][0]
+    assert vit.score([(files[0], best.text)]) == pytest.approx([best.log_prob], abs=1e-5)
+    said = teller.candidates(files[:1])[0][0]
+    assert teller.score([(files[0], said.text)])[0] < 0
+
+
+def test_folders_name_their_files(vit, files, tmp_path):
+    for number, path in enumerate(files[:3]):
+        Image.open(path).save(tmp_path / f"{number}.png")
+    names = list(vit.inputs([f"{tmp_path}\n", files[0]]))
+    assert names == [*(str(tmp_path / f"{number}.png") for number in range(3)), files[0]]
+
+
+def test_what_stands_before_a_broken_file_is_not_lost(vit, files, tmp_path):
+    (tmp_path / "x.png").write_text("no picture")
+    results = vit.stream(iter([files[0], str(tmp_path / "x.png")]))
+    assert next(results)[0].text == vit.predict(files[:1])[0]
+    with pytest.raises(SaccadeError, match=r"x.png is no picture"):
+        next(results)
+
+
+def test_the_class_token_looks_at_the_cells_of_the_picture(vit, files):
+    view = vit.view(files[0])
+    assert len(view.maps) == 3
+    assert view.input == "00001.png"
+    for entry in view.maps:
+        assert entry.weights.shape == (4, 1, 36)
+        assert (entry.rows, entry.columns) == ("target", "source")
+        assert list(entry.labels["target"]) == [view.output]
+        assert entry.weights.sum() < 4  # the rest is on the class token itself
+    assert view.background.grid == (6, 6)
+    assert np.array_equal(view.background.pixels(), np.asarray(Image.open(files[0])))
+    assert "reader.stack.blocks.2.self" in view.text(width=80)
+
+
+def test_each_word_of_a_caption_looks_at_the_picture(teller, files, tmp_path):
+    view = teller.view(files[0], "red circle")
+    [cross] = view.maps
+    assert cross.weights.shape == (1, 3, 36)
+    np.testing.assert_allclose(cross.weights.sum(-1), 1, atol=1e-5)
+    assert view.background.grid == (6, 6)
+    page = view.save(tmp_path / "view.html").read_text()
+    assert "data:image/png" in page
+    assert view.save(tmp_path / "view.png").stat().st_size > 1000
+
+
+def test_without_a_class_token_all_cells_look_in_the_mean(folder, files):
+    more = ["reader.first=false", "writer.pooling=mean", "data.train.0.examples=40", "data.valid.0.examples=5"]
+    run = saccade.train("vit", tiny=True, run=folder / "mean", overrides=[*FEW, *more])
+    for entry in run.view(files[0]).maps:
+        np.testing.assert_allclose(entry.weights.sum(-1), 1, atol=1e-5)
+
+
+def test_what_is_no_list_is_told(vit):
+    with pytest.raises(SaccadeError, match=r"expected a list of files, got the single text 'a.png'"):
+        vit.predict("a.png")
+
+
+def test_files_of_this_machine_are_not_served(vit):
+    app = pytest.importorskip("saccade.serve.app")
+    with pytest.raises(SaccadeError, match=r"shapes reads files, and only models of texts are served"):
+        app.make_app({"shapes": vit})

@@ -1,0 +1,42 @@
+"""What the recipes that read pictures learn at tiny size."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+import saccade
+from saccade.config.load import load
+from saccade.plan.counts import on_meta, parameters
+
+WITHOUT = ["writer.stack.attention=none", "writer.stack.gate=false", "objectives.0.coverage=0"]
+
+
+def test_the_vit_for_small_pictures_has_less_than_twelve_million_parameters():
+    assert parameters(on_meta(load("vit"))) < 12_000_000
+
+
+def best(run: str) -> float:
+    lines = [json.loads(line) for line in Path("runs", run, "metrics.jsonl").read_text().splitlines()]
+    return max(line["accuracy"] for line in lines if line["event"] == "valid")
+
+
+@pytest.mark.slow
+def test_tiny_vit_tells_shapes_apart(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    begin = time.process_time()
+    saccade.train("vit", tiny=True, run="x")
+    assert time.process_time() - begin < 180
+    assert best("x") > 93
+
+
+@pytest.mark.slow
+def test_attention_tells_what_no_attention_cannot(tmp_path, monkeypatch):
+    """Percent of held-out sentences that are exactly right; the aim is 20 points."""
+    monkeypatch.chdir(tmp_path)
+    begin = time.process_time()
+    saccade.train("show-attend-tell", tiny=True, run="soft")
+    assert time.process_time() - begin < 180
+    saccade.train("show-attend-tell", tiny=True, run="none", overrides=WITHOUT)
+    assert best("soft") > best("none") + 50

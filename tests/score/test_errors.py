@@ -1,0 +1,66 @@
+"""Word and letter errors, counted by hand."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from saccade.errors import SaccadeError
+from saccade.score.errors import edits, error_rate
+from saccade.score.evaluate import score_texts
+
+
+@pytest.mark.parametrize(
+    ("hypothesis", "reference", "wanted"),
+    [
+        ("the cat sat", "the cat sat", 0),
+        ("the hat sat", "the cat sat", 1),
+        ("the sat", "the cat sat", 1),
+        ("the big cat sat", "the cat sat", 1),
+        ("", "the cat sat", 3),
+        ("the cat sat", "", 3),
+        ("a hat sat down", "the cat sat", 3),
+    ],
+)
+def test_changes_are_counted(hypothesis, reference, wanted):
+    assert edits(hypothesis.split(), reference.split()) == wanted
+
+
+def test_letters_of_a_textbook_pair():
+    assert edits("sitting", "kitten") == 3
+
+
+def test_rates_are_of_all_words_together():
+    outputs, references = ["one two three", "for"], ["one two three four", "four five"]
+    assert error_rate(outputs, references).value == pytest.approx(100 * 3 / 6)  # left out 1; replaced 1, left out 1
+    assert error_rate(outputs, references, unit="cer").value == pytest.approx(100 * (5 + 6) / (18 + 9))
+
+
+def test_a_rate_may_be_over_100_and_case_may_be_ignored():
+    assert error_rate(["a b c"], ["x"]).value == 300
+    assert error_rate(["The  Cat"], ["the cat"]).value == 100
+    assert error_rate(["The  Cat"], ["the cat"], lowercase=True).value == 0
+    assert "case:lc" in error_rate(["a"], ["a"], lowercase=True).signature
+
+
+def test_nothing_for_nothing_is_right():
+    assert error_rate([""], [""]).value == 0
+    assert error_rate(["a b"], [""]).value == 100
+
+
+def test_as_many_references_as_outputs_are_needed():
+    with pytest.raises(SaccadeError, match="one reference for each output"):
+        error_rate(["a"], [])
+
+
+def test_evaluation_knows_both():
+    scores = score_texts(["the cat"], ["the cat sat"], metrics=("wer", "cer", "accuracy"))
+    assert scores["wer"].value == pytest.approx(100 / 3) and scores["cer"].value == pytest.approx(100 * 4 / 11)
+
+
+@given(st.text("ab", max_size=6), st.text("ab", max_size=6), st.text("ab", max_size=6))
+@settings(max_examples=50, deadline=None)
+def test_changes_are_a_distance(a, b, c):
+    assert edits(a, b) == edits(b, a)
+    assert edits(a, c) <= edits(a, b) + edits(b, c)
+    assert abs(len(a) - len(b)) <= edits(a, b) <= max(len(a), len(b))
+    assert (edits(a, b) == 0) == (a == b)

@@ -1,0 +1,72 @@
+"""Changes of sound: how much is hidden and where, and that the same seed gives the same."""
+
+import pytest
+import torch
+
+from saccade.config.sound import SoundChanges
+from saccade.train.sound_changes import change_sound
+
+B, T, F = 5, 40, 10
+
+
+def changed(seed: int = 0, **settings):
+    frames = torch.randn(B, T, F, generator=torch.Generator().manual_seed(7)) + 5
+    mask = torch.arange(T) < torch.tensor([40, 20, 11, 1, 0])[:, None]
+    return frames, mask, *change_sound(frames, mask, SoundChanges(**settings), torch.Generator().manual_seed(seed))
+
+
+def test_nothing_is_changed_unless_it_is_asked_for():
+    frames, mask, after, same = changed()
+    assert torch.equal(after, frames) and torch.equal(same, mask)
+
+
+def test_stretches_of_time_are_hidden_in_all_bands():
+    most = 0
+    for seed in range(40):
+        _, mask, after, _ = changed(seed, time_masks=1, time_share=0.25)
+        hidden = (after == 0).all(2)
+        assert torch.equal(hidden, (after == 0).any(2))
+        assert (hidden.sum(1) <= 0.25 * mask.sum(1)).all()
+        assert not (hidden & ~mask).any()
+        assert (hidden.diff(dim=1) & hidden[:, 1:]).sum(1).max() <= 1  # one piece
+        most = max(most, int(hidden[0].sum()))
+    assert most == 10  # all of the share comes too
+
+
+def test_neighbouring_bands_are_hidden_all_the_time():
+    seen = set()
+    for seed in range(40):
+        _, _, after, _ = changed(seed, band_masks=1, band_share=0.3)
+        hidden = (after == 0).all(1)
+        assert torch.equal(hidden[:, None].expand_as(after), after == 0)
+        seen |= set(hidden.sum(1).tolist())
+    assert seen == {0, 1, 2, 3}
+
+
+def test_noise_is_as_loud_as_it_is_told():
+    frames, _, after, _ = changed(noise=0.5)
+    assert (after - frames).std().item() == pytest.approx(0.5, abs=0.03)
+
+
+def test_speed_changes_lengths_and_keeps_what_is_heard():
+    times = torch.linspace(0, 1, 101)[None, :, None].repeat(64, 1, 3)
+    mask = torch.ones(64, 101, dtype=torch.bool)
+    after, real = change_sound(times, mask, SoundChanges(speed=0.2), torch.Generator().manual_seed(1))
+    lengths = real.sum(1)
+    assert lengths.min() >= 101 / 1.2 - 1 and lengths.max() <= 101 / 0.8 + 1 and len(set(lengths.tolist())) > 10
+    for row, length in zip(after, lengths.tolist(), strict=True):
+        step = row[:length, 0].diff()
+        assert row[0, 0] == 0 and row[length - 1, 0] > 0.97
+        torch.testing.assert_close(step[:-1], step[:1].expand(length - 2), atol=1e-5, rtol=0)  # straight lines stay so
+
+
+def test_rows_without_sound_stay_so_at_any_speed():
+    _, _, after, real = changed(speed=0.5)
+    assert real.sum(1).tolist()[-1] == 0 and real.sum(1).tolist()[-2] in (1, 2)
+    assert after.isfinite().all()
+
+
+def test_a_seed_says_it_all():
+    settings = {"time_masks": 2, "band_masks": 2, "noise": 0.1, "speed": 0.1}
+    assert torch.equal(changed(3, **settings)[2], changed(3, **settings)[2])
+    assert not torch.equal(changed(3, **settings)[2], changed(4, **settings)[2])
