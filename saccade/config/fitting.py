@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from saccade.config.forms import misfits_of_restoring, misfits_of_reversible
-from saccade.config.hearing import misfits_of_ctc
+from saccade.config.fitting_ctc import misfits_of_ctc
+from saccade.config.fitting_media import misfits_of_media
+from saccade.config.fitting_permuted import misfits_of_permuting, misfits_of_segments
+from saccade.config.fitting_spans import misfits_of_restoring, misfits_of_reversible
 from saccade.config.kinds import Custom
-from saccade.config.looking import misfits_of_media
 from saccade.config.parts import (
     FillWriter,
     Head,
@@ -18,7 +19,6 @@ from saccade.config.parts import (
     TokenReader,
     TokenWriter,
 )
-from saccade.config.permuting import misfits_of_permuting, misfits_of_segments
 from saccade.config.stacks import TransformerStack
 from saccade.config.training import Masked, Reward
 

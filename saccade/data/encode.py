@@ -109,13 +109,7 @@ class Encoder:
 
     def plain(self, block: list[Any], corpus: int, tally: Tally) -> list[Ids]:
         """The ids of the rows of a block that are kept, side by side."""
-        tally.total += len(block)
-        full = []
-        for line, *texts in block:
-            if all(text.strip() for text in texts):
-                full.append((line, texts))
-            else:
-                tally.drop(tally.empty, corpus, line)
+        full = tally.full(block, corpus)
         sides = [[texts[side] for _, texts in full] for side in range(len(self._tokenizers))]
         ids = [self._encode(tokenizer, texts) for tokenizer, texts in zip(self._tokenizers, sides, strict=True)]
         kept = []

@@ -36,13 +36,7 @@ class LabelledEncoder:
 
     def plain(self, block: list[Any], corpus: int, tally: Tally) -> list[Ids]:
         """The ids of the rows of a block that are kept: of what is read, and of its labels."""
-        tally.total += len(block)
-        full = []
-        for line, *texts in block:
-            if all(text.strip() for text in texts):
-                full.append((line, texts))
-            else:
-                tally.drop(tally.empty, corpus, line)
+        full = tally.full(block, corpus)
         read, labels = self._tagged(full) if self._labels.kind == "tags" else self._labelled(full)
         kept = []
         for index, (line, texts) in enumerate(full):

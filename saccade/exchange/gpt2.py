@@ -6,18 +6,24 @@ from saccade.config.schema import Recipe
 from saccade.exchange.family import ACTIVATIONS, JOINED, NAMED, NO_BIAS, ROWS, SAME, TURNED, Config, Family, Names, part
 
 BLOCK = "transformer.h.{}"
-NAMES: Names = {
+AROUND: Names = {  # what stands around the blocks
     "writer.embedding.tokens.weight": part(ROWS, "transformer.wte.weight"),
     "writer.output.weight": part(ROWS, "lm_head.weight"),
     "writer.output.bias": part(NO_BIAS),
     "writer.embedding.positions.table": part(SAME, "transformer.wpe"),
     "writer.stack.norm": part(SAME, "transformer.ln_f"),
+}
+NORMS: Names = {
+    "writer.stack.blocks.{}.residuals.0.norm": part(SAME, f"{BLOCK}.ln_1"),
+    "writer.stack.blocks.{}.residuals.1.norm": part(SAME, f"{BLOCK}.ln_2"),
+}
+NAMES: Names = {
+    **AROUND,
+    **NORMS,
     "writer.stack.blocks.{}.self.project": part(JOINED, f"{BLOCK}.attn.c_attn"),
     "writer.stack.blocks.{}.self.heads.out": part(TURNED, f"{BLOCK}.attn.c_proj"),
     "writer.stack.blocks.{}.feedforward.up": part(TURNED, f"{BLOCK}.mlp.c_fc"),
     "writer.stack.blocks.{}.feedforward.down": part(TURNED, f"{BLOCK}.mlp.c_proj"),
-    "writer.stack.blocks.{}.residuals.0.norm": part(SAME, f"{BLOCK}.ln_1"),
-    "writer.stack.blocks.{}.residuals.1.norm": part(SAME, f"{BLOCK}.ln_2"),
 }
 SUMMARY = ("activation", "first_dropout", "proj_to_labels", "type", "use_proj")  # of a head for choices
 
@@ -32,10 +38,13 @@ def gpt2_recipe(config: Config) -> dict[str, Any]:
         "norm_epsilon": config.take("layer_norm_epsilon", 1e-5), "dropout": config.take("resid_pdrop", 0.1),
         "attention_dropout": config.take("attn_pdrop", 0.1),
     }  # fmt: skip
-    writer = {
-        "stack": stack, "positions": {"kind": "learned", "length": length}, "scale": False, "tie": "output",
-        "dropout": config.take("embd_pdrop", 0.1),
-    }  # fmt: skip
+    return written_by(stack, length=length, dropout=config.take("embd_pdrop", 0.1))
+
+
+def written_by(stack: dict[str, Any], *, length: int, dropout: float) -> dict[str, Any]:
+    """The tables of a recipe whose writer has this stack, and GPT-2's embedding and output."""
+    positions = {"kind": "learned", "length": length}
+    writer = {"stack": stack, "positions": positions, "scale": False, "tie": "output", "dropout": dropout}
     return {"writer": writer, "data": {"max_length": length}}
 
 

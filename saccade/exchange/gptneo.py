@@ -5,16 +5,13 @@ from typing import Any
 import torch
 
 from saccade.config.schema import Recipe
-from saccade.exchange.family import ACTIVATIONS, HEADS, NAMED, NO_BIAS, ROWS, SAME, Config, Family, Form, Names, part
+from saccade.exchange.family import ACTIVATIONS, HEADS, NAMED, SAME, Config, Family, Form, Names, part
+from saccade.exchange.gpt2 import AROUND, BLOCK, NORMS, written_by
 
 NOTHING = Form(lambda given, shape, numbering: torch.zeros(shape), lambda ours, numbering: [])  # where theirs has none
-BLOCK = "transformer.h.{}"
 NAMES: Names = {
-    "writer.embedding.tokens.weight": part(ROWS, "transformer.wte.weight"),
-    "writer.output.weight": part(ROWS, "lm_head.weight"),
-    "writer.output.bias": part(NO_BIAS),
-    "writer.embedding.positions.table": part(SAME, "transformer.wpe"),
-    "writer.stack.norm": part(SAME, "transformer.ln_f"),
+    **AROUND,
+    **NORMS,
     "writer.stack.blocks.{}.self.project.weight": part(
         HEADS, *(f"{BLOCK}.attn.attention.{name}_proj.weight" for name in "qkv")
     ),
@@ -22,8 +19,6 @@ NAMES: Names = {
     "writer.stack.blocks.{}.self.heads.out": part(SAME, f"{BLOCK}.attn.attention.out_proj"),
     "writer.stack.blocks.{}.feedforward.up": part(SAME, f"{BLOCK}.mlp.c_fc"),
     "writer.stack.blocks.{}.feedforward.down": part(SAME, f"{BLOCK}.mlp.c_proj"),
-    "writer.stack.blocks.{}.residuals.0.norm": part(SAME, f"{BLOCK}.ln_1"),
-    "writer.stack.blocks.{}.residuals.1.norm": part(SAME, f"{BLOCK}.ln_2"),
 }
 KINDS = ("global", "local")
 
@@ -45,11 +40,7 @@ def gptneo_recipe(config: Config) -> dict[str, Any]:
         "norm_epsilon": config.take("layer_norm_epsilon", 1e-5),
         "attention_dropout": config.take("attention_dropout", 0.0),
     }  # fmt: skip
-    writer = {
-        "stack": stack, "positions": {"kind": "learned", "length": length}, "scale": False, "tie": "output",
-        "dropout": config.take("embed_dropout", 0.0),
-    }  # fmt: skip
-    return {"writer": writer, "data": {"max_length": length}}
+    return written_by(stack, length=length, dropout=config.take("embed_dropout", 0.0))
 
 
 def gptneo_config(recipe: Recipe) -> dict[str, Any]:

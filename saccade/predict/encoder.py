@@ -18,6 +18,7 @@ from saccade.data.tokenizers import END, UNKNOWN, Tokenizer
 from saccade.errors import SaccadeError
 from saccade.model.label_writer import pooled
 from saccade.model.masked_writer import StatesWriter
+from saccade.predict.inputs import Asked
 from saccade.predict.language import BLOCK, Fit, ScoredText, TokenScore
 from saccade.predict.lines import groups_by_length
 from saccade.predict.outputs import AttentionMaps, Hypothesis
@@ -117,18 +118,10 @@ class Encoder(Predictor):
             return text
         return text.replace(MASK, str(self.tokenizers.source.core.id_to_token(self.tokenizers.source.order[mask])))
 
-    def _decode_lines(
-        self,
-        texts: Sequence[str],
-        decoding: Decoding,
-        *,
-        align: bool,
-        scored: bool,
-        generator: torch.Generator | None,
-        first: int,
-    ) -> list[list[Hypothesis]]:
+    def _decode_lines(self, texts: Sequence[str], asked: Asked) -> list[list[Hypothesis]]:
         """The n_best ways to fill in each text; an empty line stays empty."""
-        self._check_asked(decoding, align=align)
+        decoding, first = asked.decoding, asked.first
+        self._check_asked(decoding, align=asked.align)
         mask = mask_of(self.tokenizers.source)
         rows = self._encode(self.tokenizers.source, [self._said(text) for text in texts], "line", first=first)
         full = [i for i, text in enumerate(texts) if text.strip()]

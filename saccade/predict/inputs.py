@@ -1,15 +1,26 @@
 """What a model is given, and how that is named where it is shown: texts, unless a model of another kind says it."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
-from saccade.config.schema import Recipe
+from saccade.config.schema import Decoding, Recipe
 from saccade.data.tokenizers import Tokenizer, Tokenizers
 from saccade.errors import SaccadeError
 from saccade.view.background import Background
 from saccade.view.words import Groups
+
+
+class Asked(NamedTuple):
+    """How the outputs for some lines are wanted."""
+
+    decoding: Decoding
+    align: bool = False  # also what each token looked at
+    scored: bool = True  # else 0 may stand in the place of scores
+    generator: torch.Generator | None = None  # of samples
+    first: int = 1  # the number of the first line, for messages
 
 
 class Inputs:

@@ -13,6 +13,7 @@ from saccade.data.labels import Labels
 from saccade.data.pairs_of_texts import encode_texts, separated
 from saccade.data.words import Worded, encode_words
 from saccade.errors import SaccadeError
+from saccade.predict.inputs import Asked
 from saccade.predict.lines import groups_by_length
 from saccade.predict.outputs import AttentionMaps, Hypothesis
 from saccade.predict.predictor import Predictor
@@ -70,18 +71,10 @@ class Labeller(Predictor):
             raise SaccadeError("attention needs a text to look at, got an empty one")
         return self._rows([source], first=1)[0].ids
 
-    def _decode_lines(
-        self,
-        texts: Sequence[str],
-        decoding: Decoding,
-        *,
-        align: bool,
-        scored: bool,
-        generator: torch.Generator | None,
-        first: int,
-    ) -> list[list[Hypothesis]]:
+    def _decode_lines(self, texts: Sequence[str], asked: Asked) -> list[list[Hypothesis]]:
         """The n_best classes of each text, or its number or tags; an empty line has none."""
-        if align:
+        decoding, first = asked.decoding, asked.first
+        if asked.align:
             raise SaccadeError("a label is not written word by word, so that nothing can be aligned; ask without align")
         full = [i for i, text in enumerate(texts) if text.strip()]
         outputs = [[Hypothesis([], "", 0.0, 0.0)] for _ in texts]

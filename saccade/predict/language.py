@@ -12,6 +12,7 @@ from saccade.data.batch import Batch, pad
 from saccade.data.tokenizers import END, START, UNKNOWN
 from saccade.errors import SaccadeError
 from saccade.predict.decode import complete, copies, one_by_one
+from saccade.predict.inputs import Asked
 from saccade.predict.likelihood import token_log_probs
 from saccade.predict.lines import groups_by_length
 from saccade.predict.looking import Given
@@ -136,17 +137,9 @@ class LanguageModel(Predictor):
         [[_, *prompt]] = self._prompts([source], decoding or self.recipe.predict, first=1)
         return Given(None, [*prompt, *best.ids, END], best.text, tree, first=len(prompt))
 
-    def _decode_lines(
-        self,
-        texts: Sequence[str],
-        decoding: Decoding,
-        *,
-        align: bool,
-        scored: bool,
-        generator: torch.Generator | None,
-        first: int,
-    ) -> list[list[Hypothesis]]:
-        """Prompts of one length are decoded together; `first` is the number of the first one, for messages."""
+    def _decode_lines(self, texts: Sequence[str], asked: Asked) -> list[list[Hypothesis]]:
+        """Prompts of one length are decoded together."""
+        decoding, align, scored, generator, first = asked
         if align:
             raise SaccadeError("this model reads nothing that its output could be aligned to; ask without align")
         rows, prefix = self._prompts(texts, decoding, first=first), self._prefix(decoding)

@@ -18,7 +18,7 @@ from saccade.predict.decode import copies, decode, length_limits
 from saccade.predict.engines import load_for
 from saccade.predict.ensemble import Ensemble, check_same_vocabulary
 from saccade.predict.fill import fills
-from saccade.predict.inputs import Inputs
+from saccade.predict.inputs import Asked, Inputs
 from saccade.predict.likelihood import token_log_probs
 from saccade.predict.lines import available, groups_by_length
 from saccade.predict.looking import Given, attention, view
@@ -103,24 +103,21 @@ class Predictor(Inputs):
         if isinstance(texts, str):  # its letters would be taken for texts
             raise SaccadeError(f"expected a list of texts, got the single text {texts[:20]!r}; put it in a list")
         decoding = decoding or self.recipe.predict
-        generator = self._generator(decoding)
-        return self._decode_lines(texts, decoding, align=align, scored=scored, generator=generator, first=1)
+        return self._decode_lines(texts, Asked(decoding, align, scored, self._generator(decoding)))
 
     def stream(
         self, lines: Iterable[str], *, decoding: Decoding | None = None, align: bool = False, scored: bool = True
     ) -> Iterator[list[Hypothesis]]:
         """The outputs for each line as soon as they are known, in order, while later lines are still being read."""
         decoding = decoding or self.recipe.predict
-        generator, count = self._generator(decoding), 0
+        asked = Asked(decoding, align, scored, self._generator(decoding))
         # Samples depend on how lines are grouped, and groups on the clock: one by one, a seed means something.
         for group in available(lines, most=1 if decoding.sample else AHEAD):
             texts = [line.rstrip("\r\n") for line in group]
             fitting = self._fitting(texts, decoding)  # what stands before a line that is too long is not lost
             for part in (texts[:fitting], texts[fitting:]):
-                yield from self._decode_lines(
-                    part, decoding, align=align, scored=scored, generator=generator, first=count + 1
-                )
-                count += len(part)
+                yield from self._decode_lines(part, asked)
+                asked = asked._replace(first=asked.first + len(part))
 
     def write(self, text: str, *, decoding: Decoding | None = None) -> Iterator[str]:
         """The best output for one text, in pieces, as soon as they are known: here, all of it at the end."""
@@ -174,18 +171,10 @@ class Predictor(Inputs):
             [[best, *_]] = self.candidates([source], decoding=decoding)
         return Given(read, [*best.ids, END], best.text, tree)
 
-    def _decode_lines(
-        self,
-        texts: Sequence[str],
-        decoding: Decoding,
-        *,
-        align: bool,
-        scored: bool,
-        generator: torch.Generator | None,
-        first: int,
-    ) -> list[list[Hypothesis]]:
-        """Sorted by length and decoded in batches; `first` is the number of the first line, for messages."""
-        decoding = replacing(decoding, self.tokenizers.target)
+    def _decode_lines(self, texts: Sequence[str], asked: Asked) -> list[list[Hypothesis]]:
+        """Sorted by length and decoded in batches."""
+        _, align, scored, generator, first = asked
+        decoding = replacing(asked.decoding, self.tokenizers.target)
         rows = self._read(texts, "line", first=first)
         full = [i for i, text in enumerate(texts) if text.strip()]
         prefix = self._prefix(decoding)

@@ -172,7 +172,7 @@ def shown(model: Model, batch: Batch) -> dict[str, Tensor]:
     return maps
 
 
-def close(got: Tensor, wanted: Tensor) -> None:
+def assert_near(got: Tensor, wanted: Tensor) -> None:
     torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
 
 
@@ -195,8 +195,8 @@ def test_shown_weights_are_those_of_the_fused_path(kind: str) -> None:
     }
     for (name, a), (_, b) in zip(got, wanted, strict=True):
         inside = real[name.partition(".")[0]] if a.shape[1] > 1 else slice(None)  # padding may look at anything
-        close(a[inside], b[inside])
-    close(again[batch["target"].mask], whole[batch["target"].mask])
+        assert_near(a[inside], b[inside])
+    assert_near(again[batch["target"].mask], whole[batch["target"].mask])
 
 
 @pytest.mark.parametrize("kind", [name for name, (_, layers) in KINDS.items() if layers != 1 and name != "convolution"])
@@ -209,7 +209,7 @@ def test_shown_weights_are_those_of_packed_rows(kind: str) -> None:
     wanted = model.writer(seen, row["target"].mask, model.read(row))
     with only_sums(model, shown(model, batch)):
         got = written(model, batch)
-    close(got[target.mask], wanted[0])
+    assert_near(got[target.mask], wanted[0])
 
 
 @torch.no_grad()
@@ -220,7 +220,7 @@ def check_compiled(kind: str) -> None:
         wanted = written(model, batch)
         with only_sums(model, shown(model, batch)), record(model):  # in which nothing runs compiled
             got = written(model, batch)
-    close(got[batch["target"].mask], wanted[batch["target"].mask])
+    assert_near(got[batch["target"].mask], wanted[batch["target"].mask])
 
 
 COMPILED = ["transformer", "rotary positions, grouped heads", "additive", "convolution"]
@@ -248,4 +248,4 @@ def test_other_weights_would_be_noticed() -> None:
     with only_sums(model, maps):
         got = written(model, batch)
     with pytest.raises(AssertionError):
-        close(got[0], wanted[0])
+        assert_near(got[0], wanted[0])
