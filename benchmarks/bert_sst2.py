@@ -1,7 +1,7 @@
 """An encoder pretrained on books, then fine-tuned on SST-2, beside the same model from fresh weights.
 
-    python benchmarks/bert_sst2.py --data FOLDER [--minutes 7] [--run RUN] [--seeds 1 2 3] [--out FOLDER]
-        [KEY=VALUE ...]
+    python benchmarks/bert_sst2.py --data FOLDER [--minutes 7] [--run RUN] [--seeds 1 2 3] [--together 1]
+        [--out FOLDER] [KEY=VALUE ...]
     python benchmarks/bert_sst2.py --tiny
 
 FOLDER holds `classic-books/{train,valid}.jsonl.xz` and `sst2/{train,dev}.tsv.gz`. How many steps fit into the minutes
@@ -15,9 +15,12 @@ toy sizes.
 import argparse
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from minutes import lines_of, steps_within
 from results import save
@@ -51,12 +54,21 @@ SMALL = [
 ]  # fmt: skip
 
 
+class Job(NamedTuple):
+    """One training of a labelling model."""
+
+    start: str
+    seed: int
+    rate: float
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--minutes", type=float, default=7.0)
     parser.add_argument("--run", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--together", type=int, default=1, help="labelling models trained at the same time")
     parser.add_argument("--tiny", action="store_true", help="toy sizes, to test the script")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
@@ -105,15 +117,17 @@ def of_pretraining(base: Path) -> list[dict[str, Any]]:
 
 def of_labels(base: Path, folder: Path, asked: argparse.Namespace) -> list[dict[str, Any]]:
     """Accuracy on dev of the model from the run's weights and from fresh ones, in the mean of the seeds."""
-    rows, means = [], {}
-    for start, rates in RATES.items():
-        found = []
-        for seed in asked.seeds[: 1 if asked.tiny else None]:
-            best = [
-                tuned(base, folder, asked, start=start, rate=rate, seed=seed)
-                for rate in rates[: 1 if asked.tiny else None]
-            ]
-            found.append(max(best))
+    rows, means, some = [], {}, 1 if asked.tiny else None
+    jobs = [
+        Job(start, seed, rate)
+        for start, rates in RATES.items() for seed in asked.seeds[:some] for rate in rates[:some]
+    ]  # fmt: skip
+    with ProcessPoolExecutor(asked.together, mp_context=get_context("spawn")) as pool:
+        accuracies = dict(zip(jobs, pool.map(partial(tuned, base, folder, asked), jobs), strict=True))
+    for start in RATES:
+        found = [
+            max(value for job, value in accuracies.items() if job[:2] == (start, seed)) for seed in asked.seeds[:some]
+        ]
         means[start] = fmean(found)
         each = ", ".join(f"{value:.2f}" for value in found)
         rows.append(
@@ -123,8 +137,9 @@ def of_labels(base: Path, folder: Path, asked: argparse.Namespace) -> list[dict[
     return [*rows, {"what": "SST-2 dev, pretrained above fresh", "value": apart, "unit": "points"}]
 
 
-def tuned(base: Path, folder: Path, asked: argparse.Namespace, *, start: str, rate: float, seed: int) -> float:
+def tuned(base: Path, folder: Path, asked: argparse.Namespace, job: Job) -> float:
     """The best accuracy of one training, in per cent."""
+    start, seed, rate = job
     recipe = adopted(load("classify", tiny=asked.tiny, overrides=[] if asked.tiny else TUNED), str(base))
     changes = {
         "init": str(base) if start == "pretrained" else "",

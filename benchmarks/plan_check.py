@@ -117,7 +117,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 values = measured(name, Path(folder), args)
             rows += compared([row for row in said if row["what"].startswith(f"{name}:")], values)
-        save("plan_check", rows, minutes=(time.perf_counter() - begin) / 60, folder=args.out)
+            save("plan_check", rows, minutes=(time.perf_counter() - begin) / 60, folder=args.out)
     for row in rows:
         print(f"{row['what']:<32} {row['value'] or 0:>10,.3f} {row['unit']:<3} {row.get('peer_value', '')}")
 

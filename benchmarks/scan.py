@@ -17,7 +17,8 @@ from typing import NamedTuple
 from translation import PYTHON, Rows, asked, call, run_all
 
 SPLITS = {"simple": "simple", "length": "length", "jump": "addprim_jump"}
-WORDS = ["tokenizer.kind=words", "tokenizer.shared=false", "data.valid=0.05", "data.max_length=64", "predict.beam=1"]
+WORDS = ["tokenizer.kind=words", "tokenizer.shared=false", "data.valid=0.05", "data.max_length=64"]
+WORDS += ["predict.beam=1", "predict.max_length=63"]  # some actions are longer than twice their command and 20
 EXACT = ["objectives=[{kind='next-token', smoothing=0.0}]", "train.metric=loss", "train.valid_predictions=0"]
 BUDGET = ["train.steps=4000", "train.batch_tokens=4096", "train.valid_every=500", "train.save_every=4000"]
 

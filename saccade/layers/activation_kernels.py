@@ -13,7 +13,7 @@ from torch import Tensor
 
 from saccade.layers.feedforward import JOINED
 
-ROWS, COLUMNS, TURNS = 32, 128, 16  # a program takes TURNS times so many rows of so many columns
+ROWS, COLUMNS, TURNS, WARPS = 32, 128, 16, 4  # a program takes TURNS times so many rows of so many columns
 
 
 @triton.jit
@@ -26,9 +26,10 @@ def _slope(x, KIND: tl.constexpr):
         inside = 0.5 * (1 + tl.erf(x * 0.7071067811865476))
         return inside + x * tl.exp(-0.5 * x * x) * 0.3989422804014327
     square = x * x
-    inner = 0.7978845608028654 * x * (1 + 0.044715 * square)
-    lower = 1 / (1 + tl.exp(2 * inner))  # (1 - tanh(inner)) / 2
-    return 1 - lower + 2 * x * lower * (1 - lower) * 0.7978845608028654 * (1 + 0.134145 * square)
+    inner = x * (2.302208198 + 0.1029432396 * square)  # 2 sqrt(2 / pi) / ln(2) (x + 0.044715 x^3)
+    lower = 1 / (1 + tl.exp2(inner))  # (1 - tanh) / 2
+    upper = 1 - lower
+    return upper + upper * lower * (x * (1.595769122 + 0.2140644488 * square))
 
 
 @triton.jit
@@ -71,7 +72,7 @@ def activated_backward(above: Tensor, before: Tensor, kind: str) -> tuple[Tensor
     sums = torch.empty(programs, width, dtype=torch.float32, device=before.device)
     _backward[(triton.cdiv(width, COLUMNS), programs)](
         above, before, slopes, sums, rows, width, ROWS=ROWS, COLUMNS=COLUMNS, TURNS=TURNS, KIND=JOINED.index(kind),
-        num_warps=4,
+        num_warps=WARPS,
     )  # fmt: skip
     return slopes, sums.sum(0)
 

@@ -53,6 +53,10 @@ class HeadProjection(nn.Module):
 
     def forward(self, x: Float[Tensor, "B N D"]) -> tuple[Float[Tensor, "B N H E"], ...]:
         weight, bias = self.weight, self.bias
+        if self._fuses(x):
+            from saccade.layers.projection_kernels import projected
+
+            return projected(x, weight, bias)
         if self.split:
             y = torch.einsum("bnhi,hpei->bnhpe", x.unflatten(-1, (self.shape[0], -1)), weight)
             y = y if bias is None else y + bias.to(y.dtype)
@@ -60,6 +64,11 @@ class HeadProjection(nn.Module):
             flat = None if bias is None else bias.flatten()
             y = nn.functional.linear(x, weight.flatten(0, 2), flat).unflatten(-1, self.shape)
         return y.unbind(-2)
+
+    def _fuses(self, x: Tensor) -> bool:
+        """Whether gradients can be stacked and summed by one kernel: of queries, keys and values, on a GPU."""
+        known = self.bias is not None and not self.split and self.shape[1] == 3
+        return known and kernels.TRITON and x.is_cuda and x.dtype != torch.float64 and torch.is_grad_enabled()
 
 
 class _Heads(nn.Module):

@@ -3,6 +3,7 @@
 The stack here is that of a reader; `recurrent_writer.py` has the one that attends to memory while it writes.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -207,7 +208,9 @@ def one_direction(layer: Any, x: Float[Tensor, "B T I"], end: str) -> Float[Tens
     weights = [getattr(layer, f"{name}_l0{end}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
     first = x.new_zeros(1, len(x), layer.hidden_size)
     kernel, begin = FUSED[layer.mode], (first, first) if layer.mode == "LSTM" else first
-    return kernel(x, begin, weights, True, 1, 0.0, layer.training, False, True)[0]
+    with warnings.catch_warnings():  # weights of one direction lie apart from each other, which costs a copy of them
+        warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
+        return kernel(x, begin, weights, True, 1, 0.0, layer.training, False, True)[0]
 
 
 def over_packed(

@@ -152,7 +152,8 @@ def usual_mfu(model: Any, *, compiled: bool) -> float | None:
     parts = [part for part in (model.reader, model.writer) if part is not None and not is_head(part)]
     if any(stack_of(part) is None for part in parts):
         return None
-    return measured["text" if len(parts) == 1 else "pairs"] * (1 if compiled else measured["plain"])
+    alone = "text" if model.reader is None else "states"
+    return measured[alone if len(parts) == 1 else "pairs"] * (1 if compiled else measured["plain"])
 
 
 def sides(model: Any) -> int:
