@@ -13,7 +13,7 @@ from pathlib import Path
 
 from results import save
 
-from saccade.demo import run_demo
+from saccade.demo.dates import run_demo
 
 EXACT = "`make demo`, exact match on dates of held-out years"
 SECONDS = "`make demo`, seconds of training on 2 cores"

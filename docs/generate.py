@@ -107,6 +107,10 @@ def configuration() -> str:
     )
 
 
+# Readers in a joined reader have the tables of readers, and what joins them has a stack as they do: that is said once.
+INNER = re.compile(r"^reader\.(look|ask|join)")
+
+
 def places(model: type[BaseModel], path: str = "") -> dict[type[BaseModel], list[str]]:
     """Every table with the places of a recipe where it may stand."""
     found = {model: [path]}
@@ -121,7 +125,8 @@ def places(model: type[BaseModel], path: str = "") -> dict[type[BaseModel], list
 def table(model: type[BaseModel], paths: list[str]) -> str:
     """What a table is, and one row for each of its keys that is not a table itself."""
     kind = only_kind(model)
-    heading = " and ".join(f"`[{path}]`" for path in paths) if paths != [""] else "The top of a recipe"
+    told = [path for path in paths if INNER.sub("reader", path, count=1) not in {*paths} - {path}]
+    heading = " and ".join(f"`[{path}]`" for path in told) if paths != [""] else "The top of a recipe"
     about = inspect.getdoc(model) if model.__doc__ else ""
     comments = comments_of(model)
     rows = [

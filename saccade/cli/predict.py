@@ -31,6 +31,12 @@ Words = Annotated[
         help="Texts, of pictures and sound files or folders; settings such as top_k=5 (texts like that: --input).",
     ),
 ]
+Fields = Annotated[
+    list[str],
+    typer.Option(
+        "--field", metavar="NAME=VALUE", help="Of what is given together: --field image=FILE --field question=TEXT."
+    ),
+]
 Input = Annotated[str | None, typer.Option("--input", "-i", metavar="FILE", help="Lines of a file; - is stdin.")]
 Output = Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file.")]
 NBest = Annotated[int | None, typer.Option("--n-best", min=1, help="The n best of each, with scores.")]
@@ -43,6 +49,7 @@ With = Annotated[list[str], typer.Option("--with", metavar="RUN", help="One more
 def predict(  # noqa: PLR0913  # the options of a verb are its parameters
     run: Runs,
     words: Words = [],  # noqa: B006  # typer copies it
+    field: Fields = [],  # noqa: B006
     input: Input = None,
     output: Output = None,
     n_best: NBest = None,
@@ -57,8 +64,10 @@ def predict(  # noqa: PLR0913  # the options of a verb are its parameters
 ) -> None:
     """Translate texts, or go on from prompts: arguments, or the lines of a file or of stdin, one output for each."""
     texts, changes = separate(words)
+    texts += together(field)
     lines, made = read(texts, input=input, output=output), asked(template, examples)
     predictor = load([*run.split(","), *others], engine=engine, precision=precision)
+    check_fields(predictor, field)
     lines = predictor.inputs(lines)
     if embed is not None:
         write_vectors(predictor, lines, pool=embed, output=output)
@@ -101,6 +110,23 @@ def read(texts: Sequence[str], *, input: str | None, output: str | None) -> Iter
     from saccade.data.sources import read_lines
 
     return read_lines(input or "-")
+
+
+def together(fields: Sequence[str]) -> list[str]:
+    """What `--field` gives, as one line of JSON; nothing where it gives nothing."""
+    found: dict[str, str] = {}
+    for field in fields:
+        name, equals, value = field.partition("=")
+        if not equals or name in found:
+            why = "is given twice" if equals else "has no value"
+            raise SaccadeError(f"--field {field[:60]}: {name[:60]} {why}; expected NAME=VALUE, each name once")
+        found[name] = value
+    return [json.dumps(found, ensure_ascii=False)] if found else []
+
+
+def check_fields(predictor: Predictor, fields: Sequence[str]) -> None:
+    if fields and not predictor.fields:
+        raise SaccadeError("--field is for runs that read several things, but this one reads one; give it as it is")
 
 
 def load(runs: Sequence[str], *, engine: str = "auto", precision: str = "auto") -> Predictor:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from saccade.predict.predictor import Predictor
     from saccade.score.evaluate import Evaluation
     from saccade.score.labels import LabelEvaluation
+    from saccade.score.patches import PatchEvaluation
     from saccade.score.perplexity import TextEvaluation
+    from saccade.score.playing import PlayedEvaluation
     from saccade.score.spans import SpanEvaluation
 
 EMBEDDED = 1_000  # pairs of embedded data; a corpus for training has many more, and each one has to be decoded
@@ -56,7 +58,10 @@ Metrics = Annotated[
 ]
 Metric = Annotated[
     str | None,
-    typer.Option("--metric", help="bleu or accuracy; of labels accuracy, f1, matthews, pearson or spearman."),
+    typer.Option(
+        "--metric",
+        help="bleu, accuracy; captions: bleu-4; sound: wer, cer; labels: accuracy, f1, matthews, pearson, spearman.",
+    ),
 ]
 Markdown = Annotated[bool, typer.Option("--markdown", help="A table for Markdown.")]
 Latex = Annotated[bool, typer.Option("--latex", help="A table for LaTeX.")]
@@ -80,7 +85,7 @@ def evaluate(  # noqa: PLR0913  # the options of a verb are its parameters
 ) -> None:
     """Score a run on pairs or text (without --data, on its validation data), or two files with --hyp and --ref."""
     chosen, made = None if metrics is None else metrics.split(","), asked(template, examples)
-    found: Evaluation | TextEvaluation | LabelEvaluation | SpanEvaluation
+    found: Evaluation | TextEvaluation | LabelEvaluation | SpanEvaluation | PatchEvaluation | PlayedEvaluation
     if hyp is not None or ref is not None:
         found = of_files(hyp, ref, run, metrics=chosen, lowercase=lowercase)
     elif run is None:
@@ -142,7 +147,7 @@ def of_run(
     metrics: Sequence[str] | None,
     lowercase: bool,
     keep: bool,
-) -> Evaluation | TextEvaluation | LabelEvaluation | SpanEvaluation:
+) -> Evaluation | TextEvaluation | LabelEvaluation | SpanEvaluation | PatchEvaluation | PlayedEvaluation:
     from saccade.score.evaluate import evaluate_corpora
 
     decoding, chosen = settings(predictor.recipe, changes), chosen_corpora(find_run(name), data)
@@ -174,9 +179,16 @@ def read_test_pairs(run: Path, data: Sequence[str], *, labels: str | None = None
     from saccade.config.schema import MediaReader
     from saccade.score.evaluate import labelled_pairs, pairs_of
     from saccade.score.media import media_pairs
+    from saccade.score.playing import played_pairs
+    from saccade.score.routes import route_pairs
 
     chosen = chosen_corpora(run, data)
-    reader = load_recipe(run / RECIPE).reader if (run / RECIPE).is_file() else None
+    recipe = load_recipe(run / RECIPE) if (run / RECIPE).is_file() else None
+    if recipe is not None and recipe.task == "interact":
+        return played_pairs(chosen)
+    reader = recipe and recipe.reader
     if isinstance(reader, MediaReader):
         return media_pairs(chosen, reader, wanted="text" if labels is None else "label", made=EMBEDDED)
+    if recipe is not None and recipe.task == "walk":
+        return route_pairs(chosen, made=EMBEDDED)
     return pairs_of(chosen, made=EMBEDDED) if labels is None else labelled_pairs(chosen, kind=labels, made=EMBEDDED)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from saccade.cli.arguments import Data, Valid, corpora, is_override, overrides
+from saccade.cli.table import aligned
 from saccade.cli.watch import shown_while_training
 from saccade.errors import SaccadeError
 
@@ -17,6 +18,8 @@ RunName = Annotated[str | None, typer.Option("--run", metavar="NAME", help="Name
 Tiny = Annotated[bool, typer.Option("--tiny", help="A small model on embedded data: three minutes at most.")]
 Resume = Annotated[str | None, typer.Option("--resume", metavar="RUN", help="Go on with a run; needs no recipe.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Serve a page that shows how it learns.")]
+DemoName = Annotated[str, typer.Argument(metavar="NAME", help="A name of --list; without it, dates.")]
+Listed = Annotated[bool, typer.Option("--list", help="List what can be shown: name, embedded data, what it is.")]
 Seed = Annotated[int, typer.Option(min=0, help="Of data, weights and order.")]
 
 
@@ -54,8 +57,17 @@ def validation(valid: list[str]) -> tuple[list[list[str]] | None, list[str]]:
         return files or None, []
 
 
-def demo(run: RunName = None, seed: Seed = 1) -> None:
-    """Train a small model on embedded data in about a minute, and look at what it learned."""
-    from saccade.demo import run_demo
+def demo(name: DemoName = "dates", run: RunName = None, seed: Seed = 1, listed: Listed = False) -> None:
+    """Train a small model on embedded data in a minute or three, and look at what it learned."""
+    if listed:
+        from saccade.demo.listing import demonstrations
 
-    run_demo(run=run, seed=seed)
+        print(aligned([(one.name, one.data, one.about) for one in demonstrations()]))
+    elif name == "dates":
+        from saccade.demo.dates import run_demo
+
+        run_demo(run=run, seed=seed)
+    else:
+        from saccade.demo.systems import show
+
+        show(name, run=run, seed=seed)

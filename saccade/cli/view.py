@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from saccade.cli.arguments import Json
+from saccade.cli.predict import Fields, together
 from saccade.errors import SaccadeError
 
 if TYPE_CHECKING:
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 THEMES = ("light", "dark")
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="Folder or name of a run.")]
-Text = Annotated[str, typer.Argument(metavar="TEXT", help="What the model reads, or goes on from; or a file.")]
+Text = Annotated[
+    str | None, typer.Argument(metavar="TEXT", help="What the model reads, or goes on from; or a file. See --field.")
+]
 Target = Annotated[str | None, typer.Option("--target", help="What it writes; without it, its own prediction.")]
 Png = Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Draw all heads to a .png or .svg file.")]
 Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="The same to an .svg file.")]
@@ -38,7 +42,8 @@ Compare = Annotated[str | None, typer.Option("--compare", metavar="RUN", help="O
 
 def view(  # noqa: PLR0913  # the options of a verb are its parameters
     run: Run,
-    text: Text,
+    text: Text = None,
+    field: Fields = [],  # noqa: B006  # typer copies it
     target: Target = None,
     png: Png = None,
     svg: Svg = None,
@@ -57,9 +62,10 @@ def view(  # noqa: PLR0913  # the options of a verb are its parameters
     check_suffix(html, "--html", (".html",))
     if theme not in THEMES:
         raise SaccadeError(f"--theme must be one of {', '.join(THEMES)}, got '{theme}'")
-    shown = looked(run, text, target)
+    text = one_input(text, field)
+    shown = looked(run, text, target, field)
     if compare is not None:
-        shown = shown.beside(looked(compare, text, target))
+        shown = shown.beside(looked(compare, text, target, field))
     for path in (png, svg, html):
         if path is not None:
             print(shown.save(path, part=part, layer=layer, head=head, words=words, theme=theme))
@@ -70,10 +76,19 @@ def view(  # noqa: PLR0913  # the options of a verb are its parameters
         print(shown.text(width=width, part=part, layer=layer, head=head, words=words))
 
 
-def looked(run: str, text: str, target: str | None) -> View:
-    from saccade.cli.predict import load
+def one_input(text: str | None, fields: Sequence[str]) -> str:
+    """The argument, or what --field gives together."""
+    given = [*([] if text is None else [text]), *together(fields)]
+    if len(given) != 1:
+        raise SaccadeError(f"attention is shown for one TEXT, or for what --field gives; got {len(given)} of them")
+    return given[0]
+
+
+def looked(run: str, text: str, target: str | None, fields: Sequence[str]) -> View:
+    from saccade.cli.predict import check_fields, load
 
     predictor = load([run])
+    check_fields(predictor, fields)
     found = list(predictor.inputs([text]))
     if len(found) != 1:
         raise SaccadeError(f"attention is shown for one file at a time, got the {len(found):,} of {text}; name one")

@@ -23,12 +23,13 @@ def check_reversible(stack: Any) -> None:
     if stack.residual == "reversible":
         fixed = {
             "norm": "pre", "kv_heads": None, "window": None, "experts": None, "heads_form": "paper", "share": False,
+            "drop_path": 0.0,
         }  # fmt: skip
         other = [name for name, value in fixed.items() if getattr(stack, name) != value]
         if other or not stack.ff:
             raise ValueError(
                 'residual = "reversible" goes with norm = "pre", ff above 0, and without kv_heads, window, experts, '
-                f"share and other forms of heads; change {other[0] if other else 'ff'}"
+                f"share, drop_path and other forms of heads; change {other[0] if other else 'ff'}"
             )
         return
     special = [kind for kind in stack.attention if kind != "full"]

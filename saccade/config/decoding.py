@@ -37,6 +37,8 @@ class Decoding(Table):
     lengths: Count = 1  # of a writer that fills: lengths that are tried side by side
     collapse: bool = False  # of a writer that fills: equal neighbours become one token
     ctc: Share = 0.0  # share of the head of writer.ctc in what is compared (Watanabe et al. 2017)
+    lm: str = ""  # a run of task "write" with the same tokenizer, which has a say in what is written (shallow fusion)
+    lm_weight: Annotated[float, Field(ge=0)] = 0.3  # of its log-probabilities beside those of the model
     batch_tokens: Count = 4096
 
     @field_validator("stop", mode="before")

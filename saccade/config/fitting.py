@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from saccade.config.fitting_ctc import misfits_of_ctc
+from saccade.config.fitting_joined import misfits_of_joined
 from saccade.config.fitting_media import misfits_of_media
 from saccade.config.fitting_permuted import misfits_of_permuting, misfits_of_segments
+from saccade.config.fitting_routes import misfits_of_walking
 from saccade.config.fitting_spans import misfits_of_restoring, misfits_of_reversible
+from saccade.config.hidden_patches import PatchWriter
 from saccade.config.kinds import Custom
 from saccade.config.parts import (
     FillWriter,
@@ -19,6 +22,7 @@ from saccade.config.parts import (
     TokenReader,
     TokenWriter,
 )
+from saccade.config.playing import misfits_of_playing
 from saccade.config.stacks import TransformerStack
 from saccade.config.training import Masked, Reward
 
@@ -27,7 +31,8 @@ if TYPE_CHECKING:
 
 # Objectives by which each kind of writer learns; the first ones are what a message advises.
 LEARNS_BY = {
-    "tokens": ("next-token", "r-drop", "scheduled", "reward"),
+    "tokens": ("next-token", "r-drop", "scheduled", "reinforce", "reward"),
+    "actions": ("next-token",),
     "fill": ("fill",),
     "label": ("label",),
     "number": ("regress",),
@@ -35,6 +40,8 @@ LEARNS_BY = {
     "masked": ("masked",),
     "permuted": ("permuted",),
     "states": ("masked",),
+    "patches": ("patches",),
+    "values": ("temporal-difference",),
 }
 OF_PAIRS = ("loss", "bleu", "gleu", "accuracy", "wer", "cer")  # metrics of what is written for a pair
 OF_LABELS = {
@@ -47,15 +54,22 @@ OF_LABELS = {
 # Tasks whose writers are heads over what was read
 HEADS_OF = {
     "label": (Head, '"label", "number" or "tags"'),
-    "encode": (MaskedWriter | PermutedWriter | StatesWriter, '"masked", "permuted" or "states"'),
+    "encode": (MaskedWriter | PermutedWriter | StatesWriter | PatchWriter, '"masked", "permuted" or "states"'),
 }
+
+
+ADVISED = ("translate", "describe", "restore")  # tasks whose outputs a language model may have a say in
 
 
 def misfits(recipe: Recipe) -> str:
     """What of a recipe does not go with its task, said in one line; nothing where all goes together."""
+    if recipe.task == "interact":
+        return misfits_of_playing(recipe)
     if misfit := misfits_of_restoring(recipe) or misfits_of_reversible(recipe) or misfits_of_segments(recipe):
         return misfit
-    if misfit := misfits_of_media(recipe) or misfits_of_ctc(recipe):
+    if misfit := misfits_of_joined(recipe) or misfits_of_media(recipe) or misfits_of_ctc(recipe):
+        return misfit
+    if misfit := misfits_of_walking(recipe):
         return misfit
     none = isinstance(recipe.reader, NoReader)
     if none != (recipe.task == "write"):
@@ -68,6 +82,8 @@ def misfits(recipe: Recipe) -> str:
         return (
             f'task = "{recipe.task}" goes with writer.kind = {fitting}, got "{recipe.writer.kind}"; change one of them'
         )
+    if recipe.predict.lm and (recipe.task not in ADVISED or isinstance(recipe.writer, FillWriter)):
+        return "predict.lm advises what is written token by token about something that was read; leave it out"
     if recipe.task == "label":
         return _misfits_of_labels(recipe)
     if recipe.task == "encode":
@@ -89,6 +105,8 @@ def unlearnable(recipe: Recipe) -> str:
 
 
 def _misfits_of_pairs(recipe: Recipe) -> str:
+    if recipe.task == "walk":
+        return ""
     if recipe.train.metric not in OF_PAIRS:
         return f'train.metric = "{recipe.train.metric}" is of labels; for outputs it is one of {", ".join(OF_PAIRS)}'
     return _misfits_of_causal_reading(recipe)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
+from saccade.config.fitting_looks import misfits_of_looks
+from saccade.config.hidden_patches import PatchWriter
 from saccade.config.kinds import Custom
-from saccade.config.media import MediaReader, PictureReader
-from saccade.config.parts import LabelWriter, TokenWriter
-from saccade.config.stacks import RecurrentWriting
-from saccade.config.training import Label, NextToken
+from saccade.config.media import MediaReader, PatchReader, PictureReader
+from saccade.config.parts import LabelWriter, StatesWriter, TokenWriter
 
 if TYPE_CHECKING:
     from saccade.config.schema import Recipe
 
-OF_MEDIA = ("describe", "label")
+OF_MEDIA = ("describe", "label", "encode")
 
 
 def misfits_of_media(recipe: Recipe) -> str:
@@ -24,10 +25,16 @@ def misfits_of_media(recipe: Recipe) -> str:
                 f'task = "describe" reads pictures or sound, got reader.kind = "{recipe.reader.kind}"; set '
                 'reader.kind = "patches" or "grid", or task = "translate"'
             )
-        return _misfits_of_looks(recipe)
+        return misfits_of_looks(recipe)
     what = f"a reader of {recipe.reader.medium}s"
     if recipe.task not in OF_MEDIA:
         return f'task = "{recipe.task}" reads texts, got {what}; set task = "describe" or "label"'
+    if isinstance(recipe.writer, PatchWriter) and not isinstance(recipe.reader, PatchReader):
+        kind = recipe.reader.kind
+        return f'writer.kind = "patches" restores patches, got reader.kind = "{kind}"; set it to "patches"'
+    if recipe.task == "encode" and not isinstance(recipe.writer, StatesWriter | PatchWriter | Custom):
+        kinds = '"states" or "patches"'
+        return f'{what} goes with writer.kind = {kinds} here, got "{recipe.writer.kind}"; change it, or the task'
     if recipe.task == "label" and not isinstance(recipe.writer, LabelWriter | Custom):
         return f'{what} goes with writer.kind = "label" here, got "{recipe.writer.kind}"; change it'
     if recipe.task == "describe" and not isinstance(recipe.writer, TokenWriter | Custom):
@@ -40,19 +47,25 @@ def misfits_of_media(recipe: Recipe) -> str:
         return f"{what} keeps them decoded on the disk; set data.stream = false"
     if recipe.tokenizer.dropout:
         return f"{what} goes with one way to tokenise; set tokenizer.dropout = 0"
-    if not recipe.tokenizer.shared:
+    if not recipe.tokenizer.shared and not recipe.reader.asks:
         return f"{what} has one vocabulary, that of what is written; set tokenizer.shared = true"
-    return _misfits_of_looks(recipe)
+    return misfits_of_states(recipe) or misfits_of_looks(recipe)
 
 
-def _misfits_of_looks(recipe: Recipe) -> str:
-    """Penalties of looks need looks, and mixed pictures need pictures."""
-    for objective in recipe.objectives:
-        mixes = isinstance(objective, Label) and (objective.mixup or objective.cutmix)
-        if mixes and not isinstance(recipe.reader, PictureReader | Custom):
-            return 'mixup and cutmix of the objective "label" mix pictures, but none are read; set them to 0'
-        if isinstance(objective, NextToken) and objective.coverage:
-            stack = recipe.writer.stack if isinstance(recipe.writer, TokenWriter) else None
-            if not isinstance(stack, RecurrentWriting) or stack.attention != "additive":
-                return 'coverage of the objective "next-token" needs writer.stack.attention = "additive"; set it to 0'
+def misfits_of_states(recipe: Recipe) -> str:
+    """What a head asks for that the states of a picture do not have."""
+    reader, writer = recipe.reader, recipe.writer
+    if not isinstance(reader, PictureReader):
+        return ""
+    before = isinstance(reader, PatchReader) and reader.first
+    if isinstance(writer, LabelWriter) and writer.pooling not in ("mean", *(["first"] if before else [])):
+        return (
+            f'writer.pooling = "{writer.pooling}" would take one corner of a picture for the whole; set '
+            'writer.pooling = "mean", or "first" with reader.kind = "patches" and reader.first = true'
+        )
+    if isinstance(reader, PatchReader) and isinstance(writer, PatchWriter) and math.prod(reader.grid) < 2:
+        return (
+            f"a picture of one patch has no others to restore it from; set reader.patch below {reader.patch}, or a "
+            "larger reader.size"
+        )
     return ""

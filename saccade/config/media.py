@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from saccade.config.kinds import ByKind, Custom
 from saccade.config.stacks import TransformerStack
 from saccade.config.table import Count, Share, Table
 
 CellStack = Annotated[TransformerStack | Custom, ByKind()]
+Each = tuple[float, float, float]
+Side = Annotated[int, Field(ge=1, le=4096)]  # in pixels
 Where = Literal["learned", "sinusoidal", "none"]  # how a model is told where in its picture a cell is
+
+
+def above_zero(std: Each) -> Each:
+    if min(std) <= 0:
+        raise ValueError(f"std must be above 0 for each colour, got {list(std)}")
+    return std
 
 
 class PictureChanges(Table):
@@ -29,16 +38,30 @@ class MediaReader(Table):
     """What every reader of pictures or sound has."""
 
     medium: ClassVar[str]  # the name of what is read, for messages
+    asks: ClassVar[bool] = False  # whether a question is read with it
     init: str = ""  # a run whose reader's weights to start from
+
+    @property
+    def of_files(self) -> MediaReader:
+        """What reads the files: this one, or a part of it."""
+        return self
 
 
 class PictureReader(MediaReader):
     """Pictures of one size: others are scaled."""
 
     medium: ClassVar[str] = "picture"
-    size: Annotated[int, Field(ge=1, le=4096)] = 224  # pixels of each side of what is read
-    fit: Literal["crop", "stretch"] = "crop"  # pictures that are no squares lose their ends, or their shape
+    size: Side = 224  # pixels of each side of what is read
+    width: Side | None = None  # pixels from left to right, where these are others than those of the height
+    fit: Literal["crop", "stretch", "pad"] = "crop"  # of another shape: ends are lost, or the shape, or a border added
+    resample: Literal["bilinear", "bicubic"] = "bilinear"  # how pictures are scaled
+    margin: Annotated[int, Field(ge=0, le=4096)] = 0  # pixels that are then cut off on each side
     changes: PictureChanges = PictureChanges()
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Pixels from top to bottom, and from left to right."""
+        return self.size, self.width or self.size
 
 
 class PatchReader(PictureReader):
@@ -46,24 +69,34 @@ class PatchReader(PictureReader):
 
     kind: Literal["patches"] = "patches"
     patch: Count = 16  # pixels of the side of a patch
+    stem: tuple[Count, ...] = ()  # channels of convolutions in the place of one matrix; the last halve the sides
+    mean: Each = (0.5, 0.5, 0.5)  # taken off red, green and blue, which are numbers from 0 to 1
+    std: Annotated[Each, AfterValidator(above_zero)] = (0.5, 0.5, 0.5)  # by which the rest is divided
     first: bool = True  # a learned vector before the patches, whose state stands for the whole picture
     stack: CellStack = TransformerStack()
     positions: Where = "learned"
     dropout: Share = 0.0  # of patches and positions
 
     @property
-    def grid(self) -> int:
-        """Patches along a side."""
-        return self.size // self.patch
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        high, wide = self.sides
+        return high // self.patch, wide // self.patch
 
     @property
     def states(self) -> int:
-        return self.grid**2 + self.first
+        return math.prod(self.grid) + self.first
 
     @model_validator(mode="after")
     def _whole_patches(self) -> PatchReader:
-        if self.size % self.patch:
-            raise ValueError(f"size must be a multiple of patch = {self.patch}, got {self.size}")
+        for name, pixels in zip(("size", "width"), self.sides, strict=True):
+            if pixels % self.patch:
+                raise ValueError(f"{name} must be a multiple of patch = {self.patch}, got {pixels}")
+        if self.stem and self.patch not in [1 << n for n in range(len(self.stem) + 1)]:
+            raise ValueError(
+                f"each convolution of stem halves the sides at most once, so that patch must be a power of 2, with "
+                f"{len(self.stem)} of them at most {1 << len(self.stem)}, got {self.patch}"
+            )
         return self
 
 
@@ -78,26 +111,36 @@ class GridReader(PictureReader):
         512,
     )  # of each level, the last of cells
     depth: Count = 1  # blocks of two convolutions in each level
+    attention: tuple[Count, ...] = ()  # levels, from 1, after which all places look at all others (Zhang et al. 2019)
+    flat: Annotated[int, Field(ge=0)] = 0  # the last n levels halve the height alone: letters stand side by side
+    columns: Annotated[int, Field(ge=0)] = 0  # layers of an LSTM over columns, whose last state stands for the whole
     stack: CellStack | None = None  # over the cells, such as self-attention; its dim is that of the last level
     positions: Where = "learned"
     dropout: Share = 0.0  # of cells
 
     @property
-    def grid(self) -> int:
-        """Cells along a side."""
-        return self.size >> len(self.channels)
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of cells."""
+        high, wide = self.sides
+        levels = len(self.channels)
+        return high >> levels, wide >> levels - self.flat
 
     @property
     def states(self) -> int:
-        return self.grid**2
+        return math.prod(self.grid)
 
     @model_validator(mode="after")
     def _whole_cells(self) -> GridReader:
-        step = 1 << len(self.channels)
-        if self.size % step:
-            raise ValueError(
-                f"size must be a multiple of {step}, as each of {len(self.channels)} levels halves it, got {self.size}"
-            )
+        levels = len(self.channels)
+        if max(self.attention, default=0) > levels:
+            raise ValueError(f"attention numbers levels, of which there are {levels}, got {max(self.attention)}")
+        if self.flat > levels:
+            raise ValueError(f"flat must be at most the number of levels, {levels}, got {self.flat}")
+        for name, pixels, halved in zip(("size", "width"), self.sides, (levels, levels - self.flat), strict=True):
+            if pixels % (1 << halved):
+                raise ValueError(
+                    f"{name} must be a multiple of {1 << halved}, as each of {halved} levels halves it, got {pixels}"
+                )
         width = None if self.stack is None or isinstance(self.stack, Custom) else self.stack.dim
         if width not in (None, self.channels[-1]):
             raise ValueError(f"stack.dim must be that of the last level, {self.channels[-1]}, got {width}")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from saccade.config.backbone import TimmReader
+from saccade.config.hidden_patches import PatchWriter
+from saccade.config.joined import GlimpsesJoin, Join
 from saccade.config.kinds import ByKind, Custom
-from saccade.config.media import GridReader, PatchReader
+from saccade.config.media import GridReader, MediaReader, PatchReader
+from saccade.config.playing import ValuesWriter
 from saccade.config.sound import FrameReader
 from saccade.config.stacks import Positions, ReaderStack, Sinusoidal, TransformerStack, WriterStack
 from saccade.config.table import Count, Share, Table
@@ -23,7 +27,24 @@ class TokenReader(Table):
     segments: Annotated[int, Field(ge=0)] = 0  # vectors for the 1st, 2nd ... part of a text, each ended by <end>
     dropout: Share = 0.1  # of the embedding
     causal: bool = False  # no state knows what comes after it, as in a language model; for Transformers
+    levels: bool = False  # a writer attends to the vector of each token beside its state (Mei et al. 2016)
     init: str = ""  # a run whose reader's weights to start from
+
+
+class JoinedReader(MediaReader):
+    """A picture and a question about it, each with a reader of its own."""
+
+    medium: ClassVar[str] = "picture"
+    asks: ClassVar[bool] = True
+    kind: Literal["joined"] = "joined"
+    look: Annotated[GridReader | PatchReader, ByKind()] = GridReader()  # reads the picture
+    ask: TokenReader = TokenReader()  # reads the question
+    join: Join = GlimpsesJoin()
+    blind: Share = 0.0  # of the questions that it learns from, so many see nothing of their picture
+
+    @property
+    def of_files(self) -> MediaReader:
+        return self.look
 
 
 class NoReader(Table):
@@ -45,6 +66,18 @@ class TokenWriter(Table):
     output_bias: bool = False  # of the logits; it is not trained
     ctc: bool = False  # beside it stands a head that says a letter, or nothing, for each state of the reader
     init: str = ""
+
+
+class ActionWriter(TokenWriter):
+    """Writes actions, each of which is carried out in a world before the next one (Mei et al. 2016)."""
+
+    kind: Literal["actions"] = "actions"  # type: ignore[assignment]  # a table of its own
+    tie: Literal["none", "output"] = "output"
+    items: tuple[str, ...] = ("barstool", "chair", "easel", "hatrack", "lamp", "sofa")  # that stand in the worlds
+    floors: tuple[str, ...] = ("blue", "brick", "concrete", "flower", "grass", "gravel", "wood", "yellow")
+    walls: tuple[str, ...] = ("butterfly", "fish", "tower")
+    mirror: bool = True  # it also learns in mirrored worlds, where left and right are exchanged
+    blind: Share = 0.0  # of what is seen while it learns, so much is hidden
 
 
 class FillWriter(Table):
@@ -122,8 +155,9 @@ class StatesWriter(Table):
     init: str = ""
 
 
-Reader = Annotated[TokenReader | NoReader | PatchReader | GridReader | FrameReader | Custom, ByKind()]
-Labelling = LabelWriter | NumberWriter | TagWriter
-Writer = Annotated[
-    TokenWriter | FillWriter | Labelling | MaskedWriter | PermutedWriter | StatesWriter | Custom, ByKind()
+Reader = Annotated[
+    TokenReader | NoReader | PatchReader | GridReader | TimmReader | FrameReader | JoinedReader | Custom, ByKind()
 ]
+Labelling = LabelWriter | NumberWriter | TagWriter
+Encoding = MaskedWriter | PermutedWriter | StatesWriter | PatchWriter
+Writer = Annotated[TokenWriter | ActionWriter | FillWriter | Labelling | Encoding | ValuesWriter | Custom, ByKind()]

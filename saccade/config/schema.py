@@ -12,13 +12,18 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, field_validator, model_validator
 from pydantic import Tag as TagOf
 
+from saccade.config.backbone import CellReader, TimmReader
 from saccade.config.decoding import Decoding
 from saccade.config.fitting import misfits, unlearnable
+from saccade.config.hidden_patches import Patches, PatchWriter
+from saccade.config.joined import ConcatJoin, GlimpsesJoin, HopsJoin, QuestionJoin
 from saccade.config.kinds import MARK, Custom
 from saccade.config.media import GridReader, MediaReader, PatchReader, PictureChanges, PictureReader
 from saccade.config.parts import (
+    ActionWriter,
     FillWriter,
     Head,
+    JoinedReader,
     LabelWriter,
     MaskedWriter,
     NoReader,
@@ -31,6 +36,7 @@ from saccade.config.parts import (
     TokenWriter,
     Writer,
 )
+from saccade.config.playing import Play, TemporalDifference, ValuesWriter
 from saccade.config.sound import FrameReader, Sound, SoundChanges
 from saccade.config.stacks import (
     Alibi,
@@ -64,6 +70,7 @@ from saccade.config.training import (
     Permuted,
     RDrop,
     Regress,
+    Reinforce,
     Reward,
     Schedule,
     Scheduled,
@@ -74,10 +81,13 @@ from saccade.config.training import (
 __all__ = [
     "OF_TEXTS",
     "SCHEMA",
+    "ActionWriter",
     "Alibi",
     "Average",
     "Axial",
     "Bucketed",
+    "CellReader",
+    "ConcatJoin",
     "ConvolutionStack",
     "Corpora",
     "Corpus",
@@ -87,8 +97,11 @@ __all__ = [
     "Fill",
     "FillWriter",
     "FrameReader",
+    "GlimpsesJoin",
     "GridReader",
     "Head",
+    "HopsJoin",
+    "JoinedReader",
     "Label",
     "LabelWriter",
     "Learned",
@@ -103,11 +116,15 @@ __all__ = [
     "Objective",
     "Optimizer",
     "PatchReader",
+    "PatchWriter",
+    "Patches",
     "Permuted",
     "PermutedWriter",
     "PictureChanges",
     "PictureReader",
+    "Play",
     "Positions",
+    "QuestionJoin",
     "RDrop",
     "Reader",
     "ReaderStack",
@@ -115,6 +132,7 @@ __all__ = [
     "RecurrentReading",
     "RecurrentWriting",
     "Regress",
+    "Reinforce",
     "Reward",
     "Rotary",
     "Schedule",
@@ -127,6 +145,8 @@ __all__ = [
     "Table",
     "Tag",
     "TagWriter",
+    "TemporalDifference",
+    "TimmReader",
     "TokenReader",
     "TokenWriter",
     "Tokenizer",
@@ -134,6 +154,7 @@ __all__ = [
     "TransformerStack",
     "TransformerXL",
     "Valid",
+    "ValuesWriter",
     "Writer",
     "WriterStack",
 ]
@@ -180,6 +201,7 @@ class Data(Table):
     buffer: Count = 10_000  # with stream: documents shuffled among each other; the tokenizer learns from the first ones
     hidden: Annotated[float, Field(gt=0, lt=1)] = 0.15  # task "restore": the share of tokens that are hidden
     span: Annotated[float, Field(ge=1)] = 3.0  # and how many of them stand together, in the mean
+    play: Play = Play()  # task "interact": how a model plays that learns from what it does
 
     @field_validator("train", "valid", mode="before")
     @classmethod
@@ -214,7 +236,7 @@ class Recipe(Table):
     schema_version: int = SCHEMA
     name: str = ""
     about: str = ""  # the system, its paper, the lecture rows
-    task: Literal["translate", "write", "label", "restore", "encode", "describe"] = "translate"
+    task: Literal["translate", "write", "label", "restore", "encode", "describe", "walk", "interact"] = "translate"
     data: Data = Data()
     tokenizer: Tokenizer = Tokenizer()
     reader: Reader = TokenReader()

@@ -22,8 +22,9 @@ class Sound(Table):
     bands: Count = 80  # of pitch; features that are given must be as many
     window: Seconds = 0.025  # of time that makes one frame
     hop: Seconds = 0.010  # from one frame to the next
-    normalise: bool = True  # each feature of a recording has mean 0 and variance 1
+    normalise: bool | Literal["whisper"] = True  # each feature has mean 0 and variance 1; or as Whisper does it
     longest: Seconds = 60.0  # longer recordings are left out, and counted
+    pad: Seconds | None = None  # shorter ones end in silence up to here, which is read
 
     @model_validator(mode="after")
     def _frames_have_samples(self) -> Sound:
@@ -32,6 +33,8 @@ class Sound(Table):
                 f"window and hop must have at least one sample at {self.rate} samples a second, got {self.window:g} "
                 f"and {self.hop:g} seconds"
             )
+        if self.pad is not None and self.pad < self.longest:
+            raise ValueError(f"longest must be at most pad = {self.pad:g} seconds, got {self.longest:g}")
         return self
 
 

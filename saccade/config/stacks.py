@@ -117,6 +117,7 @@ class TransformerStack(Table):
     dropout: Share = 0.1
     attention_dropout: Share = 0.0
     ff_dropout: Share = 0.0  # inside the feed-forward network
+    drop_path: Share = 0.0  # of sublayers passed by, row by row; grows to this from 0 (Huang et al. 2016)
     heads_form: Literal["paper", "full", "split"] = "paper"  # three ways to make heads (lecture row 63)
     head_dim: Count | None = None  # width of a head; none: dim / heads
     scale: bool | Literal["first"] = True  # divide scores by sqrt(d_k); "first": only the first weights, as in T5
@@ -233,7 +234,10 @@ class RecurrentWriting(Table):
     cell: Literal["rnn", "gru", "lstm"] = "lstm"
     layers: Count = 1
     dim: Count = 512
-    attention: Literal["none", "additive", "dot", "general"] = "none"  # additive: Bahdanau's; dot, general: Luong's
+    attention: Literal["none", "additive", "dot", "general", "around"] = (
+        "none"  # additive: Bahdanau's; dot, general: Luong's; around: of cells with those around them (Li et al. 2019)
+    )
+    hard: bool = False  # additive: one state is drawn by the weights, and nothing is mixed (Xu et al. 2015)
     gate: bool = False  # additive: how much of what was looked at is wanted, told by the state (Xu et al. 2015)
     input_feeding: bool = True  # what was looked at enters the recurrence; without attention: c at each step
     context: Literal["last", "mean"] = "last"  # c: the last state of the reader, or the mean of all
@@ -249,11 +253,12 @@ class RecurrentWriting(Table):
         check_between(self.experts, self.layers)
         if self.attention == "additive" and not self.input_feeding:
             raise ValueError(
-                'attention = "additive" looks before each step, for that step; input_feeding = false is for "dot" and '
-                '"general"'
+                'attention = "additive" looks before each step, for that step; input_feeding = false is for "dot", '
+                '"general" and "around"'
             )
-        if self.gate and self.attention != "additive":
-            raise ValueError(f'gate = true is for attention = "additive", got "{self.attention}"; leave it out')
+        for name in ("gate", "hard"):
+            if getattr(self, name) and self.attention != "additive":
+                raise ValueError(f'{name} = true is for attention = "additive", got "{self.attention}"; leave it out')
         return self
 
 

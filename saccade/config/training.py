@@ -6,13 +6,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from saccade.config.hidden_patches import Patches
 from saccade.config.kinds import ByKind, Custom
+from saccade.config.playing import TemporalDifference
 from saccade.config.table import Count, Share, Table
 
 HIGHEST = 0.1  # learning rate that Adam is ever given; a larger one is the factor of another schedule
 
 
-Metric = Literal["loss", "bleu", "gleu", "accuracy", "f1", "matthews", "pearson", "spearman", "wer", "cer"]
+Metric = Literal["loss", "bleu", "gleu", "accuracy", "f1", "matthews", "pearson", "spearman", "wer", "cer", "success"]
 LOWER = ("loss", "wer", "cer")  # metrics of which less is better
 
 
@@ -30,6 +32,17 @@ class Scheduled(Table):
     sampled: Share = 0.1  # of what is read, drawn from the model
     ctc: Share = 0.0  # share of the head of writer.ctc in the loss; the rest is the next token's
     smoothing: Share = 0.1
+    weight: float = 1.0
+
+
+class Reinforce(Table):
+    """The next token where looks are drawn: those after which a text is likelier than usual are drawn more often."""
+
+    kind: Literal["reinforce"] = "reinforce"
+    reward: Annotated[float, Field(ge=0)] = 0.1  # weight of what is learned of looks beside the tokens (Xu et al. 2015)
+    entropy: Annotated[float, Field(ge=0)] = 0.01  # and of how spread their weights are, so that all places are tried
+    decay: Share = 0.9  # of the moving average of log-likelihoods, which says what is usual
+    smoothing: Share = 0.0
     weight: float = 1.0
 
 
@@ -128,9 +141,9 @@ class Permuted(Table):
         return self
 
 
-Objective = Annotated[
-    NextToken | Scheduled | RDrop | Fill | Reward | Label | Regress | Tag | Masked | Permuted | Custom, ByKind()
-]
+Written = NextToken | Scheduled | Reinforce | RDrop | Fill | Reward
+Labelled = Label | Regress | Tag
+Objective = Annotated[Written | Labelled | Masked | Permuted | Patches | TemporalDifference | Custom, ByKind()]
 
 
 class Optimizer(Table):

@@ -1,4 +1,4 @@
-"""What a model is given: token ids, pictures or frames of sound with their mask, under the names of the fields.
+"""What a model is given: token ids, pictures, frames of sound or where to walk, under the names of the fields.
 
 B batch, T length, F features. mask is boolean, True = a real token or frame.
 """
@@ -75,10 +75,38 @@ class Frames(Media):
 
 
 @dataclass(frozen=True)
+class Ground:
+    """Where one walks: N poses, what is seen from each, and the pose to which each token of a vocabulary leads."""
+
+    start: Tensor  # (B, 1) int64, the pose at which each row begins
+    mask: Tensor  # (B, 1) bool, all True
+    moves: Tensor  # (N, V) int64
+    sights: Tensor  # (N, F) float
+
+    @property
+    def content(self) -> Tensor:
+        return self.start
+
+    @property
+    def places(self) -> int:
+        return self.start.numel()
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.start, self.mask, self.moves, self.sights
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Ground:
+        return Ground(*(x.to(device, non_blocking=non_blocking) for x in self.tensors))
+
+    def pin_memory(self) -> Ground:
+        return Ground(*(x.pin_memory() for x in self.tensors))
+
+
+@dataclass(frozen=True)
 class Batch:
     """Named fields of the same number of rows, and how many real tokens each has."""
 
-    fields: Mapping[str, Any]  # of Tokens, Pictures or Frames
+    fields: Mapping[str, Any]  # of Tokens, Pictures, Frames or Ground
     counts: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ from saccade.data.batch import Batch, rectangle
 from saccade.data.media_store import MediaStore
 from saccade.data.order import epoch_order
 from saccade.data.pieces import Pieces
+from saccade.data.route_store import RouteStore
 from saccade.data.segments import Segments
 from saccade.data.spans import Spans
 from saccade.data.store import Store
@@ -143,6 +144,9 @@ def assemble(store: Rows, rows: np.ndarray, *, variant: int = 0) -> Batch:
             fields[name] = store.field(rows)
             counts[name] = int(fields[name].mask.sum())
             continue
+        if name == "ground" and isinstance(store, RouteStore):
+            fields[name], counts[name] = store.ground(rows), len(rows)
+            continue
         tokens, lengths = store.gather(rows, side=side, variant=variant)
         fields[name], counts[name] = rectangle(tokens, lengths), len(tokens)
     return Batch(fields, counts)
@@ -168,7 +172,7 @@ def plan(
     sides = [store.lengths(rows, side=side, variant=variant) for side in range(len(store.sides))]
     order = by_length(sides[0], sides[-1])
     rows, sides = rows[order], [side[order] for side in sides]
-    bounds = _cut(np.maximum(sides[0], sides[-1]), budget)
+    bounds = _cut(np.maximum.reduce(sides), budget)
     starts, sizes = bounds[:-1], np.diff(bounds)
     widths = np.sum([np.maximum.reduceat(side, starts) for side in sides], axis=0)
     real = np.sum([np.add.reduceat(side, starts) for side in sides], axis=0)

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from pydantic import TypeAdapter
 from saccade.config.parts import Reader
 from saccade.config.schema import FrameReader, MediaReader, PictureReader
 from saccade.data.hearing import read_frames
-from saccade.data.pictures import read_picture
+from saccade.data.pictures import MOST_PIXELS, read_picture
 from saccade.errors import SaccadeError
 
 Decoder = Callable[[str], np.ndarray]
@@ -31,18 +32,29 @@ MOST_PROCESSES = 16
 
 def decoder_of(reader: MediaReader) -> Decoder:
     """What makes an array (n, ...) of a file: frames of sound; a picture is one item."""
+    return lambda path: decode(path, reader)
+
+
+def decode(file: str | bytes, reader: MediaReader, *, name: str = "", pixels: int = MOST_PIXELS) -> np.ndarray:
+    """The array of one file, or of the bytes of one with a name; `pixels` are those that a picture may have."""
     if isinstance(reader, FrameReader):
-        return lambda path: read_frames(path, reader.sound)
+        return read_frames(file, reader.sound, name=name)
     assert isinstance(reader, PictureReader), "every reader of media has its decoder"
-    return lambda path: read_picture(path, size=reader.size, fit=reader.fit)[None]
+    return read_picture(
+        file, size=reader.sides, fit=reader.fit, resample=reader.resample, margin=reader.margin, name=name, most=pixels
+    )[None]
 
 
 def settings_of(reader: MediaReader) -> str:
-    """What of a reader's settings decides the arrays."""
+    """What decides the arrays: settings of a reader, and whether there is what reads other sound than WAV."""
     if isinstance(reader, FrameReader):
-        return f"sound {reader.sound.model_dump_json()}"
+        readable = "" if find_spec("soundfile") else " WAV alone"
+        return f"sound {reader.sound.model_dump_json()}{readable}"
     assert isinstance(reader, PictureReader), "every reader of media has its decoder"
-    return f"picture {reader.size} {reader.fit}"
+    high, wide = reader.sides
+    plain = reader.resample == "bilinear" and not reader.margin
+    how = "" if plain else f" {reader.resample} {reader.margin}"
+    return f"picture {high} {reader.fit}" + (f" {wide}" if wide != high else "") + how
 
 
 def decode_all(paths: Sequence[str], reader: MediaReader, folder: Path) -> list[str]:

@@ -13,7 +13,10 @@ from saccade.data.dates import dates
 from saccade.data.judged import amounts, judgements, opinions, paraphrases, roles, subjects
 from saccade.data.letters import letters
 from saccade.data.lines import did_you_mean
+from saccade.data.molecules import molecules
 from saccade.data.sentences import sentences
+from saccade.data.sessions import sessions
+from saccade.data.sets import sums
 from saccade.data.stories import stories
 from saccade.errors import SaccadeError
 
@@ -40,6 +43,10 @@ TEXTS: dict[str, Maker] = {
     "sentences-heldout": (lambda count: sentences(count, seed=1, heldout=True), 1_000),
     "stories": (lambda count: stories(count, seed=1), 20_000),
     "stories-heldout": (lambda count: stories(count, seed=1, heldout=True), 1_000),
+    "sessions": (lambda count: sessions(count, seed=1), 20_000),
+    "sessions-heldout": (lambda count: sessions(count, seed=1, heldout=True), 1_000),
+    "molecules": (lambda count: molecules(count, seed=1), 20_000),
+    "molecules-heldout": (lambda count: molecules(count, seed=1, heldout=True), 1_000),
 }
 # The same for texts with labels, each with its kind
 LABELLED: dict[str, tuple[str, Maker]] = {
@@ -51,12 +58,17 @@ LABELLED: dict[str, tuple[str, Maker]] = {
         ("paraphrases", "label", paraphrases),
         ("amounts", "number", amounts),
         ("roles", "tags", roles),
+        ("sums", "label", sums),
     )
     for part in ("", "-heldout")
 }
 # Rows of 1 to N letters: copy-N and reverse-N, each with other rows for validation and for a test.
 UP_TO = re.compile(r"(copy|reverse)-([0-9]+)(-heldout|-test)?")
 LONGEST = 1_000  # letters
+CODE = (
+    "dates.py", "embedded.py", "judged.py", "letters.py", "molecules.py", "sentences.py", "sessions.py", "sets.py",
+    "stories.py",
+)  # fmt: skip
 SEEDS = {None: 1, "-heldout": 1, "-test": 2}
 
 
@@ -95,7 +107,7 @@ def version(name: str) -> str:
     if name not in LABELLED:
         _find(name)
     code = sha256()
-    for file in ("dates.py", "embedded.py", "judged.py", "letters.py", "sentences.py", "stories.py"):
+    for file in CODE:
         code.update(Path(__file__).with_name(file).read_bytes())
     return f"{name} {code.hexdigest()} babel {installed('babel')}"
 

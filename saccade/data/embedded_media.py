@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from saccade.data import shapes, tones
+from saccade.data import questions, rendering, shapes, tones
 from saccade.data.lines import did_you_mean
 from saccade.data.store import write_folder
 from saccade.errors import SaccadeError
@@ -21,13 +21,16 @@ METADATA = "metadata.jsonl"
 
 @dataclass(frozen=True)
 class Maker:
-    """Makes so many (medium, text); how many where the recipe does not say; its column, and how a file is written."""
+    """Makes so many (medium, text); how many where the recipe does not say; its column, and how a file is written.
+
+    A text may be several, by their columns.
+    """
 
     made: Callable[[int], Any]
     count: int
     column: str
     suffix: str
-    code: str  # the file with the code that makes it
+    code: str  # the files with the code that makes it, by commas
 
 
 MAKERS: dict[str, Maker] = {
@@ -35,6 +38,12 @@ MAKERS: dict[str, Maker] = {
     "shapes-heldout": Maker(lambda n: shapes.one_shape(n, seed=1, heldout=True), 1_000, "label", ".png", "shapes.py"),
     "scenes": Maker(lambda n: shapes.scenes(n, seed=1), 6_000, "text", ".png", "shapes.py"),
     "scenes-heldout": Maker(lambda n: shapes.scenes(n, seed=1, heldout=True), 1_000, "text", ".png", "shapes.py"),
+    "questions": Maker(lambda n: questions.questions(n, seed=1), 6_000, "", ".png", "questions.py,shapes.py"),
+    "questions-heldout": Maker(
+        lambda n: questions.questions(n, seed=1, heldout=True), 1_000, "", ".png", "questions.py,shapes.py"
+    ),
+    "words": Maker(lambda n: rendering.spelled(n, seed=1), 6_000, "text", ".png", "rendering.py"),
+    "words-heldout": Maker(lambda n: rendering.spelled(n, seed=1, heldout=True), 500, "text", ".png", "rendering.py"),
     "tones": Maker(lambda n: tones.dialled(n, seed=1), 3_000, "text", ".wav", "tones.py"),
     "tones-heldout": Maker(lambda n: tones.dialled(n, seed=1, heldout=True), 300, "text", ".wav", "tones.py"),
 }
@@ -54,12 +63,13 @@ def _write(folder: Path, maker: Maker, count: int) -> None:
         for number, (medium, text) in enumerate(islice(maker.made(count), count), start=1):
             name = f"{number:05d}{maker.suffix}"
             medium.save(folder / name)
-            notes.write(json.dumps({"file_name": name, maker.column: text}) + "\n")
+            columns = text if isinstance(text, dict) else {maker.column: text}
+            notes.write(json.dumps({"file_name": name, **columns}) + "\n")
 
 
 def version(name: str, examples: int | None) -> str:
     """What the files depend on: the text of our code, and how many there are."""
-    code = Path(__file__).with_name(_find(name).code).read_bytes()
+    code = b"".join(Path(__file__).with_name(file).read_bytes() for file in _find(name).code.split(","))
     return f"{name} {examples or _find(name).count} {sha256(code).hexdigest()}"
 
 

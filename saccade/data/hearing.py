@@ -14,6 +14,6 @@ def read_frames(file: str | bytes, settings: Sound, *, name: str = "") -> np.nda
     """(T, bands) float32 of a file, or of one of many recordings in a file."""
     if isinstance(file, str) and is_given(file):
         frames = given_frames(file, features=settings.bands)
-        return normalised(frames) if settings.normalise else frames
+        return normalised(frames) if settings.normalise is True else frames
     samples, rate = read_sound(file, name=name, longest=settings.longest)
     return features(samples, rate, settings)

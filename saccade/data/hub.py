@@ -26,9 +26,13 @@ def read_column(name: str, *, split: str, columns: table.Columns, stream: bool =
 
 def read_records(name: str, *, split: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """The numbered rows of one split; classes that are stored as numbers by their names."""
-    data = _load(name, split)
+    return spelled_records(load(name, split))
+
+
+def spelled_records(data: Any, *, block: int = 1000) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The numbered rows of a data set, with names in the place of numbers of classes; `block` of them in memory."""
     named = {column: names for column, kind in data.features.items() if (names := _class_names(kind))}
-    for number, record in _records(data):
+    for number, record in _records(data, block):
         yield number, {column: _spelled(value, named.get(column)) for column, value in record.items()}
 
 
@@ -46,25 +50,25 @@ def _spelled(value: Any, names: list[str] | None) -> Any:
 
 
 def fingerprint(name: str, *, split: str) -> str:
-    return str(_load(name, split)._fingerprint)
+    return str(load(name, split)._fingerprint)
 
 
 def _texts(
     name: str, split: str, columns: table.Columns, wanted: tuple[str, ...], *, stream: bool = False
 ) -> Iterator[table.Texts]:
-    return table.from_records(_records(_load(name, split, stream=stream)), f"{name}[{split}]", columns, wanted)
+    return table.from_records(_records(load(name, split, stream=stream)), f"{name}[{split}]", columns, wanted)
 
 
-def _records(data: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _records(data: Any, block: int = 1000) -> Iterator[tuple[int, Mapping[str, Any]]]:
     number = 0
-    for block in data.iter(batch_size=1000):
-        keys = list(block)
-        for values in zip(*block.values(), strict=True):
+    for rows in data.iter(batch_size=block):
+        keys = list(rows)
+        for values in zip(*rows.values(), strict=True):
             number += 1
             yield number, dict(zip(keys, values, strict=True))
 
 
-def _load(name: str, split: str, *, stream: bool = False) -> Any:
+def load(name: str, split: str, *, stream: bool = False) -> Any:
     """A data set: memory-mapped by `datasets`, so it does not sit in memory either; or a stream of it."""
     import datasets
 

@@ -7,8 +7,10 @@ A corpus is one of
 * two names: such a folder, and a file with columns elsewhere;
 * a .tar, .tar.gz or .tgz in the place of a folder, which is unpacked into the cache once;
 * for texts, a .npz with frames of sound that somebody else made;
+* the name of a Hugging Face data set, or the folder of one (hub_media.py);
 * `embedded:NAME`, made by saccade itself.
-A cell with a list of texts is a row for each of them.
+A cell with a list of texts is a row for each of them. Where pictures are asked about, there is a column `question` too,
+and the text is in `answer` or `answers`.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from saccade.config.schema import Corpus
-from saccade.data import embedded_media, table
+from saccade.data import embedded_media, hub_media, table
 from saccade.data.given_frames import MANY, ONE, read_given
 from saccade.data.lines import missing
 from saccade.data.pictures import SUFFIXES as PICTURES
@@ -34,28 +36,37 @@ from saccade.data.store import write_folder
 from saccade.errors import SaccadeError
 from saccade.files import default_cache
 
-Row = tuple[int, str, str]  # number, path, text
+Row = tuple[Any, ...]  # number, path, a question about it where one is asked, text
 
 SUFFIXES = {"picture": PICTURES, "sound": (*SOUNDS, ONE)}
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.xz")
+ALONE = "alone"  # what is wanted of files of which nothing is said
 FILES = ("file_name", "image", "audio", "file", "path")  # what a column of files is called
+QUESTION, ANSWERS = "question", ("answer", "answers")
 TEXTS = {"label": ("label", "class"), "text": ("text", "caption", "captions", "transcript", "sentence")}
 
 
-def read_media(corpus: Corpus, *, medium: str, wanted: str) -> Iterator[Row]:
-    """The rows of a corpus, at most `corpus.examples` of them; `wanted` of each file is its "label" or its "text"."""
+def read_media(corpus: Corpus, *, medium: str, wanted: str, asks: bool = False) -> Iterator[Row]:
+    """The rows of a corpus, at most `corpus.examples` of them; `wanted` of each file is its "label", its "text", or
+    nothing, which is "alone".
+
+    `asks`: that is the answer to a question, which stands in a column of its own.
+    """
     if medium == "sound" and wanted == "text" and corpus.files[0].lower().endswith(MANY):
         return islice(read_given(corpus.files[0]), corpus.examples)
     root = _root(folder_of(corpus), corpus.split)
+    if wanted == ALONE:
+        return islice(_alone(root, medium), corpus.examples)
     notes = Path(corpus.files[1]) if len(corpus.files) == 2 else metadata_in(root)
     if notes is not None:
-        rows = _noted(root, notes, corpus.columns, wanted)
-    elif wanted == "label":
+        rows = _noted(root, notes, corpus.columns, wanted, asks=asks)
+    elif wanted == "label" and not asks:
         rows = _by_class(root, SUFFIXES[medium])
     else:
         raise SaccadeError(
-            f"{corpus.files[0]} has no metadata.jsonl or metadata.csv, whose columns file_name and text say what to "
-            f"write for each {medium}; add one, or give a second file with columns"
+            f"{corpus.files[0]} has no metadata.jsonl or metadata.csv, whose columns file_name"
+            f"{', question and answer' if asks else ' and text'} say what to write for each {medium}; add one, or "
+            "give a second file with columns"
         )
     return islice(rows, corpus.examples)
 
@@ -65,6 +76,8 @@ def folder_of(corpus: Corpus) -> Path:
     name = corpus.files[0]
     if name.startswith(PREFIX):
         return embedded_media.made_folder(name.removeprefix(PREFIX), corpus.examples)
+    if len(corpus.files) == 1 and hub_media.is_set(name):
+        return hub_media.unpacked(corpus)
     path = Path(name)
     if path.is_dir():
         return path
@@ -82,7 +95,7 @@ def named_files(name: str, *, medium: str) -> list[str]:
     if name.startswith(PREFIX):
         made, _, file = name.removeprefix(PREFIX).partition("/")
         name = str(embedded_media.made_folder(made, None) / file)
-    if not Path(name).is_dir():
+    if not name.strip() or not os.path.isdir(name):  # also where a name is too long to be one
         return [name]
     found = [str(path) for path in files_in(Path(name), SUFFIXES[medium])]
     if not found:
@@ -135,6 +148,15 @@ def _root(folder: Path, split: str) -> Path:
     return folder
 
 
+def _alone(root: Path, medium: str) -> Iterator[Row]:
+    """All files of a folder, whatever is said of them."""
+    number = 0
+    for number, path in enumerate(files_in(root, SUFFIXES[medium]), start=1):
+        yield number, str(path)
+    if not number:
+        raise SaccadeError(f"{root} has no {medium} in it; expected files such as *{SUFFIXES[medium][0]}")
+
+
 def _by_class(root: Path, suffixes: tuple[str, ...]) -> Iterator[Row]:
     number = 0
     for path in files_in(root, suffixes):
@@ -149,40 +171,59 @@ def _by_class(root: Path, suffixes: tuple[str, ...]) -> Iterator[Row]:
         )
 
 
-def _noted(root: Path, notes: Path, columns: tuple[str, ...] | None, wanted: str) -> Iterator[Row]:
+def _noted(
+    root: Path, notes: Path, columns: tuple[str, ...] | None, wanted: str, *, asks: bool = False
+) -> Iterator[Row]:
     """The rows of a file with columns; a file that is not there keeps its place, and is told when it is read."""
-    by_name: dict[str, Path] = {}
+    by_name, whole = dict[str, list[Path]](), os.path.abspath(root)
     for number, record in table.records(notes, is_header=lambda first: True):
         flat = table.flatten(record)
-        file, text = _columns(columns, flat, f"{notes}:{number}", wanted)
-        name = str(flat[file])
+        where = f"{notes}:{number}"
+        file, *asked, text = _columns(columns, flat, where, wanted, asks=asks)
+        name = _as_text(flat[file], where, file)
         path = root / name
         if not path.is_file():
-            by_name = by_name or {found.name: found for found in files_in(root, ("",))}
-            path = by_name.get(Path(name).name, path)
-        elif not path.resolve().is_relative_to(root.resolve()):
-            raise SaccadeError(f"{notes}:{number}: {name!r} is not in the folder {root}; put it there")
+            by_name = by_name or _by_name(root)
+            alike = by_name.get(path.name, [])
+            path = alike[0] if len(alike) == 1 else path  # of two, nobody knows which is meant
+        elif not Path(os.path.abspath(path)).is_relative_to(whole):  # links in the folder are its own
+            raise SaccadeError(f"{where}: {name!r} is not in the folder {root}; put it there")
         for said in flat[text] if isinstance(flat[text], list) else [flat[text]]:
-            yield number, str(path), str(said)
+            yield number, str(path), *(_as_text(flat[one], where, one) for one in asked), _as_text(said, where, text)
 
 
-def _columns(asked: tuple[str, ...] | None, record: Mapping[str, Any], where: str, wanted: str) -> tuple[str, str]:
-    """The column of files and the one of texts, those that were asked for or those that are meant without asking."""
+def _as_text(value: Any, where: str, column: str) -> str:
+    """A cell as it is written; nothing and lists are not a text."""
+    if not isinstance(value, str | int | float):
+        raise SaccadeError(f"{where}: expected text in column {column!r}, got {type(value).__name__}")
+    return str(value)
+
+
+def _by_name(root: Path) -> dict[str, list[Path]]:
+    found: dict[str, list[Path]] = {}
+    for path in files_in(root, ("",)):
+        found.setdefault(path.name, []).append(path)
+    return found
+
+
+def _columns(
+    named: tuple[str, ...] | None, record: Mapping[str, Any], where: str, wanted: str, *, asks: bool
+) -> tuple[str, ...]:
+    """The columns of files, of questions where they are asked, and of texts: those that were named, or are meant."""
     there = list(record)
-    if asked is not None:
-        if len(asked) != 2:
-            raise SaccadeError(f"{where}: columns names the files and the {wanted}s, got {', '.join(asked)}")
-        file, text = asked
-    else:
+    if named is None:
         file = next((name for name in FILES if name in there), FILES[0])
-        others = [name for name in there if name != file]
-        text = next(
-            (name for name in TEXTS[wanted] if name in there), others[0] if len(others) == 1 else TEXTS[wanted][0]
-        )
-    for name in (file, text):
+        others = [name for name in there if name not in (file, QUESTION)]
+        known = (*ANSWERS, *TEXTS[wanted]) if asks else TEXTS[wanted]
+        text = next((name for name in known if name in there), others[0] if len(others) == 1 else known[0])
+        named = (file, QUESTION, text) if asks else (file, text)
+    elif len(named) != 2 + asks:
+        what = "the questions and the answers" if asks else f"the {wanted}s"
+        raise SaccadeError(f"{where}: columns names the files{',' if asks else ' and'} {what}, got {', '.join(named)}")
+    for name in named:
         if name not in there:
             raise table.unknown_column(where, name, there)
-    return file, text
+    return named
 
 
 def _unpacked(path: Path) -> Path:

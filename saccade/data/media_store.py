@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from saccade.config.schema import Corpus, GridReader, MediaReader, PatchReader
+from saccade.config.schema import CellReader, Corpus, MediaReader
 from saccade.data.batch import Frames, Media, Pictures
 from saccade.data.decoding import decode_all, settings_of
 from saccade.data.labels import Labels
@@ -32,22 +32,25 @@ Ids = list[list[int]]
 
 @dataclass(frozen=True)
 class Source:
-    """A corpus of pictures or sound, and what of each file is wanted: its "label" or its "text"."""
+    """A corpus of pictures or sound, and what of each file is wanted: its "label", its "text", or the file "alone"."""
 
     corpus: Corpus
-    reader: MediaReader
+    reader: MediaReader  # of the files alone
     wanted: str
+    asks: bool = False  # whether that is the answer to a question
 
     @property
     def key(self) -> str:
-        return f"{media_key(self.corpus, medium=self.reader.medium)} {self.reader.medium}"
+        """A hash of the corpus, and which of its columns says what files there are."""
+        medium = self.reader.medium
+        return f"{media_key(self.corpus, medium=medium)} {medium} {self.wanted}{'?' * self.asks}"
 
-    def rows(self) -> Iterator[tuple[int, str, str]]:
-        return read_media(self.corpus, medium=self.reader.medium, wanted=self.wanted)
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        return read_media(self.corpus, medium=self.reader.medium, wanted=self.wanted, asks=self.asks)
 
     def paths(self) -> list[str]:
         """Every file once, in the order in which rows name them."""
-        return list(dict.fromkeys(path for _, path, _ in self.rows()))
+        return list(dict.fromkeys(path for _, path, *_ in self.rows()))
 
 
 class Decoded:
@@ -125,6 +128,11 @@ class Library:
         self.size = int(self._starts[-1])
         self._sources = list(sources)
 
+    @property
+    def broken(self) -> list[int]:
+        """The numbers of those that cannot be read."""
+        return [int(start) + i for part, start in zip(self._parts, self._starts, strict=False) for i in part.broken]
+
     def numbers(self) -> dict[str, int]:
         """The number of every file that can be read, by its path."""
         return {
@@ -174,7 +182,7 @@ def field_of(items: Sequence[np.ndarray], *, states: int | None) -> Media:
 
 def states_of(reader: MediaReader) -> int | None:
     """How many states a picture has; of sound, that depends on its length."""
-    return reader.states if isinstance(reader, PatchReader | GridReader) else None
+    return reader.states if isinstance(reader, CellReader) else None
 
 
 class MediaStore(Store):
@@ -197,38 +205,51 @@ class MediaStore(Store):
 
 
 class MediaEncoder:
-    """Blocks of rows to ids: the number of the file, and a text or a label. Rows of broken files are left out."""
+    """Blocks of rows to ids: the number of the file, a question where one is asked, and a text or a label.
 
-    def __init__(self, numbers: dict[str, int], target: Tokenizer | Labels, *, limit: int | None, files: int) -> None:
-        self._numbers, self._target, self._limit = numbers, target, limit
-        self.largest = max(files, target.size + 1)  # no id is as large
+    Rows of broken files are left out, and so are those with an answer that nobody has learned.
+    """
+
+    def __init__(
+        self,
+        numbers: dict[str, int],
+        target: Tokenizer | Labels | None,
+        *,
+        limit: int | None,
+        files: int,
+        question: Tokenizer | None = None,
+    ) -> None:
+        self._numbers, self._limit = numbers, limit
+        self._sides = [side for side in (question, target) if side is not None]
+        self._known = set(target.names) if question is not None and isinstance(target, Labels) else None
+        self.largest = max([files, *(side.size + 1 for side in self._sides)])  # no id is as large
 
     def plain(self, block: list[Any], corpus: int, tally: Tally) -> list[Ids]:
         """The ids of the rows of a block that are kept."""
         tally.total += len(block)
         full = []
-        for line, path, text in block:
-            if not text.strip():
+        for line, path, *texts in block:
+            if not all(text.strip() for text in texts):
                 tally.drop(tally.empty, corpus, line)
-            elif path in self._numbers:
-                full.append((line, self._numbers[path], text))
-        written = self._encoded([text for _, _, text in full])
-        sides: list[Ids] = [[], []]
-        for (line, number, text), ids in zip(full, written, strict=True):
-            if self._limit is not None and len(ids) > self._limit:
+            elif path in self._numbers and (self._known is None or texts[-1] in self._known):
+                full.append((line, self._numbers[path], texts))
+        made = [encoded(side, [texts[i] for _, _, texts in full]) for i, side in enumerate(self._sides)]
+        sides: list[Ids] = [[] for _ in ("source", *self._sides)]
+        for (line, number, texts), *ids in zip(full, *made, strict=True):
+            if self._limit is not None and max(map(len, ids)) > self._limit:
                 tally.drop(tally.long, corpus, line)
                 continue
-            tally.bytes += len(text.encode())
-            sides[0].append([number])
-            sides[1].append(ids)
+            tally.bytes += sum(len(text.encode()) for text in texts[-1:])
+            for side, row in zip(sides, ([number], *ids), strict=True):
+                side.append(row)
         return sides
 
     def variant(self, number: int, plain: list[Ids]) -> list[Ids]:
         """There is only one."""
         return plain
 
-    def _encoded(self, texts: list[str]) -> Ids:
-        target = self._target
-        if isinstance(target, Labels):
-            return [target.encode(text) for text in texts]
-        return target.encode_all(texts)
+
+def encoded(side: Tokenizer | Labels, texts: list[str]) -> Ids:
+    if isinstance(side, Labels):
+        return [side.encode(text) for text in texts]
+    return side.encode_all(texts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 
@@ -19,8 +20,25 @@ BLOCK = 4096  # frames that are transformed at a time
 
 def features(samples: np.ndarray, rate: int, settings: Sound) -> np.ndarray:
     """Frames (T, bands) of a recording (N,), normalised where the settings say so."""
-    frames = log_mel(resample(samples, rate, settings.rate), settings)
+    samples = filled_up(resample(samples, rate, settings.rate), settings)
+    if settings.normalise == "whisper":
+        return below_the_loudest(log_mel(samples, settings, beyond="reflect"))
+    frames = log_mel(samples, settings)
     return normalised(frames) if settings.normalise else frames
+
+
+def filled_up(samples: np.ndarray, settings: Sound) -> np.ndarray:
+    """With silence behind the end, where all recordings are to be of one length."""
+    if settings.pad is None:
+        return samples
+    count = round(settings.pad * settings.rate)
+    return np.pad(samples[:count], (0, max(0, count - len(samples))))
+
+
+def below_the_loudest(frames: np.ndarray) -> np.ndarray:
+    """What lies 8 powers of ten below the loudest is silence, and the last frame is left out (Radford et al. 2022)."""
+    powers = frames[: max(1, len(frames) - 1)] / np.log(10)
+    return ((np.maximum(powers, powers.max() - 8) + 4) / 4).astype(np.float32)
 
 
 def normalised(frames: np.ndarray) -> np.ndarray:
@@ -29,15 +47,15 @@ def normalised(frames: np.ndarray) -> np.ndarray:
     return (centred / (centred.std(axis=0) + 1e-5)).astype(np.float32)
 
 
-def log_mel(samples: np.ndarray, settings: Sound) -> np.ndarray:
+def log_mel(samples: np.ndarray, settings: Sound, *, beyond: Literal["constant", "reflect"] = "constant") -> np.ndarray:
     """The logarithm of the energy in each band, in frames (T, bands) whose middles are one hop apart.
 
-    Beyond both ends of the recording there is silence.
+    Beyond both ends of the recording there is silence, or the recording as in a mirror.
     """
     size, hop = round(settings.window * settings.rate), round(settings.hop * settings.rate)
     bank = mel_bank(settings.bands, size, settings.rate)
     window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(size) / size)  # Hann's
-    padded = np.pad(samples.astype(np.float64), (size // 2, size - size // 2))
+    padded = np.pad(samples.astype(np.float64), (size // 2, size - size // 2), mode=beyond)
     windows = np.lib.stride_tricks.sliding_window_view(padded, size)[::hop][: 1 + len(samples) // hop]
     parts = (windows[first : first + BLOCK] * window for first in range(0, len(windows), BLOCK))
     energy = np.concatenate([np.abs(np.fft.rfft(part, axis=1)) ** 2 @ bank for part in parts])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import warnings
 from pathlib import Path
 from typing import Literal
@@ -14,18 +13,40 @@ from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 from saccade.errors import SaccadeError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # others of Pillow may start programs
 MOST_PIXELS = 100_000_000  # of a file; decoded they take 300 megabytes
-Fit = Literal["crop", "stretch"]
+Fit = Literal["crop", "stretch", "pad"]
+Resample = Literal["bilinear", "bicubic"]
+METHODS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+BORDER = (128, 128, 128)  # of "pad": neither dark nor bright
 
 
-def read_picture(file: str | Path | bytes, *, size: int, fit: Fit = "crop", name: str = "") -> np.ndarray:
-    """(3, size, size) uint8: upright, in colours, and on white where it is transparent."""
+def read_picture(
+    file: str | Path | bytes,
+    *,
+    size: int | tuple[int, int],
+    fit: Fit = "crop",
+    name: str = "",
+    most: int = MOST_PIXELS,
+    resample: Resample = "bilinear",
+    margin: int = 0,
+) -> np.ndarray:
+    """(3, high, wide) uint8: upright, in colours, and on white where it is transparent; one `size` is that of both.
+
+    A picture is at first larger by the `margin` on each side, which is cut off.
+    """
+    sides = (size, size) if isinstance(size, int) else size
     name = name or ("picture" if isinstance(file, bytes) else str(file))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of odd metadata, and of many pixels, which are counted below
-            with Image.open(io.BytesIO(file) if isinstance(file, bytes) else file) as picture:
-                return _decoded(picture, size=size, fit=fit, name=name)
+            with Image.open(io.BytesIO(file) if isinstance(file, bytes) else file, formats=FORMATS) as picture:
+                check_pixels(picture, name=name, most=most)
+                whole = (sides[0] + 2 * margin, sides[1] + 2 * margin)
+                made = _decoded(picture, sides=whole, fit=fit, method=METHODS[resample])
+                return np.ascontiguousarray(made[:, margin : margin + sides[0], margin : margin + sides[1]])
+    except SaccadeError:
+        raise
     except FileNotFoundError:
         raise SaccadeError(f"{name} not found") from None
     except UnidentifiedImageError:
@@ -33,40 +54,44 @@ def read_picture(file: str | Path | bytes, *, size: int, fit: Fit = "crop", name
             f"{name} is no picture that can be read; expected JPEG, PNG, WebP, BMP, GIF or TIFF"
         ) from None
     except Image.DecompressionBombError:
-        raise SaccadeError(f"{name} has more than {MOST_PIXELS:,} pixels; make it smaller") from None
+        raise SaccadeError(f"{name} has more than {most:,} pixels; make it smaller") from None
     except (OSError, ValueError, SyntaxError, EOFError) as error:  # what Pillow raises for damaged files
         raise SaccadeError(f"{name} is damaged: {getattr(error, 'strerror', None) or error}; make it again") from None
 
 
-def _decoded(picture: Image.Image, *, size: int, fit: Fit, name: str) -> np.ndarray:
-    assert not ImageFile.LOAD_TRUNCATED_IMAGES, "a part of a picture is not a picture"
+def check_pixels(picture: Image.Image, *, name: str, most: int) -> None:
+    """Before they are decoded: a small file may say that it has very many."""
     wide, high = picture.size
-    if wide * high > MOST_PIXELS:
-        raise SaccadeError(f"{name} has {wide:,} x {high:,} pixels, more than {MOST_PIXELS:,} in all; make it smaller")
+    if wide * high > most:
+        raise SaccadeError(f"{name} has {wide:,} x {high:,} pixels, more than {most:,} in all; make it smaller")
+
+
+def _decoded(picture: Image.Image, *, sides: tuple[int, int], fit: Fit, method: Image.Resampling) -> np.ndarray:
+    assert not ImageFile.LOAD_TRUNCATED_IMAGES, "a part of a picture is not a picture"
     if picture.format == "JPEG":
-        picture.draft("RGB", (2 * size, 2 * size))  # decodes large ones at a fraction of their size
-    upright = ImageOps.exif_transpose(picture)
-    colours = _in_colours(upright)
+        picture.draft("RGB", (2 * max(sides), 2 * max(sides)))  # decodes large ones at a fraction of their size
+    ImageOps.exif_transpose(picture, in_place=True)
+    colours, wanted = _in_colours(picture), (sides[1], sides[0])
     if fit == "crop":
-        fitted = ImageOps.fit(colours, (size, size), Image.Resampling.BILINEAR)
+        fitted = ImageOps.fit(colours, wanted, method)
+    elif fit == "pad":
+        fitted = ImageOps.pad(colours, wanted, method, color=BORDER)
     else:
-        fitted = colours.resize((size, size), Image.Resampling.BILINEAR)
-    return np.ascontiguousarray(np.asarray(fitted).transpose(2, 0, 1))
+        fitted = colours.resize(wanted, method)
+    return np.asarray(fitted).transpose(2, 0, 1)
 
 
 def _in_colours(picture: Image.Image) -> Image.Image:
     """Grey, CMYK and palettes as RGB; 16-bit greys by their upper half; what is transparent shows white behind it."""
     if picture.mode.startswith("I") or picture.mode == "F":
-        numbers = np.asarray(picture, dtype=np.float64)
-        most = 255 if numbers.size == 0 or numbers.max() <= 255 else 65535
-        return Image.fromarray(np.uint8(np.clip(numbers / most, 0, 1) * 255)).convert("RGB")
+        numbers = np.array(picture, dtype=np.float64)
+        numbers /= 255 if numbers.size == 0 or numbers.max() <= 255 else 65535
+        np.clip(numbers, 0, 1, out=numbers)  # in place: large pictures take much memory as it is
+        numbers *= 255
+        return Image.fromarray(np.uint8(numbers)).convert("RGB")
     if "A" in picture.getbands() or "transparency" in picture.info:
-        clear = picture.convert("RGBA")
-        white = Image.new("RGBA", clear.size, "white")
-        return Image.alpha_composite(white, clear).convert("RGB")
-    return picture.convert("RGB")
-
-
-def is_picture(path: str | os.PathLike[str]) -> bool:
-    """By its name; what is in it is seen when it is read."""
-    return Path(path).suffix.lower() in SUFFIXES
+        clear = picture if picture.mode == "RGBA" else picture.convert("RGBA")
+        white = Image.new("RGB", clear.size, "white")
+        white.paste(clear, mask=clear.getchannel("A"))
+        return white
+    return picture if picture.mode == "RGB" else picture.convert("RGB")

@@ -5,21 +5,26 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from saccade.config import schema
-from saccade.config.schema import OF_TEXTS, Corpus, Head, MediaReader, Recipe, TokenReader
+from saccade.config.schema import OF_TEXTS, ActionWriter, Corpus, Head, MediaReader, Recipe, TokenReader, TokenWriter
 from saccade.data import encode
 from saccade.data.batches import Rows
-from saccade.data.corpus_part import Part
+from saccade.data.corpus_part import Part, unanswerable
+from saccade.data.dropped import WHAT, notes_of
+from saccade.data.episodes import Episodes, worlds_of
 from saccade.data.labelled import checked, like
 from saccade.data.labels import Labels, learn_labels
 from saccade.data.media_store import Library, MediaEncoder, MediaStore, decoded, skipped
 from saccade.data.pairs_of_texts import joined
 from saccade.data.pieces import Pieces
+from saccade.data.route_store import SIDES as ROUTES
+from saccade.data.route_store import Atlas, RouteEncoder, RouteStore, instructions
 from saccade.data.segments import in_segments, wants_pairs
 from saccade.data.spans import hide_spans
 from saccade.data.store import Store, discard, open_store, write_folder, write_store
@@ -30,7 +35,6 @@ from saccade.files import default_cache
 from saccade.runs import find_run
 
 Report = Callable[[str], None]
-WHAT = {("source", "target"): "pair", ("source", "label"): "text", ("target",): "document"}  # a row, by its sides
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,8 @@ class Prepared:
     """What training needs: tokenizers, tokenised pairs or documents, and some validation pairs as text."""
 
     tokenizers: Tokenizers
-    train: Rows | Streamed
-    valid: Rows | None
+    train: Rows | Streamed | Episodes
+    valid: Rows | Episodes | None
     valid_pairs: list[tuple[str, str]]
     notes: list[str]
 
@@ -52,6 +56,8 @@ def prepare(
     recipe: Recipe, *, tokenizers: Tokenizers | None = None, cache: Path | None = None, report: Report = _say
 ) -> Prepared:
     """Everything of the recipe's data, tokenised; `tokenizers` of an earlier run are used as they are."""
+    if recipe.task == "interact":
+        return _prepared_worlds(recipe, tokenizers)
     folder = cache or default_cache()
     train, valid = _parts(recipe)
     if recipe.data.stream:
@@ -75,16 +81,24 @@ def prepare(
         note
         for store, parts in zip(stores, (stored, valid), strict=True)
         if store
-        for note in _notes(store, parts, recipe.data.max_length)
+        for note in notes_of(store, parts, recipe.data.max_length)
     ]
+    notes += [note for part in valid for note in unanswerable(part, tokenizers.labels)]
     for note in notes:
         report(note)
-    wanted = recipe.train.valid_predictions if recipe.task in ("translate", "label", "describe") else 0
+    wanted = recipe.train.valid_predictions if recipe.task in ("translate", "label", "describe", "walk") else 0
     readable = None if libraries[1][0] is None else libraries[1][0].numbers()
-    found = (pair for pair in _full_pairs(valid) if readable is None or pair[0] in readable)
+    found = (pair for path, pair in _full_pairs(valid) if readable is None or path in readable)
     pairs = list(islice(found, wanted))
     rows = [store and _in_rows(store, recipe, tokenizers) for store in stores]
     return Prepared(tokenizers, rows[0] or _streamed(recipe, train, tokenizers), rows[1], pairs, notes)
+
+
+def _prepared_worlds(recipe: Recipe, tokenizers: Tokenizers | None) -> Prepared:
+    """No text is read, and none is written: what is named are actions."""
+    train, valid = worlds_of(recipe)
+    pieces = tokenizers or train_tokenizers(schema.Tokenizer(kind="bytes"), lambda: ())
+    return Prepared(replace(pieces, labels=Labels("values", train.actions)), train, valid, [], [])
 
 
 def _streamed(recipe: Recipe, parts: list[Part], tokenizers: Tokenizers) -> Streamed:
@@ -100,14 +114,23 @@ def _streamed(recipe: Recipe, parts: list[Part], tokenizers: Tokenizers) -> Stre
 def _encoding(recipe: Recipe) -> encode.Settings:
     """Pairs that are too long are left out; documents are cut, later on."""
     dropout, variants = recipe.tokenizer.dropout, recipe.tokenizer.variants
+    if isinstance(recipe.reader, MediaReader) and recipe.reader.asks:
+        answer = "label" if recipe.task == "label" else "target"
+        return encode.Settings(recipe.data.max_length, sides=("source", "question", answer))
+    if recipe.task == "walk":
+        return encode.Settings(recipe.data.max_length, sides=ROUTES)
     if recipe.task == "label":
         return encode.Settings(recipe.data.max_length, sides=("source", "label"), cut=recipe.data.cut)
+    if isinstance(recipe.reader, MediaReader) and recipe.task in OF_TEXTS:
+        return encode.Settings(None, sides=("source",))
     if recipe.task in OF_TEXTS:
         return encode.Settings(None, dropout, variants, sides=("target",), by_sentence=wants_pairs(recipe))
     return encode.Settings(recipe.data.max_length, dropout, variants)
 
 
 def _in_rows(store: Store, recipe: Recipe, tokenizers: Tokenizers) -> Rows:
+    if isinstance(store, MediaStore):
+        return store
     if recipe.task == "restore":
         return hide_spans(store, recipe.data, tokenizers.target)
     if recipe.task == "encode":
@@ -117,26 +140,32 @@ def _in_rows(store: Store, recipe: Recipe, tokenizers: Tokenizers) -> Rows:
     return store
 
 
-def _full_pairs(parts: Iterable[Part]) -> Iterator[tuple[str, str]]:
-    """The last of the texts of each row is what the others are to give; these stand in one line."""
-    return ((joined(texts[:-1]), texts[-1]) for texts in _texts(parts) if all(text.strip() for text in texts))
+def _full_pairs(parts: Iterable[Part]) -> Iterator[tuple[str, tuple[str, str]]]:
+    """The first text of each row, and a pair: its last one is what the others are to give; these stand in one line."""
+    full = (texts for texts in _texts(parts) if all(text.strip() for text in texts))
+    return ((texts[0], (joined(texts[:-1]), texts[-1])) for texts in full)
 
 
 def _parts(recipe: Recipe) -> tuple[list[Part], list[Part]]:
     data, kind = recipe.data, recipe.data.documents if recipe.task in OF_TEXTS else ""
     labels = _kind_of_labels(recipe)
     media = recipe.reader if isinstance(recipe.reader, MediaReader) else None
+    walks = recipe.writer if isinstance(recipe.writer, ActionWriter) else None
 
-    def made(corpora: Iterable[Corpus], *, share: float = 0.0, heldout: bool = False) -> list[Part]:
-        return [Part(corpus, share, heldout, documents=kind, labels=labels, media=media) for corpus in corpora]
+    def made(
+        corpora: Iterable[Corpus], *, share: float = 0.0, heldout: bool = False, varied: bool = False
+    ) -> list[Part]:
+        part = partial(Part, documents=kind, labels=labels, media=media, walks=walks, varied=varied)
+        return [part(corpus, share, heldout) for corpus in corpora]
 
     if not data.train:
         raise SaccadeError("no training data: give --data SOURCE TARGET, set data.train, or try --tiny")
     if isinstance(data.valid, float):
         share = data.valid
-        return made(data.train, share=share), made(data.train, share=share, heldout=True) if share else []
+        heldout = made(data.train, share=share, heldout=True) if share else []
+        return made(data.train, share=share, varied=True), heldout
     valid = [like(corpus, data.train[0]) for corpus in data.valid] if labels and not media else data.valid
-    return made(data.train), made(valid)
+    return made(data.train, varied=True), made(valid)
 
 
 def _kind_of_labels(recipe: Recipe) -> str:
@@ -157,7 +186,7 @@ def _labels(parts: list[Part], before: Labels | None) -> Labels | None:
 
 
 def _tokenizers(recipe: Recipe, parts: list[Part], keys: list[str], cache: Path) -> Tokenizers:
-    if parts[0].media is not None and recipe.task == "label":  # no text is read, and none is written
+    if parts[0].media is not None and recipe.task in ("label", "encode") and not parts[0].asks:  # no text at all
         return train_tokenizers(schema.Tokenizer(kind="bytes"), lambda: ())
     if recipe.tokenizer.kind == "file":
         return train_tokenizers(recipe.tokenizer, lambda: ())
@@ -179,8 +208,9 @@ def _tokenizers(recipe: Recipe, parts: list[Part], keys: list[str], cache: Path)
 
 def _first_run(recipe: Recipe) -> Path:
     """The run to start from."""
-    part = recipe.reader.init if isinstance(recipe.reader, TokenReader) else ""
-    if not (name := recipe.init or part):
+    part = recipe.writer if isinstance(recipe.reader, MediaReader) else recipe.reader  # whose texts they are
+    own = part.init if isinstance(part, TokenReader | TokenWriter) else ""
+    if not (name := recipe.init or own):
         raise SaccadeError('tokenizer.kind = "init" is that of a run to start from; give init=RUN, or another kind')
     return find_run(name)
 
@@ -203,6 +233,8 @@ def _texts(parts: Iterable[Part]) -> Iterator[Any]:
 
 def _texts_to_read(parts: Iterable[Part]) -> Iterator[Any]:
     """The same without labels and without the names of files."""
+    if any(part.walks for part in parts):
+        return instructions(_texts(parts))
     return (texts[part.media is not None : -1 if part.labels else None] for part in parts for texts in _texts([part]))
 
 
@@ -225,40 +257,37 @@ def _store(
     library: Library | None = None,
 ) -> Store:
     prints = [side.fingerprint() for side in (tokenizers.source, tokenizers.target, tokenizers.labels) if side]
+    if library is not None and library.broken:
+        prints.append(repr(library.broken))  # other settings of the reader may make them readable
     folder = cache / f"{'pairs' if len(settings.sides) > 1 else 'texts'}-{_digest(*keys, *prints, repr(settings))}"
     weights = [part.corpus.weight for part in parts]
     store = open_store(folder, weights=weights)
+    atlas = Atlas.of(parts, tokenizers.target) if settings.sides == ROUTES else None
     if store is None:
         discard(folder)
         labels = tokenizers.labels
-        corpora = [part.rows if labels is None else checked(part.rows, labels, part.name) for part in parts]
-        encoder = library and MediaEncoder(
-            library.numbers(), labels or tokenizers.target, limit=settings.max_length, files=library.size
-        )
+        corpora = [
+            part.rows if labels is None or part.asks else checked(part.rows, labels, part.name) for part in parts
+        ]
+        encoder: Any = library and MediaEncoder(
+            library.numbers(), labels or (tokenizers.target if len(settings.sides) > 1 else None),
+            limit=settings.max_length, files=library.size, question=tokenizers.source if parts[0].asks else None,
+        )  # fmt: skip
+        if atlas is not None:
+            encoder = RouteEncoder(tokenizers, atlas, limit=settings.max_length)
         write_store(folder, lambda temporary: encode.encode_pairs(temporary, corpora, tokenizers, settings, encoder))
         store = Store(folder, weights=weights)
+    if len(store) and atlas is not None:
+        return RouteStore(folder, atlas, weights=weights)
     if len(store):
         return store if library is None else MediaStore(folder, library, weights=weights)
     what = WHAT[settings.sides]
-    if notes := _notes(store, parts, settings.max_length):
+    if notes := notes_of(store, parts, settings.max_length):
         raise SaccadeError(f"no {what} is left: {'; '.join(notes)}; raise data.max_length or look at the files")
     names = ", ".join(part.name for part in parts)
     if parts[0].heldout:
         raise SaccadeError(f"data.valid = {parts[0].share} holds out no {what}; raise it (data: {names})")
     raise SaccadeError(f"there is no {what} in {names}; expected at least one; is it the right data set and split?")
-
-
-def _notes(store: Store, parts: list[Part], limit: int | None) -> list[str]:
-    """What was dropped and why, with the place of the first one, under the names that the files have now."""
-    what = WHAT[store.sides]
-    total = f"{store.dropped.total:,} {what}{'s' if store.dropped.total > 1 else ''}"
-    empty = "with an empty side" if len(store.sides) > 1 else "without a text"
-    reasons = {empty: store.dropped.empty, f"longer than {limit or 0:,} tokens": store.dropped.long}
-    return [
-        f"dropped {found[0]:,} of {total} {reason}; first at {parts[found[1]].name} line {found[2]}"
-        for reason, found in reasons.items()
-        if found
-    ]
 
 
 def _digest(*texts: str) -> str:

@@ -41,14 +41,15 @@ def scenes(count: int, *, seed: int, heldout: bool = False) -> Iterator[tuple[Im
     rng = random.Random(f"scenes {seed} {heldout}")
     while count:
         places = sorted(rng.sample(range(PLACES**2), rng.randint(2, 4)))
-        shapes = [_placed(place, rng) for place in places]
+        shapes = [placed(place, rng) for place in places]
         text = " , ".join(f"{shape.colour} {shape.kind}" for shape in shapes)
         if (random.Random(text).random() < 0.1) == heldout:
             count -= 1
             yield drawn(shapes, rng), text
 
 
-def _placed(place: int, rng: random.Random) -> Shape:
+def placed(place: int, rng: random.Random) -> Shape:
+    """A shape drawn at random, near the middle of a field of the board."""
     x, y = ((part + 0.5 + rng.uniform(-0.1, 0.1)) / PLACES for part in (place % PLACES, place // PLACES))
     return Shape(rng.choice([*COLOURS]), rng.choice(KINDS), x, y, rng.uniform(0.09, 0.13))
 

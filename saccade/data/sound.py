@@ -14,6 +14,9 @@ from saccade.errors import SaccadeError
 
 CROSSINGS = 16  # zeros of the sinc on each side that make one sample of a new rate
 LONGEST = 3600.0  # seconds of a recording, unless told otherwise
+DENSEST = 384_000  # samples of a second, of all channels together: 8 channels at 48 kHz
+FASTEST = 768_000  # samples of a second, of one channel: twice what studios record
+BLOCK = 1 << 22  # numbers that are looked at together where the rate changes
 SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au")
 
 
@@ -40,10 +43,12 @@ def read_sound(file: str | Path | bytes, *, name: str = "", longest: float = LON
     name = name or ("sound" if isinstance(file, bytes) else str(file))
     try:
         samples, rate = _read_wave(file, name, longest)
-    except (wave.Error, EOFError):
+    except (wave.Error, EOFError, RuntimeError):  # the last one where a part of the file says a wrong length
         samples, rate = _read_other(file, name, longest)
-    except OSError as error:
-        raise SaccadeError(f"cannot read the sound {name}: {error.strerror or error}") from None
+    except SaccadeError:
+        raise
+    except (OSError, ValueError) as error:  # the latter where it is no name of a file
+        raise SaccadeError(f"cannot read the sound {name}: {getattr(error, 'strerror', None) or error}") from None
     if not len(samples):
         raise SaccadeError(f"the sound {name} is empty: it has no samples; leave it out")
     if not np.isfinite(samples).all():
@@ -55,7 +60,9 @@ def _read_wave(file: str | Path | bytes, name: str, longest: float) -> tuple[np.
     with wave.open(io.BytesIO(file) if isinstance(file, bytes) else str(file), "rb") as sound:
         count, rate = sound.getnframes(), sound.getframerate()
         width, channels = sound.getsampwidth(), sound.getnchannels()
-        check_length(count, rate, name, longest)
+        if width > 4:
+            raise wave.Error(f"samples of {width} bytes")
+        check_length(count, rate, name, longest, channels=channels)
         data = sound.readframes(count)
     if len(data) < count * width * channels:
         here = len(data) // (width * channels)
@@ -84,20 +91,28 @@ def _read_other(file: str | Path | bytes, name: str, longest: float) -> tuple[np
         ) from None
     try:
         with soundfile.SoundFile(io.BytesIO(file) if isinstance(file, bytes) else file) as sound:
-            check_length(sound.frames, sound.samplerate, name, longest)
+            check_length(sound.frames, sound.samplerate, name, longest, channels=sound.channels)
             return sound.read(dtype="float32", always_2d=True), sound.samplerate
     except (RuntimeError, OSError) as error:
         raise SaccadeError(f"cannot read the sound {name}: {str(error).splitlines()[0]}; is it a sound?") from None
 
 
-def check_length(count: int, rate: int, name: str, longest: float) -> None:
+def check_length(count: int, rate: int, name: str, longest: float, *, channels: int = 1) -> None:
     """Before the samples are read: a small file may say that it has very many."""
-    if rate < 1:
-        raise SaccadeError(f"the sound {name} says that it has {rate} samples a second; write it anew, or leave it out")
+    if not 1 <= rate <= FASTEST:
+        raise SaccadeError(
+            f"the sound {name} says that it has {rate:,} samples a second, expected 1 to {FASTEST:,}; write it anew, "
+            "or leave it out"
+        )
     if count > longest * rate:
         raise SaccadeError(
             f"the sound {name} lasts {count / rate:,.1f} seconds, at most {longest:g} are read; "
             "cut it, or raise reader.sound.longest"
+        )
+    if count * channels > longest * DENSEST:
+        raise SaccadeError(
+            f"the sound {name} has {channels} channels of {rate:,} samples a second, at most {DENSEST:,} in all are "
+            f"read; write it with fewer"
         )
 
 
@@ -115,9 +130,12 @@ def resample(samples: np.ndarray, rate: int, wanted: int) -> np.ndarray:
     count = -(-len(samples) * up // down)
     padded = np.pad(samples, (reach, reach + 1))
     made, taps = np.empty(count, np.float32), np.arange(-reach, reach + 2)
+    block = up * max(1, BLOCK // len(taps))
     for first in range(min(up, count)):  # every `up`-th new sample lies between old ones in the same way
-        places = np.arange(first, count, up) * down
         away = taps - (first * down % up) / up
         weights = cutoff * np.sinc(cutoff * away) * np.cos(np.pi / 2 * np.clip(away / (reach + 1), -1, 1)) ** 2
-        made[first::up] = padded[places[:, None] // up + (taps + reach)] @ weights.astype(np.float32)
+        weights = weights.astype(np.float32)
+        for begin in range(first, count, block):  # a minute at once would take a gigabyte
+            new = np.arange(begin, min(begin + block, count), up)
+            made[new] = padded[(new * down // up)[:, None] + (taps + reach)] @ weights
     return made

@@ -33,7 +33,18 @@ PIECES = ("<pad>", "<start>", "<end>", "<unknown>")
 # What others call them, the more telling names first.
 NAMES = (
     (PIECES[PAD], "[PAD]", "<PAD>", "<|pad|>"),
-    (PIECES[START], "<s>", "<bos>", "[BOS]", "<BOS>", "[CLS]", "<sos>", "<|startoftext|>", "<|begin_of_text|>"),
+    (
+        PIECES[START],
+        "<s>",
+        "<bos>",
+        "[BOS]",
+        "<BOS>",
+        "[CLS]",
+        "<sos>",
+        "<|startoftext|>",
+        "<|begin_of_text|>",
+        "<|startoftranscript|>",
+    ),
     (PIECES[END], "</s>", "<eos>", "[EOS]", "<EOS>", "[SEP]", "<|endoftext|>", "<|end_of_text|>"),
     (PIECES[UNKNOWN], "<unk>", "[UNK]", "<UNK>"),
 )

@@ -15,7 +15,7 @@ from saccade.errors import SaccadeError
 from saccade.exchange.families import family_of
 from saccade.exchange.family import NEVER, Family, Numbering, place_of
 from saccade.exchange.label_heads import label_config
-from saccade.exchange.read import CONFIG, WHOLE
+from saccade.exchange.read import CONFIG, SENSE, WHOLE
 from saccade.exchange.vocabulary import numbering, release
 from saccade.files import atomic_write, new_folder
 from saccade.model.run import Run, load_run, named_weights
@@ -30,11 +30,12 @@ def export_run(run: str | Path, folder: str | Path) -> tuple[Path, str]:
     family = family_of(loaded.recipe)
     weights = named_weights(loaded.model)
     labels = loaded.tokenizers.labels
-    numbers = numbering_of(loaded.tokenizers.target, weights, labelled=labels is not None)
+    numbers = numbering_of(loaded.tokenizers.target, weights, labelled=labels is not None or not family.texts)
     tensors = back(loaded, weights, numbers, family)
     with new_folder(path):
         write_settings(path, loaded, numbers.size, family)
-        write_tokenizers(path, loaded.tokenizers, numbers.size, ends=family.reads, encodes=family.encodes)
+        if family.texts:
+            write_tokenizers(path, loaded.tokenizers, numbers.size, ends=family.reads, encodes=family.encodes)
         atomic_write(path / WHOLE, to_bytes(tensors, metadata={"format": "pt"}))
     return path, family.name
 
@@ -63,11 +64,28 @@ def back(run: Run, weights: dict[str, Tensor], numbers: Numbering, family: Famil
                 f"{run.path}: {name} is not 0, but {family.name} has no such tensor; it cannot be exported"
             )
         tensors.update({there: part.contiguous() for there, part in zip(theirs, made, strict=True)})
-    return tensors
+    return tensors | ({} if family.fixed is None else dict(family.fixed(run.recipe)))
 
 
 def write_settings(path: Path, run: Run, size: int, family: Family) -> None:
-    """config.json and generation_config.json."""
+    """config.json, and what else such a folder has: generation_config.json for texts, a file for pictures or sound."""
+    values = {
+        "model_type": family.name, "architectures": [family.architecture], "dtype": "float32",
+        **family.config(run.recipe),
+        **({} if run.tokenizers.labels is None else label_config(run.tokenizers.labels)),
+    }  # fmt: skip
+    files = {CONFIG: values}
+    if family.texts:
+        ids, generation = numbers_of_roles(run, size, family)
+        files = {CONFIG: {**ids, "vocab_size": size, **values}, "generation_config.json": generation}
+    if family.senses is not None:
+        files[SENSE] = family.senses(run.recipe)
+    for name, content in files.items():
+        atomic_write(path / name, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def numbers_of_roles(run: Run, size: int, family: Family) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Which pieces begin, end and fill up, and how outputs are searched there."""
     target = run.tokenizers.target
     writer: Any = run.recipe.writer
     first = START if family.encodes else {"own": START, "pad": PAD, "end": END}[writer.start]
@@ -76,18 +94,20 @@ def write_settings(path: Path, run: Run, size: int, family: Family) -> None:
         "eos_token_id": END,
         "decoder_start_token_id" if family.reads and not family.encodes else "bos_token_id": first,
     }
-    if target.begin and not family.encodes:
+    if family.prompt is not None:
+        ids |= {"pad_token_id": END, "bos_token_id": END}
+    elif target.begin and not family.encodes:
         ids |= {"bos_token_id": target.begin[0], "forced_bos_token_id": target.begin[0]}
     # A piece of our own has no number there.
     numbers = {key: target.order[number] if target.order[number] < size else None for key, number in ids.items()}
-    values = {
-        "model_type": family.name, "architectures": [family.architecture], "vocab_size": size, "dtype": "float32",
-        **{key: there for key, there in numbers.items() if key != "forced_bos_token_id"}, **family.config(run.recipe),
-        **({} if run.tokenizers.labels is None else label_config(run.tokenizers.labels)),
-    }  # fmt: skip
-    generation = {**numbers, "num_beams": run.recipe.predict.beam, "max_length": run.recipe.data.max_length}
-    for name, content in ((CONFIG, values), ("generation_config.json", generation)):
-        atomic_write(path / name, (json.dumps(content, indent=2) + "\n").encode())
+    generation: dict[str, Any] = {
+        **numbers,
+        "num_beams": run.recipe.predict.beam,
+        "max_length": run.recipe.data.max_length,
+    }
+    if family.prompt is not None:
+        generation["forced_decoder_ids"] = [[at, target.order[number]] for at, number in enumerate(target.begin, 1)]
+    return {key: there for key, there in numbers.items() if key != "forced_bos_token_id"}, generation
 
 
 def write_tokenizers(path: Path, tokenizers: Tokenizers, size: int, *, ends: bool, encodes: bool) -> None:

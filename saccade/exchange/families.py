@@ -22,15 +22,18 @@ from saccade.exchange.marian import MARIAN
 from saccade.exchange.reformer import REFORMER
 from saccade.exchange.roberta import ROBERTA
 from saccade.exchange.t5 import T5
+from saccade.exchange.vit import VIT
+from saccade.exchange.whisper import WHISPER
 from saccade.exchange.xlnet import XLNET
 
-KNOWN = (MARIAN, BART, T5, GPT2, LLAMA, XLNET, GPTNEO, REFORMER, BERT, ROBERTA, ALBERT)
+KNOWN = (MARIAN, BART, T5, GPT2, LLAMA, XLNET, GPTNEO, REFORMER, BERT, ROBERTA, ALBERT, VIT, WHISPER)
 FAMILIES = {family.name: family for family in KNOWN}
 ALONE = {  # of a recipe without a reader
     "task": "write", "reader": {"kind": "none"}, "predict": {"beam": 1, "sample": True},
 }  # fmt: skip
-DROPOUT = {"dropout", "attention_dropout", "ff_dropout"}  # changes no number of a trained model
-FREE = {"init", "start", "output_bias", "tie"} | DROPOUT  # what a family leaves to weights, vocabulary and training
+DROPOUT = {"dropout", "attention_dropout", "ff_dropout", "drop_path"}  # changes no number of a trained model
+# What a family leaves to weights, vocabulary and training.
+FREE = {"init", "start", "output_bias", "tie", "changes", "pool"} | DROPOUT
 
 
 def family_named(config: Config) -> Family:
@@ -52,8 +55,8 @@ def family_named(config: Config) -> Family:
 
 def family_of(recipe: Recipe) -> Family:
     """The first family that says everything that a recipe says, that of its own name before others."""
-    reasons = []
-    for family in sorted(FAMILIES.values(), key=lambda family: family.name != recipe.name):
+    reasons, known = [], sorted(FAMILIES.values(), key=lambda family: family.name != recipe.name)
+    for family in [family for family in known if not unlike(recipe, family)] or known:
         difference = differs(recipe, family)
         if not difference:
             return family
@@ -61,28 +64,50 @@ def family_of(recipe: Recipe) -> Family:
     raise SaccadeError(f"no family can hold this model ({'; '.join(reasons)})")
 
 
-def differs(recipe: Recipe, family: Family) -> str:
-    """The first setting that does not come back from the family's own settings."""
-    tasks = ("encode", "label") if family.encodes else ("translate", "restore") if family.reads else ("write",)
-    if recipe.task not in tasks:
+def unlike(recipe: Recipe, family: Family) -> str:
+    """Why a recipe is of another sort than a family: it does or reads something else."""
+    if recipe.task not in tasks_of(family):
         return f"task = {recipe.task!r}"
-    sides = ("reader", "writer") if family.reads else ("writer",)
+    sides = sides_of(family)
     for side in sides[:1] if family.encodes else sides:
         part: Any = getattr(recipe, side)
-        if part.kind != "tokens" or part.stack.kind != "transformer":
-            return f"{side} is no Transformer of tokens"
+        kind = family.reader if side == "reader" else "tokens"
+        if part.kind != kind or getattr(part.stack, "kind", None) != "transformer":
+            return f"{side} is no Transformer of {kind}"
+    return ""
+
+
+def sides_of(family: Family) -> tuple[str, ...]:
+    return ("reader", "writer") if family.reads else ("writer",)
+
+
+def differs(recipe: Recipe, family: Family) -> str:
+    """The first setting that does not come back from the family's own settings."""
+    other = unlike(recipe, family)
+    if other:
+        return other
     try:
-        again = validate(
-            {**family.recipe(Config(family.config(recipe), origin=family.name)), **({} if family.reads else ALONE)}
-        )
+        tables = family.recipe(Config(family.config(recipe), origin=family.name))
+        if family.sense is not None and family.senses is not None:
+            family.sense(Config(family.senses(recipe), origin=family.name), tables)
+        again = validate({**tables, **({} if family.reads else ALONE)})
     except SaccadeError as error:
         return str(error)
-    for side in sides:
+    for side in sides_of(family):
         found = first_difference(getattr(recipe, side), getattr(again, side), side)
         if found:
             return found
     tie = getattr(recipe.writer, "tie", family.apart)
-    return "" if tie in ("all" if family.reads else "output", family.apart) else f"writer.tie = {tie!r}"
+    shared = "all" if family.reads and family.reader == "tokens" else "output"
+    return "" if tie in (shared, family.apart) else f"writer.tie = {tie!r}"
+
+
+def tasks_of(family: Family) -> tuple[str, ...]:
+    if family.encodes:
+        return "encode", "label"
+    if family.reader != "tokens":
+        return ("describe",)
+    return ("translate", "restore") if family.reads else ("write",)
 
 
 def first_difference(ours: Any, theirs: Any, at: str) -> str:

@@ -54,9 +54,9 @@ class Config:
             raise SaccadeError(f"{self.origin} lacks the key {key!r}; is it whole?")
         return self.values.get(key, *default)
 
-    def among(self, key: str, known: Mapping[str, Any]) -> Any:
+    def among(self, key: str, known: Mapping[Any, Any], *default: Any) -> Any:
         """What stands for the value of a key, which must be one of those that are known."""
-        value = self.take(key)
+        value = self.take(key, *default)
         if value not in known:
             raise self.refusal(key, f"expected one of {', '.join(map(str, known))}")
         return known[value]
@@ -81,7 +81,7 @@ class Config:
             yield
         except SaccadeError:
             raise
-        except (TypeError, ValueError, ZeroDivisionError) as error:
+        except (TypeError, ValueError, LookupError, ZeroDivisionError) as error:
             raise SaccadeError(f"{self.origin}: a setting is not what was expected ({error}); is it whole?") from error
 
     def check_rest(self) -> None:
@@ -209,6 +209,12 @@ class Family:
     others: tuple[str, ...] = ()  # more architectures that can be imported; config(recipe) says which one is exported
     look: Callable[[dict[str, Any], Any], None] | None = None  # what tensors tell more exactly than config.json does
     dress: Callable[[Any, dict[str, Any]], None] | None = None  # its tokenizer gets what else such a file does not say
+    reader: str = "tokens"  # the kind of what reads
+    texts: bool = True  # whether any are read or written
+    sense: Callable[[Config, dict[str, Any]], None] | None = None  # how files become numbers, by a file of its own
+    senses: Callable[[Recipe], dict[str, Any]] | None = None  # the way back
+    fixed: Callable[[Recipe], Mapping[str, Tensor]] | None = None  # tensors that follow from settings, and never learn
+    prompt: Callable[[Config, Any], list[str]] | None = None  # pieces before every text, which its files do not say
 
 
 def place_of(name: str, names: Names) -> tuple[Form, list[str]]:

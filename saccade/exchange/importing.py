@@ -13,14 +13,24 @@ from torch import Tensor
 
 from saccade.config.load import save, validate
 from saccade.config.schema import Recipe
-from saccade.data.tokenizer import SHARED, SOURCE, TARGET, Tokenizers
+from saccade.config.schema import Tokenizer as Settings
+from saccade.data.tokenizer import SHARED, SOURCE, TARGET
+from saccade.data.tokenizers import Tokenizers, train_tokenizers
 from saccade.errors import SaccadeError
 from saccade.exchange.families import ALONE, family_named
 from saccade.exchange.family import Config, Family, Numbering, place_of, unknown_names
 from saccade.exchange.gguf import GgufFile, is_gguf
 from saccade.exchange.label_heads import labels_of
-from saccade.exchange.read import CONFIG, Named, Tensors, find_folder, read_json
-from saccade.exchange.vocabulary import adopt, for_chats, numbering, read_tokenizers, start_of, start_of_encoder
+from saccade.exchange.read import CONFIG, SENSE, Named, Tensors, find_folder, read_json
+from saccade.exchange.vocabulary import (
+    adopt,
+    for_chats,
+    numbering,
+    read_tokenizers,
+    start_of,
+    start_of_encoder,
+    with_prompt,
+)
 from saccade.files import atomic_write, new_folder
 from saccade.model.build import build
 from saccade.model.run import named_weights, write_tensors
@@ -29,7 +39,9 @@ from saccade.runs import CARD, RECIPE, WEIGHTS
 from saccade.train.api import named_folder
 
 OUTPUTS = ("lm_head.weight", "cls.predictions.decoder.weight", "lm_head.decoder.weight", "predictions.decoder.weight")
-LATER = ("decoder_start_token_id", "forced_bos_token_id")  # newer folders have them in generation_config.json
+# Newer folders have them in generation_config.json.
+LATER = ("decoder_start_token_id", "forced_bos_token_id", "forced_decoder_ids", "is_multilingual")
+CLOSE = 2e-3  # float16 knows numbers up to 1 that well
 
 
 class Imported(NamedTuple):
@@ -46,15 +58,14 @@ def import_folder(source: str, run: str) -> Imported:
     config = given.config()
     with config.reading():
         family = family_named(config)
-        tables, size = family.recipe(config), int(config.take("vocab_size"))
-        cores = for_chats(config, given.tokenizers(family, size), family)
-        start = start_of_encoder(cores) if family.encodes else start_of(config, cores, family)
-    tokenizers = adopt(cores, size=size, start=start)
-    check_first(config, tokenizers)
+        tables = family.recipe(config)
+        tokenizers, numbers, start = of_texts(config, given, family) if family.texts else no_texts()
+        if isinstance(given, Folder) and family.sense is not None:
+            given.sense(family, tables)
     config.check_rest()
-    tensors, numbers = given.tensors(family), numbering(tokenizers.target, size)
+    tensors = given.tensors(family)
     if tables.get("task") == "label":
-        tokenizers = replace(tokenizers, labels=labels_of(config, tables["writer"]["kind"]))
+        tokenizers = replace(tokenizers, labels=labels_of(config, tables["writer"]["kind"], alike=not family.texts))
     if family.look is not None:
         family.look(tables, tensors)
     if not family.encodes:
@@ -62,11 +73,28 @@ def import_folder(source: str, run: str) -> Imported:
     if is_apart(tensors, family):
         tables["writer"]["tie"] = family.apart
     tables |= {} if family.reads else ALONE
-    recipe = make_recipe(tables, tokenizers, path, name=family.name, source=source)
+    recipe = make_recipe(tables, tokenizers, path, family=family, source=source)
     weights = convert(recipe, tokenizers, tensors, numbers, family)
     write_run(path, recipe, tokenizers, weights, about=f"Imported from {source} (family {family.name}).")
     parameters = sum(tensor.numel() for tensor in weights.values())
     return Imported(path, family.name, parameters, sorted(config.values.keys() - config.used))
+
+
+def of_texts(config: Config, given: Folder | GgufFile, family: Family) -> tuple[Tokenizers, Numbering, str]:
+    """Its tokenizers, whose rows theirs are, and what is written first."""
+    size = int(config.take("vocab_size"))
+    cores = for_chats(config, given.tokenizers(family, size), family)
+    if family.prompt is not None:
+        with_prompt(cores[0], family.prompt(config, cores[0]))
+    start = start_of_encoder(cores) if family.encodes else start_of(config, cores, family)
+    tokenizers = adopt(cores, size=size, start=start)
+    check_first(config, tokenizers)
+    return tokenizers, numbering(tokenizers.target, size), start
+
+
+def no_texts() -> tuple[Tokenizers, Numbering, str]:
+    """The same of a model that neither reads nor writes any."""
+    return train_tokenizers(Settings(kind="bytes"), lambda: ()), Numbering([], [], 0), "own"
 
 
 class Folder(NamedTuple):
@@ -81,10 +109,21 @@ class Folder(NamedTuple):
                 f"'{self.path}' has no {CONFIG}; expected a folder of Hugging Face with {CONFIG} and weights"
             )
         later = read_json(self.path / "generation_config.json")
-        return Config({**{key: later[key] for key in LATER if key in later}, **read_json(path)}, origin=str(path))
+        said = {key: later[key] for key in LATER if later.get(key) is not None}
+        return Config({**said, **read_json(path)}, origin=str(path))
 
     def tokenizers(self, family: Family, size: int) -> list[Core]:
         return read_tokenizers(self.path, family, size)
+
+    def sense(self, family: Family, tables: dict[str, Any]) -> None:
+        """How files become numbers, into the tables of the recipe."""
+        path = self.path / SENSE
+        said = {key: value for key, value in read_json(path).items() if value is not None}
+        config = Config(said, origin=str(path))
+        assert family.sense is not None, "it was asked"
+        with config.reading():
+            family.sense(config, tables)
+        config.check_rest()
 
     def tensors(self, family: Family) -> Tensors:
         return Tensors(self.path, prefix=family.prefix)
@@ -117,12 +156,15 @@ def is_apart(tensors: Named, family: Family) -> bool:
     return apart
 
 
-def make_recipe(tables: Mapping[str, Any], tokenizers: Tokenizers, path: Path, *, name: str, source: str) -> Recipe:
-    """The whole recipe; training from it takes the run's own tokenizer."""
+def make_recipe(
+    tables: Mapping[str, Any], tokenizers: Tokenizers, path: Path, *, family: Family, source: str
+) -> Recipe:
+    """The whole recipe; training from it takes the run's own tokenizer, where there are texts."""
     files = [SHARED] if tokenizers.shared else [SOURCE, TARGET]
+    tokenizer = {"kind": "file", "files": [str(path / file) for file in files], "shared": True}
     values = {
-        **tables, "name": name, "about": f"{name}, imported from {source}",
-        "tokenizer": {"kind": "file", "files": [str(path / file) for file in files], "shared": True},
+        **tables, "name": family.name, "about": f"{family.name}, imported from {source}",
+        **({"tokenizer": tokenizer} if family.texts else {}),
     }  # fmt: skip
     return validate(values, origin=f"what {CONFIG} says")
 
@@ -140,9 +182,23 @@ def convert(
         given = [] if optional else [tensors[there] for there in theirs]
         used.update(theirs)
         weights[name] = shaped(form.into, given, ours.shape, numbers, theirs, tensors).contiguous()
+    for name, known in ({} if family.fixed is None else family.fixed(recipe)).items():
+        used.add(name)
+        if name in tensors:
+            check_fixed(tensors, name, known)
     for extra in unknown_names(tensors.where, used, family):
         raise SaccadeError(f"{tensors.where[extra]} has the tensor {extra!r}, of which {family.name} knows nothing")
     return weights
+
+
+def check_fixed(tensors: Named, name: str, known: Tensor) -> None:
+    """A table that follows from settings must be the one that does."""
+    found = tensors[name]
+    if found.shape != known.shape or bool((found - known).abs().max() > CLOSE):
+        raise SaccadeError(
+            f"{tensors.where[name]}: {name} of shape {tuple(found.shape)} is not the table {tuple(known.shape)} that "
+            f"{CONFIG} asks for, and nothing else can be imported"
+        )
 
 
 def shaped(

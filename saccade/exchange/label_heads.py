@@ -53,8 +53,11 @@ def label_names(names: Names, recipe: Recipe, *, hidden: str, output: str, of_wo
     }  # fmt: skip
 
 
-def labels_of(config: Config, kind: str) -> Labels:
-    """What the numbers of a head stand for."""
+def labels_of(config: Config, kind: str, *, alike: bool = False) -> Labels:
+    """What the numbers of a head stand for; where two may be called `alike`, the later ones have their number too.
+
+    So it is with pictures: ImageNet has a crane that flies and one that lifts.
+    """
     if kind == "number":
         return Labels(kind, texts=texts_of(config))
     given = said(config)
@@ -64,6 +67,8 @@ def labels_of(config: Config, kind: str) -> Labels:
         raise config.refusal("id2label", "expected a name for each number from 0 on") from None
     if kind == "tags" and any(len(name.split()) != 1 for name in names):
         raise config.refusal("id2label", "the name of a tag is one word")
+    if alike:
+        names = [name if names.index(name) == i else f"{name} ({i})" for i, name in enumerate(names)]
     if len(set(names)) < len(names):
         raise config.refusal("id2label", "two labels have one name")
     return Labels(kind, tuple(names), texts=1 if kind == "tags" else texts_of(config))

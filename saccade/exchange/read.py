@@ -13,6 +13,7 @@ from torch import Tensor
 from saccade.errors import SaccadeError
 
 CONFIG, WHOLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+SENSE = "preprocessor_config.json"
 OLD, OLD_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 
 

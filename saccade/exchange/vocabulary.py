@@ -129,6 +129,18 @@ def for_chats(config: Config, cores: Sequence[tokenizers.Tokenizer], family: Fam
     return [core]
 
 
+def with_prompt(core: tokenizers.Tokenizer, pieces: Sequence[str]) -> None:
+    """The tokenizer puts these pieces between the start and every text."""
+    first, last = _named(core, START), _named(core, END)
+    if first is None or last is None:  # told where a model is asked for them
+        return
+    start, end = str(core.id_to_token(first)), str(core.id_to_token(last))
+    numbers: list[tuple[str, Any]] = [(piece, core.token_to_id(piece)) for piece in dict.fromkeys(pieces)]
+    core.post_processor = processors.TemplateProcessing(
+        single=[start, *pieces, "$A", end], special_tokens=[(start, first), *numbers, (end, last)]
+    )
+
+
 def _chat_roles(config: Config, core: tokenizers.Tokenizer, family: Family) -> dict[int, int]:
     """Which pieces of a chat begin and end texts; none where names tell it, or one does both."""
     start, end = config.values.get("bos_token_id"), config.values.get("eos_token_id")
@@ -199,7 +211,8 @@ def start_of(config: Config, cores: Sequence[tokenizers.Tokenizer], family: Fami
         first = config.take("eos_token_id", None) if first is None else first  # a text begins where another has ended
     for key, role in ROLES.items():
         there = named[role]
-        padding = key == "pad_token_id" and not family.reads  # nobody looks at it there, whatever it is
+        alone = not family.reads or config.values.get(key) == config.values.get("eos_token_id")
+        padding = key == "pad_token_id" and alone  # nobody looks at it there, whatever it is
         if (there is None or config.take(key, None) != there) and not padding:
             its = " has none" if there is None else f"'s is {core.id_to_token(there)!r}, {there}"
             raise config.refusal(key, f"the tokenizer{its}; do they belong together?")

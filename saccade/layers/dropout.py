@@ -17,6 +17,20 @@ class Dropout(nn.Dropout):
         return x * noise_like(x, self.p)
 
 
+class DropRows(nn.Module):
+    """Whole rows of a batch become 0, and the others so much larger that their mean stays (Huang et al. 2016)."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+
+    def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        if not self.training:
+            return x
+        kept = torch.rand(len(x), 1, 1, device=x.device) >= self.share
+        return x * (kept / (1 - self.share)).to(x.dtype)
+
+
 def noise_like(x: Float[Tensor, "..."], share: float) -> Float[Tensor, "..."]:
     """0 for this share of the numbers and 1 / (1 - share) for the others, each drawn by itself."""
     limit = round(share * 2**BITS)

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from saccade.layers.packing import Packing
+from saccade.layers.walking import Walking
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class Memory:
     values: Float[Tensor, "B S D"] | None = None  # what attention mixes, where it is not the states (ConvS2S)
     final: tuple[tuple[Tensor, ...], ...] | None = None  # of a recurrent reader: the last state (B, D) of each layer
     grid: tuple[int, int] | None = None  # rows and columns in which the last states lie in what was read: a picture
+    inputs: Float[Tensor, "B N E"] | None = None  # what the reader's stack was given: tokens as vectors
+    walking: Walking | None = None  # where a writer of actions begins
 
     def repeated(self, times: int) -> "Memory":
         """Each row so many times, one after the other."""

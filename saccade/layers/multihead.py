@@ -53,7 +53,7 @@ class HeadProjection(nn.Module):
 
     def forward(self, x: Float[Tensor, "B N D"]) -> tuple[Float[Tensor, "B N H E"], ...]:
         weight, bias = self.weight, self.bias
-        if self._fuses(x):
+        if bias is not None and self._fuses(x):
             from saccade.layers.projection_kernels import projected
 
             return projected(x, weight, bias)
@@ -67,7 +67,7 @@ class HeadProjection(nn.Module):
 
     def _fuses(self, x: Tensor) -> bool:
         """Whether gradients can be stacked and summed by one kernel: of queries, keys and values, on a GPU."""
-        known = self.bias is not None and not self.split and self.shape[1] == 3
+        known = not self.split and self.shape[1] == 3
         return known and kernels.TRITON and x.is_cuda and x.dtype != torch.float64 and torch.is_grad_enabled()
 
 

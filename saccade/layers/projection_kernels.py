@@ -85,4 +85,4 @@ class _Project(torch.autograd.Function):
 def projected(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """What x (B, T, D) is to heads of a `weight` (H, 3, E, D) and a `bias` (H, 3, E): three times (B, T, H, E)."""
     kind = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
-    return _Project.apply(*(part.to(kind) for part in (x, weight, bias)))  # type: ignore[no-any-return,no-untyped-call]
+    return _Project.apply(*(part.to(kind) for part in (x, weight, bias)))

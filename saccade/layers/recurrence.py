@@ -9,55 +9,25 @@ the step before is computed step by step.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from saccade.layers.attention import Additive, Bilinear, Dot, attend
+from saccade.layers.attention import Additive
 from saccade.layers.balance import Choice
 from saccade.layers.connections import Connections, Way
 from saccade.layers.dropout import Dropout
 from saccade.layers.experts import NOTHING_BETWEEN, Between
+from saccade.layers.gaze import HardLook, Look, Source, show
 from saccade.layers.looks import tell_looks
 from saccade.layers.memory import Memory
-from saccade.layers.packing import Packing
-from saccade.layers.record import keep, recording
 from saccade.layers.recurrent import Hidden, Name, Weights, next_hidden, over_text, recurrent_layer
 from saccade.layers.regions import region
 
 NOTHING = "there is nothing to look at"
-
-
-class Source(NamedTuple):
-    """Memory as it is looked at: keys were projected once, however many words are written."""
-
-    keys: Float[Tensor, "B S E"]
-    values: Float[Tensor, "B S M"]
-    mask: Bool[Tensor, "B 1 S"]
-
-    def rows(self, indices: Int[Tensor, " C"]) -> "Source":
-        return Source(*(part.index_select(0, indices) for part in self))
-
-
-class Look(nn.Module):
-    """One look at memory for each query: e = f_att(q, h), a = softmax(e), c = sum a h."""
-
-    def __init__(self, score: Additive | Bilinear | Dot) -> None:
-        super().__init__()
-        self.score = score
-
-    def source(self, memory: Memory) -> Source:
-        assert not isinstance(memory.mask, Packing), "a recurrent writer takes no packed rows"
-        values = memory.states if memory.values is None else memory.values.to(memory.states.dtype)
-        return Source(self.score.key(memory.states), values, memory.mask[:, None])
-
-    def forward(
-        self, query: Float[Tensor, "B Q D"], source: Source
-    ) -> tuple[Float[Tensor, "B Q M"], Float[Tensor, "B Q S"]]:
-        return attend(query, source.keys, source.values, score=self.score.energies, mask=source.mask)
 
 
 @dataclass(frozen=True)
@@ -155,15 +125,16 @@ def additive_step(
     source: Source,
     before: Hidden,
     gate: nn.Module | None = None,
-) -> tuple[Hidden, Tensor, Tensor]:
+) -> tuple[Any, ...]:
     """c_t from s_{t-1}, then s_t from y_{t-1}, s_{t-1} and c_t (Bahdanau et al. 2015, section 3.1).
 
-    With a gate, c_t is multiplied by a number from 0 to 1 told by s_{t-1} (Xu et al. 2015, section 4.2.1).
+    With a gate, c_t is multiplied by a number from 0 to 1 told by s_{t-1} (Xu et al. 2015, section 4.2.1). Behind
+    s_t and c_t come the weights, and of a hard look what was drawn.
     """
-    context, weights = cross(before[0][:, None], source)
+    context, *looks = cross(before[0][:, None], source)
     if gate is not None:
         context = context * torch.sigmoid(gate(before[0]))[:, None]
-    return next_hidden(cell, layer, inputs + F.linear(context[:, 0], weight), before), context, weights
+    return next_hidden(cell, layer, inputs + F.linear(context[:, 0], weight), before), context, *looks
 
 
 class LookFirst(nn.Module):
@@ -181,6 +152,7 @@ class LookFirst(nn.Module):
         layers: int,
         memory_dim: int,
         gate: bool = False,
+        hard: bool = False,
         connections: Way = "none",
         dropout: float = 0.0,
     ) -> None:
@@ -189,7 +161,7 @@ class LookFirst(nn.Module):
         self.gate = nn.Linear(dim, 1) if gate else None
         self.connections = Connections(connections, dim, layers)
         self.layers: Any = nn.ModuleList(recurrent_layer(cell, dim + memory_dim, dim) for _ in range(layers))
-        self.cross = Look(Additive(dim, key_dim=memory_dim, hidden=dim))
+        self.cross = (HardLook if hard else Look)(Additive(dim, key_dim=memory_dim, hidden=dim))
         self.readout = nn.Linear(2 * dim + memory_dim, dim)
         self.dropout = Dropout(dropout)
 
@@ -210,9 +182,9 @@ class LookFirst(nn.Module):
         for inputs in F.linear(x, for_words, lowest.bias_ih_l0).unbind(1):
             hidden, *seen = additive_step(self.cell, self.cross, lowest, inputs, for_context, source, hidden, self.gate)
             steps.append((hidden[0], *seen))
-        states, contexts, weights = zip(*steps, strict=True)
-        show(self.cross, weights)
-        tell_looks(weights)
+        states, contexts, weights, *drawn = zip(*steps, strict=True)
+        show(self.cross, weights, *drawn)
+        tell_looks(weights, *drawn)
         context = torch.cat(contexts, 1)
         y, upper = through(
             self.layers[1:], self.connections(0, x, torch.stack(states, 1)), state.hidden[1:], context,
@@ -252,8 +224,8 @@ def feeding_step(
 class LookAfter(nn.Module):
     """Luong's attention: the state after a step looks, and the attentional state tanh(W [c_t; s_t]) is told.
 
-    With input feeding the attentional state enters the next step; without, the recurrence is one kernel, and all
-    states look at once.
+    `cross` is how it looks. With input feeding the attentional state enters the next step; without, the recurrence is
+    one kernel, and all states look at once.
     """
 
     def __init__(
@@ -263,7 +235,7 @@ class LookAfter(nn.Module):
         cell: Name,
         layers: int,
         memory_dim: int,
-        score: Bilinear | Dot,
+        cross: Look,
         feeds: bool = True,
         connections: Way = "none",
         dropout: float = 0.0,
@@ -274,7 +246,7 @@ class LookAfter(nn.Module):
         self.layers: Any = nn.ModuleList(
             recurrent_layer(cell, 2 * dim if feeds and not number else dim, dim) for number in range(layers)
         )
-        self.cross = Look(score)
+        self.cross = cross
         self.readout = nn.Linear(dim + memory_dim, dim)
         self.dropout = Dropout(dropout)
 
@@ -319,9 +291,3 @@ class LookAfter(nn.Module):
         between.tell(choices, real)
         show(self.cross, looks)
         return torch.stack(told, 1), replace(state, hidden=hidden, fed=fed)
-
-
-def show(cross: Look, weights: Sequence[Float[Tensor, "B t S"]]) -> None:
-    """Leaves the weights of a text, or of a step, with whoever is looking: they are those of one head."""
-    if recording():
-        keep(cross, torch.cat(tuple(weights), 1)[:, None])

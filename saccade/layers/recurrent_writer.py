@@ -94,6 +94,13 @@ class RecurrentWriter(nn.Module):
         numbers = torch.arange(rows, device=weight.device)
         return RecurrentState(hidden, fed, source, numbers, torch.zeros_like(numbers))
 
+    def turned(self, state: RecurrentState, memory: Memory) -> RecurrentState:
+        """The same state in front of another memory: that of the next picture, where several come one by one."""
+        with torch.autocast(memory.states.device.type, enabled=False):
+            memory = replace(memory, states=memory.states.to(self.kind))
+            source, fed = self.recurrence.begin(memory, self.first.summary(memory))
+        return replace(state, source=source, fed=fed if source is None else state.fed)
+
     @property
     def kind(self) -> torch.dtype:
         """Of the numbers in which this stack computes, whatever those are that it is given."""

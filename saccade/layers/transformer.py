@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from saccade.layers import masks, step_attention
 from saccade.layers.balance import Choice, tell
-from saccade.layers.dropout import Dropout
+from saccade.layers.dropout import Dropout, DropRows
 from saccade.layers.experts import routed
 from saccade.layers.masks import Mask
 from saccade.layers.memory import AttentionState, KeyValue, Memory
@@ -26,15 +26,25 @@ class Residual(nn.Module):
     """A sublayer with its residual and normalisation.
 
     Post-norm is LayerNorm(x + f(x)), as in the paper; pre-norm is x + f(LayerNorm(x)), more stable when deep. Where
-    nothing `adds`, the sublayer stands alone: LayerNorm(f(x)) or f(LayerNorm(x)).
+    nothing `adds`, the sublayer stands alone: LayerNorm(f(x)) or f(LayerNorm(x)). With `skip`, this share of the rows
+    of a batch passes by the sublayer in training (stochastic depth).
     """
 
-    def __init__(self, norm: nn.Module, *, order: Literal["post", "pre"], dropout: float, adds: bool = True) -> None:
+    def __init__(
+        self, norm: nn.Module, *, order: Literal["post", "pre"], dropout: float, adds: bool = True, skip: float = 0.0
+    ) -> None:
         super().__init__()
         self.norm, self.pre, self.adds = norm, order == "pre", adds
         self.dropout = Dropout(dropout)
+        self.skip = DropRows(skip) if skip else None
 
     def forward(self, x: Tensor | Late, sublayer: Callable[[Tensor], Tensor]) -> Tensor | Late:
+        if self.skip is not None:
+            whole, skip = sublayer, self.skip
+            return self._around(x, lambda y: skip(whole(y)))
+        return self._around(x, sublayer)
+
+    def _around(self, x: Tensor | Late, sublayer: Callable[[Tensor], Tensor]) -> Tensor | Late:
         if not self.adds:
             x = settled(x, self.dropout)
             return self.dropout(sublayer(self.norm(x))) if self.pre else self.norm(self.dropout(sublayer(x)))

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from saccade.errors import SaccadeError
 from saccade.lectures import (
     alignment,
+    asking,
     attention,
     blocks,
     bottleneck,
@@ -17,8 +18,10 @@ from saccade.lectures import (
     complexity,
     decoding,
     depth,
+    elsewhere,
     families,
     heads,
+    interacting,
     listening,
     masks,
     permutation,
@@ -28,17 +31,20 @@ from saccade.lectures import (
     recurrent,
     scaling,
     scores,
+    showing,
     systems,
     tables,
     training,
+    vision,
     waiting,
+    walking,
 )
 from saccade.lectures.claims import Check
 
 THEMES: tuple[ModuleType, ...] = (
     recurrent, systems, attention, scores, columns, permutation, masks, heads, positions, blocks, complexity, scaling,
     decoding, prompting, families, bottleneck, alignment, waiting, depth, training, probing,
-    listening,
+    asking, elsewhere, interacting, listening, showing, vision, walking,
 )  # fmt: skip
 
 

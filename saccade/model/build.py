@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,11 +11,13 @@ from torch import nn
 from saccade.config import schema
 from saccade.config.kinds import Custom
 from saccade.config.schema import Recipe
+from saccade.data.sights import eye_of
 from saccade.data.tokenizer import END, PAD
 from saccade.errors import SaccadeError
 from saccade.layers import positions
 from saccade.layers.axial import Axial
 from saccade.layers.reversible import ReversibleStack
+from saccade.model.action_writer import ActionWriter
 from saccade.model.build_convolution import build_convolution
 from saccade.model.build_encoder import (
     build_encoder_writer,
@@ -25,6 +28,7 @@ from saccade.model.build_encoder import (
     relates_segments,
 )
 from saccade.model.build_head import build_head
+from saccade.model.build_joined import build_joined
 from saccade.model.build_media import build_media_reader
 from saccade.model.build_recurrent import build_recurrent, hands_over
 from saccade.model.build_transformer import build_transformer
@@ -32,6 +36,7 @@ from saccade.model.ctc_head import CtcHead
 from saccade.model.fill_writer import FillWriter
 from saccade.model.model import Model
 from saccade.model.readers import Embedding, TokenReader
+from saccade.model.values_writer import ValuesWriter
 from saccade.model.writers import TokenWriter
 
 Kinds = Mapping[str, Any]
@@ -48,26 +53,29 @@ def build(recipe: Recipe, *, source_size: int, target_size: int, kinds: Kinds | 
     """
     kinds = kinds or {}
     reader, writer = recipe.reader, recipe.writer
-    for part in (reader, writer):
+    for part in (reader.ask if isinstance(reader, schema.JoinedReader) else reader, writer):
         check_positions(part, recipe.data.max_length)
     cells = hands_over(recipe)
     if isinstance(reader, schema.NoReader):
         return Model(None, join_alone(recipe, size=target_size, kinds=kinds))
     if isinstance(reader, Custom):
         read = kinds[reader.kind](source_size, **reader.settings())
+    elif isinstance(reader, schema.JoinedReader):
+        asks = partial(build_token_reader, size=source_size, train=recipe.train, kinds=kinds, cells=False)
+        read = build_joined(reader, asks, train=recipe.train, kinds=kinds)
     elif isinstance(reader, schema.MediaReader):
         read = build_media_reader(reader, train=recipe.train, kinds=kinds)
     else:
-        stack = build_stack(reader, causal=reader.causal, train=recipe.train, kinds=kinds, cells=cells)
-        tokens = token_table(reader, source_size, entry(stack))
-        embedding = build_embedding(reader, tokens, entry(stack), kinds)
-        read = TokenReader(embedding, stack, relates=relates_segments(reader))
+        read = build_token_reader(reader, size=source_size, train=recipe.train, kinds=kinds, cells=cells)
     if isinstance(writer, Custom):
         return Model(read, kinds[writer.kind](target_size, read.dim, **writer.settings()))
     if isinstance(writer, schema.Head):
         return Model(read, build_head(writer, read.dim, size=target_size))
-    if isinstance(writer, schema.MaskedWriter | schema.PermutedWriter | schema.StatesWriter):
+    if isinstance(writer, schema.MaskedWriter | schema.PermutedWriter | schema.StatesWriter | schema.PatchWriter):
         return Model(read, build_encoder_writer(recipe, read, size=target_size))
+    if isinstance(writer, schema.ValuesWriter):
+        recurrence: Any = build_recurrent(writer.stack, memory_dim=read.dim, recompute=recipe.train.recompute)
+        return Model(read, ValuesWriter(recurrence, size=target_size))
     causal = isinstance(writer, schema.TokenWriter)
     stack = build_stack(writer, memory_dim=read.dim, causal=causal, train=recipe.train, kinds=kinds)
     if writer.tie in ("all", "input"):
@@ -78,6 +86,16 @@ def build(recipe: Recipe, *, source_size: int, target_size: int, kinds: Kinds | 
         return Model(read, join_fill_writer(writer, tokens, stack, kinds, memory_dim=read.dim))
     ctc = CtcHead(read.dim, size=target_size) if writer.ctc else None
     return Model(read, join_writer(writer, tokens, stack, kinds), ctc=ctc)
+
+
+def build_token_reader(
+    reader: schema.TokenReader, *, size: int, train: schema.Train, kinds: Kinds, cells: bool
+) -> TokenReader:
+    stack = build_stack(reader, causal=reader.causal, train=train, kinds=kinds, cells=cells)
+    embedding = build_embedding(reader, token_table(reader, size, entry(stack)), entry(stack), kinds)
+    return TokenReader(
+        embedding, stack, relates=relates_segments(reader), levels=reader.levels, width=entry(stack)
+    )  # fmt: skip
 
 
 def join_alone(recipe: Recipe, *, size: int, kinds: Kinds) -> Any:
@@ -104,6 +122,9 @@ def join_writer(writer: schema.TokenWriter, tokens: nn.Embedding, stack: Any, ki
     if writer.output_bias:
         output.bias = nn.Parameter(torch.zeros(tokens.num_embeddings), requires_grad=False)
     scale = stack.dim**-0.5 if writer.output_scale else 1.0
+    if isinstance(writer, schema.ActionWriter):
+        sights = eye_of(writer).size
+        return ActionWriter(embedding, stack, output=output, output_scale=scale, sights=sights, blind=writer.blind)
     return TokenWriter(embedding, stack, output=output, output_scale=scale)
 
 

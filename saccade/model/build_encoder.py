@@ -10,6 +10,7 @@ from saccade.config.kinds import Custom
 from saccade.config.stacks import EPSILON
 from saccade.errors import SaccadeError
 from saccade.model.masked_writer import MaskedWriter, StatesWriter
+from saccade.model.patch_writer import PatchWriter
 from saccade.model.permuted_writer import PermutedWriter
 
 
@@ -18,6 +19,9 @@ def build_encoder_writer(recipe: schema.Recipe, reader: Any, *, size: int) -> An
     writer = recipe.writer
     if isinstance(writer, schema.StatesWriter):
         return StatesWriter(reader.dim, pool=writer.pool)
+    if isinstance(writer, schema.PatchWriter):
+        assert isinstance(recipe.reader, schema.PatchReader), "the recipe was checked"
+        return PatchWriter(reader.dim, patch=recipe.reader.patch)
     assert isinstance(writer, schema.MaskedWriter | schema.PermutedWriter), "nothing else is a writer of an encoder"
     output = output_of(recipe, writer, reader, size=size)
     if isinstance(writer, schema.PermutedWriter):

@@ -8,6 +8,7 @@ from saccade.errors import SaccadeError
 from saccade.layers.attention import Bilinear, Dot
 from saccade.layers.connections import Way
 from saccade.layers.experts import Between
+from saccade.layers.gaze import Look, LookAround
 from saccade.layers.recurrence import FixedContext, LookAfter, LookFirst
 from saccade.layers.recurrent import Directions, RecurrentStack
 from saccade.layers.recurrent_writer import FirstState, RecurrentWriter
@@ -58,21 +59,24 @@ def build_recurrence(s: RecurrentWriting, memory_dim: int | None) -> FixedContex
         raise SaccadeError(f'attention = "{s.attention}" needs a reader to look at; set attention = "none"')
     if s.attention == "additive":
         return LookFirst(
-            s.dim, cell=s.cell, layers=s.layers, memory_dim=memory_dim, gate=s.gate, connections=connections(s),
-            dropout=s.dropout,
+            s.dim, cell=s.cell, layers=s.layers, memory_dim=memory_dim, gate=s.gate, hard=s.hard,
+            connections=connections(s), dropout=s.dropout,
         )  # fmt: skip
     if s.attention == "dot" and memory_dim != s.dim:
         raise SaccadeError(
             f'attention = "dot" needs a writer as wide as its reader, got {s.dim} and {memory_dim}; set the same '
             'stack.dim, or attention = "general"'
         )
-    score = Dot() if s.attention == "dot" else Bilinear(s.dim, key_dim=memory_dim)
+    if s.attention == "around":
+        cross: Look = LookAround(s.dim, key_dim=memory_dim, hidden=s.dim)
+    else:
+        cross = Look(Dot() if s.attention == "dot" else Bilinear(s.dim, key_dim=memory_dim))
     return LookAfter(
         s.dim,
         cell=s.cell,
         layers=s.layers,
         memory_dim=memory_dim,
-        score=score,
+        cross=cross,
         feeds=s.input_feeding,
         connections=connections(s),
         dropout=s.dropout,

@@ -71,7 +71,7 @@ def build_block(
     feedforward = build_feedforward(s, number)
     order: Literal["post", "pre"] = "pre" if s.norm == "pre" else "post"
     residuals = [
-        Residual(build_norm(s), order=order, dropout=s.dropout, adds=bool(s.residual))
+        Residual(build_norm(s), order=order, dropout=s.dropout, adds=bool(s.residual), skip=skipped(s, number))
         for sublayer in (attention, cross, feedforward)
         if sublayer is not None
     ]
@@ -80,6 +80,11 @@ def build_block(
         if cross is not None:
             begin_small(cross.query.weight, head_dim)
     return Block(attention, feedforward, residuals=residuals, cross=cross)
+
+
+def skipped(s: schema.TransformerStack, number: int) -> float:
+    """The share of rows that pass by the sublayers of a layer: none of the first, most of the last."""
+    return s.drop_path if s.share else s.drop_path * (number - 1) / max(1, s.layers - 1)
 
 
 @torch.no_grad()

@@ -1,10 +1,14 @@
 """A model: what reads, and what writes."""
 
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from saccade.data.batch import Batch
+from saccade.layers.walking import Walking
+
+READ = ("source", "question")  # fields that are read, in this order; a question where there is one
 
 
 class Model(nn.Module):
@@ -28,5 +32,8 @@ class Model(nn.Module):
         """A Memory, or None where nothing is read."""
         if self.reader is None:
             return None
-        source = batch["source"]
-        return self.reader(source.content, source.mask)
+        given = [batch[name] for name in READ if name in batch.fields]
+        memory = self.reader(*(part for field in given for part in (field.content, field.mask)))
+        if (ground := batch.fields.get("ground")) is None:
+            return memory
+        return replace(memory, walking=Walking(ground.start[:, 0], ground.moves, ground.sights))

@@ -13,7 +13,11 @@ from saccade.layers.memory import Memory
 
 
 class PictureReader(nn.Module):
-    """Cells of a picture through a stack, where there is one; `first` is a learned vector that stands before them."""
+    """Cells of a picture through a stack, where there is one; `first` is a learned vector that stands before them.
+
+    `columns` is a recurrent stack over the largest number of each column, from left to right: its last state stands
+    for the whole picture (Li et al. 2019, section 3.2).
+    """
 
     def __init__(
         self,
@@ -24,9 +28,11 @@ class PictureReader(nn.Module):
         grid: tuple[int, int],
         positions: nn.Module | None,
         first: bool = False,
+        columns: Any = None,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        self.columns = columns
         self.cells, self.stack, self.positions, self.dim, self.grid = cells, stack, positions, dim, grid
         self.first = nn.Parameter(torch.empty(dim)) if first else None
         if self.first is not None:
@@ -43,4 +49,5 @@ class PictureReader(nn.Module):
         x = self.dropout(x)
         if self.stack is not None:
             x = self.stack(x, None)[0]
-        return Memory(x, mask, grid=self.grid)
+        final = None if self.columns is None else self.columns(x.unflatten(1, self.grid).amax(1), None)[2]
+        return Memory(x, mask, final=final, grid=self.grid)

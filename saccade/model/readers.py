@@ -62,15 +62,25 @@ class Embedding(nn.Module):
 class TokenReader(nn.Module):
     """Text: embedding, then a stack that may look in both directions."""
 
-    def __init__(self, embedding: Embedding, stack: Any, *, relates: bool = False) -> None:
-        """`relates`: attention asks whether two tokens belong to one segment."""
+    def __init__(
+        self, embedding: Embedding, stack: Any, *, relates: bool = False, levels: bool = False, width: int = 0
+    ) -> None:
+        """`relates`: attention asks whether two tokens belong to one segment.
+
+        `levels`: what is attended to is the state of each token beside its vector, which is `width` wide (the
+        multi-level aligner of Mei et al. 2016).
+        """
         super().__init__()
-        self.embedding, self.stack, self.dim, self.relates = embedding, stack, stack.dim, relates
+        self.embedding, self.stack, self.relates, self.levels = embedding, stack, relates, levels
+        self.dim = stack.dim + (width if levels else 0)
 
     def forward(self, ids: Int[Tensor, "B S"], mask: Bool[Tensor, "B S"] | Packing) -> Memory:
         told = {"segments": parts(ids, places(mask))} if self.relates else {}
-        states, mask, final, aux = self.stack(self.embedding(ids, places(mask)), mask, **told)
-        return Memory(states, mask, tokens=ids, values=aux.get("values"), final=final)
+        x = self.embedding(ids, places(mask))
+        states, mask, final, aux = self.stack(x, mask, **told)
+        if self.levels:
+            return Memory(torch.cat((states, x), -1), mask, tokens=ids, inputs=x)
+        return Memory(states, mask, tokens=ids, values=aux.get("values"), final=final, inputs=x)
 
 
 def parts(ids: Int[Tensor, "B T"], at: Int[Tensor, "b T"] | None) -> Int[Tensor, "B T"]:

@@ -73,9 +73,12 @@ class TokenWriter(nn.Module):
         return Step(self.head(hidden[:, -1]), state, cross[-1].mean(1)[:, -1])
 
     def _advance(self, inputs: Tensor, state: Any) -> tuple[Tensor, Any]:
-        if isinstance(state, AttentionState):
-            at = state.positions(inputs.shape[1])
-        else:
-            at = state.lengths[:, None] + torch.arange(inputs.shape[1], device=inputs.device)
-        hidden, _, state, _ = self.stack(self.embedding(inputs, at), None, None, state)
+        hidden, _, state, _ = self.stack(self.embedding(inputs, self._places(inputs, state)), None, None, state)
         return hidden, state
+
+    def _places(self, inputs: Int[Tensor, "B n"], state: Any) -> Int[Tensor, "b n"]:
+        """Where in their texts the next tokens stand."""
+        if isinstance(state, AttentionState):
+            return state.positions(inputs.shape[1])
+        at: Tensor = state.lengths[:, None] + torch.arange(inputs.shape[1], device=inputs.device)
+        return at

@@ -9,12 +9,14 @@ import torch
 from torch import nn
 
 from saccade.config.kinds import Custom
-from saccade.config.schema import Head, Recipe
+from saccade.config.schema import Head, Recipe, ValuesWriter
 from saccade.errors import SaccadeError
 from saccade.layers.convolution_stack import ConvolutionStack
 from saccade.layers.experts import Experts
 from saccade.layers.grid import Block
+from saccade.layers.grid_attention import GridAttention
 from saccade.layers.multihead import SelfAttention
+from saccade.layers.patch_stem import Level
 from saccade.layers.pyramid import PyramidStack
 from saccade.layers.recurrent import RecurrentStack
 from saccade.layers.recurrent_writer import RecurrentWriter
@@ -40,14 +42,17 @@ PARTS = (
 )
 LOOKED_UP = ("embedding", "positions")  # rows are taken from a table, nothing is multiplied
 OF_HEADS = {"output", "transform", "hidden", "follows"}  # names of what stands behind all layers
-CLASSES = 2  # of labels, which only data tells
+CLASSES = 2  # of labels or actions, which only data tells
 NAMED = (  # what modules of a stack are called, and what they are
     ("term", "relative positions"),
     ("self", "self-attention"),
     ("attention", "self-attention"),
     ("cross", "cross-attention"),
 )
-OF_MEMORY = (".cross.memory", ".cross.score.key")  # parts of a writer that every token of the source passes once
+# Parts of a writer that every token of the source passes once
+OF_MEMORY = (".cross.memory", ".cross.score.key", ".cross.around")
+
+BEFORE_CELLS = (Block, GridAttention, Level)  # see more places than there are cells in the end
 
 
 class Use(NamedTuple):
@@ -68,7 +73,8 @@ def on_meta(recipe: Recipe, *, vocabulary: int | None = None) -> Model:
         raise SaccadeError(f"plan knows only the kinds that come with saccade, got '{own[0]}'")
     size = recipe.tokenizer.size if vocabulary is None else vocabulary
     with torch.device("meta"), Undrawn():
-        model = build(recipe, source_size=size, target_size=CLASSES if isinstance(recipe.writer, Head) else size)
+        told = CLASSES if isinstance(recipe.writer, Head | ValuesWriter) else size
+        model = build(recipe, source_size=size, target_size=told)
     freeze(model, recipe.freeze)
     return model.train()
 
@@ -87,7 +93,7 @@ def uses(model: nn.Module) -> Iterator[Use]:
 def times_of(model: nn.Module, path: str) -> float:
     """How often a cell of a picture passes what is at this place: convolutions before it see more of them."""
     around = [model.get_submodule(path.rsplit(".", n)[0]) for n in (1, 2)]
-    return next((float(block.times) for block in around if isinstance(block, Block)), 1.0)
+    return next((float(block.times) for block in around if isinstance(block, BEFORE_CELLS)), 1.0)
 
 
 def part_of(model: nn.Module, path: str, owner: nn.Module) -> str:

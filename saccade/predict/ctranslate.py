@@ -68,8 +68,8 @@ class Translator:
 def check_decoding(decoding: Decoding) -> None:
     """Refuses settings that CTranslate2 would search by in another way than ours."""
     plain = Decoding()
-    wanted = {"beam": 1, "n_best": 1, "sample": False, "no_repeat": plain.no_repeat, "prefix": plain.prefix}
-    for name, value in wanted.items():
+    ours = {name: getattr(plain, name) for name in ("no_repeat", "prefix", "ctc", "lm")}
+    for name, value in {"beam": 1, "n_best": 1, "sample": False, **ours}.items():
         if (given := getattr(decoding, name)) != value:
             raise SaccadeError(
                 f"engine ctranslate2 gives the text of our own search with {name} = {value!r} only, got {given!r}; "

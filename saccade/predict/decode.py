@@ -14,7 +14,7 @@ from saccade.data.tokenizers import END, PAD, START
 from saccade.errors import SaccadeError
 from saccade.predict import fill, fill_graphs, filters, graphs
 from saccade.predict.filters import Rule, apply_rules
-from saccade.predict.joint import with_ctc
+from saccade.predict.fused import writer_of
 from saccade.predict.prompted import PromptedWriter
 from saccade.predict.search import Chooser, Found, Price, beam_search, greedy, log_softmax, sampling, write_rows
 from saccade.predict.steps import listened
@@ -37,7 +37,7 @@ def decode(
         return decode_filled(model, batch, limits, decoding, align=align)
     fill.check_stepwise(decoding)
     check_without_prompt(decoding)
-    writer = with_ctc(model, decoding.ctc)
+    writer = writer_of(model, decoding)
     if writer is model.writer and graphs.suits(model, decoding, align=align or listened()):
         try:
             return decode_fixed(model, batch, limits, decoding, prefix, generator)
@@ -45,7 +45,7 @@ def decode(
             graphs.give_up(model, error)
     device = batch["source"].content.device
     most = torch.tensor(limits, device=device)
-    state = writer.start(model.read(batch), capacity=max(limits) + 1)
+    state = writer.start(model.read(batch), capacity=max(limits) + 1, rows=len(limits))
     rules = make_rules(decoding, most, prefix=prefix)
     return searched(
         writer, state, limits=most, decoding=decoding, rules=rules, generator=generator, align=align, scored=scored

@@ -30,6 +30,8 @@ class Inputs:
     tokenizers: Tokenizers
     names_inputs = False  # whether outputs are shown with the name of what they are about: files
 
+    fields: tuple[str, ...] = ()  # names of what is given together, where that is more than a text or a file
+
     def inputs(self, lines: Iterable[str]) -> Iterable[str]:
         """What is to be predicted, of what is given on a command line."""
         return lines
@@ -43,6 +45,10 @@ class Inputs:
     def _source_labels(self, row: Sequence[int]) -> tuple[list[str], Groups]:
         """The names of what was read, one for each state, and which of them make up a word."""
         return self.tokenizers.source.labels(row), self.tokenizers.source.words(row)
+
+    def _question_labels(self, row: Any) -> tuple[list[str], Groups]:
+        """The same of a question that was read with it; none where there is none."""
+        return [], []
 
     def _shown(self, address: str, weights: Tensor) -> Tensor:
         """What is shown of the weights (H, T, S) of a layer."""

@@ -3,15 +3,17 @@
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from saccade.data.tokenizers import END, START
+from saccade.data.tokenizers import END, PAD, START
 from saccade.errors import SaccadeError
 from saccade.layers.ctc import Beginnings, advance, begin, next_letters
 from saccade.layers.memory import Memory
 from saccade.model.ctc_head import BLANK
 from saccade.model.writers import Step
+
+EPSILON = 1e-6  # of probability that is always left
 
 
 def with_ctc(model: Any, weight: float) -> Any:
@@ -59,4 +61,14 @@ class JointWriter:
             heard = Beginnings(heard.log_probs, spoken, quiet, torch.where(first, heard.last, tokens))
         said = next_letters(heard, blank=BLANK, end=END)
         logits = (1 - self.weight) * step.logits.float().log_softmax(-1) + self.weight * said
-        return Step(logits, Both(step.state, heard), step.weights)
+        return Step(with_rest(logits), Both(step.state, heard), step.weights)
+
+
+def with_rest(logits: Float[Tensor, "B V"]) -> Float[Tensor, "B V"]:
+    """What probabilities lack of 1 goes to PAD, which nobody writes: searches, which norm them, leave the others alone.
+
+    A text on which two that write together do not agree is then worth less, and not as much as any other.
+    """
+    logits[:, PAD] = -torch.inf
+    logits[:, PAD] = torch.log1p(-logits.logsumexp(-1).exp().clamp(max=1 - EPSILON))
+    return logits

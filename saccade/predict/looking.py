@@ -76,6 +76,7 @@ def looked(predictor: Any, given: Given, text: str) -> tuple[AttentionMaps, Tens
         for name, ids in (("target", given.target), ("seen", seen_ids))
     }
     sides["source"] = ([], []) if given.source is None else predictor._source_labels(given.source)
+    sides["question"] = ([], []) if given.source is None else predictor._question_labels(given.source)
     found = AttentionMaps(
         maps={
             address: predictor._shown(address, weights[0].float().cpu().clone()) for address, weights in maps.items()
@@ -84,6 +85,7 @@ def looked(predictor: Any, given: Given, text: str) -> tuple[AttentionMaps, Tens
         target_labels=sides["target"][0],
         text=text,
         seen_labels=sides["seen"][0],
-        words={name: words for name, (_, words) in sides.items()},
+        words={name: words for name, (_, words) in sides.items() if words},
+        question_labels=sides["question"][0],
     )
     return found, hidden

@@ -1,7 +1,11 @@
 """A trained run that reads pictures or sound: texts that are given to it are the names of files."""
 
+import itertools
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +14,13 @@ from torch import Tensor
 
 from saccade.config.schema import Decoding, FrameReader, MediaReader, PatchReader
 from saccade.data.batch import Batch, pad
-from saccade.data.decoding import decoder_of
+from saccade.data.decoding import decode, decoder_of
 from saccade.data.media_sources import named_files
 from saccade.data.media_store import field_of, states_of
+from saccade.data.pictures import MOST_PIXELS
 from saccade.data.words import Worded
 from saccade.errors import SaccadeError
+from saccade.predict.cells import cell_named, shown_on_grid
 from saccade.predict.labels import Labeller
 from saccade.predict.outputs import Hypothesis
 from saccade.predict.predictor import Predictor
@@ -25,6 +31,7 @@ from saccade.view.viewing import View
 from saccade.view.words import Groups
 
 AT_ONCE = 512  # files that are decoded at the same time
+HELD, NUMBERS = "held:", itertools.count(1)  # names of files that are given as bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,20 +41,52 @@ class Medium:
     path: str
     values: np.ndarray
     states: int
+    stamp: tuple[int, int] | None = None  # of the file, when it was read
 
     def __len__(self) -> int:
         return self.states
+
+
+def stamp_of(path: str) -> tuple[int, int] | None:
+    """What tells a file from one that was written in its place; none where there is none."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):  # a name that no file can have
+        return None
+    return found.st_mtime_ns, found.st_size
 
 
 class OfMedia(Predictor):
     """What is the same whether files are described or labelled."""
 
     names_inputs = True
+    cell: int | None = None  # whose looks are shown; none: of the state that stands for all, or of all in the mean
+
+    @property
+    def media(self) -> MediaReader:
+        assert isinstance(self.recipe.reader, MediaReader), "the task says so"
+        return self.recipe.reader
 
     @property
     def reader(self) -> MediaReader:
-        assert isinstance(self.recipe.reader, MediaReader), "the task says so"
-        return self.recipe.reader
+        """What reads the files."""
+        return self.media.of_files
+
+    @cached_property
+    def held(self) -> dict[str, Medium]:
+        """Files that were given as bytes, by the names that stand for them."""
+        return {}
+
+    def hold(self, data: bytes, *, name: str, pixels: int = MOST_PIXELS) -> str:
+        """Decodes a file that is not on the disk, and gives what stands for it where a file is named; see release()."""
+        values = decode(data, self.reader, name=name, pixels=pixels)
+        key = f"{HELD}{next(NUMBERS)}/{name}"
+        self.held[key] = Medium(key, values, states_of(self.reader) or len(values))
+        return key
+
+    def release(self, key: str) -> None:
+        """Forgets what was held."""
+        del self.held[key]
 
     def inputs(self, lines: Iterable[str]) -> Iterator[str]:
         """Each file that is named; a folder names all that are in it."""
@@ -65,20 +104,38 @@ class OfMedia(Predictor):
             found += super().candidates(part, decoding=decoding, align=align, scored=scored)
         return found
 
+    def unreadable(self, names: Iterable[str]) -> dict[str, str]:
+        """Those that cannot be read, and why."""
+        broken = {}
+        for name in names:
+            try:
+                self._read([name], "file")
+            except SaccadeError as error:
+                broken[name] = str(error)
+        return broken
+
     # ---- inside
 
     def _read(self, texts: Sequence[str], what: str, *, first: int = 1) -> list[Any]:
         """The files, decoded; those of the last call are still there, as they are asked for twice."""
-        decode, states, before = decoder_of(self.reader), states_of(self.reader), getattr(self, "_last", {})
+        decode, states = decoder_of(self.reader), states_of(self.reader)
+        known: dict[str, Medium] = getattr(self, "_last", {}) | self.held
         self._last: dict[str, Medium] = {}
         for path in texts:
             if path not in self._last and path.strip():
-                values = before[path].values if path in before else decode(path)
-                self._last[path] = Medium(path, values, states or len(values))
+                stamp, before = stamp_of(path), known.get(path)
+                values = decode(path) if before is None or before.stamp != stamp else before.values
+                self._last[path] = Medium(path, values, states or len(values), stamp)
         return [self._last.get(path, []) for path in texts]
 
     def _fitting(self, texts: Sequence[str], decoding: Decoding) -> int:
         """How many files stand before the first one that cannot be read."""
+        try:
+            self._read(texts, "line")
+        except SaccadeError:
+            pass
+        else:
+            return len(texts)
         for number in range(len(texts)):
             try:
                 self._read(texts[: number + 1], "line")
@@ -113,11 +170,13 @@ class OfMedia(Predictor):
 
     def _shown(self, address: str, weights: Tensor) -> Tensor:
         """Maps without the state that stands for all; of a reader, what that one looks at, or all in the mean."""
-        settings = self.recipe.reader
-        first = isinstance(settings, PatchReader) and settings.first
+        settings = self.reader
+        if address.startswith("reader.") and isinstance(settings, FrameReader):
+            return weights.mean(1, keepdim=True)
         if address.startswith("reader."):
-            weights = weights[:, :1] if first else weights.mean(1, keepdim=True)
-        return weights[..., 1:] if first and ("cross" in address or address.startswith("reader.")) else weights
+            return shown_on_grid(weights, settings, self._grid(None), cell=self.cell)
+        first = isinstance(settings, PatchReader) and settings.first
+        return weights[..., 1:] if first and "cross" in address else weights
 
     def _called(self, source: str) -> str:
         return Path(source).name
@@ -139,13 +198,25 @@ class MediaLabeller(OfMedia, Labeller):
     def view(
         self, source: str, target: str | None = None, *, decoding: Decoding | None = None, title: str = ""
     ) -> View:
-        """What the state that stands for all, or all states in the mean, look at: it is that which says the class."""
+        """What the state that stands for all, or all states in the mean, look at: it is that which says the class.
+
+        With a target `ROW,COLUMN`, what that cell looks at.
+        """
+        if target is not None and not isinstance(self.reader, FrameReader):
+            chosen = copy(self)  # shares the model
+            chosen.cell = cell_named(target, self._grid(None))
+            return chosen.view(source, decoding=decoding, title=title)
         seen = super().view(source, target, decoding=decoding, title=title)
-        label = {"target": [seen.output]}
+        who = seen.output if self.cell is None else f"from {seen.labels['source'][self.cell]}"
+        label = {"target": [who]}
         maps = [
-            replace(one, rows="target", labels={**label, one.columns: one.labels[one.columns]}) for one in seen.maps
+            replace(one, rows="target", labels={**label, one.columns: one.labels[one.columns]})
+            if len(one.labels[one.rows]) == 1
+            else one
+            for one in seen.maps
         ]
-        return replace(seen, maps=maps, labels={**label, "source": seen.labels["source"]})
+        shown = {name: labels for one in maps for name, labels in one.labels.items()}
+        return replace(seen, maps=maps, labels={**label, "source": seen.labels["source"], **shown})
 
     def _rows(self, texts: Sequence[str], *, first: int, lines: Sequence[int] | None = None) -> list[Worded]:
         return [Worded(row, [0]) for row in self._read(texts, "line", first=first)]

@@ -10,6 +10,7 @@ from saccade.view.maps import AttentionMap, Part
 from saccade.view.words import Groups
 
 SIDES = {"cross": ("target", "source"), "writer": ("target", "seen"), "reader": ("source", "source")}
+ASKING = {"reader.join": ("question", "source"), "reader.ask.": ("question", "question")}  # where questions are read
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,13 @@ class AttentionMaps(Mapping[str, AttentionMap]):
     text: str
     seen_labels: list[str]  # what the writer sees at each place while it writes
     words: Mapping[str, Groups] = field(default_factory=dict)  # which tokens make up a word, for each of the labels
+    question_labels: Sequence[str] = ()  # of a question about what was read
 
     @property
     def tokens(self) -> dict[str, Sequence[str]]:
-        return {"source": self.source_labels, "target": self.target_labels, "seen": self.seen_labels}
+        known: dict[str, Sequence[str]] = {"source": self.source_labels, "target": self.target_labels}
+        asked = {"question": self.question_labels} if self.question_labels else {}
+        return {**known, "seen": self.seen_labels, **asked}
 
     @property
     def labels(self) -> dict[str, Sequence[str]]:
@@ -53,8 +57,8 @@ class AttentionMaps(Mapping[str, AttentionMap]):
         part, weights = part_of(address), self.maps[address].numpy()
         layer = 1 + [other for other in self.maps if part_of(other) == part].index(address)
         known, sides = self.tokens, dict[str, Sequence[str]]()
-        for name, size in zip(SIDES[part], weights.shape[1:], strict=True):
-            if len(known[name]) == size:
+        for name, size in zip(sides_of(address), weights.shape[1:], strict=True):
+            if len(known.get(name, ())) == size:
                 sides[name] = known[name]
             else:  # a reader that makes more or fewer states than it is given tokens
                 sides[f"{name} states"] = ["all"] if size == 1 else [str(i + 1) for i in range(size)]
@@ -70,5 +74,10 @@ class AttentionMaps(Mapping[str, AttentionMap]):
 def part_of(address: str) -> Part:
     """Which attention a layer is for, from where it stands in its model."""
     if address.startswith("reader."):
-        return "reader"
+        return "cross" if address.startswith("reader.join") else "reader"
     return "cross" if "cross" in address.rpartition(".")[2] else "writer"
+
+
+def sides_of(address: str) -> tuple[str, str]:
+    """What looks, and at what."""
+    return next((sides for start, sides in ASKING.items() if address.startswith(start)), SIDES[part_of(address)])

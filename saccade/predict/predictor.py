@@ -18,6 +18,7 @@ from saccade.predict.decode import copies, decode, length_limits
 from saccade.predict.engines import load_for
 from saccade.predict.ensemble import Ensemble, check_same_vocabulary
 from saccade.predict.fill import fills
+from saccade.predict.fused import with_adviser
 from saccade.predict.inputs import Asked, Inputs
 from saccade.predict.likelihood import token_log_probs
 from saccade.predict.lines import available, groups_by_length
@@ -28,7 +29,7 @@ from saccade.predict.steps import listened, listening
 from saccade.predict.unknown import replaced, replacing
 from saccade.view.viewing import View
 
-AT_ONCE = ("label", "encode")  # tasks whose outputs are not written step by step
+AT_ONCE = ("label", "encode", "interact")  # tasks whose outputs are not written step by step
 AHEAD = 1024  # lines that stream() takes at once, at most
 
 
@@ -215,8 +216,11 @@ class Predictor(Inputs):
             found = {i: outputs for i, outputs in given if outputs is not None}
         if rest := [i for i in range(len(sources)) if i not in found]:
             batch, most = self._batch(source=[sources[i] for i in rest]), [limits[i] for i in rest]
+            model = with_adviser(
+                self.model, decoding, target=self.tokenizers.target, device=str(self.device), longest=max(most) + 1
+            )
             ours = decode(
-                self.model, batch, limits=most, decoding=decoding, prefix=prefix, generator=generator, align=align,
+                model, batch, limits=most, decoding=decoding, prefix=prefix, generator=generator, align=align,
                 scored=scored,
             )  # fmt: skip
             found.update(zip(rest, ours, strict=True))

@@ -13,6 +13,7 @@ def maps_of(predictor: Any, ids: Any, text: str) -> AttentionMaps:
     with predictor._inference(), record(predictor.model) as maps:
         predictor.model.read(batch)
     labels, words = predictor._source_labels(ids)
+    question, groups = predictor._question_labels(ids)
     return AttentionMaps(
         maps={
             address: predictor._shown(address, weights[0].float().cpu().clone()) for address, weights in maps.items()
@@ -21,7 +22,8 @@ def maps_of(predictor: Any, ids: Any, text: str) -> AttentionMaps:
         target_labels=[],
         text=text,
         seen_labels=[],
-        words={"source": words},
+        words={"source": words, "question": groups} if question else {"source": words},
+        question_labels=question,
     )
 
 

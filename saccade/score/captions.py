@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 
 from saccade.errors import SaccadeError
@@ -40,6 +41,15 @@ def bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, orde
     columns: list[Any] = [[texts[i] if i < len(texts) else None for texts in references] for i in range(most)]
     value = metric.corpus_score(list(hypotheses), columns).score
     return Score(float(value), f"{metric.get_signature()}|order:{order}")
+
+
+def caption_statistics(metric: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> np.ndarray:
+    """(N, n) numbers that add up over pictures: those of BLEU-4, or how many captions are one of theirs."""
+    if metric == "accuracy":
+        return np.array([[ours in texts, 1] for ours, texts in zip(hypotheses, references, strict=True)], np.int64)
+    count = BLEU(effective_order=True, force=True)
+    found = [count.sentence_score(ours, list(texts)) for ours, texts in zip(hypotheses, references, strict=True)]
+    return np.array([[one.sys_len, one.ref_len, *one.counts, *one.totals] for one in found], np.int64)
 
 
 def one_of_them(hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, lowercase: bool) -> Score:

@@ -2,25 +2,39 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from saccade.config.load import load
-from saccade.config.schema import OF_TEXTS, Decoding, Recipe
+from saccade.config.schema import OF_TEXTS, Corpus, Decoding, MediaReader, Recipe
 from saccade.errors import SaccadeError
 from saccade.model.run import count_weights
 from saccade.predict.labels import Labeller
+from saccade.predict.media import OfMedia
+from saccade.predict.player import Player
 from saccade.predict.predictor import Predictor
+from saccade.predict.walking import Walker
 from saccade.runs import METRICS, RECIPE, WEIGHTS, read_metrics
 from saccade.score.bleu import Score
 from saccade.score.bootstrap import Difference, paired_bootstrap
-from saccade.score.evaluate import Evaluation, evaluate, evaluate_labels
+from saccade.score.evaluate import Evaluation, evaluate, evaluate_captions, evaluate_labels, evaluate_routes
 from saccade.score.labels import OF_KIND, LabelEvaluation
+from saccade.score.media import by_file
+from saccade.score.playing import PlayedEvaluation, evaluate_playing
+from saccade.score.routes import ends_of
 from saccade.score.statistics import score_of, statistics
 
-COMPARABLE = ("bleu", "accuracy")
+# By what is read, the scores of a table; runs are compared by those that follow from sums over sentences.
+SHOWN = {
+    "": ("bleu", "chrf", "accuracy"),
+    "sound": ("wer", "cer", "accuracy"),
+    "picture": ("bleu-4", "cider", "accuracy"),
+    "world": ("success",),
+    "route": ("success",),
+}
+WITHOUT_SUMS = ("chrf", "cider")
 
 
 @dataclass(frozen=True)
@@ -78,7 +92,8 @@ def compare(
     if not runs:
         raise SaccadeError("no run was given; expected the folders of at least two runs; `saccade runs` lists them")
     kind = check_comparable(runs, kinds=kinds)
-    known = COMPARABLE if kind is None else OF_KIND[kind]
+    medium = medium_of(runs[0], kinds=kinds)
+    known = [name for name in SHOWN[medium] if name not in WITHOUT_SUMS] if kind is None else OF_KIND[kind]
     metric = metric or known[0]
     if metric not in known:
         raise SaccadeError(f"unknown metric '{metric}'; runs are compared by {' or '.join(known)}")
@@ -86,7 +101,10 @@ def compare(
     for path in runs:
         predictor = Predictor.load(path, kinds=kinds, device=device)
         members.append(measure(Path(path), predictor, pairs, decoding=decoding))
-    references = [target for _, target in pairs]
+    captions = kind is None and medium == "picture"
+    references = [*by_file(pairs).values()] if captions else [target for _, target in pairs]
+    if medium == "route":
+        references = ends_of(pairs)
     groups = group_members(members)
     differences = paired_bootstrap(
         [[statistics(metric, member.hypotheses, references, kind) for member in group] for group in groups],
@@ -95,7 +113,7 @@ def compare(
         seed=seed,
     )
     rows = [_row(group, metric, differences[i] if i else None) for i, group in enumerate(groups)]
-    return Comparison(metric, members[0].scores[metric].signature, len(pairs), rows)
+    return Comparison(metric, members[0].scores[metric].signature, len(references), rows)
 
 
 def check_comparable(runs: Sequence[str | Path], *, kinds: Mapping[str, Any] | None = None) -> str | None:
@@ -103,7 +121,7 @@ def check_comparable(runs: Sequence[str | Path], *, kinds: Mapping[str, Any] | N
 
     Language models have no references for what they write.
     """
-    found: dict[str | None, str | Path] = {}
+    found: dict[tuple[str | None, str], str | Path] = {}
     for path in runs:
         recipe = load(Path(path) / RECIPE, kinds=kinds) if (Path(path) / RECIPE).is_file() else None
         if recipe is not None and recipe.task in OF_TEXTS:
@@ -111,23 +129,45 @@ def check_comparable(runs: Sequence[str | Path], *, kinds: Mapping[str, Any] | N
                 f"'{path}' learned from texts alone, and runs are compared by their outputs for pairs; "
                 "use `saccade evaluate` for each"
             )
-        found[recipe.writer.kind if recipe is not None and recipe.task == "label" else None] = path
+        kind = recipe.writer.kind if recipe is not None and recipe.task == "label" else None
+        found[kind, medium_of(path, kinds=kinds)] = path
     if len(found) > 1:
         one, other, *_ = found.values()
-        raise SaccadeError(f"'{one}' and '{other}' do not give the same kind of output; compare runs of one task")
-    return next(iter(found), None)
+        what = (
+            "read the same kind of input" if len({kind for kind, _ in found}) == 1 else "give the same kind of output"
+        )
+        raise SaccadeError(f"'{one}' and '{other}' do not {what}; compare runs of one task")
+    return next(iter(found))[0]
+
+
+def medium_of(path: str | Path, *, kinds: Mapping[str, Any] | None = None) -> str:
+    """What a run reads: "picture", "sound", or nothing of the kind; "world" or "route" where it acts."""
+    recipe = load(Path(path) / RECIPE, kinds=kinds) if (Path(path) / RECIPE).is_file() else None
+    if recipe is not None and recipe.task in ("interact", "walk"):
+        return "world" if recipe.task == "interact" else "route"
+    return recipe.reader.medium if recipe is not None and isinstance(recipe.reader, MediaReader) else ""
 
 
 def measure(
     path: Path, predictor: Predictor, pairs: Sequence[tuple[str, str]], *, decoding: Decoding | None = None
 ) -> Member:
     """One run's scores, size and speed."""
-    found: Evaluation | LabelEvaluation
-    if isinstance(predictor, Labeller):
+    found: Evaluation | LabelEvaluation | PlayedEvaluation
+    if isinstance(predictor, Player):
+        found = evaluate_playing(predictor, [Corpus(files=(pairs[0][0],), examples=len(pairs))])
+        speed = len(pairs) / found.seconds
+    elif isinstance(predictor, Walker):
+        walked = evaluate_routes(predictor, pairs, decoding=decoding)
+        ends = ends_of([(source, actions) for (source, _), actions in zip(pairs, walked.hypotheses, strict=True)])
+        found = replace(walked, hypotheses=ends)
+        speed = walked.speed.sentences_per_second if walked.speed else 0.0
+    elif isinstance(predictor, Labeller):
         found = evaluate_labels(predictor, pairs)
         speed = len(pairs) / found.seconds
     else:
-        found = evaluate(predictor, pairs, metrics=("bleu", "chrf", "accuracy"), decoding=decoding)
+        medium = predictor.reader.medium if isinstance(predictor, OfMedia) else ""
+        measured = evaluate_captions if medium == "picture" else evaluate
+        found = measured(predictor, pairs, metrics=SHOWN[medium], decoding=decoding)
         speed = found.speed.sentences_per_second if found.speed else 0.0
     return Member(
         name=path.resolve().name,

@@ -1,8 +1,8 @@
 """Scores and speed of a predictor on pairs, and scores of any two files."""
 
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,17 +17,25 @@ from saccade.predict.encoder import Encoder
 from saccade.predict.labels import Labeller
 from saccade.predict.language import LanguageModel
 from saccade.predict.media import OfMedia
+from saccade.predict.media_encoder import MediaEncoder
+from saccade.predict.player import Player
 from saccade.predict.predictor import Predictor
 from saccade.predict.restoring import Restorer
+from saccade.predict.walking import Walker
 from saccade.score.accuracy import exact_match
 from saccade.score.bleu import METRICS, Score, check_pairs, corpus_scores
-from saccade.score.captions import BLEUS, caption_scores
+from saccade.score.captions import BLEUS, CAPTIONS, caption_scores
 from saccade.score.errors import ERRORS, error_rate
 from saccade.score.gleu import mean_gleu
 from saccade.score.labels import LabelEvaluation, counts_of, label_scores
-from saccade.score.media import media_pairs, metrics_of
+from saccade.score.left_out import told_of
+from saccade.score.media import by_file, media_pairs, metrics_of, readable
+from saccade.score.patches import PatchEvaluation, measure_patches
 from saccade.score.perplexity import TextEvaluation, measure
+from saccade.score.playing import PlayedEvaluation, evaluate_playing
+from saccade.score.routes import route_pairs, route_scores
 from saccade.score.spans import SpanEvaluation, measure_spans
+from saccade.score.written import written_scores
 
 ALL = (*METRICS, "gleu", "accuracy")  # where nobody says which
 KNOWN = (*ALL, *ERRORS)
@@ -50,6 +58,7 @@ class Evaluation:
     sentences: int
     hypotheses: list[str]
     speed: Speed | None = None  # where the outputs were made here
+    left_out: tuple[str, ...] = ()  # what is wrong with files that could not be read
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: everything but the outputs themselves."""
@@ -57,6 +66,7 @@ class Evaluation:
             "sentences": self.sentences,
             "scores": {name: asdict(score) for name, score in self.scores.items()},
             **({} if self.speed is None else {"speed": asdict(self.speed)}),
+            **({"left_out": self.left_out} if self.left_out else {}),
         }
 
     def rows(self) -> list[tuple[str, str, str]]:
@@ -70,6 +80,7 @@ class Evaluation:
         return (
             f"{self.sentences:,} sentences in {speed.seconds:.1f} s: "
             f"{speed.sentences_per_second:,.1f} sentences/s, {speed.tokens_per_second:,.0f} tokens/s"
+            f"{told_of(self.left_out)}"
         )
 
 
@@ -82,30 +93,61 @@ def evaluate_corpora(
     decoding: Decoding | None = None,
     made: int | None = None,
     keep: bool = False,
-) -> Evaluation | TextEvaluation | LabelEvaluation | SpanEvaluation:
+) -> Evaluation | TextEvaluation | LabelEvaluation | SpanEvaluation | PatchEvaluation | PlayedEvaluation:
     """Outputs for pairs scored against the targets; of a language model, how well it predicts documents; or labels.
 
     `made` is how much is taken of embedded data that does not say it itself; with `keep`, the values of all tokens of
     documents are kept.
     """
+    if isinstance(predictor, MediaEncoder):
+        return measure_patches(predictor, corpora, made=made)
     if isinstance(predictor, LanguageModel | Encoder):
+        if isinstance(predictor, LanguageModel) and metrics is not None and not lowercase:
+            return evaluate_written(predictor, corpora, metrics, decoding=decoding, made=made)
         if metrics is not None or lowercase:
             raise SaccadeError(
                 "such a model is measured by the probability of a text, so that --metrics and --lowercase say "
                 "nothing; leave them out, or give tasks with --template"
             )
-        kind = predictor.recipe.data.documents
-        parts = (islice(read_documents(corpus, documents=kind), most_of(corpus, made)) for corpus in corpora)
-        return measure(predictor, (text for part in parts for _, text in part), keep=keep)
+        return measure(predictor, documents_of(predictor, corpora, made=made), keep=keep)
     if isinstance(predictor, Restorer):
         texts = [corpus.model_copy(update={"examples": corpus.examples or most_of(corpus, made)}) for corpus in corpora]
         return measure_spans(predictor, texts)
+    if isinstance(predictor, Labeller) and (metrics is not None or lowercase) and not predictor.fields:
+        raise SaccadeError(
+            "labels are measured in one way, so that --metrics and --lowercase say nothing; leave them out"
+        )
+    if isinstance(predictor, Player):
+        if metrics is not None or lowercase:
+            raise SaccadeError("what is done has no words: --metrics and --lowercase say nothing; leave them out")
+        return evaluate_playing(predictor, corpora)
     if isinstance(predictor, OfMedia):
         return evaluate_media(predictor, corpora, metrics=metrics, lowercase=lowercase, decoding=decoding, made=made)
     if isinstance(predictor, Labeller):
         return evaluate_labels(predictor, labelled_pairs(corpora, kind=predictor.labels.kind, made=made))
+    if isinstance(predictor, Walker):
+        return evaluate_routes(predictor, route_pairs(corpora, made=made), decoding=decoding)
     pairs = pairs_of(corpora, made=made)
     return evaluate(predictor, pairs, metrics=metrics or ALL, lowercase=lowercase, decoding=decoding)
+
+
+def evaluate_written(
+    model: LanguageModel,
+    corpora: Sequence[Corpus],
+    metrics: Sequence[str],
+    *,
+    decoding: Decoding | None = None,
+    made: int | None = None,
+) -> Evaluation:
+    """Metrics of a language model that were asked for by their names."""
+    texts = list(documents_of(model, corpora, made=made))
+    return Evaluation(written_scores(model, texts, metrics, decoding=decoding), len(texts), [])
+
+
+def documents_of(predictor: Predictor, corpora: Sequence[Corpus], *, made: int | None = None) -> Iterator[str]:
+    kind = predictor.recipe.data.documents
+    parts = (islice(read_documents(corpus, documents=kind), most_of(corpus, made)) for corpus in corpora)
+    return (text for part in parts for _, text in part)
 
 
 def pairs_of(corpora: Sequence[Corpus], *, made: int | None = None) -> list[tuple[str, str]]:
@@ -139,6 +181,15 @@ def evaluate(
     return Evaluation(scores, len(pairs), hypotheses, speed)
 
 
+def evaluate_routes(
+    predictor: Walker, pairs: Sequence[tuple[str, str]], *, decoding: Decoding | None = None
+) -> Evaluation:
+    """Walks every route and looks where that ends."""
+    sources, references = [source for source, _ in pairs], [actions for _, actions in pairs]
+    outputs, speed = timed_outputs(predictor, sources, decoding)
+    return Evaluation(route_scores(sources, outputs, references), len(pairs), outputs, speed)
+
+
 def evaluate_media(
     predictor: OfMedia,
     corpora: Sequence[Corpus],
@@ -148,22 +199,37 @@ def evaluate_media(
     decoding: Decoding | None,
     made: int | None,
 ) -> Evaluation | LabelEvaluation:
-    """Labels of files, texts about sound, or captions: of a picture, all that is said of it is a reference."""
-    if isinstance(predictor, Labeller):
-        return evaluate_labels(predictor, media_pairs(corpora, predictor.reader, wanted="label", made=made))
-    pairs, chosen = (
-        media_pairs(corpora, predictor.reader, wanted="text", made=made),
-        metrics or metrics_of(predictor.reader),
-    )
-    if not set(chosen) & set(OF_CAPTIONS):
-        return evaluate(predictor, pairs, metrics=chosen, lowercase=lowercase, decoding=decoding)
-    said: dict[str, list[str]] = {}
-    for path, text in pairs:
-        said.setdefault(path, []).append(text)
-    if not said:
+    """Labels of files, texts about sound, or captions and answers: all that is said of one picture is a reference.
+
+    Files that cannot be read are left out, and told.
+    """
+    wanted, media = "label" if isinstance(predictor, Labeller) else "text", predictor.media
+    pairs, left = readable(predictor, media_pairs(corpora, media, wanted=wanted, made=made))
+    if isinstance(predictor, Labeller) and not media.asks:
+        return replace(evaluate_labels(predictor, pairs), left_out=left)
+    chosen = metrics or metrics_of(media)
+    check_metrics(chosen, known=(*KNOWN, *OF_CAPTIONS))
+    if not set(chosen) & set(OF_CAPTIONS) and not media.asks:
+        found = evaluate(predictor, pairs, metrics=chosen, lowercase=lowercase, decoding=decoding)
+        return replace(found, left_out=left)
+    return replace(evaluate_captions(predictor, pairs, chosen, lowercase=lowercase, decoding=decoding), left_out=left)
+
+
+def evaluate_captions(
+    predictor: Predictor,
+    pairs: Sequence[tuple[str, str]],
+    metrics: Sequence[str],
+    *,
+    lowercase: bool = False,
+    decoding: Decoding | None = None,
+) -> Evaluation:
+    """Describes every picture once, and scores that against all that is said of it."""
+    if not pairs:
         raise SaccadeError("there is nothing to evaluate: no files with texts were given; is the folder empty?")
+    check_metrics(metrics, known=CAPTIONS)
+    said = by_file(pairs)
     hypotheses, speed = timed_outputs(predictor, [*said], decoding)
-    scores = caption_scores(hypotheses, [*said.values()], chosen, lowercase=lowercase)
+    scores = caption_scores(hypotheses, [*said.values()], metrics, lowercase=lowercase)
     return Evaluation(scores, len(said), hypotheses, speed)
 
 
@@ -177,11 +243,12 @@ def timed_outputs(predictor: Predictor, sources: Sequence[str], decoding: Decodi
 
 
 def evaluate_labels(predictor: Labeller, pairs: Sequence[tuple[str, str]]) -> LabelEvaluation:
-    """Labels every text and compares."""
+    """Labels every text and compares; an answer that no question of the training data has is wrong, and no mistake."""
     if not pairs:
         raise SaccadeError("there is nothing to evaluate: no texts with labels were given; is the file empty?")
     labels, references = predictor.labels, [label for _, label in pairs]
-    for number, label in enumerate(references, start=1):
+    names = tuple(dict.fromkeys((*labels.names, *references))) if predictor.fields else labels.names
+    for number, label in enumerate(() if predictor.fields else references, start=1):
         try:
             labels.encode(label)
         except SaccadeError as error:
@@ -195,8 +262,8 @@ def evaluate_labels(predictor: Labeller, pairs: Sequence[tuple[str, str]]) -> La
     if isinstance(predictor, OfMedia) and labels.size > TOP:
         among = [label in {one.text for one in outputs} for label, outputs in zip(references, found, strict=True)]
         scores["top-5"] = Score(100 * sum(among) / len(among), f"share of labels among the best {TOP}")
-    counts = counts_of(labels.kind, said, references, labels.names).tolist() if labels.names else []
-    return LabelEvaluation(scores, len(pairs), said, labels.names, counts, seconds)
+    counts = counts_of(labels.kind, said, references, names).tolist() if names else []
+    return LabelEvaluation(scores, len(pairs), said, names, counts, seconds)
 
 
 def evaluate_files(
@@ -230,8 +297,8 @@ def score_texts(
     return {name: scores[name] for name in metrics}
 
 
-def check_metrics(metrics: Sequence[str]) -> None:
+def check_metrics(metrics: Sequence[str], *, known: Sequence[str] = KNOWN) -> None:
     """Before the work, not after it."""
     for name in metrics:
-        if name not in KNOWN:
-            raise SaccadeError(f"unknown metric '{name}'; expected one of {', '.join(KNOWN)}")
+        if name not in known:
+            raise SaccadeError(f"unknown metric '{name}'; expected one of {', '.join(known)}")

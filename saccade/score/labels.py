@@ -12,6 +12,7 @@ import numpy as np
 from saccade.data.labels import number_in
 from saccade.errors import SaccadeError
 from saccade.score.bleu import Score
+from saccade.score.left_out import told_of
 
 OF_KIND = {
     "label": ("accuracy", "f1", "matthews"),
@@ -31,6 +32,7 @@ class LabelEvaluation:
     names: tuple[str, ...] = ()  # of classes
     counts: Sequence[Sequence[int]] = ()  # how often each class of the reference was said to be each class
     seconds: float = 0.0
+    left_out: tuple[str, ...] = ()  # what is wrong with files that could not be read
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: everything but the labels themselves."""
@@ -41,7 +43,8 @@ class LabelEvaluation:
         if self.names:
             by_class = dict(zip(self.names, f1_of_each(margins(np.array(self.counts))).tolist(), strict=True))
             found |= {"f1_of_class": by_class, "names": self.names, "counts": self.counts}
-        return {**found, "seconds": self.seconds}
+        left = {"left_out": self.left_out} if self.left_out else {}
+        return {**found, "seconds": self.seconds, **left}
 
     def rows(self) -> list[tuple[str, str, str]]:
         """For a table: name, value, and how it was measured."""
@@ -49,7 +52,7 @@ class LabelEvaluation:
 
     def summary(self) -> str:
         speed = f" in {self.seconds:.1f} s: {self.sentences / self.seconds:,.1f} texts/s" if self.seconds else ""
-        told = f"{self.sentences:,} text{'s' if self.sentences != 1 else ''}{speed}"
+        told = f"{self.sentences:,} text{'s' if self.sentences != 1 else ''}{speed}{told_of(self.left_out)}"
         return f"{told}\n\n{confusions(self.names, self.counts)}" if self.names else told
 
 

@@ -4,7 +4,10 @@ from collections.abc import Sequence
 
 from saccade.config.schema import Corpus, FrameReader, MediaReader
 from saccade.data.media_sources import read_media
+from saccade.data.pairs_of_texts import joined
 from saccade.data.sources import PREFIX
+from saccade.errors import SaccadeError
+from saccade.predict.media import OfMedia
 from saccade.score.captions import CAPTIONS
 from saccade.score.errors import ERRORS
 
@@ -12,17 +15,41 @@ from saccade.score.errors import ERRORS
 def media_pairs(
     corpora: Sequence[Corpus], reader: MediaReader, *, wanted: str, made: int | None = None
 ) -> list[tuple[str, str]]:
-    """Files and what is said of them, a pair for each; `made` is how many of embedded data that does not say it."""
+    """Files, with a question where one is asked, and what is said of them, a pair for each.
+
+    `made` is how many of embedded data that does not say it.
+    """
     chosen = [
         corpus.model_copy(update={"examples": made})
         if corpus.files[0].startswith(PREFIX) and corpus.examples is None
         else corpus
         for corpus in corpora
     ]
-    rows = (row for corpus in chosen for row in read_media(corpus, medium=reader.medium, wanted=wanted))
-    return [(path, text) for _, path, text in rows if text.strip()]
+    rows = (
+        row for corpus in chosen for row in read_media(corpus, medium=reader.medium, wanted=wanted, asks=reader.asks)
+    )
+    return [(joined(given), text) for _, *given, text in rows if text.strip()]
+
+
+def readable(predictor: OfMedia, pairs: Sequence[tuple[str, str]]) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
+    """The pairs whose files can be read, and what is wrong with the others."""
+    broken = predictor.unreadable(dict.fromkeys(path for path, _ in pairs))
+    whole = [pair for pair in pairs if pair[0] not in broken]
+    if pairs and not whole:
+        raise SaccadeError(f"no {predictor.reader.medium} can be read: {next(iter(broken.values()))}")
+    return whole, tuple(broken.values())
+
+
+def by_file(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
+    """All that is said of each file."""
+    said: dict[str, list[str]] = {}
+    for path, text in pairs:
+        said.setdefault(path, []).append(text)
+    return said
 
 
 def metrics_of(reader: MediaReader) -> tuple[str, ...]:
-    """What is measured of texts about pictures, or about sound, where nobody says which."""
+    """What is measured of answers, of texts about pictures, or about sound, where nobody says which."""
+    if reader.asks:
+        return ("accuracy",)
     return (*ERRORS, "accuracy") if isinstance(reader, FrameReader) else CAPTIONS

@@ -6,14 +6,14 @@ from saccade.score.compare import Comparison, Row
 
 TITLES = {
     "bleu": "BLEU", "accuracy": "exact match %", "chrf": "chrF", "f1": "F1", "matthews": "Matthews",
-    "pearson": "Pearson", "spearman": "Spearman",
+    "pearson": "Pearson", "spearman": "Spearman", "top-5": "top-5 %", "bleu-4": "BLEU-4", "cider": "CIDEr",
+    "wer": "WER %", "cer": "CER %", "success": "success %", "place": "place %",
 }  # fmt: skip
 
 
 def cells(comparison: Comparison) -> list[list[str]]:
     """Titles and rows as text, for any kind of table."""
-    others = [name for name in comparison.rows[0].scores if name != comparison.metric]
-    names = [comparison.metric, *others]
+    names = list(dict.fromkeys([comparison.metric, *(name for row in comparison.rows for name in row.scores)]))
     titles = ["run", *(title_of(name, comparison) for name in names)]
     titles += ["difference [95%]", "p", "parameters", "minutes", "sentences/s"]
     return [titles, *(_cells(row, names) for row in comparison.rows)]
@@ -21,12 +21,14 @@ def cells(comparison: Comparison) -> list[list[str]]:
 
 def title_of(name: str, comparison: Comparison) -> str:
     """What a score is called; of labels nothing is matched letter by letter."""
-    return TITLES[name] if name != "accuracy" or "bleu" in comparison.rows[0].scores else "accuracy %"
+    if name == "accuracy" and "f1" in comparison.rows[0].scores:
+        return "accuracy %"
+    return TITLES.get(name, name)
 
 
 def _cells(row: Row, names: Sequence[str]) -> list[str]:
     spread = "" if row.spread is None else f" ± {row.spread:.2f}"
-    scores = [f"{row.scores[name]:.2f}" for name in names]
+    scores = [f"{row.scores[name]:.2f}" if name in row.scores else "" for name in names]
     change = row.difference
     return [
         row.name,

@@ -5,7 +5,6 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -15,42 +14,22 @@ from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from saccade import __version__
 from saccade.config.schema import Decoding
 from saccade.errors import SaccadeError
-from saccade.predict.fill import fills
 from saccade.predict.predictor import Predictor
 from saccade.serve.attention import attention_json
-from saccade.serve.bodies import AttentionBody, Body, PredictBody, told
+from saccade.serve.bodies import AttentionBody, AttentionForm, Body, FormBody, PredictBody, told
 from saccade.serve.decoding import Settings
 from saccade.serve.failures import failure
 from saccade.serve.guard import BROKEN, Guard
 from saccade.serve.limits import Limits, Refused
 from saccade.serve.metrics import Metrics
 from saccade.serve.pages import add_pages
-from saccade.serve.schema import ATTENTION, FAILURES, MODELS, PREDICTIONS, describe
+from saccade.serve.schema import ATTENTION, FAILURES, MODELS, PREDICTIONS, describe, form_schema
+from saccade.serve.served import Served, check_inputs
+from saccade.serve.uploads import Decoders, read_form, taking_forms
 from saccade.serve.worker import Worker, too_late
 
 EVENTS = "text/event-stream"
-
-
-@dataclass(frozen=True)
-class Served:
-    """One model that is served."""
-
-    name: str
-    predictor: Predictor
-    settings: Settings
-    worker: Worker
-
-    def described(self) -> dict[str, Any]:
-        """What a client may want to know of it."""
-        recipe = self.predictor.recipe
-        return {
-            "name": self.name,
-            "task": recipe.task,
-            "goes_on": self.predictor.goes_on,
-            "at_once": fills(self.predictor.model.writer),
-            "max_length": recipe.data.max_length,
-            "settings": recipe.predict.model_dump(mode="json"),
-        }
+TEXTS_ONLY = "texts; send JSON with input"
 
 
 class Api:
@@ -59,6 +38,7 @@ class Api:
     def __init__(self, predictors: Mapping[str, Predictor], limits: Limits) -> None:
         self.limits, self.metrics = limits, Metrics()
         self.models = {name: self._served(name, predictor) for name, predictor in predictors.items()}
+        self.decoders = Decoders(limits)
 
     def _served(self, name: str, predictor: Predictor) -> Served:
         worker = Worker(name, predictor, limits=self.limits, metrics=self.metrics)
@@ -72,12 +52,19 @@ class Api:
         yield
         for model in self.models.values():
             await asyncio.to_thread(model.worker.stop)
+        self.decoders.stop()
 
     def chosen(self, body: Body) -> tuple[Served, Decoding]:
         name = next(iter(self.models)) if body.model is None else body.model
         if name not in self.models:
             raise Refused(404, f"no model is called {name[:60]!r}; there are {', '.join(self.models)}")
         model = self.models[name]
+        if (model.medium != "") != isinstance(body, FormBody):
+            wanted = f"{model.medium}s; send them in a form, as curl -F file=@NAME does" if model.medium else TEXTS_ONLY
+            raise Refused(422, f"model '{name}' reads {wanted}")
+        if isinstance(body, FormBody) and model.asks != bool((body.question or "").strip()):
+            told_it = "answers questions; send one as the field question" if model.asks else "takes no question"
+            raise Refused(422, f"model '{name}' {told_it}")
         return model, model.settings.decoding(body.settings)
 
     async def answer(self, future: Future[Any]) -> Any:
@@ -145,26 +132,45 @@ class Api:
     async def attention(self, body: AttentionBody) -> Response:
         """Who looked where: the weights of every layer and head, as `saccade view --json` gives them."""
         model, decoding = self.chosen(body)
-        made = await self.answer(
-            model.worker.call(lambda: attention_json(model.predictor, model.name, body, decoding, self.limits))
-        )
-        return Response(made, media_type="application/json")
+        return await self.looked(model, body.input, body, decoding)
+
+    async def looked(
+        self, model: Served, source: str, body: AttentionBody | AttentionForm, decoding: Decoding
+    ) -> Response:
+        def make() -> bytes:
+            return attention_json(model.predictor, source, body, decoding, name=model.name, most=self.limits.weights)
+
+        return Response(await self.answer(model.worker.call(make)), media_type="application/json")
+
+    async def predict_files(self, request: Request) -> Response:
+        """The same as predict() for the files of a form."""
+        body, files = await read_form(request, FormBody, self.limits)
+        model, decoding = self.chosen(body)
+        async with self.decoders.holding(model.predictor, files) as names:
+            sources = [model.source(name, body) for name in names]
+            found = await self.answer(model.worker.candidates(sources, decoding))
+        self.metrics.count("saccade_texts_total", {"model": model.name}, len(files))
+        told_of = zip(sources, names, [file.name for file in files], found, strict=True)
+        results = [model.result(*each) for each in told_of]
+        return JSONResponse({"model": model.name, "results": results})
+
+    async def attention_of_file(self, request: Request) -> Response:
+        """The same as attention() for the file of a form."""
+        body, files = await read_form(request, AttentionForm, self.limits)
+        if len(files) > 1:
+            raise Refused(422, f"file: attention is shown for one file at a time, got {len(files)}")
+        model, decoding = self.chosen(body)
+        async with self.decoders.holding(model.predictor, files) as [name]:
+            return await self.looked(model, model.source(name, body), body, decoding)
 
 
 def event(content: Mapping[str, Any], name: str = "") -> str:
     return (f"event: {name}\n" if name else "") + f"data: {json.dumps(content)}\n\n"
 
 
-def check_texts(predictors: Mapping[str, Predictor]) -> None:
-    """A model that takes the names of files would open those of this machine for whoever asks."""
-    for name, predictor in predictors.items():
-        if predictor.names_inputs:
-            raise SaccadeError(f"{name} reads files, and only models of texts are served; use `saccade predict` for it")
-
-
 def make_app(predictors: Mapping[str, Predictor], *, token: str = "", limits: Limits | None = None) -> Guard:
     """The whole server as an ASGI application; without a token it is for this machine alone."""
-    check_texts(predictors)
+    check_inputs(predictors)
     limits = limits or Limits()
     api = Api(predictors, limits)
     app = FastAPI(
@@ -177,8 +183,14 @@ def make_app(predictors: Mapping[str, Predictor], *, token: str = "", limits: Li
         """The models that are served, the first of which is asked where a request names none."""
         return JSONResponse({"models": [model.described() for model in api.models.values()]})
 
-    app.post("/v1/predict", responses={**PREDICTIONS, **FAILURES})(api.predict)
-    app.post("/v1/attention", responses={**ATTENTION, **FAILURES})(api.attention)
+    for path, of_text, of_files, form, answers in (
+        ("/v1/predict", api.predict, api.predict_files, FormBody, PREDICTIONS),
+        ("/v1/attention", api.attention, api.attention_of_file, AttentionForm, ATTENTION),
+    ):
+        app.router.add_api_route(
+            path, of_text, methods=["POST"], responses={**answers, **FAILURES}, openapi_extra=form_schema(form),
+            route_class_override=taking_forms(of_files),
+        )  # fmt: skip
 
     @app.get("/health", responses={503: FAILURES[503]})
     async def health() -> dict[str, str]:

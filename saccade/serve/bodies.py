@@ -15,6 +15,9 @@ Changes = Annotated[
     Field(description='an object with decoding settings of the recipe\'s [predict] table, such as {"beam": 4}'),
 ]
 
+Output = Annotated[StrictStr | None, Field(description="a text that is written, or null")]
+Packed = Annotated[StrictBool, Field(description="true or false: whether weights are deflated, as the page takes them")]
+
 
 class Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
@@ -40,10 +43,24 @@ class AttentionBody(Body):
     """A text, and what is written about it; where that is left out, what the model writes."""
 
     input: Annotated[StrictStr, Field(description="a text")]
-    output: Annotated[StrictStr | None, Field(description="a text that is written, or null")] = None
-    packed: Annotated[
-        StrictBool, Field(description="true or false: whether weights are deflated, as the page takes them")
-    ] = False
+    output: Output = None
+    packed: Packed = False
+
+
+class FormBody(Body):
+    """What comes with the files of a form."""
+
+    question: Annotated[
+        StrictStr | None,
+        Field(description="a text: what is asked about the picture, where a model answers"),
+    ] = None
+
+
+class AttentionForm(FormBody):
+    """The same where attention is asked for."""
+
+    output: Output = None
+    packed: Packed = False
 
 
 def told(errors: Sequence[Mapping[str, Any]], body: type[Body]) -> str:

@@ -20,8 +20,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 GUARDED = ("/v1/", "/metrics")  # what needs the token; the page, its files and /health do not
 CARRIED = {
-    "content-security-policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
-    "form-action 'self'; frame-ancestors 'none'",
+    "content-security-policy": "default-src 'self'; img-src 'self' data:; media-src data:; object-src 'none'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
@@ -36,20 +36,21 @@ class Guard:
 
     def __init__(self, app: App, *, token: str, limits: Limits, metrics: Metrics) -> None:
         self.app, self.token, self.limits, self.metrics = app, token, limits, metrics
-        self.in_flight = 0
+        self.in_flight, self.bytes = 0, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         answer = Answer(send)
-        begin = time.perf_counter()
+        begin, room = time.perf_counter(), 0
         self._flight(1)
         try:
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
             self._check_sender(headers)
             self._check_token(scope["path"], headers)
-            again = await self._read(headers, receive)
+            room = self._room(headers)
+            again = await self._read(receive)
             if again is not None:
                 begin = time.perf_counter()  # how long a client takes to send is not ours
                 await self.app(scope, again, answer.send)
@@ -60,6 +61,7 @@ class Guard:
             await answer.refuse(Refused(500, BROKEN))
         finally:
             self._flight(-1)
+            self.bytes -= room
             self._note(scope, answer.status, time.perf_counter() - begin)
 
     def _check_sender(self, headers: Mapping[str, str]) -> None:
@@ -82,12 +84,20 @@ class Guard:
                 401, f"{problem}; send the header Authorization: Bearer TOKEN", {"www-authenticate": "Bearer"}
             )
 
-    async def _read(self, headers: Mapping[str, str], receive: Receive) -> Receive | None:
-        """The whole body, to be received once more; None where the client has gone before its end."""
-        most, body, more = self.limits.body, bytearray(), True
-        said = headers.get("content-length", "0")
+    def _room(self, headers: Mapping[str, str]) -> int:
+        """Takes as many bytes of what all requests may have as the body says of itself, or may have at most."""
+        most, said = self.limits.body, headers.get("content-length", "")
         if said.isdigit() and int(said) > most:
             raise Refused(413, f"a request has at most {most} bytes, got {said}; send less at a time")
+        room = int(said) if said.isdigit() else most if "transfer-encoding" in headers else 0
+        if self.bytes + room > self.limits.bodies:
+            raise Refused(429, "too much is being sent by all clients together; ask again in 2 s", {"retry-after": "2"})
+        self.bytes += room
+        return room
+
+    async def _read(self, receive: Receive) -> Receive | None:
+        """The whole body, to be received once more; None where the client has gone before its end."""
+        most, body, more = self.limits.body, bytearray(), True
         while more:
             message = await receive()
             if message["type"] != "http.request":

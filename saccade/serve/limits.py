@@ -1,7 +1,11 @@
 """How much a server takes on, and what it answers where that is too much."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+
+from saccade.predict.predictor import Predictor
+
+WITH_FILES = 20_000_000  # bytes of a request to a server whose models read pictures or sound
 
 
 @dataclass(frozen=True)
@@ -9,6 +13,7 @@ class Limits:
     """What is above them is refused with an honest status code."""
 
     body: int = 1_000_000  # bytes of a request; more: 413
+    bodies: int = 400_000_000  # bytes of all requests that are being answered; more: 429
     texts: int = 128  # of one request; more: 422
     queue: int = 512  # requests that wait for one model; more: 429
     streams: int = 32  # outputs of one model that are sent token by token at the same time; more: 429
@@ -16,6 +21,14 @@ class Limits:
     patience: float = 20.0  # seconds for a client to send its request, or to take what was sent; then it is cut off
     batch: int = 64  # texts that are decoded together
     weights: int = 4_000_000  # of attention in one answer; more: 422
+    files: int = 16  # of one request; more: 400
+    pixels: int = 50_000_000  # of a picture; more: 422
+    uploads: int = 64  # files that wait to be decoded; more: 429
+
+
+def body_for(predictors: Iterable[Predictor]) -> int:
+    """How many bytes a request may have, where nobody says it: more where files are sent."""
+    return WITH_FILES if any(predictor.names_inputs for predictor in predictors) else Limits.body
 
 
 class Refused(Exception):

@@ -4,7 +4,7 @@ import json
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import uvicorn
@@ -97,8 +97,10 @@ def address(place: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def to_try(url: str, text: str, *, token: bool) -> str:
-    """A command that asks the server for a prediction."""
+def to_try(url: str, text: str, *, token: bool, form: Sequence[str] = ()) -> str:
+    """A command that asks the server for a prediction: of a text, or by the fields of a form."""
     header = f' -H "Authorization: Bearer ${TOKEN}"' if token else ""
+    if form:
+        return f"curl {url}/v1/predict{header}{''.join(f' -F {field}' for field in form)}"
     body = json.dumps({"input": text}, ensure_ascii=False).replace("'", r"'\''")
     return f"curl {url}/v1/predict{header} -H 'Content-Type: application/json' -d '{body}'"

@@ -1,4 +1,4 @@
-"""A recipe by name that starts from a run: the run says what the model is, the recipe what it learns and how."""
+"""A recipe of texts by name that starts from a run: that says what the model is, the recipe what it learns and how."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from saccade.model.run import pick_device
 from saccade.predict.predictor import Predictor
 from saccade.runs import RECIPE, find_run, not_a_run, runs_folder, training
 from saccade.train.adopt import adopted, first_run, with_its_tokenizer
+from saccade.train.adopt_media import adopted_parts, named_runs
 from saccade.train.distributed import Ranks, join
 from saccade.train.finish import finish
 from saccade.train.loop import run_loop
@@ -52,7 +53,7 @@ def train(
         path = find_run(resume)
         check_resume(path, [name for name, value in given.items() if value is not None])
         chosen = resumed_recipe(path, overrides, kinds)
-    elif data is None and valid is None and not first_run(overrides):
+    elif data is None and valid is None and not named_runs(overrides):
         chosen = new_recipe(recipe, overrides=overrides, tiny=tiny, kinds=kinds)
     else:  # overrides come last: they may say more about the files, such as data.train.0.columns
         chosen = with_data(started(recipe, overrides, tiny=tiny, kinds=kinds), data=data, valid=valid)
@@ -117,7 +118,11 @@ def started(
 ) -> Recipe:
     """A recipe before its overrides; one by name gives way to the run that it starts from, a file is as it says."""
     made, run = new_recipe(recipe, tiny=tiny, kinds=kinds), first_run(overrides)
-    return adopted(made, run, kinds=kinds) if run and isinstance(recipe, str) and recipe in shipped() else made
+    if not isinstance(recipe, str) or recipe not in shipped():
+        return made
+    if isinstance(made.reader, MediaReader):
+        return adopted_parts(made, named_runs(overrides), kinds=kinds)
+    return adopted(made, run, kinds=kinds) if run else made
 
 
 def check_resume(path: Path, given: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from saccade.config.schema import FrameReader, PictureChanges, PictureReader, Recipe, SoundChanges
+from saccade.config.schema import FrameReader, MediaReader, PictureChanges, PictureReader, Recipe, SoundChanges
 from saccade.data.batch import Batch, Frames, Pictures
 from saccade.train.picture_changes import change_pictures
 from saccade.train.sound_changes import change_sound
@@ -17,7 +17,7 @@ Change = Callable[[Batch, torch.Generator], Batch]
 
 def changes_of(recipe: Recipe) -> Change | None:
     """What changes batches before a model learns from them; none where nothing is to be changed."""
-    reader = recipe.reader
+    reader = recipe.reader.of_files if isinstance(recipe.reader, MediaReader) else None
     if isinstance(reader, PictureReader) and (reader.changes.flip or reader.changes.crop or reader.changes.operations):
         return partial(with_pictures, settings=reader.changes)
     if isinstance(reader, FrameReader) and reader.changes.any:

@@ -43,7 +43,8 @@ class Item(NamedTuple):
 class Feed:
     """Takes batches from a stream; on CUDA a thread prepares and copies them ahead of their use."""
 
-    def __init__(self, stream: Stream, *, device: torch.device, shape: Shape | None = None) -> None:
+    def __init__(self, stream: Stream, *, device: torch.device, shape: Shape | None = None, ahead: bool = True) -> None:
+        """Without `ahead`, a batch is made when it is asked for, and not earlier."""
         self.stream, self.device, self.shape = stream, device, shape
         self.state, self.epoch = stream.state(), stream.epoch
         self.waited = 0.0  # seconds the device stood still for data
@@ -52,7 +53,8 @@ class Feed:
         self._items: queue.Queue[Item | BaseException] = queue.Queue(maxsize=AHEAD)
         self._copies: torch.cuda.Stream | None = None
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True) if device.type == "cuda" else None
+        ahead = ahead and device.type == "cuda"
+        self._thread = threading.Thread(target=self._run, daemon=True) if ahead else None
         if self._thread is not None:
             self._thread.start()
 
@@ -60,7 +62,7 @@ class Feed:
         """The next batch; `state` and `epoch` are then those after it."""
         start = time.perf_counter()
         if self._thread is None:
-            item = self._make()
+            item = self._arrived(self._make())
             self.waited += time.perf_counter() - start
         else:
             item = self._taken()
@@ -91,6 +93,10 @@ class Feed:
             self.waited += time.perf_counter() - idle
         if isinstance(item, BaseException):
             raise item
+        return self._arrived(item)
+
+    def _arrived(self, item: Item) -> Item:
+        """The work that is given to the device from now on waits for the copy."""
         if item.copied is not None:
             here = torch.cuda.current_stream(self.device)
             here.wait_event(item.copied)

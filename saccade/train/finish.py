@@ -19,6 +19,7 @@ from saccade.files import atomic_write, replacing
 from saccade.model.run import read_weights
 from saccade.runs import CARD, METRICS, read_metrics
 from saccade.score.labels import OF_KIND
+from saccade.score.playing import OF_EPISODES
 from saccade.train import checkpoint
 from saccade.train.average import Weights, chosen_steps, mean_of
 from saccade.train.session import Session
@@ -145,7 +146,8 @@ def scores(chosen: Chosen) -> list[str]:
     shown = chosen.scores
     if not shown:
         return ["These weights were not validated, so there are no scores."]
-    told = ("loss", "perplexity", "bits_per_byte", "bleu", "gleu", *dict.fromkeys(chain(*OF_KIND.values())))
+    more = dict.fromkeys(chain(*OF_KIND.values(), OF_EPISODES))
+    told = ("loss", "perplexity", "bits_per_byte", "bleu", "gleu", *more)
     numbers = [(name, shown[name]) for name in told if name in shown]
     table = [f"| {name} | {value:.4g} |" for name, value in numbers]
     signature = shown.get("signature")

@@ -19,16 +19,30 @@ def mixed(
     """
     pictures = batch["source"]
     x = pictures.values.float()
-    others = torch.randperm(len(x), generator=generator, device=x.device)
-    cuts = bool(cutmix) and (not mixup or float(torch.rand((), generator=generator, device=x.device)) < 0.5)
-    share = beta(cutmix if cuts else mixup, generator)
-    if cuts:
-        inside = rectangle(x.shape[-2], x.shape[-1], 1 - share, generator)
-        x = torch.where(inside, x[others], x)
-        share = 1 - inside.float().mean()
-    else:
-        x = share * x + (1 - share) * x[others]
-    return Batch({**batch.fields, "source": Pictures(x, pictures.mask)}, batch.counts), others, share
+    others = torch.rand(len(x), generator=generator, device=x.device).argsort()
+    ways = [mixed_up(x, x[others], mixup, generator)] if mixup else []
+    ways += [cut_in(x, x[others], cutmix, generator)] if cutmix else []
+    (made, share), (instead, its_share) = ways[0], ways[-1]
+    if len(ways) > 1:  # both are made, so that nobody has to ask the device which one it drew
+        first = torch.rand((), generator=generator, device=x.device) < 0.5
+        made, share = torch.where(first, made, instead), torch.where(first, share, its_share)
+    return Batch({**batch.fields, "source": Pictures(made, pictures.mask)}, batch.counts), others, share
+
+
+def mixed_up(
+    x: Float[Tensor, "B 3 Y X"], others: Float[Tensor, "B 3 Y X"], alpha: float, generator: torch.Generator
+) -> tuple[Float[Tensor, "B 3 Y X"], Float[Tensor, ""]]:
+    """Each picture as a whole with another, and its share."""
+    share = beta(alpha, generator)
+    return share * x + (1 - share) * others, share
+
+
+def cut_in(
+    x: Float[Tensor, "B 3 Y X"], others: Float[Tensor, "B 3 Y X"], alpha: float, generator: torch.Generator
+) -> tuple[Float[Tensor, "B 3 Y X"], Float[Tensor, ""]]:
+    """Each picture with a rectangle of another, and the share that is left of it."""
+    inside = rectangle(x.shape[-2], x.shape[-1], 1 - beta(alpha, generator), generator)
+    return torch.where(inside, others, x), 1 - inside.float().mean()
 
 
 def beta(alpha: float, generator: torch.Generator) -> Float[Tensor, ""]:

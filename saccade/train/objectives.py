@@ -21,13 +21,16 @@ from saccade.config.schema import (
     Label,
     Masked,
     NextToken,
+    Patches,
     Permuted,
     RDrop,
     Recipe,
     Regress,
+    Reinforce,
     Reward,
     Scheduled,
     Tag,
+    TemporalDifference,
 )
 from saccade.data.batch import Batch, Tokens
 from saccade.data.tokenizers import START, Tokenizer
@@ -39,11 +42,15 @@ from saccade.model.fill_writer import MASK
 from saccade.model.model import Model
 from saccade.model.writers import shift_right
 from saccade.train import masking
+from saccade.train.average import MovingAverage
+from saccade.train.hidden_patches import patches
 from saccade.train.labels import label, regress, tag
 from saccade.train.masked import masked, masked_from
 from saccade.train.permuted import permuted
+from saccade.train.reinforce import reinforce
 from saccade.train.reward import reward
 from saccade.train.scheduled import scheduled
+from saccade.train.temporal_difference import temporal_difference
 from saccade.train.terms import Objective, Term, real_tokens, token_sums, twofold_sums
 
 OF_LENGTH = 0.1  # weight of the length beside the tokens (Ghazvininejad et al. 2019, in their code)
@@ -70,7 +77,7 @@ def next_token(
     count = real.sum()
     terms = {"next-token": Term(smoothed, count, weight)}
     if coverage:
-        missed = 1 - (looks[-1] * real[..., None]).sum(1)
+        missed = 1 - (looks[-1].weights * real[..., None]).sum(1)
         terms["coverage"] = Term((missed * missed).sum(), len(missed), weight * coverage)
     return {**terms, "nll": Term(nll, count, 0.0)}
 
@@ -158,16 +165,24 @@ def first_of_two(memory: Memory, batch: Batch) -> Memory:
 
 
 def objectives_from(
-    recipe: Recipe, *, tokenizer: Tokenizer | None = None, kinds: Mapping[str, Any] | None = None
+    recipe: Recipe,
+    *,
+    tokenizer: Tokenizer | None = None,
+    average: MovingAverage | None = None,
+    kinds: Mapping[str, Any] | None = None,
 ) -> list[Objective]:
     """The recipe's list of objectives; a user's own kind is a function with keyword-only settings.
 
-    One that hides tokens has to know the tokenizer.
+    One that hides tokens has to know the tokenizer, one that learns from a second network the moving average.
     """
     made: list[Objective] = []
     for table in recipe.objectives:
         if isinstance(table, Masked) and tokenizer is not None:
             made.append(masked_from(table, tokenizer))
+            continue
+        if isinstance(table, TemporalDifference) and average is not None:
+            settings = table.model_dump(exclude={"kind"})
+            made.append(functools.partial(temporal_difference, target=average.weights, **settings))
             continue
         settings = table.settings() if isinstance(table, Custom) else table.model_dump(exclude={"kind"})
         made.append(functools.partial(SHIPPED.get(table.kind) or (kinds or {})[table.kind], **settings))
@@ -215,6 +230,7 @@ def double(batch: Batch) -> Batch:
 SHIPPED: dict[str, Any] = {
     NextToken.model_fields["kind"].default: next_token,
     Scheduled.model_fields["kind"].default: scheduled,
+    Reinforce.model_fields["kind"].default: reinforce,
     RDrop.model_fields["kind"].default: r_drop,
     Fill.model_fields["kind"].default: fill,
     Reward.model_fields["kind"].default: reward,
@@ -222,5 +238,6 @@ SHIPPED: dict[str, Any] = {
     Regress.model_fields["kind"].default: regress,
     Tag.model_fields["kind"].default: tag,
     Permuted.model_fields["kind"].default: permuted,
+    Patches.model_fields["kind"].default: patches,
     Masked.model_fields["kind"].default: masked,
 }

@@ -8,9 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from saccade.data.batch import PAD_ID, Batch, Tokens
+from saccade.data.batch import PAD_ID, Batch, Ground, Tokens
+from saccade.layers.dropout import DropRows
 from saccade.layers.packing import Packing, bound, packing
 from saccade.layers.transformer import TransformerStack
+from saccade.model.action_writer import ActionWriter
 from saccade.model.fill_writer import FillWriter
 from saccade.model.label_writer import Head
 from saccade.model.masked_writer import MaskedWriter
@@ -25,8 +27,15 @@ WORTH_PACKING = 0.05  # of padding: on a CPU the way to a row and back takes as 
 
 
 def packable(model: Model) -> bool:
-    """Whether what reads, if anything does, and what writes take packed rows; a user's own parts may not."""
+    """Whether what reads, if anything does, and what writes take packed rows; a user's own parts may not.
+
+    Nor may what passes some rows of a batch by: all texts would share one row.
+    """
+    if any(isinstance(part, DropRows) for part in model.modules()):
+        return False
     parts = [part for part in (model.reader, model.writer) if part is not None]
+    if isinstance(model.writer, ActionWriter):  # of which each row stands somewhere else
+        return False
     return all(
         isinstance(part, HEADS)
         or (isinstance(part, TokenReader | TokenWriter | FillWriter) and isinstance(part.stack, TransformerStack))
@@ -72,8 +81,11 @@ def rounded(count: int, step: int) -> int:
 
 
 def tensors_of(batch: Batch) -> list[Tensor]:
-    found = []
+    found: list[Tensor] = []
     for tokens in batch.fields.values():
+        if isinstance(tokens, Ground):
+            found += tokens.tensors
+            continue
         found += [tokens.content, *(tokens.mask.tensors() if isinstance(tokens.mask, Packing) else [tokens.mask])]
     return found
 
@@ -85,7 +97,7 @@ def shape_of(batch: Batch) -> Hashable:
 
 def cloned(batch: Batch) -> Batch:
     fields = {}
-    for name, tokens in batch.fields.items():
-        mask = tokens.mask.each(Tensor.clone) if isinstance(tokens.mask, Packing) else tokens.mask.clone()
-        fields[name] = Tokens(tokens.ids.clone(), mask)
+    for name, field in batch.fields.items():
+        mask = field.mask.each(Tensor.clone) if isinstance(field.mask, Packing) else field.mask.clone()
+        fields[name] = type(field)(field.content.clone(), mask)
     return Batch(fields, batch.counts)

@@ -9,7 +9,10 @@ from saccade.layers.convolution_stack import ConvolutionStack
 from saccade.layers.recurrent import RecurrentStack
 from saccade.layers.recurrent_writer import RecurrentWriter
 from saccade.layers.transformer import TransformerStack
+from saccade.model.label_writer import Head
 from saccade.model.model import Model
+from saccade.model.patch_writer import PatchWriter
+from saccade.model.picture_reader import PictureReader
 from saccade.model.readers import TokenReader
 from saccade.model.writers import TokenWriter
 from saccade.train.pack import rounded
@@ -24,10 +27,15 @@ def even(model: Model) -> bool:
         isinstance(model.reader.stack, ConvolutionStack | TransformerStack)
         or (isinstance(model.reader.stack, RecurrentStack) and model.reader.stack.in_rectangles)
     )
-    writes = isinstance(model.writer, TokenWriter) and isinstance(
+    writes = type(model.writer) is TokenWriter and isinstance(
         model.writer.stack, ConvolutionStack | RecurrentWriter | TransformerStack
     )
     return reads and writes
+
+
+def of_one_size(model: Model) -> bool:
+    """Whether batches have one shape, and the last of an epoch another: pictures, with heads over what was read."""
+    return isinstance(model.reader, PictureReader) and isinstance(model.writer, Head | PatchWriter)
 
 
 def fill_up(batch: Batch, *, budget: int) -> Batch:

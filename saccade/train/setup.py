@@ -17,9 +17,12 @@ from saccade.config.load import save
 from saccade.config.schema import MediaReader, Recipe, StatesWriter, Train
 from saccade.data.batches import Rows, batches_in_epoch
 from saccade.data.encode_labelled import encode_lines
+from saccade.data.episodes import Episodes
 from saccade.data.lexicon import LEXICON, dump_lexicon, learn_lexicon
+from saccade.data.pairs_of_texts import separated
 from saccade.data.prepare import Prepared, prepare, training_pairs
-from saccade.data.streaming import Streamed, batches_of
+from saccade.data.route_store import instructions
+from saccade.data.streaming import Streamed
 from saccade.data.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
 from saccade.files import atomic_write
@@ -40,7 +43,8 @@ from saccade.train.objectives import lets_write, objectives_from
 from saccade.train.optimizer import freeze, optimizer_from
 from saccade.train.pack import pack, pack_padded, packable
 from saccade.train.profile import Watch
-from saccade.train.rectangles import even, fill_up
+from saccade.train.rectangles import even, fill_up, of_one_size
+from saccade.train.replay import Replay, stream_of
 from saccade.train.schedule import schedule_from
 from saccade.train.session import Session, restore
 from saccade.train.warm import warm_start
@@ -61,9 +65,7 @@ def open_session(
         check_without_validation(recipe.train)
     found = checkpoint.latest(run / CHECKPOINTS, warn=say) if resumed else None
     model, notes = make_model(recipe, data.tokenizers, fresh=found is None, kinds=kinds)
-    stream = batches_of(
-        data.train, batch_tokens=recipe.train.batch_tokens, seed=recipe.train.seed, rank=ranks.rank, world=ranks.world
-    )
+    stream = stream_of(recipe, data.train, model, ranks)
     if found:
         stream.restore(place_in_data(found.state["data"], recipe.train, say))
     session = assemble(recipe, run, data=data, model=model.to(device), stream=stream, ranks=ranks, kinds=kinds)
@@ -95,12 +97,17 @@ def assemble(
     settings = recipe.train
     device = next(model.parameters()).device
     optimizer = optimizer_from(settings.optimizer, model)
-    objectives = objectives_from(recipe, tokenizer=data.tokenizers.source, kinds=kinds)
+    average = MovingAverage(model, decay=settings.ema) if settings.ema else None
+    objectives = objectives_from(recipe, tokenizer=data.tokenizers.source, average=average, kinds=kinds)
     loss = MicroLoss(model, objectives=objectives, settings=settings, device=device, change=changes_of(recipe))
     writes = any(map(lets_write, objectives))
     packs = packs_rows(settings, model, device, writes=writes)
-    fills = not packs and not writes and bool(settings.graphs) and even(model)
-    feed = Feed(stream, device=device, shape=shape_of_batches(settings, packs=packs, fills=fills, device=device))
+    holds = packs or even(model) or (bool(settings.graphs) and of_one_size(model))
+    captures = captures_steps(recipe, holds=holds, writes=writes, world=ranks.world, device=device)
+    fills = captures and not packs and even(model)
+    plays = isinstance(stream, Replay)  # with the weights of the moment
+    shape = None if plays else shape_of_batches(settings, packs=packs, fills=fills, device=device)
+    feed = Feed(stream, device=device, shape=shape, ahead=not plays)
     return Session(
         recipe=recipe,
         run=run,
@@ -121,10 +128,10 @@ def assemble(
         meter=Meter(device),
         memory=MemoryWatch(settings, model, device),
         generator=torch.Generator(device),
-        average=MovingAverage(model, decay=settings.ema) if settings.ema else None,
+        average=average,
         watch=Watch(settings.profile, feed=feed, device=device),
         looks=Looks() if settings.watch else None,
-        captures=captures_steps(recipe, packs=packs or fills, writes=writes, world=ranks.world, device=device),
+        captures=captures,
         notes=list(data.notes),
     )
 
@@ -156,14 +163,17 @@ def shape_of_batches(settings: Train, *, packs: bool, fills: bool = False, devic
     return widened if settings.compile else None
 
 
-def captures_steps(recipe: Recipe, *, packs: bool, world: int, device: torch.device, writes: bool = False) -> bool:
-    """Whether a step can be one CUDA graph: one process, one batch a step, and nothing in it asks the device."""
+def captures_steps(recipe: Recipe, *, holds: bool, world: int, device: torch.device, writes: bool = False) -> bool:
+    """Whether a step can be one CUDA graph: one process, one batch a step, and nothing in it asks the device.
+
+    `holds`: whether a graph can hold the stacks.
+    """
     settings = recipe.train
     own = [part for part in (*recipe.objectives, recipe.reader, recipe.writer) if isinstance(part, Custom)]
     against = {
         "a CUDA device": device.type == "cuda",
         "objectives that do not let the model write": not writes,
-        "stacks that a graph can hold": packs or writes,
+        "stacks that a graph can hold": holds or writes,
         "one process": world == 1,
         "train.accumulate=1": settings.accumulate == 1,
         "train.recompute=false": not settings.recompute,
@@ -178,9 +188,14 @@ def captures_steps(recipe: Recipe, *, packs: bool, world: int, device: torch.dev
 def short_enough(recipe: Recipe, data: Prepared) -> list[tuple[str, str]]:
     """The pairs to decode in validation, without those that the model is not made for."""
     pairs = data.valid_pairs[: recipe.train.valid_predictions]
-    if isinstance(recipe.reader, MediaReader):
+    if isinstance(recipe.reader, MediaReader) and not recipe.reader.asks:
         return pairs
-    rows = encode_lines(data.tokenizers, [source for source, _ in pairs], cut=recipe.data.max_length * recipe.data.cut)
+    sources = [source for source, _ in pairs]
+    if isinstance(recipe.reader, MediaReader):
+        sources = [separated(source)[-1] for source in sources]  # the questions
+    if recipe.task == "walk":
+        sources = [instruction for instruction, _ in instructions(pairs)]
+    rows = encode_lines(data.tokenizers, sources, cut=recipe.data.max_length * recipe.data.cut)
     short = [pair for pair, row in zip(pairs, rows, strict=True) if len(row) <= recipe.data.max_length]
     if not short and recipe.train.metric != "loss":
         raise SaccadeError(
@@ -190,7 +205,7 @@ def short_enough(recipe: Recipe, data: Prepared) -> list[tuple[str, str]]:
     return short
 
 
-def total_steps(settings: Train, store: Rows | Streamed, *, world: int) -> int | None:
+def total_steps(settings: Train, store: Rows | Streamed | Episodes, *, world: int) -> int | None:
     """Where `linear` and `cosine` end: at the last step, or with the last epoch if that comes first."""
     if settings.epochs is None or settings.schedule.kind not in ("linear", "cosine"):
         return settings.steps
@@ -199,6 +214,7 @@ def total_steps(settings: Train, store: Rows | Streamed, *, world: int) -> int |
             f'how long an epoch of a stream is nobody knows, but train.schedule.kind = "{settings.schedule.kind}" ends '
             "with the last one; set train.steps in the place of train.epochs"
         )
+    assert not isinstance(store, Episodes), "a recipe that plays has no epochs"
     batches = batches_in_epoch(store, batch_tokens=settings.batch_tokens, seed=settings.seed)
     steps = math.ceil(settings.epochs * batches / (world * settings.accumulate))
     return steps if settings.steps is None else min(steps, settings.steps)
@@ -206,7 +222,7 @@ def total_steps(settings: Train, store: Rows | Streamed, *, world: int) -> int |
 
 def place_in_data(state: dict[str, Any], settings: Train, say: Callable[[str], None]) -> dict[str, Any]:
     """Where the stream of batches goes on; batches of another size begin the epoch again."""
-    before = state["made_for"]["batch_tokens"]
+    before = state.get("made_for", {}).get("batch_tokens", settings.batch_tokens)
     if before == settings.batch_tokens:
         return state
     say(f"train.batch_tokens was {before} and is {settings.batch_tokens}: epoch {state['epoch'] + 1} begins again")

@@ -11,13 +11,18 @@ from saccade.config.schema import FrameReader, Recipe
 from saccade.config.training import LOWER
 from saccade.data.batch import Batch
 from saccade.data.batches import valid_batches
+from saccade.data.episodes import TRIED, Episodes, batch_of
 from saccade.data.lexicon import load_lexicon
+from saccade.data.media_store import states_of
 from saccade.model.run import write_tensors
+from saccade.predict.player import TOGETHER, Player
 from saccade.predict.tasks import predictor_of
 from saccade.runs import WEIGHTS
 from saccade.score.errors import ERRORS
 from saccade.score.evaluate import score_texts
 from saccade.score.labels import OF_KIND, label_scores
+from saccade.score.playing import scores_of_episodes, trial
+from saccade.score.routes import ROUTES, route_scores
 from saccade.train import checkpoint
 from saccade.train.average import Weights, wearing
 from saccade.train.lora import plain_weights
@@ -50,10 +55,29 @@ def validate(s: Session) -> None:
 def measure(s: Session, weights: Weights | None) -> dict[str, float | str]:
     """Loss and scores of the model, wearing these weights where some are given."""
     with wearing(s.model, weights):
+        if isinstance(s.valid, Episodes):
+            return played_scores(s, s.valid)
         values: dict[str, float | str] = dict(valid_loss(s))
         if s.valid_pairs:
             values.update(decoded_scores(s))
     return values
+
+
+@torch.no_grad()
+def played_scores(s: Session, episodes: Episodes) -> dict[str, float | str]:
+    """How the model fares in a world, the same episodes at every validation and only there, and its loss in them."""
+    player = Player(s.model, recipe=s.recipe, tokenizers=s.tokenizers)
+    tried = trial(player, episodes, first=TRIED)
+    meter = Meter(s.device)
+    s.loss.eval()
+    try:
+        for begin in range(0, len(tried), TOGETHER):
+            batch = batch_of(tried[begin : begin + TOGETHER], states=states_of(player.reader) or 1)
+            meter.add(batch_terms(s, batch, number=begin, counted=True))
+    finally:
+        s.loss.train()
+    found = {name: score.value for name, score in scores_of_episodes(tried).items()}
+    return {"loss": meter.read(s.ranks)["loss"], **found}
 
 
 @torch.no_grad()
@@ -104,13 +128,17 @@ def decoded_scores(s: Session) -> dict[str, float | str]:
         with autocast(s.recipe.train, s.device):
             outputs = predictor.predict(texts, decoding=greedy)
         s.log.keep_samples(s.progress.step, s.valid_pairs, outputs)
-        scores = score_texts(outputs, references, metrics=names)
-        values, signature = values.new_tensor([score.value for score in scores.values()]), scores["bleu"].signature
+        walks = s.recipe.task == "walk"
+        scores = route_scores(texts, outputs, references) if walks else score_texts(outputs, references, metrics=names)
+        values = values.new_tensor([score.value for score in scores.values()])
+        signature = "" if walks else scores["bleu"].signature
     return {**dict(zip(names, s.ranks.total(values).tolist(), strict=True)), "signature": signature}
 
 
 def scores_of_outputs(recipe: Recipe) -> tuple[str, ...]:
     """Errors are counted where sound is heard, or where the best step has the fewest."""
+    if recipe.task == "walk":
+        return ROUTES
     errors = recipe.train.metric in ERRORS or isinstance(recipe.reader, FrameReader)
     return ("bleu", "gleu", "accuracy", *(ERRORS if errors else ()))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,13 @@ class Background:
     image: str
     grid: tuple[int, int]
     columns: str = "source"
+    images: tuple[str, ...] = ()  # where each row of a map has a picture of its own
+
+    @classmethod
+    def series(cls, images: Sequence[ArrayLike], grid: tuple[int, int], *, columns: str = "source") -> Background:
+        """Pictures that were seen one after the other, each by one row."""
+        made = tuple(cls.of(image, grid, columns=columns).image for image in images)
+        return cls(made[0], grid, columns, made)
 
     @classmethod
     def of(cls, image: str | Path | ArrayLike, grid: tuple[int, int], *, columns: str = "source") -> Background:
@@ -35,13 +43,15 @@ class Background:
         picture.save(buffer, "PNG")
         return cls(START + base64.b64encode(buffer.getvalue()).decode(), grid, columns)
 
-    def pixels(self) -> NDArray[np.uint8]:
-        data = base64.b64decode(self.image.removeprefix(START))
+    def pixels(self, row: int = 0) -> NDArray[np.uint8]:
+        image = self.images[row] if self.images else self.image
+        data = base64.b64decode(image.removeprefix(START))
         with Image.open(io.BytesIO(data)) as picture:
             return np.asarray(picture.convert("RGB"))
 
     def described(self) -> dict[str, Any]:
-        return {"columns": self.columns, "image": self.image, "grid": list(self.grid)}
+        found = {"columns": self.columns, "image": self.image, "grid": list(self.grid)}
+        return {**found, "images": list(self.images)} if self.images else found
 
     def cells(self, weights: ArrayLike) -> NDArray:
         """Maps (T, S) as (T, rows, columns) of the grid."""

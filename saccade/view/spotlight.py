@@ -19,7 +19,7 @@ from saccade.view.picture import check_picture, save, styled, title_lines
 from saccade.view.terminal import check_width, cut_to, legend, shade
 
 WIDE = 1.9  # inches of one picture in a grid of them
-ACROSS = 6  # pictures side by side, at most
+ACROSS = 8  # pictures side by side, at most
 LONGEST_LABEL = 18  # characters
 DIM = 0.15  # of the light that is left where nothing is looked at
 
@@ -36,22 +36,39 @@ def draw_spotlight(
     """Draws the picture, and for each row of a map (T, S) once more with light where that row looks."""
     path = check_picture(path, theme=theme)
     cells = background.cells(weights)
-    names = ["", *(shortened(readable(row), most=LONGEST_LABEL) for row in rows)]
+    names = [shortened(readable(row), most=LONGEST_LABEL) for row in rows]
     with styled([title, *names], theme=theme) as families:
         names = [drawable(name, families=families) for name in names]
-        save(_figure(background.pixels() / 255, cells, names, title=drawable(title, families=families)), path)
+        count = len(names) if background.images else len(names) + 1
+        across = -(-count // -(-count // ACROSS))  # rows as long as each other
+        panels = _panels(background, cells, names, across=across)
+        save(_figure(panels, title=drawable(title, families=families), across=across), path)
     return path
 
 
-def _figure(pixels: NDArray, cells: NDArray, names: Sequence[str], *, title: str) -> Figure:
-    across = min(ACROSS, len(names))
-    down = -(-len(names) // across)
-    high, wide = pixels.shape[:2]
+def _panels(background: Background, cells: NDArray, names: Sequence[str], *, across: int) -> list[tuple[NDArray, str]]:
+    """The picture, then each row's light on it; where each row has its own, so many pictures and then their lights."""
+    if not background.images:
+        pixels = background.pixels() / 255
+        return [(pixels, ""), *((lit(pixels, light), name) for light, name in zip(cells, names, strict=True))]
+    panels: list[tuple[NDArray, str]] = []
+    for begin in range(0, len(names), across):
+        part = range(begin, min(begin + across, len(names)))
+        seen = [background.pixels(row) / 255 for row in part]
+        nothing = [(np.zeros((*seen[0].shape[:2], 4)), "")] * (across - len(part))  # one can see through it
+        panels += [(pixels, str(row + 1)) for row, pixels in zip(part, seen, strict=True)] + nothing
+        panels += [(lit(pixels, cells[row]), names[row]) for row, pixels in zip(part, seen, strict=True)] + nothing
+    return panels
+
+
+def _figure(panels: Sequence[tuple[NDArray, str]], *, title: str, across: int) -> Figure:
+    down = -(-len(panels) // across)
+    high, wide = panels[0][0].shape[:2]
     size = (across * WIDE, down * (WIDE * high / wide + 0.3) + (0.5 if title else 0.1))
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(down, across, squeeze=False).ravel()
-    for ax, name, light in zip(axes, names, [None, *cells], strict=False):
-        ax.imshow(pixels if light is None else lit(pixels, light))
+    for ax, (pixels, name) in zip(axes, panels, strict=False):
+        ax.imshow(pixels)
         ax.set_title(name, fontsize=10)
     for ax in axes:
         ax.set_axis_off()

@@ -17,6 +17,7 @@ from saccade.view.document import Document, document, listed
 from saccade.view.html import frame, page
 from saccade.view.labels import from_to, printable
 from saccade.view.maps import AttentionMap, chosen, of_part
+from saccade.view.route import Route
 from saccade.view.terminal import heatmap
 from saccade.view.words import Groups, join, join_labels
 
@@ -39,6 +40,7 @@ class View:
     steps: Sequence[Mapping[str, Any]] = ()  # how the output was found
     background: Background | None = None
     other: View | None = None  # to be compared with
+    route: Route | None = None  # where actions led: drawn beside what they looked at
 
     def beside(self, other: View) -> View:
         """The same, to be compared with another."""
@@ -177,6 +179,10 @@ class View:
                 weights.mean(0), rows=rows, background=self._background, path=path, title=title, theme=theme
             )
         panels = self._panels(entry, head, words=words)
+        if self.route is not None and self.other is None:
+            from saccade.view.route_picture import draw_route
+
+            return draw_route(panels[0], route=self.route, path=path, title=title, theme=theme)
         if self.other is not None:
             there = chosen(self.other.maps, part=entry.part, layer=layer)  # the last of each, where none is asked for
             named = [(self, panels), (self.other, self.other._panels(there, head, words=words))]

@@ -61,7 +61,7 @@ def test_train_resume_predict_evaluate_and_view(cli, run, tmp_path):
         (("predict", "v", "data/red/broken.jpg"), "broken.jpg is no picture"),
         (("predict", "v", "nowhere.png"), "nowhere.png not found"),
         (("view", "v", "data/red"), "attention is shown for one file at a time, got the 5 of data/red"),
-        (("view", "v", "data/red/0.png", "--target", "x"), "a label is not written word by word"),
+        (("view", "v", "data/red/0.png", "--target", "x"), "--target is a cell as ROW,COLUMN, up to 4,4, got 'x'"),
         (("evaluate", "v", "--data", "data/blue"), "neither a metadata file nor a folder for each class"),
     ],
 )

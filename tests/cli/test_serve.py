@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from saccade import demo
+from saccade.demo import dates as demo
 from saccade.runs import Entry
 
 
@@ -67,7 +67,9 @@ def test_missing_packages_are_told_with_how_to_get_them(cli, run, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     result = cli("serve", run)
     assert result.code == 2
-    assert result.err == "error: serve needs fastapi and uvicorn; install with: pip install 'saccade[serve]'\n"
+    assert result.err == (
+        "error: serve needs fastapi and uvicorn and python-multipart; install with: pip install 'saccade[serve]'\n"
+    )
 
 
 def entry(name: str, state: str) -> Entry:

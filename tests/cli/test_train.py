@@ -2,8 +2,9 @@
 
 import pytest
 
-import saccade.demo
+import saccade.demo.dates
 import saccade.train.api
+from saccade.config.load import shipped
 
 STEPS = ("train.steps=2", "train.schedule.warmup=1", "train.valid_predictions=3")
 SMALL = ("data.train=[{ files = ['embedded:copy'], examples = 200 }]", "data.valid=0.1")
@@ -99,6 +100,21 @@ def test_a_folder_that_may_not_be_written_is_told(cli, tmp_path):
 
 def test_demo_passes_its_options_on(cli, monkeypatch):
     seen = {}
-    monkeypatch.setattr(saccade.demo, "run_demo", lambda **options: seen.update(options))
+    monkeypatch.setattr(saccade.demo.dates, "run_demo", lambda **options: seen.update(options))
     assert cli("demo", "--run", "mine", "--seed", 7).code == 0
     assert seen == {"run": "mine", "seed": 7}
+
+
+def test_demo_lists_what_it_shows(cli):
+    listed = cli("demo", "--list").out.splitlines()
+    assert [line.split()[0] for line in listed] == ["dates", *(name for name in shipped() if name != "dates")]
+    assert any(line.split()[:2] == ["show-attend-tell", "scenes"] for line in listed)
+
+
+def test_demo_of_an_unknown_name_is_told(cli):
+    result = cli("demo", "show-atend-tell")
+    assert result.code == 2
+    assert result.err == (
+        "error: no demonstration is called 'show-atend-tell'; did you mean show-attend-tell? "
+        "`saccade demo --list` lists them\n"
+    )

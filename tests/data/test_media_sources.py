@@ -19,7 +19,7 @@ def rows(*files, wanted="text", columns=None, examples=None):
 
 def picture(path):
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (3, 3)).save(path)
+    Image.new("RGB", (3, 3)).save(path, None if path.suffix else "PNG")
     return path
 
 
@@ -102,11 +102,45 @@ def test_a_missing_column_is_told_with_those_that_there_are(folder):
         rows(folder, columns=("z",))
 
 
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ('"a.png", "question": null, "answer": "b"', "column 'question', got NoneType"),
+        ('"a.png", "question": ["a", "b"], "answer": "b"', "column 'question', got list"),
+        ('"a.png", "question": "a", "answer": ["b", null]', "column 'answer', got NoneType"),
+        ('null, "question": "a", "answer": "b"', "column 'file_name', got NoneType"),
+    ],
+)
+def test_a_cell_without_a_text_is_told(folder, row, message):
+    (folder / "metadata.jsonl").write_text(f'{{"file_name": {row}}}\n')
+    with pytest.raises(SaccadeError, match=rf"metadata.jsonl:1: expected text in {message}"):
+        list(read_media(Corpus(files=(str(folder),)), medium="picture", wanted="label", asks=True))
+
+
 def test_files_outside_of_the_folder_are_refused(folder):
     picture(folder.parent / "secret.png")
     (folder / "metadata.jsonl").write_text('{"file_name": "../secret.png", "text": "one"}\n')
     with pytest.raises(SaccadeError, match=r"'../secret.png' is not in the folder"):
         rows(folder)
+
+
+def test_links_to_files_elsewhere_are_files_of_the_folder(folder):
+    """As those of a data set that was downloaded from the Hub."""
+    (folder / "linked.png").symlink_to(picture(folder.parent / "blobs/0123"))
+    (folder / "metadata.jsonl").write_text('{"file_name": "linked.png", "text": "one"}\n')
+    assert rows(folder) == [("linked.png", "one")]
+
+
+def test_a_file_is_found_in_another_folder_where_only_one_has_its_name(tmp_path):
+    for name in ("x/a.png", "x/b.png", "y/b.png"):
+        picture(tmp_path / "data" / name)
+    (tmp_path / "data/metadata.jsonl").write_text(
+        "".join(f'{{"file_name": "{name}", "text": "one"}}\n' for name in ("a.png", "z/b.png"))
+    )
+    found = [
+        path for _, path, _ in read_media(Corpus(files=(str(tmp_path / "data"),)), medium="picture", wanted="text")
+    ]
+    assert found == [str(tmp_path / "data/x/a.png"), str(tmp_path / "data/z/b.png")]
 
 
 def test_an_archive_that_leaves_its_folder_is_refused(tmp_path):
@@ -142,6 +176,7 @@ def test_what_cannot_be_a_corpus_of_pictures_is_told(folder, tmp_path):
 def test_names_stand_for_files(folder):
     assert named_files(str(folder / "a.png"), medium="picture") == [str(folder / "a.png")]
     assert named_files(str(folder), medium="picture") == [str(folder / "a.png"), str(folder / "b.png")]
+    assert named_files("1" * 5000, medium="picture") == ["1" * 5000]  # refused where it is opened
     assert named_files("embedded:shapes-heldout/00002.png", medium="picture")[0].endswith("/00002.png")
     (folder / "empty").mkdir()
     with pytest.raises(SaccadeError, match=r"empty has no picture in it; expected files such as"):

@@ -1,17 +1,22 @@
 """Pictures are decoded once, broken ones are named and left out, and batches come out of the arrays."""
 
 import shutil
+import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from saccade.config.load import load
 from saccade.config.schema import Corpus, PatchReader, Recipe
 from saccade.data import decoding
 from saccade.data.batch import Pictures
 from saccade.data.batches import BatchStream, valid_batches
+from saccade.data.corpus_part import Part
 from saccade.data.media_store import Source, decoded
 from saccade.data.prepare import prepare
+from saccade.data.sound import Recording
 from saccade.errors import SaccadeError
 
 READER = {"kind": "patches", "size": 8, "patch": 4}
@@ -82,6 +87,38 @@ def test_broken_files_are_named_skipped_and_counted(folder, tmp_path):
     assert not [path for path, _ in data.valid_pairs if path.endswith(("3.png", "4.png"))]
 
 
+@pytest.fixture
+def recordings(tmp_path):
+    """A short one, one of a second, and one in a form that Python alone cannot read."""
+    soundfile = pytest.importorskip("soundfile")
+    folder = tmp_path / "heard"
+    folder.mkdir()
+    Recording(np.zeros(2000), 8000).save(folder / "a.wav")
+    Recording(np.zeros(8000), 8000).save(folder / "b.wav")
+    soundfile.write(folder / "c.flac", np.zeros(2000), 8000)
+    notes = [f'{{"file_name": "{name}", "text": "one"}}\n' for name in ("a.wav", "b.wav", "c.flac")]
+    (folder / "metadata.jsonl").write_text("".join(notes))
+    return folder
+
+
+def heard(folder, tmp_path, *changes):
+    data = [f'data.train=["{folder}"]', "data.valid=0.0"]
+    given = load("listen-attend-spell", tiny=True, overrides=[*data, *changes])
+    return len(prepare(given, cache=tmp_path / "cache", report=lambda note: None).train)
+
+
+def test_what_was_too_long_is_there_when_more_is_read(recordings, tmp_path):
+    assert heard(recordings, tmp_path, "reader.sound.longest=0.5") == 2
+    assert heard(recordings, tmp_path) == 3
+
+
+def test_what_needed_a_package_is_there_when_it_is_installed(recordings, tmp_path, monkeypatch):
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "soundfile", None)
+        assert heard(recordings, tmp_path) == 2
+    assert heard(recordings, tmp_path) == 3
+
+
 def test_where_all_are_broken_that_is_told(folder, tmp_path):
     for path in folder.glob("*/*.png"):
         path.write_text("x")
@@ -147,3 +184,35 @@ def test_captions_of_one_picture_share_it(tmp_path):
     assert len(batch["source"].values) == len(batch["target"].ids) == 2
     assert len(list((tmp_path / "cache").glob("media-*"))) == 1
     assert "dropped 1 of 3 pairs with an empty side" in told[0]
+
+
+def test_a_held_out_picture_is_held_out_with_all_its_captions(tmp_path):
+    rows = []
+    for number in range(5):
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / f"{number}.png")
+        rows.append(f'{{"file_name": "{number}.png", "text": ["one", "two", "three"]}}\n')
+    (tmp_path / "metadata.jsonl").write_text("".join(rows))
+    part = Part(Corpus(files=(str(tmp_path),)), share=0.4, media=PatchReader(size=8, patch=4))
+    kept, held = ([path for _, path, _ in replace(part, heldout=which).rows()] for which in (False, True))
+    assert (len(kept), len(held)) == (9, 6)
+    assert not set(kept) & set(held)
+
+
+def test_captions_and_questions_of_one_folder_may_be_about_other_pictures(tmp_path):
+    """A row without an answer names no file, so that files are numbered in another way than for captions."""
+    for number in range(2):
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / f"{number}.png")
+    (tmp_path / "metadata.jsonl").write_text(
+        '{"file_name": "0.png", "caption": "one", "question": "who ?", "answers": []}\n'
+        '{"file_name": "1.png", "caption": "two", "question": "who ?", "answers": ["she", "he"]}\n'
+    )
+    data = {"data": {"train": (str(tmp_path),)}, "tokenizer": {"kind": "words"}}
+    captions = {"task": "describe", **data, "reader": READER, "writer": {"tie": "output"}}
+    questions = {
+        "task": "label", **data, "reader": {"kind": "joined", "look": READER}, "writer": {"kind": "label"},
+        "objectives": [{"kind": "label"}],
+    }  # fmt: skip
+    for given, seen in ((captions, [0, 1]), (questions, [1, 1])):
+        made = prepare(Recipe.model_validate(given), cache=tmp_path / "cache")
+        [batch] = valid_batches(made.train, batch_tokens=1000)
+        assert batch["source"].values[:, 0, 0, 0].tolist() == seen

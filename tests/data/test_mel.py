@@ -70,3 +70,20 @@ def test_bands_too_narrow_for_the_window_are_refused():
 def test_a_window_without_a_sample_is_refused():
     with pytest.raises(ValueError, match="at least one sample at 8000"):
         Sound(rate=8000, hop=0.0001)
+
+
+def test_shorter_recordings_end_in_silence_that_is_read():
+    sound = np.random.default_rng(7).normal(0, 0.1, 3000).astype(np.float32)
+    padded = SETTINGS.model_copy(update={"pad": 1.0, "longest": 1.0, "normalise": False})
+    made = features(sound, 8000, padded)
+    assert len(made) == 1 + 8000 // 88
+    np.testing.assert_allclose(made[45:], np.log(1e-10), rtol=1e-6)
+    np.testing.assert_allclose(made[:30], features(sound, 8000, padded.model_copy(update={"pad": None}))[:30])
+
+
+def test_nothing_is_more_than_eight_powers_of_ten_below_the_loudest():
+    sound = np.zeros(4000, np.float32)
+    sound[2000] = 1.0
+    made = features(sound, 8000, SETTINGS.model_copy(update={"normalise": "whisper"}))
+    assert len(made) == 4000 // 88
+    np.testing.assert_allclose(made.max() - made.min(), 8 / 4, rtol=1e-5)

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from saccade.data.pictures import is_picture, read_picture
+from saccade.config.load import load
+from saccade.data.decoding import settings_of
+from saccade.data.media_sources import named_files
+from saccade.data.pictures import read_picture
 from saccade.errors import SaccadeError
 
 
@@ -73,6 +76,20 @@ def test_what_is_no_square_loses_its_ends_or_its_shape():
     assert read_picture(picture, size=10, fit="stretch")[0, 0].tolist()[::9] == [255, 0]
 
 
+def test_pictures_may_be_wider_than_high():
+    picture = saved(halves("L", 255, 0, size=(40, 10)), "PNG")
+    read = read_picture(picture, size=(5, 20), fit="crop")
+    assert read.shape == (3, 5, 20)
+    assert read[0, 0].tolist()[::19] == [255, 0]
+
+
+def test_a_border_keeps_all_of_a_picture_and_its_shape():
+    picture = saved(halves("L", 255, 0, size=(40, 10)), "PNG")
+    read = read_picture(picture, size=(8, 8), fit="pad")[0]
+    assert read[3, 0] == 255 and read[3, -1] == 0
+    assert (read[0] == 128).all() and (read[-1] == 128).all()
+
+
 def test_one_pixel_fills_the_picture():
     read = read_picture(saved(Image.new("RGB", (1, 1), (7, 8, 9)), "PNG"), size=5)
     assert (read == np.array([7, 8, 9])[:, None, None]).all()
@@ -90,7 +107,7 @@ def bomb(side: int) -> bytes:
 
 @pytest.mark.parametrize("side", [20_000, 11_000])
 def test_more_pixels_than_memory_should_hold_are_refused_before_they_are_decoded(side):
-    with pytest.raises(SaccadeError, match=r"big.png has .*more than 100,000,000.*make it smaller"):
+    with pytest.raises(SaccadeError, match=r"^big.png has .*more than 100,000,000.*make it smaller$"):
         read_picture(bomb(side), size=8, name="big.png")
 
 
@@ -113,6 +130,24 @@ def test_what_is_not_there_is_named(tmp_path):
         read_picture(tmp_path / "none.png", size=8)
 
 
-def test_pictures_are_known_by_their_names():
-    assert is_picture("a/B.JPG")
-    assert not is_picture("a/b.txt")
+def test_pictures_are_known_by_their_names(tmp_path):
+    for name in ("B.JPG", "b.txt"):
+        (tmp_path / name).write_bytes(b"")
+    assert named_files(str(tmp_path), medium="picture") == [str(tmp_path / "B.JPG")]
+
+
+def test_pictures_are_scaled_as_it_is_asked(tmp_path):
+    noise = Image.fromarray(np.random.default_rng(3).integers(0, 256, (20, 20, 3), dtype=np.uint8))
+    noise.save(tmp_path / "a.png")
+    for name, method in (("bilinear", Image.Resampling.BILINEAR), ("bicubic", Image.Resampling.BICUBIC)):
+        found = read_picture(tmp_path / "a.png", size=8, fit="stretch", resample=name)
+        assert (found == np.asarray(noise.resize((8, 8), method)).transpose(2, 0, 1)).all()
+    plain = load("vit").reader
+    assert settings_of(plain) != settings_of(plain.model_copy(update={"resample": "bicubic"}))
+
+
+def test_a_margin_is_cut_off_after_scaling(tmp_path):
+    noise = Image.fromarray(np.random.default_rng(3).integers(0, 256, (20, 20, 3), dtype=np.uint8))
+    noise.save(tmp_path / "a.png")
+    whole = read_picture(tmp_path / "a.png", size=14)
+    assert (read_picture(tmp_path / "a.png", size=8, margin=3) == whole[:, 3:-3, 3:-3]).all()

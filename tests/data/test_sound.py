@@ -67,6 +67,11 @@ def test_a_missing_file_is_told(tmp_path):
         read_sound(tmp_path / "no.wav")
 
 
+def test_what_cannot_be_a_name_is_told():
+    with pytest.raises(SaccadeError, match="cannot read the sound a.*b: embedded null byte"):
+        read_sound("a\0b")
+
+
 def test_an_empty_recording_is_refused(tmp_path):
     with pytest.raises(SaccadeError, match="a.wav is empty: it has no samples"):
         read_sound(write(tmp_path / "a.wav", np.zeros((0, 1))))
@@ -75,7 +80,7 @@ def test_an_empty_recording_is_refused(tmp_path):
 def test_a_recording_that_is_cut_off_is_refused(tmp_path):
     path = write(tmp_path / "a.wav", np.zeros((100, 1)))
     path.write_bytes(path.read_bytes()[:-60])
-    with pytest.raises(SaccadeError, match="a.wav is cut off: 100 samples announced, 70 found"):
+    with pytest.raises(SaccadeError, match=r"^the sound \S*a.wav is cut off: 100 samples announced, 70 found"):
         read_sound(path)
 
 
@@ -88,12 +93,14 @@ def test_a_recording_that_is_too_long_is_refused_before_it_is_read(tmp_path):
         read_sound(path, longest=10)
 
 
-def test_a_rate_of_nothing_is_refused(tmp_path):
+@pytest.mark.parametrize("rate", [0, 768_001, 2**32 - 1])
+def test_a_rate_that_nobody_records_with_is_refused(tmp_path, rate):
+    """One sample at a usual rate would be made of millions."""
     path = write(tmp_path / "a.wav", np.zeros((10, 1)))
     data = bytearray(path.read_bytes())
-    data[24:28] = struct.pack("<I", 0)
+    data[24:28] = struct.pack("<I", rate)
     path.write_bytes(data)
-    with pytest.raises(SaccadeError, match="0 samples a second"):
+    with pytest.raises(SaccadeError, match=f"has {rate:,} samples a second, expected 1 to 768,000"):
         read_sound(path)
 
 
@@ -123,3 +130,29 @@ def test_soundfile_refuses_what_is_no_sound(tmp_path):
     soundfile.write(tmp_path / "b.wav", np.array([0.0, np.nan]), 8000, subtype="FLOAT")
     with pytest.raises(SaccadeError, match="no finite numbers"):
         read_sound(tmp_path / "b.wav")
+
+
+@pytest.mark.parametrize(
+    ("place", "number", "size"), [(16, 2**31, 4), (34, 72, 2), (34, 50_700, 2)], ids=["length", "width", "wide"]
+)
+def test_a_head_that_says_nonsense_is_told_in_one_line(tmp_path, place, number, size):
+    """The length of a part, and bits of a sample."""
+    data = bytearray(write(tmp_path / "a.wav", np.zeros((50, 1))).read_bytes())
+    data[place : place + size] = number.to_bytes(size, "little")
+    with pytest.raises(SaccadeError, match=r"sound a") as error:
+        read_sound(bytes(data), name="a")
+    assert "\n" not in str(error.value)
+
+
+def test_more_samples_than_any_device_records_are_refused(tmp_path):
+    path = write(tmp_path / "a.wav", np.zeros((1900, 3)), rate=192_000)
+    with pytest.raises(SaccadeError, match=r"has 3 channels of 192,000 samples a second, at most 384,000 in all"):
+        read_sound(path, longest=0.01)
+    assert len(read_sound(path, longest=1).samples) == 1900
+
+
+@pytest.mark.parametrize(("rate", "wanted"), [(48_000, 16_000), (44_100, 16_000), (8_000, 16_000)])
+def test_a_rate_changes_alike_in_blocks_of_any_size(rate, wanted, monkeypatch):
+    whole = resample(tone(300, rate, 0.1), rate, wanted)
+    monkeypatch.setattr("saccade.data.sound.BLOCK", 700)
+    np.testing.assert_allclose(resample(tone(300, rate, 0.1), rate, wanted), whole, atol=1e-6)

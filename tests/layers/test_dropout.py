@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from saccade.layers.dropout import Dropout, noise_like
+from saccade.layers.dropout import Dropout, DropRows, noise_like
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
@@ -67,3 +67,14 @@ def test_gpu_draws_as_torch_does():
     torch.manual_seed(1)
 
     assert torch.equal(Dropout(0.5)(x), expected)
+
+
+def test_whole_rows_are_dropped_and_their_mean_stays():
+    torch.manual_seed(1)
+    drop, x = DropRows(0.25), torch.ones(4000, 2, 3)
+    found = drop(x)
+    rows = found.flatten(1)
+    assert bool((rows == rows[:, :1]).all())
+    assert sorted({round(value, 4) for value in rows[:, 0].tolist()}) == [0.0, 1.3333]
+    assert abs(float(found.mean()) - 1) < 0.05
+    assert drop.eval()(x) is x

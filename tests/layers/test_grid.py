@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from saccade.layers.grid import Convolutions, Patches, groups_of
+from saccade.layers.grid import Colours, Convolutions, Patches, groups_of
 
 
 def test_patches_are_taken_row_by_row_from_the_left():
@@ -27,10 +27,27 @@ def test_patches_are_what_a_strided_convolution_gives():
     torch.testing.assert_close(patches(picture), expected, atol=1e-5, rtol=1e-5)
 
 
+def test_colours_have_their_own_mean_and_deviation():
+    picture = torch.randint(0, 256, (2, 3, 5, 7), dtype=torch.uint8)
+    mean, std = (0.1, 0.2, 0.3), (0.5, 0.25, 0.125)
+    found = Colours(mean, std).normalised(picture, torch.float64)
+    for i in range(3):
+        torch.testing.assert_close(found[:, i], (picture[:, i].double() / 255 - mean[i]) / std[i])
+    plain, same = Patches(7, patch=1), Patches(7, patch=1, colours=Colours((0.5,) * 3, (0.5,) * 3))
+    same.load_state_dict(plain.state_dict())
+    torch.testing.assert_close(same(picture), plain(picture), atol=1e-5, rtol=1e-5)
+
+
 def test_each_level_halves_the_sides():
     cells = Convolutions([5, 7], depth=2)
     assert cells(torch.zeros(2, 3, 12, 20, dtype=torch.uint8)).shape == (2, 15, 7)
     assert [block.times for block in cells.blocks] == [4, 4, 1, 1]
+
+
+def test_the_last_levels_may_keep_the_width():
+    cells = Convolutions([5, 7, 4], depth=1, flat=2)
+    assert cells(torch.zeros(2, 3, 16, 20, dtype=torch.uint8)).shape == (2, 2 * 10, 4)
+    assert [block.times for block in cells.blocks] == [4, 2, 1]
 
 
 def test_a_picture_is_read_in_the_same_way_in_any_company():

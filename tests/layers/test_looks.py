@@ -49,6 +49,6 @@ def test_looks_are_heard_inside_of_the_block_alone():
         stack(words, None, read)
     stack(words, None, read)
     [looks] = heard
-    assert looks.shape == (2, 4, 6)
-    torch.testing.assert_close(looks.sum(-1), torch.ones(2, 4))
-    assert looks.requires_grad
+    assert looks.weights.shape == (2, 4, 6)
+    torch.testing.assert_close(looks.weights.sum(-1), torch.ones(2, 4))
+    assert looks.weights.requires_grad

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from saccade.layers.attention import Bilinear, Dot
+from saccade.layers.gaze import Look
 from saccade.layers.memory import Memory
 from saccade.layers.record import record
 from saccade.layers.recurrence import FixedContext, LookAfter, LookFirst
@@ -32,7 +33,7 @@ def stack(form: str, *, cell: str = "gru", layers: int = 2, connections: str = "
         recurrence = LookFirst(D, memory_dim=width, **more)
     else:
         score = Dot() if kind == "dot" else Bilinear(D, key_dim=width)
-        recurrence = LookAfter(D, memory_dim=width, score=score, feeds=feeds, **more)
+        recurrence = LookAfter(D, memory_dim=width, cross=Look(score), feeds=feeds, **more)
     begin = FirstState(D, memory_dim=width, **sizes, **{"context": "last", "copied": False, **first})
     made = RecurrentWriter(recurrence, first=begin, dim=D)
     for name, parameter in made.named_parameters():

@@ -6,9 +6,9 @@ from torch import nn
 
 from saccade.layers import pyramid as layer_pyramid
 from saccade.layers import recurrent as layer_recurrent
-from saccade.layers.recurrence import Look
+from saccade.layers.gaze import Look
 from saccade.layers.recurrent import RecurrentStack
-from saccade.layers.recurrent_writer import FirstState
+from saccade.layers.recurrent_writer import FirstState, RecurrentWriter
 from saccade.lectures import systems, waiting
 
 # ---- recurrent networks
@@ -76,3 +76,9 @@ def pairs_that_are_turned(patch):
         return torch.cat(pairs.chunk(2, -1)[::-1], -1), short
 
     patch.setattr(layer_pyramid, "paired", paired)
+
+
+@breaks(32)
+def sees_the_first_picture_always(patch):
+    """A writer that never turns to the next picture."""
+    patch.setattr(RecurrentWriter, "turned", lambda self, state, memory: state)

@@ -31,7 +31,7 @@ def test_positions_tell_cells_apart(positions):
 
 
 def test_without_positions_equal_patches_have_equal_states():
-    changes = ["reader.positions=none", "reader.first=false"]
+    changes = ["reader.positions=none", "reader.first=false", "writer.pooling=mean"]
     model = build(load("vit", tiny=True, overrides=changes), source_size=9, target_size=7).eval()
     grey = Pictures(torch.full((1, 3, 48, 48), 9, dtype=torch.uint8), torch.ones(1, 36).bool())
     states = model.read(Batch({"source": grey})).states[0]
@@ -43,6 +43,15 @@ def test_self_attention_may_go_over_the_cells_of_a_grid():
     model = build(load("show-attend-tell", tiny=True, overrides=changes), source_size=9, target_size=7).eval()
     assert model.read(Batch({"source": pictures(2, 48, 36)})).states.shape == (2, 36, 64)
     assert model.reader.stack.blocks[0].self is not None
+
+
+def test_an_lstm_over_the_largest_of_each_column_stands_for_the_picture():
+    model = build(load("show-attend-read", tiny=True), source_size=9, target_size=9).eval()
+    source = Pictures(torch.randint(0, 256, (2, 3, 24, 72), dtype=torch.uint8), torch.ones(2, 54).bool())
+    memory = model.read(Batch({"source": source}))
+    assert memory.grid == (3, 18)
+    columns = memory.states.unflatten(1, (3, 18)).max(1).values
+    torch.testing.assert_close(memory.final[-1][0], model.reader.columns.layers[0](columns)[1][0][0])
 
 
 def test_steps_of_a_caption_are_those_of_the_whole():

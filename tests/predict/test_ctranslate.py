@@ -100,7 +100,14 @@ def test_what_it_cannot_express_is_refused_by_name(change: dict, message: str) -
 
 
 @pytest.mark.parametrize(
-    "settings", [{"beam": 4}, {"beam": 1, "sample": True}, {"beam": 1, "no_repeat": 3}, {"beam": 1, "prefix": "a"}]
+    "settings",
+    [
+        {"beam": 4},
+        *(
+            {"beam": 1, **more}
+            for more in ({"sample": True}, {"no_repeat": 3}, {"prefix": "a"}, {"ctc": 0.3}, {"lm": "x"})
+        ),
+    ],
 )
 def test_a_search_that_is_not_ours_is_refused(settings: dict) -> None:
     name = list(settings)[-1]

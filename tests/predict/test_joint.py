@@ -6,7 +6,7 @@ import torch
 from saccade.config.load import load
 from saccade.config.schema import Decoding
 from saccade.data.batch import Batch, Frames
-from saccade.data.tokenizers import END, START
+from saccade.data.tokenizers import END, PAD, START
 from saccade.errors import SaccadeError
 from saccade.model.build import build
 from saccade.predict.decode import decode
@@ -55,8 +55,19 @@ def test_steps_are_a_mean_of_both(model):
         joint = with_ctc(model, weight)
         sums[weight] = joint.step(tokens, joint.start(memory, capacity=5)).logits
     said = (sums[0.5] - 0.5 * attention) / 0.5
-    torch.testing.assert_close(sums[0.25], 0.75 * attention + 0.25 * said)
-    torch.testing.assert_close(said.exp().sum(1), torch.ones(2))
+    own = slice(PAD + 1, None)
+    torch.testing.assert_close(sums[0.25][:, own], (0.75 * attention + 0.25 * said)[:, own])
+    torch.testing.assert_close(said[:, own].exp().sum(1), torch.ones(2))
+
+
+@torch.no_grad()
+def test_a_search_leaves_what_both_say_as_it_is(model):
+    """Where they do not agree, all that can be said is unlikely."""
+    memory, tokens = model.read(batch()), torch.tensor([[START], [START]])
+    joint = with_ctc(model, 0.5)
+    logits = joint.step(tokens, joint.start(memory, capacity=5)).logits
+    assert logits[:, PAD + 1 :].exp().sum(1).max() < 0.999
+    torch.testing.assert_close(logits.log_softmax(-1), logits, atol=1e-5, rtol=0)
 
 
 def test_with_almost_all_weight_on_ctc_a_text_is_as_likely_as_ctc_says(model):

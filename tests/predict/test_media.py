@@ -1,5 +1,7 @@
 """Runs that read pictures: files in, classes or captions out, and what was looked at in the picture."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -72,6 +74,20 @@ def test_folders_name_their_files(vit, files, tmp_path):
     assert names == [*(str(tmp_path / f"{number}.png") for number in range(3)), files[0]]
 
 
+def test_a_file_that_was_written_anew_is_read_anew(teller, files, tmp_path):
+    scores = []
+    for source in files[:2]:
+        (tmp_path / "x.png").write_bytes(Path(source).read_bytes())
+        scores.append(teller.candidates([str(tmp_path / "x.png")])[0][0].log_prob)
+    assert scores == pytest.approx([teller.candidates([path])[0][0].log_prob for path in files[:2]], abs=1e-5)
+    assert scores[0] != scores[1]
+
+
+def test_an_empty_line_names_no_folder(vit, files):
+    assert list(vit.inputs(["\n", files[0]])) == ["", files[0]]
+    assert [found[0].text for found in vit.stream(["", files[0]])] == ["", *vit.predict(files[:1])]
+
+
 def test_what_stands_before_a_broken_file_is_not_lost(vit, files, tmp_path):
     (tmp_path / "x.png").write_text("no picture")
     results = vit.stream(iter([files[0], str(tmp_path / "x.png")]))
@@ -117,7 +133,12 @@ def test_what_is_no_list_is_told(vit):
         vit.predict("a.png")
 
 
-def test_files_of_this_machine_are_not_served(vit):
-    app = pytest.importorskip("saccade.serve.app")
-    with pytest.raises(SaccadeError, match=r"shapes reads files, and only models of texts are served"):
-        app.make_app({"shapes": vit})
+def test_a_file_may_be_given_as_bytes(vit, files):
+    with open(files[0], "rb") as file:
+        name = vit.hold(file.read(), name="a.png")
+    assert vit.candidates([name])[0][0].log_prob == vit.candidates([files[0]])[0][0].log_prob
+    assert vit.view(name).input == "a.png"
+    vit.release(name)
+    vit.predict([files[0]])
+    with pytest.raises(SaccadeError, match="not found"):
+        vit.predict([name])

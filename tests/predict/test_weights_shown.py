@@ -22,9 +22,9 @@ from saccade.data.batch import Batch, pad
 from saccade.data.tokenizers import END
 from saccade.layers import masks
 from saccade.layers.convolution import HALF, MemoryAttention
+from saccade.layers.gaze import Look
 from saccade.layers.multihead import CrossAttention, SelfAttention, for_each
 from saccade.layers.record import record
-from saccade.layers.recurrence import Look
 from saccade.layers.regions import compiled_regions
 from saccade.model.build import build
 from saccade.model.model import Model

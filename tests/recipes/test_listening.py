@@ -15,7 +15,9 @@ from saccade.config.load import load
 from saccade.data.embedded_media import made_folder
 from saccade.data.prepare import prepare
 from saccade.data.sound import Recording
+from saccade.data.tones import RATE, dial, numbers
 from saccade.errors import SaccadeError
+from saccade.score.evaluate import evaluate
 from saccade.train.validate import is_better
 
 FEW = [
@@ -142,3 +144,26 @@ def test_the_step_with_the_fewest_errors_is_the_best():
     session = SimpleNamespace(recipe=load("listen-attend-spell"))
     assert session.recipe.train.metric == "wer"
     assert is_better(session, 10.0, 20.0) and not is_better(session, 20.0, 10.0)
+
+
+@pytest.mark.slow
+def test_a_language_model_that_knows_the_numbers_hears_them_in_more_noise(tmp_path, monkeypatch):
+    """Of 400 calls in noise to 200 numbers that it has read, words are wrong less often by 5 points at least."""
+    monkeypatch.chdir(tmp_path)
+    listener = saccade.train("listen-attend-spell", tiny=True, run="heard")
+    book, rng = list(numbers(200, seed=5, heldout=True)), np.random.default_rng(1)
+    pairs = []
+    for number in range(400):
+        sound = dial(book[number % 200], seed=100 + number)
+        noisy = (sound + rng.normal(0, 0.35, len(sound))) / 3
+        Recording(noisy.astype(np.float32), RATE).save(f"{number}.wav")
+        pairs.append((f"{number}.wav", book[number % 200]))
+    Path("book.txt").write_text("\n".join(book * 5))
+    letters = ["tokenizer.kind=file", 'tokenizer.files=["runs/heard/tokenizer.json"]', "train.steps=150"]
+    lines = ["data.documents=lines", "data.cross=false", "data.max_length=256", "writer.positions.length=256"]
+    saccade.train("gpt2", tiny=True, data="book.txt", valid="book.txt", run="words", overrides=[*letters, *lines])
+    alone, advised = (
+        evaluate(listener, pairs, metrics=["wer"], decoding=listener.recipe.predict.model_copy(update={"lm": lm}))
+        for lm in ("", "words")
+    )
+    assert advised.scores["wer"].value < alone.scores["wer"].value - 5

@@ -23,12 +23,25 @@ def best(run: str) -> float:
 
 
 @pytest.mark.slow
-def test_tiny_vit_tells_shapes_apart(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("name", "least"), [("vit", 93), ("cnn-self-attention", 95)])
+def test_shapes_are_told_apart(tmp_path, monkeypatch, name, least):
     monkeypatch.chdir(tmp_path)
     begin = time.process_time()
-    saccade.train("vit", tiny=True, run="x")
+    saccade.train(name, tiny=True, run="x")
     assert time.process_time() - begin < 180
-    assert best("x") > 93
+    assert best("x") > least
+
+
+@pytest.mark.slow
+def test_hidden_patches_are_restored_better_than_by_the_background(tmp_path, monkeypatch):
+    """Who draws the mean colour of each picture into its patches has a loss of 0.061."""
+    monkeypatch.chdir(tmp_path)
+    begin = time.process_time()
+    saccade.train("vit-masked", tiny=True, run="seen")
+    assert time.process_time() - begin < 180
+    lines = [json.loads(line) for line in Path("runs/seen/metrics.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines if line["event"] == "valid"]
+    assert losses[-1] < 0.05
 
 
 @pytest.mark.slow

@@ -10,11 +10,13 @@ from saccade.config.schema import NextToken, Recipe
 from saccade.model.build import build
 
 NAMES = [
-    "albert", "bahdanau", "bert", "bert-large", "bytenet", "classify", "convs2s", "dates", "deep-att", "gnmt",
-    "gnmt-reward", "gopher", "gpt2", "gpt2-large", "gpt2-medium", "gpt2-xl", "gpt3", "listen-attend-spell",
-    "listen-transformer", "llama", "megatron", "moe", "multi30k", "nat", "probe", "reformer", "roberta", "shakespeare",
-    "show-attend-tell", "sutskever", "t5", "t5-base", "tag", "tatoeba", "transformer", "transformer-big", "turing-nlg",
-    "vit", "xlnet",
+    "albert", "ask-attend-answer", "bahdanau", "bert", "bert-large", "bytenet", "classify", "cnn-self-attention",
+    "convs2s", "dates", "deep-att", "gnmt", "gnmt-reward", "gopher", "gpt2", "gpt2-large", "gpt2-medium", "gpt2-xl",
+    "gpt3", "listen-attend-spell", "listen-attend-walk", "listen-transformer", "llama", "megatron", "moe", "multi30k",
+    "nat", "probe", "reformer", "roberta", "sasrec", "set-encoder", "shakespeare", "show-ask-attend-answer",
+    "show-attend-interact", "show-attend-read", "show-attend-tell", "show-attend-tell-transformer", "smiles",
+    "sutskever", "t5", "t5-base", "tag", "tatoeba", "transformer", "transformer-big", "turing-nlg", "vit",
+    "vit-masked", "xlnet",
 ]  # fmt: skip
 SIZES = {
     "layers", "dim", "hidden", "heads", "kv_heads", "ff", "dropout", "attention_dropout", "ff_dropout", "window",

@@ -1,4 +1,4 @@
-"""Two small models of random weights, a translator and a language model, and the server around them."""
+"""Small models of random weights, two of texts, two of pictures and one of sound, and the server around them."""
 
 import json
 import socket
@@ -13,10 +13,12 @@ import pytest
 import torch
 from fastapi.testclient import TestClient
 
+import saccade
 from saccade.config.load import load, save
 from saccade.data.tokenizers import train_tokenizers
 from saccade.model.build import build
 from saccade.model.run import named_weights, write_tensors
+from saccade.predict.player import Player
 from saccade.predict.predictor import Predictor
 from saccade.runs import RECIPE, WEIGHTS
 from saccade.serve.app import make_app
@@ -24,7 +26,10 @@ from saccade.serve.limits import Limits
 from saccade.serve.server import bind, make_server
 
 PAIRS = [("3 May 1999", "1999-05-03"), ("21 June 2008", "2008-06-21"), ("the dog and the cat", "47")]
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 STACK = ("dim=24", "heads=2", "ff=31", "layers=1")
+FEW = ("train.steps=1", "train.schedule.warmup=1", "train.valid_predictions=2", "train.metric=loss")
+FEWER = (*FEW, "data.train.0.examples=100", "data.valid.0.examples=5", "train.batch_tokens=1024")
 
 
 def make_run(folder: Path, name: str) -> Path:
@@ -63,6 +68,59 @@ def translator(run) -> Predictor:
 @pytest.fixture(scope="session")
 def writer(language_run) -> Predictor:
     return Predictor.load(language_run)
+
+
+@pytest.fixture(scope="session")
+def looker(tmp_path_factory) -> Predictor:
+    """Says which shape a picture shows."""
+    return saccade.train("vit", tiny=True, run=tmp_path_factory.mktemp("serve") / "shapes", overrides=FEWER)
+
+
+@pytest.fixture(scope="session")
+def teller(tmp_path_factory) -> Predictor:
+    """Says what is in a picture."""
+    changes = [*FEWER, "predict.max_length=6", "predict.min_length=2"]
+    return saccade.train(
+        "show-attend-tell", tiny=True, run=tmp_path_factory.mktemp("serve") / "scenes", overrides=changes
+    )
+
+
+@pytest.fixture(scope="session")
+def listener(tmp_path_factory) -> Predictor:
+    """Writes the digits of a telephone number that was dialled."""
+    changes = [*FEWER, "predict.max_length=6", "predict.min_length=2"]
+    return saccade.train(
+        "listen-attend-spell", tiny=True, run=tmp_path_factory.mktemp("serve") / "tones", overrides=changes
+    )
+
+
+@pytest.fixture(scope="session")
+def answerer(tmp_path_factory) -> Predictor:
+    """Answers questions about pictures."""
+    run = tmp_path_factory.mktemp("serve") / "questions"
+    return saccade.train("show-ask-attend-answer", tiny=True, run=run, overrides=FEWER)
+
+
+@pytest.fixture(scope="session")
+def player(tmp_path_factory) -> Player:
+    """Says what to do at a picture."""
+    run = tmp_path_factory.mktemp("serve") / "greeting"
+    made = saccade.train("show-attend-interact", tiny=True, run=run, overrides=FEWER)
+    assert isinstance(made, Player)
+    return made
+
+
+@pytest.fixture(scope="session")
+def media_models(looker, teller, listener, answerer, translator) -> dict[str, Predictor]:
+    """The first one says what a picture shows."""
+    return {"shapes": looker, "scenes": teller, "tones": listener, "questions": answerer, "dates": translator}
+
+
+@pytest.fixture(scope="session")
+def media_server(media_models) -> Iterator[int]:
+    """The port of a server around them."""
+    with running(media_models, body=2_000_000, pixels=1_000_000) as port:
+        yield port
 
 
 @pytest.fixture
@@ -116,6 +174,18 @@ def guarded_server(translator) -> Iterator[int]:
     """The port of a server whose token is `sesame`."""
     with running({"dates": translator}, token="sesame") as port:
         yield port
+
+
+@pytest.fixture
+def violations() -> Callable[[Any], list[tuple[str, list[str]]]]:
+    """What of a page people who do not see it, or use no mouse, would stumble over."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+
+    def found(page: Any) -> list[tuple[str, list[str]]]:
+        listed = axe.run(page, options={"runOnly": {"type": "tag", "values": RULES}}).response["violations"]
+        return [(one["id"], [node["html"][:120] for node in one["nodes"][:3]]) for one in listed]
+
+    return found
 
 
 class Connection:

@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 
-RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
-
 
 @pytest.fixture
 def tab(browser, real_server) -> Iterator[Any]:
@@ -32,13 +30,7 @@ def run(page: Any, text: str, **settings: str) -> None:
     page.locator("#input").press("Control+Enter")
 
 
-def violations(page: Any) -> list[tuple[str, list[str]]]:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    found = axe.run(page, options={"runOnly": {"type": "tag", "values": RULES}}).response["violations"]
-    return [(one["id"], [node["html"][:120] for node in one["nodes"][:3]]) for one in found]
-
-
-def test_a_text_is_answered_with_alternatives_and_attention(tab, translator):
+def test_a_text_is_answered_with_alternatives_and_attention(tab, translator, violations):
     tab.wait_for_selector("#model option >> nth=1", state="attached")
     run(tab, "3 May 1999", Alternatives="3")
     tab.wait_for_selector("#attention .saccade")
@@ -86,7 +78,7 @@ def test_the_page_fits_a_phone(tab):
     assert tab.evaluate("document.documentElement.scrollWidth") == 360
 
 
-def test_the_list_of_the_api_names_every_address(tab, real_server):
+def test_the_list_of_the_api_names_every_address(tab, real_server, violations):
     tab.goto(f"http://127.0.0.1:{real_server}/docs")
     tab.wait_for_selector("h2 >> nth=4")
     assert tab.locator("h2").all_inner_texts() == [

@@ -152,7 +152,6 @@ def test_before_the_run_is_known_the_server_says_so():
 
 # ---- the page
 
-RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 DRAWN = "[aria-label='What it attends to'] [role=tablist]"
 
 
@@ -174,12 +173,6 @@ def opened(browser: Any, url: str, *, width: int = 1100, offline: bool = False) 
     origin = re.match(r"file://|http://[^/]*", url)
     assert origin and not [one for one in asked if not one.startswith((origin[0], "data:", "blob:"))]
     assert errors == []
-
-
-def violations(page: Any) -> list[tuple[str, list[str]]]:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    found = axe.run(page, options={"runOnly": {"type": "tag", "values": RULES}}).response["violations"]
-    return [(one["id"], [node["html"][:120] for node in one["nodes"][:3]]) for one in found]
 
 
 @pytest.fixture
@@ -265,7 +258,7 @@ def test_samples_at_a_step_and_through_all_steps(browser, saved):
         assert part.locator("tbody td.right").count() == 3
 
 
-def test_the_page_is_for_everybody_and_fits_a_phone(browser, saved):
+def test_the_page_is_for_everybody_and_fits_a_phone(browser, saved, violations):
     with opened(browser, saved, width=360, offline=True) as page:
         attention(page)
         assert page.evaluate("document.documentElement.scrollWidth") == 360

@@ -278,8 +278,8 @@ def test_an_objective_says_that_it_lets_the_model_write():
         recipe.train, model, device, writes=True
     )
     one = validate({"train": {"steps": 1}})
-    assert captures_steps(one, packs=True, world=1, device=cuda, writes=False)
-    assert not captures_steps(one, packs=False, world=1, device=cuda, writes=True)
+    assert captures_steps(one, holds=True, world=1, device=cuda, writes=False)
+    assert not captures_steps(one, holds=False, world=1, device=cuda, writes=True)
 
 
 def test_what_cannot_be_is_told(batch):
@@ -287,7 +287,7 @@ def test_what_cannot_be_is_told(batch):
     with pytest.raises(SaccadeError, match="train.pack=true: an objective lets the model write.* leave train.pack out"):
         packs_rows(train.train, make(transformer()), torch.device("cpu"), writes=True)
     with pytest.raises(SaccadeError, match="train.graphs=true needs objectives that do not let the model write;"):
-        captures_steps(train, packs=False, world=1, device=torch.device("cuda"), writes=True)
+        captures_steps(train, holds=False, world=1, device=torch.device("cuda"), writes=True)
     with pytest.raises(SaccadeError, match="samples: expected at least 2, got 1"):
         validate({"objectives": [{"kind": "reward", "samples": 1}]})
     model = SimpleNamespace(writer=object())

@@ -141,6 +141,17 @@ def test_steps_light_the_cells_of_a_picture(opened, made):
     assert page.locator(".photo img").get_attribute("src") == PIXEL
 
 
+def test_each_step_may_have_a_picture_of_its_own(opened, made):
+    """A page with a picture begins with the steps; an address that is no picture is not asked for."""
+    labels = {"source": [f"cell {i}" for i in range(6)], "target": ["call", "wave", "shake"], "seen": ["", "", ""]}
+    document = made(parts=("cross",), layers=1, heads=1, labels=labels)
+    images = [PIXEL, PIXEL + "#2", "https://nowhere.example/a.png"]
+    page = opened({**document, "background": {"columns": "source", "image": PIXEL, "images": images, "grid": [2, 3]}})
+    for shown in (*images[:2], "data:,"):
+        assert page.locator(".photo img").get_attribute("src") == shown
+        page.get_by_role("button", name="Step on").click()
+
+
 def test_page_in_a_frame_of_a_notebook_works(browser, made):
     context = browser.new_context(offline=True)
     tab = context.new_page()

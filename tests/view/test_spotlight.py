@@ -95,3 +95,25 @@ def test_what_is_no_picture_is_told(tmp_path):
         Background.of(tmp_path / "a.png", GRID)
     with pytest.raises(SaccadeError, match=r"cannot read the picture .*b\.png: No such file"):
         Background.of(tmp_path / "b.png", GRID)
+
+
+def test_each_row_may_have_a_picture_of_its_own(tmp_path):
+    pictures = [np.full((4, 6, 3), 20 * number, dtype=np.uint8) for number in range(1, 11)]
+    series = Background.series(pictures, GRID)
+    assert [int(series.pixels(row)[0, 0, 0]) for row in range(10)] == [20 * number for number in range(1, 11)]
+    assert series.described()["images"] == list(series.images) and series.image == series.images[0]
+    path = draw_spotlight(np.ones((10, 6)), rows=list("abcdefghij"), background=series, path=tmp_path / "a.png")
+    with Image.open(path) as drawn:  # five pictures, their lights, five pictures, their lights; each 6 wide and 4 high
+        assert drawn.height > drawn.width / 5 * 4 / 6 * 4
+
+
+def test_where_no_row_is_left_there_is_nothing(tmp_path):
+    """Nine pictures are five and four: the last place of the second part stays as dark as the page."""
+    series = Background.series([np.full((6, 6, 3), 250, dtype=np.uint8)] * 9, GRID)
+    path = draw_spotlight(
+        np.ones((9, 6)), rows=list("abcdefghi"), background=series, path=tmp_path / "a.png", theme="dark"
+    )
+    drawn = np.asarray(Image.open(path).convert("RGB"))
+    high, wide = drawn.shape[:2]
+    assert (drawn[high * 9 // 16, wide * 7 // 10] == 250).all()
+    assert (drawn[high * 9 // 16 :, wide * 41 // 50 :] == drawn[0, 0]).all()

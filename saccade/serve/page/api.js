@@ -1,4 +1,4 @@
-// Requests to the server: JSON in, JSON or events out, and errors that say what the server says.
+// Requests to the server: JSON or a form in, JSON or events out, and errors that say what the server says.
 
 export class Failed extends Error {
   constructor(status, message) {
@@ -23,10 +23,12 @@ export async function* events(path, body, token, signal) {
 }
 
 async function answer(path, body, token, signal) {
-  const headers = { ...(body ? { "Content-Type": "application/json" } : {}), ...(token ? { Authorization: `Bearer ${token}` } : {}) };
+  const form = body instanceof FormData; // for which the browser writes the header itself
+  const headers = { ...(body && !form ? { "Content-Type": "application/json" } : {}), ...(token ? { Authorization: `Bearer ${token}` } : {}) };
+  const content = form ? body : body ? JSON.stringify(body) : null;
   let response;
   try {
-    response = await fetch(path, { method: body ? "POST" : "GET", headers, body: body ? JSON.stringify(body) : null, signal });
+    response = await fetch(path, { method: body ? "POST" : "GET", headers, body: content, signal });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Failed(0, "The server does not answer; is it still running?");

@@ -30,13 +30,17 @@ function fields(schema) {
 }
 
 function operation(path, method, entry, whole) {
-  const body = resolved(entry.requestBody?.content["application/json"].schema, whole);
+  const contents = entry.requestBody?.content ?? {};
+  const body = resolved(contents["application/json"]?.schema, whole);
+  const form = contents["multipart/form-data"]?.schema;
   const answers = Object.entries(entry.responses).map(([status, { description }]) => [status, description]);
   const example = EXAMPLES[path];
   const call = `curl ${location.origin}${path}` + (example ? ` -H 'Content-Type: application/json' -d '${JSON.stringify(example)}'` : "");
   const settings = body?.properties.settings;
   return el("section", {}, el("h2", {}, `${method.toUpperCase()} ${path}`), el("p", {}, (entry.description ?? "").replaceAll("`", "")), el("pre", { tabindex: 0 }, call),
     body ? pairs(fields(body)) : null,
+    form ? el("pre", { tabindex: 0 }, `curl ${location.origin}${path} -F file=@FILE`) : null,
+    form ? pairs(fields(form).filter(([name]) => !(name in body.properties))) : null,
     settings ? el("details", {}, el("summary", {}, "settings"), pairs(fields(settings))) : null,
     el("details", {}, el("summary", {}, "answers"), pairs(answers)));
 }

@@ -13,7 +13,7 @@ const FIRST = ["beam", "n_best", "sample", "iterations"]; // always in sight
 const PROMPTED = ["stop", "slide", "repetition", "frequency"]; // of models that go on from a prompt
 const READING = ["coverage", "replace_unknown"]; // of models that read something else first
 const AT_ONCE = ["iterations", "lengths", "collapse"]; // of models that write all tokens at once
-const ONLY = { label: [], encode: ["n_best"] }; // of tasks in which nothing is searched step by step
+const ONLY = { label: [], interact: [], encode: ["n_best"] }; // of tasks in which nothing is searched step by step
 const STEPWISE = ["beam", "n_best", "sample", "temperature", "top_k", "top_p", "seed", "length_penalty", "coverage", "no_repeat", "prefix"];
 
 export class SettingsForm {

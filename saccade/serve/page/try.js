@@ -2,10 +2,12 @@
 
 import { ask, events } from "./api.js";
 import { button, el, shown } from "./view/element.js";
+import { FileField } from "./files.js";
 import { SettingsForm } from "./settings.js";
 
 const part = (id) => document.getElementById(id);
 const settings = new SettingsForm(part("first"), part("settings"));
+const files = new FileField(part("file-field"));
 const ASKED = { encode: "Text with [MASK] where a word is missing" };
 let models = [];
 let asking = null; // what is going on now, to be stopped
@@ -31,14 +33,28 @@ function chosen() {
   const entry = model();
   settings.offer(entry);
   part("about").textContent = `${entry.name}: ${entry.goes_on ? "goes on from a prompt" : entry.task}`;
-  part("input-name").textContent = entry.goes_on ? "Prompt" : ASKED[entry.task] ?? "Text";
+  part("input-name").textContent = entry.goes_on ? "Prompt" : entry.asks ? "Question" : ASKED[entry.task] ?? "Text";
+  asking?.abort();
+  files.offer(entry.reads);
+  for (const id of ["input", "input-label"]) shown(part(id), entry.reads === "text" || entry.asks);
+  clear();
+}
+
+// What is asked of a model: JSON with a text, or a form with a file. None where there is nothing to ask about.
+function asked(entry, more = {}) {
+  const input = part("input").value;
+  if (entry.reads !== "text") return files.form({ model: entry.name, ...(entry.asks ? { question: input } : {}), ...more });
+  return input.trim() || entry.goes_on ? { model: entry.name, input, ...more } : null;
 }
 
 async function run() {
   if (!models.length) await begin();
   const entry = model();
-  const input = part("input").value;
-  if (!entry || (!input.trim() && !entry.goes_on)) return;
+  if (!entry) return;
+  if (asked(entry) === null) {
+    if (entry.reads !== "text") tell(new Error(`Choose a ${entry.reads} file first.`));
+    return;
+  }
   asking?.abort();
   const mine = (asking = new AbortController());
   busy(true);
@@ -46,10 +62,9 @@ async function run() {
   const began = performance.now();
   try {
     const wanted = settings.changes();
-    const body = { model: entry.name, input, settings: wanted };
-    await (streams(entry, wanted) ? streamed(body, mine) : answered(entry, body, mine));
+    await (streams(entry, wanted) ? streamed(entry, wanted, mine) : answered(entry, wanted, mine));
     part("took").textContent = `${((performance.now() - began) / 1000).toFixed(2)} s`;
-    await attention(body, mine); // found once more, with each step of the search
+    await attention(asked(entry, { settings: wanted, packed: true }), mine); // found once more, with each step of the search
   } catch (error) {
     if (error.name !== "AbortError") tell(error);
   } finally {
@@ -63,9 +78,10 @@ function streams(entry, wanted) {
   return entry.goes_on && best === 1 && (sample || beam === 1);
 }
 
-async function streamed(body, { signal }) {
+async function streamed(entry, wanted, { signal }) {
+  const body = asked(entry, { settings: wanted, stream: true });
   let output = "";
-  for await (const { name, data } of events("/v1/predict", { ...body, stream: true }, token(), signal)) {
+  for await (const { name, data } of events("/v1/predict", body, token(), signal)) {
     if (name === "error") throw new Error(data.error);
     if (name === "done") break;
     output += data.text;
@@ -73,16 +89,18 @@ async function streamed(body, { signal }) {
   }
 }
 
-async function answered(entry, body, mine) {
+async function answered(entry, wanted, mine) {
+  const body = asked(entry, { settings: wanted });
   const [result] = (await ask("/v1/predict", body, token(), mine.signal)).results;
   write(entry.goes_on ? body.input : "", said(result));
   const rows = result.candidates?.length > 1 ? result.candidates : classes(result);
-  if (rows.length) alternatives(rows, result.candidates ? (output) => attention({ ...body, output }, mine) : null);
+  const look = (output) => attention(asked(entry, { settings: wanted, packed: true, output }), mine);
+  if (rows.length) alternatives(rows, result.candidates ? look : null);
 }
 
-// What a model says: an output, what comes after a prompt, a class, a number or tags.
+// What a model says: an output, what comes after a prompt, a class, what to do, a number or tags.
 function said(result) {
-  return String(result.output ?? result.completion ?? result.label ?? result.value ?? result.tags?.join(" ") ?? "");
+  return String(result.output ?? result.completion ?? result.label ?? result.action ?? result.value ?? result.tags?.join(" ") ?? "");
 }
 
 // The classes that were chosen from, best first.
@@ -116,9 +134,9 @@ function percent(share) {
   return share >= 0.0005 ? `${(100 * share).toFixed(1)} %` : share.toExponential(1);
 }
 
-async function attention({ model, input, settings: wanted, output }, { signal }) {
+async function attention(body, { signal }) {
   try {
-    const found = await ask("/v1/attention", { model, input, settings: wanted, output, packed: true }, token(), signal);
+    const found = await ask("/v1/attention", body, token(), signal);
     const { mount } = await import("./view/main.js");
     const place = el("div");
     shown(part("attention-problem"), false);
@@ -162,7 +180,7 @@ part("ask").addEventListener("submit", (event) => {
   event.preventDefault();
   run();
 });
-part("input").addEventListener("keydown", (event) => {
+part("ask").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) part("ask").requestSubmit();
 });
 part("model").addEventListener("change", chosen);

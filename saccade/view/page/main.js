@@ -21,15 +21,15 @@ const THEMES = { auto: "Theme: as the system", light: "Theme: light", dark: "The
 const mounted = new WeakMap(); // element -> what ends the page in it
 let pages = 0;
 
-// Options: view (the first to see), theme (auto, light, dark), heading (false: no title, texts and theme button).
+// Options: view (the first to see; without it, the one that shows most), theme (auto, light, dark), heading (false: no title, texts and theme button).
 // Resolves to {set, replace, close}: `replace` shows another document of the same texts, with everything else as it is.
-export async function mount(element, document, { view = "heads", theme = "auto", heading = true } = {}) {
+export async function mount(element, document, { view, theme = "auto", heading = true } = {}) {
   mounted.get(element)?.();
   const ending = new AbortController();
   mounted.set(element, () => ending.abort());
   const data = await unpacked(document);
   if (ending.signal.aborted) return { set() {}, async replace() {}, close() {} };
-  const page = pageOf(element, data, ending.signal, { view: view in VIEWS ? view : "heads", theme });
+  const page = pageOf(element, data, ending.signal, { view: view in VIEWS ? view : first(data), theme });
   build(page, heading);
   const close = () => (ending.abort(), element.replaceChildren());
   mounted.set(element, close);
@@ -66,6 +66,11 @@ function pageOf(element, data, signal, { view, theme }) {
   };
   dark.addEventListener("change", () => page.set({}), { signal });
   return page;
+}
+
+// Where there is a picture, what each step looks at in it; cells by their numbers say little.
+function first({ background, labels }) {
+  return background && labels.target?.length ? "steps" : "heads";
 }
 
 // The map that tells most at first: the last that looks at the input, or else the last.

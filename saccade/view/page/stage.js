@@ -29,8 +29,9 @@ function words(map) {
   return { element, show };
 }
 
-function picture(page, { image, grid: [rows, columns] }) {
-  const photo = el("img", { src: String(image).startsWith("data:image/") ? image : "data:,", alt: "What the model looks at" });
+function picture(page, { image, images = [], grid: [rows, columns] }) {
+  const source = (text) => (String(text).startsWith("data:image/") ? text : "data:,");
+  const photo = el("img", { src: source(image), alt: "What the model looks at" });
   const light = el("canvas", { "aria-hidden": "true", width: columns, height: rows });
   const path = svg("svg", { class: "gaze", "aria-hidden": "true" });
   const element = el("div", { class: "stage photo" }, photo, light, path);
@@ -41,6 +42,7 @@ function picture(page, { image, grid: [rows, columns] }) {
     y: (Math.floor(i / columns) + 0.5) / rows * element.clientHeight,
   });
   const show = (weights, top, fixations) => {
+    if (images.length) photo.src = source(images[Math.min(page.state.step, images.length - 1)]);
     const context = light.getContext("2d");
     const shade = context.createImageData(columns, rows);
     weights.slice(0, rows * columns).forEach((weight, i) => {

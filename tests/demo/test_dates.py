@@ -1,8 +1,8 @@
 """The demonstration from end to end, with a handful of steps."""
 
-from saccade import demo
 from saccade.config.load import load
 from saccade.config.schema import Corpus
+from saccade.demo import dates as demo
 
 FEWER = ["train.steps=3", "train.valid_every=3", "train.save_every=3", "data.train.0.examples=200", "data.valid=0.1"]
 

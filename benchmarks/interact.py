@@ -1,0 +1,74 @@
+"""Acting by attention: show-attend-interact in the small world of pixels, with attention and without.
+
+    python benchmarks/interact.py [--seeds 1 2 3] [--full] [--episodes 1000] [--out FOLDER] [KEY=VALUE ...]
+    python benchmarks/interact.py --tiny
+
+The recipe's `[tiny]` table is trained, which one core does in about two minutes; with --full, the recipe itself.
+"success" is the share of held-out episodes that end with a handshake. "gaze" is the attention on the cells of the
+person that matters, in units of their share of the picture, in the mean over all pictures of these episodes.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from minutes import lines_of
+from packs import row_of
+from results import save
+
+import saccade
+from saccade.config.schema import Corpus
+from saccade.predict.player import Player
+from saccade.score.playing import evaluate_playing
+
+NAME, WORLD = "show-attend-interact", "embedded:greeting"
+FORMS = {"soft attention": [], "no attention": ["writer.stack.attention=none"]}
+FEW = ["train.steps=4", "train.batch_tokens=2560", "data.play.together=3", "reader.channels=[4,8]"]
+
+
+def measured(what: str, changes: Sequence[str], run: Path, *, seed: int, asked: argparse.Namespace) -> list[dict]:
+    """A training, and what its model does in episodes that no model has learned from."""
+    few = [*FEW, "data.valid.0.examples=2"] if asked.tiny else []
+    settings = [*few, *asked.settings, *changes, f"train.seed={seed}"]
+    worlds: dict[str, Any] = {"data": [[WORLD]], "valid": [[WORLD]]} if asked.full else {}
+    model = saccade.train(NAME, tiny=not asked.full, run=run, overrides=settings, **worlds)
+    assert isinstance(model, Player), "the recipe acts"
+    found = evaluate_playing(model, [Corpus(files=(WORLD,), examples=asked.episodes)])
+    weights = sum(weight.numel() for weight in model.model.parameters())
+    rows = [
+        row_of(f"{what}: {name}", score.value, "", seed, signature=score.signature)
+        for name, score in found.scores.items()
+    ]
+    return [
+        *rows,
+        row_of(f"{what}: minutes of training", lines_of(run)[-1]["seconds"] / 60, "min", seed),
+        row_of(f"{what}: parameters", weights / 1e6, "M", seed),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--full", action="store_true", help="the recipe itself, and not its tiny table")
+    parser.add_argument("--episodes", type=int, default=1000)
+    parser.add_argument("--tiny", action="store_true", help="a few steps, to test the script")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
+    asked = parser.parse_intermixed_args()
+    begin, rows = time.perf_counter(), list[dict[str, Any]]()
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in asked.seeds:
+            for what, changes in FORMS.items():
+                run = Path(folder, f"{what.split()[0]}-{seed}")
+                rows += measured(what, changes, run, seed=seed, asked=asked)
+    for row in rows:
+        print(f"{row['what']:60} {row['value']:,.2f} {row['unit']}")
+    notes = f"{asked.episodes:,} episodes; settings beside the recipe's: {' '.join(asked.settings) or 'none'}."
+    save("interact", rows, minutes=(time.perf_counter() - begin) / 60, folder=asked.out, notes=notes)
+
+
+if __name__ == "__main__":
+    main()

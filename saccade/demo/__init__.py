@@ -1,0 +1,1 @@
+"""The whole way on embedded data: learn, score, predict, look."""

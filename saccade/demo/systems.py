@@ -1,0 +1,128 @@
+"""`saccade demo NAME`: any system on the data that is made for it, from nothing to a page of what it looks at."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from saccade.config.load import load
+from saccade.config.schema import Corpus
+from saccade.data.hiding import MASK
+from saccade.data.spans import SENTINEL
+from saccade.demo.listing import demonstration
+from saccade.errors import SaccadeError
+from saccade.predict.encoder import Encoder
+from saccade.predict.labels import Labeller
+from saccade.predict.language import LanguageModel
+from saccade.predict.media import OfMedia
+from saccade.predict.media_encoder import MediaEncoder
+from saccade.predict.player import SUCCESS, Player
+from saccade.predict.predictor import Predictor
+from saccade.predict.restoring import Restorer
+from saccade.predict.walking import Walker
+from saccade.score.evaluate import documents_of, evaluate_corpora, labelled_pairs, pairs_of
+from saccade.score.media import media_pairs
+from saccade.score.routes import route_pairs
+from saccade.train.api import train_run
+
+SHOWN = 5  # inputs that are predicted
+SCORED = 1000  # of embedded data that does not say how many there are
+WIDEST = 60  # letters of a cell
+FIRST = 3  # words that a language model goes on from
+Given = tuple[str, str]  # what a model is given, and what it should say, where that is known
+
+
+def show(name: str, *, run: str | None = None, seed: int = 1) -> Path:
+    """Trains the small form of a recipe, scores it, predicts, and writes the attention page; gives the run."""
+    chosen = demonstration(name)
+    console, errors = Console(), Console(stderr=True)
+    errors.print(f"[bold]1. Learn[/]: {chosen.about}; from embedded:{chosen.data}", highlight=False)
+    begin = time.perf_counter()
+    recipe = load(name, tiny=True, overrides=[f"train.seed={seed}", f"name={name}-demo"])
+    folder = train_run(recipe, run, resumed=False, kinds=None)
+    seconds = time.perf_counter() - begin
+    predictor, corpora = Predictor.load(folder), recipe.data.valid
+    assert isinstance(corpora, tuple), "small recipes name what they are tried on"
+    console.print(f"[bold]2. Score[/]: on {corpora[0].files[0]}, after {seconds:.0f} seconds of training")
+    console.print(scores(predictor, corpora))
+    given = list(islice(examples(predictor, corpora), SHOWN))
+    if not isinstance(predictor, MediaEncoder):
+        console.print("[bold]3. Predict[/]:")
+        console.print(predictions(predictor, given))
+    console.print(f"[bold]4. Look[/]: {looked(predictor, given[0][0], folder)}", highlight=False, soft_wrap=True)
+    step = Text.assemble(("5. Try next", "bold"), f": saccade {next_step(predictor, folder, given[0][0])}")
+    console.print(step, soft_wrap=True)
+    return folder
+
+
+def scores(predictor: Predictor, corpora: Sequence[Corpus]) -> Table:
+    table = Table(box=None, show_header=False, padding=(0, 3, 0, 2))
+    for name, value, _ in evaluate_corpora(predictor, corpora, made=SCORED).rows():
+        table.add_row(name, value)
+    return table
+
+
+def predictions(predictor: Predictor, given: Sequence[Given]) -> Table:
+    """What is said of each input beside what should be said."""
+    table = Table("given", "said", "right", box=None, padding=(0, 3, 0, 2))
+    for (source, right), said in zip(given, predictor.predict([source for source, _ in given]), strict=True):
+        table.add_row(*(Text(short(text)) for text in (source, said, right)))
+    return table
+
+
+def looked(predictor: Predictor, source: str, folder: Path) -> str:
+    """Where the page is that shows what was attended to, or why there is none."""
+    try:
+        return str(predictor.view(source, title=folder.name).save(folder / "attention.html"))
+    except SaccadeError as error:
+        return f"there is nothing to show: {error}"
+
+
+def next_step(predictor: Predictor, folder: Path, source: str) -> str:
+    """What to try with the run: a page, unless its inputs cannot be sent to one or nothing would be said there."""
+    if isinstance(predictor, MediaEncoder):
+        return f"predict {folder} {shlex.quote(source)} --embed mean"
+    return f"view {folder} {shlex.quote(source)}" if isinstance(predictor, Walker) else f"serve {folder}"
+
+
+def examples(predictor: Predictor, corpora: Sequence[Corpus]) -> list[Given]:
+    """What a model may be asked, from the data that it was tried on."""
+    if isinstance(predictor, Player):
+        return [(str(number), SUCCESS) for number in range(1, SHOWN + 1)]  # episodes
+    if isinstance(predictor, MediaEncoder):
+        return media_pairs(corpora, predictor.media, wanted="label", made=SCORED)
+    if isinstance(predictor, OfMedia):
+        wanted = "label" if isinstance(predictor, Labeller) else "text"
+        return media_pairs(corpora, predictor.media, wanted=wanted, made=SCORED)
+    if isinstance(predictor, Labeller):
+        return labelled_pairs(corpora, kind=predictor.labels.kind, made=SCORED)
+    if isinstance(predictor, Walker):
+        return route_pairs(corpora, made=SCORED)
+    if isinstance(predictor, LanguageModel | Encoder | Restorer):
+        return [asked(predictor, text) for text in islice(documents_of(predictor, corpora, made=SCORED), SHOWN)]
+    return pairs_of(corpora, made=SCORED)
+
+
+def asked(predictor: Predictor, text: str) -> Given:
+    """A text that is to be gone on with, or whose last word but one is to be found."""
+    words = text.split()
+    if isinstance(predictor, LanguageModel):
+        return " ".join(words[:FIRST]), " ".join(words[FIRST:])
+    gap = SENTINEL.format(0) if isinstance(predictor, Restorer) else MASK
+    place = max(0, len(words) - 2)
+    return " ".join([*words[:place], gap, *words[place + 1 :]]), words[place]
+
+
+def short(text: str) -> str:
+    """In one line; of a long path or text, its end or its beginning."""
+    line = " ".join(text.split())
+    if line.startswith("/"):
+        line = line.rpartition("/")[2]
+    return line if len(line) <= WIDEST else line[: WIDEST - 1] + "…"

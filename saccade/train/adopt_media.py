@@ -1,0 +1,118 @@
+"""A recipe by name of pictures or sound that starts from runs: one for what reads, another one for what writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from saccade.config.load import load
+from saccade.config.schema import (
+    GridReader,
+    JoinedReader,
+    LabelWriter,
+    MediaReader,
+    NextToken,
+    NoReader,
+    PatchReader,
+    Recipe,
+    TokenWriter,
+    TransformerStack,
+)
+from saccade.errors import SaccadeError
+from saccade.runs import RECIPE, find_run, not_a_run
+
+KEYS = ("init", "reader.init", "reader.look.init", "writer.init")
+APART = {"all": "output", "input": "none"}  # writer.tie where no table is left to be shared with
+
+
+def named_runs(overrides: Sequence[str]) -> dict[str, str]:
+    """The runs that overrides name, by their keys."""
+    pairs = (word.partition("=") for word in overrides)
+    found = {key.strip(): run.strip().strip("'\"") for key, _, run in pairs if key.strip() in KEYS}
+    return {key: found[key] for key in KEYS if found.get(key)}
+
+
+def adopted_parts(recipe: Recipe, runs: Mapping[str, str], *, kinds: Mapping[str, Any] | None = None) -> Recipe:
+    """The recipe with what the runs are; what is learned, and how, stays as it was."""
+    for key, run in runs.items():
+        folder = find_run(run)
+        if not (folder / RECIPE).is_file():
+            raise not_a_run(folder)
+        old = load(folder / RECIPE, kinds=kinds)
+        if key in ("writer.init", "reader.look.init"):
+            recipe = (with_writer if key == "writer.init" else with_look)(recipe, old, run)
+            continue
+        recipe = with_reader(recipe, old, run=f"{key}={run}")
+        if key == "init" and recipe.task == old.task == "describe":
+            recipe = with_writer(recipe, old, run)
+    return recipe
+
+
+def with_reader(recipe: Recipe, old: Recipe, *, run: str) -> Recipe:
+    """The reader of a run, with the changes of the recipe; a head asks the state which stands for all there."""
+    check_reads(recipe, old, run)
+    changes, before = (getattr(one.reader, "changes", None) for one in (recipe, old))
+    kept = {"changes": changes} if type(changes) is type(before) and changes is not None else {}
+    reader: Any = old.reader.model_copy(update={"init": "", **kept})
+    writer = recipe.writer
+    if isinstance(writer, LabelWriter) and isinstance(old.writer, LabelWriter):
+        writer = old.writer.model_copy(update={"init": ""})
+    elif isinstance(writer, LabelWriter):
+        writer = writer.model_copy(update={"pooling": "first" if getattr(reader, "first", False) else "mean"})
+    return recipe.model_copy(update={"reader": reader, "writer": writer})
+
+
+def with_look(recipe: Recipe, old: Recipe, run: str) -> Recipe:
+    """Pictures that are asked about are read as in the run, with the changes of the recipe."""
+    if not isinstance(recipe.reader, JoinedReader):
+        return recipe  # which has no such setting, as is told later
+    look = old.reader.look if isinstance(old.reader, JoinedReader) else old.reader
+    if not isinstance(look, GridReader | PatchReader):
+        raise SaccadeError(
+            f'reader.look.init={run}: that run has reader.kind = "{look.kind}"; give one with "grid" or "patches", '
+            "or leave it out"
+        )
+    look = look.model_copy(update={"init": "", "changes": recipe.reader.look.changes})
+    return recipe.model_copy(update={"reader": recipe.reader.model_copy(update={"look": look})})
+
+
+def check_reads(recipe: Recipe, old: Recipe, run: str) -> None:
+    wanted: Any = recipe.reader
+    if isinstance(old.reader, MediaReader) and (old.reader.medium, old.reader.asks) == (wanted.medium, wanted.asks):
+        return
+    theirs = f"{old.reader.medium}s" if isinstance(old.reader, MediaReader) else "texts"
+    theirs = "nothing" if isinstance(old.reader, NoReader) else theirs
+    raise SaccadeError(
+        f"{run}: that run reads {theirs}, and recipe '{recipe.name}' reads {wanted.medium}s"
+        + (" with questions" if wanted.asks else "")
+        + "; give a run that reads the same, or leave it out"
+    )
+
+
+def with_writer(recipe: Recipe, old: Recipe, run: str) -> Recipe:
+    """The writer and the tokenizer of a run that writes texts, and how many of its pieces a text may have."""
+    writer = old.writer
+    if not isinstance(writer, TokenWriter):
+        raise SaccadeError(
+            f'writer.init={run}: that run has writer.kind = "{writer.kind}", which writes no texts; give a language '
+            'model, or any run with writer.kind = "tokens"'
+        )
+    if not isinstance(recipe.writer, TokenWriter):
+        raise SaccadeError(
+            f"writer.init={run}: recipe '{recipe.name}' has writer.kind = \"{recipe.writer.kind}\", which writes no "
+            "texts; leave it out, or take a recipe that describes"
+        )
+    tie = APART.get(writer.tie, writer.tie)
+    return recipe.model_copy(update={
+        "writer": writer.model_copy(update={"init": "", "tie": tie, "ctc": recipe.writer.ctc}),
+        "data": recipe.data.model_copy(update={"max_length": old.data.max_length}),
+        "tokenizer": recipe.tokenizer.model_copy(update={"kind": "init", "shared": True, "files": ()}),
+        "objectives": tuple(map(without_coverage, recipe.objectives))
+        if isinstance(writer.stack, TransformerStack)
+        else recipe.objectives,
+    })  # fmt: skip
+
+
+def without_coverage(objective: Any) -> Any:
+    """Only a recurrent writer looks once for each word, so that its looks can be asked to be everywhere."""
+    return objective.model_copy(update={"coverage": 0.0}) if isinstance(objective, NextToken) else objective

@@ -1,0 +1,16 @@
+"""The script about acting runs at toy size."""
+
+import json
+
+
+def test_a_script_plays_scores_and_saves(script, command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command("interact.py", "--tiny", "--episodes", "3", "--out", tmp_path, "writer.stack.dim=8")
+    script("interact").main()
+    found = json.loads((tmp_path / "interact.json").read_text())
+    rows = {row["what"]: row for row in found["rows"]}
+    assert rows["soft attention: success"]["signature"]
+    assert rows["soft attention: gaze"]["value"] > 0
+    assert "no attention: gaze" not in rows and rows["no attention: steps"]["value"] >= 1
+    assert rows["no attention: parameters"]["value"] > 0
+    assert "writer.stack.dim=8" in found["notes"]

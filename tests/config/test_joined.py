@@ -1,0 +1,48 @@
+"""What goes with a picture and a question, and what is refused in one line."""
+
+import pytest
+
+from saccade.config.load import load, save
+from saccade.config.schema import QuestionJoin
+from saccade.errors import SaccadeError
+from saccade.model.build import build
+
+NAME = "show-ask-attend-answer"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("reader.join.kind=sum", r"unknown kind 'sum'.*glimpses, hops, concat, question"),
+        ("reader.join.glimpses=0", r"reader.join.glimpses"),
+        ("reader.look.kind=frames", r"unknown kind 'frames'"),
+        ("reader.look.size=100", r"size must be a multiple of 16"),
+        ("reader.ask.init=x", r"reader.ask.init has no run that it could start from; set reader.init"),
+        ("reader.join={kind='concat'}", r'no state knows of the others, so that writer.pooling = "first" sees one'),
+        ("reader.blind=1", r"reader.blind"),
+        ("reader.ask.causal=true", r'reader.ask.causal = true is for a Transformer, got .* "recurrent"'),
+        ("objectives.0.mixup=0.5", r"a picture made of two has no one question"),
+        ("task=translate", r'task = "translate" reads texts, got a reader of pictures'),
+    ],
+)
+def test_what_does_not_go_together_is_told(change, message):
+    with pytest.raises(SaccadeError, match=message):
+        load(NAME, overrides=[change])
+
+
+def test_a_question_alone_has_no_reader_of_pictures_to_begin_with():
+    with pytest.raises(SaccadeError, match="reader.look.init is for what reads pictures, and the question alone reads"):
+        load(NAME, overrides=["reader.join.kind=question", "reader.look.init=x"])
+
+
+def test_a_join_of_another_kind_leaves_the_settings_of_the_one_before(tmp_path):
+    recipe = load(NAME, overrides=["reader.join.kind=question"])
+    assert recipe.reader.join == QuestionJoin()
+    save(recipe, tmp_path / "r.toml")
+    assert load(tmp_path / "r.toml").reader == recipe.reader
+
+
+def test_a_stack_over_both_is_as_wide_as_both():
+    changes = ["reader.join={kind='concat', dim=16, stack={kind='transformer', layers=1, dim=24, heads=2, ff=8}}"]
+    with pytest.raises(SaccadeError, match=r"reader.join.stack.dim must be that of the join, 16, got 24"):
+        build(load(NAME, tiny=True, overrides=changes), source_size=9, target_size=7)

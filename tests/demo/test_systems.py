@@ -1,0 +1,62 @@
+"""Demonstrations of other systems, from end to end with a handful of steps."""
+
+import pytest
+
+from saccade.config.load import load
+from saccade.demo import systems
+from saccade.demo.listing import demonstrations
+
+FEW = ("train.steps=1", "train.schedule.warmup=1", "train.valid_predictions=2", "train.metric=loss")
+FEWER = (*FEW, "train.valid_every=1", "train.save_every=1", "data.train.0.examples=200", "data.valid.0.examples=6")
+SLOW = ["ask-attend-answer", "bahdanau", "bert", "classify", "gpt2", "listen-attend-spell", "listen-attend-walk", "nat",
+        "show-attend-interact", "show-attend-read", "sasrec", "t5", "tag", "vit", "vit-masked", "xlnet"]  # fmt: skip
+NEXT = {"listen-attend-walk": "view", "vit-masked": "predict"}  # what cannot be tried on a page
+
+
+def shown(name: str, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("SACCADE_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setattr(
+        systems, "load", lambda name, tiny, overrides: load(name, tiny=tiny, overrides=[*overrides, *FEWER])
+    )
+    folder = systems.show(name, seed=2)
+    assert folder == tmp_path / "runs" / f"{name}-demo-1"
+
+
+def test_a_caption_is_predicted_and_looked_at(tmp_path, monkeypatch, capsys):
+    shown("show-attend-tell", tmp_path, monkeypatch)
+    said = capsys.readouterr()
+    assert "embedded:scenes" in said.err
+    assert all(word in said.out for word in ("on embedded:scenes-heldout", "bleu-4", "00001.png", "saccade serve"))
+    page = (tmp_path / "runs/show-attend-tell-demo-1/attention.html").read_text()
+    assert "data:image/png" in page
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW)
+def test_every_kind_of_system_is_shown(name, tmp_path, monkeypatch, capsys):
+    shown(name, tmp_path, monkeypatch)
+    said = capsys.readouterr().out
+    assert "2. Score" in said
+    assert f"5. Try next: saccade {NEXT.get(name, 'serve')} {tmp_path}/runs/{name}-demo-1" in said
+    assert (tmp_path / "runs" / f"{name}-demo-1" / "attention.html").is_file()
+
+
+def test_what_cannot_be_shown_is_said(tmp_path, monkeypatch):
+    class Blind:
+        def view(self, source, *, title):
+            raise systems.SaccadeError("no layer attends")
+
+    assert systems.looked(Blind(), "a", tmp_path) == "there is nothing to show: no layer attends"
+
+
+def test_demonstrations_come_from_the_recipes():
+    found = demonstrations()
+    assert found[0].name == "dates"
+    assert {"show-attend-tell": "scenes", "vit": "shapes", "listen-attend-spell": "tones"}.items() <= {
+        one.name: one.data for one in found
+    }.items()
+
+
+@pytest.mark.parametrize(("text", "line"), [("a  b\nc", "a b c"), ("/x/y/a.png", "a.png"), ("a" * 61, "a" * 59 + "…")])
+def test_cells_are_short(text, line):
+    assert systems.short(text) == line

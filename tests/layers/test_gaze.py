@@ -1,0 +1,111 @@
+"""Looks at cells with those around them, and looks that are drawn."""
+
+import pytest
+import torch
+
+from saccade.layers.attention import Additive
+from saccade.layers.gaze import NOT_DRAWN, HardLook, LookAround
+from saccade.layers.looks import hearing_looks
+from saccade.layers.memory import Memory
+from saccade.layers.record import record
+from saccade.layers.recurrence import LookFirst
+from saccade.layers.recurrent_writer import FirstState, RecurrentWriter
+
+HIGH, WIDE, M, E = 3, 5, 7, 2
+
+
+def picture(rows: int = 2) -> Memory:
+    states = torch.randn(rows, HIGH * WIDE, M, dtype=torch.float64)
+    return Memory(states, torch.ones(rows, HIGH * WIDE, dtype=torch.bool), grid=(HIGH, WIDE))
+
+
+def test_keys_are_the_sum_over_a_cell_and_the_eight_around_it():
+    look, memory = LookAround(E, key_dim=M, hidden=E).double(), picture()
+    cells, keys = memory.states.unflatten(1, (HIGH, WIDE)), look.keys(memory).unflatten(1, (HIGH, WIDE))
+    for y in range(HIGH):
+        for x in range(WIDE):
+            wanted = look.score.key(cells[:, y, x])
+            for down in (-1, 0, 1):
+                for right in (-1, 0, 1):
+                    inside = 0 <= y + down < HIGH and 0 <= x + right < WIDE
+                    if inside and (down or right):
+                        wanted = (
+                            wanted + cells[:, y + down, x + right] @ look.around.weight[:, :, 1 + down, 1 + right].T
+                        )
+            torch.testing.assert_close(keys[:, y, x], wanted)
+
+
+def hard(*, seed: int = 0) -> RecurrentWriter:
+    torch.manual_seed(seed)
+    recurrence = LookFirst(E, cell="lstm", layers=1, memory_dim=M, hard=True)
+    first = FirstState(E, cell="lstm", layers=1, memory_dim=M, context="mean", copied=False)
+    return RecurrentWriter(recurrence, first=first, dim=E).double()
+
+
+def test_a_hard_look_sees_one_state_alone_and_the_best_one_when_it_writes():
+    look, memory = HardLook(Additive(E, key_dim=M, hidden=E)).double().eval(), picture()
+    seen, weights, chosen = look(torch.randn(2, 4, E).double(), look.source(memory))
+    torch.testing.assert_close(chosen, weights.argmax(-1))
+    for row in range(2):
+        torch.testing.assert_close(seen[row], memory.states[row][chosen[row]])
+
+
+def test_hard_looks_are_drawn_as_often_as_their_weights_say():
+    look, draws = HardLook(Additive(E, key_dim=M, hidden=E)).double().train(), 20_000
+    states = 3 * torch.randn(1, 4, M).double()
+    source = look.source(Memory(states, torch.tensor([[True, True, False, True]])))._replace(mixed=None)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        look.score.energy.weight.mul_(3)
+        _, weights, chosen = look(torch.randn(1, 1, E).double().expand(1, draws, E), source)
+    share = torch.bincount(chosen[0], minlength=4) / draws
+    torch.testing.assert_close(share.double(), weights[0, 0], atol=0.015, rtol=0)
+    assert share[2] == 0
+
+
+def test_while_it_learns_the_looks_of_half_of_the_texts_mix_all_states():
+    look, memory = HardLook(Additive(E, key_dim=M, hidden=E)).double().train(), picture(500)
+    torch.manual_seed(1)
+    seen, weights, chosen = look(torch.randn(500, 3, E).double(), look.source(memory))
+    mixed = (chosen == NOT_DRAWN).all(1)
+    assert 0.4 < mixed.double().mean() < 0.6 and (chosen[~mixed] != NOT_DRAWN).all()
+    torch.testing.assert_close(seen[mixed], (weights @ memory.states)[mixed])
+    for row in (~mixed).nonzero()[:, 0]:
+        torch.testing.assert_close(seen[row], memory.states[row][chosen[row]])
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_hard_look_at_nothing_sees_zeros(training):
+    look = HardLook(Additive(E, key_dim=M, hidden=E)).double().train(training)
+    memory = Memory(torch.randn(2, 3, M).double(), torch.tensor([[True, True, False], [False, False, False]]))
+    seen, weights, _ = look(torch.randn(2, 4, E).double(), look.source(memory))
+    assert (seen[1] == 0).all() and (weights[1] == 0).all()
+    assert (seen[0] != 0).all()
+
+
+def test_what_was_drawn_is_heard_beside_the_weights():
+    stack, memory = hard().train(), picture()
+    with hearing_looks() as heard:
+        stack(torch.randn(2, 4, E).double(), None, memory)
+    [looks] = heard
+    assert looks.weights.shape == (2, 4, HIGH * WIDE)
+    assert looks.drawn.shape == (2, 4)
+    assert looks.weights.requires_grad
+
+
+def test_a_hard_writer_steps_as_it_reads_whole_texts():
+    stack, memory, words = hard().eval(), picture(), torch.randn(2, 4, E).double()
+    whole, state = stack(words, None, memory)[0], stack.start(memory, rows=2, capacity=4)
+    for t in range(4):
+        told, _, state, _ = stack(words[:, t : t + 1], None, None, state)
+        torch.testing.assert_close(told[:, 0], whole[:, t])
+
+
+def test_a_recorded_hard_look_is_the_one_that_was_used():
+    stack, memory, words = hard().eval(), picture(), torch.randn(2, 4, E).double()
+    with hearing_looks() as heard, record(stack) as maps:
+        stack(words, None, memory)
+    [shown] = maps.values()
+    torch.testing.assert_close(shown[:, 0].sum(-1), torch.ones(2, 4).double())
+    torch.testing.assert_close(shown[:, 0].argmax(-1), heard[0].weights.argmax(-1))
+    assert set(shown.unique().tolist()) == {0.0, 1.0}

@@ -1,0 +1,107 @@
+"""What makes one memory of a picture and a question, against the formulas of the papers."""
+
+import pytest
+import torch
+
+from saccade.layers.joining import Concat, Glimpses, Hops, QuestionAlone, whole
+from saccade.layers.memory import Memory
+from saccade.layers.record import record
+
+B, S, T, D, E, W = 2, 7, 5, 3, 4, 11
+
+
+def real(*lengths, size):
+    return torch.arange(size) < torch.tensor(lengths)[:, None]
+
+
+@pytest.fixture
+def look():
+    return Memory(torch.randn(B, S, D), torch.ones(B, S, dtype=torch.bool))
+
+
+@pytest.fixture
+def ask():
+    return Memory(torch.randn(B, T, E), real(5, 3, size=T), inputs=torch.randn(B, T, E))
+
+
+def cells_of(look):
+    return D**0.5 * look.states / look.states.norm(dim=-1, keepdim=True)
+
+
+def changed_behind(ask):
+    """The same question with something else in its padding."""
+    states, inputs = ask.states.clone(), ask.inputs.clone()
+    states[1, 3:], inputs[1, 3:] = 99.0, 99.0
+    return Memory(states, ask.mask, inputs=inputs)
+
+
+def test_the_first_hop_is_that_of_the_word_that_fits_best(look, ask):
+    join = Hops(D, E, E, dim=W, hops=1, dropout=0.0)
+    with record(join) as maps:
+        seen = join(look, ask).states[:, 0]
+    [weights] = maps.values()
+    assert weights.shape == (B, 1, T, S)
+    for row, words in enumerate((5, 3)):
+        scores = ask.inputs[row, :words] @ join.match(cells_of(look)[row]).T / E**0.5
+        wanted = scores.max(0).values.softmax(0)
+        torch.testing.assert_close(weights[row, 0].sum(0), wanted)
+        assert torch.equal(weights[row, 0].argmax(0), scores.argmax(0))
+        told = join.question(ask.states[row, :words].mean(0)) + wanted @ join.evidence[0](cells_of(look)[row])
+        torch.testing.assert_close(seen[row], torch.relu(told))
+
+
+def test_the_second_hop_asks_with_what_was_seen(look, ask):
+    torch.manual_seed(1)
+    join = Hops(D, E, E, dim=W, hops=2, dropout=0.0)
+    with record(join) as maps:
+        seen = join(look, ask).states[0, 0]
+    assert list(maps) == ["", "#1"]
+    cells, first = cells_of(look)[0], maps[""][0, 0].sum(0)
+    before = join.question(ask.states[0].mean(0)) + first @ join.evidence[0](cells)
+    second = (join.evidence[0](cells) @ before / W**0.5).softmax(0)
+    torch.testing.assert_close(maps["#1"][0, 0, 0], second)
+    torch.testing.assert_close(seen, torch.relu(before + second @ join.evidence[1](cells)))
+
+
+def test_glimpses_are_looks_of_the_whole_question(look, ask):
+    join = Glimpses(D, E, hidden=W, glimpses=2)
+    with record(join) as maps:
+        state = join(look, ask).states[1, 0]
+    assert state.shape == (2 * D + E,) == (join.dim,)
+    cells, question = cells_of(look)[1], ask.states[1, :3].mean(0)
+    hidden = torch.relu(join.cell(cells) + join.question(question))
+    wanted = join.energy(hidden).softmax(0).T
+    torch.testing.assert_close(maps[""][1, :, 0], wanted)
+    torch.testing.assert_close(state, torch.cat(((wanted @ cells).flatten(), question)))
+
+
+@pytest.mark.parametrize(
+    "join",
+    [
+        Hops(D, E, E, dim=W, hops=2, dropout=0.0),
+        Glimpses(D, E, hidden=W, glimpses=3),
+        QuestionAlone(E),
+    ],
+)
+def test_padding_of_a_question_says_nothing(join, look, ask):
+    torch.testing.assert_close(join(look, ask).states, join(look, changed_behind(ask)).states)
+
+
+def test_a_row_that_asks_nothing_gives_numbers(look, ask):
+    empty = Memory(ask.states, real(5, 0, size=T), inputs=ask.inputs)
+    for join in (Hops(D, E, E, dim=W, hops=2, dropout=0.0), Glimpses(D, E, hidden=W, glimpses=2)):
+        assert join(look, empty).states.isfinite().all()
+
+
+def test_both_stand_one_after_the_other(look, ask):
+    join = Concat(D, E, dim=W)
+    both = join(look, ask)
+    assert both.states.shape == (B, S + T, W)
+    torch.testing.assert_close(both.states[:, :S], join.cell(look.states))
+    torch.testing.assert_close(both.states[:, S:], join.word(ask.states))
+    assert both.mask.sum(1).tolist() == [S + 5, S + 3]
+
+
+def test_the_last_state_of_a_recurrent_reader_stands_for_the_question(ask):
+    last = torch.randn(B, E)
+    assert torch.equal(whole(Memory(ask.states, ask.mask, final=((torch.zeros(B, E),), (last,)))), last)

@@ -1,0 +1,17 @@
+"""An encoder of sets that knows an order."""
+
+from dataclasses import replace
+
+from broken_registry import breaks
+
+from saccade.model.label_writer import LabelWriter
+
+
+@breaks(104)
+def the_first_stands_for_all(patch):
+    whole = LabelWriter.forward
+
+    def forward(self, memory):
+        return whole(self, replace(memory, states=memory.states[:, :1], mask=memory.mask[:, :1]))
+
+    patch.setattr(LabelWriter, "forward", forward)

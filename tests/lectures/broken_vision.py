@@ -1,0 +1,42 @@
+"""Broken blocks for pictures."""
+
+import torch
+from broken_registry import breaks, puts
+
+from saccade.layers import joining
+from saccade.layers.grid_attention import GridAttention
+from saccade.model import patch_writer
+from saccade.model.picture_reader import PictureReader
+
+
+@breaks(66)
+def a_gate_that_is_open_from_the_beginning(patch):
+    whole = GridAttention.__init__
+
+    def opened(self, channels, *, times=1):
+        whole(self, channels, times=times)
+        torch.nn.init.ones_(self.gamma)
+
+    patch.setattr(GridAttention, "__init__", opened)
+
+
+@breaks(105)
+def positions_that_nobody_adds(patch):
+    whole = PictureReader.forward
+
+    def without(self, pictures, mask):
+        positions, self.positions = self.positions, None
+        try:
+            return whole(self, pictures, mask)
+        finally:
+            self.positions = positions
+
+    patch.setattr(PictureReader, "forward", without)
+
+
+@breaks(106)
+def hidden_patches_that_are_seen(patch):
+    patch.setattr(patch_writer, "painted", lambda pictures, hidden, patch: pictures)
+
+
+puts(29, owner=joining, evened=lambda states: states)  # a bright cell is looked at because it is bright

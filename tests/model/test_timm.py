@@ -1,0 +1,157 @@
+"""Networks of timm as readers; without the package it is told what to install."""
+
+import sys
+
+import pytest
+import torch
+
+from saccade.config.load import load
+from saccade.data.batch import Pictures
+from saccade.errors import SaccadeError
+from saccade.layers.backbone import Backbone
+from saccade.layers.grid import Colours
+from saccade.model.build import build
+from saccade.model.build_timm import published_weights
+from saccade.train.warm import warm_start
+
+TINY = ["reader={kind='timm', name='test_resnet', size=64, step=16, dim=12}"]
+
+
+class Two(torch.nn.Module):
+    """A network of one convolution, which gives two maps."""
+
+    def __init__(self):
+        super().__init__()
+        self.made, self.norm = torch.nn.Conv2d(3, 5, 4, stride=4), torch.nn.BatchNorm2d(5)
+
+    def forward(self, x):
+        return [x, self.norm(self.made(x))]
+
+
+def recipe(*changes):
+    return load("cnn-self-attention", overrides=[*TINY, *changes])
+
+
+def made(tuned):
+    return Backbone(Two(), 7, channels=5, colours=Colours((0.5,) * 3, (0.5,) * 3), tuned=tuned)
+
+
+def test_cells_are_the_places_of_the_last_map_row_by_row():
+    cells, pictures = made(tuned=True).eval(), torch.rand(2, 3, 8, 12) * 255
+    found = cells(pictures)
+    expected = cells.network(pictures / 127.5 - 1)[-1]
+    assert found.shape == (2, 6, 7)
+    torch.testing.assert_close(found[1, 4], cells.project(expected[1, :, 1, 1]))
+
+
+class Turned(Two):
+    """The same with channels behind places."""
+
+    def forward(self, x):
+        return [x.permute(0, 2, 3, 1) for x in super().forward(x)]
+
+
+def test_channels_may_come_last():
+    """As many as there are rows, so that sizes do not tell."""
+    first, pictures = made(tuned=True).eval(), torch.rand(2, 3, 20, 20) * 255
+    network = Turned().eval()
+    network.load_state_dict(first.network.state_dict())
+    last = Backbone(network, 7, channels=5, colours=first.colours, tuned=True, last=True)
+    last.project = first.project
+    torch.testing.assert_close(last(pictures), first(pictures))
+
+
+def test_a_network_whose_channels_come_last_says_so():
+    pytest.importorskip("timm")
+    swin = "reader={kind='timm', name='swin_tiny_patch4_window7_224', size=224, step=32, dim=12}"
+    model = build(recipe(swin), source_size=9, target_size=7)
+    assert model.reader.cells.last
+    assert not build(recipe(), source_size=9, target_size=7).reader.cells.last
+
+
+def test_a_network_that_is_not_tuned_stays_as_it_is():
+    cells = made(tuned=False).train()
+    before = {name: tensor.clone() for name, tensor in cells.network.state_dict().items()}
+    cells(torch.rand(2, 3, 8, 8) * 255).sum().backward()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in cells.network.state_dict().items())
+    assert all(parameter.grad is None for parameter in cells.network.parameters())
+    assert cells.project.weight.grad is not None
+    tuned = made(tuned=True).train()
+    tuned(torch.rand(2, 3, 8, 8) * 255).sum().backward()
+    assert tuned.network.made.weight.grad is not None
+    assert tuned.network.training
+
+
+def test_without_the_package_it_is_told_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(SaccadeError, match='reader.kind = "timm" needs the package timm: pip install timm'):
+        build(recipe(), source_size=9, target_size=7)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("reader.step=24", "size must be a multiple of step = 24, got 64"),
+        ("reader.stack={kind='transformer', dim=16, heads=2}", "stack.dim must be dim = 12, got 16"),
+    ],
+)
+def test_what_does_not_go_together_is_told(change, message):
+    with pytest.raises(SaccadeError, match=message):
+        recipe(change)
+
+
+def test_a_grid_follows_from_sizes_alone():
+    assert (recipe().reader.grid, recipe().reader.states) == ((4, 4), 16)
+
+
+def test_a_network_of_timm_reads():
+    pytest.importorskip("timm")
+    above = "reader.stack={kind='transformer', layers=1, dim=12, heads=2, ff=8}"
+    model = build(recipe(above), source_size=9, target_size=7)
+    pictures = Pictures(torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8), torch.ones(2, 16).bool())
+    memory = model.eval().reader(pictures.values, pictures.mask)
+    assert memory.states.shape == (2, 16, 12)
+    assert memory.grid == (4, 4)
+    assert model.writer(memory).shape == (2, 7)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("reader.name='resnet_test'", "timm has no network 'resnet_test'"),
+        ("reader.step=1", "sides of 2, 4, 8, 16, 32 pixels, got reader.step = 1"),
+    ],
+)
+def test_what_timm_does_not_have_is_told(change, message):
+    pytest.importorskip("timm")
+    with pytest.raises(SaccadeError, match=message):
+        build(recipe(change), source_size=9, target_size=7)
+
+
+def test_published_weights_are_asked_for_only_where_a_run_begins(monkeypatch):
+    timm = pytest.importorskip("timm")
+    model = build(recipe("reader.pretrained=true"), source_size=9, target_size=7)  # nothing is downloaded
+    whole, asked = timm.create_model, []
+
+    def create(name, *, pretrained=False, **settings):
+        asked.append(pretrained)
+        return whole(name, **settings)
+
+    monkeypatch.setattr(timm, "create_model", create)
+    notes = warm_start(model, recipe("reader.pretrained=true"), None)
+    assert asked[-1]
+    assert "published weights" in notes[0]
+
+
+def test_weights_that_cannot_be_had_are_told(monkeypatch):
+    timm = pytest.importorskip("timm")
+    whole = timm.create_model
+
+    def create(name, *, pretrained=False, **settings):
+        if pretrained:
+            raise OSError("no way to the outside\nmore")
+        return whole(name, **settings)
+
+    monkeypatch.setattr(timm, "create_model", create)
+    with pytest.raises(SaccadeError, match=r"cannot be had \(no way to the outside\); try again, or set reader"):
+        published_weights(recipe("reader.pretrained=true").reader)

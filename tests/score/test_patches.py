@@ -1,0 +1,54 @@
+"""How well hidden patches are restored."""
+
+import pytest
+import torch
+
+import saccade
+from saccade.config.schema import Corpus
+from saccade.errors import SaccadeError
+from saccade.score.compare import check_comparable
+from saccade.score.evaluate import evaluate_corpora
+
+QUICK = [
+    "data.train.0.examples=30", "data.valid.0.examples=8", "train.batch_tokens=512", "train.steps=1",
+    "reader.stack={layers=1, dim=16, heads=2, ff=16}",
+]  # fmt: skip
+HELDOUT = Corpus(files=("embedded:shapes-heldout",), examples=12)
+
+
+@pytest.fixture(scope="module")
+def predictor(tmp_path_factory):
+    return saccade.train("vit-masked", tiny=True, run=tmp_path_factory.mktemp("runs") / "x", overrides=QUICK)
+
+
+def test_the_same_patches_are_hidden_each_time(predictor):
+    first, second = (evaluate_corpora(predictor, [HELDOUT]) for _ in range(2))
+    assert first.loss == second.loss > 0
+    assert (first.pictures, len(first.hypotheses)) == (12, 12)
+    assert first.rows()[0][:2] == ("loss", f"{first.loss:.4f}")
+    assert "40% of them hidden" in first.rows()[0][2]
+    assert first.summary().startswith("12 pictures in ")
+    assert first.to_dict()["scores"] == {"loss": first.loss}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_same_patches_are_hidden_on_every_device(tmp_path):
+    saccade.train("vit-masked", tiny=True, run=tmp_path / "z", overrides=QUICK)
+    here, there = (
+        evaluate_corpora(saccade.load(tmp_path / "z", device=device), [HELDOUT]).loss for device in ("cpu", "cuda")
+    )
+    assert here == pytest.approx(there, rel=1e-3)
+
+
+def test_pictures_have_vectors_and_no_texts(predictor):
+    files = list(predictor.inputs(["embedded:shapes-heldout/00001.png"]))
+    assert predictor.embed(files).shape == (1, 16)
+    with pytest.raises(SaccadeError, match="writes nothing about a picture; ask for vectors of pictures"):
+        predictor.predict(files)
+    assert predictor.view(files[0]).background.grid == (6, 6)
+
+
+def test_runs_without_references_are_not_compared(predictor, tmp_path):
+    saccade.train("vit-masked", tiny=True, run=tmp_path / "y", overrides=QUICK)
+    with pytest.raises(SaccadeError, match="use `saccade evaluate` for each"):
+        check_comparable([tmp_path / "y"])
