@@ -106,7 +106,7 @@ def heard_weights(model: Model, batch: Batch) -> Tensor:
     26,
     "S3:332-345,1944",
     "Sample captions with one map of attention for each word.",
-    formula=r"a_t \in R^{H \times W} \rightarrow \mathrm{picture}",
+    formula=r"a_t \in R^{H \times W} \to \mathrm{picture}",
     code=(lit, Background),
 )
 def one_map_for_each_word() -> Measured:
@@ -128,7 +128,7 @@ def one_map_for_each_word() -> Measured:
     27,
     "S3:347-388",
     "Attention weights at each step are like saccades: the fovea jumps to the next point of interest.",
-    formula=r"a_1 \rightarrow a_2 \rightarrow a_3",
+    formula=r"a_1 \to a_2 \to a_3",
     code=(View,),
 )
 def saccades() -> Measured:

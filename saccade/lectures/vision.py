@@ -107,7 +107,7 @@ def vision_transformer() -> Measured:
     106,
     "S2:24,216",
     "Next time: consistency losses and self-supervised learning.",
-    formula=r"L = \frac{1}{|H|} \sum_{i \in H} |x_i - \hat{x}_i|^2",
+    formula=r"L = \frac{1}{|H|} \sum_{i \in H} |x_i - y_i|^2",
     code=(PatchWriter, r_drop),
 )
 @torch.no_grad()

@@ -7,6 +7,7 @@ from saccade.config import schema
 from saccade.config.kinds import Custom
 from saccade.errors import SaccadeError
 from saccade.layers.joining import Concat, Glimpses, Hops, QuestionAlone
+from saccade.layers.reversible import ReversibleStack
 from saccade.model.build_media import build_cell_stack, build_media_reader
 from saccade.model.joined_reader import JoinedReader
 
@@ -35,7 +36,7 @@ def build_join(
     if isinstance(join, schema.GlimpsesJoin):
         return Glimpses(cells, ask.dim, hidden=join.hidden, glimpses=join.glimpses, dropout=join.dropout)
     if isinstance(join, schema.HopsJoin):
-        words = int(getattr(ask.stack, "entry", ask.stack.dim))
+        words = int(ask.stack.entry if isinstance(ask.stack, ReversibleStack) else ask.stack.dim)
         return Hops(cells, words, ask.dim, dim=join.dim, hops=join.hops, dropout=join.dropout)
     assert isinstance(join, schema.ConcatJoin), "a question alone has no join"
     stack = build_cell_stack(join.stack, train=train, kinds=kinds)

@@ -14,9 +14,8 @@ from saccade.layers.grid import Colours
 def build_backbone(reader: TimmReader) -> Backbone:
     """The network with fresh weights, cut off behind the map that the reader asks for."""
     network = created(reader)
-    told: dict[str, Any] = getattr(network, "pretrained_cfg", None) or {}
-    half = (0.5, 0.5, 0.5)
-    colours = Colours(told.get("mean", half), told.get("std", half))
+    told, half = told_of(the_package(), reader.name), (0.5, 0.5, 0.5)
+    colours = Colours(half, half) if told is None else Colours(told.mean, told.std)
     channels = network.feature_info.channels()[-1]
     last = network.output_fmt == "NHWC"
     return Backbone(network, reader.dim, channels=channels, colours=colours, tuned=reader.tuned, last=last)
@@ -39,8 +38,8 @@ def published_weights(reader: TimmReader) -> dict[str, Tensor]:
 def created(reader: TimmReader, *, pretrained: bool = False) -> Any:
     timm = the_package()
     check_name(timm, reader.name)
-    fixed = getattr(timm.get_pretrained_cfg(reader.name), "fixed_input_size", False)
-    sides = {"img_size": reader.sides} if fixed else {}
+    told = told_of(timm, reader.name)
+    sides = {"img_size": reader.sides} if told is not None and told.fixed_input_size else {}
     try:
         steps = timm.create_model(reader.name, features_only=True, **sides).feature_info.reduction()
     except (RuntimeError, TypeError, AssertionError, AttributeError) as error:
@@ -62,6 +61,14 @@ def check_name(timm: Any, name: str) -> None:
     if name.partition(".")[0] not in known:
         near = did_you_mean(name, known)
         raise SaccadeError(f"timm has no network {name!r}{near}; `python -c 'import timm; print(timm.list_models())'`")
+
+
+def told_of(timm: Any, name: str) -> Any:
+    """What timm knows of a network and its weights; nothing where nobody published any."""
+    try:
+        return timm.get_pretrained_cfg(name)
+    except RuntimeError as error:
+        raise SaccadeError(f"timm has no such weights ({said(error)}); change reader.name = {name!r}") from None
 
 
 def the_package() -> Any:

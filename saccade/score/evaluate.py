@@ -35,7 +35,7 @@ from saccade.score.perplexity import TextEvaluation, measure
 from saccade.score.playing import PlayedEvaluation, evaluate_playing
 from saccade.score.routes import route_pairs, route_scores
 from saccade.score.spans import SpanEvaluation, measure_spans
-from saccade.score.written import written_scores
+from saccade.score.written import check_written, written_scores
 
 ALL = (*METRICS, "gleu", "accuracy")  # where nobody says which
 KNOWN = (*ALL, *ERRORS)
@@ -140,6 +140,7 @@ def evaluate_written(
     made: int | None = None,
 ) -> Evaluation:
     """Metrics of a language model that were asked for by their names."""
+    check_written(metrics)
     texts = list(documents_of(model, corpora, made=made))
     return Evaluation(written_scores(model, texts, metrics, decoding=decoding), len(texts), [])
 

@@ -21,16 +21,19 @@ DRAWN = 500  # molecules
 WRITTEN = ("hit@10", "ndcg@10", "valid")
 
 
-def written_scores(
-    model: LanguageModel, texts: Iterable[str], metrics: Sequence[str], *, decoding: Decoding | None = None
-) -> dict[str, Score]:
-    """Every metric that was asked for, in that order; "valid" is of molecules drawn as `decoding` says."""
+def check_written(metrics: Sequence[str]) -> None:
     for name in metrics:
         if name not in WRITTEN:
             raise SaccadeError(
                 f"unknown metric '{name}' of a language model; expected one of {', '.join(WRITTEN)}, or none: then it "
                 "is measured by the probability of a text"
             )
+
+
+def written_scores(
+    model: LanguageModel, texts: Iterable[str], metrics: Sequence[str], *, decoding: Decoding | None = None
+) -> dict[str, Score]:
+    """Every metric that was asked for, in that order; "valid" is of molecules drawn as `decoding` says."""
     ranked = {name for name in metrics if name != "valid"}
     places = last_places(model, [text for text in texts if text.strip()]) if ranked else []
     scores = ranking_scores(places) if ranked else {}

@@ -48,7 +48,7 @@ def test_answers_are_scored(cli, written, rows):
         (["predict", "OTHER", "d", "--template", TEMPLATE], "--template makes prompts for a language model"),
         (["evaluate", "RUN", "--template", TEMPLATE], "--template needs tasks with their right answers"),
         (["evaluate", "RUN", "--data", "tasks.jsonl", "--template", "{q} {z}"], ":1: the template asks for {z}"),
-        (["evaluate", "RUN", "--data", "tasks.jsonl", "--metrics", "bleu"], "--metrics and --lowercase say nothing"),
+        (["evaluate", "RUN", "--data", "tasks.jsonl", "--metrics", "bleu"], "unknown metric 'bleu' of a language"),
         (["evaluate", "RUN", "--data", "tasks.jsonl", "--lowercase"], "--metrics and --lowercase say nothing"),
     ],
 )  # fmt: skip

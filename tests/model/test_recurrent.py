@@ -125,7 +125,11 @@ def test_settings_have_sides() -> None:
             "writer.stack: residual and fast_forward are two ways past a layer",
         ),
         ({"bidirectional": "alternate", "reverse": True}, {}, "take out reverse = true"),
-        ({}, {"attention": "additive", "input_feeding": False}, 'input_feeding = false is for "dot" and "general"'),
+        (
+            {},
+            {"attention": "additive", "input_feeding": False},
+            'input_feeding = false is for "dot", "general" and "around"',
+        ),
         ({}, {"attention": "dot", "dim": 16}, 'attention = "dot" needs a writer as wide as its reader, got 16 and 14'),
         ({}, {"first": "copied", "layers": 2}, r"cell, layers and dim \('gru', 2, 14\), got \('gru', 1, 14\)"),
         (TRANSFORMER, {"first": "copied"}, 'first = "copied" needs a recurrent reader; set first = "predicted"'),

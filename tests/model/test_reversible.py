@@ -113,7 +113,7 @@ def test_a_state_without_room_is_told() -> None:
     [
         (values({**STACK, "residual": True}), 'attention = "local" is for residual = "reversible", got True'),
         (values({**STACK, "norm": "post"}), 'residual = "reversible" goes with norm = "pre"'),
-        (values({**STACK, "window": 3}), "share and other forms of heads; change window"),
+        (values({**STACK, "window": 3}), "share, drop_path and other forms of heads; change window"),
         (values({**STACK, "ff": 0}), "change ff"),
         (values(positions={"kind": "rotary"}), 'takes positions at the input, got "rotary"; try writer.positions.kind'),
         (values(tie="output"), 'gives states twice as wide as token vectors; set writer.tie = "none"'),

@@ -1,6 +1,7 @@
 """Networks of timm as readers; without the package it is told what to install."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from saccade.errors import SaccadeError
 from saccade.layers.backbone import Backbone
 from saccade.layers.grid import Colours
 from saccade.model.build import build
-from saccade.model.build_timm import published_weights
+from saccade.model.build_timm import published_weights, told_of
 from saccade.train.warm import warm_start
 
 TINY = ["reader={kind='timm', name='test_resnet', size=64, step=16, dim=12}"]
@@ -155,3 +156,11 @@ def test_weights_that_cannot_be_had_are_told(monkeypatch):
     monkeypatch.setattr(timm, "create_model", create)
     with pytest.raises(SaccadeError, match=r"cannot be had \(no way to the outside\); try again, or set reader"):
         published_weights(recipe("reader.pretrained=true").reader)
+
+
+def test_weights_that_nobody_published_are_told():
+    def unknown(name):
+        raise RuntimeError(f"Invalid pretrained tag (none) for {name}.")
+
+    with pytest.raises(SaccadeError, match=r"timm has no such weights .* change reader.name = 'resnet.none'"):
+        told_of(SimpleNamespace(get_pretrained_cfg=unknown), "resnet.none")
