@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from saccade.layers.feedforward import FeedForward
+from saccade.layers.multihead import SelfAttention
 from saccade.layers.transformer import Block, Residual, TransformerStack
 from saccade.lectures.claims import Lines, Measured, at_least, check, measured, near, same
 from saccade.lectures.small import apart, block, numbers, small_batch, small_model, stack
@@ -184,4 +185,36 @@ def warm_up() -> Measured:
         near("rate at 16,000 steps over that at 4,000", rates[15999] / rates[3999], 0.5, within=1e-9),
         same("step 0 is defined as step 1", warmup(0, lr=1.0, dim=512, steps=4000), rates[0]),
         drawing=Lines("step", "learning rate", curves, caption),
+    )
+
+
+@check(
+    112,
+    "S1:152-163",
+    "This is almost a Transformer, except a few things.",
+    formula=r"\mathrm{feed-forward}, \quad x + \mathrm{sublayer}(x), \quad \mathrm{LN}, \quad p_i",
+    code=(Block, Residual),
+)
+@torch.no_grad()
+def almost_a_transformer() -> Measured:
+    """Each thing can be left out alone, as the rungs of the ladder do, and the others stay."""
+
+    def parts(*changes: str) -> str:
+        settings = [f"{side}.{change}" for side in ("reader", "writer") for change in changes]
+        model = small_model(settings)
+        networks, norms = (sum(isinstance(m, kind) for m in model.modules()) for kind in (FeedForward, nn.LayerNorm))
+        layers = model.reader.stack
+        for sublayer in (m for m in layers.modules() if isinstance(m, SelfAttention | FeedForward)):
+            for parameter in sublayer.parameters():
+                parameter.zero_()
+        passes = "passes" if float(layers(numbers(1, 4, 12), None)[0].abs().max()) > 0 else "ends"
+        placed = "placed" if model.reader.embedding.positions is not None else "not placed"
+        return f"{networks} networks, {norms} norms, x {passes}, {placed}"
+
+    return measured(
+        same("a Transformer of 2 + 2 layers", parts(), "4 networks, 10 norms, x passes, placed"),
+        same("without feed-forward", parts("stack.ff=0"), "0 networks, 6 norms, x passes, placed"),
+        same("without residual", parts("stack.residual=false"), "4 networks, 10 norms, x ends, placed"),
+        same("without normalisation", parts("stack.norm=none"), "4 networks, 0 norms, x passes, placed"),
+        same("without positions", parts("positions.kind=none"), "4 networks, 10 norms, x passes, not placed"),
     )

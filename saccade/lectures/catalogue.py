@@ -1,4 +1,4 @@
-"""All rows of the lectures, in their order: checks, prose, and what is not built yet."""
+"""All rows of the lectures, in their order: checks, and prose."""
 
 from __future__ import annotations
 
@@ -50,18 +50,13 @@ THEMES: tuple[ModuleType, ...] = (
 
 @dataclass(frozen=True)
 class Unmeasured:
-    """A row that states no fact, or whose system is not there."""
+    """A row that states no fact."""
 
     row: int
     where: str
     sentence: str
-    state: str  # prose, not built yet
-    why: str
-
-    @property
-    def because(self) -> str:
-        """Why nothing is measured, in words."""
-        return f"missing: {self.why}" if self.state == "not built yet" else self.why
+    state: str
+    why: str  # nothing is measured
 
 
 Row = Check | Unmeasured

@@ -105,7 +105,7 @@ def _row(item: Outcome, picture: str, sources: Sources) -> str:
         f'<span class="state {kind}">{item.state}</span></header><p>{escape(row.sentence)}</p>'
     )
     if isinstance(row, Unmeasured):
-        return f'<article id="row-{row.row}">{head}<p class="why">{_prose(row.because)}</p></article>'
+        return f'<article id="row-{row.row}">{head}<p class="why">{_prose(row.why)}</p></article>'
     body = as_mathml(row.formula)
     if item.measured is not None:
         body += _table(item.measured.compared) + picture

@@ -48,7 +48,7 @@ def in_full(item: Outcome) -> str:
     row = item.row
     lines = [f"row {row.row}, {row.where}: {item.state}", row.sentence]
     if isinstance(row, Unmeasured):
-        return "\n".join([*lines, f"({row.because})"])
+        return "\n".join([*lines, f"({row.why})"])
     lines += ["", f"    {as_text(row.formula)}", ""]
     if item.measured is not None:
         for one in item.measured.compared:

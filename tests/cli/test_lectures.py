@@ -14,8 +14,8 @@ from saccade.predict.predictor import Predictor
 
 @pytest.fixture
 def few(monkeypatch):
-    """As if there were five rows: quick, training, prose, not built."""
-    chosen = [find(number) for number in (5, 22, 37, 44, 112)]
+    """As if there were four rows: quick, training, prose."""
+    chosen = [find(number) for number in (5, 22, 37, 44)]
     monkeypatch.setattr(catalogue, "rows", lambda: chosen)
 
 
@@ -23,15 +23,15 @@ def test_list_shows_every_state(cli, few):
     result = cli("lectures", "list")
     assert result.code == 0
     lines = result.out.splitlines()
-    assert [line.split()[:2] for line in lines[1:6]] == [
-        ["5", "needs"], ["22", "prose"], ["37", "holds"], ["44", "holds"], ["112", "not"],
+    assert [line.split()[:2] for line in lines[1:5]] == [
+        ["5", "needs"], ["22", "prose"], ["37", "holds"], ["44", "holds"],
     ]  # fmt: skip
-    assert lines[-1] == "2 holds, 1 needs training, 1 not built yet, 1 prose"
+    assert lines[-1] == "2 holds, 1 needs training, 1 prose"
 
 
 def test_list_for_programs(cli, few):
     found = json.loads(cli("lectures", "list", "--json").out)
-    assert [item["state"] for item in found] == ["needs training", "prose", "holds", "holds", "not built yet"]
+    assert [item["state"] for item in found] == ["needs training", "prose", "holds", "holds"]
     assert set(found[0]) == {"row", "lecture", "sentence", "state"}
 
 

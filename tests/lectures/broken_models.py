@@ -7,7 +7,7 @@ from torch import nn
 from saccade.layers import feedforward, transformer
 from saccade.layers import positions as layer_positions
 from saccade.layers.multihead import HeadProjection
-from saccade.layers.transformer import TransformerStack
+from saccade.layers.transformer import Residual, TransformerStack
 from saccade.lectures import blocks, positions
 from saccade.model.readers import Embedding
 
@@ -59,6 +59,12 @@ def detached(patch):
 @breaks(76)
 def without_relu(patch):
     patch.setitem(feedforward.ACTIVATIONS, "relu", torch.tanh)
+
+
+@breaks(112)
+def always_adds(patch):
+    whole = Residual.__init__
+    patch.setattr(Residual, "__init__", lambda self, norm, **how: whole(self, norm, **{**how, "adds": True}))
 
 
 puts(77, owner=blocks, build_norm=lambda settings: nn.LayerNorm(settings.dim, eps=1e-3))
