@@ -26,7 +26,8 @@ from saccade.config.load import load, override
 from saccade.config.schema import Corpus, Recipe, Tokenizer
 from saccade.data.labelled import read_labelled
 from saccade.data.tokenizer import SHARED, SOURCE
-from saccade.score.evaluate import evaluate_labels, labelled_pairs
+from saccade.score.evaluate import evaluate_labels
+from saccade.score.pairs import labelled_pairs
 from saccade.train.adopt import adopted
 
 NAME = "learning_curves"

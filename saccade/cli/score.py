@@ -14,17 +14,12 @@ from saccade.cli.predict import Engine, Precision, load, settings
 from saccade.cli.prompts import Examples, Options, TemplateText, asked, evaluate_tasks
 from saccade.cli.table import aligned
 from saccade.errors import SaccadeError
-from saccade.runs import RECIPE, find_run
+from saccade.runs import find_run
 
 if TYPE_CHECKING:
     from saccade.config.schema import Corpus
     from saccade.predict.predictor import Predictor
-    from saccade.score.evaluate import Evaluation
-    from saccade.score.labels import LabelEvaluation
-    from saccade.score.patches import PatchEvaluation
-    from saccade.score.perplexity import TextEvaluation
-    from saccade.score.playing import PlayedEvaluation
-    from saccade.score.spans import SpanEvaluation
+    from saccade.score.evaluate import Evaluation, Found
 
 EMBEDDED = 1_000  # pairs of embedded data; a corpus for training has many more, and each one has to be decoded
 
@@ -53,7 +48,8 @@ Metrics = Annotated[
     typer.Option(
         "--metrics",
         metavar="NAMES",
-        help="By commas, of bleu, chrf, ter, gleu, accuracy: all of them; TER takes long where words repeat.",
+        help="By commas, of bleu, chrf, ter, gleu, accuracy: all of them; also wer, cer; captions: bleu-1 to bleu-4, "
+        "cider; language models: hit@10, ndcg@10, valid. TER takes long where words repeat.",
     ),
 ]
 Metric = Annotated[
@@ -85,7 +81,7 @@ def evaluate(  # noqa: PLR0913  # the options of a verb are its parameters
 ) -> None:
     """Score a run on pairs or text (without --data, on its validation data), or two files with --hyp and --ref."""
     chosen, made = None if metrics is None else metrics.split(","), asked(template, examples)
-    found: Evaluation | TextEvaluation | LabelEvaluation | SpanEvaluation | PatchEvaluation | PlayedEvaluation
+    found: Found
     if hyp is not None or ref is not None:
         found = of_files(hyp, ref, run, metrics=chosen, lowercase=lowercase)
     elif run is None:
@@ -118,8 +114,8 @@ def compare(
     from saccade.score.compare import compare as compare_runs
 
     folders = [find_run(name) for name in runs]
-    kind = check_comparable(folders)
-    found = compare_runs(folders, read_test_pairs(folders[0], data, labels=kind), metric=metric)
+    check_comparable(folders)
+    found = compare_runs(folders, read_test_pairs(folders[0], data), metric=metric)
     if as_json:
         print(json.dumps(found.to_dict(), indent=2))
     elif markdown or latex:
@@ -147,7 +143,7 @@ def of_run(
     metrics: Sequence[str] | None,
     lowercase: bool,
     keep: bool,
-) -> Evaluation | TextEvaluation | LabelEvaluation | SpanEvaluation | PatchEvaluation | PlayedEvaluation:
+) -> Found:
     from saccade.score.evaluate import evaluate_corpora
 
     decoding, chosen = settings(predictor.recipe, changes), chosen_corpora(find_run(name), data)
@@ -158,12 +154,11 @@ def of_run(
 
 def chosen_corpora(run: Path, data: Sequence[str]) -> list[Corpus]:
     """What --data names, or else the validation files that the run was trained with."""
-    from saccade.config.load import load
     from saccade.config.schema import Corpus
     from saccade.data.labelled import like
+    from saccade.score.pairs import recipe_of
 
-    chosen = [Corpus(files=tuple(files)) for files in corpora(data)]
-    recipe = load(run / RECIPE) if (run / RECIPE).is_file() else None
+    chosen, recipe = [Corpus(files=tuple(files)) for files in corpora(data)], recipe_of(run)
     if not chosen and recipe is not None:
         chosen = list(recipe.data.valid) if isinstance(recipe.data.valid, tuple) else []
     if recipe is not None and recipe.task == "label" and recipe.data.train:
@@ -173,22 +168,8 @@ def chosen_corpora(run: Path, data: Sequence[str]) -> list[Corpus]:
     return chosen
 
 
-def read_test_pairs(run: Path, data: Sequence[str], *, labels: str | None = None) -> list[tuple[str, str]]:
-    """Sources and targets, or texts and labels of a kind."""
-    from saccade.config.load import load as load_recipe
-    from saccade.config.schema import MediaReader
-    from saccade.score.evaluate import labelled_pairs, pairs_of
-    from saccade.score.media import media_pairs
-    from saccade.score.playing import played_pairs
-    from saccade.score.routes import route_pairs
+def read_test_pairs(run: Path, data: Sequence[str]) -> list[tuple[str, str]]:
+    """What a run is asked, and what is right, whatever its task."""
+    from saccade.score.pairs import pairs_for, recipe_of
 
-    chosen = chosen_corpora(run, data)
-    recipe = load_recipe(run / RECIPE) if (run / RECIPE).is_file() else None
-    if recipe is not None and recipe.task == "interact":
-        return played_pairs(chosen)
-    reader = recipe and recipe.reader
-    if isinstance(reader, MediaReader):
-        return media_pairs(chosen, reader, wanted="text" if labels is None else "label", made=EMBEDDED)
-    if recipe is not None and recipe.task == "walk":
-        return route_pairs(chosen, made=EMBEDDED)
-    return pairs_of(chosen, made=EMBEDDED) if labels is None else labelled_pairs(chosen, kind=labels, made=EMBEDDED)
+    return pairs_for(recipe_of(run), chosen_corpora(run, data), made=EMBEDDED)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import IO, cast
@@ -24,6 +24,15 @@ from saccade.errors import SaccadeError
 Row = tuple[int, str, str]  # line (or row) number counted from 1, source, target
 
 PREFIX = "embedded:"
+
+
+def taken(corpora: Sequence[Corpus], made: int | None) -> list[Corpus]:
+    """The corpora, with so much of embedded data as is `made` where they do not say it themselves."""
+    few = {"examples": made}
+    return [
+        corpus.model_copy(update=few) if corpus.files[0].startswith(PREFIX) and corpus.examples is None else corpus
+        for corpus in corpora
+    ]
 
 
 def read_pairs(corpus: Corpus) -> Iterator[tuple[str, str]]:

@@ -19,17 +19,15 @@ from saccade.data.spans import SENTINEL
 from saccade.demo.listing import demonstration
 from saccade.errors import SaccadeError
 from saccade.predict.encoder import Encoder
-from saccade.predict.labels import Labeller
 from saccade.predict.language import LanguageModel
-from saccade.predict.media import OfMedia
 from saccade.predict.media_encoder import MediaEncoder
 from saccade.predict.player import SUCCESS, Player
 from saccade.predict.predictor import Predictor
 from saccade.predict.restoring import Restorer
 from saccade.predict.walking import Walker
-from saccade.score.evaluate import documents_of, evaluate_corpora, labelled_pairs, pairs_of
+from saccade.score.evaluate import evaluate_corpora
 from saccade.score.media import media_pairs
-from saccade.score.routes import route_pairs
+from saccade.score.pairs import documents_of, pairs_for
 from saccade.train.api import train_run
 
 SHOWN = 5  # inputs that are predicted
@@ -98,16 +96,9 @@ def examples(predictor: Predictor, corpora: Sequence[Corpus]) -> list[Given]:
         return [(str(number), SUCCESS) for number in range(1, SHOWN + 1)]  # episodes
     if isinstance(predictor, MediaEncoder):
         return media_pairs(corpora, predictor.media, wanted="label", made=SCORED)
-    if isinstance(predictor, OfMedia):
-        wanted = "label" if isinstance(predictor, Labeller) else "text"
-        return media_pairs(corpora, predictor.media, wanted=wanted, made=SCORED)
-    if isinstance(predictor, Labeller):
-        return labelled_pairs(corpora, kind=predictor.labels.kind, made=SCORED)
-    if isinstance(predictor, Walker):
-        return route_pairs(corpora, made=SCORED)
     if isinstance(predictor, LanguageModel | Encoder | Restorer):
-        return [asked(predictor, text) for text in islice(documents_of(predictor, corpora, made=SCORED), SHOWN)]
-    return pairs_of(corpora, made=SCORED)
+        return [asked(predictor, text) for text in islice(documents_of(predictor.recipe, corpora, made=SCORED), SHOWN)]
+    return pairs_for(predictor.recipe, corpora, made=SCORED)
 
 
 def asked(predictor: Predictor, text: str) -> Given:

@@ -11,7 +11,8 @@ from saccade.lectures.claims import Measured, at_least, at_most, check, measured
 from saccade.lectures.small import apart
 from saccade.model.label_writer import LabelWriter, pooled
 from saccade.model.run import load_run, named_weights
-from saccade.score.evaluate import evaluate_labels, labelled_pairs
+from saccade.score.evaluate import evaluate_labels
+from saccade.score.pairs import labelled_pairs
 from saccade.train.api import train
 from saccade.train.optimizer import freeze
 

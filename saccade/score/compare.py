@@ -7,7 +7,6 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from saccade.config.load import load
 from saccade.config.schema import OF_TEXTS, Corpus, Decoding, MediaReader, Recipe
 from saccade.errors import SaccadeError
 from saccade.model.run import count_weights
@@ -16,12 +15,13 @@ from saccade.predict.media import OfMedia
 from saccade.predict.player import Player
 from saccade.predict.predictor import Predictor
 from saccade.predict.walking import Walker
-from saccade.runs import METRICS, RECIPE, WEIGHTS, read_metrics
+from saccade.runs import METRICS, WEIGHTS, read_metrics
 from saccade.score.bleu import Score
 from saccade.score.bootstrap import Difference, paired_bootstrap
 from saccade.score.evaluate import Evaluation, evaluate, evaluate_captions, evaluate_labels, evaluate_routes
 from saccade.score.labels import OF_KIND, LabelEvaluation
 from saccade.score.media import by_file
+from saccade.score.pairs import recipe_of
 from saccade.score.playing import PlayedEvaluation, evaluate_playing
 from saccade.score.routes import ends_of
 from saccade.score.statistics import score_of, statistics
@@ -92,7 +92,7 @@ def compare(
     if not runs:
         raise SaccadeError("no run was given; expected the folders of at least two runs; `saccade runs` lists them")
     kind = check_comparable(runs, kinds=kinds)
-    medium = medium_of(runs[0], kinds=kinds)
+    medium = medium_of(recipe_of(runs[0], kinds=kinds))
     known = [name for name in SHOWN[medium] if name not in WITHOUT_SUMS] if kind is None else OF_KIND[kind]
     metric = metric or known[0]
     if metric not in known:
@@ -123,14 +123,14 @@ def check_comparable(runs: Sequence[str | Path], *, kinds: Mapping[str, Any] | N
     """
     found: dict[tuple[str | None, str], str | Path] = {}
     for path in runs:
-        recipe = load(Path(path) / RECIPE, kinds=kinds) if (Path(path) / RECIPE).is_file() else None
+        recipe = recipe_of(path, kinds=kinds)
         if recipe is not None and recipe.task in OF_TEXTS:
             raise SaccadeError(
                 f"'{path}' learned from texts alone, and runs are compared by their outputs for pairs; "
                 "use `saccade evaluate` for each"
             )
         kind = recipe.writer.kind if recipe is not None and recipe.task == "label" else None
-        found[kind, medium_of(path, kinds=kinds)] = path
+        found[kind, medium_of(recipe)] = path
     if len(found) > 1:
         one, other, *_ = found.values()
         what = (
@@ -140,9 +140,8 @@ def check_comparable(runs: Sequence[str | Path], *, kinds: Mapping[str, Any] | N
     return next(iter(found))[0]
 
 
-def medium_of(path: str | Path, *, kinds: Mapping[str, Any] | None = None) -> str:
+def medium_of(recipe: Recipe | None) -> str:
     """What a run reads: "picture", "sound", or nothing of the kind; "world" or "route" where it acts."""
-    recipe = load(Path(path) / RECIPE, kinds=kinds) if (Path(path) / RECIPE).is_file() else None
     if recipe is not None and recipe.task in ("interact", "walk"):
         return "world" if recipe.task == "interact" else "route"
     return recipe.reader.medium if recipe is not None and isinstance(recipe.reader, MediaReader) else ""

@@ -1,17 +1,13 @@
 """Scores and speed of a predictor on pairs, and scores of any two files."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from saccade.config.schema import Corpus, Decoding
-from saccade.data.documents import read_documents
-from saccade.data.labelled import read_labelled
-from saccade.data.pairs_of_texts import joined
-from saccade.data.sources import PREFIX, read_lines, read_pairs
+from saccade.data.sources import read_lines, taken
 from saccade.errors import SaccadeError
 from saccade.predict.encoder import Encoder
 from saccade.predict.labels import Labeller
@@ -29,11 +25,12 @@ from saccade.score.errors import ERRORS, error_rate
 from saccade.score.gleu import mean_gleu
 from saccade.score.labels import LabelEvaluation, counts_of, label_scores
 from saccade.score.left_out import told_of
-from saccade.score.media import by_file, media_pairs, metrics_of, readable
+from saccade.score.media import by_file, metrics_of, readable
+from saccade.score.pairs import documents_of, labelled_pairs, pairs_for, pairs_of
 from saccade.score.patches import PatchEvaluation, measure_patches
 from saccade.score.perplexity import TextEvaluation, measure
 from saccade.score.playing import PlayedEvaluation, evaluate_playing
-from saccade.score.routes import route_pairs, route_scores
+from saccade.score.routes import route_scores
 from saccade.score.spans import SpanEvaluation, measure_spans
 from saccade.score.written import check_written, written_scores
 
@@ -84,6 +81,9 @@ class Evaluation:
         )
 
 
+Found = Evaluation | TextEvaluation | LabelEvaluation | SpanEvaluation | PatchEvaluation | PlayedEvaluation
+
+
 def evaluate_corpora(
     predictor: Predictor,
     corpora: Sequence[Corpus],
@@ -93,42 +93,53 @@ def evaluate_corpora(
     decoding: Decoding | None = None,
     made: int | None = None,
     keep: bool = False,
-) -> Evaluation | TextEvaluation | LabelEvaluation | SpanEvaluation | PatchEvaluation | PlayedEvaluation:
+) -> Found:
     """Outputs for pairs scored against the targets; of a language model, how well it predicts documents; or labels.
 
     `made` is how much is taken of embedded data that does not say it itself; with `keep`, the values of all tokens of
     documents are kept.
     """
-    if isinstance(predictor, MediaEncoder):
-        return measure_patches(predictor, corpora, made=made)
-    if isinstance(predictor, LanguageModel | Encoder):
-        if isinstance(predictor, LanguageModel) and metrics is not None and not lowercase:
+    check_asked(predictor, metrics, lowercase=lowercase)
+    recipe = predictor.recipe
+    match predictor:
+        case MediaEncoder():
+            return measure_patches(predictor, corpora, made=made)
+        case LanguageModel() if metrics is not None:
             return evaluate_written(predictor, corpora, metrics, decoding=decoding, made=made)
-        if metrics is not None or lowercase:
-            raise SaccadeError(
-                "such a model is measured by the probability of a text, so that --metrics and --lowercase say "
-                "nothing; leave them out, or give tasks with --template"
-            )
-        return measure(predictor, documents_of(predictor, corpora, made=made), keep=keep)
-    if isinstance(predictor, Restorer):
-        texts = [corpus.model_copy(update={"examples": corpus.examples or most_of(corpus, made)}) for corpus in corpora]
-        return measure_spans(predictor, texts)
-    if isinstance(predictor, Labeller) and (metrics is not None or lowercase) and not predictor.fields:
+        case LanguageModel() | Encoder():
+            return measure(predictor, documents_of(recipe, corpora, made=made), keep=keep)
+        case Restorer():
+            return measure_spans(predictor, taken(corpora, made))
+        case Player():
+            return evaluate_playing(predictor, corpora)
+        case OfMedia():
+            pairs = pairs_for(recipe, corpora, made=made)
+            return evaluate_media(predictor, pairs, metrics=metrics, lowercase=lowercase, decoding=decoding)
+        case Labeller():
+            return evaluate_labels(predictor, labelled_pairs(corpora, kind=predictor.labels.kind, made=made))
+        case Walker():
+            return evaluate_routes(predictor, pairs_for(recipe, corpora, made=made), decoding=decoding)
+    pairs = pairs_of(corpora, made=made)
+    return evaluate(predictor, pairs, metrics=metrics or ALL, lowercase=lowercase, decoding=decoding)
+
+
+def check_asked(predictor: Predictor, metrics: Sequence[str] | None, *, lowercase: bool) -> None:
+    """Refuses metrics and ignored case where a model is measured in one way only."""
+    if metrics is None and not lowercase:
+        return
+    if isinstance(predictor, LanguageModel) and not lowercase:
+        check_written(metrics or ())
+    elif isinstance(predictor, LanguageModel | Encoder):
+        raise SaccadeError(
+            "such a model is measured by the probability of a text, so that --metrics and --lowercase say "
+            "nothing; leave them out, or give tasks with --template"
+        )
+    elif isinstance(predictor, Labeller) and not predictor.fields:
         raise SaccadeError(
             "labels are measured in one way, so that --metrics and --lowercase say nothing; leave them out"
         )
-    if isinstance(predictor, Player):
-        if metrics is not None or lowercase:
-            raise SaccadeError("what is done has no words: --metrics and --lowercase say nothing; leave them out")
-        return evaluate_playing(predictor, corpora)
-    if isinstance(predictor, OfMedia):
-        return evaluate_media(predictor, corpora, metrics=metrics, lowercase=lowercase, decoding=decoding, made=made)
-    if isinstance(predictor, Labeller):
-        return evaluate_labels(predictor, labelled_pairs(corpora, kind=predictor.labels.kind, made=made))
-    if isinstance(predictor, Walker):
-        return evaluate_routes(predictor, route_pairs(corpora, made=made), decoding=decoding)
-    pairs = pairs_of(corpora, made=made)
-    return evaluate(predictor, pairs, metrics=metrics or ALL, lowercase=lowercase, decoding=decoding)
+    elif isinstance(predictor, Player):
+        raise SaccadeError("what is done has no words: --metrics and --lowercase say nothing; leave them out")
 
 
 def evaluate_written(
@@ -140,29 +151,8 @@ def evaluate_written(
     made: int | None = None,
 ) -> Evaluation:
     """Metrics of a language model that were asked for by their names."""
-    check_written(metrics)
-    texts = list(documents_of(model, corpora, made=made))
+    texts = list(documents_of(model.recipe, corpora, made=made))
     return Evaluation(written_scores(model, texts, metrics, decoding=decoding), len(texts), [])
-
-
-def documents_of(predictor: Predictor, corpora: Sequence[Corpus], *, made: int | None = None) -> Iterator[str]:
-    kind = predictor.recipe.data.documents
-    parts = (islice(read_documents(corpus, documents=kind), most_of(corpus, made)) for corpus in corpora)
-    return (text for part in parts for _, text in part)
-
-
-def pairs_of(corpora: Sequence[Corpus], *, made: int | None = None) -> list[tuple[str, str]]:
-    return [pair for corpus in corpora for pair in islice(read_pairs(corpus), most_of(corpus, made))]
-
-
-def labelled_pairs(corpora: Sequence[Corpus], *, kind: str, made: int | None = None) -> list[tuple[str, str]]:
-    """Texts, of a pair both in one line, and their labels; those without one or the other are left out."""
-    rows = (row for corpus in corpora for row in islice(read_labelled(corpus, kind=kind), most_of(corpus, made)))
-    return [(joined(texts), label) for _, *texts, label in rows if label and all(text.strip() for text in texts)]
-
-
-def most_of(corpus: Corpus, made: int | None) -> int | None:
-    return made if corpus.files[0].startswith(PREFIX) and corpus.examples is None else None
 
 
 def evaluate(
@@ -193,19 +183,17 @@ def evaluate_routes(
 
 def evaluate_media(
     predictor: OfMedia,
-    corpora: Sequence[Corpus],
+    pairs: Sequence[tuple[str, str]],
     *,
     metrics: Sequence[str] | None,
     lowercase: bool,
     decoding: Decoding | None,
-    made: int | None,
 ) -> Evaluation | LabelEvaluation:
     """Labels of files, texts about sound, or captions and answers: all that is said of one picture is a reference.
 
     Files that cannot be read are left out, and told.
     """
-    wanted, media = "label" if isinstance(predictor, Labeller) else "text", predictor.media
-    pairs, left = readable(predictor, media_pairs(corpora, media, wanted=wanted, made=made))
+    media, (pairs, left) = predictor.media, readable(predictor, pairs)
     if isinstance(predictor, Labeller) and not media.asks:
         return replace(evaluate_labels(predictor, pairs), left_out=left)
     chosen = metrics or metrics_of(media)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from saccade.config.schema import Corpus, FrameReader, MediaReader
 from saccade.data.media_sources import read_media
 from saccade.data.pairs_of_texts import joined
-from saccade.data.sources import PREFIX
+from saccade.data.sources import taken
 from saccade.errors import SaccadeError
 from saccade.predict.media import OfMedia
 from saccade.score.captions import CAPTIONS
@@ -19,14 +19,10 @@ def media_pairs(
 
     `made` is how many of embedded data that does not say it.
     """
-    chosen = [
-        corpus.model_copy(update={"examples": made})
-        if corpus.files[0].startswith(PREFIX) and corpus.examples is None
-        else corpus
-        for corpus in corpora
-    ]
     rows = (
-        row for corpus in chosen for row in read_media(corpus, medium=reader.medium, wanted=wanted, asks=reader.asks)
+        row
+        for corpus in taken(corpora, made)
+        for row in read_media(corpus, medium=reader.medium, wanted=wanted, asks=reader.asks)
     )
     return [(joined(given), text) for _, *given, text in rows if text.strip()]
 

@@ -10,6 +10,7 @@ import torch
 from saccade.config.schema import Corpus, Patches
 from saccade.data.batch import Batch
 from saccade.data.media_sources import ALONE, read_media
+from saccade.data.sources import taken
 from saccade.errors import SaccadeError
 from saccade.model.patch_writer import PatchWriter, missed_patches
 from saccade.predict.media_encoder import MediaEncoder
@@ -51,7 +52,8 @@ def measure_patches(predictor: MediaEncoder, corpora: Sequence[Corpus], *, made:
         raise SaccadeError(
             "there is nothing to measure: this model gives vectors alone; use --embed of predict, or train vit init=RUN"
         )
-    files = [path for corpus in corpora for path in files_of(corpus, predictor.reader.medium, made)]
+    medium = predictor.reader.medium
+    files = [path for corpus in taken(corpora, made) for _, path in read_media(corpus, medium=medium, wanted=ALONE)]
     begin, losses, drawing = time.perf_counter(), list[float](), torch.Generator().manual_seed(SEED)
     for first in range(0, len(files), AT_ONCE):
         batch: Batch = predictor._batch(source=predictor._read(files[first : first + AT_ONCE], "picture"))
@@ -64,8 +66,3 @@ def measure_patches(predictor: MediaEncoder, corpora: Sequence[Corpus], *, made:
     each = tuple(f"{loss:.4f}" for loss in losses)
     mean = sum(losses) / len(losses)
     return PatchEvaluation(mean, len(losses), settings.hidden, settings.normalised, seconds, each)
-
-
-def files_of(corpus: Corpus, medium: str, made: int | None) -> list[str]:
-    few = corpus.model_copy(update={"examples": corpus.examples or made})
-    return [path for _, path in read_media(few, medium=medium, wanted=ALONE)]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from saccade.config.schema import Corpus
 from saccade.data.routes import parse_walk, read_routes
-from saccade.data.sources import PREFIX
+from saccade.data.sources import taken
 from saccade.data.worlds import Pose
 from saccade.errors import SaccadeError
 from saccade.score.accuracy import exact_match
@@ -15,13 +15,8 @@ ROUTES = ("success", "place", "accuracy")
 
 def route_pairs(corpora: Sequence[Corpus], *, made: int | None = None) -> list[tuple[str, str]]:
     """Each route as it is tested: a line of JSON, and the actions; `made` is how many of embedded data."""
-    pairs = []
-    for corpus in corpora:
-        few = corpus.files[0].startswith(PREFIX) and corpus.examples is None
-        chosen = corpus.model_copy(update={"examples": made}) if few else corpus
-        for route in read_routes(chosen):
-            pairs += [(line, actions) for _, line, actions in route.rows(varied=False, mirror=False)]
-    return pairs
+    routes = (route for corpus in taken(corpora, made) for route in read_routes(corpus))
+    return [(line, actions) for route in routes for _, line, actions in route.rows(varied=False, mirror=False)]
 
 
 def end_of(source: str, actions: str) -> Pose:

@@ -5,6 +5,7 @@ import torch
 
 import saccade
 from saccade.config.schema import Corpus
+from saccade.data.media_sources import folder_of
 from saccade.errors import SaccadeError
 from saccade.score.compare import check_comparable
 from saccade.score.evaluate import evaluate_corpora
@@ -29,6 +30,12 @@ def test_the_same_patches_are_hidden_each_time(predictor):
     assert "40% of them hidden" in first.rows()[0][2]
     assert first.summary().startswith("12 pictures in ")
     assert first.to_dict()["scores"] == {"loss": first.loss}
+
+
+def test_of_a_folder_every_picture_counts_and_of_embedded_ones_so_many_as_are_made(predictor):
+    folder = Corpus(files=(str(folder_of(HELDOUT)),))
+    assert evaluate_corpora(predictor, [folder], made=5).pictures == 12
+    assert evaluate_corpora(predictor, [HELDOUT.model_copy(update={"examples": None})], made=5).pictures == 5
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -12,7 +12,8 @@ from saccade.data.labels import Labels
 from saccade.errors import SaccadeError
 from saccade.model.build import build
 from saccade.predict.predictor import Predictor
-from saccade.score.evaluate import evaluate_labels, labelled_pairs
+from saccade.score.evaluate import evaluate_labels
+from saccade.score.pairs import labelled_pairs
 from saccade.train import api
 from saccade.train.labels import label, numbers, regress, tag
 from saccade.train.pack import pack
