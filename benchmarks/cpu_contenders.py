@@ -24,8 +24,9 @@ from saccade.model.build import build
 from saccade.model.model import Model
 from saccade.model.prepare import keep_memory, pack, put_quantised, quantised
 from saccade.model.writers import Step
+from saccade.predict.beams import beam_search
 from saccade.predict.filters import min_length
-from saccade.predict.search import beam_search, greedy, write_rows
+from saccade.predict.search import greedy, write_rows
 
 
 def marian(folder: Path) -> tuple[Model, list[int]]:

@@ -84,6 +84,7 @@ def predict(  # noqa: PLR0913  # the options of a verb are its parameters
     seen: deque[str] = deque()
     scored = as_json or decoding.n_best > 1
     results = begun(predictor.stream(remember(lines, seen), decoding=decoding, scored=scored))
+    results = results if predictor.goes_on else telling_cuts(results, predictor.recipe)
     with open(output, "w", encoding="utf-8") if output else nullcontext(sys.stdout) as file:
         for index, found in enumerate(results):
             given = seen.popleft()
@@ -173,6 +174,26 @@ def remember(lines: Iterable[str], seen: deque[str]) -> Iterator[str]:
     for line in lines:
         seen.append(line)
         yield line
+
+
+def telling_cuts(results: Iterable[list[Hypothesis]], recipe: Recipe) -> Iterator[list[Hypothesis]]:
+    """The same results, and at their end what is told of those that were cut."""
+    from saccade.predict.outputs import cut_lengths
+
+    lengths, outputs = list[int](), 0
+    for found in results:
+        lengths += cut_lengths(found[:1])
+        outputs += 1
+        yield found
+    tell_cuts(lengths, outputs, recipe)
+
+
+def tell_cuts(lengths: Sequence[int], outputs: int, recipe: Recipe) -> None:
+    """A note for the user, where outputs were cut at the most tokens that they may have."""
+    from saccade.predict.outputs import told_of_cut
+
+    if lengths:
+        print(told_of_cut(lengths, outputs, longest=recipe.data.max_length), file=sys.stderr)
 
 
 def as_lines(index: int, found: Sequence[Hypothesis], *, many: bool) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from saccade.cli.arguments import Json, corpora, overrides
-from saccade.cli.predict import Engine, Precision, load, settings
+from saccade.cli.predict import Engine, Precision, load, settings, tell_cuts
 from saccade.cli.prompts import Examples, Options, TemplateText, asked, evaluate_tasks
 from saccade.cli.table import aligned
 from saccade.errors import SaccadeError
@@ -95,6 +95,7 @@ def evaluate(  # noqa: PLR0913  # the options of a verb are its parameters
                 predictor, run.split(",")[0], data, overrides(changes), metrics=chosen, lowercase=lowercase,
                 keep=output is not None,
             )  # fmt: skip
+            tell_cuts(getattr(found, "cut", ()), len(found.hypotheses), predictor.recipe)
     if output is not None:
         output.write_text("".join(f"{' '.join(text.splitlines())}\n" for text in found.hypotheses), encoding="utf-8")
     print(json.dumps(found.to_dict(), indent=2) if as_json else f"{aligned(found.rows())}\n{found.summary()}")

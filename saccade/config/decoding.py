@@ -25,7 +25,7 @@ class Decoding(Table):
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     seed: Annotated[int, Field(ge=0)] = 1
     min_length: Annotated[int, Field(ge=0)] = 0
-    max_length: Count | None = None  # none: 2 x source + 20, at most data.max_length; or what a prompt leaves of that
+    max_length: Count | None = None  # none: 2 x source + 20, at least 50, or all after a prompt; in data.max_length
     no_repeat: Annotated[int, Field(ge=0)] = 0  # no n-gram of this size twice
     prefix: str = ""  # every output begins with this text
     stop: tuple[str, ...] = ()  # after a prompt: texts before which an output ends

@@ -22,13 +22,11 @@ from saccade.data.labelled import checked, like
 from saccade.data.labels import Labels, learn_labels
 from saccade.data.media_store import Library, MediaEncoder, MediaStore, decoded, skipped
 from saccade.data.pairs_of_texts import joined
-from saccade.data.pieces import Pieces
 from saccade.data.route_store import SIDES as ROUTES
 from saccade.data.route_store import Atlas, RouteEncoder, RouteStore, instructions
-from saccade.data.segments import in_segments, wants_pairs
-from saccade.data.spans import hide_spans
 from saccade.data.store import Store, discard, open_store, write_folder, write_store
 from saccade.data.streaming import Streamed, check_stream, in_turn
+from saccade.data.tasks import encoding, in_rows
 from saccade.data.tokenizers import VERSION, Tokenizers, train_tokenizers
 from saccade.errors import SaccadeError
 from saccade.files import default_cache
@@ -68,7 +66,7 @@ def prepare(
     if tokenizers is None:
         learned = _tokenizers(recipe, train, [keys[part] for part in stored], folder)
         tokenizers = replace(learned, labels=_labels(train, learned.labels))
-    settings = _encoding(recipe)
+    settings = encoding(recipe)
     libraries = [_library(parts, keys, folder) for parts in (stored, valid)]
     stores = [
         _store(parts, [keys[part] for part in parts], tokenizers, folder, use, library) if parts else None
@@ -86,11 +84,11 @@ def prepare(
     notes += [note for part in valid for note in unanswerable(part, tokenizers.labels)]
     for note in notes:
         report(note)
-    wanted = recipe.train.valid_predictions if recipe.task in ("translate", "label", "describe", "walk") else 0
+    wanted = recipe.train.valid_predictions if len(settings.sides) > 1 else 0  # a document alone has no right answer
     readable = None if libraries[1][0] is None else libraries[1][0].numbers()
     found = (pair for path, pair in _full_pairs(valid) if readable is None or path in readable)
     pairs = list(islice(found, wanted))
-    rows = [store and _in_rows(store, recipe, tokenizers) for store in stores]
+    rows = [store and in_rows(store, recipe, tokenizers) for store in stores]
     return Prepared(tokenizers, rows[0] or _streamed(recipe, train, tokenizers), rows[1], pairs, notes)
 
 
@@ -102,42 +100,13 @@ def _prepared_worlds(recipe: Recipe, tokenizers: Tokenizers | None) -> Prepared:
 
 
 def _streamed(recipe: Recipe, parts: list[Part], tokenizers: Tokenizers) -> Streamed:
-    settings, buffer = _encoding(recipe), recipe.data.buffer
+    settings, buffer = encoding(recipe), recipe.data.buffer
     names = (part.corpus.model_dump_json() for part in parts)
     return Streamed(
         documents=lambda: in_turn([part.rows for part in parts]), encoder=encode.Encoder(tokenizers, settings),
-        in_rows=lambda store: _in_rows(store, recipe, tokenizers), buffer=buffer,
+        in_rows=lambda store: in_rows(store, recipe, tokenizers), buffer=buffer,
         name=_digest(*names, tokenizers.target.fingerprint(), repr((settings, recipe.data.documents, buffer))),
     )  # fmt: skip
-
-
-def _encoding(recipe: Recipe) -> encode.Settings:
-    """Pairs that are too long are left out; documents are cut, later on."""
-    dropout, variants = recipe.tokenizer.dropout, recipe.tokenizer.variants
-    if isinstance(recipe.reader, MediaReader) and recipe.reader.asks:
-        answer = "label" if recipe.task == "label" else "target"
-        return encode.Settings(recipe.data.max_length, sides=("source", "question", answer))
-    if recipe.task == "walk":
-        return encode.Settings(recipe.data.max_length, sides=ROUTES)
-    if recipe.task == "label":
-        return encode.Settings(recipe.data.max_length, sides=("source", "label"), cut=recipe.data.cut)
-    if isinstance(recipe.reader, MediaReader) and recipe.task in OF_TEXTS:
-        return encode.Settings(None, sides=("source",))
-    if recipe.task in OF_TEXTS:
-        return encode.Settings(None, dropout, variants, sides=("target",), by_sentence=wants_pairs(recipe))
-    return encode.Settings(recipe.data.max_length, dropout, variants)
-
-
-def _in_rows(store: Store, recipe: Recipe, tokenizers: Tokenizers) -> Rows:
-    if isinstance(store, MediaStore):
-        return store
-    if recipe.task == "restore":
-        return hide_spans(store, recipe.data, tokenizers.target)
-    if recipe.task == "encode":
-        return in_segments(store, recipe, tokenizers.target)
-    if recipe.task in OF_TEXTS:
-        return Pieces(store, length=recipe.data.max_length, cross=recipe.data.cross)
-    return store
 
 
 def _full_pairs(parts: Iterable[Part]) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -186,13 +155,13 @@ def _labels(parts: list[Part], before: Labels | None) -> Labels | None:
 
 
 def _tokenizers(recipe: Recipe, parts: list[Part], keys: list[str], cache: Path) -> Tokenizers:
-    if parts[0].media is not None and recipe.task in ("label", "encode") and not parts[0].asks:  # no text at all
+    if parts[0].media is not None and not {"question", "target"} & set(encoding(recipe).sides):  # no text at all
         return train_tokenizers(schema.Tokenizer(kind="bytes"), lambda: ())
     if recipe.tokenizer.kind == "file":
         return train_tokenizers(recipe.tokenizer, lambda: ())
     if recipe.tokenizer.kind == "init":
         loaded = Tokenizers.load(_first_run(recipe))
-        return replace(loaded, target=loaded.source) if recipe.task == "label" else loaded
+        return replace(loaded, target=loaded.source) if parts[0].labels else loaded
     if recipe.data.stream:
         return train_tokenizers(recipe.tokenizer, lambda: islice(_first_texts(parts), recipe.data.buffer))
     learned = recipe.tokenizer.model_copy(update={"dropout": 0.0, "variants": 1})  # what learning depends on

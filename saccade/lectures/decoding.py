@@ -8,9 +8,10 @@ from saccade.config.schema import Decoding
 from saccade.lectures.claims import Measured, check, measured, same
 from saccade.lectures.small import small_batch, small_model
 from saccade.model.fill_writer import FillWriter
+from saccade.predict.beams import beam_search
 from saccade.predict.decode import decode
 from saccade.predict.fill import written
-from saccade.predict.search import beam_search, greedy, sampling, write_rows
+from saccade.predict.search import greedy, sampling, write_rows
 
 
 @check(

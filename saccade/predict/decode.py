@@ -13,11 +13,14 @@ from saccade.data.batch import Batch
 from saccade.data.tokenizers import END, PAD, START
 from saccade.errors import SaccadeError
 from saccade.predict import fill, fill_graphs, filters, graphs
+from saccade.predict.beams import beam_search
 from saccade.predict.filters import Rule, apply_rules
 from saccade.predict.fused import writer_of
 from saccade.predict.prompted import PromptedWriter
-from saccade.predict.search import Chooser, Found, Price, beam_search, greedy, log_softmax, sampling, write_rows
+from saccade.predict.search import Chooser, Found, Price, greedy, log_softmax, sampling, write_rows
 from saccade.predict.steps import listened
+
+SHORTEST = 50  # tokens that an output may have, however short its source: nine words may ask for 48 actions
 
 
 def decode(
@@ -240,4 +243,4 @@ def length_limits(lengths: Sequence[int], *, decoding: Decoding, longest: int, p
         )
     if decoding.max_length is not None:
         return [most] * len(lengths)
-    return [min(most, max(least, 2 * length + 20)) for length in lengths]
+    return [min(most, max(least, SHORTEST, 2 * length + 20)) for length in lengths]

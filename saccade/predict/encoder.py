@@ -98,6 +98,14 @@ class Encoder(Predictor):
         """The same to be shown."""
         return view_of(self, self._looked_at(source, target), source, title=title)
 
+    def check_writes(self) -> None:
+        """Refuses to go on where vectors are all that there is."""
+        if isinstance(self.model.writer, StatesWriter):
+            raise SaccadeError(
+                "this encoder has no head over the vocabulary, so that it fills in nothing; ask for vectors of texts "
+                "(--embed mean, or embed in Python)"
+            )
+
     # ---- inside
 
     @property
@@ -188,7 +196,7 @@ class Encoder(Predictor):
 
     def _texts(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of texts without what stands around them."""
-        self._check_writer()
+        self.check_writes()
         begin = len(self.tokenizers.source.begin)
         return [row[begin:-1] for row in self.tokenizers.source.encode_all(texts)]
 
@@ -208,15 +216,8 @@ class Encoder(Predictor):
                     values += logs.gather(1, row[some][:, None])[:, 0].tolist()
         return values
 
-    def _check_writer(self) -> None:
-        if isinstance(self.model.writer, StatesWriter):
-            raise SaccadeError(
-                "this encoder has no head over the vocabulary, so that it fills in nothing; ask for vectors of texts "
-                "(--embed mean, or embed in Python)"
-            )
-
     def _check_asked(self, decoding: Decoding, *, align: bool) -> None:
-        self._check_writer()
+        self.check_writes()
         if align:
             raise SaccadeError("hidden words are not written one by one, so that nothing can be aligned; leave it out")
         if decoding.sample:

@@ -21,14 +21,14 @@ class MediaEncoder(OfMedia, Encoder):
         parts = [texts[begin : begin + AT_ONCE] for begin in range(0, max(len(texts), 1), AT_ONCE)]
         return np.concatenate([super(MediaEncoder, self).embed(part, pool=pool, normalise=normalise) for part in parts])
 
-    # ---- inside
-
-    def _check_writer(self) -> None:
+    def check_writes(self) -> None:
         medium = self.reader.medium
         raise SaccadeError(
             f"this model writes nothing about a {medium}; ask for vectors of {medium}s (--embed mean, or embed in "
             "Python), or train with init=RUN what does"
         )
+
+    # ---- inside
 
     def _encode(self, tokenizer: Tokenizer, texts: Sequence[str], what: str, *, first: int = 1) -> list[Any]:
         """Files are decoded, and nothing is tokenised."""

@@ -1,6 +1,6 @@
 """What a predictor gives: outputs with their scores, and what was attended to."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jaxtyping import Float
@@ -23,11 +23,30 @@ class Hypothesis:
     log_prob: float
     alignment: list[list[float]] | None = None  # for each id, the weights over the source tokens, END included
     log_probs: list[float] | None = None  # of each id after a prompt, where scores are asked for; of each class
-    finish: str = ""  # after a prompt: ended by itself (end), by its length, or by a stop text
+    finish: str = ""  # cut at the most tokens that it may have (length); after a prompt also: by itself (end), a stop
 
     def with_log_probs(self, values: list[float]) -> "Hypothesis":
         """The same with what the model gives to each id, and to all of them."""
         return replace(self, log_prob=sum(values), log_probs=values)
+
+    def limited(self, limit: int, *, least: int) -> "Hypothesis":
+        """The same, marked where it was cut at `limit` tokens, unless so many were asked for."""
+        return replace(self, finish="length") if least < limit <= len(self.ids) else self
+
+
+def cut_lengths(outputs: Iterable[Hypothesis]) -> tuple[int, ...]:
+    """The tokens of each output that was cut at the most that it may have."""
+    return tuple(len(output.ids) for output in outputs if output.finish == "length")
+
+
+def told_of_cut(lengths: Sequence[int], outputs: int, *, longest: int) -> str:
+    """What is told of outputs that were cut at these lengths, where `longest` is the data.max_length of the model."""
+    low, high = min(lengths), max(lengths)
+    many = f"{len(lengths):,} of {outputs:,} outputs {'was' if len(lengths) == 1 else 'were'} cut"
+    where = f"{many} at {low if low == high else f'{low} to {high}'} token{'s' if high > 1 else ''}"
+    if high < longest - 1:
+        return f"{where}; with max_length={longest - 1} (predict.max_length) they may be longer"
+    return f"{where}, the most that the model was made for (data.max_length = {longest})"
 
 
 @dataclass(frozen=True, eq=False)

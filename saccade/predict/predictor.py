@@ -125,8 +125,12 @@ class Predictor(Inputs):
         yield self.predict([text], decoding=decoding)[0]
 
     def described(self, text: str, found: Sequence[Hypothesis]) -> dict[str, Any]:
-        """The outputs of one text, for JSON."""
-        candidates = [{"output": item.text, "score": item.score, "log_prob": item.log_prob} for item in found]
+        """The outputs of one text, for JSON; those that were cut are marked."""
+        candidates = [
+            {"output": item.text, "score": item.score, "log_prob": item.log_prob}
+            | ({"finish": item.finish} if item.finish else {})
+            for item in found
+        ]
         return {"input": text, **candidates[0], "candidates": candidates}
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
@@ -194,7 +198,8 @@ class Predictor(Inputs):
                 )  # fmt: skip
                 for i, candidates in zip(group, found, strict=True):
                     check_finite(candidates, line=first + i)
-                    outputs[i] = [self._hypothesis(item, texts[i], len(rows[i]), align=align) for item in candidates]
+                    made = (self._hypothesis(item, texts[i], len(rows[i]), align=align) for item in candidates)
+                    outputs[i] = [one.limited(limits[i], least=decoding.min_length) for one in made]
         return outputs
 
     def _search(

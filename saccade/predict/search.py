@@ -1,7 +1,7 @@
-"""Greedy search, sampling and beam search over `start/step/reorder`: they know nothing else of a writer.
+"""Greedy search and sampling over `start/step/reorder`, and what beams share with them: they know no more of a writer.
 
-R rows are in the state; a row belongs to sentence rows[r], and in beam search N sentences have k rows each. Whatever
-rules forbid, log-probabilities are those of the model. Length counts END, as in the sum of log-probabilities.
+R rows are in the state; a row belongs to sentence rows[r]. Whatever rules forbid, log-probabilities are those of the
+model. Length counts END, as in the sum of log-probabilities.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,9 +41,6 @@ class Price(NamedTuple):
 
     alpha: float = 0.0  # of its length
     beta: float = 0.0  # of input that was not attended to
-
-
-FREE = Price()
 
 
 def penalty(length: Tensor | float, alpha: float) -> Any:
@@ -117,63 +114,6 @@ def write_rows(
     return finished.sentences_sorted()
 
 
-# ---- beams
-
-
-def beam_search(
-    writer: Writer,
-    state: Any,
-    *,
-    limits: Int[Tensor, " N"],
-    width: int,
-    n_best: int = 1,
-    rules: Sequence[Rule] = (),
-    price: Price = FREE,
-    align: bool = False,
-) -> list[list[Found]]:
-    """The outputs of each sentence, best first: n_best at least, where so many exist.
-
-    The best `width` candidates of each step are kept; those that end with END are finished and free their places for
-    the next step, so that a beam of one is greedy search. A sentence leaves when no live row can still become one of
-    its n_best. `limits` says how many tokens a sentence may have, END not counted; `rules` must enforce it. A price for
-    what was not attended to needs `align`.
-    """
-    n, k, device = limits.shape[0], 1, limits.device
-    rows, scores = torch.arange(n, device=device), torch.zeros(n, 1, device=device)
-    pool = torch.full((n, n_best), -torch.inf, device=device)  # the best finished scores of each live sentence
-    written, maps = torch.full((n, 1), START, device=device), None
-    alpha, beta = price
-    finished = Finished(n, price)
-    for length in range(1, int(limits.max()) + 2):
-        step = writer.step(written[:, -1:], state, align=align)
-        maps = extend(maps, step.weights)
-        log_probs = log_softmax(step.logits)
-        apply_rules(log_probs, rules, written, rows.repeat_interleave(k))
-        best, parents, tokens = _best_candidates(log_probs, scores, width)
-        if listened():
-            tell(written, log_probs + scores.reshape(-1, 1), parents, tokens)
-        ends = torch.where(tokens == END, best, -torch.inf)
-        scores = torch.where(tokens == END, -torch.inf, best)
-        missed = beta * coverage(maps)[parents] if beta and maps is not None else 0.0
-        pool = torch.cat((pool, ends / penalty(length, alpha) + missed), 1).topk(n_best).values
-        leaves = pool[:, -1] >= _reach(scores, length=length, limits=limits[rows], alpha=alpha)
-        some_end, some_leave = torch.stack((ends.max() > -torch.inf, leaves.any())).tolist()
-        if some_end:
-            sentence, rank = ends.isfinite().nonzero(as_tuple=True)
-            at = parents[sentence, rank]
-            finished.add(rows[sentence], ends[sentence, rank], written[at], None if maps is None else maps[at])
-        if some_leave:
-            stay = (~leaves).nonzero()[:, 0]
-            if not len(stay):
-                break
-            rows, pool, scores, parents, tokens = (x[stay] for x in (rows, pool, scores, parents, tokens))
-        k, indices = scores.shape[1], parents.flatten()
-        written = torch.cat((written[indices], tokens.flatten()[:, None]), 1)
-        maps = None if maps is None else maps[indices]
-        state = step.state.reorder(indices)
-    return finished.sentences_sorted()
-
-
 def log_softmax(logits: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
     """Log-probabilities, in the place of float32 logits: memory that is new costs more than the work."""
     logits = logits.float()
@@ -200,34 +140,6 @@ def best_tokens(log_probs: Float[Tensor, "R V"], count: int) -> tuple[Float[Tens
 
 def _best(x: Float[Tensor, "R n"], count: int) -> tuple[Float[Tensor, "R c"], Int[Tensor, "R c"]]:
     return x.max(1, keepdim=True) if count == 1 else x.topk(count, sorted=False)
-
-
-def _best_candidates(
-    log_probs: Float[Tensor, "R V"], before: Float[Tensor, "N k"], width: int
-) -> tuple[Float[Tensor, "N c"], Int[Tensor, "N c"], Int[Tensor, "N c"]]:
-    """The best `width` continuations of each sentence: log-probability so far, the row it goes on from, its token."""
-    (n, k), size = before.shape, log_probs.shape[1]
-    values, tokens = best_tokens(log_probs, width)
-    values = (values + before.reshape(-1, 1)).reshape(n, -1)
-    # Equal scores: the earlier row first, then the smaller token.
-    beam = torch.arange(k, device=values.device).repeat_interleave(tokens.shape[1])
-    place, order = (beam * size + tokens.reshape(n, -1)).sort(dim=1)
-    values, order = values.gather(1, order).sort(dim=1, descending=True, stable=True)
-    place = place.gather(1, order)[:, :width]
-    first = torch.arange(n, device=values.device)[:, None] * k
-    return values[:, :width], first + place // size, place % size
-
-
-def _reach(
-    scores: Float[Tensor, "N k"], *, length: int, limits: Int[Tensor, " N"], alpha: float
-) -> Float[Tensor, " N"]:
-    """The best score that a live row of each sentence can still get.
-
-    Log-probabilities only fall, so that is its own now, divided by the largest penalty ahead: that of the longest
-    output for alpha > 0, that of the next length for alpha < 0.
-    """
-    best = scores.max(1).values
-    return best / torch.maximum(penalty(limits + 1.0, alpha), penalty(torch.full_like(best, length + 1), alpha))
 
 
 # ---- what is finished

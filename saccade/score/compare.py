@@ -1,7 +1,7 @@
 """Several runs on the same test pairs: scores with intervals, size, training time, speed."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
@@ -20,7 +20,7 @@ from saccade.score.bleu import Score
 from saccade.score.bootstrap import Difference, paired_bootstrap
 from saccade.score.evaluate import Evaluation, evaluate, evaluate_captions, evaluate_labels, evaluate_routes
 from saccade.score.labels import OF_KIND, LabelEvaluation
-from saccade.score.media import by_file
+from saccade.score.media import by_file, readable
 from saccade.score.pairs import recipe_of
 from saccade.score.playing import PlayedEvaluation, evaluate_playing
 from saccade.score.routes import ends_of
@@ -34,6 +34,7 @@ SHOWN = {
     "world": ("success",),
     "route": ("success",),
 }
+MEDIA = ("sound", "picture")  # which are files
 WITHOUT_SUMS = ("chrf", "cider")
 
 
@@ -72,9 +73,10 @@ class Comparison:
     signature: str
     sentences: int
     rows: list[Row]
+    left_out: tuple[str, ...] = ()  # what is wrong with files that one of the runs could not read
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "left_out" or value}
 
 
 def compare(
@@ -88,7 +90,10 @@ def compare(
     samples: int = 1000,
     seed: int = 1,
 ) -> Comparison:
-    """Decodes the pairs with every run; each row but the first is compared with the first."""
+    """Decodes the pairs with every run; each row but the first is compared with the first.
+
+    Files that one of the runs cannot read are left out for all of them.
+    """
     if not runs:
         raise SaccadeError("no run was given; expected the folders of at least two runs; `saccade runs` lists them")
     kind = check_comparable(runs, kinds=kinds)
@@ -97,15 +102,14 @@ def compare(
     metric = metric or known[0]
     if metric not in known:
         raise SaccadeError(f"unknown metric '{metric}'; runs are compared by {' or '.join(known)}")
-    members = []
-    for path in runs:
-        predictor = Predictor.load(path, kinds=kinds, device=device)
-        members.append(measure(Path(path), predictor, pairs, decoding=decoding))
-    captions = kind is None and medium == "picture"
-    references = [*by_file(pairs).values()] if captions else [target for _, target in pairs]
-    if medium == "route":
-        references = ends_of(pairs)
-    groups = group_members(members)
+
+    def predictors() -> Iterator[Any]:  # one at a time: all of them may be too much for the memory
+        return (Predictor.load(path, kinds=kinds, device=device) for path in runs)
+
+    pairs, left = readable(predictors(), pairs) if medium in MEDIA else (pairs, ())
+    both = zip(runs, predictors(), strict=True)
+    members = [measure(Path(path), predictor, pairs, decoding=decoding) for path, predictor in both]
+    references, groups = references_of(pairs, kind, medium), group_members(members)
     differences = paired_bootstrap(
         [[statistics(metric, member.hypotheses, references, kind) for member in group] for group in groups],
         score_of(metric, kind),
@@ -113,7 +117,15 @@ def compare(
         seed=seed,
     )
     rows = [_row(group, metric, differences[i] if i else None) for i, group in enumerate(groups)]
-    return Comparison(metric, members[0].scores[metric].signature, len(references), rows)
+    return Comparison(metric, members[0].scores[metric].signature, len(references), rows, left)
+
+
+def references_of(pairs: Sequence[tuple[str, str]], kind: str | None, medium: str) -> list[Any]:
+    """What outputs are compared with: of pictures all that is said of each, of routes where they end."""
+    if medium == "route":
+        return ends_of(pairs)
+    captions = kind is None and medium == "picture"
+    return [*by_file(pairs).values()] if captions else [target for _, target in pairs]
 
 
 def check_comparable(runs: Sequence[str | Path], *, kinds: Mapping[str, Any] | None = None) -> str | None:

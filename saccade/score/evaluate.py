@@ -14,6 +14,7 @@ from saccade.predict.labels import Labeller
 from saccade.predict.language import LanguageModel
 from saccade.predict.media import OfMedia
 from saccade.predict.media_encoder import MediaEncoder
+from saccade.predict.outputs import cut_lengths
 from saccade.predict.player import Player
 from saccade.predict.predictor import Predictor
 from saccade.predict.restoring import Restorer
@@ -55,6 +56,7 @@ class Evaluation:
     sentences: int
     hypotheses: list[str]
     speed: Speed | None = None  # where the outputs were made here
+    cut: tuple[int, ...] = ()  # tokens of each output that was cut at the most that it may have
     left_out: tuple[str, ...] = ()  # what is wrong with files that could not be read
 
     def to_dict(self) -> dict[str, Any]:
@@ -63,6 +65,7 @@ class Evaluation:
             "sentences": self.sentences,
             "scores": {name: asdict(score) for name, score in self.scores.items()},
             **({} if self.speed is None else {"speed": asdict(self.speed)}),
+            **({"cut": len(self.cut)} if self.cut else {}),
             **({"left_out": self.left_out} if self.left_out else {}),
         }
 
@@ -167,9 +170,9 @@ def evaluate(
     if not pairs:
         raise SaccadeError("there is nothing to evaluate: no pairs were given; is the file empty?")
     check_metrics(metrics)
-    hypotheses, speed = timed_outputs(predictor, [source for source, _ in pairs], decoding)
-    scores = score_texts(hypotheses, [target for _, target in pairs], metrics=metrics, lowercase=lowercase)
-    return Evaluation(scores, len(pairs), hypotheses, speed)
+    made = timed_outputs(predictor, [source for source, _ in pairs], decoding)
+    scores = score_texts(made[0], [target for _, target in pairs], metrics=metrics, lowercase=lowercase)
+    return Evaluation(scores, len(pairs), *made)
 
 
 def evaluate_routes(
@@ -177,8 +180,8 @@ def evaluate_routes(
 ) -> Evaluation:
     """Walks every route and looks where that ends."""
     sources, references = [source for source, _ in pairs], [actions for _, actions in pairs]
-    outputs, speed = timed_outputs(predictor, sources, decoding)
-    return Evaluation(route_scores(sources, outputs, references), len(pairs), outputs, speed)
+    made = timed_outputs(predictor, sources, decoding)
+    return Evaluation(route_scores(sources, made[0], references), len(pairs), *made)
 
 
 def evaluate_media(
@@ -193,7 +196,7 @@ def evaluate_media(
 
     Files that cannot be read are left out, and told.
     """
-    media, (pairs, left) = predictor.media, readable(predictor, pairs)
+    media, (pairs, left) = predictor.media, readable([predictor], pairs)
     if isinstance(predictor, Labeller) and not media.asks:
         return replace(evaluate_labels(predictor, pairs), left_out=left)
     chosen = metrics or metrics_of(media)
@@ -217,18 +220,21 @@ def evaluate_captions(
         raise SaccadeError("there is nothing to evaluate: no files with texts were given; is the folder empty?")
     check_metrics(metrics, known=CAPTIONS)
     said = by_file(pairs)
-    hypotheses, speed = timed_outputs(predictor, [*said], decoding)
-    scores = caption_scores(hypotheses, [*said.values()], metrics, lowercase=lowercase)
-    return Evaluation(scores, len(said), hypotheses, speed)
+    made = timed_outputs(predictor, [*said], decoding)
+    scores = caption_scores(made[0], [*said.values()], metrics, lowercase=lowercase)
+    return Evaluation(scores, len(said), *made)
 
 
-def timed_outputs(predictor: Predictor, sources: Sequence[str], decoding: Decoding | None) -> tuple[list[str], Speed]:
-    """The best output for each source, and how long that took."""
+def timed_outputs(
+    predictor: Predictor, sources: Sequence[str], decoding: Decoding | None
+) -> tuple[list[str], Speed, tuple[int, ...]]:
+    """The best output for each source, how long that took, and the lengths of those that were cut."""
     begin = time.perf_counter()
     outputs = [found[0] for found in predictor.candidates(sources, decoding=decoding)]
     seconds = time.perf_counter() - begin
     tokens = sum(len(output.ids) + 1 for output in outputs)
-    return [output.text for output in outputs], Speed(seconds, len(sources) / seconds, tokens / seconds)
+    speed = Speed(seconds, len(sources) / seconds, tokens / seconds)
+    return [output.text for output in outputs], speed, cut_lengths(outputs)
 
 
 def evaluate_labels(predictor: Labeller, pairs: Sequence[tuple[str, str]]) -> LabelEvaluation:

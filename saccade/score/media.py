@@ -1,6 +1,6 @@
 """What runs that read pictures or sound are measured on."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from saccade.config.schema import Corpus, FrameReader, MediaReader
 from saccade.data.media_sources import read_media
@@ -27,12 +27,16 @@ def media_pairs(
     return [(joined(given), text) for _, *given, text in rows if text.strip()]
 
 
-def readable(predictor: OfMedia, pairs: Sequence[tuple[str, str]]) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
-    """The pairs whose files can be read, and what is wrong with the others."""
-    broken = predictor.unreadable(dict.fromkeys(path for path, _ in pairs))
-    whole = [pair for pair in pairs if pair[0] not in broken]
-    if pairs and not whole:
-        raise SaccadeError(f"no {predictor.reader.medium} can be read: {next(iter(broken.values()))}")
+def readable(
+    predictors: Iterable[OfMedia], pairs: Sequence[tuple[str, str]]
+) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
+    """The pairs whose files all predictors can read, and what is wrong with the others."""
+    broken, whole = dict[str, str](), list(pairs)
+    for predictor in predictors:
+        broken |= predictor.unreadable(dict.fromkeys(path for path, _ in whole))
+        whole = [pair for pair in whole if pair[0] not in broken]
+        if pairs and not whole:
+            raise SaccadeError(f"no {predictor.reader.medium} can be read: {next(iter(broken.values()))}")
     return whole, tuple(broken.values())
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from saccade.score.compare import Comparison, Row
+from saccade.score.left_out import told_of
 
 TITLES = {
     "bleu": "BLEU", "accuracy": "exact match %", "chrf": "chrF", "f1": "F1", "matthews": "Matthews",
@@ -43,10 +44,11 @@ def _cells(row: Row, names: Sequence[str]) -> list[str]:
 
 
 def note(comparison: Comparison) -> str:
-    """How the numbers were made, in one sentence."""
+    """How the numbers were made, in one sentence, and what was left out."""
     return (
         f"{comparison.sentences} sentences; differences to the first row with 95% intervals and two-sided p-values "
         f"by paired bootstrap; {title_of(comparison.metric, comparison)} signature: {comparison.signature}"
+        f"{told_of(comparison.left_out)}"
     )
 
 
@@ -64,7 +66,7 @@ def latex(comparison: Comparison) -> str:
     columns = "l" + "r" * (len(titles) - 1)
     return "\n".join(
         [
-            f"% {note(comparison)}",
+            *(f"% {line}" for line in note(comparison).splitlines()),
             rf"\begin{{tabular}}{{{columns}}}",
             r"\toprule",
             lines[0],

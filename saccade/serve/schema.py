@@ -11,9 +11,13 @@ Described = dict[int | str, dict[str, Any]]
 
 NUMBER = {"type": "number"}
 TEXT = {"type": "string"}
+FINISH = {
+    "enum": ["length", "end", "stop"],
+    "description": "`length`: cut at the most tokens that it may have; after a prompt always: how it ended",
+}
 CANDIDATE = {
     "type": "object",
-    "properties": {"output": TEXT, "completion": TEXT, "score": NUMBER, "log_prob": NUMBER},
+    "properties": {"output": TEXT, "completion": TEXT, "score": NUMBER, "log_prob": NUMBER, "finish": FINISH},
 }
 RESULT = {  # a model that labels texts says other things: a label, a value or tags
     "type": "object",
@@ -26,6 +30,7 @@ RESULT = {  # a model that labels texts says other things: a label, a value or t
         "completion": TEXT,
         "score": NUMBER,
         "log_prob": NUMBER,
+        "finish": FINISH,
         "candidates": {"type": "array", "items": CANDIDATE, "minItems": 1},
     },
 }

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from saccade.errors import SaccadeError
+from saccade.predict.encoder import Encoder
 from saccade.predict.fill import fills
 from saccade.predict.media import OfMedia
 from saccade.predict.outputs import Hypothesis
@@ -69,8 +70,13 @@ def form_of(predictor: Predictor) -> list[str]:
 
 def check_inputs(predictors: Mapping[str, Predictor]) -> None:
     """A model that takes the names of files would open those of this machine for whoever asks; others take several
-    things at once, for which there is no form.
+    things at once, for which there is no form, or have no answer at all.
     """
     for name, predictor in predictors.items():
+        if isinstance(predictor, Encoder):
+            try:
+                predictor.check_writes()
+            except SaccadeError as error:
+                raise SaccadeError(f"{name} cannot be served: {error}") from None
         if (predictor.names_inputs or predictor.fields) and not isinstance(predictor, OfMedia):
             raise SaccadeError(f"{name} reads what cannot be sent to it; use `saccade predict` for it")

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 
-from saccade.config.schema import FrameReader, Recipe
+from saccade.config.schema import Decoding, FrameReader, Recipe
 from saccade.config.training import LOWER
 from saccade.data.batch import Batch
 from saccade.data.batches import valid_batches
 from saccade.data.episodes import TRIED, Episodes, batch_of
+from saccade.data.labels import Labels
 from saccade.data.lexicon import load_lexicon
 from saccade.data.media_store import states_of
 from saccade.model.run import write_tensors
 from saccade.predict.player import TOGETHER, Player
 from saccade.predict.tasks import predictor_of
 from saccade.runs import WEIGHTS
+from saccade.score.bleu import Score
 from saccade.score.errors import ERRORS
 from saccade.score.evaluate import score_texts
 from saccade.score.labels import OF_KIND, label_scores
@@ -113,47 +116,53 @@ def batch_terms(s: Session, batch: Batch, *, number: int, counted: bool) -> dict
     return {name: term._replace(sum=term.sum * 0, count=0) for name, term in terms.items()}
 
 
+class Scoring(NamedTuple):
+    """How what the model says to validation pairs is decoded, and scored: inputs, outputs and references."""
+
+    names: tuple[str, ...]
+    decoding: Decoding
+    scores: Callable[[Sequence[str], Sequence[str], Sequence[str]], dict[str, Score]]
+
+
+def of_texts(recipe: Recipe, labels: Labels | None) -> Scoring:
+    """Errors are counted where sound is heard, or where the best step has the fewest."""
+    errors = recipe.train.metric in ERRORS or isinstance(recipe.reader, FrameReader)
+    names = ("bleu", "gleu", "accuracy", *(ERRORS if errors else ()))
+    return Scoring(names, greedy(recipe), lambda _, outputs, right: score_texts(outputs, right, metrics=names))
+
+
+def of_routes(recipe: Recipe, labels: Labels | None) -> Scoring:
+    return Scoring(ROUTES, greedy(recipe), route_scores)
+
+
+def of_labels(recipe: Recipe, labels: Labels | None) -> Scoring:
+    assert labels is not None, "a model of this task has them"
+    return Scoring(OF_KIND[labels.kind], recipe.predict, lambda _, said, right: label_scores(labels.kind, said, right))
+
+
+BY_TASK = {"translate": of_texts, "describe": of_texts, "walk": of_routes, "label": of_labels}
+
+
+def greedy(recipe: Recipe) -> Decoding:
+    room = max(recipe.predict.batch_tokens, ROOM * recipe.train.batch_tokens)
+    return recipe.predict.model_copy(update={"beam": 1, "n_best": 1, "sample": False, "batch_tokens": room})
+
+
 def decoded_scores(s: Session) -> dict[str, float | str]:
     """Scores of greedy outputs, or how good labels are; one process decodes, the others wait."""
     texts, references = zip(*s.valid_pairs, strict=True)
-    if s.tokenizers.labels is not None:
-        return labelled_scores(s, texts, references)
-    names, signature = scores_of_outputs(s.recipe), ""
-    values = torch.zeros(len(names), dtype=widest(s.device), device=s.device)
+    scoring, told = BY_TASK[s.recipe.task](s.recipe, s.tokenizers.labels), dict[str, str]()
+    values = torch.zeros(len(scoring.names), dtype=widest(s.device), device=s.device)
     if s.ranks.main:
         made = predictor_of(s.recipe)
         predictor = made(s.model, recipe=s.recipe, tokenizers=s.tokenizers, lexicon=load_lexicon(s.run))
-        room = max(s.recipe.predict.batch_tokens, ROOM * s.recipe.train.batch_tokens)
-        greedy = s.recipe.predict.model_copy(update={"beam": 1, "n_best": 1, "sample": False, "batch_tokens": room})
         with autocast(s.recipe.train, s.device):
-            outputs = predictor.predict(texts, decoding=greedy)
+            outputs = predictor.predict(texts, decoding=scoring.decoding)
         s.log.keep_samples(s.progress.step, s.valid_pairs, outputs)
-        walks = s.recipe.task == "walk"
-        scores = route_scores(texts, outputs, references) if walks else score_texts(outputs, references, metrics=names)
+        scores = scoring.scores(texts, outputs, references)
         values = values.new_tensor([score.value for score in scores.values()])
-        signature = "" if walks else scores["bleu"].signature
-    return {**dict(zip(names, s.ranks.total(values).tolist(), strict=True)), "signature": signature}
-
-
-def scores_of_outputs(recipe: Recipe) -> tuple[str, ...]:
-    """Errors are counted where sound is heard, or where the best step has the fewest."""
-    if recipe.task == "walk":
-        return ROUTES
-    errors = recipe.train.metric in ERRORS or isinstance(recipe.reader, FrameReader)
-    return ("bleu", "gleu", "accuracy", *(ERRORS if errors else ()))
-
-
-def labelled_scores(s: Session, texts: Sequence[str], references: Sequence[str]) -> dict[str, float | str]:
-    assert s.tokenizers.labels is not None
-    kind = s.tokenizers.labels.kind
-    values = torch.zeros(len(OF_KIND[kind]), dtype=widest(s.device), device=s.device)
-    if s.ranks.main:
-        labeller = predictor_of(s.recipe)(s.model, recipe=s.recipe, tokenizers=s.tokenizers)
-        with autocast(s.recipe.train, s.device):
-            said = labeller.predict(texts)
-        s.log.keep_samples(s.progress.step, s.valid_pairs, said)
-        values = values.new_tensor([score.value for score in label_scores(kind, said, references).values()])
-    return dict(zip(OF_KIND[kind], s.ranks.total(values).tolist(), strict=True))
+        told = {"signature": scores["bleu"].signature} if "bleu" in scores else {}
+    return {**dict(zip(scoring.names, s.ranks.total(values).tolist(), strict=True)), **told}
 
 
 def is_better(s: Session, value: float, than: float) -> bool:

@@ -69,6 +69,15 @@ def test_settings_are_key_and_value(cli, run):
     assert len(short.strip()) <= 2
 
 
+def test_outputs_that_were_cut_are_told(cli, run):
+    result = cli("predict", run, "3 May", "4 May", "5 May", "beam=1", "max_length=3", "min_length=2")
+    cut = sum(len(line) == 3 for line in result.out.splitlines())
+    told = f"{cut} of 3 outputs {'was' if cut == 1 else 'were'} cut at 3 tokens; with max_length=95 "
+    assert cut > 0
+    assert result.err == f"{told}(predict.max_length) they may be longer\n"
+    assert cli("predict", run, "3 May", "beam=1", "max_length=3", "min_length=3").err == ""
+
+
 def test_settings_have_their_mistakes_told(cli, run):
     result = cli("predict", run, "3 May", "bem=4")
     assert (result.code, result.err) == (2, "error: settings: predict.bem: unknown key; did you mean 'beam'?\n")

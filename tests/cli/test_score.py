@@ -51,6 +51,16 @@ def test_a_run_is_scored_with_its_speed(cli, run, files, tmp_path):
     assert (tmp_path / "out.txt").read_text().split() == cli("predict", run, "--input", "a.src", "beam=2").out.split()
 
 
+def test_outputs_that_were_cut_are_told_and_counted(cli, run, files):
+    result = cli("evaluate", run, "--data", *files, "beam=1", "max_length=2", "min_length=1", "--json")
+    cut = json.loads(result.out)["cut"]
+    assert cut > 0
+    assert result.err.startswith(f"{cut} of 2 outputs w")
+    assert " cut at 2 tokens; with max_length=95 " in result.err
+    whole = cli("evaluate", run, "--data", *files, "beam=1", "max_length=2", "min_length=2", "--json")
+    assert ("cut" in json.loads(whole.out), whole.err) == (False, "")
+
+
 def test_without_data_the_validation_files_are_used(cli, tmp_path, files, pairs, new_run):
     run = new_run(tmp_path / "c", seed=3, more=['data.valid=["a.src", "a.ref"]'])
     assert json.loads(cli("evaluate", run, "--json").out)["sentences"] == len(pairs)

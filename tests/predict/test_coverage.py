@@ -9,8 +9,9 @@ import torch
 from saccade.config.schema import Decoding
 from saccade.errors import SaccadeError
 from saccade.model.writers import Step
+from saccade.predict.beams import beam_search
 from saccade.predict.filters import max_length, never
-from saccade.predict.search import Price, beam_search, coverage, penalty
+from saccade.predict.search import Price, coverage, penalty
 
 S = 5
 

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from saccade.data.tokenizers import END
 from saccade.predict import filters
-from saccade.predict.search import Found, Price, beam_search, best_tokens, greedy, penalty, sampling, write_rows
+from saccade.predict.beams import beam_search
+from saccade.predict.search import Found, Price, best_tokens, greedy, penalty, sampling, write_rows
 
 V, LETTERS = 7, [4, 5, 6]  # of the toy writer
 

@@ -9,7 +9,8 @@ import torch
 from saccade.config.schema import Decoding
 from saccade.data.tokenizers import END, START, UNKNOWN
 from saccade.predict import steps
-from saccade.predict.search import beam_search, greedy, write_rows
+from saccade.predict.beams import beam_search
+from saccade.predict.search import greedy, write_rows
 from saccade.predict.steps import DROPPED, LIKELY, Tree, listening
 
 from .conftest import LETTERS, PAD, V

@@ -13,9 +13,9 @@ from saccade.score.captions import caption_scores
 from saccade.score.compare import compare
 from saccade.score.errors import error_rate
 from saccade.score.evaluate import evaluate_corpora
-from saccade.score.media import media_pairs
+from saccade.score.media import media_pairs, readable
 from saccade.score.statistics import score_of, statistics
-from saccade.score.table import cells
+from saccade.score.table import cells, latex, note
 
 FEW = ["train.steps=2", "train.schedule.warmup=1", "train.valid_predictions=3", "train.batch_tokens=512"]
 FEWER = [*FEW, "train.metric=loss", "data.train.0.examples=120", "data.valid.0.examples=6", "predict.beam=1"]
@@ -93,6 +93,35 @@ def test_captions_of_a_picture_are_one_sentence_of_a_comparison(runs, pictures):
     pairs = [pair for pair in media_pairs([pictures], model.reader, wanted="text") if not pair[0].endswith("3.png")]
     assert len(pairs) == 6
     assert compare([path], pairs, samples=20).sentences == 3
+
+
+@pytest.mark.parametrize("what", ["label", "caption"])
+def test_files_that_cannot_be_read_are_left_out_for_all_runs(runs, pictures, what):
+    path, told = runs[what][0], ["red circle"] if what == "label" else ["red circle", "a circle"]
+    pairs = [(f"{pictures.files[0]}/{number}.png", text) for number in range(4) for text in told]
+    found = compare([path, path], pairs, samples=20)
+    assert found.sentences == 3
+    assert "3.png is no picture that can be read" in note(found).splitlines()[1]
+    assert found.to_dict()["left_out"] == found.left_out
+    assert latex(found).count("\n% left out 1") == 1
+    whole = compare([path, path], pairs[: -len(told)], samples=20)
+    assert whole.rows[0].scores == found.rows[0].scores
+    assert "left_out" not in whole.to_dict()
+
+
+def test_what_one_run_cannot_read_no_run_is_measured_on():
+    class Reads:
+        def __init__(self, *broken):
+            self.broken, self.asked = broken, []
+
+        def unreadable(self, names):
+            self.asked += names
+            return {name: f"{name} is broken" for name in names if name in self.broken}
+
+    one, other = Reads("b"), Reads("a")
+    pairs = [("a", "x"), ("b", "y"), ("c", "z"), ("c", "w")]
+    assert readable([one, other], pairs) == (pairs[2:], ("b is broken", "a is broken"))
+    assert (one.asked, other.asked) == (["a", "b", "c"], ["a", "c"])
 
 
 def test_what_reads_other_things_is_not_compared(runs):

@@ -76,6 +76,12 @@ def looker(tmp_path_factory) -> Predictor:
     return saccade.train("vit", tiny=True, run=tmp_path_factory.mktemp("serve") / "shapes", overrides=FEWER)
 
 
+@pytest.fixture
+def masked(tmp_path) -> Predictor:
+    """Learned to draw hidden patches, and has nothing to say about a picture."""
+    return saccade.train("vit-masked", tiny=True, run=tmp_path / "masked", overrides=FEWER)
+
+
 @pytest.fixture(scope="session")
 def teller(tmp_path_factory) -> Predictor:
     """Says what is in a picture."""

@@ -206,6 +206,11 @@ def test_a_model_that_takes_names_of_files_alone_is_not_served(translator, monke
         make_app({"dates": translator})
 
 
+def test_a_model_that_has_no_answer_is_not_served(masked, translator):
+    with pytest.raises(SaccadeError, match=r"^masked cannot be served: this model writes nothing about a picture; ask"):
+        make_app({"dates": translator, "masked": masked})
+
+
 def test_the_command_to_try_is_answered(media_models):
     commands = {name: to_try("http://x", "a", token=False, form=form_of(one)) for name, one in media_models.items()}
     assert commands["shapes"] == "curl http://x/v1/predict -F file=@FILE"
