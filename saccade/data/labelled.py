@@ -84,7 +84,7 @@ def _header_of(corpus: Corpus) -> Callable[[list[str]], bool]:
 
     def is_header(first: list[str]) -> bool:
         if columns is not None:
-            return any(column in first for column in columns) or not all(column.isdecimal() for column in columns)
+            return not table.are_counted(columns, first)
         return is_csv or any(name in first for name in LABEL_NAMES)
 
     return is_header
@@ -118,7 +118,7 @@ def _columns(asked: tuple[str, ...] | None, there: list[str], where: str) -> tup
         example = ", ".join(f'"{name}"' for name in [*texts[:1], label])
         raise SaccadeError(
             f"{where}: which of the columns {', '.join(there)} are the texts, and which is the label? say it: "
-            f"columns = [{example}]"
+            f"columns = [{example}], or give a file with these alone"
         )
     return (*texts, label)
 

@@ -17,7 +17,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -130,6 +130,11 @@ def from_records(
         yield number, tuple(flat[column] for column in columns)
 
 
+def are_counted(columns: Sequence[str], first: Sequence[str]) -> bool:
+    """Whether columns are numbers and no names; a number of a row may be among the cells of a first line by chance."""
+    return all(column.isdecimal() for column in columns) and not all(column in first for column in columns)
+
+
 def _chosen(columns: Columns, there: list[str], where: str, names: tuple[str, ...]) -> tuple[str, ...]:
     """The columns that were asked for, which must be as many as are wanted, or those that are meant without asking."""
     if columns is not None:
@@ -170,7 +175,7 @@ def _delimited(
     number, first = next(lines, (0, []))
     if not number:
         return
-    counted = columns is not None and all(column.isdecimal() and column not in first for column in columns)
+    counted = columns is not None and are_counted(columns, first)
     if counted or (columns is None and not header and not all(column in first for column in wanted)):
         if not counted and len(first) != len(wanted):
             expected = "two columns, source and target" if len(wanted) == 2 else "one column of text"

@@ -9,8 +9,9 @@ from typing import Any
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
+from saccade.config.schema import Recipe
 from saccade.data.hiding import find_mask
-from saccade.data.tokenizer import END, PAD, PIECES, SHARED, START, TARGET, UNKNOWN, Tokenizer, Tokenizers
+from saccade.data.tokenizer import END, PAD, PIECES, SHARED, START, TARGET, UNKNOWN, Tokenizer
 from saccade.errors import SaccadeError
 from saccade.exchange.families import family_of
 from saccade.exchange.family import NEVER, Family, Numbering, place_of
@@ -35,7 +36,7 @@ def export_run(run: str | Path, folder: str | Path) -> tuple[Path, str]:
     with new_folder(path):
         write_settings(path, loaded, numbers.size, family)
         if family.texts:
-            write_tokenizers(path, loaded.tokenizers, numbers.size, ends=family.reads, encodes=family.encodes)
+            write_tokenizers(path, loaded, numbers.size, family)
         atomic_write(path / WHOLE, to_bytes(tensors, metadata={"format": "pt"}))
     return path, family.name
 
@@ -110,21 +111,31 @@ def numbers_of_roles(run: Run, size: int, family: Family) -> tuple[dict[str, Any
     return {key: there for key, there in numbers.items() if key != "forced_bos_token_id"}, generation
 
 
-def write_tokenizers(path: Path, tokenizers: Tokenizers, size: int, *, ends: bool, encodes: bool) -> None:
-    """tokenizer.json, and where the target has another one, that too; `ends`: with the end behind every text.
+def write_tokenizers(path: Path, run: Run, size: int, family: Family) -> None:
+    """tokenizer.json, and where the target has another one, that too; of what reads, with the end behind every text.
 
-    Where a model `encodes`, the pieces around texts and the one for hidden text are told too.
+    Where a model encodes, the pieces around texts and the one for hidden text are told too, whether it wants to know
+    which part of a text a piece is in, and on which side texts are filled up.
     """
-    atomic_write(path / SHARED, release(tokenizers.source, size, ends=ends).encode())
+    tokenizers, source, parts = run.tokenizers, run.tokenizers.source, has_parts(run.recipe)
+    atomic_write(path / SHARED, release(source, size, ends=family.reads, parts=parts).encode())
     if not tokenizers.shared:
-        atomic_write(path / TARGET, release(tokenizers.target, size, ends=ends).encode())
-    source = tokenizers.source
+        atomic_write(path / TARGET, release(tokenizers.target, size, ends=family.reads).encode())
     roles = {"pad_token": PAD, "bos_token": START, "eos_token": END, "unk_token": UNKNOWN}
     theirs = {role: source.order[number] for role, number in roles.items()}
     names = {role: source.core.id_to_token(number) for role, number in theirs.items() if number < size}
-    if encodes:
+    if family.encodes:
         extra = {"cls_token": (source.begin or source.after)[:1], "sep_token": [END], "mask_token": [find_mask(source)]}
         numbers = {role: number for role, ids in extra.items() for number in ids if number is not None}
         names |= {role: source.core.id_to_token(source.order[number]) for role, number in numbers.items()}
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **names}
+    told: dict[str, Any] = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]} if parts else {}
+    if getattr(run.recipe.writer, "pooling", "") == "last":  # which would be that of padding
+        told["padding_side"] = "left"
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **names, **told}
     atomic_write(path / "tokenizer_config.json", (json.dumps(settings, indent=2) + "\n").encode())
+
+
+def has_parts(recipe: Recipe) -> bool:
+    """Whether the reader tells the second part of a text from the first one, at its input or inside of attention."""
+    reader: Any = recipe.reader
+    return getattr(reader, "segments", 0) > 1 or getattr(getattr(reader, "positions", None), "segments", False)

@@ -233,8 +233,11 @@ def start_of_encoder(cores: Sequence[tokenizers.Tokenizer]) -> str:
 # ---- and back
 
 
-def release(tokenizer: Tokenizer, size: int, *, ends: bool) -> str:
-    """The tokenizer.json of theirs: without what was added for us; where it `ends`, with the end behind every text."""
+def release(tokenizer: Tokenizer, size: int, *, ends: bool, parts: bool = False) -> str:
+    """The tokenizer.json of theirs: without what was added for us; where it `ends`, with the end behind every text.
+
+    With `parts`, pieces of the second text of a pair are told from those of the first.
+    """
     values: dict[str, Any] = json.loads(tokenizer.to_json())
     if tokenizer.said:
         values["post_processor"] = None
@@ -248,4 +251,15 @@ def release(tokenizer: Tokenizer, size: int, *, ends: bool) -> str:
         core.post_processor = processors.TemplateProcessing(
             single=["$A", end], pair=["$A", end, "$B", end], special_tokens=[(end, tokenizer.order[END])]
         )
-    return str(core.to_str(pretty=True))
+    return str((_with_parts(core) if parts else core).to_str(pretty=True))
+
+
+def _with_parts(core: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """All from the second text on is part 1, where the rules for a pair do not tell parts themselves."""
+    values = json.loads(core.to_str())
+    pair = [item for piece in (values["post_processor"] or {}).get("pair", []) for item in piece.values()]
+    if not any(item["type_id"] for item in pair):
+        second = next((at for at, item in enumerate(pair) if item["id"] == "B"), len(pair))
+        for item in pair[second:]:
+            item["type_id"] = 1
+    return tokenizers.Tokenizer.from_str(json.dumps(values))

@@ -64,6 +64,8 @@ TABLES = {
     "a.tsv": ("source\ttarget\na house\tein Haus\ntwo\tzwei\n", None),
     "b.tsv": ("a house\tein Haus\r\ntwo\tzwei\r\n", None),  # no header
     "c.tsv": ("x\ta house\tein Haus\nx\ttwo\tzwei\n", ("2", "3")),  # no header, columns counted
+    "e.tsv": ("2\ta house\tein Haus\n3\ttwo\tzwei\n", ("2", "3")),  # a number of a row is no name of a column
+    "f.tsv": ("3\tx\t2\nein Haus\t\ta house\nzwei\t\ttwo\n", ("2", "3")),  # but all of them are names
     "d.tsv": ("de\tx\ten\nein Haus\t\ta house\nzwei\t\ttwo\n", ("en", "de")),
     "a.csv": ('en,de\na house,"ein Haus"\ntwo,zwei\n', None),  # the first two
     "b.csv": ("x,target,source\n,ein Haus,a house\n,zwei,two\n", None),

