@@ -12,6 +12,7 @@ from saccade.data.batch import Batch
 from saccade.data.tokenizers import START
 from saccade.model.model import Model
 from saccade.model.writers import shift_right
+from saccade.predict.search import sampling
 from saccade.train.terms import Term, real_tokens, token_sums
 
 PIECE = 4096  # positions whose logits are held at once
@@ -58,8 +59,6 @@ def mixed(
 
 def drawn_words(writer: Any, hidden: Tensor, generator: torch.Generator) -> Int[Tensor, "B T"]:
     """A word for each position, by the probabilities that the writer gives it."""
-    parts = [
-        torch.multinomial(writer.head(part).float().softmax(-1), 1, generator=generator)[:, 0]
-        for part in hidden.flatten(0, 1).split(PIECE)
-    ]
+    choose = sampling((), generator)
+    parts = [choose(writer.head(part).float()) for part in hidden.flatten(0, 1).split(PIECE)]
     return torch.cat(parts).view(hidden.shape[:2])

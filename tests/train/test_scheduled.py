@@ -66,6 +66,12 @@ def test_a_share_of_what_is_read_is_the_models_own():
     assert (after == 8).float().mean().item() == pytest.approx(0.25, abs=0.03)
 
 
+def test_weights_that_are_no_numbers_spoil_the_loss_and_nothing_else(model):
+    with torch.no_grad():
+        model.writer.output.weight.fill_(torch.nan)
+    assert scheduled(model, batch(), generator(), sampled=0.5)["next-token"].sum.isnan()
+
+
 def test_ctc_has_its_share_and_is_torchs(model):
     terms = scheduled(model, batch(), generator(), sampled=0.0, ctc=0.3, weight=2.0)
     assert [terms[name].weight for name in ("next-token", "ctc")] == pytest.approx([1.4, 0.6])
