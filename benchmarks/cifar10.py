@@ -20,7 +20,7 @@ STUDY = Study(
         "reader.stack.layers=8", "reader.stack.dim=320", "reader.stack.heads=5", "reader.stack.ff=1280",
         "reader.stack.drop_path=0.1", "reader.changes={flip=0.5, crop=4, operations=2, strength=0.5}",
         "objectives.0.smoothing=0.1", "objectives.0.mixup=0.4", "objectives.0.cutmix=1.0",
-        "train.batch_tokens=65536", "train.schedule.lr=0.0015", "train.optimizer.decay=0.05", "train.ema=0.999",
+        "train.batch_tokens=65536", "train.schedule.lr=0.001", "train.optimizer.decay=0.05", "train.ema=0.999",
         "train.precision=bf16", "train.graphs=true", "train.report_every=200",
     ),
     minutes=9.0,

@@ -69,16 +69,17 @@ def next_token(
 
     With `coverage`, looks at each state of memory are drawn to 1 in all (Xu et al. 2015, equation 14).
     """
-    target = batch["target"]
+    target, memory = batch["target"], model.read(batch)
     with hearing_looks() as looks:
-        hidden = model.writer(shift_right(target.ids, START, target.mask), target.mask, model.read(batch))
+        hidden = model.writer(shift_right(target.ids, START, target.mask), target.mask, memory)
     real = real_tokens(target)
     smoothed, nll = token_sums(model.writer, hidden, target.ids, real, smoothing)
     count = real.sum()
     terms = {"next-token": Term(smoothed, count, weight)}
     if coverage:
-        missed = 1 - (looks[-1].weights * real[..., None]).sum(1)
-        terms["coverage"] = Term((missed * missed).sum(), len(missed), weight * coverage)
+        written = real.any(1)
+        missed = (1 - (looks[-1].weights * real[..., None]).sum(1)) * (memory.mask & written[:, None])
+        terms["coverage"] = Term((missed * missed).sum(), written.sum(), weight * coverage)
     return {**terms, "nll": Term(nll, count, 0.0)}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch.nn.functional as F
 
-from saccade.data.batch import PAD_ID, Batch, Tokens
+from saccade.data.batch import PAD_ID, Batch, Pictures, Tokens
 from saccade.layers.convolution_stack import ConvolutionStack
 from saccade.layers.recurrent import RecurrentStack
 from saccade.layers.recurrent_writer import RecurrentWriter
@@ -22,36 +22,46 @@ PARTS = 4  # numbers of rows of one width differ by such a part of what the budg
 
 
 def even(model: Model) -> bool:
-    """Whether what reads and what writes ask the device for nothing, given rectangles."""
+    """Whether what reads texts and what writes them ask the device for nothing, given rectangles."""
     reads = isinstance(model.reader, TokenReader) and (
         isinstance(model.reader.stack, ConvolutionStack | TransformerStack)
         or (isinstance(model.reader.stack, RecurrentStack) and model.reader.stack.in_rectangles)
     )
-    writes = type(model.writer) is TokenWriter and isinstance(
+    return reads and writes_evenly(model)
+
+
+def writes_evenly(model: Model) -> bool:
+    return type(model.writer) is TokenWriter and isinstance(
         model.writer.stack, ConvolutionStack | RecurrentWriter | TransformerStack
     )
-    return reads and writes
 
 
-def of_one_size(model: Model) -> bool:
-    """Whether batches have one shape, and the last of an epoch another: pictures, with heads over what was read."""
-    return isinstance(model.reader, PictureReader) and isinstance(model.writer, Head | PatchWriter)
+def of_pictures(model: Model) -> bool:
+    """The same of what reads pictures: a head has batches of one shape, and the last of an epoch another."""
+    heads = isinstance(model.writer, Head | PatchWriter)
+    return isinstance(model.reader, PictureReader) and (heads or writes_evenly(model))
 
 
 def fill_up(batch: Batch, *, budget: int) -> Batch:
-    """All fields with the same width and rows.
+    """All texts with the same width, and all fields with the same rows.
 
-    A row that is added has one token to look at, since nobody can look at nothing, and none to write.
+    A row that is added has one token to look at, since nobody can look at nothing, or a black picture, and none to
+    write.
     """
-    rows, widest = len(batch["target"].ids), max(tokens.ids.shape[1] for tokens in batch.fields.values())
-    width = rounded(widest, WIDTH)
-    step = max(budget // width // PARTS, 1)
+    rows = len(batch["target"].ids)
+    widths = {name: field.mask.shape[1] for name, field in batch.fields.items()}
+    width = rounded(max(widths[name] for name, field in batch.fields.items() if isinstance(field, Tokens)), WIDTH)
+    step = max(budget // max(width, *widths.values()) // PARTS, 1)
     more = rounded(rows, step) - rows
-    fields = {}
-    for name, tokens in batch.fields.items():
-        room = (0, width - tokens.ids.shape[1], 0, more)
-        mask = F.pad(tokens.mask, room, value=False)
-        if name != "target":
-            mask[rows:, 0] = True
-        fields[name] = Tokens(F.pad(tokens.ids, room, value=PAD_ID), mask)
-    return Batch(fields, batch.counts)
+    return Batch({name: _filled(batch[name], width, more, looked=name != "target") for name in widths}, batch.counts)
+
+
+def _filled(field: Tokens | Pictures, width: int, more: int, *, looked: bool) -> Tokens | Pictures:
+    if isinstance(field, Pictures):
+        black = (0, 0) * (field.values.dim() - 1) + (0, more)
+        return Pictures(F.pad(field.values, black), F.pad(field.mask, (0, 0, 0, more), value=True))
+    room = (0, width - field.ids.shape[1], 0, more)
+    mask = F.pad(field.mask, room, value=False)
+    if looked:
+        mask[len(field.ids) :, 0] = True
+    return Tokens(F.pad(field.ids, room, value=PAD_ID), mask)

@@ -43,7 +43,7 @@ from saccade.train.objectives import lets_write, objectives_from
 from saccade.train.optimizer import freeze, optimizer_from
 from saccade.train.pack import pack, pack_padded, packable
 from saccade.train.profile import Watch
-from saccade.train.rectangles import even, fill_up, of_one_size
+from saccade.train.rectangles import even, fill_up, of_pictures, writes_evenly
 from saccade.train.replay import Replay, stream_of
 from saccade.train.schedule import schedule_from
 from saccade.train.session import Session, restore
@@ -102,9 +102,9 @@ def assemble(
     loss = MicroLoss(model, objectives=objectives, settings=settings, device=device, change=changes_of(recipe))
     writes = any(map(lets_write, objectives))
     packs = packs_rows(settings, model, device, writes=writes)
-    holds = packs or even(model) or (bool(settings.graphs) and of_one_size(model))
+    holds = packs or even(model) or (bool(settings.graphs) and of_pictures(model))
     captures = captures_steps(recipe, holds=holds, writes=writes, world=ranks.world, device=device)
-    fills = captures and not packs and even(model)
+    fills = captures and not packs and writes_evenly(model)
     plays = isinstance(stream, Replay)  # with the weights of the moment
     shape = None if plays else shape_of_batches(settings, packs=packs, fills=fills, device=device)
     feed = Feed(stream, device=device, shape=shape, ahead=not plays)

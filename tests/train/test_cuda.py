@@ -6,6 +6,8 @@ import torch
 from test_convolution import STACKS
 from test_recurrent import RECURRENT, stacks
 
+import saccade
+from saccade.config.load import load
 from saccade.errors import SaccadeError
 from saccade.train import loop
 
@@ -89,3 +91,16 @@ def test_graphs_draw_new_dropout_at_every_step(fit, monkeypatch):
     fit(**{**CUDA, "stack": WIDE, "accumulate": 1, "steps": 6, "ema": 0.0})
 
     assert len(set(seen)) == len(seen) == 6
+
+
+@pytest.mark.parametrize("name", ["vit", "cnn-self-attention", "show-attend-tell", "show-attend-read"])
+def test_steps_about_pictures_as_graphs_are_plain_ones_however_often_one_trains(name, tmp_path):
+    still = ["data.train.0.examples=400", "train.steps=40", "train.valid_every=40", "train.save_every=40"]
+    still += ["train.precision=fp32", "train.report_every=1", "reader.dropout=0", "writer.dropout=0"]
+    losses = []
+    for number, graphs in enumerate(("true", "true", "false")):
+        recipe = load(name, tiny=True, overrides=[*still, f"train.graphs={graphs}"])
+        saccade.train(recipe, run=tmp_path / str(number))
+        losses.append([line["loss"] for line in small.read_metrics(tmp_path / str(number))])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    assert losses[0] == pytest.approx(losses[2], rel=1e-2)

@@ -8,8 +8,9 @@ import torch
 from test_convolution import STACKS
 from test_recurrent import RECURRENT, stacks
 
+from saccade.config.load import load
 from saccade.config.schema import Train
-from saccade.data.batch import Batch, pad
+from saccade.data.batch import Batch, Pictures, pad
 from saccade.model.build import build
 from saccade.train.objectives import next_token, r_drop
 from saccade.train.pack import shape_of
@@ -28,22 +29,37 @@ def made(name):
     return build(small.small(**SYSTEMS[name]), source_size=13, target_size=13)
 
 
+def gradients(model, objective, given):
+    """Terms and gradients of a batch."""
+    model.zero_grad()
+    terms = objective(model, given, torch.Generator())
+    sum(term.sum * term.weight for term in terms.values()).backward()
+    return {key: (term.sum, term.count) for key, term in terms.items()}, {
+        key: p.grad.clone() for key, p in model.named_parameters() if p.grad is not None
+    }
+
+
 @pytest.mark.parametrize("objective", [next_token, functools.partial(r_drop, alpha=3.0)])
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_rows_that_are_added_change_neither_loss_nor_gradients(name, objective, batch):
     model = made(name).double().eval()
-
-    def gradients(given):
-        model.zero_grad()
-        terms = objective(model, given, torch.Generator())
-        sum(term.sum * term.weight for term in terms.values()).backward()
-        return {key: (term.sum, term.count) for key, term in terms.items()}, {
-            key: p.grad.clone() for key, p in model.named_parameters() if p.grad is not None
-        }
-
     filled = fill_up(batch, budget=64)
     assert filled["source"].ids.shape == filled["target"].ids.shape == (4, 8)
-    torch.testing.assert_close(gradients(filled), gradients(batch))
+    torch.testing.assert_close(gradients(model, objective, filled), gradients(model, objective, batch))
+
+
+@pytest.mark.parametrize("name", ["show-attend-tell", "show-attend-tell-transformer", "show-attend-read"])
+def test_pictures_that_are_added_change_neither_loss_nor_gradients(name):
+    torch.manual_seed(1)
+    recipe = load(name, tiny=True, overrides=["reader.dropout=0"])
+    model = build(recipe, source_size=9, target_size=9).double().eval()
+    values = torch.randint(0, 256, (3, 3, *recipe.reader.sides), dtype=torch.uint8)
+    source = Pictures(values, torch.ones(3, recipe.reader.states).bool())
+    batch = Batch({"source": source, "target": pad([[5, 6, 2], [7, 2], [2]])})
+    filled = fill_up(batch, budget=8 * recipe.reader.states)
+    assert (len(filled["source"].values), filled["target"].ids.shape) == (4, (4, 8))
+    objective = functools.partial(next_token, coverage=0.5 if name == "show-attend-tell" else 0.0)
+    torch.testing.assert_close(gradients(model, objective, filled), gradients(model, objective, batch))
 
 
 def test_batches_within_a_budget_have_few_shapes():
