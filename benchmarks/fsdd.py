@@ -5,7 +5,8 @@
 
 FOLDER holds `fsdd/{train,test_a}.tar.gz`, whose files are called DIGIT_SPEAKER_TAKE.wav. "accuracy" is the share of
 digits of which every letter is right. No recording is held out: the last weights, a moving average, are scored once.
-Two minutes in all on an H200 by itself.
+Bands keep their means: a digit is short, often one vowel, and what is the same all along it tells which one. With
+--steps 1600, 17 minutes on one core.
 """
 
 import tarfile
@@ -18,7 +19,8 @@ STUDY = Study(
     name="fsdd",
     recipe="listen-attend-spell",
     settings=(
-        "reader.sound.rate=8000", "reader.sound.bands=40", "reader.strides=[1]", "reader.kernel=5",
+        "reader.sound.rate=8000", "reader.sound.bands=40", "reader.sound.normalise=whisper",
+        "reader.strides=[1]", "reader.kernel=5",
         "reader.stack.layers=2", "reader.stack.dim=256", "reader.stack.dropout=0.3", "reader.dropout=0.1",
         "reader.changes={time_masks=1, time_share=0.1, band_masks=2, band_share=0.15, noise=0.15, speed=0.15}",
         "writer.stack.layers=1", "writer.stack.dim=256", "writer.ctc=true",
