@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from saccade.data.heldout import is_heldout
 from saccade.data.sentences import ABOUT, ADJECTIVES, ALONE, IRREGULAR, NOUNS, PLACES, sentence, subject
 
 THINGS = ("film", "book", "song", "meal", "hotel", "story", "game", "room", "play", "journey")
@@ -24,7 +24,7 @@ def heldout_by_hash(make: Callable[[random.Random], Any]) -> Callable[..., Itera
         rng = random.Random(f"{make.__name__} {seed}")
         while count:
             row = make(rng)
-            if (zlib.crc32(row[0].encode()) % 10 == 0) == heldout:
+            if is_heldout(row[0]) == heldout:
                 yield row
                 count -= 1
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import string
-import zlib
 from collections.abc import Iterator
+
+from saccade.data.heldout import is_heldout
 
 
 def letters(
@@ -15,6 +16,6 @@ def letters(
     rng = random.Random(f"letters {seed}")
     while count:
         text = "".join(rng.choices(string.ascii_lowercase, k=rng.randint(*lengths)))
-        if (zlib.crc32(text.encode()) % 10 == 0) == heldout:
+        if is_heldout(text) == heldout:
             yield text, text[::-1] if reverse else text
             count -= 1

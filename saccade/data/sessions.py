@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-import zlib
 from collections.abc import Iterator
+
+from saccade.data.heldout import is_heldout
 
 SHELVES = ("book", "cup", "hat", "lamp", "pen", "toy")
 THINGS = 10  # on each shelf
@@ -20,7 +21,7 @@ def sessions(count: int, *, seed: int, heldout: bool = False) -> Iterator[str]:
     rng = random.Random(f"sessions {seed}")
     while count:
         text = _visit(rng)
-        if (zlib.crc32(text.encode()) % 10 == 0) == heldout:
+        if is_heldout(text) == heldout:
             yield text
             count -= 1
 

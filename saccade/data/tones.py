@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from saccade.data.heldout import is_heldout
 from saccade.data.sound import Recording
 
 RATE = 8_000  # samples a second, as on the telephone
@@ -27,7 +28,7 @@ def numbers(count: int, *, seed: int, heldout: bool = False) -> Iterator[str]:
     rng = random.Random(f"tones {seed}")
     while count:
         text = "".join(rng.choices(KEYS, k=rng.randint(3, LONGEST)))
-        if (zlib.crc32(text.encode()) % 10 == 0) == heldout:
+        if is_heldout(text) == heldout:
             yield text
             count -= 1
 

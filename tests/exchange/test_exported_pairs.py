@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from tiny_encoders import make
+from torch import Tensor
 
 import saccade
 from saccade.config.schema import Corpus
@@ -20,22 +21,23 @@ FEW = [
 
 
 @torch.no_grad()
-def same_there(run: Path, out: Path) -> None:
+def here_and_there(run: Path, out: Path) -> tuple[Tensor, Tensor]:
+    """The log-probabilities of the labels of two pairs, by the run and by what transformers makes of its export."""
     folder, _ = export_run(run, out)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
     pairs = [("abc a", "de"), ("a", "b a c b a b")]
     expected = theirs(**tokenizer(pairs, padding=True, return_tensors="pt")).logits.log_softmax(-1)
     found = saccade.load(run).candidates(["\t".join(pair) for pair in pairs])
-    ours = torch.tensor([best.log_probs for best, *_ in found])
-    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
+    return torch.tensor([best.log_probs for best, *_ in found]), expected
 
 
 @pytest.mark.parametrize("family", ["Bert", "Albert", "Roberta"])
 def test_of_an_imported_model(tmp_path: Path, family: str) -> None:
     make(tmp_path / "folder", family.lower(), f"{family}ForSequenceClassification", finetuning_task="rte")
     import_folder(str(tmp_path / "folder"), str(tmp_path / "run"))
-    same_there(tmp_path / "run", tmp_path / "out")
+    ours, theirs = here_and_there(tmp_path / "run", tmp_path / "out")
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
     parts = "model_input_names" in json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
     assert parts == (family != "Roberta")  # which has one part alone
 
@@ -46,4 +48,5 @@ def test_of_a_tokenizer_that_was_learned_here(tmp_path: Path, recipe: str, longe
     pairs = [Corpus(files=("embedded:paraphrases",), examples=20)]
     made = [f"init={tmp_path / 'base'}", f"data.max_length={longest}", "train.epochs=1", "train.metric=loss"]
     saccade.train("classify", data=pairs, valid=0.0, run=tmp_path / "run", overrides=made)
-    same_there(tmp_path / "run", tmp_path / "out")
+    ours, theirs = here_and_there(tmp_path / "run", tmp_path / "out")
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
