@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import torch.nn.functional as F
 
 from saccade.data.batch import PAD_ID, Batch, Pictures, Tokens
@@ -19,6 +22,7 @@ from saccade.train.pack import rounded
 
 WIDTH = 8  # tokens: widths are multiples of it
 PARTS = 4  # numbers of rows of one width differ by such a part of what the budget has room for
+SEEN = {"label", "next-token"}  # objectives about pictures
 
 
 def even(model: Model) -> bool:
@@ -36,10 +40,14 @@ def writes_evenly(model: Model) -> bool:
     )
 
 
-def of_pictures(model: Model) -> bool:
-    """The same of what reads pictures: a head has batches of one shape, and the last of an epoch another."""
+def of_pictures(model: Model, objectives: Iterable[Any], *, asked: bool) -> bool:
+    """The same of what reads pictures: a head has batches of one shape, and the last of an epoch another.
+
+    With other objectives than those that GPUs have been seen to learn by as graphs, only where that is asked for.
+    """
     heads = isinstance(model.writer, Head | PatchWriter)
-    return isinstance(model.reader, PictureReader) and (heads or writes_evenly(model))
+    possible = isinstance(model.reader, PictureReader) and (heads or writes_evenly(model))
+    return possible and (asked or all(objective.kind in SEEN for objective in objectives))
 
 
 def fill_up(batch: Batch, *, budget: int) -> Batch:

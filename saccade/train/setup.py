@@ -102,7 +102,7 @@ def assemble(
     loss = MicroLoss(model, objectives=objectives, settings=settings, device=device, change=changes_of(recipe))
     writes = any(map(lets_write, objectives))
     packs = packs_rows(settings, model, device, writes=writes)
-    holds = packs or even(model) or (bool(settings.graphs) and of_pictures(model))
+    holds = packs or even(model) or of_pictures(model, recipe.objectives, asked=bool(settings.graphs))
     captures = captures_steps(recipe, holds=holds, writes=writes, world=ranks.world, device=device)
     fills = captures and not packs and writes_evenly(model)
     plays = isinstance(stream, Replay)  # with the weights of the moment

@@ -93,9 +93,10 @@ def test_graphs_draw_new_dropout_at_every_step(fit, monkeypatch):
     assert len(set(seen)) == len(seen) == 6
 
 
-@pytest.mark.parametrize("name", ["vit", "cnn-self-attention", "show-attend-tell", "show-attend-read"])
+@pytest.mark.parametrize("name", ["vit", "vit-masked", "cnn-self-attention", "show-attend-tell", "show-attend-read"])
 def test_steps_about_pictures_as_graphs_are_plain_ones_however_often_one_trains(name, tmp_path):
-    still = ["data.train.0.examples=400", "train.steps=40", "train.valid_every=40", "train.save_every=40"]
+    # Twenty steps: sums are added up in another order each time, and what that changes grows.
+    still = ["data.train.0.examples=400", "train.steps=20", "train.valid_every=20", "train.save_every=20"]
     still += ["train.precision=fp32", "train.report_every=1", "reader.dropout=0", "writer.dropout=0"]
     losses = []
     for number, graphs in enumerate(("true", "true", "false")):

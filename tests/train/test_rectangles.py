@@ -14,7 +14,7 @@ from saccade.data.batch import Batch, Pictures, pad
 from saccade.model.build import build
 from saccade.train.objectives import next_token, r_drop
 from saccade.train.pack import shape_of
-from saccade.train.rectangles import even, fill_up
+from saccade.train.rectangles import even, fill_up, of_pictures
 from saccade.train.setup import shape_of_batches
 
 SYSTEMS = {
@@ -83,3 +83,22 @@ def test_all_stacks_but_those_that_hand_over_cells_are_even():
 def test_batches_are_filled_up_where_that_is_asked_for():
     shape = shape_of_batches(Train(batch_tokens=64), packs=False, fills=True, device=torch.device("cpu"))
     assert shape(Batch({"target": pad([[1, 2, 3]])}))["target"].ids.shape == (2, 8)
+
+
+HARD = ["writer.stack.hard=true", "objectives=[{kind='reinforce'}]"]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "usual"),
+    [("vit", [], True), ("cnn-self-attention", [], True), ("show-attend-tell", [], True),
+     ("show-attend-read", [], True), ("show-attend-tell", HARD, False), ("vit-masked", [], False)],
+)  # fmt: skip
+def test_graphs_of_pictures_are_usual_where_a_gpu_has_been_seen_to_learn_by_them(name, settings, usual):
+    recipe = load(name, tiny=True, overrides=settings)
+    model = build(recipe, source_size=9, target_size=9)
+    assert of_pictures(model, recipe.objectives, asked=True)
+    assert of_pictures(model, recipe.objectives, asked=False) == usual
+
+
+def test_what_reads_something_else_has_no_graphs_of_pictures():
+    assert not of_pictures(made("transformer"), [], asked=True)
