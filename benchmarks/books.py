@@ -3,10 +3,11 @@
     python benchmarks/books.py --data FOLDER [--minutes 8] [--rates 3e-4,6e-4,1e-3] [--tune 0.5] [--out FOLDER]
     python benchmarks/books.py --tiny
 
-FOLDER holds `classic-books/{train,valid}.jsonl.xz`. Both models have the same tokenizer, rows, batches, optimizer,
-schedule and minutes; how many steps fit into them is measured first. The learning rate of each is the best of --rates
-after --tune minutes, by the same bits per byte. Hugging Face's model is compiled, in bfloat16, with a fused optimizer.
---tokenizer takes a tokenizer.json instead of learning one; --only names one of the two.
+FOLDER holds `classic-books/{train,valid}.jsonl.xz`. Both models have the same tokenizer, rows, batches, dropout,
+optimizer, schedule and minutes; how many steps fit into them is measured first. The learning rate of each is the best
+of --rates after --tune minutes, by the same bits per byte. In the long training both look at the validation books eight
+times, and their best weights count; ours are a moving average. Hugging Face's model is compiled, in bfloat16, with a
+fused optimizer. --tokenizer takes a tokenizer.json instead of learning one; --only names one of the two.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from minutes import FEW, MARGIN, steps_within
+from minutes import FEW, MARGIN, speed_of
 from results import save
 from torch import Tensor
 
@@ -34,16 +35,25 @@ from saccade.data.tokenizers import START
 from saccade.model.writers import shift_right
 from saccade.train.api import with_data
 
+DROPOUT = 0.2  # of both: the minutes are enough for ten and more passes over the books
 FORM = [
     "train.batch_tokens=65536", "train.accumulate=1", "train.precision=bf16", "train.residual=bf16",
-    "writer.stack.dropout=0.1", "writer.dropout=0.1", "train.save_every=100000", "train.report_every=50",
-    "train.compile=true",
+    f"writer.stack.dropout={DROPOUT}", f"writer.dropout={DROPOUT}", "train.ema=0.999", "train.save_every=100000",
+    "train.report_every=50", "train.compile=true",
 ]  # fmt: skip
 SMALL = ["train.batch_tokens=1024", "train.precision=fp32", "train.residual=fp32", "train.compile=false"]
-DROPOUT = 0.1
 WARMUP = 0.05  # of the steps
+LOOKS = 8  # at the validation books in the long training: the best weights count
 
 Logits = Callable[[Tensor], Tensor]
+
+
+class Trained(NamedTuple):
+    """Bits per byte of the best weights, and what they took."""
+
+    bits: float
+    steps: int
+    seconds: float
 
 
 class Setting(NamedTuple):
@@ -88,21 +98,24 @@ def made(asked: argparse.Namespace, folder: Path) -> Setting:
 
 
 def measured(name: str, setting: Setting, asked: argparse.Namespace) -> list[dict[str, Any]]:
-    """The best learning rate after a short training, then the long one."""
-    train, few = CONTENDERS[name], 6 if asked.tiny else FEW
+    """How fast it is, the best learning rate after a short training, then the long one."""
+    contender = CONTENDERS[name](setting)
+    a_minute = 60 * MARGIN * contender.speed(6 if asked.tiny else FEW)
     tune, minutes = (0.02, 0.05) if asked.tiny else (asked.tune, asked.minutes)
     rates = [float(rate) for rate in asked.rates.split(",")]
-    short = {rate: train(setting, rate, tune, few)[0] for rate in rates} if len(rates) > 1 else {rates[0]: 0.0}
+    short = {
+        rate: contender.train(rate, steps=int(tune * a_minute), looks=1).bits for rate in rates if len(rates) > 1
+    } or {rates[0]: 0.0}
     best = min(short, key=lambda rate: short[rate])
-    value, steps, seconds = train(setting, best, minutes, few)
+    found = contender.train(best, steps=int(minutes * a_minute), looks=LOOKS)
     what = f"classic-books, GPT-2 124M form, {minutes:g} minutes of training, {name}"
+    tried = json.dumps({str(rate): round(bits, 4) for rate, bits in short.items()})
     return [
-        {"what": f"{what}: bits per byte on valid", "value": round(value, 4), "unit": "bits"},
-        {"what": f"{what}: steps", "value": steps, "unit": "steps", "detail": True},
-        {"what": f"{what}: seconds of steps", "value": round(seconds, 1), "unit": "s", "detail": True},
-        {"what": f"{what}: learning rate, of {json.dumps({str(k): round(v, 4) for k, v in short.items()})}",
-         "value": best, "unit": "", "detail": True},
-    ]  # fmt: skip
+        {"what": f"{what}: bits per byte on valid", "value": round(found.bits, 4), "unit": "bits"},
+        {"what": f"{what}: steps", "value": found.steps, "unit": "steps", "detail": True},
+        {"what": f"{what}: seconds of steps", "value": round(found.seconds, 1), "unit": "s", "detail": True},
+        {"what": f"{what}: learning rate, of {tried}", "value": best, "unit": "", "detail": True},
+    ]
 
 
 def with_ratio(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -115,70 +128,90 @@ def with_ratio(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-def train_ours(setting: Setting, rate: float, minutes: float, few: int) -> tuple[float, int, float]:
-    """Bits per byte, steps, seconds."""
-    run = setting.folder / f"saccade-{rate}-{minutes}"
-    steps = steps_within(minutes, setting.recipe, setting.folder / f"{run.name}-few", few=few)
-    lasting = [
-        f"train.steps={steps}", f"train.valid_every={steps}",
-        f"train.schedule={{kind='cosine', lr={rate}, warmup={int(WARMUP * steps)}, floor={rate / 10}}}",
-    ]  # fmt: skip
-    begin = time.perf_counter()
-    model = saccade.train(override(setting.recipe, lasting), run=run).model.to(setting.device).eval()
-    seconds = time.perf_counter() - begin
+class Ours:
+    """The recipe."""
 
-    def logits(inputs: Tensor) -> Tensor:
-        return model.writer.head(model.writer(inputs, None, None))  # type: ignore[no-any-return]
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
 
-    return bits_per_byte(logits, setting), steps, seconds
+    def speed(self, few: int) -> float:
+        return speed_of(self.setting.recipe, self.setting.folder / "few", few=few)
 
-
-def train_theirs(setting: Setting, rate: float, minutes: float, few: int) -> tuple[float, int, float]:
-    """The same with their model, and a plain loop."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    stack, cuda = setting.recipe.writer.stack, setting.device.type == "cuda"  # type: ignore[union-attr]
-    config = GPT2Config(
-        vocab_size=setting.data.tokenizers.target.size, n_positions=setting.recipe.data.max_length, n_embd=stack.dim,
-        n_layer=stack.layers, n_head=stack.heads, n_inner=stack.ff, resid_pdrop=DROPOUT, embd_pdrop=DROPOUT,
-        attn_pdrop=0.0, use_cache=False,
-    )  # fmt: skip
-    torch.manual_seed(1)
-    model = GPT2LMHeadModel(config).to(setting.device)
-    decayed = [p for p in model.parameters() if p.dim() > 1]
-    others = [p for p in model.parameters() if p.dim() <= 1]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}],
-        lr=rate, betas=(0.9, 0.95), fused=cuda,
-    )  # fmt: skip
-
-    def loss_of(ids: Tensor) -> Tensor:
-        with torch.autocast(setting.device.type, torch.bfloat16, enabled=cuda):
-            logits = model(input_ids=shift_right(ids, START)).logits
-        return F.cross_entropy(logits.float().flatten(0, 1), ids.flatten())
-
-    compiled = torch.compile(loss_of) if cuda else loss_of
-    batches = full_batches(setting)
-    steps = few
-    for measuring in (True, False):  # the first steps tell how many there will be
+    def train(self, rate: float, *, steps: int, looks: int) -> Trained:
+        run = self.setting.folder / f"saccade-{rate}-{steps}"
+        lasting = [
+            f"train.steps={steps}", f"train.valid_every={max(1, steps // looks)}",
+            f"train.schedule={{kind='cosine', lr={rate}, warmup={int(WARMUP * steps)}, floor={rate / 10}}}",
+        ]  # fmt: skip
         begin = time.perf_counter()
-        for step in range(steps):
-            if measuring and step == few // 3:
-                ready(setting.device)
-                begin = time.perf_counter()
-            set_rate(optimizer, rate * (1.0 if measuring else cosine(step, steps)))
-            optimizer.zero_grad(set_to_none=True)
-            compiled(next(batches).fields["target"].ids.to(setting.device)).backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-        ready(setting.device)
+        model = saccade.train(override(self.setting.recipe, lasting), run=run).model.to(self.setting.device).eval()
         seconds = time.perf_counter() - begin
-        if measuring:
-            steps = max(int(60 * MARGIN * minutes * (few - few // 3) / seconds), 1)
-            model.apply(model._init_weights)
-            optimizer.state.clear()
-    model.eval()
-    return bits_per_byte(lambda inputs: model(input_ids=inputs).logits, setting), steps, seconds
+
+        def logits(inputs: Tensor) -> Tensor:
+            return model.writer.head(model.writer(inputs, None, None))  # type: ignore[no-any-return]
+
+        return Trained(bits_per_byte(logits, self.setting), steps, seconds)
+
+
+class Theirs:
+    """Hugging Face's model, compiled once, and a plain loop."""
+
+    def __init__(self, setting: Setting) -> None:
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        stack, cuda = setting.recipe.writer.stack, setting.device.type == "cuda"  # type: ignore[union-attr]
+        config = GPT2Config(
+            vocab_size=setting.data.tokenizers.target.size, n_positions=setting.recipe.data.max_length,
+            n_embd=stack.dim, n_layer=stack.layers, n_head=stack.heads, n_inner=stack.ff, resid_pdrop=DROPOUT,
+            embd_pdrop=DROPOUT, attn_pdrop=0.0, use_cache=False,
+        )  # fmt: skip
+        self.setting, self.batches = setting, full_batches(setting)
+        self.model = GPT2LMHeadModel(config).to(setting.device)
+        decayed = [p for p in self.model.parameters() if p.dim() > 1]
+        others = [p for p in self.model.parameters() if p.dim() <= 1]
+        self.optimizer = torch.optim.AdamW(
+            [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}],
+            lr=0.0, betas=(0.9, 0.95), fused=cuda,
+        )  # fmt: skip
+        self.loss = torch.compile(self.loss_of) if cuda else self.loss_of
+
+    def speed(self, few: int) -> float:
+        """By the last two thirds of a few steps."""
+        self.steps(few // 3, rate=1e-4)
+        begin = time.perf_counter()
+        self.steps(few - few // 3, rate=1e-4)
+        return (few - few // 3) / (time.perf_counter() - begin)
+
+    def train(self, rate: float, *, steps: int, looks: int) -> Trained:
+        torch.manual_seed(1)
+        self.model.apply(self.model._init_weights)
+        self.optimizer.state.clear()
+        found, seconds, every = [], 0.0, max(1, steps // looks)
+        for done in range(0, steps, every):
+            begin = time.perf_counter()
+            self.steps(min(every, steps - done), rate=rate, done=done, total=steps)
+            seconds += time.perf_counter() - begin
+            self.model.eval()
+            found.append(bits_per_byte(lambda inputs: self.model(input_ids=inputs).logits, self.setting))
+            self.model.train()
+        return Trained(min(found), steps, seconds)
+
+    def steps(self, count: int, *, rate: float, done: int = 0, total: int = 0) -> None:
+        """So many of them, which are part of `total` where that is known."""
+        for step in range(done, done + count):
+            set_rate(self.optimizer, rate * (cosine(step, total) if total else 1.0))
+            self.optimizer.zero_grad(set_to_none=True)
+            self.loss(next(self.batches).fields["target"].ids.to(self.setting.device)).backward()
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.optimizer.step()
+        if self.setting.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def loss_of(self, ids: Tensor) -> Tensor:
+        kind = self.setting.device.type
+        with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
+            logits = self.model(input_ids=shift_right(ids, START)).logits
+        return F.cross_entropy(logits.float().flatten(0, 1), ids.flatten())
 
 
 def full_batches(setting: Setting) -> Iterator[Batch]:
@@ -205,12 +238,7 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
         group["lr"] = rate
 
 
-def ready(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-
-
-@torch.inference_mode()
+@torch.no_grad()
 def bits_per_byte(logits_of: Logits, setting: Setting) -> float:
     """Of all tokens of the validation books, in rows as for training, given what stands before them in the row."""
     valid = setting.data.valid
@@ -225,7 +253,7 @@ def bits_per_byte(logits_of: Logits, setting: Setting) -> float:
     return total / math.log(2) / valid.bytes
 
 
-CONTENDERS = {"saccade": train_ours, "huggingface": train_theirs}
+CONTENDERS: dict[str, type[Ours] | type[Theirs]] = {"saccade": Ours, "huggingface": Theirs}
 
 if __name__ == "__main__":
     main()

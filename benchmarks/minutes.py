@@ -12,12 +12,17 @@ FEW = 150  # steps by which speed is measured, the last two thirds of them
 MARGIN = 0.97  # of the minutes: validations and the end take some
 
 
-def steps_within(minutes: float, recipe: Recipe, run: Path, *, few: int = FEW) -> int:
+def steps_within(minutes: float, recipe: Recipe, run: Path) -> int:
     """Steps of the recipe, by the speed of a few of them, which are taken in `run`."""
+    return int(60 * MARGIN * minutes * speed_of(recipe, run))
+
+
+def speed_of(recipe: Recipe, run: Path, *, few: int = FEW) -> float:
+    """Steps a second, by a few of them, which are taken in `run`."""
     settings = [f"train.steps={few}", f"train.report_every={few // 3}", "train.valid_every=100000"]
     saccade.train(override(recipe, settings), run=run)
     first, *_, last = [line for line in lines_of(run) if line["event"] == "train"]
-    return int(60 * MARGIN * minutes * (last["step"] - first["step"]) / (last["seconds"] - first["seconds"]))
+    return float((last["step"] - first["step"]) / (last["seconds"] - first["seconds"]))
 
 
 def lines_of(run: Path) -> list[dict[str, Any]]:
