@@ -136,7 +136,7 @@ def advised(study: Study, recipe: Recipe, run: Path, *, tiny: bool) -> dict[str,
 
 
 def scored(study: Study, model: Predictor, run: Path, corpora: Sequence[Corpus], *, seed: int) -> list[dict[str, Any]]:
-    """Scores on the test, minutes of training, and the size of the model."""
+    """Scores on the test, and what the training took."""
     rows = []
     for changes in ({"what": study.name}, *study.beside):
         name, more = changes["what"], {key: value for key, value in changes.items() if key != "what"}
@@ -146,13 +146,16 @@ def scored(study: Study, model: Predictor, run: Path, corpora: Sequence[Corpus],
         for score in study.scores:
             value = found.scores[score]  # type: ignore[union-attr]
             rows.append(row_of(f"{name}: {score}", value.value, "", seed, signature=value.signature))
-    weights = count_weights(run / WEIGHTS)
-    steps = max(line.get("step", 0) for line in lines_of(run))
+    return [*rows, *taken(study.name, run, seed=seed)]
+
+
+def taken(what: str, run: Path, *, seed: int) -> list[dict[str, Any]]:
+    """Minutes and steps of a training, and the size of the model."""
+    lines = lines_of(run)
     return [
-        *rows,
-        row_of(f"{study.name}: minutes of training", lines_of(run)[-1]["seconds"] / 60, "min", seed),
-        row_of(f"{study.name}: steps", steps, "", seed),
-        row_of(f"{study.name}: parameters", weights / 1e6, "M", seed),
+        row_of(f"{what}: minutes of training", lines[-1]["seconds"] / 60, "min", seed),
+        row_of(f"{what}: steps", max(line.get("step", 0) for line in lines), "", seed),
+        row_of(f"{what}: parameters", count_weights(run / WEIGHTS) / 1e6, "M", seed),
     ]
 
 

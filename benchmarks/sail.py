@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from packs import taken
 from results import save
 
 import saccade
@@ -66,6 +67,7 @@ def walked(asked: argparse.Namespace, routes: str, learns: str, walks: str, fold
         model = saccade.load(runs[-1]) if there else saccade.train(seeded, run=runs[-1])
         found = evaluate_corpora(model, tests(asked, routes, walks)).scores
         rows.append({"what": what, "value": round(found[TOLD[routes]].value, 2), "unit": "%", "seed": seed})
+        rows += taken(what, runs[-1], seed=seed)
     found = evaluate_corpora(Predictor.load(runs), tests(asked, routes, walks)).scores
     value = round(found[TOLD[routes]].value, 2)
     return [*rows, {"what": f"{what}, {len(runs)} together", "value": value, "unit": "%"}]

@@ -24,12 +24,12 @@ def test_both_directions_are_walked_alone_and_together(script, command, tmp_path
     monkeypatch.setattr(module.saccade, "train", None)  # what is there walks as it is
     module.main()
     rows = json.loads((tmp_path / "out" / "sail.json").read_text())["rows"]
-    assert len(rows) == 2 * (2 * 3 + 1)
-    assert [row["what"] for row in rows[:3]] == ["SAIL, sentences, grid to jelly"] * 2 + [
-        "SAIL, sentences, grid to jelly, 2 together"
-    ]
-    assert rows[6]["what"] == "SAIL, sentences, mean of both directions"
-    assert rows[6]["value"] == (rows[2]["value"] + rows[5]["value"]) / 2
+    told = [row["what"] for row in rows]
+    first = "SAIL, sentences, grid to jelly"
+    assert len(rows) == 2 * (2 * (2 * 4 + 1) + 1) and told[18] == "SAIL, sentences, mean of both directions"
+    assert told[:4] == [first, f"{first}: minutes of training", f"{first}: steps", f"{first}: parameters"]
+    assert (told[8], rows[6]["value"]) == (f"{first}, 2 together", 2)
+    assert rows[18]["value"] == (rows[8]["value"] + rows[17]["value"]) / 2
 
 
 def test_tiny_needs_no_data(script, command, tmp_path):
@@ -47,4 +47,4 @@ def test_tiny_needs_no_data(script, command, tmp_path):
         *SMALL,
     )
     module.main()
-    assert len(json.loads((tmp_path / "sail.json").read_text())["rows"]) == 5
+    assert len(json.loads((tmp_path / "sail.json").read_text())["rows"]) == 2 * (4 + 1) + 1
