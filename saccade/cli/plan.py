@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +12,7 @@ from saccade.cli.arguments import Json, overrides
 from saccade.cli.table import aligned
 from saccade.cli.train import Changes, Recipe
 from saccade.errors import SaccadeError
+from saccade.runs import RECIPE, WEIGHTS, find_run
 
 if TYPE_CHECKING:
     from saccade.plan.estimate import Plan
@@ -40,16 +42,30 @@ def plan(  # noqa: PLR0913  # the options of a verb are its parameters
 ) -> None:
     """Say what training a recipe takes: parameters, operations, memory, time, money."""
     if table:
+        if recipe is not None:
+            raise SaccadeError(f"--table is one table of all models of the lectures; leave '{recipe}' out, or --table")
         show_table(as_json=as_json)
         return
     if recipe is None:
-        raise SaccadeError("plan needs a recipe (`saccade recipes` lists them), or --table")
+        raise SaccadeError("plan needs a recipe (`saccade recipes` lists them), a run, or --table")
     from saccade.config.load import load
-    from saccade.plan.estimate import Asked, make_plan
+    from saccade.plan.estimate import Asked, make_plan, vocabulary_of
 
-    asked = Asked(vocabulary, tokens, length, gpu, gpus, price, mfu)
-    found = make_plan(load(recipe, overrides=overrides(changes)), asked)
+    run = run_of(recipe)
+    said = load(recipe if run is None else run / RECIPE, overrides=overrides(changes))
+    if run is not None and vocabulary is None:
+        vocabulary = vocabulary_of(said, run)
+    found = make_plan(said, Asked(vocabulary, tokens, length, gpu, gpus, price, mfu))
     print(json.dumps(found.as_dict(), indent=2) if as_json else in_words(found))
+
+
+def run_of(name: str) -> Path | None:
+    """The folder of a run, named by itself or by the recipe in it; a recipe that comes with saccade is none."""
+    from saccade.config.load import shipped
+
+    found = find_run(name)
+    folder = found.parent if found.name == RECIPE else found
+    return folder if name not in shipped() and (folder / RECIPE).is_file() and (folder / WEIGHTS).is_file() else None
 
 
 def in_words(found: Plan) -> str:

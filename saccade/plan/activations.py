@@ -25,6 +25,7 @@ from saccade.layers.experts import Experts
 from saccade.layers.kernels import SHORT
 from saccade.layers.multihead import CrossAttention, SelfAttention
 from saccade.layers.transformer import Block, TransformerStack
+from saccade.model.permuted_writer import PermutedWriter
 from saccade.plan.counts import stack_of
 from saccade.plan.heads import is_head, kept_by_head
 
@@ -64,6 +65,8 @@ def kept(model: Any, way: Way) -> Kept | None:
             continue
         if is_head(part) and model.reader is not None:
             total += Kept(*kept_by_head(part, model.reader.dim, narrow=way.narrow, wide=way.wide))
+            if isinstance(part, PermutedWriter):  # what is asked passes the layers of the reader
+                total += of_stack(model.reader.stack, way, is_reader=False)
             continue
         stack = stack_of(part)
         if stack is None:

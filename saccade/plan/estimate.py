@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from saccade.config.schema import OF_TEXTS, Recipe
+from saccade.data.tokenizers import Tokenizers, train_tokenizers
 from saccade.errors import SaccadeError
 from saccade.plan import hardware
 from saccade.plan.counts import by_part, on_meta, parameters, stack_of, trained
@@ -86,9 +88,9 @@ class Plan:
 
     @property
     def step_seconds(self) -> float | None:
-        """One optimizer step on one GPU, its batch full on both sides."""
+        """One optimizer step on one GPU, its batch full."""
         speed = self.time.tokens_per_second
-        tokens = sides(self.model) * self.batch_tokens * self.recipe.train.accumulate
+        tokens = sides(self.model, self.work.beside) * self.batch_tokens * self.recipe.train.accumulate
         return None if speed is None else tokens * self.time.gpus / speed
 
     def as_dict(self) -> dict[str, Any]:
@@ -127,23 +129,31 @@ class Plan:
 
 def make_plan(recipe: Recipe, asked: Asked) -> Plan:
     gpu, train = hardware.gpu(asked.gpu), recipe.train
-    model = on_meta(recipe, vocabulary=asked.vocabulary)
+    vocabulary = vocabulary_of(recipe) if asked.vocabulary is None else asked.vocabulary
+    model = on_meta(recipe, vocabulary=vocabulary)
     whole = recipe.task in OF_TEXTS  # rows of documents are as long as they can be
     length = asked.length or (recipe.data.max_length if whole else min(SENTENCE, recipe.data.max_length))
     memory = Memory(recipe, model, gpu, length=length)
-    found = work(model, length=length, share=memory.share)
+    found = work(model, length=length, share=memory.share, beside=memory.beside)
     time = Time(
         mfu=usual_mfu(model, compiled=train.compile) if asked.mfu is None else asked.mfu,
         whole=hardware.measured()["whole"],
         rate=gpu.rate(is_half=train.precision != "fp32"),
         per_token=memory.passes * found.training(recompute=train.recompute),
-        tokens=asked.tokens or all_tokens(recipe, asked.gpus * sides(model)),
+        tokens=asked.tokens or all_tokens(recipe, asked.gpus * sides(model, memory.beside)),
         gpus=asked.gpus,
         price=asked.price,
     )
     advice = advise(memory, gpus=asked.gpus, batch_tokens=train.batch_tokens)
-    vocabulary = recipe.tokenizer.size if asked.vocabulary is None else asked.vocabulary
     return Plan(recipe, model, vocabulary, length, gpu, found, memory, time, advice)
+
+
+def vocabulary_of(recipe: Recipe, run: Path | None = None) -> int:
+    """Pieces of a run, of the files that a recipe names, or as many as it asks for; of two vocabularies, the larger."""
+    if run is None and recipe.tokenizer.kind != "file":
+        return recipe.tokenizer.size
+    found = train_tokenizers(recipe.tokenizer, lambda: ()) if run is None else Tokenizers.load(run)
+    return max(found.source.size, found.target.size)
 
 
 def usual_mfu(model: Any, *, compiled: bool) -> float | None:
@@ -156,12 +166,12 @@ def usual_mfu(model: Any, *, compiled: bool) -> float | None:
     return measured[alone if len(parts) == 1 else "pairs"] * (1 if compiled else measured["plain"])
 
 
-def sides(model: Any) -> int:
-    """Of a batch: what is read and what is written."""
-    return 1 if model.reader is None or is_head(model.writer) else 2
+def sides(model: Any, beside: float) -> float:
+    """Of a batch: what is read, and what is written as a share of it."""
+    return 1.0 if model.reader is None or is_head(model.writer) else 1 + beside
 
 
-def all_tokens(recipe: Recipe, rows: int) -> float | None:
+def all_tokens(recipe: Recipe, rows: float) -> float | None:
     """Of all steps, every batch full; None where the recipe counts epochs or minutes."""
     train = recipe.train
     return None if train.steps is None else rows * train.steps * train.accumulate * train.batch_tokens

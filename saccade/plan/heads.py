@@ -1,10 +1,13 @@
-"""Writers that are heads over the states of a reader: which tokens pass them, and what they keep of each."""
+"""How many tokens pass a writer for each that is read, and what heads over the states of a reader keep of each."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from saccade.config.schema import Masked, Recipe
+import numpy as np
+
+from saccade.config.schema import Masked, Permuted, Recipe
+from saccade.data.spans import hidden_in, row_length
 from saccade.model.masked_writer import MaskedWriter
 
 SINGLE = 4  # bytes of float32
@@ -20,8 +23,21 @@ def written_share(recipe: Recipe, model: Any) -> float | None:
     """Tokens that pass the writer for each that is read, where it is a head; None where it has a stack."""
     if not is_head(model.writer) or model.reader is None:
         return None
-    rates = [objective.rate for objective in recipe.objectives if isinstance(objective, Masked)]
-    return rates[0] if rates and isinstance(model.writer, MaskedWriter) else 0.0
+    if isinstance(model.writer, MaskedWriter):
+        rates = [objective.rate for objective in recipe.objectives if isinstance(objective, Masked)]
+    else:
+        rates = [1 / objective.one_in for objective in recipe.objectives if isinstance(objective, Permuted)]
+    return rates[0] if rates else 0.0
+
+
+def written_beside(recipe: Recipe) -> float:
+    """Tokens of the other side for each that is read: few where hidden spans are restored, else as many."""
+    if recipe.task != "restore":
+        return 1.0
+    data = recipe.data
+    row = row_length(data.max_length, share=data.hidden, mean=data.span)
+    tokens, spans = (int(found[0]) for found in hidden_in(np.array([row]), share=data.hidden, mean=data.span))
+    return (tokens + spans + 1) / (row - tokens + spans + 1)
 
 
 def kept_by_head(head: Any, dim: int, *, narrow: int, wide: int) -> tuple[float, float]:

@@ -7,6 +7,7 @@ gradients are there at both.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from saccade.layers.transformer import TransformerStack
 from saccade.plan.activations import Kept, Way, kept
 from saccade.plan.counts import parameters, products, stack_of, trained
 from saccade.plan.hardware import Gpu
-from saccade.plan.heads import written_share
+from saccade.plan.heads import written_beside, written_share
 from saccade.train.machine import MARGIN
 from saccade.train.masked import most_hidden
 from saccade.train.pack import rounded, step_of
@@ -67,7 +68,7 @@ class Memory:
         narrow = SINGLE if train.precision == "fp32" else 2
         wide = narrow if train.residual == "bf16" else SINGLE
         self.way = Way(narrow=narrow, wide=wide, length=length, recompute=train.recompute)
-        self.share = written_share(recipe, model)
+        self.share, self.beside = written_share(recipe, model), written_beside(recipe)
         self.passes = 2 if any(map(passes_twice, recipe.objectives)) else 1
         learned = SINGLE * trained(model)
         self.fixed = Fixed(
@@ -117,13 +118,13 @@ class Memory:
         return self.fixed.stays + max(at_loss, at_end) + WORKSPACE
 
     def peak_of_batch(self, batch_tokens: int, *, recompute: bool | None = None) -> float | None:
-        """For a full batch, with as many tokens on one side as on the other, filled up to one of few shapes."""
+        """For a full batch, filled up to one of few shapes."""
         row = rounded(batch_tokens, step_of(batch_tokens))
         return self.peak(0 if self.model.reader is None else row, self.written(row), recompute=recompute)
 
     def written(self, tokens: int) -> int:
-        """How many tokens pass the writer in a batch of so many on each side, or in what is read."""
-        return tokens if self.share is None else most_hidden(tokens, self.share)
+        """How many tokens pass the writer in a batch of so many that are read, or of so many where nothing is."""
+        return math.ceil(self.beside * tokens) if self.share is None else most_hidden(tokens, self.share)
 
     def largest_batch(self, *, recompute: bool | None = None) -> int | None:
         """The most `train.batch_tokens` that fit, some memory left over since it breaks into pieces; 0: none."""

@@ -79,7 +79,8 @@ def batch_bytes(memory: Memory, tokens: int, *, recompute: bool | None) -> float
     """What a batch takes: what is kept of it, where that is known, and its loss."""
     each = memory.kept(recompute=recompute)
     source = 0 if memory.model.reader is None else tokens
-    return (0.0 if each is None else each.of(source, tokens)) + memory.loss(tokens).total
+    written = memory.written(tokens)
+    return (0.0 if each is None else each.of(source, written)) + memory.loss(written).total
 
 
 def largest_layer(memory: Memory) -> float:

@@ -59,7 +59,7 @@ def work_rows(plan: Plan) -> Rows:
 
 def memory_rows(plan: Plan) -> Rows:
     memory, tokens = plan.memory, plan.batch_tokens
-    fixed, loss, cache = memory.fixed, memory.loss(tokens), memory.cache()
+    fixed, loss, cache = memory.fixed, memory.loss(memory.written(tokens)), memory.cache()
     peak, again = memory.peak_of_batch(tokens), memory.peak_of_batch(tokens, recompute=True)
     rows: Rows = [
         ("weights", gib(fixed.weights)),
@@ -125,7 +125,11 @@ def sharding_rows(plan: Plan) -> Rows:
 
 def batches(plan: Plan) -> str:
     count = plan.recipe.train.accumulate
-    each = f"{plan.batch_tokens:,} tokens" + (" a side" if sides(plan.model) > 1 else "")
+    tokens, written = plan.batch_tokens, plan.memory.written(plan.batch_tokens)
+    if sides(plan.model, plan.work.beside) == 1:
+        each = f"{tokens:,} tokens"
+    else:
+        each = f"{tokens:,} tokens a side" if tokens == written else f"{tokens:,} tokens read and {written:,} written"
     return f"of {each}" if count == 1 else f"of {count} micro-batches of {each}"
 
 

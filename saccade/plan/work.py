@@ -14,6 +14,7 @@ from torch import nn
 from saccade.layers.local import LocalAttention
 from saccade.layers.lsh import LshAttention
 from saccade.layers.multihead import CrossAttention, SelfAttention
+from saccade.model.permuted_writer import PermutedWriter
 from saccade.plan import activations
 from saccade.plan.counts import passed
 
@@ -27,26 +28,29 @@ class Work(NamedTuple):
     target: float
     of_scores: float  # the part of both that attention's scores and means take
     share: float | None = None  # where what writes is a head over states: tokens that pass it, for each that is read
+    beside: float = 1.0  # where there are two sides: tokens that are written for each that is read
 
     @property
     def mean(self) -> float:
-        """For one token, where as many are read as are written; or for one that is read, with its share of a head."""
+        """For one token of both sides together; or for one that is read, with its share of a head."""
         if self.share is not None:
             return self.source + self.share * self.target
-        return (self.source + self.target) / 2 if self.source else self.target
+        return (self.source + self.beside * self.target) / (1 + self.beside) if self.source else self.target
 
     def training(self, *, recompute: bool = False) -> float:
         """For one token, forward and backward."""
         return (1 + BACKWARD + recompute) * self.mean
 
 
-def work(model: nn.Module, *, length: int, share: float | None = None) -> Work:
+def work(model: nn.Module, *, length: int, share: float | None = None, beside: float = 1.0) -> Work:
     """For texts of `length` tokens on each side."""
     source, target = (2 * passed(model, of_source=of_source) for of_source in (True, False))
     scores = {True: 0.0, False: 0.0}
     for path, module in model.named_modules(remove_duplicate=False):
         scores[path.startswith("reader")] += 4 * keys_of(model, path, length) * width_of(path, module)
-    return Work(source + scores[True], target + scores[False], sum(scores.values()), share)
+    if isinstance(model.get_submodule("writer"), PermutedWriter):  # what is asked passes the layers of the reader too
+        target, scores[False] = target + source, scores[True]
+    return Work(source + scores[True], target + scores[False], sum(scores.values()), share, beside)
 
 
 def width_of(path: str, module: nn.Module) -> int:

@@ -3,6 +3,9 @@
 import json
 
 import pytest
+from safetensors.torch import load_file
+
+from saccade.data.tokenizers import Tokenizers
 
 
 def test_plan_in_words(cli):
@@ -28,6 +31,19 @@ def test_overrides_and_options_count(cli):
     assert found["memory_bytes"]["weights"] == 4 * found["parameters"]["total"]
     assert found["sharding"]["best"] == "one GPU"
     assert found["dollars"] is None
+
+
+def test_a_run_is_planned_with_its_own_vocabulary(cli, written, monkeypatch):
+    size = Tokenizers.load(written).source.size
+    weights = load_file(written / "model.safetensors")
+    monkeypatch.setenv("SACCADE_RUNS", str(written.parent))
+    for name in (written.name, written, written / "recipe.toml"):
+        found = json.loads(cli("plan", name, "--json").out)
+        assert found["vocabulary"] == size < 40
+        assert found["parameters"]["total"] == sum(tensor.numel() for tensor in weights.values())
+    assert json.loads(cli("plan", written, "--vocabulary", 99, "--json").out)["vocabulary"] == 99
+    files = ("tokenizer.kind=file", f"tokenizer.files=['{written / 'tokenizer.json'}']")
+    assert json.loads(cli("plan", "gpt2", *files, "--json").out)["vocabulary"] == size
 
 
 def test_what_is_not_known_is_said(cli):
@@ -59,7 +75,11 @@ def test_a_model_that_fits_nowhere(cli):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "plan needs a recipe (`saccade recipes` lists them), or --table"),
+        ((), "plan needs a recipe (`saccade recipes` lists them), a run, or --table"),
+        (
+            ("gpt2", "--table"),
+            "--table is one table of all models of the lectures; leave 'gpt2' out, or --table",
+        ),
         (("transformer", "more"), "unexpected argument 'more'; expected key=value, such as train.steps=2000"),
         (("transformer", "--price", "-1"), "--price must be a number of at least 0, got -1"),
     ],

@@ -193,6 +193,34 @@ def test_a_language_model_has_one_side():
     assert found.memory.cache() == (0, 2 * 2 * 768 * 12)
 
 
+def test_of_hidden_spans_little_is_written():
+    found = plan(recipe="t5")
+    read, written = 512, 114  # of rows of 568 tokens, of which 85 are hidden in 28 spans
+    work = found.work
+    assert work.mean == pytest.approx((read * work.source + written * work.target) / (read + written))
+    assert found.time.tokens == pytest.approx(500_000 * 128 * (read + written))
+    full = found.memory.peak(65_536, 128 * written)
+    assert found.memory.peak_of_batch(65_536) == pytest.approx(full, rel=1e-6)
+    assert found.step_seconds * found.time.tokens_per_second == pytest.approx(128 * (read + written))
+
+
+def test_what_is_asked_in_any_order_passes_the_reader_too():
+    found = plan(recipe="xlnet")
+    work, head = found.work, 2 * (32_000 * 768 + 32_000 + 768)
+    assert work.target == pytest.approx(work.source + head)
+    assert work.mean == pytest.approx(work.source + work.target / 6)
+    kept = found.memory.kept()
+    assert kept.source - kept.target == pytest.approx(5 * 768)  # the last state in float32, and the mask at the input
+
+
+def test_what_is_shared_out_holds_the_tokens_that_pass_a_head():
+    found = plan(recipe="bert")
+    fixed = found.memory.fixed
+    together = found.advice.choices[0].bytes
+    assert found.memory.peak_of_batch(found.batch_tokens) == pytest.approx(together, rel=0.02)
+    assert together > fixed.stays
+
+
 def test_a_writer_without_output_matrix_has_no_pieces_of_logits():
     found = plan()
     del found.model.writer.output
