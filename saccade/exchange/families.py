@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import cycle, islice
 from typing import Any
 
@@ -30,6 +31,7 @@ KNOWN = (MARIAN, BART, T5, GPT2, LLAMA, XLNET, GPTNEO, REFORMER, BERT, ROBERTA, 
 FAMILIES = {family.name: family for family in KNOWN}
 ALONE = {  # of a recipe without a reader
     "task": "write", "reader": {"kind": "none"}, "predict": {"beam": 1, "sample": True},
+    "objectives": [{"kind": "next-token", "smoothing": 0.0}],
 }  # fmt: skip
 DROPOUT = {"dropout", "attention_dropout", "ff_dropout", "drop_path"}  # changes no number of a trained model
 # What a family leaves to weights, vocabulary and training.
@@ -61,7 +63,15 @@ def family_of(recipe: Recipe) -> Family:
         if not difference:
             return family
         reasons.append(f"{family.name}: {difference}")
-    raise SaccadeError(f"no family can hold this model ({'; '.join(reasons)})")
+    raise SaccadeError(f"no family can hold this model ({'; '.join(reasons)}){other_head(recipe, reasons)}")
+
+
+def other_head(recipe: Recipe, reasons: Sequence[str]) -> str:
+    """What to do where nothing but the head of a model that labels texts is unknown elsewhere."""
+    if recipe.task != "label" or not any(": writer." in reason for reason in reasons):
+        return ""
+    width = getattr(getattr(recipe.reader, "stack", None), "dim", "DIM")
+    return f"; train it with the head of BERT: writer.pooling=first writer.hidden={width} writer.activation=tanh"
 
 
 def unlike(recipe: Recipe, family: Family) -> str:
@@ -91,8 +101,8 @@ def differs(recipe: Recipe, family: Family) -> str:
         if family.sense is not None and family.senses is not None:
             family.sense(Config(family.senses(recipe), origin=family.name), tables)
         again = validate({**tables, **({} if family.reads else ALONE)})
-    except SaccadeError as error:
-        return str(error)
+    except SaccadeError as error:  # what it says of importing is no help here
+        return str(error).removeprefix(f"{family.name}: ").partition("; ")[0]
     for side in sides_of(family):
         found = first_difference(getattr(recipe, side), getattr(again, side), side)
         if found:

@@ -42,6 +42,12 @@ OUTPUTS = ("lm_head.weight", "cls.predictions.decoder.weight", "lm_head.decoder.
 # Newer folders have them in generation_config.json.
 LATER = ("decoder_start_token_id", "forced_bos_token_id", "forced_decoder_ids", "is_multilingual")
 CLOSE = 2e-3  # float16 knows numbers up to 1 that well
+# What has learned already learns on from own data gently and not for long, as everybody fine-tunes.
+TUNING = {
+    "steps": None, "epochs": 3, "clip": 1.0, "valid_every": 200,
+    "optimizer": {"kind": "adam", "betas": [0.9, 0.999], "eps": 1e-8, "decay": 0.01},
+    "schedule": {"kind": "linear", "lr": 5e-5, "warmup": 10},
+}  # fmt: skip
 
 
 class Imported(NamedTuple):
@@ -163,7 +169,7 @@ def make_recipe(
     files = [SHARED] if tokenizers.shared else [SOURCE, TARGET]
     tokenizer = {"kind": "file", "files": [str(path / file) for file in files], "shared": True}
     values = {
-        **tables, "name": family.name, "about": f"{family.name}, imported from {source}",
+        **tables, "name": family.name, "about": f"{family.name}, imported from {source}", "train": TUNING,
         **({"tokenizer": tokenizer} if family.texts else {}),
     }  # fmt: skip
     return validate(values, origin=f"what {CONFIG} says")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -126,12 +127,19 @@ class Tensors:
                     raise ValueError("expected a table of tensors by name")
                 self._loaded[path] = found
             except Exception as error:  # whatever is not tensors alone, or is no such file
-                first = (str(error).splitlines() or [type(error).__name__])[0]
                 raise SaccadeError(
-                    f"{path} cannot be read as tensors alone ({first}); nothing else of such a file is ever loaded: "
-                    f"take the {WHOLE} of the model"
+                    f"{path} cannot be read as tensors alone ({refused(error)}); nothing else of such a file is ever "
+                    f"loaded: take the {WHOLE} of the model"
                 ) from None
         return self._loaded[path]
+
+
+def refused(error: Exception) -> str:
+    """What torch.load found in a file, without its advice to load that all the same."""
+    if found := re.search(r"GLOBAL (\S+)", str(error)):
+        return f"it holds {found[1]}"
+    told = str(error).splitlines() if isinstance(error, ValueError | RuntimeError) else []
+    return told[0] if told else "it is cut off, or not a file of torch.save"
 
 
 def modern(name: str) -> str:

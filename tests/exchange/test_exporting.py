@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from saccade.config.load import load, save
+from saccade.config.load import load, save, validate
 from saccade.data.batch import Batch, pad
 from saccade.data.tokenizers import START, train_tokenizers
 from saccade.errors import SaccadeError
@@ -89,6 +89,19 @@ def test_a_bias_that_cannot_be_said_is_refused(make: Any, tmp_path: Path) -> Non
     write_tensors(named_weights(run.model), run.path / "model.safetensors")
     with pytest.raises(SaccadeError, match="writer.output.bias is not 0, but t5 has no such tensor"):
         export_run(run.path, tmp_path / "out")
+
+
+def test_a_head_that_nobody_has_is_told_with_one_that_others_have() -> None:
+    encoder = load("bert")
+    head = {"task": "label", "objectives": [{"kind": "label"}], "writer": {"kind": "label", "pooling": "mean"}}
+    labels = validate({**encoder.model_dump(), **head})
+    with pytest.raises(SaccadeError) as error:
+        family_of(labels)
+    assert "xlnet: summary_type = 'mean' is not supported; " in str(error.value)
+    assert str(error.value).endswith("train it with the head of BERT: "
+                                     "writer.pooling=first writer.hidden=768 writer.activation=tanh")  # fmt: skip
+    first = {**head, "writer": {"kind": "label", "pooling": "first", "hidden": 768, "activation": "tanh"}}
+    assert family_of(validate({**encoder.model_dump(), **first})).name == "bert"
 
 
 @pytest.mark.parametrize(("recipe", "family"), [("gpt2", "gpt2"), ("gpt2-xl", "gpt2"), ("llama", "llama")])

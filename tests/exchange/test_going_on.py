@@ -15,6 +15,15 @@ FEW = [
 ]  # fmt: skip
 
 
+def test_an_imported_model_is_told_to_learn_gently(make, tmp_path):
+    folder, _ = make("marian")
+    recipe = load(import_folder(str(folder), str(tmp_path / "run")).path / "recipe.toml")
+    train = recipe.train
+    assert (train.steps, train.epochs, train.clip) == (None, 3, 1.0)
+    assert (train.schedule.kind, train.schedule.lr) == ("linear", 5e-5)
+    assert recipe.objectives[0].smoothing == 0.1
+
+
 @pytest.mark.parametrize("family", ["marian", "bart"])
 @pytest.mark.parametrize("start", ["recipe by name", "the run's own recipe"])
 def test_an_imported_model_goes_on_with_own_pairs(family, start, make, tmp_path, monkeypatch):

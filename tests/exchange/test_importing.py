@@ -82,11 +82,17 @@ def test_old_files_are_read_as_tensors_alone(folder: Path, brought: Callable[[],
     tensors = load_file(folder / "model.safetensors")
     expected = read_weights(import_folder(str(folder), str(tmp_path / "new")).path / "model.safetensors")
     (folder / "model.safetensors").unlink()
-    torch.save({"what": print}, folder / "pytorch_model.bin")
-    with pytest.raises(
-        SaccadeError, match=r"pytorch_model.bin cannot be read as tensors alone .*: take the model.safe"
-    ):
-        brought()
+    old = folder / "pytorch_model.bin"
+    for content, why in (({"what": print}, "it holds print"), ([1, 2], "expected a table of tensors by name")):
+        torch.save(content, old)
+        with pytest.raises(
+            SaccadeError, match=rf"bin cannot be read as tensors alone \({why}\).*: take the model.safe"
+        ):
+            brought()
+    for junk in (b"", b"no such file at all"):
+        old.write_bytes(junk)
+        with pytest.raises(SaccadeError, match=r"\(it is cut off, or not a file of torch.save\)"):
+            brought()
     torch.save(tensors, folder / "pytorch_model.bin")
     got = read_weights(brought().path / "model.safetensors")
     assert all(torch.equal(got[name], expected[name]) for name in expected)

@@ -128,6 +128,12 @@ def test_what_is_exported_is_what_was_imported(made: Any, load_theirs: Callable[
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
 
 
+def test_it_goes_on_learning_what_texts_say_and_nothing_smoother(made: Any, tmp_path: Path) -> None:
+    recipe = load_run(import_folder(str(made[0]), str(tmp_path / "run")).path).recipe
+    assert [(objective.kind, objective.smoothing) for objective in recipe.objectives] == [("next-token", 0.0)]
+    assert recipe.train.schedule.lr == 5e-5
+
+
 def test_files_without_a_prefix_and_with_masks_are_read(tmp_path: Path) -> None:
     model = transformers.GPT2LMHeadModel(config_of("gpt2"))
     for name in ("a", "b"):
