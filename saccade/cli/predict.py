@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import sys
 from collections import deque
@@ -28,7 +29,7 @@ Words = Annotated[
     list[str],
     typer.Argument(
         metavar="TEXT|KEY=VALUE",
-        help="Texts, of pictures and sound files or folders; settings such as top_k=5 (texts like that: --input).",
+        help="Texts (- is stdin), of pictures and sound files or folders; settings as top_k=5 (texts like that: -i).",
     ),
 ]
 Fields = Annotated[
@@ -65,10 +66,15 @@ def predict(  # noqa: PLR0913  # the options of a verb are its parameters
     """Translate texts, or go on from prompts: arguments, or the lines of a file or of stdin, one output for each."""
     texts, changes = separate(words)
     texts += together(field)
+    if texts == ["-"] and input is None:
+        texts, input = [], "-"
     lines, made = read(texts, input=input, output=output), asked(template, examples)
     predictor = load([*run.split(","), *others], engine=engine, precision=precision)
     check_fields(predictor, field)
-    lines = predictor.inputs(lines)
+    check_settings(predictor.recipe, changes)
+    left_out = list[str]()
+    # Of vectors in an array, nobody could tell which ones are not there.
+    lines = predictor.inputs(lines, tell=None if embed else left_out.append)
     if embed is not None:
         write_vectors(predictor, lines, pool=embed, output=output)
         return
@@ -96,6 +102,7 @@ def predict(  # noqa: PLR0913  # the options of a verb are its parameters
                 shown = as_lines(index, found, many=decoding.n_best > 1)
                 shown = f"{given}\t{shown}" if predictor.names_inputs and decoding.n_best == 1 else shown
             print(shown if made is None else shown.strip(), file=file, flush=True)
+    tell_left_out(left_out)
 
 
 def read(texts: Sequence[str], *, input: str | None, output: str | None) -> Iterable[str]:
@@ -128,6 +135,18 @@ def together(fields: Sequence[str]) -> list[str]:
 def check_fields(predictor: Predictor, fields: Sequence[str]) -> None:
     if fields and not predictor.fields:
         raise SaccadeError("--field is for runs that read several things, but this one reads one; give it as it is")
+
+
+def check_settings(recipe: Recipe, changes: Sequence[str]) -> None:
+    """A text such as `a=b` was taken for a setting; where none has a name like that, the way on is told."""
+    known = [*type(recipe.predict).model_fields]
+    for word in changes:
+        name = word.partition("=")[0].removeprefix("predict.")
+        if name not in known and not difflib.get_close_matches(name, known, n=1):
+            raise SaccadeError(
+                f"'{word[:60]}' looks like a setting, but there is none of that name ({', '.join(known)}); "
+                "if it is a text, give it by --input FILE, or --input - and stdin"
+            )
 
 
 def load(runs: Sequence[str], *, engine: str = "auto", precision: str = "auto") -> Predictor:
@@ -194,6 +213,14 @@ def tell_cuts(lengths: Sequence[int], outputs: int, recipe: Recipe) -> None:
 
     if lengths:
         print(told_of_cut(lengths, outputs, longest=recipe.data.max_length), file=sys.stderr)
+
+
+def tell_left_out(messages: Sequence[str]) -> None:
+    """A note for the user, where files of a folder cannot be read: each of them, as all others are done."""
+    for message in messages:
+        print(f"left out: {message}", file=sys.stderr)
+    if messages:
+        print(f"left out {len(messages):,} that cannot be read", file=sys.stderr)
 
 
 def as_lines(index: int, found: Sequence[Hypothesis], *, many: bool) -> str:

@@ -50,13 +50,14 @@ class Asked(NamedTuple):
         return [*changes] if told else [f"stop={json.dumps([self.template.after])}", *changes]
 
 
-def asked(template: str | None, examples: str | None) -> Asked | None:
-    """What the two options say together."""
-    if template is None and examples is None:
+def asked(template: str | None, examples: str | None, options: str = "") -> Asked | None:
+    """What these options say together."""
+    if template is None and examples is None and not options:
         return None
     if template is None:
+        option = "--options" if examples is None else "--examples"
         raise SaccadeError(
-            r"--examples needs a template that makes prompts of them: --template 'Q: {question}\nA: {answer}'"
+            rf"{option} needs a template that makes prompts: --template 'Q: {{question}}\nA: {{answer}}'"
         )
     from saccade.predict.prompts import examples_text, parse
 

@@ -80,7 +80,7 @@ def evaluate(  # noqa: PLR0913  # the options of a verb are its parameters
     as_json: Json = False,
 ) -> None:
     """Score a run on pairs or text (without --data, on its validation data), or two files with --hyp and --ref."""
-    chosen, made = None if metrics is None else metrics.split(","), asked(template, examples)
+    chosen, made = None if metrics is None else metrics.split(","), asked(template, examples, options)
     found: Found
     if hyp is not None or ref is not None:
         found = of_files(hyp, ref, run, metrics=chosen, lowercase=lowercase)
@@ -155,7 +155,7 @@ def of_run(
 
 def chosen_corpora(run: Path, data: Sequence[str]) -> list[Corpus]:
     """What --data names, or else the validation files that the run was trained with."""
-    from saccade.config.schema import Corpus
+    from saccade.config.schema import Corpus, MediaReader
     from saccade.data.labelled import like
     from saccade.score.pairs import recipe_of
 
@@ -165,7 +165,8 @@ def chosen_corpora(run: Path, data: Sequence[str]) -> list[Corpus]:
     if recipe is not None and recipe.task == "label" and recipe.data.train:
         chosen = [like(corpus, recipe.data.train[0]) for corpus in chosen]
     if not chosen:
-        raise SaccadeError(f"'{run}' has no validation files of its own; give --data SRC REF")
+        files = "FOLDER" if recipe is not None and isinstance(recipe.reader, MediaReader) else "SRC REF"
+        raise SaccadeError(f"'{run}' has no validation files of its own; give --data {files}")
     return chosen
 
 

@@ -15,11 +15,8 @@ and the text is in `answer` or `answers`.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import os
-import tarfile
-import zlib
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -27,23 +24,24 @@ from typing import Any
 
 from saccade.config.schema import Corpus
 from saccade.data import embedded_media, hub_media, table
+from saccade.data.archives import TARS, unpacked
 from saccade.data.given_frames import MANY, ONE, read_given
 from saccade.data.lines import missing
 from saccade.data.pictures import SUFFIXES as PICTURES
 from saccade.data.sound import SUFFIXES as SOUNDS
 from saccade.data.sources import PREFIX, file_key
-from saccade.data.store import write_folder
 from saccade.errors import SaccadeError
-from saccade.files import default_cache
 
 Row = tuple[Any, ...]  # number, path, a question about it where one is asked, text
 
 SUFFIXES = {"picture": PICTURES, "sound": (*SOUNDS, ONE)}
-TARS = (".tar", ".tar.gz", ".tgz", ".tar.xz")
 ALONE = "alone"  # what is wanted of files of which nothing is said
 FILES = ("file_name", "image", "audio", "file", "path")  # what a column of files is called
 QUESTION, ANSWERS = "question", ("answer", "answers")
-TEXTS = {"label": ("label", "class"), "text": ("text", "caption", "captions", "transcript", "sentence")}
+TEXTS = {
+    "label": ("label", "class"),
+    "text": ("text", "caption", "captions", "transcript", "transcription", "sentence"),
+}
 
 
 def read_media(corpus: Corpus, *, medium: str, wanted: str, asks: bool = False) -> Iterator[Row]:
@@ -56,12 +54,12 @@ def read_media(corpus: Corpus, *, medium: str, wanted: str, asks: bool = False) 
         return islice(read_given(corpus.files[0]), corpus.examples)
     root = _root(folder_of(corpus), corpus.split)
     if wanted == ALONE:
-        return islice(_alone(root, medium), corpus.examples)
+        return islice(_alone(root, medium, corpus.files[0]), corpus.examples)
     notes = Path(corpus.files[1]) if len(corpus.files) == 2 else metadata_in(root)
     if notes is not None:
         rows = _noted(root, notes, corpus.columns, wanted, asks=asks)
     elif wanted == "label" and not asks:
-        rows = _by_class(root, SUFFIXES[medium])
+        rows = _by_class(root, SUFFIXES[medium], corpus.files[0])
     else:
         raise SaccadeError(
             f"{corpus.files[0]} has no metadata.jsonl or metadata.csv, whose columns file_name"
@@ -82,7 +80,7 @@ def folder_of(corpus: Corpus) -> Path:
     if path.is_dir():
         return path
     if path.name.lower().endswith(TARS):
-        return _unpacked(path)
+        return unpacked(path)
     if not path.exists():
         raise missing(path)
     raise SaccadeError(f"{name} is no folder of files; expected a folder, or one of {', '.join(TARS)}")
@@ -114,7 +112,8 @@ def media_key(corpus: Corpus, *, medium: str) -> str:
     else:
         folder = folder_of(corpus)
         for path in sorted(files_in(folder, SUFFIXES[medium])):
-            digest.update(f"{path.relative_to(folder)} {file_key(path)}".encode())
+            content = file_key(path) if path.is_file() else "not there"  # a link that leads nowhere
+            digest.update(f"{path.relative_to(folder)} {content}".encode())
         if notes := metadata_in(_root(folder, corpus.split)):
             digest.update(file_key(notes).encode())
     for other in corpus.files[1:]:
@@ -123,12 +122,23 @@ def media_key(corpus: Corpus, *, medium: str) -> str:
 
 
 def files_in(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
-    """All files with such names in a folder and the folders in it, but not hidden ones."""
-    for root, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+    """All files with such names in a folder and the folders in it, also by links, but not hidden ones.
+
+    A link that leads nowhere is a file that cannot be read; pipes and the like are no files.
+    """
+    for root, folders, names in os.walk(folder, followlinks=True):
+        here = Path(os.path.realpath(root))
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and not _leads_up(here, name))
         for name in sorted(names):
-            if not name.startswith(".") and name.lower().endswith(suffixes):
-                yield Path(root, name)
+            path = Path(root, name)
+            if not name.startswith(".") and name.lower().endswith(suffixes) and (path.is_file() or not path.exists()):
+                yield path
+
+
+def _leads_up(folder: Path, name: str) -> bool:
+    """Whether a link leads to the folder that it is in, or to one above, so that there is no end to it."""
+    inside = folder / name
+    return inside.is_symlink() and folder.is_relative_to(os.path.realpath(inside))
 
 
 def metadata_in(folder: Path) -> Path | None:
@@ -148,16 +158,16 @@ def _root(folder: Path, split: str) -> Path:
     return folder
 
 
-def _alone(root: Path, medium: str) -> Iterator[Row]:
-    """All files of a folder, whatever is said of them."""
+def _alone(root: Path, medium: str, name: str) -> Iterator[Row]:
+    """All files of a folder, whatever is said of them; `name` is what the user calls it."""
     number = 0
     for number, path in enumerate(files_in(root, SUFFIXES[medium]), start=1):
         yield number, str(path)
     if not number:
-        raise SaccadeError(f"{root} has no {medium} in it; expected files such as *{SUFFIXES[medium][0]}")
+        raise SaccadeError(f"{name} has no {medium} in it; expected files such as *{SUFFIXES[medium][0]}")
 
 
-def _by_class(root: Path, suffixes: tuple[str, ...]) -> Iterator[Row]:
+def _by_class(root: Path, suffixes: tuple[str, ...], name: str) -> Iterator[Row]:
     number = 0
     for path in files_in(root, suffixes):
         names = path.relative_to(root).parts
@@ -166,7 +176,7 @@ def _by_class(root: Path, suffixes: tuple[str, ...]) -> Iterator[Row]:
             yield number, str(path), names[0]
     if not number:
         raise SaccadeError(
-            f"{root} has neither a metadata file nor a folder for each class with files in it "
+            f"{name} has neither a metadata file nor a folder for each class with files in it "
             f"({', '.join(suffixes[:4])} ...); one of them is needed"
         )
 
@@ -210,35 +220,19 @@ def _columns(
     named: tuple[str, ...] | None, record: Mapping[str, Any], where: str, wanted: str, *, asks: bool
 ) -> tuple[str, ...]:
     """The columns of files, of questions where they are asked, and of texts: those that were named, or are meant."""
-    there = list(record)
+    there, hint = list(record), ""
     if named is None:
         file = next((name for name in FILES if name in there), FILES[0])
         others = [name for name in there if name not in (file, QUESTION)]
         known = (*ANSWERS, *TEXTS[wanted]) if asks else TEXTS[wanted]
         text = next((name for name in known if name in there), others[0] if len(others) == 1 else known[0])
         named = (file, QUESTION, text) if asks else (file, text)
+        example = ", ".join(f'"{name.upper()}"' for name in named)
+        hint = f"; where they are called otherwise, name them: data.train.0.columns='[{example}]'"
     elif len(named) != 2 + asks:
         what = "the questions and the answers" if asks else f"the {wanted}s"
         raise SaccadeError(f"{where}: columns names the files{',' if asks else ' and'} {what}, got {', '.join(named)}")
     for name in named:
         if name not in there:
-            raise table.unknown_column(where, name, there)
+            raise SaccadeError(f"{table.unknown_column(where, name, there)}{hint}")
     return named
-
-
-def _unpacked(path: Path) -> Path:
-    """The folder of an archive in the cache; what would leave it, and what is no plain file, is refused or left out."""
-    folder = default_cache() / f"archive-{file_key(path)}"
-    if not folder.is_dir():
-        write_folder(folder, lambda temporary: _unpack(path, temporary))
-    return folder
-
-
-def _unpack(path: Path, folder: Path) -> None:
-    try:
-        with tarfile.open(path) as archive:
-            for member in archive:
-                if member.isfile():
-                    archive.extract(member, folder, filter="data")
-    except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise SaccadeError(f"{path} is not a whole archive ({error}); make or download it again") from None

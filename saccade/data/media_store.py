@@ -14,18 +14,20 @@ import numpy as np
 import torch
 
 from saccade.config.schema import CellReader, Corpus, MediaReader
+from saccade.data.archives import TARS
 from saccade.data.batch import Frames, Media, Pictures
 from saccade.data.decoding import decode_all, settings_of
 from saccade.data.labels import Labels
-from saccade.data.media_sources import media_key, read_media
+from saccade.data.media_sources import folder_of, media_key, read_media
 from saccade.data.store import Store, checksum, discard, write_folder
 from saccade.data.tally import Tally
 from saccade.data.tokenizer import Tokenizer
 from saccade.errors import SaccadeError
 
-VERSION = 1  # of the folder; entries of another version are made again
+VERSION = 2  # of the folder; entries of another version are made again
 META, VALUES = "meta.json", "values"
-NAMED = 3  # broken files that a note names
+FEW = 3  # broken files that one line names
+NAMED = 100  # of them, each in a line of its own
 
 Ids = list[list[int]]
 
@@ -110,12 +112,17 @@ def _decode(source: Source, folder: Path) -> None:
 
 
 def skipped(source: Source, found: Decoded) -> list[str]:
-    """What is told of files that could not be read."""
+    """What is told of files that could not be read: a line, or one for each of them."""
     if not found.broken:
         return []
-    named = "; ".join(list(found.broken.values())[:NAMED])
-    more = f"; and {len(found.broken) - NAMED} more" if len(found.broken) > NAMED else ""
-    return [f"skipped {len(found.broken):,} of {len(found):,} {source.reader.medium}s: {named}{more}"]
+    broken, name = list(found.broken.values()), source.corpus.files[0]
+    if name.lower().endswith(TARS):  # its files lie in the cache, of which nobody knows
+        broken = [why.replace(str(folder_of(source.corpus)), name, 1) for why in broken]
+    count = f"skipped {len(broken):,} of {len(found):,} {source.reader.medium}s:"
+    if len(broken) <= FEW:
+        return [f"{count} {'; '.join(broken)}"]
+    more = [f"  and {len(broken) - NAMED:,} more"] if len(broken) > NAMED else []
+    return [count, *(f"  {why}" for why in broken[:NAMED]), *more]
 
 
 class Library:

@@ -43,12 +43,14 @@ def read_picture(
             with Image.open(io.BytesIO(file) if isinstance(file, bytes) else file, formats=FORMATS) as picture:
                 check_pixels(picture, name=name, most=most)
                 whole = (sides[0] + 2 * margin, sides[1] + 2 * margin)
-                made = _decoded(picture, sides=whole, fit=fit, method=METHODS[resample])
+                made = _decoded(picture, name=name, sides=whole, fit=fit, method=METHODS[resample])
                 return np.ascontiguousarray(made[:, margin : margin + sides[0], margin : margin + sides[1]])
     except SaccadeError:
         raise
     except FileNotFoundError:
         raise SaccadeError(f"{name} not found") from None
+    except IsADirectoryError:
+        raise SaccadeError(f"{name} is a folder; expected a picture") from None
     except UnidentifiedImageError:
         raise SaccadeError(
             f"{name} is no picture that can be read; expected JPEG, PNG, WebP, BMP, GIF or TIFF"
@@ -66,12 +68,14 @@ def check_pixels(picture: Image.Image, *, name: str, most: int) -> None:
         raise SaccadeError(f"{name} has {wide:,} x {high:,} pixels, more than {most:,} in all; make it smaller")
 
 
-def _decoded(picture: Image.Image, *, sides: tuple[int, int], fit: Fit, method: Image.Resampling) -> np.ndarray:
+def _decoded(
+    picture: Image.Image, *, name: str, sides: tuple[int, int], fit: Fit, method: Image.Resampling
+) -> np.ndarray:
     assert not ImageFile.LOAD_TRUNCATED_IMAGES, "a part of a picture is not a picture"
     if picture.format == "JPEG":
         picture.draft("RGB", (2 * max(sides), 2 * max(sides)))  # decodes large ones at a fraction of their size
     ImageOps.exif_transpose(picture, in_place=True)
-    colours, wanted = _in_colours(picture), (sides[1], sides[0])
+    colours, wanted = _in_colours(picture, name), (sides[1], sides[0])
     if fit == "crop":
         fitted = ImageOps.fit(colours, wanted, method)
     elif fit == "pad":
@@ -81,11 +85,15 @@ def _decoded(picture: Image.Image, *, sides: tuple[int, int], fit: Fit, method: 
     return np.asarray(fitted).transpose(2, 0, 1)
 
 
-def _in_colours(picture: Image.Image) -> Image.Image:
+def _in_colours(picture: Image.Image, name: str) -> Image.Image:
     """Grey, CMYK and palettes as RGB; 16-bit greys by their upper half; what is transparent shows white behind it."""
     if picture.mode.startswith("I") or picture.mode == "F":
         numbers = np.array(picture, dtype=np.float64)
-        numbers /= 255 if numbers.size == 0 or numbers.max() <= 255 else 65535
+        largest = numbers.max()
+        if not np.isfinite(largest):
+            raise SaccadeError(f"{name} has pixels that are no finite numbers; write it anew, or leave it out")
+        fractions = picture.mode == "F" and largest <= 1
+        numbers /= 1 if fractions else 255 if largest <= 255 else 65535
         np.clip(numbers, 0, 1, out=numbers)  # in place: large pictures take much memory as it is
         numbers *= 255
         return Image.fromarray(np.uint8(numbers)).convert("RGB")

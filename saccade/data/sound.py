@@ -94,7 +94,9 @@ def _read_other(file: str | Path | bytes, name: str, longest: float) -> tuple[np
             check_length(sound.frames, sound.samplerate, name, longest, channels=sound.channels)
             return sound.read(dtype="float32", always_2d=True), sound.samplerate
     except (RuntimeError, OSError) as error:
-        raise SaccadeError(f"cannot read the sound {name}: {str(error).splitlines()[0]}; is it a sound?") from None
+        why = getattr(error, "error_string", str(error)).splitlines()[0]  # the whole text names objects in memory
+        why = why.removeprefix("Error : ").rstrip(". ")
+        raise SaccadeError(f"cannot read the sound {name}: {why}; is it a sound?") from None
 
 
 def check_length(count: int, rate: int, name: str, longest: float, *, channels: int = 1) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import time
 from collections.abc import Sequence
@@ -34,6 +35,7 @@ SHOWN = 5  # inputs that are predicted
 SCORED = 1000  # of embedded data that does not say how many there are
 WIDEST = 60  # letters of a cell
 FIRST = 3  # words that a language model goes on from
+OWN = {"sasrec": ("hit@10", "ndcg@10"), "smiles": ("valid",)}  # what tells more than the probability of texts
 Given = tuple[str, str]  # what a model is given, and what it should say, where that is known
 
 
@@ -49,20 +51,23 @@ def show(name: str, *, run: str | None = None, seed: int = 1) -> Path:
     predictor, corpora = Predictor.load(folder), recipe.data.valid
     assert isinstance(corpora, tuple), "small recipes name what they are tried on"
     console.print(f"[bold]2. Score[/]: on {corpora[0].files[0]}, after {seconds:.0f} seconds of training")
-    console.print(scores(predictor, corpora))
+    console.print(scores(predictor, corpora, OWN.get(name)))
     given = list(islice(examples(predictor, corpora), SHOWN))
-    if not isinstance(predictor, MediaEncoder):
+    says = not isinstance(predictor, MediaEncoder)
+    if says:
         console.print("[bold]3. Predict[/]:")
         console.print(predictions(predictor, given))
-    console.print(f"[bold]4. Look[/]: {looked(predictor, given[0][0], folder)}", highlight=False, soft_wrap=True)
-    step = Text.assemble(("5. Try next", "bold"), f": saccade {next_step(predictor, folder, given[0][0])}")
+    console.print(
+        f"[bold]{3 + says}. Look[/]: {looked(predictor, given[0][0], folder)}", highlight=False, soft_wrap=True
+    )
+    step = Text.assemble((f"{4 + says}. Try next", "bold"), f": saccade {next_step(predictor, folder, given[0][0])}")
     console.print(step, soft_wrap=True)
     return folder
 
 
-def scores(predictor: Predictor, corpora: Sequence[Corpus]) -> Table:
+def scores(predictor: Predictor, corpora: Sequence[Corpus], metrics: Sequence[str] | None) -> Table:
     table = Table(box=None, show_header=False, padding=(0, 3, 0, 2))
-    for name, value, _ in evaluate_corpora(predictor, corpora, made=SCORED).rows():
+    for name, value, _ in evaluate_corpora(predictor, corpora, metrics=metrics, made=SCORED).rows():
         table.add_row(name, value)
     return table
 
@@ -71,8 +76,13 @@ def predictions(predictor: Predictor, given: Sequence[Given]) -> Table:
     """What is said of each input beside what should be said."""
     table = Table("given", "said", "right", box=None, padding=(0, 3, 0, 2))
     for (source, right), said in zip(given, predictor.predict([source for source, _ in given]), strict=True):
-        table.add_row(*(Text(short(text)) for text in (source, said, right)))
+        table.add_row(*(Text(short(text)) for text in (called(predictor, source), said, right)))
     return table
+
+
+def called(predictor: Predictor, source: str) -> str:
+    """What a person would call an input: of a route, what was told."""
+    return str(json.loads(source)["instruction"]) if isinstance(predictor, Walker) else source
 
 
 def looked(predictor: Predictor, source: str, folder: Path) -> str:
@@ -104,6 +114,8 @@ def examples(predictor: Predictor, corpora: Sequence[Corpus]) -> list[Given]:
 def asked(predictor: Predictor, text: str) -> Given:
     """A text that is to be gone on with, or whose last word but one is to be found."""
     words = text.split()
+    if isinstance(predictor, LanguageModel) and len(words) <= FIRST:  # letters, as molecules are
+        return text[: (len(text) + 1) // 2], text[(len(text) + 1) // 2 :]
     if isinstance(predictor, LanguageModel):
         return " ".join(words[:FIRST]), " ".join(words[FIRST:])
     gap = SENTINEL.format(0) if isinstance(predictor, Restorer) else MASK

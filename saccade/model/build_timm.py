@@ -76,6 +76,8 @@ def the_package() -> Any:
         import timm
     except ImportError:
         raise SaccadeError('reader.kind = "timm" needs the package timm: pip install timm') from None
+    except RuntimeError as error:  # torchvision, which timm imports, was built for another torch
+        raise SaccadeError(f"timm cannot be imported ({said(error)}); install the torchvision of this torch") from None
     return timm
 
 

@@ -1,6 +1,6 @@
 """What a model is given, and how that is named where it is shown: texts, unless a model of another kind says it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +11,8 @@ from saccade.data.tokenizers import Tokenizer, Tokenizers
 from saccade.errors import SaccadeError
 from saccade.view.background import Background
 from saccade.view.words import Groups
+
+Tell = Callable[[str], None]  # says in one line what is wrong with a file that is left out
 
 
 class Asked(NamedTuple):
@@ -32,8 +34,8 @@ class Inputs:
 
     fields: tuple[str, ...] = ()  # names of what is given together, where that is more than a text or a file
 
-    def inputs(self, lines: Iterable[str]) -> Iterable[str]:
-        """What is to be predicted, of what is given on a command line."""
+    def inputs(self, lines: Iterable[str], *, tell: Tell | None = None) -> Iterable[str]:
+        """What is to be predicted, of what is given on a command line; `tell` is for files of folders."""
         return lines
 
     # ---- inside

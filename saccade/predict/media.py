@@ -14,13 +14,14 @@ from torch import Tensor
 
 from saccade.config.schema import Decoding, FrameReader, MediaReader, PatchReader
 from saccade.data.batch import Batch, pad
-from saccade.data.decoding import decode, decoder_of
+from saccade.data.decoding import decode
 from saccade.data.media_sources import named_files
 from saccade.data.media_store import field_of, states_of
 from saccade.data.pictures import MOST_PIXELS
 from saccade.data.words import Worded
 from saccade.errors import SaccadeError
 from saccade.predict.cells import cell_named, shown_on_grid
+from saccade.predict.inputs import Tell
 from saccade.predict.labels import Labeller
 from saccade.predict.outputs import Hypothesis
 from saccade.predict.predictor import Predictor
@@ -88,9 +89,17 @@ class OfMedia(Predictor):
         """Forgets what was held."""
         del self.held[key]
 
-    def inputs(self, lines: Iterable[str]) -> Iterator[str]:
-        """Each file that is named; a folder names all that are in it."""
-        return (path for line in lines for path in named_files(line.rstrip("\r\n"), medium=self.reader.medium))
+    @cached_property
+    def ahead(self) -> dict[str, Medium]:
+        """Files of folders that were decoded to see whether they can be, until they are read."""
+        return {}
+
+    def inputs(self, lines: Iterable[str], *, tell: Tell | None = None) -> Iterator[str]:
+        """Each file that is named; a folder names all that are in it, with `tell` those that can be read."""
+        for line in lines:
+            name = line.rstrip("\r\n")
+            files = named_files(name, medium=self.reader.medium)
+            yield from files if tell is None or files == [name] else self._whole(name, files, tell)
 
     def candidates(
         self, texts: Sequence[str], *, decoding: Decoding | None = None, align: bool = False, scored: bool = True
@@ -116,17 +125,34 @@ class OfMedia(Predictor):
 
     # ---- inside
 
+    def _whole(self, name: str, files: Sequence[str], tell: Tell) -> Iterator[str]:
+        """The files of a folder that can be read; one that cannot does not keep the others waiting."""
+        broken = list[str]()
+        for path in files:
+            try:
+                self.ahead[path] = self._decoded(path)
+            except SaccadeError as error:
+                broken.append(str(error))
+                tell(broken[-1])
+            else:
+                yield path
+        if len(broken) == len(files):
+            raise SaccadeError(f"no {self.reader.medium} of {name} can be read: {broken[0]}")
+
     def _read(self, texts: Sequence[str], what: str, *, first: int = 1) -> list[Any]:
         """The files, decoded; those of the last call are still there, as they are asked for twice."""
-        decode, states = decoder_of(self.reader), states_of(self.reader)
         known: dict[str, Medium] = getattr(self, "_last", {}) | self.held
         self._last: dict[str, Medium] = {}
         for path in texts:
             if path not in self._last and path.strip():
-                stamp, before = stamp_of(path), known.get(path)
-                values = decode(path) if before is None or before.stamp != stamp else before.values
-                self._last[path] = Medium(path, values, states or len(values), stamp)
+                before = self.ahead.pop(path, None) or known.get(path)
+                fresh = before is not None and before.stamp == stamp_of(path)
+                self._last[path] = before if before is not None and fresh else self._decoded(path)
         return [self._last.get(path, []) for path in texts]
+
+    def _decoded(self, path: str) -> Medium:
+        stamp, values = stamp_of(path), decode(path, self.reader)
+        return Medium(path, values, states_of(self.reader) or len(values), stamp)
 
     def _fitting(self, texts: Sequence[str], decoding: Decoding) -> int:
         """How many files stand before the first one that cannot be read."""

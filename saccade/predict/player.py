@@ -13,7 +13,7 @@ from saccade.data.episodes import DIGITS, HELD_OUT, Episode, Episodes, pictures_
 from saccade.data.labels import NONE
 from saccade.data.media_store import states_of
 from saccade.errors import SaccadeError
-from saccade.predict.inputs import Asked
+from saccade.predict.inputs import Asked, Tell
 from saccade.predict.media import OfMedia
 from saccade.predict.outputs import AttentionMaps, Hypothesis
 from saccade.predict.playing import play
@@ -32,10 +32,10 @@ class Player(OfMedia):
         assert self.tokenizers.labels is not None, "a run of this task names its actions"
         return self.tokenizers.labels.names
 
-    def inputs(self, lines: Iterable[str]) -> Iterator[str]:
+    def inputs(self, lines: Iterable[str], *, tell: Tell | None = None) -> Iterator[str]:
         for line in lines:
             text = line.strip()
-            yield from [text] if is_number(text) else super().inputs([text])
+            yield from [text] if is_number(text) else super().inputs([text], tell=tell)
 
     def world(self, corpus: Corpus | None = None) -> Episodes:
         """That of a name; without one, that in which the run was tried, or else that in which it learned."""

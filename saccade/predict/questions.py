@@ -14,6 +14,7 @@ from saccade.data.lines import did_you_mean
 from saccade.data.media_sources import named_files
 from saccade.data.pairs_of_texts import SEPARATOR, joined
 from saccade.errors import SaccadeError
+from saccade.predict.inputs import Tell
 from saccade.predict.media import Describer, MediaLabeller, Medium, OfMedia
 from saccade.predict.outputs import Hypothesis
 from saccade.view.maps import AttentionMap
@@ -78,7 +79,7 @@ class OfQuestions(OfMedia):
 
     fields = Question._fields
 
-    def inputs(self, lines: Iterable[str]) -> Iterator[str]:
+    def inputs(self, lines: Iterable[str], *, tell: Tell | None = None) -> Iterator[str]:
         """Each question that is given; an empty line stays empty."""
         for number, line in enumerate(lines, start=1):
             text = line.rstrip("\r\n")

@@ -26,7 +26,7 @@ from saccade.score.errors import ERRORS, error_rate
 from saccade.score.gleu import mean_gleu
 from saccade.score.labels import LabelEvaluation, counts_of, label_scores
 from saccade.score.left_out import told_of
-from saccade.score.media import by_file, metrics_of, readable
+from saccade.score.media import by_file, check_together, metrics_of, readable
 from saccade.score.pairs import documents_of, labelled_pairs, pairs_for, pairs_of
 from saccade.score.patches import PatchEvaluation, measure_patches
 from saccade.score.perplexity import TextEvaluation, measure
@@ -199,8 +199,9 @@ def evaluate_media(
     media, (pairs, left) = predictor.media, readable([predictor], pairs)
     if isinstance(predictor, Labeller) and not media.asks:
         return replace(evaluate_labels(predictor, pairs), left_out=left)
-    chosen = metrics or metrics_of(media)
+    chosen = metrics or metrics_of(predictor.recipe, media)
     check_metrics(chosen, known=(*KNOWN, *OF_CAPTIONS))
+    check_together(chosen)
     if not set(chosen) & set(OF_CAPTIONS) and not media.asks:
         found = evaluate(predictor, pairs, metrics=chosen, lowercase=lowercase, decoding=decoding)
         return replace(found, left_out=left)

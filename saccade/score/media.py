@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from saccade.config.schema import Corpus, FrameReader, MediaReader
+from saccade.config.schema import Corpus, FrameReader, MediaReader, Recipe
 from saccade.data.media_sources import read_media
 from saccade.data.pairs_of_texts import joined
 from saccade.data.sources import taken
@@ -48,8 +48,23 @@ def by_file(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
     return said
 
 
-def metrics_of(reader: MediaReader) -> tuple[str, ...]:
-    """What is measured of answers, of texts about pictures, or about sound, where nobody says which."""
+def metrics_of(recipe: Recipe, reader: MediaReader) -> tuple[str, ...]:
+    """What is measured of answers, of texts about pictures, or about sound, where nobody says which.
+
+    What is spelled letter by letter is the text in a picture, and n-grams of its words say nothing.
+    """
     if reader.asks:
         return ("accuracy",)
-    return (*ERRORS, "accuracy") if isinstance(reader, FrameReader) else CAPTIONS
+    if isinstance(reader, FrameReader):
+        return (*ERRORS, "accuracy")
+    return ("accuracy", "cer") if recipe.tokenizer.kind == "characters" else CAPTIONS
+
+
+def check_together(metrics: Sequence[str]) -> None:
+    """Refuses to compare with one text of a file and with all of them at the same time."""
+    of_all = [name for name in metrics if name in CAPTIONS and name != "accuracy"]
+    of_one = [name for name in metrics if name not in CAPTIONS]
+    if of_all and of_one:
+        raise SaccadeError(
+            f"{of_all[0]} compares with all that is said of a file, {of_one[0]} with one text; ask for one at a time"
+        )

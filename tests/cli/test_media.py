@@ -62,6 +62,7 @@ def test_train_resume_predict_evaluate_and_view(cli, run, tmp_path):
         (("predict", "v", "nowhere.png"), "nowhere.png not found"),
         (("view", "v", "data/red"), "attention is shown for one file at a time, got the 5 of data/red"),
         (("view", "v", "data/red/0.png", "--target", "x"), "--target is a cell as ROW,COLUMN, up to 4,4, got 'x'"),
+        (("evaluate", "v"), "'runs/v' has no validation files of its own; give --data FOLDER"),
         (("evaluate", "v", "--data", "data/blue"), "neither a metadata file nor a folder for each class"),
     ],
 )
@@ -70,6 +71,20 @@ def test_what_is_wrong_is_told_in_one_line(cli, run, words, message):
     assert result.code == 2
     assert message in result.err
     assert len(result.err.strip().splitlines()) == 1
+
+
+def test_what_cannot_be_read_in_a_folder_is_told_and_the_rest_predicted(cli, run, tmp_path):
+    result = cli("predict", run, "data/red")
+    assert result.code == 0
+    assert [line.split("\t")[0] for line in result.out.splitlines()] == [f"data/red/{i}.png" for i in (0, 3, 6, 9)]
+    first, count = result.err.strip().splitlines()
+    assert first.startswith("left out: data/red/broken.jpg is no picture that can be read")
+    assert count == "left out 1 that cannot be read"
+    alone = tmp_path / "alone"
+    (tmp_path / "data/red/broken.jpg").rename(alone.mkdir() or alone / "broken.jpg")
+    result = cli("predict", run, "alone")
+    assert (result.code, result.out) == (2, "")
+    assert "no picture of alone can be read: alone/broken.jpg is no picture" in result.err
 
 
 def test_captions_in_a_metadata_file(cli, tmp_path):

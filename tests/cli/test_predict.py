@@ -33,7 +33,7 @@ def test_lines_of_a_file(cli, run, expected, tmp_path):
     assert cli("predict", run, "--input", "in.txt").out.split("\n") == [*expected, ""]
 
 
-@pytest.mark.parametrize("words", [("--input", "-"), ("-i", "-"), ()])
+@pytest.mark.parametrize("words", [("--input", "-"), ("-i", "-"), ("-",), ()])
 def test_lines_of_stdin(cli, run, expected, monkeypatch, words):
     feed(monkeypatch, "\n".join(TEXTS).encode())
     assert cli("predict", run, *words).out.split("\n") == [*expected, ""]
@@ -81,6 +81,13 @@ def test_outputs_that_were_cut_are_told(cli, run):
 def test_settings_have_their_mistakes_told(cli, run):
     result = cli("predict", run, "3 May", "bem=4")
     assert (result.code, result.err) == (2, "error: settings: predict.bem: unknown key; did you mean 'beam'?\n")
+
+
+def test_a_text_that_looks_like_a_setting_is_told_another_way(cli, run):
+    result = cli("predict", run, "colour=red")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("error: 'colour=red' looks like a setting, but there is none of that name (beam, ")
+    assert result.err.endswith("); if it is a text, give it by --input FILE, or --input - and stdin\n")
 
 
 def test_several_runs_are_an_ensemble(cli, run, other):

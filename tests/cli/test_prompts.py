@@ -43,6 +43,7 @@ def test_answers_are_scored(cli, written, rows):
     ("words", "message"),
     [
         (["predict", "RUN", "d", "--examples", "examples.jsonl"], "--examples needs a template"),
+        (["evaluate", "RUN", "--options", "a,b", "--data", "tasks.jsonl"], "--options needs a template"),
         (["predict", "RUN", "d", "--template", "{q} {b} {a}"], "has the fields q, b, so that one text is not enough"),
         (["predict", "RUN", "--input", "tasks.jsonl", "--template", "{z}: {a}"], ":1: the template asks for {z}"),
         (["predict", "OTHER", "d", "--template", TEMPLATE], "--template makes prompts for a language model"),

@@ -10,7 +10,7 @@ from PIL import Image
 
 from saccade.config.load import load
 from saccade.config.schema import Corpus, PatchReader, Recipe
-from saccade.data import decoding
+from saccade.data import decoding, media_store
 from saccade.data.batch import Pictures
 from saccade.data.batches import BatchStream, valid_batches
 from saccade.data.corpus_part import Part
@@ -85,6 +85,16 @@ def test_broken_files_are_named_skipped_and_counted(folder, tmp_path):
     assert "4.png is damaged" in told[0]
     assert "3.png is no picture" in told[0]
     assert not [path for path, _ in data.valid_pairs if path.endswith(("3.png", "4.png"))]
+
+
+def test_many_broken_files_of_an_archive_are_named_line_by_line_as_the_user_knows_them(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(media_store, "NAMED", 4)
+    for number in range(1, 7):
+        (folder / ("even", "odd")[number % 2] / f"{number}.png").write_text("not a picture")
+    archive = shutil.make_archive(str(tmp_path / "all"), "tar", folder)
+    _, told = prepared(archive, tmp_path)
+    assert told[0] == "skipped 6 of 10 pictures:" and told[-1] == "  and 2 more" and len(told) == 6
+    assert told[1].startswith(f"  {archive}/even/2.png is no picture that can be read")
 
 
 @pytest.fixture

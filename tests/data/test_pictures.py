@@ -35,6 +35,8 @@ def halves(mode: str, left, right, size=(20, 10)) -> Image.Image:
         ("1", 1, 0, "PNG"),
         ("CMYK", (0, 0, 0, 0), (0, 0, 0, 255), "TIFF"),
         ("I;16", 65535, 0, "PNG"),
+        ("F", 1.0, 0.0, "TIFF"),
+        ("F", 255.0, 0.0, "TIFF"),
         ("RGBA", (9, 9, 9, 0), (0, 0, 0, 255), "PNG"),  # what is transparent shows white
         ("LA", (9, 0), (0, 255), "PNG"),
     ],
@@ -123,6 +125,19 @@ def test_a_text_with_the_name_of_a_picture_is_named(tmp_path):
     path.write_text("Dear all")
     with pytest.raises(SaccadeError, match=r"letter.jpg is no picture that can be read; expected JPEG"):
         read_picture(path, size=8)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_pixels_that_are_no_numbers_are_refused(value):
+    picture = Image.fromarray(np.array([[0.5, value], [0.5, 0.5]], np.float32))
+    with pytest.raises(SaccadeError, match=r"^a.tif has pixels that are no finite numbers; write it anew, or leave"):
+        read_picture(saved(picture, "TIFF"), size=2, name="a.tif")
+
+
+def test_a_folder_with_the_name_of_a_picture_is_told(tmp_path):
+    (tmp_path / "folder.jpg").mkdir()
+    with pytest.raises(SaccadeError, match=r"folder.jpg is a folder; expected a picture"):
+        read_picture(tmp_path / "folder.jpg", size=8)
 
 
 def test_what_is_not_there_is_named(tmp_path):

@@ -122,6 +122,13 @@ def test_soundfile_reads_the_other_kinds(tmp_path):
         np.testing.assert_allclose(samples, wanted, atol=1e-4)
 
 
+@pytest.mark.parametrize("content", [b"", b"this is a text, not a sound\n" * 9])
+def test_what_is_wrong_is_told_without_names_of_objects_in_memory(content):
+    pytest.importorskip("soundfile")
+    with pytest.raises(SaccadeError, match=r"^cannot read the sound sent.wav: Format not recognised; is it a sound\?$"):
+        read_sound(content, name="sent.wav")
+
+
 def test_soundfile_refuses_what_is_no_sound(tmp_path):
     soundfile = pytest.importorskip("soundfile")
     (tmp_path / "a.wav").write_bytes(b"this is a text, not a sound\n" * 9)

@@ -5,11 +5,13 @@ import pytest
 from saccade.config.load import load
 from saccade.demo import systems
 from saccade.demo.listing import demonstrations
+from saccade.predict.language import LanguageModel
 
 FEW = ("train.steps=1", "train.schedule.warmup=1", "train.valid_predictions=2", "train.metric=loss")
 FEWER = (*FEW, "train.valid_every=1", "train.save_every=1", "data.train.0.examples=200", "data.valid.0.examples=6")
 SLOW = ["ask-attend-answer", "bahdanau", "bert", "classify", "gpt2", "listen-attend-spell", "listen-attend-walk", "nat",
-        "show-attend-interact", "show-attend-read", "sasrec", "t5", "tag", "vit", "vit-masked", "xlnet"]  # fmt: skip
+        "show-attend-interact", "show-attend-read", "sasrec", "smiles", "t5", "tag", "vit", "vit-masked",
+        "xlnet"]  # fmt: skip
 NEXT = {"listen-attend-walk": "view", "vit-masked": "predict"}  # what cannot be tried on a page
 
 
@@ -31,13 +33,24 @@ def test_a_caption_is_predicted_and_looked_at(tmp_path, monkeypatch, capsys):
     assert "data:image/png" in page
 
 
+@pytest.mark.parametrize(
+    ("text", "given"),
+    [("a cup stands on the table", ("a cup stands", "on the table")), ("NC(C)O", ("NC(", "C)O")), ("CCO", ("CC", "O"))],
+)
+def test_a_language_model_goes_on_from_words_or_where_there_are_none_from_letters(text, given):
+    assert systems.asked(LanguageModel.__new__(LanguageModel), text) == given
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SLOW)
 def test_every_kind_of_system_is_shown(name, tmp_path, monkeypatch, capsys):
     shown(name, tmp_path, monkeypatch)
     said = capsys.readouterr().out
     assert "2. Score" in said
-    assert f"5. Try next: saccade {NEXT.get(name, 'serve')} {tmp_path}/runs/{name}-demo-1" in said
+    number = 4 if name == "vit-masked" else 5  # which predicts nothing
+    assert f"{number}. Try next: saccade {NEXT.get(name, 'serve')} {tmp_path}/runs/{name}-demo-1" in said
+    assert all(metric in said for metric in systems.OWN.get(name, ()))
+    assert name != "listen-attend-walk" or '"instruction"' not in said.partition("Look")[0]
     assert (tmp_path / "runs" / f"{name}-demo-1" / "attention.html").is_file()
 
 

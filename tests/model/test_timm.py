@@ -89,6 +89,14 @@ def test_without_the_package_it_is_told_how_to_get_it(monkeypatch):
         build(recipe(), source_size=9, target_size=7)
 
 
+def test_a_torchvision_of_another_torch_is_told_in_one_line(monkeypatch, tmp_path):
+    (tmp_path / "timm.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    monkeypatch.delitem(sys.modules, "timm", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SaccadeError, match=r"torchvision::nms does not exist\); install the torchvision of this torch"):
+        build(recipe(), source_size=9, target_size=7)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -83,8 +83,8 @@ def test_files_that_cannot_be_heard_are_named_and_skipped(tmp_path):
     told: list[str] = []
     data = prepare(load("listen-attend-spell", overrides=changes), cache=tmp_path / "cache", report=told.append)
     assert len(data.train) == 2
-    assert told[0].startswith("skipped 5 of 7 sounds: ")
-    assert "empty.wav is empty" in told[0] and "and 2 more" in told[0]
+    assert told[0] == "skipped 5 of 7 sounds:" and len(told) == 6
+    assert any("empty.wav is empty" in line for line in told)
     lengths = data.train.lengths(np.arange(2), side=0).tolist()
     assert lengths == [101, 101]  # a second each, whatever the rate
 

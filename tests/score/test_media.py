@@ -7,13 +7,14 @@ import pytest
 from PIL import Image
 
 import saccade
+from saccade.config.load import load
 from saccade.config.schema import Corpus
 from saccade.errors import SaccadeError
-from saccade.score.captions import caption_scores
+from saccade.score.captions import CAPTIONS, caption_scores
 from saccade.score.compare import compare
 from saccade.score.errors import error_rate
 from saccade.score.evaluate import evaluate_corpora
-from saccade.score.media import media_pairs, readable
+from saccade.score.media import media_pairs, metrics_of, readable
 from saccade.score.statistics import score_of, statistics
 from saccade.score.table import cells, latex, note
 
@@ -66,7 +67,7 @@ def test_metrics_that_say_nothing_are_refused(runs):
     scenes = [Corpus(files=("embedded:scenes-heldout",), examples=4)]
     with pytest.raises(SaccadeError, match=r"unknown metric 'foo'; expected one of .*wer, cer, bleu-1"):
         evaluate_corpora(runs["caption"][1], scenes, metrics=["foo"])
-    with pytest.raises(SaccadeError, match=r"unknown metric 'wer'; expected one of bleu-1"):
+    with pytest.raises(SaccadeError, match=r"cider compares with all .* of a file, wer with one text; ask for one"):
         evaluate_corpora(runs["caption"][1], scenes, metrics=["wer", "cider"])
 
 
@@ -138,3 +139,17 @@ def test_sums_of_single_sentences_give_the_score_of_all():
     rows = statistics("cer", ours, heard)
     assert rows.dtype == np.int64
     assert score_of("cer")(rows.sum(0)) == pytest.approx(error_rate(ours, heard, unit="cer").value)
+
+
+@pytest.mark.parametrize(
+    ("name", "measured"),
+    [
+        ("show-attend-tell", CAPTIONS),
+        ("show-attend-read", ("accuracy", "cer")),
+        ("listen-attend-spell", ("wer", "cer", "accuracy")),
+        ("ask-attend-answer", ("accuracy",)),
+    ],
+)
+def test_what_is_measured_where_nobody_says_it(name, measured):
+    recipe = load(name)
+    assert metrics_of(recipe, recipe.reader) == measured

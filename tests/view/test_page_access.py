@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from saccade.view import html
@@ -139,6 +140,53 @@ def test_steps_light_the_cells_of_a_picture(opened, made):
         assert [i for i, dark in enumerate(shade) if dark == 0] == [lit]
         page.get_by_role("button", name="Step on").click()
     assert page.locator(".photo img").get_attribute("src") == PIXEL
+
+
+def test_steps_go_through_whatever_looks_at_the_picture(opened, made):
+    """Two glimpses of a question, and its words: what is written, one answer, looks at nothing itself."""
+    labels = {"source": ["a", "b", "c", "d"], "target": ["red", "or"], "seen": ["", ""]}
+    document = made(parts=("cross",), layers=2, heads=1, labels=labels)
+    rows = {"question": ["which", "colour", "?"], "glimpse": ["glimpse 1", "glimpse 2"]}
+    for entry, (name, names) in zip(document["maps"], rows.items(), strict=True):
+        weights = np.eye(4, dtype=np.float32)[None, : len(names)]
+        weights[0, 1] *= name == "glimpse"  # one word fits no cell better than the others do
+        entry |= {"rows": name, "weights": weights, "shape": list(weights.shape)}
+    document["labels"] = {**labels, **rows}
+    background = {"columns": "source", "image": PIXEL, "grid": [2, 2]}
+    panel = opened({**document, "background": background}).get_by_role("tabpanel", name="Steps")
+    assert panel.get_by_role("group", name="glimpse").get_by_role("button").all_inner_texts() == rows["glimpse"]
+    panel.get_by_role("button", name="Step on").click()
+    assert "Looks most at b" in panel.inner_text() and "2 / 2" in panel.inner_text()
+    panel.get_by_label("Looking through").select_option(label="cross, layer 1")
+    words = panel.get_by_role("group", name="question").get_by_role("button")
+    assert words.all_inner_texts() == rows["question"]
+    words.nth(2).click()
+    assert "Looks most at c" in panel.inner_text() and "3 / 3" in panel.inner_text()
+    words.nth(1).click()
+    assert "Looks at nothing." in panel.inner_text() and not panel.locator(".photo circle").count()
+    assert "Next token" not in panel.inner_text()  # which is about what is written
+
+
+WIDE = PIXEL.replace("AQABAIAAAP", "CAABAIAAAP", 1)  # eight pixels from left to right
+
+
+def test_the_eye_rests_where_the_light_is_also_after_the_picture_has_got_its_size(opened, made):
+    labels = {"source": [f"cell {i}" for i in range(6)], "target": ["a", "dog"], "seen": ["<start>", "a"]}
+    document = made(parts=("cross",), layers=1, heads=1, labels=labels)
+    document["maps"][0]["weights"][:] = 0
+    document["maps"][0]["weights"][0, :, 5] = 1  # the cell below, at the right
+    page = opened({**document, "background": {"columns": "source", "image": WIDE, "grid": [2, 3]}})
+    for width in (1200, 500):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.wait_for_function(
+            """() => {
+              const { clientWidth: wide, clientHeight: high } = document.querySelector(".photo");
+              const eye = document.querySelector(".photo circle");
+              const off = (name, at) => Math.abs(Number(eye.getAttribute(name)) - at);
+              return wide > 4 * high && off("cx", wide * 5 / 6) < 1 && off("cy", high * 3 / 4) < 1;
+            }""",
+            timeout=3000,
+        )
 
 
 def test_each_step_may_have_a_picture_of_its_own(opened, made):

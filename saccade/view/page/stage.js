@@ -18,13 +18,14 @@ function words(map) {
     const { offsetLeft, offsetTop, offsetWidth } = tokens[i];
     return { x: offsetLeft + offsetWidth / 2, y: offsetTop };
   };
+  const jumps = drawnJumps(element, path, centre, 26);
   const show = (weights, top, fixations, hidden) => {
     tokens.forEach((token, i) => {
       token.classList.toggle("future", i >= hidden);
       token.style.setProperty("--weight", (weights[i] / (top || 1)).toFixed(3));
       token.classList.toggle("looked", i === fixations.at(-1));
     });
-    path.replaceChildren(...gaze(fixations.map(centre), 26));
+    jumps(fixations);
   };
   return { element, show };
 }
@@ -41,6 +42,7 @@ function picture(page, { image, images = [], grid: [rows, columns] }) {
     x: ((i % columns) + 0.5) / columns * element.clientWidth,
     y: (Math.floor(i / columns) + 0.5) / rows * element.clientHeight,
   });
+  const jumps = drawnJumps(element, path, centre, 0);
   const show = (weights, top, fixations) => {
     if (images.length) photo.src = source(images[Math.min(page.state.step, images.length - 1)]);
     const context = light.getContext("2d");
@@ -49,9 +51,21 @@ function picture(page, { image, images = [], grid: [rows, columns] }) {
       shade.data[4 * i + 3] = Math.round(205 * (1 - Math.sqrt(weight / (top || 1)))); // dark where nobody looks
     });
     context.putImageData(shade, 0, 0);
-    path.replaceChildren(...gaze(fixations.filter((i) => i < rows * columns).map(centre), 0));
+    jumps(fixations.filter((i) => i < rows * columns));
   };
   return { element, show };
+}
+
+// What draws jumps between places, and draws them again where these have moved: a picture has its size only once it is
+// loaded, and a window may get another one.
+function drawnJumps(element, path, centre, lift) {
+  let places = [];
+  const draw = () => path.replaceChildren(...gaze(places.map(centre), lift));
+  new ResizeObserver(draw).observe(element);
+  return (next) => {
+    places = next;
+    draw();
+  };
 }
 
 // The last jumps and the point where the eye rests; over words they are arcs, `lift` pixels high.

@@ -1,4 +1,5 @@
 // The output, written again step by step: what each step looked at, what was likely next, and the tree of the search.
+// Over a picture, whatever else looks at it can be gone through too: the words of a question, or glimpses.
 
 import { beamTree } from "./beam.js";
 import { empty, headEntries, mapChoice } from "./controls.js";
@@ -6,19 +7,19 @@ import { button, choice, el, shown } from "./element.js";
 import { MEAN, SIDES, short, shownWeight } from "./model.js";
 import { TRAIL, stage } from "./stage.js";
 
+const DOING = { target: "Writes", question: "Asks", glimpse: "Glimpses" };
 const PACE = 900; // milliseconds from step to step
 
 export function stepsView(page) {
-  const { labels, steps } = page.data;
-  const count = labels.target?.length ?? 0;
-  const usable = (map) => map.rows === "target" || map.rows === "seen";
-  if (!count) return { element: empty("Nothing was written", "There are no steps to show."), update() {} };
-  const view = { page, count, usable, map: null, steps };
-  const tokens = labels.target.map((label, i) =>
-    button(label, () => page.set({ step: i }), { class: "word out", dir: "auto", "aria-label": `Step ${i + 1}: ${label}` }));
-  const output = el("div", { class: "words", role: "group", "aria-label": "Output" }, ...tokens);
+  const { labels, steps, background } = page.data;
+  const overPicture = (map) => map.columns === background?.columns && map.rows !== map.columns;
+  const usable = (map) => map.rows === "target" || map.rows === "seen" || overPicture(map);
+  if (!labels.target?.length) return { element: empty("Nothing was written", "There are no steps to show."), update() {} };
+  const view = { page, usable, map: null, steps };
+  const writes = el("p", { class: "caption" });
+  const output = el("div", { class: "words", role: "group" });
   const looking = el("p", { class: "caption" });
-  const slider = el("input", { type: "range", min: 1, max: count, step: 1, "aria-label": "Step",
+  const slider = el("input", { type: "range", min: 1, step: 1, "aria-label": "Step",
     oninput: () => page.set({ step: Number(slider.value) - 1 }) });
   const place = el("span", { class: "number" });
   const maps = mapChoice(page, { label: "Looking through", fits: usable, chosen: page.state.map, onchoose: page.chooseMap });
@@ -37,27 +38,27 @@ export function stepsView(page) {
       button("‹", () => move(view, -1), { "aria-label": "Step back" }), play,
       button("›", () => move(view, 1), { "aria-label": "Step on" })), slider, place),
     shown(el("div", { class: "bar" }, maps.element, heads.element), page.data.maps.some(usable)),
-    el("p", { class: "caption" }, "Writes"), output, looking, box, caption, cards);
-  Object.assign(view, { looking, tokens, slider, place, maps, heads, play, box, caption, likely, beam, output });
+    writes, output, looking, box, caption, cards);
+  Object.assign(view, { writes, looking, slider, place, maps, heads, play, box, caption, likely, beam, output, cards });
   page.panelKeys(element, {
     ArrowRight: () => move(view, 1), ArrowLeft: () => move(view, -1),
-    Home: () => page.set({ step: 0 }), End: () => page.set({ step: count - 1 }), " ": () => play.click(),
+    Home: () => page.set({ step: 0 }), End: () => page.set({ step: view.tokens.length - 1 }), " ": () => play.click(),
   });
   page.signal.addEventListener("abort", () => pause(view));
   return { element, update: () => update(view), leave: () => pause(view) };
 }
 
 function move(view, by) {
-  const { page, count } = view;
-  page.set({ step: Math.max(0, Math.min(count - 1, page.state.step + by)) });
+  const { page, tokens } = view;
+  page.set({ step: Math.max(0, Math.min(tokens.length - 1, page.state.step + by)) });
 }
 
 function start(view) {
-  const { page, count } = view;
-  if (page.state.step >= count - 1) page.set({ step: 0 });
+  const { page } = view;
+  if (page.state.step >= view.tokens.length - 1) page.set({ step: 0 });
   view.timer = setInterval(() => {
     move(view, 1);
-    if (page.state.step >= count - 1) pause(view);
+    if (page.state.step >= view.tokens.length - 1) pause(view);
   }, PACE);
   label(view);
 }
@@ -73,11 +74,36 @@ function label(view) {
   view.play.setAttribute("aria-pressed", String(Boolean(view.timer)));
 }
 
+// Which map is looked through, or -1: the one that is chosen elsewhere, or the last that can be.
+function through({ page, usable }) {
+  const all = page.data.maps; // tokens, whatever the other views join
+  return usable(all[page.state.map] ?? {}) ? page.state.map : all.findLastIndex(usable);
+}
+
+// The steps are what looks: in most maps, the output.
+function walk(view, rows) {
+  if (view.rows === rows) return;
+  const { page, slider, output } = view;
+  view.rows = rows;
+  view.names = page.data.labels[rows];
+  view.tokens = view.names.map((label, i) =>
+    button(label, () => page.set({ step: i }), { class: "word out", dir: "auto", "aria-label": `Step ${i + 1}: ${label}` }));
+  slider.max = String(view.tokens.length);
+  output.setAttribute("aria-label", rows === "target" ? "Output" : rows);
+  output.replaceChildren(...view.tokens);
+  view.writes.textContent = DOING[rows] ?? rows;
+  shown(view.cards, rows === "target");
+}
+
 function update(view) {
-  const { page, tokens, slider, place, count } = view;
+  const { page, slider, place } = view;
+  const map = page.data.maps[through(view)];
+  walk(view, !map || map.rows === "seen" ? "target" : map.rows);
+  const { tokens, names } = view;
+  const count = tokens.length;
   const now = Math.min(page.state.step, count - 1);
   slider.value = String(now + 1);
-  slider.setAttribute("aria-valuetext", `step ${now + 1} of ${count}, ${page.data.labels.target[now]}`);
+  slider.setAttribute("aria-valuetext", `step ${now + 1} of ${count}, ${names[now]}`);
   place.textContent = `${now + 1} / ${count}`;
   tokens.forEach((token, i) => {
     token.classList.toggle("future", i > now);
@@ -86,23 +112,22 @@ function update(view) {
   const looked = look(view, now);
   showLikely(view, now);
   view.beam.update(now);
-  const told = `Step ${now + 1} of ${count}: ${page.data.labels.target[now]}${looked}`;
+  const told = `Step ${now + 1} of ${count}: ${names[now]}${looked}`;
   if (view.told !== undefined && view.told !== told) page.announce(told);
   view.told = told;
 }
 
 // The weights of this step on the stage; returns where it looked most, in words.
 function look(view, now) {
-  const { page, usable, maps, heads, box, caption } = view;
-  const all = page.data.maps; // tokens, whatever the other views join
-  if (!all.some(usable)) {
+  const { page, maps, heads, box, caption } = view;
+  const index = through(view);
+  if (index < 0) {
     box.replaceChildren();
     view.looking.textContent = "";
     caption.textContent = "This model writes without attention.";
     return "";
   }
-  const index = usable(all[page.state.map]) ? page.state.map : all.findLastIndex(usable);
-  const map = all[index];
+  const map = page.data.maps[index];
   const head = page.state.stepHead < map.heads && map.heads > 1 ? page.state.stepHead : map.heads > 1 ? MEAN : 0;
   maps.select.value = String(index);
   heads.offer(headEntries(map), head);
@@ -117,10 +142,15 @@ function look(view, now) {
   const weights = Array.from({ length: plane.columns }, (_, i) => plane.value(now, i));
   const top = Math.max(...weights);
   const first = Math.max(0, now + 1 - TRAIL);
-  const fixations = Array.from({ length: now + 1 - first }, (_, i) => peak(plane, first + i));
+  const steps = Array.from({ length: now + 1 - first }, (_, i) => first + i);
+  const looked = steps.filter((step) => plane.value(step, peak(plane, step)) > 0);
   const hidden = map.columns === "seen" ? now + 1 : plane.columns; // what comes later is not there yet
-  view.stage.show(weights, top, fixations, hidden);
-  const best = fixations.at(-1);
+  view.stage.show(weights, top, top > 0 ? looked.map((step) => peak(plane, step)) : [], hidden);
+  if (!(top > 0)) {
+    caption.textContent = "Looks at nothing.";
+    return "";
+  }
+  const best = peak(plane, now);
   const name = map.labels.columns[best];
   caption.textContent = `Looks most at ${name}, with ${shownWeight(plane, weights[best])} of its attention.`;
   return `, looks at ${name} ${short(weights[best])}`;

@@ -1,0 +1,110 @@
+"""Archives of pictures: unpacked whole, or told what is wrong with them."""
+
+import gzip
+import io
+import tarfile
+
+import pytest
+
+from saccade.config.schema import Corpus
+from saccade.data.media_sources import folder_of, read_media
+from saccade.errors import SaccadeError
+
+NAMES = [f"{kind}/{number}.png" for kind in ("cat", "dog") for number in range(4)]
+
+
+def archive(path, names=NAMES, mode="w"):
+    """Files that cannot be made smaller, each a few blocks long."""
+    with tarfile.open(path, mode) as made:
+        for number, name in enumerate(names):
+            content = bytes((number * 7 + i * i * 31 + i // 3) % 251 for i in range(2000))
+            member = tarfile.TarInfo(f"all/{name}" if name in NAMES else name)
+            member.size = len(content)
+            made.addfile(member, io.BytesIO(content))
+    return path
+
+
+def labels(path):
+    corpus = Corpus(files=(str(path),))
+    return [
+        (file.rpartition("/all/")[2], text) for _, file, text in read_media(corpus, medium="picture", wanted="label")
+    ]
+
+
+@pytest.mark.parametrize(("kind", "mode"), [("tar", "w"), ("tar.gz", "w:gz"), ("tgz", "w:gz"), ("tar.xz", "w:xz")])
+def test_an_archive_is_unpacked_once_and_found_again(tmp_path, kind, mode):
+    path = archive(tmp_path / f"x.{kind}", mode=mode)
+    assert labels(path) == [(name, name.partition("/")[0]) for name in NAMES]
+    corpus = Corpus(files=(str(path),))
+    assert folder_of(corpus) == folder_of(corpus)
+
+
+def test_an_archive_without_the_zeros_at_its_end_is_whole(tmp_path):
+    path = archive(tmp_path / "x.tar")
+    path.write_bytes(path.read_bytes()[: len(NAMES) * (512 + 2048)])
+    assert len(labels(path)) == len(NAMES)
+
+
+def damaged(path, at, content):
+    made = bytearray(path.read_bytes())
+    made[at : at + len(content)] = content
+    path.write_bytes(made)
+
+
+def test_a_damaged_name_in_the_middle_is_no_end(tmp_path):
+    path = archive(tmp_path / "x.tar")
+    damaged(path, 4 * (512 + 2048), b"\xff" * 300)
+    with pytest.raises(SaccadeError, match=r"x.tar is not a whole archive \(there is no file at byte 10,240, where"):
+        labels(path)
+
+
+def test_a_packed_archive_is_checked_to_its_end(tmp_path):
+    path = archive(tmp_path / "plain.tar")
+    packed = bytearray(gzip.compress(path.read_bytes(), compresslevel=0))
+    packed[1000] ^= 1  # inside of the first file
+    (tmp_path / "x.tar.gz").write_bytes(packed)
+    with pytest.raises(SaccadeError, match=r"x.tar.gz is not a whole archive \(CRC check failed"):
+        labels(tmp_path / "x.tar.gz")
+
+
+@pytest.mark.parametrize(("kind", "mode"), [("tar", "w"), ("tar.gz", "w:gz"), ("tar.xz", "w:xz")])
+def test_a_truncated_archive_is_told(tmp_path, kind, mode):
+    path = archive(tmp_path / f"x.{kind}", mode=mode)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 5])
+    with pytest.raises(SaccadeError, match=rf"x.{kind} is not a whole archive .*download it again"):
+        labels(path)
+
+
+def test_a_damaged_xz_is_told(tmp_path):
+    path = archive(tmp_path / "x.tar.xz", mode="w:xz")
+    damaged(path, path.stat().st_size // 2, bytes(range(100)))
+    with pytest.raises(SaccadeError, match=r"x.tar.xz is not a whole archive \(Corrupt input data\)"):
+        labels(path)
+
+
+def test_a_text_that_is_called_an_archive_is_told_in_one_line(tmp_path):
+    (tmp_path / "x.tar.gz").write_text("no archive")
+    with pytest.raises(SaccadeError) as caught:
+        labels(tmp_path / "x.tar.gz")
+    assert str(caught.value).endswith(
+        "is not a whole archive (file could not be opened successfully); make or download it again"
+    )
+    assert "\n" not in str(caught.value)
+
+
+def test_an_archive_that_leaves_its_folder_is_refused(tmp_path):
+    path = archive(tmp_path / "x.tar", ["../../a.png"])
+    with pytest.raises(SaccadeError, match=r"x.tar has a file '\.\./\.\./a\.png' that would be written outside"):
+        labels(path)
+
+
+def test_a_file_cannot_be_a_folder_too(tmp_path):
+    path = archive(tmp_path / "x.tar", ["a", "a/b.png"])
+    with pytest.raises(SaccadeError, match=r"x.tar: 'a/b.png' cannot be unpacked, as a file and a folder"):
+        labels(path)
+
+
+def test_an_archive_with_nothing_in_it_is_named_as_the_user_names_it(tmp_path):
+    path = archive(tmp_path / "x.tar", [])
+    with pytest.raises(SaccadeError, match=rf"^{path} has neither a metadata file nor a folder for each class"):
+        labels(path)
