@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from saccade.layers import masks, step_attention
+from saccade.layers import masks, stack_step, step_attention
 from saccade.layers.balance import Choice, tell
 from saccade.layers.dropout import Dropout, DropRows
 from saccade.layers.experts import routed
@@ -192,6 +192,8 @@ class TransformerStack(nn.Module):
         seen = state.longest + n
         if seen > state.capacity:
             raise ValueError(f"the state has room for {state.capacity} positions, got {seen}; start with more")
+        if (whole := stack_step.whole_step(self, x, state)) is not None:
+            return whole(x, state), state.advance(n)
         at = state.positions(n)
         for i, block in enumerate(self.blocks):
             memory, window = state.memory[i] if state.memory else None, self.windows[i]

@@ -69,19 +69,23 @@ class VnniLinear(nn.Module):
         self._product: Product | None = None
 
     def forward(self, x: Float[Tensor, "... K"]) -> Float[Tensor, "... N"]:
-        if self._product is None:
-            self._product = self._described()
         x = x.float().contiguous()
         rows = x.numel() // self.inputs
         y = x.new_empty(*x.shape[:-1], self.outputs)
         room = x.new_empty(rows * (self.packed.shape[1] + 1))  # the bytes of each row and its largest number
         multiply: Any = kernel()
-        multiply(self._product, x.data_ptr(), y.data_ptr(), room.data_ptr(), rows, torch.get_num_threads())
+        multiply(self.product, x.data_ptr(), y.data_ptr(), room.data_ptr(), rows, torch.get_num_threads())
         return y
 
-    def _described(self) -> Product:
-        pointers = (part.data_ptr() for part in (self.packed, self.start, self.scale, self.bias))
-        return Product(*pointers, self.inputs, self.outputs, self.packed.shape[1], self.positive, self.relu)
+    @property
+    def product(self) -> Product:
+        """For the source."""
+        if self._product is None:
+            pointers = (part.data_ptr() for part in (self.packed, self.start, self.scale, self.bias))
+            self._product = Product(
+                *pointers, self.inputs, self.outputs, self.packed.shape[1], self.positive, self.relu
+            )
+        return self._product
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy has weights of its own, at other addresses."""

@@ -1,0 +1,140 @@
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from saccade.config.load import load
+from saccade.data.batch import Batch, pad
+from saccade.layers import stack_step
+from saccade.layers.few_rows import MOST
+from saccade.layers.record import record
+from saccade.model.build import build
+from saccade.model.model import Model
+from saccade.model.prepare import pack, put_quantised, quantised
+
+pytestmark = pytest.mark.skipif(stack_step.kernel() is None, reason="needs AVX-512 VNNI and a compiler")
+
+SIZES = ["layers=2", "dim=48", "heads=3", "ff=80"]
+SMALL = [f"{side}.stack.{size}" for side in ("reader", "writer") for size in SIZES]
+SOURCES = Batch({"source": pad([[5, 6, 7, 2], [8, 2], [5, 9, 2]])})
+LANGUAGE = ["writer.stack.activation=relu", *SMALL[4:], "data.max_length=32", "writer.positions.length=32"]
+
+
+def made(*settings: str, recipe: str = "transformer", kind: str = "fp32") -> Model:
+    torch.manual_seed(1)
+    own = LANGUAGE if recipe == "gpt2" else SMALL
+    model = build(load(recipe, overrides=[*own, *settings]), source_size=20, target_size=20).eval()
+    for parameter in model.parameters():  # norms and biases that are not what they begin with
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    if kind == "int8":
+        put_quantised(model, quantised(model))
+    else:
+        pack(model)
+    return model
+
+
+@torch.inference_mode()
+def written(model: Model, *, orders: dict[int, list[int]] | None = None) -> list[torch.Tensor]:
+    """Logits of some steps, after some of which rows change places or leave."""
+    memory = None if model.reader is None else model.read(SOURCES)
+    state, found = model.writer.start(memory, capacity=12, rows=3), []
+    tokens = torch.tensor([[1], [1], [1]])
+    for number in range(8):
+        step = model.writer.step(tokens, state)
+        found.append(step.logits.clone())
+        tokens, state = step.logits.argmax(-1, keepdim=True), step.state
+        if order := (orders or {}).get(number):
+            tokens, state = tokens[order], state.reorder(torch.tensor(order))
+    return found
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every step that was one call."""
+    steps: list[Any] = []
+    call = stack_step.WholeStep.__call__
+
+    def counted(self: Any, x: Any, state: Any) -> Any:
+        steps.append(self)
+        return call(self, x, state)
+
+    monkeypatch.setattr(stack_step.WholeStep, "__call__", counted)
+    return steps
+
+
+@pytest.mark.parametrize("kind", ["fp32", "int8"])
+@pytest.mark.parametrize(
+    ("recipe", "settings"),
+    [("transformer", ["writer.stack.norm=post"]), ("transformer", ["writer.stack.norm=pre"]), ("gpt2", [])],
+)
+@pytest.mark.parametrize("orders", [{}, {2: [0, 0, 2], 4: [1, 0, 0], 5: [0, 2], 6: [1]}])
+def test_one_call_gives_what_the_blocks_give(
+    kind: str, recipe: str, settings: list[str], orders: dict[int, list[int]], taken: list[Any], monkeypatch: Any
+) -> None:
+    model = made(*settings, recipe=recipe, kind=kind)
+    ours = written(model, orders=orders)
+    assert len(taken) == 8
+    monkeypatch.setattr(stack_step, "whole_step", lambda *given: None)
+    blocks = written(model, orders=orders)
+    assert len(taken) == 8
+    torch.testing.assert_close(ours, blocks, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "writer.stack.activation=gelu",
+        "writer.stack.gated=true",
+        "writer.stack.norm_kind=rms",
+        "writer.stack.window=0",
+        "writer.positions={kind='rotary'}",
+        "writer.positions={kind='shaw'}",
+        "writer.stack.residual=false",
+    ],
+)
+def test_other_blocks_go_on_by_themselves(setting: str, taken: list[Any]) -> None:
+    written(made(setting))
+    assert not taken
+
+
+def test_it_is_not_for_gradients_looks_or_weights_as_they_were(taken: list[Any]) -> None:
+    model = made()
+    memory = model.read(SOURCES)
+    state = model.writer.start(memory, capacity=6)
+    model.writer.step(torch.tensor([[1], [1], [1]]), state)
+    assert not taken  # gradients are wanted
+    with torch.inference_mode(), record(model):
+        model.writer.step(torch.tensor([[1], [1], [1]]), model.writer.start(model.read(SOURCES), capacity=6))
+    assert not taken
+    with torch.inference_mode():
+        model.writer.step(torch.tensor([[1, 5]] * 3), model.writer.start(model.read(SOURCES), capacity=6))
+    assert not taken  # two positions at once
+
+
+def test_weights_that_are_laid_out_anew_are_described_anew(taken: list[Any]) -> None:
+    model = build(load("transformer", overrides=SMALL), source_size=20, target_size=20).eval()
+    expected = written(model)
+    assert not taken  # products are as in training
+    pack(model)
+    torch.testing.assert_close(written(model), expected, rtol=1e-4, atol=1e-4)
+    assert len(taken) == 8
+
+
+def test_a_copy_of_a_model_has_weights_of_its_own(taken: list[Any]) -> None:
+    model = made()
+    expected, other = written(model), copy.deepcopy(model)
+    for part in model.writer.modules():
+        if getattr(part, "few", None) is not None:
+            part.few.weight.zero_()
+    torch.testing.assert_close(written(other), expected, rtol=0, atol=0)
+    assert len({id(step) for step in taken}) == 2
+
+
+def test_more_rows_than_a_product_takes_at_once_go_block_by_block(taken: list[Any]) -> None:
+    writer = made(recipe="gpt2").writer
+    with torch.inference_mode():
+        for rows in (MOST + 1, MOST):
+            assert not taken
+            writer.step(torch.ones(rows, 1, dtype=torch.long), writer.start(None, capacity=4, rows=rows))
+    assert len(taken) == 1
