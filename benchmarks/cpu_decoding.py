@@ -132,11 +132,12 @@ def floor(case: Any, kind: str, speed: Any) -> float:
 
 def measured(size: int) -> SimpleNamespace:
     """Bytes a second that one thread reads, and operations a second of a product of size^3 in both kinds."""
-    from saccade.layers.prepared import PackedLinear, quantise
+    from saccade.layers.fma import float_linear
+    from saccade.layers.prepared import quantise
     from saccade.layers.vnni import int8_linear
 
     numbers, x = torch.rand(max(size, 64) ** 2 * 20), torch.randn(size, size)
-    products = {"float32": PackedLinear(x, None), "int8": int8_linear(*quantise(x), None)}
+    products = {"float32": float_linear(x, None), "int8": int8_linear(*quantise(x), None)}
     with torch.inference_mode():
         rates = {kind: 2 * size**3 / seconds(lambda product=product: product(x)) for kind, product in products.items()}
         return SimpleNamespace(bandwidth=4 * numbers.numel() / seconds(numbers.sum), rates=rates)

@@ -9,9 +9,6 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Int8, Shaped, UInt8
 from torch import Tensor, nn
 
-from saccade.layers import few_rows
-from saccade.layers.few_rows import FewRows
-
 ROWS = 32  # that the layout is made for; it serves all numbers of rows alike
 LEAST = 4  # rows: with fewer, the products of oneDNN take longer than with so many
 SMALL = 1 << 16  # weights
@@ -31,10 +28,9 @@ def is_available() -> bool:
 class PackedLinear(nn.Module):
     """x W^T + b with weights as they are.
 
-    With `single`, a few rows are a product of their own kind, which reads weights nearly as fast as memory gives them:
-    in C, or where nothing can be compiled one row alone, from weights that are laid out plainly, by the longer side.
-    Small products are left to the latter too, for a call of oneDNN takes longer. With `relu` what is below 0 becomes 0
-    before it is written.
+    A `single` row is a product of its own kind: it reads weights that are laid out plainly, by the longer side, nearly
+    as fast as memory gives them. Small products are left to it too, for a call of oneDNN takes longer. With `relu`
+    what is below 0 becomes 0 before it is written.
     """
 
     def __init__(
@@ -48,17 +44,13 @@ class PackedLinear(nn.Module):
         super().__init__()
         weight, small = weight.detach(), weight.numel() < SMALL
         self.packed = None if small else torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), ROWS)
-        self.few = FewRows(weight, bias, relu=relu) if single and few_rows.kernel() is not None else None
         self.turned = weight.shape[0] >= weight.shape[1]
-        plainly = small or (single and self.few is None)
-        self.plain = (weight.T.contiguous() if self.turned else weight) if plainly else None
+        self.plain = (weight.T.contiguous() if self.turned else weight) if single or small else None
         self.bias, self.relu = None if bias is None else bias.detach(), relu
         self.last = "relu" if relu else "none"
 
     def forward(self, x: Float[Tensor, "... K"]) -> Float[Tensor, "... N"]:
         rows = x.numel() // x.shape[-1]
-        if self.few is not None and rows <= few_rows.MOST and x.dtype == torch.float32:
-            return self.few(x)
         if self.plain is not None and (rows == 1 or self.packed is None):
             return self._plainly(x)
         if rows < LEAST:

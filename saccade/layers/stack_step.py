@@ -14,9 +14,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from saccade.layers import few_rows, native, step_attention, vnni
+from saccade.layers import fma, native, step_attention, vnni
+from saccade.layers.fma import FmaLinear
 from saccade.layers.memory import AttentionState
-from saccade.layers.prepared import PackedLinear, PreparedHeads
+from saccade.layers.prepared import PreparedHeads
 from saccade.layers.record import recording
 from saccade.layers.step_attention import Part
 from saccade.layers.vnni import VnniLinear
@@ -79,7 +80,7 @@ class WholeStep:
         if len(orders) != 1 or len(crosses) != 1 or not plain or any(window is not None for window in stack.windows):
             raise Unknown
         self.parts: list[Any] = []  # what the addresses below lead to
-        self.widest, self.room, self.most = 0, 0, 1 << 30
+        self.widest, self.room = 0, 0
         blocks = [self._block(block) for block in stack.blocks]
         self.blocks = (Block * len(blocks))(*blocks)
         self.dim, self.heads, self.crosses = stack.dim, blocks[0].heads, crosses.pop()
@@ -137,9 +138,8 @@ class WholeStep:
         if isinstance(product, VnniLinear):
             multiply, described = vnni.kernel(), product.product
             self.room = max(self.room, product.packed.shape[1] + 1)
-        elif isinstance(product, PackedLinear) and product.few is not None:
-            multiply, described = few_rows.kernel(), product.few.product
-            self.most = few_rows.MOST
+        elif isinstance(product, FmaLinear):
+            multiply, described = fma.kernel(), product.product
         else:
             raise Unknown
         self.parts += [product, described]
@@ -166,7 +166,7 @@ def whole_step(stack: Any, x: Float[Tensor, "B n D"], state: AttentionState) -> 
     if known is None or known[0] is not first:
         known = KNOWN[stack] = first, described(stack)
     found = known[1]
-    if found is None or x.shape[0] > found.most:
+    if found is None:
         return None
     caches = [part for pair in (*state.own[:1], *state.memory[:1]) for part in (pair.keys, pair.values)]
     return found if step_attention.is_fused(*caches) else None
@@ -187,7 +187,7 @@ def address(function: Any) -> int:
 def kernel() -> Any:
     """The compiled function; None where there is none."""
     found = native.library(SOURCE)
-    if found is None or None in (step_attention.kernel(), few_rows.kernel(), vnni.kernel()):
+    if found is None or None in (step_attention.kernel(), fma.kernel(), vnni.kernel()):
         return None
     take = found.stack_step
     take.argtypes = [ctypes.POINTER(kind) for kind in (Stack, Place, Desk)]

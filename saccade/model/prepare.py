@@ -1,4 +1,4 @@
-"""A model made ready for inference on a CPU: the same blocks, with products from `layers/prepared.py`."""
+"""A model made ready for inference on a CPU: the same blocks, with products whose weights are laid out for it."""
 
 import ctypes
 import sys
@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from saccade.layers.feedforward import FeedForward
+from saccade.layers.fma import float_linear
 from saccade.layers.multihead import CrossAttention, HeadProjection, SelfAttention
-from saccade.layers.prepared import Int8Table, NoDropout, PackedLinear, PreparedHeads, by_part, quantise
+from saccade.layers.prepared import Int8Table, NoDropout, PreparedHeads, by_part, quantise
 from saccade.layers.vnni import int8_linear
 from saccade.model.fill_writer import FillWriter
 from saccade.model.readers import Embedding
@@ -63,7 +64,7 @@ def pack(model: nn.Module) -> None:
     writers = {id(part) for writer in model.modules() if type(writer) is TokenWriter for part in writer.modules()}
     for place in _products(model):
         weight = place.ordered(place.part.weight.detach().flatten(0, -2))
-        place.put(PackedLinear(weight, place.bias(), single=id(place.part) in writers, relu=place.before_relu))
+        place.put(float_linear(weight, place.bias(), single=id(place.part) in writers, relu=place.before_relu))
     _without_relu(model)
 
 

@@ -8,6 +8,7 @@ from torch import nn
 from saccade.config.load import validate
 from saccade.layers import prepared
 from saccade.layers.feedforward import FeedForward
+from saccade.layers.fma import FmaLinear
 from saccade.layers.prepared import Int8Linear, Int8Table, PackedLinear
 from saccade.layers.vnni import VnniLinear
 from saccade.model.build import build
@@ -57,7 +58,7 @@ def test_every_product_of_our_own_blocks_is_prepared() -> None:
     model = made()
     pack(model)
     assert not [part for part in model.modules() if isinstance(part, nn.Linear)]
-    assert sum(isinstance(part, PackedLinear) for part in model.modules()) == 2 * (4 + 7) + 1
+    assert sum(isinstance(part, PackedLinear | FmaLinear) for part in model.modules()) == 2 * (4 + 7) + 1
 
 
 @pytest.mark.parametrize("change", [pack, lambda model: put_quantised(model, quantised(model))])

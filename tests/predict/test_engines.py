@@ -8,6 +8,7 @@ from safetensors import safe_open
 from saccade.config.schema import Decoding
 from saccade.errors import SaccadeError
 from saccade.layers import prepared
+from saccade.layers.fma import FmaLinear
 from saccade.layers.prepared import Int8Linear, PackedLinear
 from saccade.layers.vnni import VnniLinear
 from saccade.model import int8
@@ -26,7 +27,7 @@ def test_prepared_weights_write_the_same_tokens(beam: int, norm: str, make_run: 
     decoding = Decoding(beam=beam, n_best=beam)
     plain = make_predictor(seed=3, norm=norm).candidates(LINES, decoding=decoding)
     loaded = Predictor.load(make_run("one", seed=3, norm=norm), device="cpu")
-    assert isinstance(loaded.model.writer.output, PackedLinear)
+    assert isinstance(loaded.model.writer.output, PackedLinear | FmaLinear)
     for got, expected in zip(loaded.candidates(LINES, decoding=decoding), plain, strict=True):
         assert [item.ids for item in got] == [item.ids for item in expected]
         assert [item.score for item in got] == pytest.approx([item.score for item in expected], abs=1e-5)

@@ -1,11 +1,12 @@
-/* y = relu(x W^T + b) in float32 for few rows, as in decoding, on processors with AVX-512: weights are read once, in the
-   order in which they lie. `few_rows.py` compiles this file, lays the weights out and is the only caller. */
+/* y = relu(x W^T + b) in float32 on processors with AVX-512: weights are read in the order in which they lie, for few
+   rows as fast as memory gives them. `fma.py` compiles this file, lays the weights out and is the only caller. */
 
 #include <immintrin.h>
 #include <stdint.h>
 
 #define WIDE 32            /* outputs of a block, in two registers */
 #define TALL 8             /* rows of a tile: 16 sums hide how long one takes */
+#define NEAR 512           /* rows that stay in the cache while all weights pass by */
 #define WORTH (1 << 20)    /* multiplications from which on a second thread gains more than it costs to wake */
 
 typedef struct {
@@ -67,10 +68,13 @@ void float_product(const Product *p, const float *x, float *y, float *room, int6
     (void)room;
     const int64_t blocks = (p->outputs + WIDE - 1) / WIDE, size = p->inputs * WIDE;
     const int workers = rows * p->inputs * p->outputs < WORTH ? 1 : threads;
+    for (int64_t begin = 0; begin < rows; begin += NEAR) {
+        const int64_t end = begin + NEAR < rows ? begin + NEAR : rows;
 #pragma omp parallel for num_threads(workers) if (workers > 1)
-    for (int64_t block = 0; block < blocks; block++) {
-        const float *next = p->weight + (block + 1 < blocks ? block + 1 : block) * size;
-        for (int64_t r = 0; r < rows; r += TALL)
-            low_tile(rows - r < TALL ? (int)(rows - r) : TALL, p, x + r * p->inputs, y + r * p->outputs, block, next);
+        for (int64_t block = 0; block < blocks; block++) {
+            const float *next = p->weight + (block + 1 < blocks ? block + 1 : block) * size;
+            for (int64_t r = begin; r < end; r += TALL)
+                low_tile(end - r < TALL ? (int)(end - r) : TALL, p, x + r * p->inputs, y + r * p->outputs, block, next);
+        }
     }
 }

@@ -1,4 +1,7 @@
-"""Float32 products of few rows in C, where the processor and a compiler allow it: oneDNN takes longer for these."""
+"""Float32 products in C, where the processor and a compiler allow it.
+
+They are as fast as oneDNN's for many rows and faster for few, as in decoding, and one layout of the weights serves all.
+"""
 
 import ctypes
 from functools import lru_cache
@@ -8,13 +11,22 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from saccade.layers import native
+from saccade.layers.prepared import PackedLinear
 
 SOURCE = Path(__file__).with_suffix(".c")
 WIDE = 32  # outputs of a block, as in the source
-MOST = 128  # rows; with more, oneDNN is as fast
+
+
+def float_linear(
+    weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None, *, single: bool = False, relu: bool = False
+) -> nn.Module:
+    """The faster of the two products that this machine has; the arguments are those of `PackedLinear`."""
+    if weight.dtype != torch.float32 or kernel() is None:
+        return PackedLinear(weight, bias, single=single, relu=relu)
+    return FmaLinear(weight, bias, relu=relu)
 
 
 class Product(ctypes.Structure):
@@ -27,12 +39,12 @@ class Product(ctypes.Structure):
     ]
 
 
-class FewRows:
-    """x W^T + b, for at most `MOST` rows."""
+class FmaLinear(nn.Module):
+    """What `PackedLinear` computes; a row gives the same in any company."""
 
-    room = 0  # numbers for each row that a call needs beside
-
-    def __init__(self, weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None, *, relu: bool) -> None:
+    def __init__(self, weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None, *, relu: bool = False) -> None:
+        super().__init__()
+        weight = weight.detach()
         self.outputs, self.inputs = weight.shape
         self.relu = relu
         whole = F.pad(weight, (0, 0, 0, -self.outputs % WIDE))
@@ -43,12 +55,13 @@ class FewRows:
 
     @property
     def product(self) -> Product:
+        """For the source."""
         if self._product is None:
             pointers = (self.weight.data_ptr(), self.bias.data_ptr())
             self._product = Product(*pointers, self.inputs, self.outputs, self.relu)
         return self._product
 
-    def __call__(self, x: Float[Tensor, "... K"]) -> Float[Tensor, "... N"]:
+    def forward(self, x: Float[Tensor, "... K"]) -> Float[Tensor, "... N"]:
         x = x.contiguous()
         y = x.new_empty(*x.shape[:-1], self.outputs)
         multiply: Any = kernel()
@@ -58,7 +71,7 @@ class FewRows:
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy has weights of its own, at other addresses."""
-        return {**self.__dict__, "_product": None}
+        return {**super().__getstate__(), "_product": None}
 
 
 @lru_cache(1)
