@@ -62,7 +62,7 @@ def demo(name: DemoName = "dates", run: RunName = None, seed: Seed = 1, listed: 
     if listed:
         from saccade.demo.listing import demonstrations
 
-        print(aligned([(one.name, one.data, one.about) for one in demonstrations()]))
+        print(aligned([(one.name, one.data, str(one.target), one.about) for one in demonstrations()]))
     elif name == "dates":
         from saccade.demo.dates import run_demo
 

@@ -10,6 +10,8 @@ from saccade.config.chunks import Chunks, check_reversible
 from saccade.config.kinds import ByKind, Custom
 from saccade.config.table import Count, Share, Table
 
+Positive = Annotated[float, Field(gt=0.0)]
+
 # ---- positions
 
 
@@ -38,9 +40,19 @@ class Axial(Table):
     first: Count | None = None  # features for the row, the others are for the column; none: a quarter of them
 
 
+class Stretch(Table):
+    """Rotary positions for longer texts than a model was pretrained with: slow turns become slower (Llama 3.1)."""
+
+    factor: Positive = 8.0  # pairs with fewer than `low` turns in a text of `length` turn so many times slower
+    low: Positive = 1.0
+    high: Positive = 4.0  # those with more turns stay as they are; in between it is a mixture
+    length: Count = 8192
+
+
 class Rotary(Table):
     kind: Literal["rotary"] = "rotary"
     base: float = 10000.0
+    stretch: Stretch | None = None
 
 
 class Shaw(Table):

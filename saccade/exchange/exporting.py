@@ -13,6 +13,7 @@ from saccade.config.schema import Recipe
 from saccade.data.hiding import find_mask
 from saccade.data.tokenizer import END, PAD, PIECES, SHARED, START, TARGET, UNKNOWN, Tokenizer
 from saccade.errors import SaccadeError
+from saccade.exchange.decoder_heads import release_open
 from saccade.exchange.families import family_of
 from saccade.exchange.family import NEVER, Family, Numbering, place_of
 from saccade.exchange.label_heads import label_config
@@ -28,7 +29,7 @@ def export_run(run: str | Path, folder: str | Path) -> tuple[Path, str]:
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise SaccadeError(f"'{path}' exists already and is not an empty folder; choose another one")
     loaded = load_run(run)
-    family = family_of(loaded.recipe)
+    family = family_of(loaded.recipe, loaded.tokenizers.source)
     weights = named_weights(loaded.model)
     labels = loaded.tokenizers.labels
     numbers = numbering_of(loaded.tokenizers.target, weights, labelled=labels is not None or not family.texts)
@@ -69,7 +70,7 @@ def back(run: Run, weights: dict[str, Tensor], numbers: Numbering, family: Famil
 
 
 def write_settings(path: Path, run: Run, size: int, family: Family) -> None:
-    """config.json, and what else such a folder has: generation_config.json for texts, a file for pictures or sound."""
+    """config.json, and what else such a folder has: how texts are written, how files of pictures or sound are read."""
     values = {
         "model_type": family.name, "architectures": [family.architecture], "dtype": "float32",
         **family.config(run.recipe),
@@ -78,7 +79,9 @@ def write_settings(path: Path, run: Run, size: int, family: Family) -> None:
     files = {CONFIG: values}
     if family.texts:
         ids, generation = numbers_of_roles(run, size, family)
-        files = {CONFIG: {**ids, "vocab_size": size, **values}, "generation_config.json": generation}
+        files = {CONFIG: {**ids, "vocab_size": size, **values}}
+        if writes(run, family):
+            files["generation_config.json"] = generation
     if family.senses is not None:
         files[SENSE] = family.senses(run.recipe)
     for name, content in files.items():
@@ -89,15 +92,18 @@ def numbers_of_roles(run: Run, size: int, family: Family) -> tuple[dict[str, Any
     """Which pieces begin, end and fill up, and how outputs are searched there."""
     target = run.tokenizers.target
     writer: Any = run.recipe.writer
-    first = START if family.encodes else {"own": START, "pad": PAD, "end": END}[writer.start]
+    if writes(run, family):
+        first = {"own": START, "pad": PAD, "end": END}[writer.start]
+    else:
+        first = (*target.begin, START)[0]
     ids = {
-        "pad_token_id": PAD,
+        "pad_token_id": padding(run, size, family),
         "eos_token_id": END,
         "decoder_start_token_id" if family.reads and not family.encodes else "bos_token_id": first,
     }
     if family.prompt is not None:
         ids |= {"pad_token_id": END, "bos_token_id": END}
-    elif target.begin and not family.encodes:
+    elif target.begin and writes(run, family):
         ids |= {"bos_token_id": target.begin[0], "forced_bos_token_id": target.begin[0]}
     # A piece of our own has no number there.
     numbers = {key: target.order[number] if target.order[number] < size else None for key, number in ids.items()}
@@ -111,6 +117,17 @@ def numbers_of_roles(run: Run, size: int, family: Family) -> tuple[dict[str, Any
     return {key: there for key, there in numbers.items() if key != "forced_bos_token_id"}, generation
 
 
+def writes(run: Run, family: Family) -> bool:
+    """Whether one token is written after another."""
+    return not family.encodes and run.tokenizers.labels is None
+
+
+def padding(run: Run, size: int, family: Family) -> int:
+    """What fills texts up; where a decoder labels them, their last piece is found by it, so that there must be one."""
+    tokenizer, decodes = run.tokenizers.source, run.tokenizers.labels is not None and not family.reads
+    return END if decodes and tokenizer.order[PAD] >= size else PAD
+
+
 def write_tokenizers(path: Path, run: Run, size: int, family: Family) -> None:
     """tokenizer.json, and where the target has another one, that too; of what reads, with the end behind every text.
 
@@ -118,10 +135,13 @@ def write_tokenizers(path: Path, run: Run, size: int, family: Family) -> None:
     which part of a text a piece is in, and on which side texts are filled up.
     """
     tokenizers, source, parts = run.tokenizers, run.tokenizers.source, has_parts(run.recipe)
-    atomic_write(path / SHARED, release(source, size, ends=family.reads, parts=parts).encode())
+    decodes = not family.reads and tokenizers.labels is not None
+    text = release_open(source, size) if decodes else release(source, size, ends=family.reads, parts=parts)
+    atomic_write(path / SHARED, text.encode())
     if not tokenizers.shared:
         atomic_write(path / TARGET, release(tokenizers.target, size, ends=family.reads).encode())
-    roles = {"pad_token": PAD, "bos_token": START, "eos_token": END, "unk_token": UNKNOWN}
+    first = START if writes(run, family) else (*source.begin, START)[0]
+    roles = {"pad_token": padding(run, size, family), "bos_token": first, "eos_token": END, "unk_token": UNKNOWN}
     theirs = {role: source.order[number] for role, number in roles.items()}
     names = {role: source.core.id_to_token(number) for role, number in theirs.items() if number < size}
     if family.encodes:

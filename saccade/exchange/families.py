@@ -9,8 +9,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from saccade.config.load import validate
-from saccade.config.schema import Recipe, TransformerStack
+from saccade.config.schema import Head, NumberWriter, Recipe, TransformerStack
 from saccade.config.stacks import EPSILON
+from saccade.data.tokenizer import Tokenizer
 from saccade.errors import SaccadeError
 from saccade.exchange.albert import ALBERT
 from saccade.exchange.bart import BART
@@ -27,7 +28,7 @@ from saccade.exchange.vit import VIT
 from saccade.exchange.whisper import WHISPER
 from saccade.exchange.xlnet import XLNET
 
-KNOWN = (MARIAN, BART, T5, GPT2, LLAMA, XLNET, GPTNEO, REFORMER, BERT, ROBERTA, ALBERT, VIT, WHISPER)
+KNOWN = (MARIAN, BART, T5, GPT2, LLAMA, XLNET, GPTNEO, REFORMER, ROBERTA, BERT, ALBERT, VIT, WHISPER)
 FAMILIES = {family.name: family for family in KNOWN}
 ALONE = {  # of a recipe without a reader
     "task": "write", "reader": {"kind": "none"}, "predict": {"beam": 1, "sample": True},
@@ -55,11 +56,16 @@ def family_named(config: Config) -> Family:
     return family
 
 
-def family_of(recipe: Recipe) -> Family:
-    """The first family that says everything that a recipe says, that of its own name before others."""
+def family_of(recipe: Recipe, tokenizer: Tokenizer | None = None) -> Family:
+    """The first family that says everything that a recipe says, that of its own name before others.
+
+    Numbers of pieces, which mean something in some of them, are looked at where a tokenizer is given.
+    """
     reasons, known = [], sorted(FAMILIES.values(), key=lambda family: family.name != recipe.name)
     for family in [family for family in known if not unlike(recipe, family)] or known:
         difference = differs(recipe, family)
+        if not difference and family.refuses is not None and tokenizer is not None:
+            difference = family.refuses(tokenizer)
         if not difference:
             return family
         reasons.append(f"{family.name}: {difference}")
@@ -70,6 +76,8 @@ def other_head(recipe: Recipe, reasons: Sequence[str]) -> str:
     """What to do where nothing but the head of a model that labels texts is unknown elsewhere."""
     if recipe.task != "label" or not any(": writer." in reason for reason in reasons):
         return ""
+    if getattr(recipe.reader, "causal", False):
+        return "; train it with the head of GPT-2: writer.pooling=before-end writer.bias=false"
     width = getattr(getattr(recipe.reader, "stack", None), "dim", "DIM")
     return f"; train it with the head of BERT: writer.pooling=first writer.hidden={width} writer.activation=tanh"
 
@@ -78,8 +86,7 @@ def unlike(recipe: Recipe, family: Family) -> str:
     """Why a recipe is of another sort than a family: it does or reads something else."""
     if recipe.task not in tasks_of(family):
         return f"task = {recipe.task!r}"
-    sides = sides_of(family)
-    for side in sides[:1] if family.encodes else sides:
+    for side in sides_of(recipe, family)[: 1 if isinstance(recipe.writer, Head) or family.encodes else 2]:
         part: Any = getattr(recipe, side)
         kind = family.reader if side == "reader" else "tokens"
         if part.kind != kind or getattr(part.stack, "kind", None) != "transformer":
@@ -87,8 +94,8 @@ def unlike(recipe: Recipe, family: Family) -> str:
     return ""
 
 
-def sides_of(family: Family) -> tuple[str, ...]:
-    return ("reader", "writer") if family.reads else ("writer",)
+def sides_of(recipe: Recipe, family: Family) -> tuple[str, ...]:
+    return ("reader", "writer") if family.reads or isinstance(recipe.writer, Head) else ("writer",)
 
 
 def differs(recipe: Recipe, family: Family) -> str:
@@ -97,13 +104,14 @@ def differs(recipe: Recipe, family: Family) -> str:
     if other:
         return other
     try:
-        tables = family.recipe(Config(family.config(recipe), origin=family.name))
+        number = {"problem_type": "regression"} if isinstance(recipe.writer, NumberWriter) else {}
+        tables = family.recipe(Config({**family.config(recipe), **number}, origin=family.name))
         if family.sense is not None and family.senses is not None:
             family.sense(Config(family.senses(recipe), origin=family.name), tables)
-        again = validate({**tables, **({} if family.reads else ALONE)})
+        again = validate({**tables, **({} if family.reads or recipe.task == "label" else ALONE)})
     except SaccadeError as error:  # what it says of importing is no help here
         return str(error).removeprefix(f"{family.name}: ").partition("; ")[0]
-    for side in sides_of(family):
+    for side in sides_of(recipe, family):
         found = first_difference(getattr(recipe, side), getattr(again, side), side)
         if found:
             return found
@@ -117,7 +125,9 @@ def tasks_of(family: Family) -> tuple[str, ...]:
         return "encode", "label"
     if family.reader != "tokens":
         return ("describe",)
-    return ("translate", "restore") if family.reads else ("write",)
+    if family.reads:
+        return "translate", "restore"
+    return ("write", "label") if family.others else ("write",)
 
 
 def first_difference(ours: Any, theirs: Any, at: str) -> str:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from saccade.config.schema import Recipe
+from saccade.data.tokenizer import Tokenizer
 from saccade.errors import SaccadeError
 
 NEVER = -1e4  # the logit of what has no place in the other vocabulary: far below every other
@@ -215,6 +216,7 @@ class Family:
     senses: Callable[[Recipe], dict[str, Any]] | None = None  # the way back
     fixed: Callable[[Recipe], Mapping[str, Tensor]] | None = None  # tensors that follow from settings, and never learn
     prompt: Callable[[Config, Any], list[str]] | None = None  # pieces before every text, which its files do not say
+    refuses: Callable[[Tokenizer], str] | None = None  # why a tokenizer cannot be that of such a model, if it cannot
 
 
 def place_of(name: str, names: Names) -> tuple[Form, list[str]]:

@@ -3,7 +3,9 @@
 from typing import Any
 
 from saccade.config.schema import Recipe
+from saccade.exchange.decoder_heads import decoder_head, decoder_names, decoder_of, decoder_tables
 from saccade.exchange.family import ACTIVATIONS, JOINED, NAMED, NO_BIAS, ROWS, SAME, TURNED, Config, Family, Names, part
+from saccade.exchange.label_heads import TEXTS, WORDS
 
 BLOCK = "transformer.h.{}"
 AROUND: Names = {  # what stands around the blocks
@@ -38,7 +40,7 @@ def gpt2_recipe(config: Config) -> dict[str, Any]:
         "norm_epsilon": config.take("layer_norm_epsilon", 1e-5), "dropout": config.take("resid_pdrop", 0.1),
         "attention_dropout": config.take("attn_pdrop", 0.1),
     }  # fmt: skip
-    return written_by(stack, length=length, dropout=config.take("embd_pdrop", 0.1))
+    return decoder_tables(config, written_by(stack, length=length, dropout=config.take("embd_pdrop", 0.1)))
 
 
 def written_by(stack: dict[str, Any], *, length: int, dropout: float) -> dict[str, Any]:
@@ -49,18 +51,20 @@ def written_by(stack: dict[str, Any], *, length: int, dropout: float) -> dict[st
 
 
 def gpt2_config(recipe: Recipe) -> dict[str, Any]:
-    writer: Any = recipe.writer
-    stack = writer.stack
+    decoder = decoder_of(recipe)
+    stack = decoder.stack
     return {
+        **decoder_head(recipe, "GPT2"),
         "n_embd": stack.dim, "n_layer": stack.layers, "n_head": stack.heads, "n_inner": stack.ff,
-        "n_positions": getattr(writer.positions, "length", recipe.data.max_length),
+        "n_positions": getattr(decoder.positions, "length", recipe.data.max_length),
         "activation_function": NAMED.get(stack.activation, stack.activation),
         "layer_norm_epsilon": stack.norm_epsilon or 1e-5, "resid_pdrop": stack.dropout,
-        "attn_pdrop": stack.attention_dropout, "embd_pdrop": writer.dropout,
+        "attn_pdrop": stack.attention_dropout, "embd_pdrop": decoder.dropout,
     }  # fmt: skip
 
 
 GPT2 = Family(
-    "gpt2", "GPT2LMHeadModel", gpt2_recipe, gpt2_config, lambda recipe: NAMES, reads=False, prefix="transformer.",
+    "gpt2", "GPT2LMHeadModel", gpt2_recipe, gpt2_config, lambda recipe: decoder_names(NAMES, recipe), reads=False,
+    others=(f"GPT2{TEXTS}", f"GPT2{WORDS}"), prefix="transformer.",
     copies={"lm_head.weight": "transformer.wte.weight"}, unread=(".attn.bias", ".attn.masked_bias"),
 )  # fmt: skip

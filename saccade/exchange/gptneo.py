@@ -5,8 +5,10 @@ from typing import Any
 import torch
 
 from saccade.config.schema import Recipe
+from saccade.exchange.decoder_heads import decoder_head, decoder_names, decoder_of, decoder_tables
 from saccade.exchange.family import ACTIVATIONS, HEADS, NAMED, SAME, Config, Family, Form, Names, part
 from saccade.exchange.gpt2 import AROUND, BLOCK, NORMS, written_by
+from saccade.exchange.label_heads import TEXTS, WORDS
 
 NOTHING = Form(lambda given, shape, numbering: torch.zeros(shape), lambda ours, numbering: [])  # where theirs has none
 NAMES: Names = {
@@ -40,26 +42,27 @@ def gptneo_recipe(config: Config) -> dict[str, Any]:
         "norm_epsilon": config.take("layer_norm_epsilon", 1e-5),
         "attention_dropout": config.take("attention_dropout", 0.0),
     }  # fmt: skip
-    return written_by(stack, length=length, dropout=config.take("embed_dropout", 0.0))
+    return decoder_tables(config, written_by(stack, length=length, dropout=config.take("embed_dropout", 0.0)))
 
 
 def gptneo_config(recipe: Recipe) -> dict[str, Any]:
-    writer: Any = recipe.writer
-    stack, given = writer.stack, writer.stack.window or ("none",)
+    decoder = decoder_of(recipe)
+    stack, given = decoder.stack, decoder.stack.window or ("none",)
     reaches: list[Any] = [given[number % len(given)] for number in range(stack.layers)]
     return {
+        **decoder_head(recipe, "GPTNeo"),
         "hidden_size": stack.dim, "num_layers": stack.layers, "num_heads": stack.heads, "intermediate_size": stack.ff,
         "attention_types": [[["global" if reach == "none" else "local" for reach in reaches], 1]],
         "window_size": max((reach for reach in reaches if reach != "none"), default=255) + 1,
-        "max_position_embeddings": getattr(writer.positions, "length", recipe.data.max_length),
+        "max_position_embeddings": getattr(decoder.positions, "length", recipe.data.max_length),
         "activation_function": NAMED.get(stack.activation, stack.activation),
         "layer_norm_epsilon": stack.norm_epsilon or 1e-5, "resid_dropout": stack.dropout,
-        "attention_dropout": stack.attention_dropout, "embed_dropout": writer.dropout,
+        "attention_dropout": stack.attention_dropout, "embed_dropout": decoder.dropout,
     }  # fmt: skip
 
 
 GPTNEO = Family(
-    "gpt_neo", "GPTNeoForCausalLM", gptneo_recipe, gptneo_config, lambda recipe: NAMES, reads=False,
-    prefix="transformer.", copies={"lm_head.weight": "transformer.wte.weight"},
-    unread=(".attn.attention.bias", ".attn.attention.masked_bias"),
+    "gpt_neo", "GPTNeoForCausalLM", gptneo_recipe, gptneo_config, lambda recipe: decoder_names(NAMES, recipe),
+    reads=False, others=(f"GPTNeo{TEXTS}", f"GPTNeo{WORDS}"), prefix="transformer.",
+    copies={"lm_head.weight": "transformer.wte.weight"}, unread=(".attn.attention.bias", ".attn.attention.masked_bias"),
 )  # fmt: skip

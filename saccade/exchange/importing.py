@@ -17,6 +17,7 @@ from saccade.config.schema import Tokenizer as Settings
 from saccade.data.tokenizer import SHARED, SOURCE, TARGET
 from saccade.data.tokenizers import Tokenizers, train_tokenizers
 from saccade.errors import SaccadeError
+from saccade.exchange.decoder_heads import check_ends
 from saccade.exchange.families import ALONE, family_named
 from saccade.exchange.family import Config, Family, Numbering, place_of, unknown_names
 from saccade.exchange.gguf import GgufFile, is_gguf
@@ -59,26 +60,29 @@ class Imported(NamedTuple):
 
 def import_folder(source: str, run: str) -> Imported:
     """Makes a run of a foreign model; nothing is left of it if something cannot be read."""
-    path = named_folder(run)
+    path = named_folder(run, resumes=False)
     given = GgufFile(source) if is_gguf(source) else Folder(find_folder(source))
     config = given.config()
     with config.reading():
         family = family_named(config)
         tables = family.recipe(config)
-        tokenizers, numbers, start = of_texts(config, given, family) if family.texts else no_texts()
+        writes = not family.encodes and tables.get("task") != "label"
+        tokenizers, numbers, start = of_texts(config, given, family, writes=writes) if family.texts else no_texts()
         if isinstance(given, Folder) and family.sense is not None:
             given.sense(family, tables)
     config.check_rest()
     tensors = given.tensors(family)
     if tables.get("task") == "label":
         tokenizers = replace(tokenizers, labels=labels_of(config, tables["writer"]["kind"], alike=not family.texts))
+        if not family.reads and tables["writer"]["kind"] != "tags":  # words are asked where they stand
+            check_ends(config, tokenizers)
     if family.look is not None:
         family.look(tables, tensors)
-    if not family.encodes:
+    if writes:
         tables["writer"] |= {"start": start, "output_bias": has_bias(tensors, numbers)}
     if is_apart(tensors, family):
         tables["writer"]["tie"] = family.apart
-    tables |= {} if family.reads else ALONE
+    tables |= ALONE if writes and not family.reads else {}
     recipe = make_recipe(tables, tokenizers, path, family=family, source=source)
     weights = convert(recipe, tokenizers, tensors, numbers, family)
     write_run(path, recipe, tokenizers, weights, about=f"Imported from {source} (family {family.name}).")
@@ -86,13 +90,17 @@ def import_folder(source: str, run: str) -> Imported:
     return Imported(path, family.name, parameters, sorted(config.values.keys() - config.used))
 
 
-def of_texts(config: Config, given: Folder | GgufFile, family: Family) -> tuple[Tokenizers, Numbering, str]:
+def of_texts(
+    config: Config, given: Folder | GgufFile, family: Family, *, writes: bool
+) -> tuple[Tokenizers, Numbering, str]:
     """Its tokenizers, whose rows theirs are, and what is written first."""
     size = int(config.take("vocab_size"))
-    cores = for_chats(config, given.tokenizers(family, size), family)
+    cores = given.tokenizers(family, size)
+    if writes:
+        cores = for_chats(config, cores, family)
     if family.prompt is not None:
         with_prompt(cores[0], family.prompt(config, cores[0]))
-    start = start_of_encoder(cores) if family.encodes else start_of(config, cores, family)
+    start = start_of(config, cores, family) if writes else start_of_encoder(cores)
     tokenizers = adopt(cores, size=size, start=start)
     check_first(config, tokenizers)
     return tokenizers, numbering(tokenizers.target, size), start

@@ -3,6 +3,7 @@
 from typing import Any
 
 from saccade.config.schema import Recipe
+from saccade.data.tokenizer import PAD, START, Tokenizer
 from saccade.exchange.bert import by_tensors, encoder_config, encoder_names, encoder_tables
 from saccade.exchange.family import AFTER_TWO, LOGITS, ROWS, SAME, Config, Family, Names, part
 from saccade.exchange.label_heads import TEXTS, WORDS, label_names
@@ -27,6 +28,11 @@ def roberta_config(recipe: Recipe) -> dict[str, Any]:
     return {**values, "max_position_embeddings": values["max_position_embeddings"] + 2, "pad_token_id": 1}
 
 
+def refuses(tokenizer: Tokenizer) -> str:
+    """Positions there count pieces other than 1, which must therefore be one that no text has."""
+    return "" if tokenizer.order.index(1) in (PAD, START) else "piece 1 of the tokenizer is neither padding nor start"
+
+
 ROBERTA = Family(
     "roberta", "RobertaForMaskedLM", roberta_recipe, roberta_config,
     lambda recipe: label_names(NAMES, recipe, hidden="classifier.dense", output="classifier.out_proj"),
@@ -35,5 +41,5 @@ ROBERTA = Family(
     copies={
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight", "lm_head.decoder.bias": "lm_head.bias",
     },
-    look=lambda tables, tensors: by_tensors(tables, NAMES, tensors),
+    look=lambda tables, tensors: by_tensors(tables, NAMES, tensors), refuses=refuses,
 )  # fmt: skip

@@ -50,7 +50,8 @@ def _known_block(block: Any) -> bool:
     # Heads that split the input have no such projection, and products may have been prepared for another device.
     linears = [part.heads.out for part in attentions]
     grouped = block.self.group > 1  # queries that share keys and values stand in another order
-    if not plain or grouped or not isinstance(block.feedforward, FeedForward):
+    stretched = block.self.rotary is not None and block.self.rotary.stretch is not None
+    if not plain or grouped or stretched or not isinstance(block.feedforward, FeedForward):
         return False
     return all(isinstance(part, nn.Linear) for part in (*linears, block.feedforward.up, block.feedforward.down))
 

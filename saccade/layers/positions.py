@@ -1,7 +1,7 @@
 """Where a token stands. Each kind acts at exactly one place: at the input, on queries and keys, or as a score term."""
 
 import math
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -35,7 +35,7 @@ class Sinusoidal(nn.Module):
     def forward(self, positions: Int[Tensor, "b T"]) -> Float[Tensor, "b T D"]:
         # In float64 where there is such a type: far from the beginning, float32 has no more than four digits of a sine.
         kind = torch.float32 if positions.device.type == "mps" else torch.float64
-        angles = _angles(positions, self.pairs, step=self.step, kind=kind)
+        angles = _angles(positions, _frequencies(self.pairs, positions.device, step=self.step, kind=kind))
         parts = (angles.sin().float(), angles.cos().float())
         return torch.stack(parts, -1).flatten(-2) if self.interleaved else torch.cat(parts, -1)
 
@@ -64,17 +64,45 @@ class Learned(nn.Module):
 # ---- on queries and keys
 
 
+class Stretch(NamedTuple):
+    """What lets a model read longer texts than it was pretrained with (Llama 3.1): slow turns become slower.
+
+    Pairs that turn more than `high` times in `length` positions stay as they are, those that turn less than `low` times
+    turn `factor` times slower, and in between it is a mixture of both.
+    """
+
+    factor: float
+    low: float
+    high: float
+    length: int
+
+    def slowed(self, frequencies: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        turns = frequencies * (self.length / (2 * math.pi))
+        kept = ((turns - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
+        return frequencies * (kept + (1.0 - kept) / self.factor)
+
+
 class Rotary(nn.Module):
     """Turns each pair of features by an angle that grows with the position (Su et al. 2021)."""
 
-    def __init__(self, head_dim: int, *, base: float = 10000.0) -> None:
+    def __init__(self, head_dim: int, *, base: float = 10000.0, stretch: Stretch | None = None) -> None:
         super().__init__()
         if head_dim % 2:
             raise SaccadeError(f"rotary positions need an even head width, got {head_dim}; change stack.dim or heads")
-        self.pairs, self.base = head_dim // 2, base
+        if stretch is not None and stretch.low >= stretch.high:
+            raise SaccadeError(
+                f"positions.stretch.low must be below high, got low = {stretch.low:g} and high = {stretch.high:g}; "
+                "change one of them"
+            )
+        self.pairs, self.base, self.stretch = head_dim // 2, base, stretch
+
+    def frequencies(self, device: torch.device) -> Float[Tensor, " pairs"]:
+        """The angle from one position to the next, of each pair."""
+        found = _frequencies(self.pairs, device, step=1 / self.pairs, base=self.base)
+        return found if self.stretch is None else self.stretch.slowed(found)
 
     def forward(self, x: Float[Tensor, "B H T E"], positions: Int[Tensor, "b T"]) -> Float[Tensor, "B H T E"]:
-        angles = _angles(positions, self.pairs, step=1 / self.pairs, base=self.base)[:, None]
+        angles = _angles(positions, self.frequencies(positions.device))[:, None]
         sin, cos = angles.sin().to(x.dtype), angles.cos().to(x.dtype)
         even, odd = x[..., 0::2], x[..., 1::2]
         return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2)
@@ -186,17 +214,16 @@ class Alibi(nn.Module):
         return -self.slopes[None, :, None, None] * _distances(q_pos, k_pos).abs()[:, None]
 
 
-def _angles(
-    positions: Int[Tensor, "b T"],
-    count: int,
-    *,
-    step: float,
-    base: float = 10000.0,
-    kind: torch.dtype = torch.float32,
-) -> Float[Tensor, "b T count"]:
-    """pos / base^(i step). Never in the model's own type: bfloat16 cannot count to 300."""
-    exponents = torch.arange(count, device=positions.device, dtype=kind) * step
-    return positions[..., None].to(kind) * torch.exp(exponents * -math.log(base))
+def _frequencies(
+    count: int, device: torch.device, *, step: float, base: float = 10000.0, kind: torch.dtype = torch.float32
+) -> Float[Tensor, " count"]:
+    """1 / base^(i step)."""
+    return torch.exp(torch.arange(count, device=device, dtype=kind) * step * -math.log(base))
+
+
+def _angles(positions: Int[Tensor, "b T"], frequencies: Float[Tensor, " n"]) -> Float[Tensor, "b T n"]:
+    """Never in the model's own type: bfloat16 cannot count to 300."""
+    return positions[..., None].to(frequencies.dtype) * frequencies
 
 
 def _distances(q_pos: Int[Tensor, "b Q"], k_pos: Int[Tensor, "c K"]) -> Int[Tensor, "b2 Q K"]:

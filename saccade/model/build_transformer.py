@@ -46,7 +46,6 @@ def build_block(
     s: schema.TransformerStack, where: Any, term: nn.Module | None, *, number: int, memory_dim: int | None
 ) -> Block:
     head_dim = width_of_head(s.dim, heads=s.heads, form=form_of_heads(s))
-    rotary = positions.Rotary(head_dim, base=where.base) if isinstance(where, schema.Rotary) else None
     attention = SelfAttention(
         s.dim,
         heads=s.heads if s.kv_heads is None else (s.heads, s.kv_heads),
@@ -54,7 +53,7 @@ def build_block(
         bias=s.bias and s.attention_bias,
         scale=s.scale is True,
         dropout=s.attention_dropout,
-        rotary=rotary,
+        rotary=build_rotary(where, head_dim),
         term=term,
     )
     cross = None
@@ -103,6 +102,13 @@ def build_norm(s: schema.TransformerStack) -> nn.Module:
     if s.norm_kind == "layer":
         return nn.LayerNorm(s.dim, eps=s.norm_epsilon or EPSILON["layer"])
     return nn.RMSNorm(s.dim, eps=s.norm_epsilon or EPSILON["rms"])
+
+
+def build_rotary(where: Any, head_dim: int) -> positions.Rotary | None:
+    if not isinstance(where, schema.Rotary):
+        return None
+    stretch = None if where.stretch is None else positions.Stretch(**where.stretch.model_dump())
+    return positions.Rotary(head_dim, base=where.base, stretch=stretch)
 
 
 def score_terms(where: Any, s: schema.TransformerStack, *, causal: bool) -> list[nn.Module | None]:

@@ -210,13 +210,12 @@ def made(path: Path) -> bool:
     return True
 
 
-def named_folder(run: str | Path) -> Path:
-    """The folder of a name, which must not be in use."""
+def named_folder(run: str | Path, *, resumes: bool = True) -> Path:
+    """The folder of a name, which must not be in use; one that is may be what somebody wants to go on with."""
     path = Path(run) if isinstance(run, Path) or len(Path(run).parts) > 1 else runs_folder() / run
     if (path / RECIPE).exists():
-        raise SaccadeError(
-            f"run '{path}' exists already; go on with it: saccade train --resume {path}, or choose another --run NAME"
-        )
+        ways = f"go on with it: saccade train --resume {path}" if resumes else "remove it first"
+        raise SaccadeError(f"run '{path}' exists already; {ways}, or choose another --run NAME")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise SaccadeError(f"'{path}' exists already and is not a run; choose another --run NAME")
     return path

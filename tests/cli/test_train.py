@@ -108,7 +108,7 @@ def test_demo_passes_its_options_on(cli, monkeypatch):
 def test_demo_lists_what_it_shows(cli):
     listed = cli("demo", "--list").out.splitlines()
     assert [line.split()[0] for line in listed] == ["dates", *(name for name in shipped() if name != "dates")]
-    assert any(line.split()[:2] == ["show-attend-tell", "scenes"] for line in listed)
+    assert any(line.split()[:5] == ["show-attend-tell", "scenes", "accuracy", ">=", "85"] for line in listed)
 
 
 def test_demo_of_an_unknown_name_is_told(cli):

@@ -27,7 +27,10 @@ corpus = st.fixed_dictionaries(
 positions = st.one_of(
     some(kind=st.just("sinusoidal"), layout=st.sampled_from(["interleaved", "concatenated"])),
     st.fixed_dictionaries({"kind": st.just("learned")}, optional={"length": count}),
-    st.fixed_dictionaries({"kind": st.just("rotary")}, optional={"base": st.floats(1, 1e9)}),
+    st.fixed_dictionaries(
+        {"kind": st.just("rotary")},
+        optional={"base": st.floats(1, 1e9), "stretch": st.fixed_dictionaries({"factor": st.floats(1, 64)})},
+    ),
     st.just({"kind": "none"}),
 )
 stack = some(layers=count, dim=st.sampled_from([64, 512]), norm=st.sampled_from(["pre", "post"]), window=optional_count)

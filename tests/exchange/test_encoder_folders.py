@@ -137,6 +137,8 @@ def test_labels_keep_their_names_and_come_back(tmp_path: Path) -> None:
 def test_one_number_is_a_number_and_tags_are_for_words(tmp_path: Path) -> None:
     run = saccade.load(labelled(tmp_path / "a", "BertForSequenceClassification", id2label={0: "LABEL_0"}, num_labels=1))
     assert run.labels.kind == "number" and float(run.predict(["abc"])[0]) < 1e3
+    folder, _ = export_run(tmp_path / "a" / "run", tmp_path / "out")
+    assert json.loads((folder / "config.json").read_text())["problem_type"] == "regression"
     tags = saccade.load(labelled(tmp_path / "b", "BertForTokenClassification"))
     assert tags.predict(["abc"])[0] in ("LABEL_0", "LABEL_1")
 

@@ -168,6 +168,8 @@ def test_what_is_exported_is_what_was_imported(both: Both, load_theirs: Callable
     ours = both.run.tokenizers.source
     assert fast(texts).input_ids == [[ours.order[number] for number in row] for row in ours.encode_all(texts)]
     assert fast.mask_token in ("[MASK]", "<mask>")
+    assert fast.bos_token_id == again.config.bos_token_id == fast.cls_token_id
+    assert not (path / "generation_config.json").exists()  # nothing is written
 
 
 def test_layers_of_albert_are_stored_once(tmp_path: Path) -> None:

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer, models
 
 from saccade.config.load import load, save, validate
 from saccade.data.batch import Batch, pad
+from saccade.data.tokenizer import Tokenizer as Ours
 from saccade.data.tokenizers import START, train_tokenizers
 from saccade.errors import SaccadeError
 from saccade.exchange.exporting import export_run
@@ -102,6 +104,17 @@ def test_a_head_that_nobody_has_is_told_with_one_that_others_have() -> None:
                                      "writer.pooling=first writer.hidden=768 writer.activation=tanh")  # fmt: skip
     first = {**head, "writer": {"kind": "label", "pooling": "first", "hidden": 768, "activation": "tanh"}}
     assert family_of(validate({**encoder.model_dump(), **first})).name == "bert"
+
+
+def test_a_classifier_is_of_the_family_that_its_form_and_its_tokenizer_tell() -> None:
+    """RoBERTa's form is one that BERT has too; but positions there count all pieces but 1, which no text may have."""
+    head = {"kind": "label", "pooling": "first", "hidden": 768}
+    labels = {"name": "classify", "task": "label", "objectives": [{"kind": "label"}], "writer": head}
+    recipe = validate({**load("roberta").model_dump(), **labels})
+    core = Tokenizer(models.WordLevel({"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "a": 4}, unk_token="[UNK]"))
+    own = train_tokenizers(recipe.tokenizer, lambda: [("abc", "dec")]).source
+    assert family_of(recipe).name == family_of(recipe, own).name == "roberta"
+    assert family_of(recipe, Ours(core)).name == "bert"
 
 
 @pytest.mark.parametrize(("recipe", "family"), [("gpt2", "gpt2"), ("gpt2-xl", "gpt2"), ("llama", "llama")])

@@ -184,7 +184,7 @@ def test_other_bad_sources(folder: Path, brought: Callable[[], Any], tmp_path: P
     ):
         import_folder("some/model", str(tmp_path / "run"))
     brought()
-    with pytest.raises(SaccadeError, match="exists already"):
+    with pytest.raises(SaccadeError, match="exists already; remove it first, or choose another --run NAME$"):
         brought()
 
 

@@ -1,7 +1,6 @@
 """GPT-2 and Llama: what writes without reading."""
 
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer, decoders, models, normalizers, processors
+from tiny_decoders import STRETCH, config_of, gradients_agree, in_float64, letters
 from torch import Tensor, nn
 
 from saccade.config.load import override
@@ -21,39 +20,9 @@ from saccade.model.run import Run, load_run, read_weights
 from saccade.predict.predictor import Predictor
 
 transformers = pytest.importorskip("transformers")
-LETTERS = "▁abcdefghijkl"
 
 
-def config_of(family: str) -> Any:
-    if family == "gpt2":
-        return transformers.GPT2Config(
-            vocab_size=14, n_positions=17, n_embd=12, n_layer=2, n_head=3, n_inner=7, layer_norm_epsilon=1e-4,
-            bos_token_id=13, eos_token_id=13,
-        )  # fmt: skip
-    shared = {} if family == "llama" else {"num_key_value_heads": 4, "head_dim": 6, "tie_word_embeddings": True}
-    return transformers.LlamaConfig(
-        vocab_size=18, hidden_size=16, intermediate_size=7, num_hidden_layers=2, num_attention_heads=4,
-        max_position_embeddings=19, rms_norm_eps=1e-5, pad_token_id=None, rope_theta=7000.0,
-        **{"num_key_value_heads": 2, **shared},
-    )  # fmt: skip
-
-
-def letters(family: str) -> Tokenizer:
-    """<|endoftext|> is the last piece of the one, <unk>, <s> and </s> are the first of the other."""
-    special = ["<|endoftext|>"] if family == "gpt2" else ["<unk>", "<s>", "</s>"]
-    names = [*LETTERS, *special] if family == "gpt2" else [*special, *LETTERS]
-    merges: list[tuple[str, str]] = []
-    unknown = None if family == "gpt2" else "<unk>"
-    core = Tokenizer(models.BPE({name: i for i, name in enumerate(names)}, merges, unk_token=unknown))
-    core.normalizer = normalizers.Replace(" ", "▁")
-    core.decoder = decoders.Metaspace(prepend_scheme="never")
-    core.add_special_tokens(special)
-    if family != "gpt2":
-        core.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
-    return core
-
-
-@pytest.fixture(params=["gpt2", "llama", "llama-tied"])
+@pytest.fixture(params=["gpt2", "llama", "llama-tied", "llama-stretched"])
 def made(request: Any, tmp_path: Path) -> tuple[Path, nn.Module]:
     name = "GPT2LMHeadModel" if request.param == "gpt2" else "LlamaForCausalLM"
     model = getattr(transformers, name)(config_of(request.param)).eval()
@@ -85,16 +54,17 @@ def test_logits_are_those_of_the_original(
     made: Any, tmp_path: Path, kind: torch.dtype, close: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, theirs = made
-    norm = transformers.models.llama.modeling_llama.LlamaRMSNorm  # which squares in float32 whatever the type
-    monkeypatch.setattr(norm, "forward", lambda self, x: nn.functional.rms_norm(x, x.shape[-1:], self.weight, 1e-5))
     run = load_run(import_folder(str(folder), str(tmp_path / "run")).path)
-    run.model.to(kind)
-    theirs.to(kind)
-    for module in theirs.modules():
-        if hasattr(module, "inv_freq"):  # ours, in float32 whatever the type: theirs are rounded in another way
-            pairs = torch.arange(len(module.inv_freq), dtype=torch.float32) * (1 / len(module.inv_freq))
-            module.inv_freq = torch.exp(pairs * -math.log(7000.0))
+    if kind == torch.float64:
+        in_float64(run, theirs, monkeypatch)
     torch.testing.assert_close(*ours_and_theirs(run, theirs), atol=close, rtol=close)
+
+
+def test_gradients_are_those_of_the_original(made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, theirs = made
+    run = load_run(import_folder(str(folder), str(tmp_path / "run")).path)
+    in_float64(run, theirs, monkeypatch)
+    gradients_agree(*ours_and_theirs(run, theirs), run, theirs)
 
 
 @torch.no_grad()
@@ -155,12 +125,37 @@ def test_other_ways_to_turn_are_refused(tmp_path: Path) -> None:
     values = json.loads(path.read_text())
     values["rope_parameters"] = {"rope_theta": 1e4, "rope_type": "linear", "factor": 2.0}
     path.write_text(json.dumps(values))
-    with pytest.raises(SaccadeError, match="rope_parameters = .* only those of rope_type = 'default' can be imported"):
+    with pytest.raises(
+        SaccadeError, match="rope_parameters = .* rope_type can be 'default', or 'llama3' with factor, "
+    ):
+        import_folder(str(tmp_path / "a"), str(tmp_path / "run"))
+    values["rope_parameters"] = {key: value for key, value in STRETCH.items() if key != "factor"}
+    path.write_text(json.dumps(values))
+    with pytest.raises(SaccadeError, match="rope_parameters = .* is not supported; rope_type can be 'default'"):
+        import_folder(str(tmp_path / "a"), str(tmp_path / "run"))
+    values["rope_parameters"] = STRETCH | {"high_freq_factor": 0.5}
+    path.write_text(json.dumps(values))
+    with pytest.raises(SaccadeError, match="positions.stretch.low must be below high, got low = 1 and high = 0.5"):
         import_folder(str(tmp_path / "a"), str(tmp_path / "run"))
     values["rope_parameters"], values["bos_token_id"] = None, 5
     path.write_text(json.dumps(values))
     with pytest.raises(SaccadeError, match="bos_token_id = 5 is not supported; expected the piece of padding"):
         import_folder(str(tmp_path / "a"), str(tmp_path / "run"))
+
+
+def test_older_files_say_in_two_places_how_features_turn(tmp_path: Path) -> None:
+    transformers.LlamaForCausalLM(config_of("llama-stretched")).save_pretrained(tmp_path / "a")
+    letters("llama").save(str(tmp_path / "a" / "tokenizer.json"))
+    path = tmp_path / "a" / "config.json"
+    values = json.loads(path.read_text())
+    new = load_run(import_folder(str(tmp_path / "a"), str(tmp_path / "new")).path).recipe
+    del values["rope_parameters"]
+    path.write_text(json.dumps({**values, "rope_theta": 7000.0, "rope_scaling": STRETCH}))
+    old = load_run(import_folder(str(tmp_path / "a"), str(tmp_path / "old")).path).recipe
+    assert old.writer == new.writer and old.writer.positions.stretch.factor == 8.0
+    folder, _ = export_run(tmp_path / "old", tmp_path / "out")
+    said = json.loads((folder / "config.json").read_text())
+    assert said["rope_scaling"] == STRETCH and said["rope_parameters"] == {"rope_theta": 7000.0, **STRETCH}
 
 
 @pytest.mark.parametrize("pad", [None, 13, 3])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_decoders import without_float32
 from tokenizers import Tokenizer, decoders, models, normalizers
 from torch import Tensor, nn
 
@@ -107,17 +108,6 @@ def one_round(ours: nn.Module, theirs: nn.Module) -> None:
             module.hashing = replace(module.hashing, rounds=1)
         elif hasattr(module, "num_hashes"):
             module.num_hashes = 1
-
-
-def without_float32(attend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Theirs makes scores float32 whatever the type of the model, so that float64 would prove no more."""
-
-    def wide(*given: Any) -> Any:
-        with monkeypatch.context() as only_here:
-            only_here.setattr(torch, "float32", torch.float64)
-            return attend(*given)
-
-    return wide
 
 
 def test_gradients_are_those_of_the_original(both: Any) -> None:

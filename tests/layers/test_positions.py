@@ -8,7 +8,7 @@ from torch import Tensor
 
 from saccade.errors import SaccadeError
 from saccade.layers.masks import positions
-from saccade.layers.positions import Alibi, Bucketed, Learned, Rotary, Shaw, Sinusoidal
+from saccade.layers.positions import Alibi, Bucketed, Learned, Rotary, Shaw, Sinusoidal, Stretch
 
 
 def first(length: int) -> Tensor:
@@ -93,6 +93,7 @@ def test_more_positions_than_learned_is_said() -> None:
 @pytest.mark.parametrize(("make", "message"), [
     (lambda: Sinusoidal(7), "sinusoidal positions need an even width, got 7"),
     (lambda: Rotary(7), "rotary positions need an even head width, got 7"),
+    (lambda: Rotary(6, stretch=Stretch(8.0, 4.0, 4.0, 99)), "stretch.low must be below high, got low = 4 and high = 4"),
     (lambda: Bucketed(2, buckets=3, distance=20, both_sides=True), "at least 4 buckets .* got buckets = 3"),
     (lambda: Bucketed(2, buckets=32, distance=8, both_sides=True), "distance above 8, got .* distance = 8"),
 ])  # fmt: skip
@@ -120,6 +121,20 @@ def test_rotary_turns_pairs_and_keeps_lengths() -> None:
     angle = 3 * 100 ** (-2 / 6)  # position 3, second pair
     a, b = x[0, 0, 3, 2], x[0, 0, 3, 3]
     assert turned[0, 0, 3, 2].item() == pytest.approx((a * math.cos(angle) - b * math.sin(angle)).item(), abs=1e-6)
+
+
+def test_stretched_positions_keep_fast_turns_and_slow_down_slow_ones() -> None:
+    """Pairs that turn 16, 2.5 and 0.4 times in 100 positions: as before, half of the way, 8 times slower."""
+    frequencies = [1.0, 2.5 * 2 * math.pi / 100, 0.025]
+    slowed = Stretch(8.0, 1.0, 4.0, 100).slowed(torch.tensor(frequencies))
+    expected = [1.0, frequencies[1] * (1 + 1 / 8) / 2, 0.025 / 8]
+    torch.testing.assert_close(slowed, torch.tensor(expected))
+    x, stretched = torch.randn(1, 2, 30, 6), Rotary(6, stretch=Stretch(8.0, 1.0, 4.0, 100))
+    turned, plain = stretched(x, first(30)), Rotary(6)(x, first(30))
+    assert torch.equal(turned[..., :2], plain[..., :2])
+    angle = 29 * 10000 ** (-4 / 6) / 8  # the last position, third pair
+    a, b = x[0, 0, 29, 4:].tolist()
+    assert turned[0, 0, 29, 4].item() == pytest.approx(a * math.cos(angle) - b * math.sin(angle), abs=1e-6)
 
 
 def test_shaw_equals_a_double_loop() -> None:

@@ -27,6 +27,7 @@ def test_kernels_agree_with_the_plain_way():
         ({}, "sinusoidal", True),
         ({"norm": "pre", "activation": "gelu-tanh"}, "learned", True),
         ({"norm_kind": "rms", "gated": True, "bias": False, "window": 3}, "rotary", True),
+        ({}, {"kind": "rotary", "stretch": {}}, False),
         ({}, "alibi", False),
         ({}, "shaw", False),
         ({"heads_form": "split"}, "sinusoidal", False),
@@ -42,6 +43,7 @@ def test_kernels_know_the_usual_blocks(stack, positions, known):
     pytest.importorskip("triton")
     from saccade.layers import fast_step
 
-    part = {"stack": {"layers": 1, "dim": 16, "heads": 2, "ff": 16, **stack}, "positions": {"kind": positions}}
+    where = {"kind": positions} if isinstance(positions, str) else positions
+    part = {"stack": {"layers": 1, "dim": 16, "heads": 2, "ff": 16, **stack}, "positions": where}
     recipe = validate({"reader": part, "writer": part}, origin="test")
     assert fast_step.covers(build(recipe, source_size=9, target_size=9).writer.stack) is known
