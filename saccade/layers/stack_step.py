@@ -153,7 +153,7 @@ class WholeStep:
         return Norm(norm.weight.data_ptr(), norm.bias.data_ptr(), norm.eps)
 
 
-# By stack: its first product, which is another one when weights are laid out anew, and what takes its steps.
+# By stack: its first network, which is another one when weights are laid out anew, and what takes its steps.
 KNOWN: WeakKeyDictionary[Any, tuple[Any, WholeStep | None]] = WeakKeyDictionary()
 
 
@@ -162,7 +162,7 @@ def whole_step(stack: Any, x: Float[Tensor, "B n D"], state: AttentionState) -> 
     alone = x.shape[1] == 1 and state.even and x.dtype == torch.float32 and x.device.type == "cpu"
     if not alone or torch.is_grad_enabled() or recording() or kernel() is None:
         return None
-    first, known = getattr(stack.blocks[0].self, "project", None), KNOWN.get(stack)
+    first, known = stack.blocks[0].feedforward, KNOWN.get(stack)
     if known is None or known[0] is not first:
         known = KNOWN[stack] = first, described(stack)
     found = known[1]
