@@ -99,8 +99,8 @@ def predict(  # noqa: PLR0913  # the options of a verb are its parameters
             elif predictor.goes_on and texts and decoding.n_best == 1:
                 shown = f"{dimmed(given, file)}{found[0].text}"
             else:
-                shown = as_lines(index, found, many=decoding.n_best > 1)
-                shown = f"{given}\t{shown}" if predictor.names_inputs and decoding.n_best == 1 else shown
+                name = given if predictor.names_inputs else ""
+                shown = as_lines(index, found, name=name, many=decoding.n_best > 1)
             print(shown if made is None else shown.strip(), file=file, flush=True)
     tell_left_out(left_out)
 
@@ -223,11 +223,11 @@ def tell_left_out(messages: Sequence[str]) -> None:
         print(f"left out {len(messages):,} that cannot be read", file=sys.stderr)
 
 
-def as_lines(index: int, found: Sequence[Hypothesis], *, many: bool) -> str:
-    """The best output; of several, each with the number of its input and its score."""
+def as_lines(index: int, found: Sequence[Hypothesis], *, name: str, many: bool) -> str:
+    """The best output, behind the name of a file; of several, each behind that or its input's number, and its score."""
     if not many:
-        return one_line(found[0].text)
-    return "\n".join(f"{index + 1}\t{item.score:.4f}\t{one_line(item.text)}" for item in found)
+        return f"{name}\t{one_line(found[0].text)}" if name else one_line(found[0].text)
+    return "\n".join(f"{name or index + 1}\t{item.score:.4f}\t{one_line(item.text)}" for item in found)
 
 
 def shows_tokens(predictor: Predictor, texts: Sequence[str], decoding: Decoding, *, plain: bool) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import lzma
+import sys
 import tarfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from saccade.data.sources import file_key
@@ -19,7 +22,10 @@ AT_ONCE = 1 << 20  # bytes
 
 
 def unpacked(path: Path) -> Path:
-    """The folder of an archive in the cache; what would leave it is refused, and what is no plain file left out."""
+    """The folder of an archive in the cache; what would leave it is refused, and what is no plain file left out.
+
+    How many that are is told when it is unpacked.
+    """
     folder = default_cache() / f"archive-{file_key(path)}"
     if not folder.is_dir():
         write_folder(folder, lambda temporary: _unpack(path, temporary))
@@ -27,11 +33,14 @@ def unpacked(path: Path) -> Path:
 
 
 def _unpack(path: Path, folder: Path) -> None:
+    links = list[str]()
     try:
         with tarfile.open(path) as archive:
             for member in archive:
                 if member.isfile():
                     archive.extract(member, folder, filter="data")
+                elif not member.isdir():
+                    links.append(member.name)
             _check_end(archive)
     except tarfile.OutsideDestinationError as error:
         raise SaccadeError(
@@ -44,6 +53,23 @@ def _unpack(path: Path, folder: Path) -> None:
     except DAMAGED as error:
         why = str(error).partition("\n")[0].rstrip(":")
         raise SaccadeError(f"{path} is not a whole archive ({why}); make or download it again") from None
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        raise SaccadeError(
+            f"{path}: the name '{member.name[:40]}...' of {len(member.name):,} letters is too long for a file; "
+            "pack it again with shorter names"
+        ) from None
+    if links:
+        print(_left_out(path, links), file=sys.stderr)
+
+
+def _left_out(path: Path, links: Sequence[str]) -> str:
+    what = "link or device" if len(links) == 1 else "links or devices"
+    return (
+        f"{path}: left out {len(links):,} {what}, such as {links[0][:60]!r}, as only plain files are unpacked; "
+        "to have what links lead to, pack with `tar --dereference --hard-dereference`"
+    )
 
 
 def _check_end(archive: tarfile.TarFile) -> None:

@@ -74,10 +74,11 @@ class Labels:
             raise SaccadeError(f"{path} is no file of labels ({error}); restore it or train again") from None
 
 
-def learn_labels(kind: str, rows: Iterable[Sequence[Any]]) -> Labels:
+def learn_labels(kind: str, rows: Iterable[Sequence[Any]], *, labelled: str = "texts") -> Labels:
     """What the last cell of rows is: the classes that occur, in the order of their names, numbers in their own order.
 
-    The first cell is the number of the row; what stands between is what the label is about.
+    The first cell is the number of the row; what stands between is what the label is about. `labelled` is what has a
+    label, for messages.
     """
     found: set[str] = set()
     texts = 1
@@ -95,7 +96,9 @@ def learn_labels(kind: str, rows: Iterable[Sequence[Any]]) -> Labels:
         return Labels(kind, texts=texts)
     if len(found) < 2:
         only = f"only one: {min(found)!r}" if found else "none"
-        raise SaccadeError(f"at least two different labels are needed to tell texts apart, but the data has {only}")
+        raise SaccadeError(
+            f"at least two different labels are needed to tell {labelled} apart, but the data has {only}"
+        )
     numeric = all(name.removeprefix("-").isdecimal() for name in found)
     return Labels(kind, tuple(sorted(found, key=lambda name: (int(name) if numeric else 0, name))), texts)
 

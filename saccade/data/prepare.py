@@ -148,7 +148,9 @@ def _labels(parts: list[Part], before: Labels | None) -> Labels | None:
     """The labels of the training data; those that a run to start from knew, where they are enough."""
     if not (kind := parts[0].labels):
         return None
-    found = learn_labels(kind, (row for part in parts for row in part.rows()))
+    media = parts[0].media
+    labelled = "texts" if media is None else "questions" if media.asks else f"{media.medium}s"
+    found = learn_labels(kind, (row for part in parts for row in part.rows()), labelled=labelled)
     if before is not None and before.kind == kind and set(found.names) <= set(before.names):
         return replace(before, texts=found.texts)
     return found

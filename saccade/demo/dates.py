@@ -13,6 +13,7 @@ from rich.table import Table
 from saccade.config.load import load
 from saccade.config.schema import Corpus
 from saccade.data.sources import read_pairs
+from saccade.demo.listing import demonstration
 from saccade.predict.predictor import Predictor
 from saccade.runs import list_runs
 from saccade.score.accuracy import exact_match
@@ -58,6 +59,7 @@ def run_demo(*, run: str | None = None, seed: int = 1) -> Outcome:
     console.print(
         f"[bold]2. Score[/]: {correct.value:.1f}% of {len(pairs):,} dates exactly right, all of years it never saw"
     )
+    console.print(f"   target: {demonstration(RECIPE).target.verdict({'accuracy': correct.value})}", highlight=False)
     console.print(f"   trained in {seconds:.0f} seconds", highlight=False)
     console.print("[bold]3. Predict[/]:")
     console.print(predictions(predictor, SHOWN))

@@ -8,6 +8,7 @@ from typing import Any
 
 from saccade.config.load import read, shipped, shipped_path
 from saccade.data.lines import did_you_mean
+from saccade.demo.targets import Target, target_of
 from saccade.errors import SaccadeError
 
 DEFAULT = "dates"
@@ -20,6 +21,7 @@ class Demonstration:
 
     name: str
     data: str  # what it learns from, as embedded:NAME has it
+    target: Target
     about: str
 
 
@@ -29,7 +31,7 @@ def demonstrations() -> list[Demonstration]:
     for name in shipped():
         values = read(shipped_path(name))
         if data := _embedded(values.get("tiny", {}).get("data", {}).get("train", [])):
-            found.append(Demonstration(name, data, values.get("about", "")))
+            found.append(Demonstration(name, data, target_of(name, data), values.get("about", "")))
     return sorted(found, key=lambda one: one.name != DEFAULT)
 
 

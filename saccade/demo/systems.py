@@ -51,7 +51,10 @@ def show(name: str, *, run: str | None = None, seed: int = 1) -> Path:
     predictor, corpora = Predictor.load(folder), recipe.data.valid
     assert isinstance(corpora, tuple), "small recipes name what they are tried on"
     console.print(f"[bold]2. Score[/]: on {corpora[0].files[0]}, after {seconds:.0f} seconds of training")
-    console.print(scores(predictor, corpora, OWN.get(name)))
+    found = evaluate_corpora(predictor, corpora, metrics=OWN.get(name), made=SCORED).rows()
+    console.print(scores(found))
+    verdict = chosen.target.verdict({metric: float(value) for metric, value, _ in found})
+    console.print(f"   target: {verdict}", highlight=False)
     given = list(islice(examples(predictor, corpora), SHOWN))
     says = not isinstance(predictor, MediaEncoder)
     if says:
@@ -65,9 +68,9 @@ def show(name: str, *, run: str | None = None, seed: int = 1) -> Path:
     return folder
 
 
-def scores(predictor: Predictor, corpora: Sequence[Corpus], metrics: Sequence[str] | None) -> Table:
+def scores(found: Sequence[tuple[str, str, str]]) -> Table:
     table = Table(box=None, show_header=False, padding=(0, 3, 0, 2))
-    for name, value, _ in evaluate_corpora(predictor, corpora, metrics=metrics, made=SCORED).rows():
+    for name, value, _ in found:
         table.add_row(name, value)
     return table
 

@@ -11,7 +11,6 @@ from saccade.config.schema import OF_TEXTS, Corpus, Decoding, MediaReader, Recip
 from saccade.errors import SaccadeError
 from saccade.model.run import count_weights
 from saccade.predict.labels import Labeller
-from saccade.predict.media import OfMedia
 from saccade.predict.player import Player
 from saccade.predict.predictor import Predictor
 from saccade.predict.walking import Walker
@@ -20,7 +19,7 @@ from saccade.score.bleu import Score
 from saccade.score.bootstrap import Difference, paired_bootstrap
 from saccade.score.evaluate import Evaluation, evaluate, evaluate_captions, evaluate_labels, evaluate_routes
 from saccade.score.labels import OF_KIND, LabelEvaluation
-from saccade.score.media import by_file, readable
+from saccade.score.media import by_file, counted_of, metrics_of, readable
 from saccade.score.pairs import recipe_of
 from saccade.score.playing import PlayedEvaluation, evaluate_playing
 from saccade.score.routes import ends_of
@@ -35,6 +34,8 @@ SHOWN = {
     "route": ("success",),
 }
 MEDIA = ("sound", "picture")  # which are files
+CAPTION = "bleu-4"  # which compares with all that is said of a picture
+COUNTED = {"world": "episodes", "route": "routes"}
 WITHOUT_SUMS = ("chrf", "cider")
 
 
@@ -74,6 +75,7 @@ class Comparison:
     sentences: int
     rows: list[Row]
     left_out: tuple[str, ...] = ()  # what is wrong with files that one of the runs could not read
+    counted: str = "sentences"  # what the outputs are about
 
     def to_dict(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if name != "left_out" or value}
@@ -96,9 +98,9 @@ def compare(
     """
     if not runs:
         raise SaccadeError("no run was given; expected the folders of at least two runs; `saccade runs` lists them")
-    kind = check_comparable(runs, kinds=kinds)
-    medium = medium_of(recipe_of(runs[0], kinds=kinds))
-    known = [name for name in SHOWN[medium] if name not in WITHOUT_SUMS] if kind is None else OF_KIND[kind]
+    kind, recipe = check_comparable(runs, kinds=kinds), recipe_of(runs[0], kinds=kinds)
+    medium, shown = medium_of(recipe), shown_of(recipe)
+    known = [name for name in shown if name not in WITHOUT_SUMS] if kind is None else OF_KIND[kind]
     metric = metric or known[0]
     if metric not in known:
         raise SaccadeError(f"unknown metric '{metric}'; runs are compared by {' or '.join(known)}")
@@ -108,8 +110,9 @@ def compare(
 
     pairs, left = readable(predictors(), pairs) if medium in MEDIA else (pairs, ())
     both = zip(runs, predictors(), strict=True)
-    members = [measure(Path(path), predictor, pairs, decoding=decoding) for path, predictor in both]
-    references, groups = references_of(pairs, kind, medium), group_members(members)
+    members = [measure(Path(path), predictor, pairs, shown=shown, decoding=decoding) for path, predictor in both]
+    captions, groups = kind is None and CAPTION in shown, group_members(members)
+    references = references_of(pairs, medium, captions=captions)
     differences = paired_bootstrap(
         [[statistics(metric, member.hypotheses, references, kind) for member in group] for group in groups],
         score_of(metric, kind),
@@ -117,14 +120,30 @@ def compare(
         seed=seed,
     )
     rows = [_row(group, metric, differences[i] if i else None) for i, group in enumerate(groups)]
-    return Comparison(metric, members[0].scores[metric].signature, len(references), rows, left)
+    signature, counted = members[0].scores[metric].signature, counted_in(recipe, kind)
+    return Comparison(metric, signature, len(references), rows, left, counted)
 
 
-def references_of(pairs: Sequence[tuple[str, str]], kind: str | None, medium: str) -> list[Any]:
+def shown_of(recipe: Recipe | None) -> tuple[str, ...]:
+    """The scores of a table; of what is spelled in a picture those that `evaluate` tells."""
+    medium = medium_of(recipe)
+    if recipe is not None and medium == "picture" and isinstance(recipe.reader, MediaReader) and not recipe.reader.asks:
+        found = metrics_of(recipe, recipe.reader)
+        return SHOWN[medium] if CAPTION in found else found
+    return SHOWN[medium]
+
+
+def counted_in(recipe: Recipe | None, kind: str | None) -> str:
+    """What outputs are about."""
+    if recipe is not None and isinstance(recipe.reader, MediaReader) and medium_of(recipe) in MEDIA:
+        return counted_of(recipe.reader)
+    return COUNTED.get(medium_of(recipe), "sentences" if kind is None else "texts")
+
+
+def references_of(pairs: Sequence[tuple[str, str]], medium: str, *, captions: bool) -> list[Any]:
     """What outputs are compared with: of pictures all that is said of each, of routes where they end."""
     if medium == "route":
         return ends_of(pairs)
-    captions = kind is None and medium == "picture"
     return [*by_file(pairs).values()] if captions else [target for _, target in pairs]
 
 
@@ -160,9 +179,14 @@ def medium_of(recipe: Recipe | None) -> str:
 
 
 def measure(
-    path: Path, predictor: Predictor, pairs: Sequence[tuple[str, str]], *, decoding: Decoding | None = None
+    path: Path,
+    predictor: Predictor,
+    pairs: Sequence[tuple[str, str]],
+    *,
+    shown: Sequence[str] = SHOWN[""],
+    decoding: Decoding | None = None,
 ) -> Member:
-    """One run's scores, size and speed."""
+    """One run's scores, size and speed; texts are scored by those that are shown."""
     found: Evaluation | LabelEvaluation | PlayedEvaluation
     if isinstance(predictor, Player):
         found = evaluate_playing(predictor, [Corpus(files=(pairs[0][0],), examples=len(pairs))])
@@ -176,9 +200,8 @@ def measure(
         found = evaluate_labels(predictor, pairs)
         speed = len(pairs) / found.seconds
     else:
-        medium = predictor.reader.medium if isinstance(predictor, OfMedia) else ""
-        measured = evaluate_captions if medium == "picture" else evaluate
-        found = measured(predictor, pairs, metrics=SHOWN[medium], decoding=decoding)
+        measured = evaluate_captions if CAPTION in shown else evaluate
+        found = measured(predictor, pairs, metrics=shown, decoding=decoding)
         speed = found.speed.sentences_per_second if found.speed else 0.0
     return Member(
         name=path.resolve().name,

@@ -26,7 +26,7 @@ from saccade.score.errors import ERRORS, error_rate
 from saccade.score.gleu import mean_gleu
 from saccade.score.labels import LabelEvaluation, counts_of, label_scores
 from saccade.score.left_out import told_of
-from saccade.score.media import by_file, check_together, metrics_of, readable
+from saccade.score.media import by_file, check_together, counted_of, metrics_of, readable
 from saccade.score.pairs import documents_of, labelled_pairs, pairs_for, pairs_of
 from saccade.score.patches import PatchEvaluation, measure_patches
 from saccade.score.perplexity import TextEvaluation, measure
@@ -58,6 +58,7 @@ class Evaluation:
     speed: Speed | None = None  # where the outputs were made here
     cut: tuple[int, ...] = ()  # tokens of each output that was cut at the most that it may have
     left_out: tuple[str, ...] = ()  # what is wrong with files that could not be read
+    counted: str = "sentences"  # what the outputs are about
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: everything but the outputs themselves."""
@@ -74,13 +75,12 @@ class Evaluation:
         return [(name, f"{score.value:.2f}", score.signature) for name, score in self.scores.items()]
 
     def summary(self) -> str:
-        if self.speed is None:
-            return f"{self.sentences:,} sentences"
-        speed = self.speed
+        count = f"{self.sentences:,} {self.counted}"
+        if (speed := self.speed) is None:
+            return count
         return (
-            f"{self.sentences:,} sentences in {speed.seconds:.1f} s: "
-            f"{speed.sentences_per_second:,.1f} sentences/s, {speed.tokens_per_second:,.0f} tokens/s"
-            f"{told_of(self.left_out)}"
+            f"{count} in {speed.seconds:.1f} s: {speed.sentences_per_second:,.1f} {self.counted}/s, "
+            f"{speed.tokens_per_second:,.0f} tokens/s{told_of(self.left_out)}"
         )
 
 
@@ -99,8 +99,7 @@ def evaluate_corpora(
 ) -> Found:
     """Outputs for pairs scored against the targets; of a language model, how well it predicts documents; or labels.
 
-    `made` is how much is taken of embedded data that does not say it itself; with `keep`, the values of all tokens of
-    documents are kept.
+    `made` is how much is taken of embedded data that does not say it itself; `keep` keeps the values of all tokens.
     """
     check_asked(predictor, metrics, lowercase=lowercase)
     recipe = predictor.recipe
@@ -181,7 +180,7 @@ def evaluate_routes(
     """Walks every route and looks where that ends."""
     sources, references = [source for source, _ in pairs], [actions for _, actions in pairs]
     made = timed_outputs(predictor, sources, decoding)
-    return Evaluation(route_scores(sources, made[0], references), len(pairs), *made)
+    return Evaluation(route_scores(sources, made[0], references), len(pairs), *made, counted="routes")
 
 
 def evaluate_media(
@@ -204,8 +203,9 @@ def evaluate_media(
     check_together(chosen)
     if not set(chosen) & set(OF_CAPTIONS) and not media.asks:
         found = evaluate(predictor, pairs, metrics=chosen, lowercase=lowercase, decoding=decoding)
-        return replace(found, left_out=left)
-    return replace(evaluate_captions(predictor, pairs, chosen, lowercase=lowercase, decoding=decoding), left_out=left)
+    else:
+        found = evaluate_captions(predictor, pairs, chosen, lowercase=lowercase, decoding=decoding)
+    return replace(found, left_out=left, counted=counted_of(media))
 
 
 def evaluate_captions(
@@ -240,17 +240,17 @@ def timed_outputs(
 
 def evaluate_labels(predictor: Labeller, pairs: Sequence[tuple[str, str]]) -> LabelEvaluation:
     """Labels every text and compares; an answer that no question of the training data has is wrong, and no mistake."""
+    counted = counted_of(predictor.media) if isinstance(predictor, OfMedia) else "texts"
     if not pairs:
-        raise SaccadeError("there is nothing to evaluate: no texts with labels were given; is the file empty?")
+        raise SaccadeError(f"there is nothing to evaluate: no {counted} with labels were given; is the file empty?")
     labels, references = predictor.labels, [label for _, label in pairs]
     names = tuple(dict.fromkeys((*labels.names, *references))) if predictor.fields else labels.names
     for number, label in enumerate(() if predictor.fields else references, start=1):
         try:
             labels.encode(label)
         except SaccadeError as error:
-            raise SaccadeError(f"text {number}: {error}") from None
-    several = predictor.recipe.predict.model_copy(update={"n_best": TOP, "beam": TOP})
-    begin = time.perf_counter()
+            raise SaccadeError(f"{counted.removesuffix('s')} {number}: {error}") from None
+    several, begin = predictor.recipe.predict.model_copy(update={"n_best": TOP, "beam": TOP}), time.perf_counter()
     found = predictor.candidates([text for text, _ in pairs], decoding=several)
     seconds = time.perf_counter() - begin
     said = [outputs[0].text for outputs in found]
@@ -259,7 +259,7 @@ def evaluate_labels(predictor: Labeller, pairs: Sequence[tuple[str, str]]) -> La
         among = [label in {one.text for one in outputs} for label, outputs in zip(references, found, strict=True)]
         scores["top-5"] = Score(100 * sum(among) / len(among), f"share of labels among the best {TOP}")
     counts = counts_of(labels.kind, said, references, names).tolist() if names else []
-    return LabelEvaluation(scores, len(pairs), said, names, counts, seconds)
+    return LabelEvaluation(scores, len(pairs), said, names, counts, seconds, counted=counted)
 
 
 def evaluate_files(

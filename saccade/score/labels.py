@@ -33,6 +33,7 @@ class LabelEvaluation:
     counts: Sequence[Sequence[int]] = ()  # how often each class of the reference was said to be each class
     seconds: float = 0.0
     left_out: tuple[str, ...] = ()  # what is wrong with files that could not be read
+    counted: str = "texts"  # what the labels are of
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: everything but the labels themselves."""
@@ -51,9 +52,11 @@ class LabelEvaluation:
         return [(name, f"{score.value:.2f}", score.signature) for name, score in self.scores.items()]
 
     def summary(self) -> str:
-        speed = f" in {self.seconds:.1f} s: {self.sentences / self.seconds:,.1f} texts/s" if self.seconds else ""
-        told = f"{self.sentences:,} text{'s' if self.sentences != 1 else ''}{speed}{told_of(self.left_out)}"
-        return f"{told}\n\n{confusions(self.names, self.counts)}" if self.names else told
+        each = self.sentences / self.seconds if self.seconds else 0
+        speed = f" in {self.seconds:.1f} s: {each:,.1f} {self.counted}/s" if self.seconds else ""
+        what = self.counted if self.sentences != 1 else self.counted.removesuffix("s")
+        told = f"{self.sentences:,} {what}{speed}{told_of(self.left_out)}"
+        return f"{told}\n\n{confusions(self.names, self.counts, self.counted)}" if self.names else told
 
 
 def label_scores(kind: str, said: Sequence[str], references: Sequence[str]) -> dict[str, Score]:
@@ -176,12 +179,12 @@ def ranks(x: np.ndarray) -> np.ndarray:
     return (np.bincount(which, places) / np.bincount(which))[which]
 
 
-def confusions(names: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
+def confusions(names: Sequence[str], counts: Sequence[Sequence[int]], counted: str = "texts") -> str:
     """The matrix as a table, with the F1 of each class; only its diagonal where it would be too wide."""
     table = np.array(counts)
     each = f1_of_each(margins(table))
     if len(names) > SHOWN:
-        titles = ["class", "texts", "right", "f1"]
+        titles = ["class", counted, "right", "f1"]
         cells = [[n, str(table[i].sum()), str(table[i, i]), f"{each[i]:.1f}"] for i, n in enumerate(names)]
     else:
         titles = ["is \\ said", *names, "f1"]

@@ -48,6 +48,11 @@ def by_file(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
     return said
 
 
+def counted_of(reader: MediaReader) -> str:
+    """What outputs are counted in: pictures, sounds, or questions about them."""
+    return "questions" if reader.asks else f"{reader.medium}s"
+
+
 def metrics_of(recipe: Recipe, reader: MediaReader) -> tuple[str, ...]:
     """What is measured of answers, of texts about pictures, or about sound, where nobody says which.
 

@@ -16,7 +16,7 @@ def cells(comparison: Comparison) -> list[list[str]]:
     """Titles and rows as text, for any kind of table."""
     names = list(dict.fromkeys([comparison.metric, *(name for row in comparison.rows for name in row.scores)]))
     titles = ["run", *(title_of(name, comparison) for name in names)]
-    titles += ["difference [95%]", "p", "parameters", "minutes", "sentences/s"]
+    titles += ["difference [95%]", "p", "parameters", "minutes", f"{comparison.counted}/s"]
     return [titles, *(_cells(row, names) for row in comparison.rows)]
 
 
@@ -46,8 +46,8 @@ def _cells(row: Row, names: Sequence[str]) -> list[str]:
 def note(comparison: Comparison) -> str:
     """How the numbers were made, in one sentence, and what was left out."""
     return (
-        f"{comparison.sentences} sentences; differences to the first row with 95% intervals and two-sided p-values "
-        f"by paired bootstrap; {title_of(comparison.metric, comparison)} signature: {comparison.signature}"
+        f"{comparison.sentences} {comparison.counted}; differences to the first row with 95% intervals and two-sided "
+        f"p-values by paired bootstrap; {title_of(comparison.metric, comparison)} signature: {comparison.signature}"
         f"{told_of(comparison.left_out)}"
     )
 

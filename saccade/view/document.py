@@ -2,7 +2,8 @@
 
 `labels` are the tokens: of what was read ("source"), of what was written ("target"), and what the writer had before it
 at each place ("seen"). Rows and columns of a map are named after them. `words` says which tokens make up one word.
-Step i of `steps` is about row i of the writer's maps.
+Step i of `steps` is about row i of the writer's maps. Where somebody walked, `route` has the world and a pose for each
+action (see `saccade.view.route`).
 """
 
 from __future__ import annotations

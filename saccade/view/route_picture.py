@@ -11,9 +11,6 @@ from saccade.view.labels import checked, readable, shortened
 from saccade.view.picture import THEMES, Panel, check_picture, save, styled, title_lines
 from saccade.view.route import Route
 
-# Floors that are colours have them; others get one of these in turn.
-COLOURS = {"blue": "#3465a4", "brick": "#b5533c", "grass": "#4e9a06", "yellow": "#d9b310", "wood": "#8f5902"}
-OTHERS = ("#888a85", "#ad7fa8", "#729fcf", "#c4a000", "#5c3566", "#ce5c00")
 ACTS = 0.24  # inches of a row or column of the map of weights
 SIDE = 4.2  # inches of the map of the world
 TO = {0: (0, -1), 90: (1, 0), 180: (0, 1), 270: (-1, 0)}
@@ -43,8 +40,7 @@ def draw_route(panel: Panel, *, route: Route, path: str | Path, title: str = "",
 
 def _draw_world(axes: Axes, route: Route, *, ink: str) -> None:
     """Ways in the colours of their floors, items by name, the route as arrows with the number of each action."""
-    floors = sorted({*route.ways.values()} - {*COLOURS})
-    colours = {**COLOURS, **{floor: OTHERS[n % len(OTHERS)] for n, floor in enumerate(floors)}}
+    colours = route.colours
     for (one, other), floor in route.ways.items():
         if one < other:
             axes.plot(*zip(one, other, strict=True), color=colours[floor], linewidth=7, alpha=0.45, zorder=1)

@@ -63,7 +63,7 @@ class View:
 
     def data(self) -> Document:
         """The same with weights as arrays."""
-        return document(
+        made = document(
             self.maps,
             self.labels,
             title=self.title,
@@ -73,6 +73,7 @@ class View:
             background=None if self.background is None else self.background.described(),
             other=None if self.other is None else self.other.data(),
         )
+        return made if self.route is None else {**made, "route": self.route.described()}
 
     def json(self) -> str:
         return json.dumps(self.document(), ensure_ascii=False)

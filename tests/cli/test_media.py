@@ -1,6 +1,7 @@
 """The verbs with pictures."""
 
 import json
+import shutil
 import tarfile
 
 import pytest
@@ -85,6 +86,29 @@ def test_what_cannot_be_read_in_a_folder_is_told_and_the_rest_predicted(cli, run
     result = cli("predict", run, "alone")
     assert (result.code, result.out) == (2, "")
     assert "no picture of alone can be read: alone/broken.jpg is no picture" in result.err
+
+
+def test_the_n_best_of_files_have_their_names(cli, run):
+    rows = [line.split("\t") for line in cli("predict", run, "data/red", "--n-best", 2).out.splitlines()]
+    assert [name for name, _, _ in rows] == [f"data/red/{i}.png" for i in (0, 0, 3, 3, 6, 6, 9, 9)]
+    assert float(rows[0][1]) >= float(rows[1][1]) and rows[0][2] != rows[1][2]
+
+
+def test_pictures_are_counted_as_pictures(cli, run, tmp_path):
+    assert "12 pictures in" in (said := cli("evaluate", run, "--data", "data").out) and " pictures/s" in said
+    compared = cli("compare", run, run, "--data", "data").out
+    assert "  pictures/s\n" in compared and "\n12 pictures; differences" in compared
+    (tmp_path / "data/red").rename(tmp_path / "data/crimson")
+    assert "error: picture 5: unknown label 'crimson'" in cli("evaluate", run, "--data", "data").err
+
+
+def test_one_class_of_pictures_is_too_few(cli, tmp_path):
+    folder = colours(tmp_path / "data")
+    for name in ("green", "blue"):
+        shutil.rmtree(folder / name)
+    result = cli("train", "vit", "--data", "data", "--run", "w", *QUICK)
+    assert (result.code, len(result.err.splitlines())) == (2, 1)
+    assert "needed to tell pictures apart, but the data has only one: 'red'" in result.err
 
 
 def test_captions_in_a_metadata_file(cli, tmp_path):

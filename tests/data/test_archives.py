@@ -108,3 +108,32 @@ def test_an_archive_with_nothing_in_it_is_named_as_the_user_names_it(tmp_path):
     path = archive(tmp_path / "x.tar", [])
     with pytest.raises(SaccadeError, match=rf"^{path} has neither a metadata file nor a folder for each class"):
         labels(path)
+
+
+def test_links_are_left_out_and_counted_once(tmp_path, capsys):
+    path = archive(tmp_path / "x.tar")
+    with tarfile.open(path, "a") as made:
+        made.addfile(tarfile.TarInfo("all/empty"), io.BytesIO())
+        for number, kind in enumerate((tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE)):
+            member = tarfile.TarInfo(f"all/cat/more{number}.png")
+            member.type, member.linkname = kind, f"all/{NAMES[0]}"
+            made.addfile(member)
+    assert len(labels(path)) == len(NAMES)
+    assert capsys.readouterr().err == (
+        f"{path}: left out 3 links or devices, such as 'all/cat/more0.png', as only plain files are unpacked; "
+        "to have what links lead to, pack with `tar --dereference --hard-dereference`\n"
+    )
+
+
+def test_an_archive_of_plain_files_is_unpacked_without_a_word(tmp_path, capsys):
+    labels(archive(tmp_path / "x.tar"))
+    assert capsys.readouterr().err == ""
+
+
+def test_a_name_that_no_file_can_have_is_told(tmp_path):
+    path = archive(tmp_path / "x.tar", [f"cat/{'x' * 300}.png"])
+    with pytest.raises(SaccadeError) as caught:
+        labels(path)
+    assert str(caught.value) == (
+        f"{path}: the name 'cat/{'x' * 36}...' of 308 letters is too long for a file; pack it again with shorter names"
+    )

@@ -77,7 +77,8 @@ def test_labels_come_back_from_their_file(tmp_path):
         (lambda: Labels("number").encode("a"), "expected a number, got 'a'"),
         (lambda: Labels("number").encode("-1e40"), "expected a number, got '-1e40'"),
         (lambda: learn_labels("label", rows("a", "a")), "at least two different labels .* only one: 'a'"),
-        (lambda: learn_labels("label", []), "but the data has none"),
+        (lambda: learn_labels("label", []), "needed to tell texts apart, but the data has none"),
+        (lambda: learn_labels("label", [], labelled="sounds"), "needed to tell sounds apart"),
         (lambda: learn_labels("label", rows(*map(str, range(MOST + 1)))), "more than 1,000 different labels"),
     ],
 )

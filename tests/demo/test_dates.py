@@ -1,8 +1,11 @@
 """The demonstration from end to end, with a handful of steps."""
 
+import pytest
+
 from saccade.config.load import load
 from saccade.config.schema import Corpus
 from saccade.demo import dates as demo
+from saccade.demo.listing import demonstration
 
 FEWER = ["train.steps=3", "train.valid_every=3", "train.save_every=3", "data.train.0.examples=200", "data.valid=0.1"]
 
@@ -19,3 +22,12 @@ def test_demo_trains_scores_predicts_draws_and_says_what_is_next(tmp_path, monke
     assert outcome.folder == tmp_path / "runs" / "demo-1" and 0 <= outcome.correct <= 100 and outcome.seconds > 0
     assert (outcome.folder / "attention.png").stat().st_size > 10_000
     assert all(text in said for text in demo.SHOWN) and "of 7 dates" in said and "saccade predict" in said
+    assert "target: accuracy >= 95: not reached" in said
+
+
+@pytest.mark.slow
+def test_demo_reaches_its_target(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SACCADE_RUNS", str(tmp_path / "runs"))
+    outcome = demo.run_demo()
+    assert demonstration("dates").target.reached(outcome.correct)
+    assert "target: accuracy >= 95: reached" in capsys.readouterr().out

@@ -4,7 +4,7 @@ import pytest
 
 from saccade.config.load import load
 from saccade.demo import systems
-from saccade.demo.listing import demonstrations
+from saccade.demo.listing import demonstration, demonstrations
 from saccade.predict.language import LanguageModel
 
 FEW = ("train.steps=1", "train.schedule.warmup=1", "train.valid_predictions=2", "train.metric=loss")
@@ -29,6 +29,7 @@ def test_a_caption_is_predicted_and_looked_at(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr()
     assert "embedded:scenes" in said.err
     assert all(word in said.out for word in ("on embedded:scenes-heldout", "bleu-4", "00001.png", "saccade serve"))
+    assert "target: accuracy >= 85: not reached" in said.out
     page = (tmp_path / "runs/show-attend-tell-demo-1/attention.html").read_text()
     assert "data:image/png" in page
 
@@ -46,10 +47,12 @@ def test_a_language_model_goes_on_from_words_or_where_there_are_none_from_letter
 def test_every_kind_of_system_is_shown(name, tmp_path, monkeypatch, capsys):
     shown(name, tmp_path, monkeypatch)
     said = capsys.readouterr().out
-    assert "2. Score" in said
+    assert "2. Score" in said and f"target: {demonstration(name).target}: " in said
     number = 4 if name == "vit-masked" else 5  # which predicts nothing
     assert f"{number}. Try next: saccade {NEXT.get(name, 'serve')} {tmp_path}/runs/{name}-demo-1" in said
     assert all(metric in said for metric in systems.OWN.get(name, ()))
+    if name == "listen-attend-walk":
+        assert '"route":{"items":' in (tmp_path / f"runs/{name}-demo-1/attention.html").read_text()
     assert name != "listen-attend-walk" or '"instruction"' not in said.partition("Look")[0]
     assert (tmp_path / "runs" / f"{name}-demo-1" / "attention.html").is_file()
 

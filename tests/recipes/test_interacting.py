@@ -13,6 +13,7 @@ from saccade.config.load import load
 from saccade.config.schema import Corpus
 from saccade.data.episodes import DIGITS, HELD_OUT, TRIED, Episodes
 from saccade.data.greeting import ACTIONS, Greeting
+from saccade.demo.listing import demonstration
 from saccade.errors import SaccadeError
 from saccade.score.playing import evaluate_playing
 
@@ -180,11 +181,11 @@ def test_patches_are_looked_at_without_the_state_that_stands_for_all(tmp_path):
 
 @pytest.mark.slow
 def test_tiny_learns_whom_to_greet_and_looks_there(tmp_path):
-    """At least 95% of episodes succeed, and the guest gets three times the attention that the area would."""
+    """Enough episodes succeed, and the guest gets three times the attention that the area would."""
     begin = time.process_time()
     trained = saccade.train(NAME, tiny=True, run=tmp_path / "x")
     assert time.process_time() - begin < 180
     world = Corpus(files=("embedded:greeting",), examples=500)
     scores = evaluate_playing(trained, [world]).scores
-    assert scores["success"].value >= 95
+    assert demonstration(NAME).target.reached(scores["success"].value)
     assert scores["gaze"].value >= 3

@@ -16,6 +16,7 @@ from saccade.data.embedded_media import made_folder
 from saccade.data.prepare import prepare
 from saccade.data.sound import Recording
 from saccade.data.tones import RATE, dial, numbers
+from saccade.demo.listing import demonstration
 from saccade.errors import SaccadeError
 from saccade.score.evaluate import evaluate
 from saccade.train.validate import is_better
@@ -120,7 +121,7 @@ def test_frames_that_others_made_are_read_alike(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["listen-attend-spell", "listen-transformer"])
 def test_tiny_hears_telephone_numbers(name, tmp_path, monkeypatch):
-    """At least 95% of held-out numbers are right to the last key, and attention goes from left to right."""
+    """Enough held-out numbers are right to the last key, and attention goes from left to right."""
     monkeypatch.chdir(tmp_path)
     begin = time.process_time()
     trained = saccade.train(name, tiny=True, run="x")
@@ -128,7 +129,8 @@ def test_tiny_hears_telephone_numbers(name, tmp_path, monkeypatch):
     folder = made_folder("tones-heldout", 300)
     rows = [json.loads(line) for line in (folder / "metadata.jsonl").read_text().splitlines()]
     said = trained.predict([str(folder / row["file_name"]) for row in rows])
-    assert np.mean([ours == row["text"] for ours, row in zip(said, rows, strict=True)]) >= 0.95
+    right = 100 * np.mean([ours == row["text"] for ours, row in zip(said, rows, strict=True)])
+    assert demonstration(name).target.reached(right)
     if name == "listen-transformer":  # whose heads look at more than one place
         return
     forward = []

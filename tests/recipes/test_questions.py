@@ -11,6 +11,7 @@ import pytest
 import saccade
 from saccade.data.embedded_media import made_folder
 from saccade.data.questions import boards
+from saccade.demo.listing import demonstration
 
 NAMES = ["show-ask-attend-answer", "ask-attend-answer"]
 FEW = [
@@ -80,6 +81,7 @@ def test_tiny_answers_what_cannot_be_guessed(name, tmp_path, monkeypatch):
     assert time.process_time() - begin < 180
     saccade.train(name, tiny=True, run="guessing", overrides=BLIND)
     assert best("guessing") < 40
+    assert demonstration(name).target.reached(best("seeing"))
     assert best("seeing") > best("guessing") + 20
     assert mass_on_the_object(trained, count=60) > 3
 

@@ -10,6 +10,7 @@ import torch
 
 import saccade
 from saccade.data.embedded_media import made_folder
+from saccade.demo.listing import demonstration
 
 FEW = [
     "train.steps=4", "train.schedule.warmup=1", "train.valid_every=2", "train.save_every=2",
@@ -48,7 +49,7 @@ def test_a_resumed_run_predicts_the_same_and_shows_where_it_looked(name, data, c
 
 @pytest.mark.slow
 def test_tiny_reads_words_it_has_never_seen(tmp_path, monkeypatch):
-    """At least 85% of held-out words are right to the last letter, and looks go from left to right."""
+    """Enough held-out words are right to the last letter, and looks go from left to right."""
     monkeypatch.chdir(tmp_path)
     begin = time.process_time()
     trained = saccade.train("show-attend-read", tiny=True, run="x")
@@ -56,7 +57,8 @@ def test_tiny_reads_words_it_has_never_seen(tmp_path, monkeypatch):
     folder = made_folder("words-heldout", 300)
     rows = [json.loads(line) for line in (folder / "metadata.jsonl").read_text().splitlines()]
     said = trained.predict([str(folder / row["file_name"]) for row in rows])
-    assert np.mean([ours == row["text"] for ours, row in zip(said, rows, strict=True)]) >= 0.85
+    right = 100 * np.mean([ours == row["text"] for ours, row in zip(said, rows, strict=True)])
+    assert demonstration("show-attend-read").target.reached(right)
     forward = []
     for row in rows[:30]:
         seen = trained.view(str(folder / row["file_name"]), row["text"])
@@ -73,4 +75,5 @@ def test_tiny_tells_scenes_by_a_transformer(tmp_path, monkeypatch):
     saccade.train("show-attend-tell-transformer", tiny=True, run="x")
     assert time.process_time() - begin < 180
     lines = [json.loads(line) for line in Path("runs/x/metrics.jsonl").read_text().splitlines()]
-    assert max(line["accuracy"] for line in lines if line["event"] == "valid") > 85
+    best = max(line["accuracy"] for line in lines if line["event"] == "valid")
+    assert demonstration("show-attend-tell-transformer").target.reached(best)

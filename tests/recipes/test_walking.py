@@ -15,6 +15,7 @@ from saccade.config.schema import Corpus
 from saccade.data.batch import Batch
 from saccade.data.batches import assemble
 from saccade.data.prepare import prepare
+from saccade.demo.listing import demonstration
 from saccade.errors import SaccadeError
 from saccade.model.action_writer import ActionWriter
 from saccade.predict.ensemble import Ensemble
@@ -189,10 +190,10 @@ def test_what_does_not_go_with_walking_is_refused(change, message):
 
 @pytest.mark.slow
 def test_tiny_walks_in_worlds_that_it_never_saw(tmp_path, monkeypatch):
-    """At least 90% of instructions in held-out worlds are followed to the right place, looking the right way."""
+    """Enough instructions in held-out worlds are followed to the right place, looking the right way."""
     monkeypatch.chdir(tmp_path)
     begin = time.process_time()
     trained = saccade.train("listen-attend-walk", tiny=True, run="x")
     assert time.process_time() - begin < 180
     found = evaluate_corpora(trained, [Corpus(files=("embedded:worlds-heldout",))])
-    assert found.scores["success"].value >= 90
+    assert demonstration("listen-attend-walk").target.reached(found.scores["success"].value)

@@ -24,9 +24,10 @@ FEWER = [*FEW, "train.metric=loss", "data.train.0.examples=120", "data.valid.0.e
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """One of labels, one of captions, one of sound."""
+    """One of labels, one of captions, one of sound, one of words in pictures."""
     folder = tmp_path_factory.mktemp("runs")
-    names = {"label": "vit", "caption": "show-attend-tell", "sound": "listen-transformer"}
+    names = {"label": "vit", "caption": "show-attend-tell", "sound": "listen-transformer",
+             "spelled": "show-attend-read"}  # fmt: skip
     return {
         what: (folder / what, saccade.train(name, tiny=True, run=folder / what, overrides=FEWER))
         for what, name in names.items()
@@ -77,6 +78,7 @@ def test_metrics_that_say_nothing_are_refused(runs):
         ("label", "shapes-heldout", ["accuracy %", "F1", "Matthews", "top-5 %"]),
         ("caption", "scenes-heldout", ["BLEU-4", "CIDEr", "exact match %"]),
         ("sound", "tones-heldout", ["WER %", "CER %", "exact match %"]),
+        ("spelled", "words-heldout", ["exact match %", "CER %", "difference [95%]"]),
     ],
 )
 def test_runs_are_compared_by_what_is_measured_of_them(runs, what, data, titles):
@@ -86,7 +88,17 @@ def test_runs_are_compared_by_what_is_measured_of_them(runs, what, data, titles)
     found = compare([path, path], pairs, samples=20)
     assert cells(found)[0][1 : 1 + len(titles)] == titles
     assert found.rows[1].difference.value == 0
-    assert found.sentences == 6
+    assert (found.sentences, found.counted) == (6, "sounds" if what == "sound" else "pictures")
+
+
+def test_words_in_pictures_are_compared_by_their_letters_too(runs):
+    path, model = runs["spelled"]
+    pairs = media_pairs([Corpus(files=("embedded:words-heldout",), examples=6)], model.reader, wanted="text")
+    found = compare([path], pairs, metric="cer", samples=20)
+    told = evaluate_corpora(model, [Corpus(files=("embedded:words-heldout",), examples=6)])
+    assert found.rows[0].scores == {name: score.value for name, score in told.scores.items()}
+    with pytest.raises(SaccadeError, match=r"unknown metric 'bleu-4'; runs are compared by accuracy or cer"):
+        compare([path], pairs, metric="bleu-4", samples=20)
 
 
 def test_captions_of_a_picture_are_one_sentence_of_a_comparison(runs, pictures):

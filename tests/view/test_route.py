@@ -5,7 +5,7 @@ import pytest
 
 from saccade.errors import SaccadeError
 from saccade.view.picture import Panel
-from saccade.view.route import Route
+from saccade.view.route import COLOURS, OTHERS, Route
 from saccade.view.route_picture import draw_route
 
 ROUTE = Route(
@@ -22,6 +22,21 @@ def test_items_actions_and_words_are_in_the_picture(theme, tmp_path):
     for word in ("chair", "lamp", "walk on", "1  forward", "then"):
         assert f"<!-- {word} -->" in text
     assert text.count("<!-- 3 -->") == 1  # the number of the last action, on the map
+
+
+def test_described_has_each_way_once_and_a_colour_for_each_floor():
+    assert ROUTE.described() == {
+        "items": [[0, 0, "chair"], [1, 0, ""], [1, 1, "lamp"]],
+        "ways": [[0, 0, 1, 0, "blue"], [1, 0, 1, 1, "octagon"]],
+        "poses": [[0, 0, 90], [1, 0, 90], [1, 0, 180]],
+        "colours": {"blue": COLOURS["blue"], "octagon": OTHERS[0]},
+    }
+
+
+def test_other_floors_have_colours_in_turn():
+    floors = ["a", "b", "wood"]
+    route = Route({}, {((0, n), (1, n)): floor for n, floor in enumerate(floors)}, [])
+    assert route.colours == {"a": OTHERS[0], "b": OTHERS[1], "wood": COLOURS["wood"]}
 
 
 def test_weights_that_do_not_fit_are_refused(tmp_path):

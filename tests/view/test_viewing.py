@@ -8,6 +8,7 @@ from PIL import Image
 from saccade.errors import SaccadeError
 from saccade.view.background import Background
 from saccade.view.maps import AttentionMap
+from saccade.view.route import Route
 from saccade.view.viewing import View
 
 LABELS = {
@@ -161,3 +162,9 @@ def test_an_unwritable_place_is_told(tmp_path, name):
     (tmp_path / name).mkdir()
     with pytest.raises(SaccadeError, match="cannot write"):
         make().save(tmp_path / name)
+
+
+def test_a_route_is_in_the_document_and_only_where_there_is_one():
+    route = Route({(0, 0): "chair"}, {}, [(0, 0, 90)])
+    assert json.loads(replace(make(), route=route).json())["route"] == route.described()
+    assert "route" not in make().document()

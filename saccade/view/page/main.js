@@ -68,9 +68,9 @@ function pageOf(element, data, signal, { view, theme }) {
   return page;
 }
 
-// Where there is a picture, what each step looks at in it; cells by their numbers say little.
-function first({ background, labels }) {
-  return background && labels.target?.length ? "steps" : "heads";
+// Where there is a picture, what each step looks at in it, as cells by their numbers say little; or the map of a walk.
+function first({ background, route, labels }) {
+  return (background || route) && labels.target?.length ? "steps" : "heads";
 }
 
 // The map that tells most at first: the last that looks at the input, or else the last.

@@ -1,17 +1,19 @@
 // The output, written again step by step: what each step looked at, what was likely next, and the tree of the search.
-// Over a picture, whatever else looks at it can be gone through too: the words of a question, or glimpses.
+// Over a picture, whatever else looks at it can be gone through too: the words of a question, or glimpses. Of a walk, the
+// map of its world stands beside what was looked at.
 
 import { beamTree } from "./beam.js";
 import { empty, headEntries, mapChoice } from "./controls.js";
 import { button, choice, el, shown } from "./element.js";
 import { MEAN, SIDES, short, shownWeight } from "./model.js";
+import { routeMap } from "./route_map.js";
 import { TRAIL, stage } from "./stage.js";
 
 const DOING = { target: "Writes", question: "Asks", glimpse: "Glimpses" };
 const PACE = 900; // milliseconds from step to step
 
 export function stepsView(page) {
-  const { labels, steps, background } = page.data;
+  const { labels, steps, background, route } = page.data;
   const overPicture = (map) => map.columns === background?.columns && map.rows !== map.columns;
   const usable = (map) => map.rows === "target" || map.rows === "seen" || overPicture(map);
   if (!labels.target?.length) return { element: empty("Nothing was written", "There are no steps to show."), update() {} };
@@ -28,6 +30,7 @@ export function stepsView(page) {
   const box = el("div", { class: "stagebox" });
   const caption = el("p", { class: "hint", id: page.id("caption") });
   const likely = el("div", { class: "likely" });
+  const world = route ? routeMap(route) : null;
   const beam = beamTree(page);
   const cards = el("div", { class: "cards" },
     shown(el("section", { class: "card" }, el("h2", {}, "Next token"), likely), steps.length > 0),
@@ -38,8 +41,10 @@ export function stepsView(page) {
       button("‹", () => move(view, -1), { "aria-label": "Step back" }), play,
       button("›", () => move(view, 1), { "aria-label": "Step on" })), slider, place),
     shown(el("div", { class: "bar" }, maps.element, heads.element), page.data.maps.some(usable)),
-    writes, output, looking, box, caption, cards);
-  Object.assign(view, { writes, looking, slider, place, maps, heads, play, box, caption, likely, beam, output, cards });
+    writes, output,
+    world ? el("div", { class: "beside" }, el("div", {}, looking, box, caption), world.element) : null,
+    ...(world ? [] : [looking, box, caption]), cards);
+  Object.assign(view, { writes, looking, slider, place, maps, heads, play, box, caption, likely, world, beam, output, cards });
   page.panelKeys(element, {
     ArrowRight: () => move(view, 1), ArrowLeft: () => move(view, -1),
     Home: () => page.set({ step: 0 }), End: () => page.set({ step: view.tokens.length - 1 }), " ": () => play.click(),
@@ -111,6 +116,7 @@ function update(view) {
   });
   const looked = look(view, now);
   showLikely(view, now);
+  view.world?.show(now);
   view.beam.update(now);
   const told = `Step ${now + 1} of ${count}: ${names[now]}${looked}`;
   if (view.told !== undefined && view.told !== told) page.announce(told);
