@@ -13,6 +13,7 @@ import subprocess
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import torch
 
@@ -35,6 +36,16 @@ def library(source: Path) -> ctypes.CDLL | None:
             return ctypes.CDLL(str(compiled(source, default_cache() / "kernels")))
     except (OSError, SaccadeError, subprocess.SubprocessError):
         return None
+
+
+def function(source: Path, name: str, *kinds: Any) -> Any:
+    """A function of a source that takes arguments of these kinds and gives nothing back; None where there is none."""
+    found = library(source)
+    if found is None:
+        return None
+    made = found[name]
+    made.argtypes, made.restype = list(kinds), None
+    return made
 
 
 def compiled(source: Path, folder: Path) -> Path:

@@ -186,10 +186,6 @@ def address(function: Any) -> int:
 @lru_cache(1)
 def kernel() -> Any:
     """The compiled function; None where there is none."""
-    found = native.library(SOURCE)
-    if found is None or None in (step_attention.kernel(), fma.kernel(), vnni.kernel()):
+    if None in (step_attention.kernel(), fma.kernel(), vnni.kernel()):
         return None
-    take = found.stack_step
-    take.argtypes = [ctypes.POINTER(kind) for kind in (Stack, Place, Desk)]
-    take.restype = None
-    return take
+    return native.function(SOURCE, "stack_step", *(ctypes.POINTER(kind) for kind in (Stack, Place, Desk)))

@@ -112,10 +112,5 @@ def _fused(
 @lru_cache(1)
 def kernel() -> Any:
     """The compiled function; None where there is none."""
-    found = native.library(SOURCE)
-    if found is None:
-        return None
-    attend = found.attend_once
-    attend.argtypes = [ctypes.POINTER(Attention), ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
-    attend.restype = None
-    return attend
+    kinds = (ctypes.POINTER(Attention), ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
+    return native.function(SOURCE, "attend_once", *kinds)

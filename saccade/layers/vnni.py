@@ -107,11 +107,6 @@ def _whole(each: Shaped[Tensor, " N"]) -> Shaped[Tensor, " M"]:
 @lru_cache(1)
 def kernel() -> Any:
     """The compiled function; None where there is none."""
-    found = native.library(SOURCE)
-    if found is None:
-        return None
-    multiply = found.int8_product
     pointer = ctypes.c_void_p
-    multiply.argtypes = [ctypes.POINTER(Product), pointer, pointer, pointer, ctypes.c_int64, ctypes.c_int]
-    multiply.restype = None
-    return multiply
+    kinds = (ctypes.POINTER(Product), pointer, pointer, pointer, ctypes.c_int64, ctypes.c_int)
+    return native.function(SOURCE, "int8_product", *kinds)
