@@ -21,8 +21,8 @@ def positions_left_out(patch):
 
 @breaks(70, 72, 73)
 def another_base(patch):
-    whole = layer_positions._angles
-    patch.setattr(layer_positions, "_angles", lambda at, count, **given: whole(at, count, **{**given, "base": 2.0}))
+    whole = layer_positions._frequencies
+    patch.setattr(layer_positions, "_frequencies", lambda *given, **more: whole(*given, **{**more, "base": 2.0}))
 
 
 @breaks(71)
