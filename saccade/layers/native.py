@@ -49,9 +49,10 @@ def function(source: Path, name: str, *kinds: Any) -> Any:
 
 
 def compiled(source: Path, folder: Path) -> Path:
-    """The library that is kept in a folder, made anew when the source is another."""
+    """The library that is kept in a folder, made anew when the source or a header beside it is another."""
     compiler = shlex.split(os.environ.get("CC", "")) or [shutil.which("gcc") or "cc"]
-    made_from = repr((compiler, FLAGS)).encode() + source.read_bytes()
+    texts = (source, *sorted(source.parent.glob("*.h")))
+    made_from = repr((compiler, FLAGS)).encode() + b"".join(path.read_bytes() for path in texts)
     kept = folder / f"{source.stem}-{hashlib.blake2b(made_from, digest_size=8).hexdigest()}.so"
     if not kept.exists():
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

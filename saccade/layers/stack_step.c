@@ -4,13 +4,13 @@
 
 #include <immintrin.h>
 #include <math.h>
-#include <stdint.h>
 #include <string.h>
+
+#include "step_attention.h"
 
 typedef struct {
     void (*multiply)(const void *product, const float *x, float *y, float *room, int64_t rows, int threads);
     const void *product;
-    int64_t outputs;
 } Linear;
 
 typedef struct {
@@ -26,18 +26,6 @@ typedef struct {
     int64_t heads, features;
     float scale, memory_scale;
 } Block;
-
-typedef struct {
-    const float *numbers;
-    int64_t row, position, head;  /* how far apart these are */
-} Part;
-
-typedef struct {
-    Part query, key, value;
-    const uint8_t *keep;
-    int64_t rows, memories, heads, keys, features;
-    float scale;
-} Attention;
 
 typedef struct {
     Part key, value;              /* of what was written */

@@ -27,7 +27,7 @@ POINTER, LONG = ctypes.c_void_p, ctypes.c_int64
 
 
 class Linear(ctypes.Structure):
-    _fields_ = [("multiply", POINTER), ("product", POINTER), ("outputs", LONG)]
+    _fields_ = [("multiply", POINTER), ("product", POINTER)]
 
 
 class Norm(ctypes.Structure):
@@ -144,7 +144,7 @@ class WholeStep:
             raise Unknown
         self.parts += [product, described]
         self.widest = max(self.widest, described.outputs)
-        return Linear(address(multiply), ctypes.addressof(described), described.outputs)
+        return Linear(address(multiply), ctypes.addressof(described))
 
     def _norm(self, norm: Any) -> Norm:
         if not isinstance(norm, nn.LayerNorm) or norm.weight is None or norm.bias is None:

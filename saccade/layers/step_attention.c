@@ -3,22 +3,11 @@
 
 #include <immintrin.h>
 #include <math.h>
-#include <stdint.h>
+
+#include "step_attention.h"
 
 #define WIDEST 8           /* registers of 16 features that a query and a sum may take */
 #define WORTH (1 << 18)    /* multiplications from which on a second thread gains more than it costs to wake */
-
-typedef struct {
-    const float *numbers;
-    int64_t row, position, head;  /* how far apart these are */
-} Part;
-
-typedef struct {
-    Part query, key, value;
-    const uint8_t *keep;   /* (memories, keys): which may be attended; or nothing, where all may */
-    int64_t rows, memories, heads, keys, features;
-    float scale;
-} Attention;
 
 static __mmask16 first(int64_t count) { return count >= 16 ? 0xffff : (__mmask16)((1u << count) - 1); }
 

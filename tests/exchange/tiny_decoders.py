@@ -87,20 +87,18 @@ def letters(family: str) -> Tokenizer:
     return core
 
 
-def gradients_agree(ours: Tensor, theirs: Tensor, run: Run, model: nn.Module) -> None:
+def gradients_of(ours: Tensor, theirs: Tensor, run: Run, model: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
     """Of every tensor, in their form and under their name, of the same loss on both sides."""
     names = FAMILIES[run.recipe.name].names(run.recipe)
     numbers = numbering(run.tokenizers.source, model.config.vocab_size)
     ours.square().mean().backward()
     theirs.square().mean().backward()
-    compared = set()
+    found = {}
     for name, weight in run.model.named_parameters():
         if weight.grad is None:  # what keeps our own pieces from being written
             continue
         if name.endswith("tokens.weight") and getattr(run.recipe.writer, "start", "own") == "end":
             weight.grad[END] += weight.grad[START]  # one piece there
         form, places = place_of(name, names)
-        for there, part in zip(places, form.back(weight.grad, numbers), strict=True):
-            torch.testing.assert_close(part, model.get_parameter(there).grad, atol=1e-9, rtol=1e-7)
-            compared.add(there)
-    assert compared == {name for name, _ in model.named_parameters()}
+        found |= dict(zip(places, form.back(weight.grad, numbers), strict=True))
+    return found, {name: parameter.grad for name, parameter in model.named_parameters()}

@@ -7,10 +7,10 @@ from threading import Thread
 import pytest
 import torch
 
-from saccade.layers import native, step_attention, vnni
+from saccade.layers import fma, native, stack_step, step_attention, vnni
 from saccade.layers.native import compiled, library
 
-SOURCES = [vnni.SOURCE, step_attention.SOURCE]
+SOURCES = [vnni.SOURCE, fma.SOURCE, step_attention.SOURCE, stack_step.SOURCE]
 
 
 @pytest.fixture
@@ -55,6 +55,15 @@ def test_it_is_compiled_once_for_each_source(afresh: Path, monkeypatch: pytest.M
     other.write_text(vnni.SOURCE.read_text() + "\n")
     assert compiled(other, afresh) != first
     assert len(list(afresh.iterdir())) == 3  # nothing else is left
+
+
+def test_it_is_compiled_again_for_another_header(tmp_path: Path, afresh: Path) -> None:
+    source, header = tmp_path / "one.c", tmp_path / "one.h"
+    source.write_text('#include "one.h"\n')
+    header.write_text("int one;\n")
+    first = compiled(source, afresh)
+    header.write_text("long one;\n")
+    assert compiled(source, afresh) != first
 
 
 def test_threads_do_not_disturb_each_other(afresh: Path) -> None:

@@ -168,6 +168,12 @@ def test_steps_go_through_whatever_looks_at_the_picture(opened, made):
 
 
 WIDE = PIXEL.replace("AQABAIAAAP", "CAABAIAAAP", 1)  # eight pixels from left to right
+AT_REST = """() => {
+  const { clientWidth: wide, clientHeight: high } = document.querySelector(".photo");
+  const eye = document.querySelector(".photo circle");
+  const off = (name, at) => Math.abs(Number(eye.getAttribute(name)) - at);
+  return wide > 4 * high && off("cx", wide * 5 / 6) < 1 && off("cy", high * 3 / 4) < 1;
+}"""  # in the middle of the cell below, at the right
 
 
 def test_the_eye_rests_where_the_light_is_also_after_the_picture_has_got_its_size(opened, made):
@@ -178,15 +184,8 @@ def test_the_eye_rests_where_the_light_is_also_after_the_picture_has_got_its_siz
     page = opened({**document, "background": {"columns": "source", "image": WIDE, "grid": [2, 3]}})
     for width in (1200, 500):
         page.set_viewport_size({"width": width, "height": 800})
-        page.wait_for_function(
-            """() => {
-              const { clientWidth: wide, clientHeight: high } = document.querySelector(".photo");
-              const eye = document.querySelector(".photo circle");
-              const off = (name, at) => Math.abs(Number(eye.getAttribute(name)) - at);
-              return wide > 4 * high && off("cx", wide * 5 / 6) < 1 && off("cy", high * 3 / 4) < 1;
-            }""",
-            timeout=3000,
-        )
+        page.wait_for_function(AT_REST, timeout=3000)
+        assert page.evaluate(AT_REST)
 
 
 def test_each_step_may_have_a_picture_of_its_own(opened, made):
