@@ -39,7 +39,7 @@ FORM = [
     "reader.stack.norm=pre", "reader.stack.norm_epsilon=1e-5", "data.max_length=128", "reader.positions.length=128",
     "data.cross=true", "tokenizer.kind=wordpiece", "tokenizer.size=16000", "tokenizer.lowercase=true",
     "objectives.0.rate=0.2", "train.batch_tokens=65536", "train.accumulate=1", "train.precision=bf16",
-    "train.optimizer.betas=[0.9, 0.98]", "train.clip=1.0", "train.report_every=100",
+    "train.optimizer.betas=[0.9, 0.98]", "train.clip=1.0", "train.report_every=100", "train.start.deep=true",
 ]  # fmt: skip
 RATE, WARMUP = 1e-3, 0.06  # the highest learning rate of the pretraining, and the share of its steps up to it
 RATES = {"pretrained": (3e-5, 6e-5, 1e-4), "fresh": (1e-4, 3e-4, 6e-4)}

@@ -74,6 +74,7 @@ from saccade.config.training import (
     Reward,
     Schedule,
     Scheduled,
+    Start,
     Tag,
     Train,
 )
@@ -141,6 +142,7 @@ __all__ = [
     "Sinusoidal",
     "Sound",
     "SoundChanges",
+    "Start",
     "StatesWriter",
     "Table",
     "Tag",

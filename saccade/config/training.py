@@ -178,6 +178,14 @@ class Average(Table):
     n: Count = 5
 
 
+class Start(Table):
+    """How first weights are drawn. xavier: as Glorot and Bengio (2010), tables of vectors by their width^-0.5."""
+
+    kind: Literal["xavier", "normal"] = "xavier"
+    std: Annotated[float, Field(gt=0)] = 0.02  # normal: of all matrices and tables, as of BERT and GPT-2
+    deep: bool = False  # normal: matrices that end a sublayer are smaller, by the root of the number of sublayers
+
+
 class Lora(Table):
     """Low-rank additions beside frozen matrices (Hu et al. 2022): W + alpha / rank * up down."""
 
@@ -213,6 +221,7 @@ class Train(Table):
     keep: Count = 3  # newest checkpoints kept, beside those that `average` and `metric` need
     ema: Share = 0.0  # decay of the moving average of weights; 0: none
     average: Average = Average()
+    start: Start = Start()
     lora: Lora | None = None  # only low-rank additions, and heads, are trained; at the end they join the weights
     tensorboard: bool = False
     watch: bool = False  # keep what fixed validation texts are attended to while the model learns (saccade watch)

@@ -47,6 +47,7 @@ from saccade.train.rectangles import even, fill_up, of_pictures, writes_evenly
 from saccade.train.replay import Replay, stream_of
 from saccade.train.schedule import schedule_from
 from saccade.train.session import Session, restore
+from saccade.train.start import draw
 from saccade.train.warm import warm_start
 from saccade.view import moments
 
@@ -85,6 +86,7 @@ def make_model(recipe: Recipe, tokenizers: Tokenizers, *, fresh: bool, kinds: Ki
     """The model with first weights that follow from the seed, or from the run to start from."""
     torch.manual_seed(recipe.train.seed)
     model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target_size, kinds=kinds)
+    draw(model, recipe.train.start)
     notes = warm_start(model, recipe, tokenizers, kinds=kinds) if fresh else []
     freeze(model, recipe.freeze)
     notes += add_low_rank(model, recipe)
