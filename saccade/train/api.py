@@ -20,7 +20,7 @@ from saccade.config.schema import Corpus, MediaReader, Recipe
 from saccade.errors import SaccadeError
 from saccade.model.run import pick_device
 from saccade.predict.predictor import Predictor
-from saccade.runs import RECIPE, find_run, not_a_run, runs_folder, training
+from saccade.runs import LOCK, RECIPE, find_run, not_a_run, runs_folder, training
 from saccade.train.adopt import adopted, first_run, with_its_tokenizer
 from saccade.train.adopt_media import adopted_parts, named_runs
 from saccade.train.distributed import Ranks, join
@@ -216,7 +216,8 @@ def named_folder(run: str | Path, *, resumes: bool = True) -> Path:
     if (path / RECIPE).exists():
         ways = f"go on with it: saccade train --resume {path}" if resumes else "remove it first"
         raise SaccadeError(f"run '{path}' exists already; {ways}, or choose another --run NAME")
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    begun = (path / LOCK).exists()  # by a training that was killed before it had a recipe, or that is at work
+    if path.exists() and not begun and (not path.is_dir() or any(path.iterdir())):
         raise SaccadeError(f"'{path}' exists already and is not a run; choose another --run NAME")
     return path
 

@@ -268,14 +268,14 @@ def write_beginning(session: Session, *, resumed: bool) -> None:
     """The recipe comes last: a folder with a recipe is a run that can be resumed."""
     run = session.run
     try:
+        for leftover in run.glob(".*.tmp"):
+            leftover.unlink(missing_ok=True)
         checkpoint.tidy(run / CHECKPOINTS)
         if resumed:
             checkpoint.cut(run / CHECKPOINTS, step=session.progress.step, warn=tell)
             cut_metrics(run / METRICS, step=session.progress.step)
             cut_metrics(run / SAMPLES, step=session.progress.step)
             moments.cut(run, after=session.progress.step)
-            for leftover in run.glob(".*.tmp"):
-                leftover.unlink(missing_ok=True)
         else:
             session.tokenizers.save(run)
             write_lexicon(session)

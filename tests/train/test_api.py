@@ -16,6 +16,7 @@ from saccade.config.load import load, save
 from saccade.config.schema import Corpus
 from saccade.errors import SaccadeError
 from saccade.predict.predictor import Predictor
+from saccade.runs import LOCK, training
 from saccade.train import api
 from saccade.train.objectives import next_token
 from saccade.train.signals import Interrupted
@@ -93,6 +94,20 @@ def test_folder_that_is_no_run_is_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("")
 
     with pytest.raises(SaccadeError, match="exists already and is not a run"):
+        api.train(small.small(), run=tmp_path)
+
+
+def test_folder_of_a_training_that_was_killed_before_it_had_a_recipe_is_taken_again(tmp_path):
+    for name in (LOCK, ".recipe.toml.1.tmp", "tokenizer.json"):
+        (tmp_path / name).write_text("")
+
+    api.train(small.small(**SHORT), run=tmp_path)
+
+    assert (tmp_path / "model.safetensors").is_file() and not list(tmp_path.glob(".*"))
+
+
+def test_folder_in_which_another_training_begins_is_left_to_it(tmp_path):
+    with training(tmp_path), pytest.raises(SaccadeError, match="is being trained by another process; wait"):
         api.train(small.small(), run=tmp_path)
 
 
