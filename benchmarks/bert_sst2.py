@@ -133,6 +133,7 @@ def of_labels(base: Path, folder: Path, asked: argparse.Namespace) -> list[dict[
         rows.append(
             {"what": f"SST-2 dev, {start}: accuracy", "value": round(means[start], 2), "unit": "%", "runs": each}
         )
+    rows[0] |= {"peer": "the same model from fresh weights", "peer_value": rows[1]["value"]}
     apart = round(means["pretrained"] - means["fresh"], 2)
     return [*rows, {"what": "SST-2 dev, pretrained above fresh", "value": apart, "unit": "points"}]
 
