@@ -1,8 +1,7 @@
 /* y = relu(x W^T + b) in float32 on processors with AVX-512: weights are read in the order in which they lie, for few
    rows as fast as memory gives them. `fma.py` compiles this file, lays the weights out and is the only caller. */
 
-#include <immintrin.h>
-#include <stdint.h>
+#include "lanes.h"
 
 #define WIDE 32            /* outputs of a block, in two registers */
 #define TALL 8             /* rows of a tile: 16 sums hide how long one takes */
@@ -15,8 +14,6 @@ typedef struct {
     int64_t inputs, outputs;
     int relu;
 } Product;
-
-static __mmask16 first(int64_t count) { return count >= 16 ? 0xffff : count <= 0 ? 0 : (__mmask16)((1u << count) - 1); }
 
 /* One block of outputs of `tall` rows; the same block of the next rows, or the next block, is asked for meanwhile. */
 static inline __attribute__((always_inline)) void tile(

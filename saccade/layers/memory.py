@@ -158,9 +158,13 @@ class AttentionState:
 
     def advance(self, n: int) -> "AttentionState":
         """The same buffers, n positions further."""
-        if self.origins is not None and self.even:
+        if self.origins is not None and self.even and len(self.lengths) > 1:  # a single row comes from itself
             rows = torch.arange(self.lengths.shape[0])[:, None]
             self.origins[:, self.longest : self.longest + n] = rows
+        return self.further(n)
+
+    def further(self, n: int) -> "AttentionState":
+        """The same, where it has been noted already which rows wrote these positions."""
         return replace(self, lengths=self.lengths + n, longest=self.longest + n)
 
 

@@ -4,6 +4,7 @@ It computes what the blocks compute, from their own weights; for stacks of other
 """
 
 import ctypes
+import weakref
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
@@ -81,6 +82,7 @@ class WholeStep:
             raise Unknown
         self.parts: list[Any] = []  # what the addresses below lead to
         self.widest, self.room = 0, 0
+        self.latest: tuple[tuple[Any, ...], Any] = ((), None)  # first tensors of the last state, and its caches
         blocks = [self._block(block) for block in stack.blocks]
         self.blocks = (Block * len(blocks))(*blocks)
         self.dim, self.heads, self.crosses = stack.dim, blocks[0].heads, crosses.pop()
@@ -89,26 +91,47 @@ class WholeStep:
             self.crosses,
         )  # fmt: skip
 
-    def __call__(self, x: Float[Tensor, "B 1 D"], state: AttentionState) -> Float[Tensor, "B 1 D"]:
-        """One position in every row; the caller moves the state."""
-        rows, seen = x.shape[0], state.longest + 1
-        memories, source = state.memory[0].keys.shape[:2] if self.crosses else (1, 0)
+    def __call__(self, x: Float[Tensor, "B 1 D"], state: AttentionState, caches: Any) -> Float[Tensor, "B 1 D"]:
+        """One position in every row, given what `caches` tells of the state; the caller moves the state."""
         y = x.contiguous().clone()
-        caches = (Cache * len(self.blocks))(*self._caches(state))
         keep = None if state.memory_mask is None else state.memory_mask.contiguous()
-        place = Place(ctypes.addressof(caches), None if keep is None else keep.data_ptr(), rows, seen, memories, source)
+        place = self.place(state, caches, keep)
+        take: Any = kernel()
+        take(self.stack, place, self.desk(y, place, steps=1))
+        return y
+
+    def place(self, state: AttentionState, caches: Any, keep: Tensor | None) -> Place:
+        """Where the next position stands."""
+        memories, source = state.memory[0].keys.shape[:2] if self.crosses else (1, 0)
+        real = None if keep is None else keep.data_ptr()
+        return Place(ctypes.addressof(caches), real, len(state.lengths), state.longest + 1, memories, source)
+
+    def desk(self, x: Float[Tensor, "B 1 D"], place: Place, *, steps: int) -> Desk:
+        """Room for what is in the making in so many steps."""
+        rows, seen = place.rows, place.seen + steps - 1
         sizes = [
             rows * self.dim, rows * self.widest, rows * self.widest, rows * self.dim,
-            self.heads * max(rows * seen, memories * source), rows * self.room,
+            self.heads * max(rows * seen, place.memories * place.source), rows * self.room,
         ]  # fmt: skip
-        desk = x.new_empty(sum(sizes))
-        at, starts = desk.data_ptr(), []
+        room = x.new_empty(sum(sizes))
+        at, starts = room.data_ptr(), []
         for size in sizes:
             starts.append(at)
-            at += size * desk.element_size()
-        take: Any = kernel()
-        take(self.stack, place, Desk(y.data_ptr(), *starts, torch.get_num_threads()))
-        return y
+            at += size * room.element_size()
+        desk = Desk(x.data_ptr(), *starts, torch.get_num_threads())
+        desk.held = room  # for as long as it is in use
+        return desk
+
+    def caches(self, state: AttentionState) -> Any:
+        """Where keys and values of a state lie, which stays so from step to step; None where the source cannot go."""
+        pairs = (*state.own[:1], *state.memory[:1])
+        known, found = self.latest
+        if len(known) == len(pairs) and all(part() is pair.keys for part, pair in zip(known, pairs, strict=True)):
+            return found
+        fused = step_attention.is_fused(*(part for pair in pairs for part in (pair.keys, pair.values)))
+        found = (Cache * len(self.blocks))(*self._caches(state)) if fused else None
+        self.latest = tuple(weakref.ref(pair.keys) for pair in pairs), found
+        return found
 
     def _caches(self, state: AttentionState) -> Iterable[Cache]:
         for i, own in enumerate(state.own):
@@ -124,15 +147,16 @@ class WholeStep:
         fits = features <= step_attention.WIDEST
         if not plain or not fits or type(feedforward) is not nn.Sequential or len(feedforward) != 2:
             raise Unknown
-        asks = [Linear(), Linear()] if cross is None else [self._linear(cross.query), self._linear(cross.heads.out)]
-        norms = (Norm * 3)(*(self._norm(residual.norm) for residual in block.residuals))
+        asks = [Linear(), Linear()] if cross is None else [self.linear(cross.query), self.linear(cross.heads.out)]
+        self.widest = max(self.widest, 3 * heads * features, feedforward[0].outputs)
+        norms = (Norm * 3)(*(self.norm(residual.norm) for residual in block.residuals))
         return Block(
-            self._linear(attention.project), self._linear(attention.heads.out), *asks,
-            *(self._linear(part) for part in feedforward), norms, heads, features, attention.heads.scale,
+            self.linear(attention.project), self.linear(attention.heads.out), *asks,
+            *(self.linear(part) for part in feedforward), norms, heads, features, attention.heads.scale,
             0.0 if cross is None else cross.heads.scale,
         )  # fmt: skip
 
-    def _linear(self, part: Any) -> Linear:
+    def linear(self, part: Any) -> Linear:
         product = part.product if isinstance(part, PreparedHeads) else part
         described: Any
         if isinstance(product, VnniLinear):
@@ -143,10 +167,9 @@ class WholeStep:
         else:
             raise Unknown
         self.parts += [product, described]
-        self.widest = max(self.widest, described.outputs)
         return Linear(address(multiply), ctypes.addressof(described))
 
-    def _norm(self, norm: Any) -> Norm:
+    def norm(self, norm: Any) -> Norm:
         if not isinstance(norm, nn.LayerNorm) or norm.weight is None or norm.bias is None:
             raise Unknown
         self.parts.append(norm)
@@ -157,19 +180,23 @@ class WholeStep:
 KNOWN: WeakKeyDictionary[Any, tuple[Any, WholeStep | None]] = WeakKeyDictionary()
 
 
-def whole_step(stack: Any, x: Float[Tensor, "B n D"], state: AttentionState) -> WholeStep | None:
-    """What takes this step in one call; None where the blocks have to."""
-    alone = x.shape[1] == 1 and state.even and x.dtype == torch.float32 and x.device.type == "cpu"
-    if not alone or torch.is_grad_enabled() or recording() or kernel() is None:
+def whole_step(stack: Any, x: Float[Tensor, "B n D"], state: AttentionState) -> Float[Tensor, "B n D"] | None:
+    """This step in one call; None where the blocks have to take it."""
+    if x.shape[1] != 1 or x.dtype != torch.float32 or x.device.type != "cpu":
         return None
+    whole, caches = taker(stack, state)
+    return None if whole is None else whole(x, state, caches)
+
+
+def taker(stack: Any, state: AttentionState) -> tuple[WholeStep, Any] | tuple[None, None]:
+    """What takes steps of a stack from a state on, and its caches; None where nothing does."""
+    if not state.even or torch.is_grad_enabled() or recording() or kernel() is None:
+        return None, None
     first, known = stack.blocks[0].feedforward, KNOWN.get(stack)
     if known is None or known[0] is not first:
         known = KNOWN[stack] = first, described(stack)
-    found = known[1]
-    if found is None:
-        return None
-    caches = [part for pair in (*state.own[:1], *state.memory[:1]) for part in (pair.keys, pair.values)]
-    return found if step_attention.is_fused(*caches) else None
+    caches = None if known[1] is None else known[1].caches(state)
+    return (None, None) if known[1] is None or caches is None else (known[1], caches)
 
 
 def described(stack: Any) -> WholeStep | None:

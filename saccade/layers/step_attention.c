@@ -1,37 +1,17 @@
 /* softmax(q K^T) V of one query in each row and head, as in decoding, on processors with AVX-512. Rows next to each
    other may share a row of memory. `step_attention.py` is the only caller, and has the same in its own words. */
 
-#include <immintrin.h>
-#include <math.h>
-
+#include "lanes.h"
 #include "step_attention.h"
 
 #define WIDEST 8           /* registers of 16 features that a query and a sum may take */
 #define WORTH (1 << 18)    /* multiplications from which on a second thread gains more than it costs to wake */
 
-static __mmask16 first(int64_t count) { return count >= 16 ? 0xffff : (__mmask16)((1u << count) - 1); }
-
-/* e^x for x <= 0, but for its last bits: 2^whole times a polynomial of what is left. */
-static __m512 exponential(__m512 x)
-{
-    x = _mm512_max_ps(_mm512_set1_ps(-110), x);  /* where all is 0 already; in this order NaN stays */
-    const __m512 whole = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), _MM_FROUND_TO_NEAREST_INT);
-    __m512 left = _mm512_fnmadd_ps(whole, _mm512_set1_ps(0.693359375f), x);
-    left = _mm512_fnmadd_ps(whole, _mm512_set1_ps(-2.12194440e-4f), left);
-    static const float terms[] = {1.f / 720, 1.f / 120, 1.f / 24, 1.f / 6, 0.5f, 1.f, 1.f};
-    __m512 y = _mm512_set1_ps(1.f / 5040);
-    for (int i = 0; i < 7; i++) y = _mm512_fmadd_ps(y, left, _mm512_set1_ps(terms[i]));
-    return _mm512_scalef_ps(y, whole);
-}
-
 /* Scores become weights, which are still to be divided by the sum that is returned. */
 static float to_weights(float *scores, int64_t keys)
 {
-    __m512 top = _mm512_set1_ps(-INFINITY);
-    for (int64_t k = 0; k < keys; k += 16)
-        top = _mm512_mask_max_ps(top, first(keys - k), top, _mm512_maskz_loadu_ps(first(keys - k), scores + k));
-    const float largest = _mm512_reduce_max_ps(top);
-    top = _mm512_set1_ps(isfinite(largest) ? largest : 0);
+    const float largest = largest_of(scores, keys);
+    const __m512 top = _mm512_set1_ps(isfinite(largest) ? largest : 0);
     __m512 sum = _mm512_setzero_ps();
     for (int64_t k = 0; k < keys; k += 16) {
         const __mmask16 there = first(keys - k);

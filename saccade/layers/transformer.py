@@ -192,8 +192,8 @@ class TransformerStack(nn.Module):
         seen = state.longest + n
         if seen > state.capacity:
             raise ValueError(f"the state has room for {state.capacity} positions, got {seen}; start with more")
-        if (whole := stack_step.whole_step(self, x, state)) is not None:
-            return whole(x, state), state.advance(n)
+        if (y := stack_step.whole_step(self, x, state)) is not None:
+            return y, state.advance(n)
         at = state.positions(n)
         for i, block in enumerate(self.blocks):
             memory, window = state.memory[i] if state.memory else None, self.windows[i]

@@ -1,9 +1,7 @@
 /* y = relu(x W^T + b) for int8 weights on processors with AVX-512 VNNI: rows of x become bytes, are multiplied and
    scaled back in one call. `vnni.py` compiles this file, lays the weights out and is the only caller. */
 
-#include <immintrin.h>
-#include <math.h>
-#include <stdint.h>
+#include "lanes.h"
 
 #define WIDE 32            /* outputs of a block, in two registers */
 #define TALL 8             /* rows of a tile: 16 sums hide how long one takes */
@@ -26,10 +24,8 @@ typedef struct {
     float *y;              /* (rows, outputs) */
 } Rows;
 
-static __mmask16 first(int64_t count) { return count >= 16 ? 0xffff : (__mmask16)((1u << count) - 1); }
-
 /* The largest absolute value; NaN where there is one. */
-static float largest_of(const float *x, int64_t count)
+static float magnitude(const float *x, int64_t count)
 {
     __m512 largest = _mm512_setzero_ps();
     __mmask16 strange = 0;
@@ -125,7 +121,7 @@ void int8_product(const Product *p, const float *x, float *y, float *room, int64
     for (int64_t i = 0; i < size; i += LINE) _mm_prefetch((const char *)p->weight + i, _MM_HINT_T1);
 #pragma omp parallel for num_threads(workers) if (workers > 1)
     for (int64_t r = 0; r < rows; r++) {
-        largest[r] = largest_of(x + r * p->inputs, p->inputs);
+        largest[r] = magnitude(x + r * p->inputs, p->inputs);
         const float factor = largest[r] > 0 ? levels / largest[r] : 0;
         to_bytes(x + r * p->inputs, p->inputs, factor, zero, bytes + r * p->steps * 4);
     }

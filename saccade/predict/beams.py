@@ -9,7 +9,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from saccade.data.tokenizers import END, START
+from saccade.layers.search_steps import Best, Rivals
 from saccade.predict.filters import Rule, apply_rules
+from saccade.predict.many_steps import beam_run
 from saccade.predict.search import Finished, Found, Price, Writer, best_tokens, coverage, extend, log_softmax, penalty
 from saccade.predict.steps import listened, tell
 
@@ -35,8 +37,10 @@ def beam_search(
     what was not attended to needs `align`.
     """
     live, finished = _Live.begin(state, limits, n_best), Finished(limits.shape[0], price)
-    for length in range(1, int(limits.max()) + 2):
-        best, parents, tokens = live.step(writer, width=width, rules=rules, align=align)
+    while live.written.shape[1] <= int(limits.max()) + 1:
+        many = None if align else live.many(writer, limits[live.sentences], width=width, rules=rules, alpha=price.alpha)
+        best, parents, tokens = many or live.step(writer, width=width, rules=rules, align=align)
+        length = live.written.shape[1]
         ends = torch.where(tokens == END, best, -torch.inf)
         live.scores = torch.where(tokens == END, -torch.inf, best)
         live.enter(ends, parents, length=length, price=price)
@@ -73,7 +77,21 @@ class _Live:
         pool = torch.full((n, n_best), -torch.inf, device=device)
         return cls(state, torch.arange(n, device=device), written, scores, pool)
 
-    def step(self, writer: Writer, *, width: int, rules: Sequence[Rule], align: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def many(
+        self, writer: Writer, limits: Int[Tensor, " N"], *, width: int, rules: Sequence[Rule], alpha: float
+    ) -> Best | None:
+        """As many steps as one call takes, and the best continuations of the last one; None where they end before."""
+        if self.scores.shape[1] != width or listened():
+            return None
+        rivals = Rivals(self.scores, self.pool[:, -1], limits.float(), alpha)
+        run = beam_run(writer, self.state, self.written, rivals, rules)
+        if run is None:
+            return None
+        steps, self.state = run
+        self.written, self.scores = torch.cat((self.written[steps.roots], steps.history), 1), steps.scores
+        return steps.best
+
+    def step(self, writer: Writer, *, width: int, rules: Sequence[Rule], align: bool) -> Best:
         """The best continuations of each sentence, as `_best_candidates` gives them."""
         step = writer.step(self.written[:, -1:], self.state, align=align)
         self.maps, self.state = extend(self.maps, step.weights), step.state
@@ -107,9 +125,7 @@ class _Live:
         self.state = self.state.reorder(parents)
 
 
-def _best_candidates(
-    log_probs: Float[Tensor, "R V"], before: Float[Tensor, "N k"], width: int
-) -> tuple[Float[Tensor, "N c"], Int[Tensor, "N c"], Int[Tensor, "N c"]]:
+def _best_candidates(log_probs: Float[Tensor, "R V"], before: Float[Tensor, "N k"], width: int) -> Best:
     """The best `width` continuations of each sentence: log-probability so far, the row it goes on from, its token."""
     (n, k), size = before.shape, log_probs.shape[1]
     values, tokens = best_tokens(log_probs, width)

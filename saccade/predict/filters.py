@@ -4,7 +4,11 @@ A rule says which tokens are allowed: it narrows `allowed` and never touches sco
 output is the model's own. A shaper changes the distribution that a sample is drawn from.
 """
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -21,6 +25,9 @@ def apply_rules(
     log_probs: Float[Tensor, "R V"], rules: Sequence[Rule], written: Int[Tensor, "R t"], rows: Int[Tensor, " R"]
 ) -> Float[Tensor, "R V"]:
     """Puts -inf, in place, for every token that some rule forbids; a row with nothing left may end."""
+    few = named(rules, written) if log_probs.device.type == "cpu" else None
+    if few is not None and len(few) < log_probs.shape[1]:
+        return log_probs.index_fill_(1, numbers(few), -torch.inf)
     allowed = torch.ones(1, log_probs.shape[1], dtype=torch.bool, device=log_probs.device)
     for rule in rules:
         allowed = rule(allowed, written, rows)
@@ -34,39 +41,92 @@ def apply_rules(
     return log_probs.index_fill_(1, (~allowed[0]).nonzero()[:, 0], -torch.inf)
 
 
-def never(tokens: Sequence[int] = (PAD, START, UNKNOWN)) -> Rule:
-    """Tokens that are no text of a translation."""
+@dataclass(frozen=True)
+class Never:
+    """These tokens are forbidden in all rows, while fewer than `until` are written."""
 
-    def rule(allowed: Tensor, written: Tensor, rows: Tensor) -> Tensor:
+    tokens: tuple[int, ...]
+    until: float = math.inf
+
+    def __call__(self, allowed: Tensor, written: Tensor, rows: Tensor) -> Tensor:
         allowed = allowed.clone()
-        for token in tokens:  # a write by number each: an index list would be copied to the device at every step
+        for token in self.named(written):  # a write by number each: an index list would be copied to the device
             allowed[:, token] = False
         return allowed
 
-    return rule
+    def named(self, written: Tensor) -> tuple[int, ...]:
+        return self.tokens if written.shape[1] - 1 < self.until else ()
+
+
+@dataclass(frozen=True)
+class MaxLength:
+    """Only END after limits[sentence] tokens."""
+
+    limits: Int[Tensor, " N"]
+    shortest: int  # until then no row can be at its limit
+
+    def __call__(self, allowed: Tensor, written: Tensor, rows: Tensor) -> Tensor:
+        if self.named(written) is not None:
+            return allowed
+        full = (self.limits[rows] < written.shape[1])[:, None]
+        return torch.where(full, one_token(END, allowed), allowed)
+
+    def named(self, written: Tensor) -> tuple[int, ...] | None:
+        return () if written.shape[1] - 1 < self.shortest else None
+
+
+def named(rules: Sequence[Rule], written: Int[Tensor, "R t"]) -> tuple[int, ...] | None:
+    """What is forbidden, where all rules can say it by a few tokens that are the same in all rows."""
+    found: tuple[int, ...] = ()
+    for rule in rules:
+        few = rule.named(written) if isinstance(rule, Never | MaxLength) else None
+        if few is None:
+            return None
+        found += few
+    return found
+
+
+class Plain(NamedTuple):
+    """Rules as numbers."""
+
+    never: tuple[int, ...]
+    least: int  # tokens before END
+    most: float  # tokens of which nobody can have more
+
+
+def plain(rules: Sequence[Rule]) -> Plain | None:
+    """The rules, where they are about single tokens and lengths and nothing else."""
+    found = Plain((), 0, math.inf)
+    for rule in rules:
+        if isinstance(rule, MaxLength):
+            found = found._replace(most=min(found.most, rule.shortest))
+        elif isinstance(rule, Never) and rule.until == math.inf:
+            found = found._replace(never=found.never + rule.tokens)
+        elif isinstance(rule, Never) and rule.tokens == (END,):
+            found = found._replace(least=max(found.least, int(rule.until)))
+        else:
+            return None
+    return found
+
+
+@lru_cache(16)
+def numbers(tokens: tuple[int, ...]) -> Int[Tensor, " n"]:
+    with torch.inference_mode(False):  # whoever asks later may want gradients
+        return torch.tensor(tokens, dtype=torch.long)
+
+
+def never(tokens: Sequence[int] = (PAD, START, UNKNOWN)) -> Rule:
+    """Tokens that are no text of a translation."""
+    return Never(tuple(tokens))
 
 
 def min_length(length: int) -> Rule:
     """No END before `length` tokens are written."""
-
-    def rule(allowed: Tensor, written: Tensor, rows: Tensor) -> Tensor:
-        return never([END])(allowed, written, rows) if written.shape[1] - 1 < length else allowed
-
-    return rule
+    return Never((END,), until=length)
 
 
 def max_length(limits: Int[Tensor, " N"]) -> Rule:
-    """Only END after limits[sentence] tokens."""
-    shortest = int(limits.min())  # asked once: until then no row can be at its limit
-
-    def rule(allowed: Tensor, written: Tensor, rows: Tensor) -> Tensor:
-        length = written.shape[1] - 1
-        if length < shortest:
-            return allowed
-        full = (limits[rows] <= length)[:, None]
-        return torch.where(full, one_token(END, allowed), allowed)
-
-    return rule
+    return MaxLength(limits, int(limits.min()))
 
 
 def no_repeat(n: int) -> Rule:

@@ -15,11 +15,13 @@ from torch import Tensor
 from saccade.data.tokenizers import END, START
 from saccade.model.writers import Step
 from saccade.predict.filters import Rule, apply_rules
+from saccade.predict.many_steps import greedy_run
 from saccade.predict.steps import listened, tell
 
 Chooser = Callable[[Tensor], Tensor]  # log-probabilities (R, V) -> tokens (R,)
 BLOCK = 128  # tokens that are searched together
 FEW_BLOCKS = 16  # so many are searched at once
+FEW = 2**15  # and so many numbers: maxima would take longer to begin than a search to end
 
 
 class Writer(Protocol):
@@ -95,14 +97,17 @@ def write_rows(
     finished = Finished(int(rows.max()) + 1, Price(alpha))
     written, maps = torch.full((rows.shape[0], 1), START, device=rows.device), None
     log_probs = torch.zeros(rows.shape[0], device=rows.device)
+    alone = choose is greedy and not align and not listened()
     while rows.shape[0]:
-        step = writer.step(written[:, -1:], state, align=align)
-        maps, state = extend(maps, step.weights), step.state
-        each = log_softmax(step.logits) if scored else step.logits.float()
-        tokens = choose(apply_rules(each, rules, written, rows))[:, None]
-        if listened():
-            tell(written, log_probs[:, None] + each, torch.arange(len(tokens)), tokens)
-        log_probs = log_probs + each.gather(1, tokens)[:, 0] * float(scored)
+        run = greedy_run(writer, state, written, log_probs, rules) if alone else None
+        if run is None:
+            step = writer.step(written[:, -1:], state, align=align)
+            maps, state = extend(maps, step.weights), step.state
+            tokens, log_probs = chosen(step.logits, log_probs, written, rows, choose=choose, rules=rules, scored=scored)
+        else:
+            several, sums, state = run
+            written, tokens = torch.cat((written, several[:, :-1]), 1), several[:, -1:]
+            log_probs = sums if scored else log_probs
         ended = tokens[:, 0] == END
         if ended.any():
             finished.add(rows[ended], log_probs[ended], written[ended], None if maps is None else maps[ended])
@@ -112,6 +117,24 @@ def write_rows(
             state = state.reorder(stay) if len(stay) else state
         written = torch.cat((written, tokens), 1)
     return finished.sentences_sorted()
+
+
+def chosen(
+    logits: Float[Tensor, "R V"],
+    log_probs: Float[Tensor, " R"],
+    written: Int[Tensor, "R t"],
+    rows: Int[Tensor, " R"],
+    *,
+    choose: Chooser,
+    rules: Sequence[Rule],
+    scored: bool,
+) -> tuple[Int[Tensor, "R 1"], Float[Tensor, " R"]]:
+    """The next token of each row, and its log-probability in the sums."""
+    each = log_softmax(logits) if scored else logits.float()
+    tokens = choose(apply_rules(each, rules, written, rows))[:, None]
+    if listened():
+        tell(written, log_probs[:, None] + each, torch.arange(len(tokens)), tokens)
+    return tokens, log_probs + each.gather(1, tokens)[:, 0] * float(scored)
 
 
 def log_softmax(logits: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
@@ -126,7 +149,7 @@ def best_tokens(log_probs: Float[Tensor, "R V"], count: int) -> tuple[Float[Tens
     They stand in the blocks with the best maxima, and on a CPU maxima take a twentieth of the time of a search.
     """
     size, blocks = log_probs.shape[1], log_probs.shape[1] // BLOCK
-    if log_probs.device.type != "cpu" or blocks <= max(count, FEW_BLOCKS):
+    if log_probs.device.type != "cpu" or blocks <= max(count, FEW_BLOCKS) or log_probs.numel() <= FEW:
         return _best(log_probs, min(count, size))
     end = blocks * BLOCK
     tops = log_probs[:, :end].unflatten(1, (blocks, BLOCK)).amax(-1)

@@ -1,4 +1,5 @@
 import platform
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,10 +8,10 @@ from threading import Thread
 import pytest
 import torch
 
-from saccade.layers import fma, native, stack_step, step_attention, vnni
+from saccade.layers import fma, native, search_steps, stack_step, step_attention, vnni
 from saccade.layers.native import compiled, library
 
-SOURCES = [vnni.SOURCE, fma.SOURCE, step_attention.SOURCE, stack_step.SOURCE]
+SOURCES = [vnni.SOURCE, fma.SOURCE, step_attention.SOURCE, stack_step.SOURCE, search_steps.SOURCE]
 
 
 @pytest.fixture
@@ -46,15 +47,16 @@ def test_the_compiler_has_nothing_to_say(source: Path, afresh: Path, monkeypatch
     assert compiled(source, afresh).parent == afresh
 
 
-def test_it_is_compiled_once_for_each_source(afresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_compiled_once_for_each_source(tmp_path: Path, afresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = compiled(vnni.SOURCE, afresh)
     with monkeypatch.context() as patch:
         patch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("compiled again"))
         assert compiled(vnni.SOURCE, afresh) == first
-    other = afresh / "vnni.c"
+    shutil.copytree(vnni.SOURCE.parent, tmp_path / "layers", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    other = tmp_path / "layers" / "vnni.c"
     other.write_text(vnni.SOURCE.read_text() + "\n")
     assert compiled(other, afresh) != first
-    assert len(list(afresh.iterdir())) == 3  # nothing else is left
+    assert len(list(afresh.iterdir())) == 2  # nothing else is left
 
 
 def test_it_is_compiled_again_for_another_header(tmp_path: Path, afresh: Path) -> None:

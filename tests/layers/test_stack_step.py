@@ -55,9 +55,9 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     steps: list[Any] = []
     call = stack_step.WholeStep.__call__
 
-    def counted(self: Any, x: Any, state: Any) -> Any:
+    def counted(self: Any, x: Any, state: Any, caches: Any) -> Any:
         steps.append(self)
-        return call(self, x, state)
+        return call(self, x, state, caches)
 
     monkeypatch.setattr(stack_step.WholeStep, "__call__", counted)
     return steps
