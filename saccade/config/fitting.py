@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from saccade.config.fitting_again import misfits_of_again
 from saccade.config.fitting_ctc import misfits_of_ctc
 from saccade.config.fitting_joined import misfits_of_joined
 from saccade.config.fitting_media import misfits_of_media
@@ -69,7 +70,7 @@ def misfits(recipe: Recipe) -> str:
         return misfit
     if misfit := misfits_of_joined(recipe) or misfits_of_media(recipe) or misfits_of_ctc(recipe):
         return misfit
-    if misfit := misfits_of_walking(recipe):
+    if misfit := misfits_of_walking(recipe) or misfits_of_again(recipe):
         return misfit
     none = isinstance(recipe.reader, NoReader)
     if none != (recipe.task == "write"):

@@ -17,6 +17,20 @@ from saccade.config.stacks import Positions, ReaderStack, Sinusoidal, Transforme
 from saccade.config.table import Count, Share, Table
 
 
+class Again(Table):
+    """A text is read once more by what could write it: each place knows those before it, and all of the first reading.
+
+    So BART labels texts (Lewis et al. 2020). Its vectors of tokens are those of the first reading.
+    """
+
+    stack: TransformerStack = TransformerStack()
+    positions: Positions = Sinusoidal()
+    scale: bool = True
+    embedding_norm: bool = False
+    dropout: Share = 0.1
+    start: Literal["own", "pad", "end"] = "own"  # what stands before the text: a vector of its own, or another piece's
+
+
 class TokenReader(Table):
     kind: Literal["tokens"] = "tokens"
     stack: ReaderStack = TransformerStack()
@@ -28,6 +42,7 @@ class TokenReader(Table):
     dropout: Share = 0.1  # of the embedding
     causal: bool = False  # no state knows what comes after it, as in a language model; for Transformers
     levels: bool = False  # a writer attends to the vector of each token beside its state (Mei et al. 2016)
+    again: Again | None = None  # states are those of a second reading from left to right; for labels and vectors
     init: str = ""  # a run whose reader's weights to start from
 
 

@@ -21,6 +21,7 @@ from saccade.config.kinds import MARK, Custom
 from saccade.config.media import GridReader, MediaReader, PatchReader, PictureChanges, PictureReader
 from saccade.config.parts import (
     ActionWriter,
+    Again,
     FillWriter,
     Head,
     JoinedReader,
@@ -83,6 +84,7 @@ __all__ = [
     "OF_TEXTS",
     "SCHEMA",
     "ActionWriter",
+    "Again",
     "Alibi",
     "Average",
     "Axial",

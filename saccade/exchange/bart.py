@@ -4,6 +4,8 @@ from typing import Any
 
 from saccade.config.schema import Learned, Recipe
 from saccade.exchange.family import ACTIVATIONS, AFTER_TWO, BIAS, HEADS, NAMED, ROWS, SAME, Config, Family, Names, part
+from saccade.exchange.label_heads import TEXTS
+from saccade.exchange.seq2seq_heads import second_of, seq2seq_head, seq2seq_names, seq2seq_tables
 
 SIDES = {"encoder": "reader", "decoder": "writer"}
 LEGACY = {"add_bias_logits": False, "add_final_layer_norm": False, "normalize_before": False}  # of older files
@@ -63,7 +65,7 @@ def config_of(recipe: Recipe) -> dict[str, Any]:
     """The way back."""
     values: dict[str, Any] = {"max_position_embeddings": recipe.data.max_length, "is_encoder_decoder": True}
     for theirs, ours in SIDES.items():
-        side: Any = getattr(recipe, ours)
+        side: Any = recipe.reader if ours == "reader" else second_of(recipe) or recipe.reader
         stack: Any = side.stack
         values |= {
             f"{theirs}_layers": stack.layers, f"{theirs}_attention_heads": stack.heads, f"{theirs}_ffn_dim": stack.ff,
@@ -77,16 +79,18 @@ def config_of(recipe: Recipe) -> dict[str, Any]:
 def bart_recipe(config: Config) -> dict[str, Any]:
     config.plain({"normalize_embedding": True, "static_position_embeddings": False})
     length = config.take("max_position_embeddings")
-    return sides(config, positions={"kind": "learned", "length": length}, embedding_norm=True)
+    positions = {"kind": "learned", "length": length}
+    return seq2seq_tables(config, sides(config, positions=positions, embedding_norm=True))
 
 
 def bart_config(recipe: Recipe) -> dict[str, Any]:
-    where: Any = getattr(recipe.writer, "positions", None)
+    where: Any = getattr(recipe.reader, "positions", None)
     length = {"max_position_embeddings": where.length} if isinstance(where, Learned) else {}
-    return config_of(recipe) | length
+    return config_of(recipe) | length | seq2seq_head(recipe, "Bart")
 
 
 BART = Family(
-    "bart", "BartForConditionalGeneration", bart_recipe, bart_config, lambda recipe: NAMES,
-    copies=COPIES, unread=("encoder.version", "decoder.version"), apart="",
+    "bart", "BartForConditionalGeneration", bart_recipe, bart_config, lambda recipe: seq2seq_names(NAMES, recipe),
+    others=("BartModel", f"Bart{TEXTS}"),  # the former is published for writing, with its embedding as output
+    copies=COPIES, unread=("encoder.version", "decoder.version"), apart="", prefix="model.",
 )  # fmt: skip

@@ -31,16 +31,21 @@ def decoder_tables(config: Config, tables: dict[str, Any]) -> dict[str, Any]:
     return {**tables, **head, "reader": {**reader, "causal": True}}
 
 
-def check_ends(config: Config, found: Tokenizers) -> None:
-    """Theirs ask the last piece that is no padding, ours the one before END: both must be the last one of a text."""
+def check_ends(config: Config, found: Tokenizers, *, ended: bool = False) -> None:
+    """Theirs ask the last piece that is no padding, ours the one before END: both must be the last one of a text.
+
+    Where texts are `ended` there too, both ask END, which must be the last one.
+    """
     source, labels = found.source, found.labels
     added, padding = source.core.get_added_tokens_decoder(), config.values.get("pad_token_id")
-    if padding is not None and padding not in added:
+    if not ended and padding is not None and padding not in added:
         raise config.refusal("pad_token_id", "texts may end with that piece, which would be taken for padding")
     for count in range(1, 2 if labels is None else labels.texts + 1):
-        ours = [source.order[number] for number in encode_texts(source, [("",) * count])[0][:-1]]
+        row = encode_texts(source, [("",) * count])[0]
+        last = len(row) - 1 - len(source.after)  # END
+        ours = [source.order[number] for number in row[: last + ended]]
         theirs = source.core.encode("", "" if count > 1 else None).ids
-        if ours != theirs:
+        if ours != theirs and not (ended and source.core.post_processor is None):  # where the file says nothing of it
             put, known = (" ".join(map(str, map(source.core.id_to_token, ids))) or "nothing" for ids in (theirs, ours))
             raise SaccadeError(
                 f"{config.origin}: around the texts of a label ({count}) its tokenizer puts {put}, and only "

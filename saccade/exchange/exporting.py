@@ -9,6 +9,7 @@ from typing import Any
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
+from saccade.config.fitting import HEADS_OF
 from saccade.config.schema import Recipe
 from saccade.data.hiding import find_mask
 from saccade.data.tokenizer import END, PAD, PIECES, SHARED, START, TARGET, UNKNOWN, Tokenizer
@@ -80,7 +81,7 @@ def write_settings(path: Path, run: Run, size: int, family: Family) -> None:
     if family.texts:
         ids, generation = numbers_of_roles(run, size, family)
         files = {CONFIG: {**ids, "vocab_size": size, **values}}
-        if writes(run, family):
+        if writes(run):
             files["generation_config.json"] = generation
     if family.senses is not None:
         files[SENSE] = family.senses(run.recipe)
@@ -91,19 +92,16 @@ def write_settings(path: Path, run: Run, size: int, family: Family) -> None:
 def numbers_of_roles(run: Run, size: int, family: Family) -> tuple[dict[str, Any], dict[str, Any]]:
     """Which pieces begin, end and fill up, and how outputs are searched there."""
     target = run.tokenizers.target
-    writer: Any = run.recipe.writer
-    if writes(run, family):
-        first = {"own": START, "pad": PAD, "end": END}[writer.start]
-    else:
-        first = (*target.begin, START)[0]
+    second: Any = run.recipe.writer if writes(run) else getattr(run.recipe.reader, "again", None)
+    first = (*target.begin, START)[0] if second is None else {"own": START, "pad": PAD, "end": END}[second.start]
     ids = {
         "pad_token_id": padding(run, size, family),
         "eos_token_id": END,
-        "decoder_start_token_id" if family.reads and not family.encodes else "bos_token_id": first,
+        "decoder_start_token_id" if family.reads and second is not None else "bos_token_id": first,
     }
     if family.prompt is not None:
         ids |= {"pad_token_id": END, "bos_token_id": END}
-    elif target.begin and writes(run, family):
+    elif target.begin and second is not None:
         ids |= {"bos_token_id": target.begin[0], "forced_bos_token_id": target.begin[0]}
     # A piece of our own has no number there.
     numbers = {key: target.order[number] if target.order[number] < size else None for key, number in ids.items()}
@@ -117,9 +115,9 @@ def numbers_of_roles(run: Run, size: int, family: Family) -> tuple[dict[str, Any
     return {key: there for key, there in numbers.items() if key != "forced_bos_token_id"}, generation
 
 
-def writes(run: Run, family: Family) -> bool:
+def writes(run: Run) -> bool:
     """Whether one token is written after another."""
-    return not family.encodes and run.tokenizers.labels is None
+    return run.recipe.task not in HEADS_OF
 
 
 def padding(run: Run, size: int, family: Family) -> int:
@@ -140,7 +138,7 @@ def write_tokenizers(path: Path, run: Run, size: int, family: Family) -> None:
     atomic_write(path / SHARED, text.encode())
     if not tokenizers.shared:
         atomic_write(path / TARGET, release(tokenizers.target, size, ends=family.reads).encode())
-    first = START if writes(run, family) else (*source.begin, START)[0]
+    first = START if writes(run) else (*source.begin, START)[0]
     roles = {"pad_token": padding(run, size, family), "bos_token": first, "eos_token": END, "unk_token": UNKNOWN}
     theirs = {role: source.order[number] for role, number in roles.items()}
     names = {role: source.core.id_to_token(number) for role, number in theirs.items() if number < size}
@@ -149,7 +147,7 @@ def write_tokenizers(path: Path, run: Run, size: int, family: Family) -> None:
         numbers = {role: number for role, ids in extra.items() for number in ids if number is not None}
         names |= {role: source.core.id_to_token(source.order[number]) for role, number in numbers.items()}
     told: dict[str, Any] = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]} if parts else {}
-    if getattr(run.recipe.writer, "pooling", "") == "last":  # which would be that of padding
+    if family.encodes and getattr(run.recipe.writer, "pooling", "") == "last":  # which would be that of padding
         told["padding_side"] = "left"
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **names, **told}
     atomic_write(path / "tokenizer_config.json", (json.dumps(settings, indent=2) + "\n").encode())

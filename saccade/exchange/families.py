@@ -8,8 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from saccade.config.fitting import HEADS_OF
 from saccade.config.load import validate
-from saccade.config.schema import Head, NumberWriter, Recipe, TransformerStack
+from saccade.config.schema import Head, NumberWriter, Recipe, StatesWriter, TransformerStack
 from saccade.config.stacks import EPSILON
 from saccade.data.tokenizer import Tokenizer
 from saccade.errors import SaccadeError
@@ -23,6 +24,7 @@ from saccade.exchange.llama import LLAMA
 from saccade.exchange.marian import MARIAN
 from saccade.exchange.reformer import REFORMER
 from saccade.exchange.roberta import ROBERTA
+from saccade.exchange.seq2seq_heads import STATES
 from saccade.exchange.t5 import T5
 from saccade.exchange.vit import VIT
 from saccade.exchange.whisper import WHISPER
@@ -74,6 +76,8 @@ def family_of(recipe: Recipe, tokenizer: Tokenizer | None = None) -> Family:
 
 def other_head(recipe: Recipe, reasons: Sequence[str]) -> str:
     """What to do where nothing but the head of a model that labels texts is unknown elsewhere."""
+    if any(reason.endswith("reader.again = None") for reason in reasons):
+        return "; such models read texts twice: train it with [reader.again] like the [writer] of the run it began with"
     if recipe.task != "label" or not any(": writer." in reason for reason in reasons):
         return ""
     if getattr(recipe.reader, "causal", False):
@@ -86,7 +90,7 @@ def unlike(recipe: Recipe, family: Family) -> str:
     """Why a recipe is of another sort than a family: it does or reads something else."""
     if recipe.task not in tasks_of(family):
         return f"task = {recipe.task!r}"
-    for side in sides_of(recipe, family)[: 1 if isinstance(recipe.writer, Head) or family.encodes else 2]:
+    for side in sides_of(recipe, family)[: 1 if recipe.task in HEADS_OF else 2]:
         part: Any = getattr(recipe, side)
         kind = family.reader if side == "reader" else "tokens"
         if part.kind != kind or getattr(part.stack, "kind", None) != "transformer":
@@ -115,7 +119,8 @@ def differs(recipe: Recipe, family: Family) -> str:
         found = first_difference(getattr(recipe, side), getattr(again, side), side)
         if found:
             return found
-    tie = getattr(recipe.writer, "tie", family.apart)
+    untied = isinstance(recipe.writer, StatesWriter)
+    tie = family.apart if untied else getattr(recipe.writer, "tie", family.apart)
     shared = "all" if family.reads and family.reader == "tokens" else "output"
     return "" if tie in (shared, family.apart) else f"writer.tie = {tie!r}"
 
@@ -126,7 +131,8 @@ def tasks_of(family: Family) -> tuple[str, ...]:
     if family.reader != "tokens":
         return ("describe",)
     if family.reads:
-        return "translate", "restore"
+        heads = {"label": "Classification", "encode": STATES}
+        return "translate", "restore", *(task for task, name in heads.items() if name in " ".join(family.others))
     return ("write", "label") if family.others else ("write",)
 
 

@@ -11,6 +11,7 @@ import torch
 from tokenizers import Tokenizer as Core
 from torch import Tensor
 
+from saccade.config.fitting import HEADS_OF
 from saccade.config.load import save, validate
 from saccade.config.schema import Recipe
 from saccade.config.schema import Tokenizer as Settings
@@ -66,21 +67,24 @@ def import_folder(source: str, run: str) -> Imported:
     with config.reading():
         family = family_named(config)
         tables = family.recipe(config)
-        writes = not family.encodes and tables.get("task") != "label"
-        tokenizers, numbers, start = of_texts(config, given, family, writes=writes) if family.texts else no_texts()
+        writes, again = tables.get("task") not in HEADS_OF, tables.get("reader", {}).get("again")
+        starts = writes or again is not None
+        tokenizers, numbers, start = of_texts(config, given, family, starts=starts) if family.texts else no_texts()
         if isinstance(given, Folder) and family.sense is not None:
             given.sense(family, tables)
     config.check_rest()
     tensors = given.tensors(family)
     if tables.get("task") == "label":
         tokenizers = replace(tokenizers, labels=labels_of(config, tables["writer"]["kind"], alike=not family.texts))
-        if not family.reads and tables["writer"]["kind"] != "tags":  # words are asked where they stand
-            check_ends(config, tokenizers)
+        if again is not None or (not family.reads and tables["writer"]["kind"] != "tags"):
+            check_ends(config, tokenizers, ended=family.reads)  # words are asked where they stand
     if family.look is not None:
         family.look(tables, tensors)
     if writes:
         tables["writer"] |= {"start": start, "output_bias": has_bias(tensors, numbers)}
-    if is_apart(tensors, family):
+    elif again is not None:
+        again["start"] = start
+    if is_apart(tensors, family) and tables["writer"].get("kind") != "states":
         tables["writer"]["tie"] = family.apart
     tables |= ALONE if writes and not family.reads else {}
     recipe = make_recipe(tables, tokenizers, path, family=family, source=source)
@@ -91,16 +95,16 @@ def import_folder(source: str, run: str) -> Imported:
 
 
 def of_texts(
-    config: Config, given: Folder | GgufFile, family: Family, *, writes: bool
+    config: Config, given: Folder | GgufFile, family: Family, *, starts: bool
 ) -> tuple[Tokenizers, Numbering, str]:
-    """Its tokenizers, whose rows theirs are, and what is written first."""
+    """Its tokenizers, whose rows theirs are, and what is written first, or read, where something `starts` texts."""
     size = int(config.take("vocab_size"))
     cores = given.tokenizers(family, size)
-    if writes:
+    if starts:
         cores = for_chats(config, cores, family)
     if family.prompt is not None:
         with_prompt(cores[0], family.prompt(config, cores[0]))
-    start = start_of(config, cores, family) if writes else start_of_encoder(cores)
+    start = start_of(config, cores, family) if starts else start_of_encoder(cores)
     tokenizers = adopt(cores, size=size, start=start)
     check_first(config, tokenizers)
     return tokenizers, numbering(tokenizers.target, size), start

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from saccade.config.schema import Head, Recipe, TagWriter
@@ -10,6 +11,7 @@ from saccade.exchange.family import SAME, Config, Names, part
 
 TEXTS, WORDS = "ForSequenceClassification", "ForTokenClassification"
 OF_PAIRS = ("mnli", "mrpc", "qnli", "qqp", "rte", "stsb", "sts-b", "wnli")  # tasks of GLUE that are about two texts
+ENTAILMENT = "entailment"
 TEXTS_KEY = "texts_of_a_label"  # only we write it
 OBJECTIVES = {"label": "label", "number": "regress", "tags": "tag"}
 
@@ -75,9 +77,16 @@ def labels_of(config: Config, kind: str, *, alike: bool = False) -> Labels:
 
 
 def texts_of(config: Config) -> int:
-    """How many texts a label is about: what we said ourselves, or else what the name of the task tells."""
-    paired = str(config.values.get("finetuning_task")).lower() in OF_PAIRS
+    """How many texts a label is about: what we said ourselves, or else what the names of task and labels tell."""
+    names = said(config)
+    told = follows(names.values()) if isinstance(names, dict) else False
+    paired = told or str(config.values.get("finetuning_task")).lower() in OF_PAIRS
     return int(config.values.get(TEXTS_KEY, 2 if paired else 1))
+
+
+def follows(names: Iterable[Any]) -> bool:
+    """Whether labels say that one text follows from another."""
+    return ENTAILMENT in {str(name).lower() for name in names}
 
 
 def label_config(labels: Labels) -> dict[str, Any]:
@@ -89,4 +98,4 @@ def label_config(labels: Labels) -> dict[str, Any]:
     }
     if labels.kind != "tags":
         values["problem_type"] = "regression" if labels.kind == "number" else "single_label_classification"
-    return values | ({TEXTS_KEY: labels.texts} if labels.texts > 1 else {})
+    return values | ({TEXTS_KEY: labels.texts} if labels.texts > 1 or follows(names) else {})

@@ -4,11 +4,14 @@ from typing import Any
 
 from saccade.config.schema import Recipe
 from saccade.exchange.family import ACTIVATIONS, HEADS, NAMED, NO_BIAS, ROWS, SAME, Config, Family, Names, part
+from saccade.exchange.label_heads import TEXTS, WORDS
+from saccade.exchange.seq2seq_heads import STATES, second_of, seq2seq_head, seq2seq_names, seq2seq_tables
 
 FORWARD = {
     "relu": ("relu", False), "gated-gelu": ("gelu-tanh", True), "gated-silu": ("silu", True), "gelu": ("gelu", False),
 }  # fmt: skip
 SIDES = {"encoder": "reader", "decoder": "writer"}
+LABELS = "transformer."  # before the names of a model that labels something
 
 
 def names(recipe: Recipe) -> Names:
@@ -17,9 +20,10 @@ def names(recipe: Recipe) -> Names:
         "writer.output.weight": part(ROWS, "lm_head.weight"),
         "writer.output.bias": part(NO_BIAS),
     }
+    reader: Any = recipe.reader
     for theirs, ours in SIDES.items():
         block, last = f"{theirs}.block.{{}}.layer", 1 if ours == "reader" else 2
-        up = "wi_0" if getattr(recipe, ours).stack.gated else "wi"
+        up = "wi_0" if reader.stack.gated else "wi"
         inside = {
             "self.project": part(HEADS, *(f"{block}.0.SelfAttention.{x}" for x in "qkv")),
             "self.heads.out": part(SAME, f"{block}.0.SelfAttention.o"),
@@ -34,7 +38,7 @@ def names(recipe: Recipe) -> Names:
         }
         found |= {f"{ours}.stack.blocks.{{}}.{name}": value for name, value in inside.items()}
         found[f"{ours}.stack.norm"] = part(SAME, f"{theirs}.final_layer_norm")
-    return found
+    return seq2seq_names(found, recipe, prefix=LABELS)
 
 
 def t5_recipe(config: Config) -> dict[str, Any]:
@@ -62,13 +66,14 @@ def t5_recipe(config: Config) -> dict[str, Any]:
         for ours, depth in depths.items()
     }
     tables["writer"] |= {"output_scale": scaled, "tie": "all"}
-    return tables | {"data": {"max_length": config.take("n_positions", 512)}}
+    return seq2seq_tables(config, tables | {"data": {"max_length": config.take("n_positions", 512)}})
 
 
 def t5_config(recipe: Recipe) -> dict[str, Any]:
     reader: Any = recipe.reader
-    writer: Any = recipe.writer
+    writer: Any = second_of(recipe) or reader
     stack, where = writer.stack, writer.positions
+    scaled = getattr(writer, "output_scale", True)
     forward = {value: key for key, value in FORWARD.items()}
     return {
         "d_model": stack.dim, "d_kv": stack.head_dim or stack.dim // stack.heads, "d_ff": stack.ff,
@@ -77,13 +82,16 @@ def t5_config(recipe: Recipe) -> dict[str, Any]:
         "relative_attention_max_distance": getattr(where, "distance", 128), "is_encoder_decoder": True,
         "layer_norm_epsilon": stack.norm_epsilon or 1e-6, "n_positions": recipe.data.max_length,
         "feed_forward_proj": forward.get((stack.activation, stack.gated), stack.activation),
-        "scale_decoder_outputs": writer.output_scale, "tie_word_embeddings": writer.output_scale,
+        "scale_decoder_outputs": scaled, "tie_word_embeddings": scaled, **seq2seq_head(recipe, "T5"),
     }  # fmt: skip
 
 
 T5 = Family(
     "t5", "T5ForConditionalGeneration", t5_recipe, t5_config, names,
-    copies={f"{side}.embed_tokens.weight": "shared.weight" for side in SIDES} | {"lm_head.weight": "shared.weight"},
+    copies={"lm_head.weight": "shared.weight"} | {
+        f"{before}{side}.embed_tokens.weight": f"{before}shared.weight" for before in ("", LABELS) for side in SIDES
+    },
+    others=(f"T5{STATES}", f"T5{TEXTS}", f"T5{WORDS}"),
     unread=(".EncDecAttention.relative_attention_bias.weight",), apart="input",
     added=tuple(f"<extra_id_{i}>" for i in reversed(range(100))),
 )  # fmt: skip

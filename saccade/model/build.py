@@ -18,6 +18,7 @@ from saccade.layers import positions
 from saccade.layers.axial import Axial
 from saccade.layers.reversible import ReversibleStack
 from saccade.model.action_writer import ActionWriter
+from saccade.model.again import Again
 from saccade.model.build_convolution import build_convolution
 from saccade.model.build_encoder import (
     build_encoder_writer,
@@ -41,7 +42,8 @@ from saccade.model.writers import TokenWriter
 
 Kinds = Mapping[str, Any]
 Writing = schema.TokenWriter | schema.FillWriter
-Part = schema.TokenReader | Writing
+Part = schema.TokenReader | schema.Again | Writing
+STARTING = (schema.TokenWriter, schema.Again)  # what reads something before the first token
 AT_INPUT = (schema.Sinusoidal, schema.Learned)
 
 
@@ -53,7 +55,8 @@ def build(recipe: Recipe, *, source_size: int, target_size: int, kinds: Kinds | 
     """
     kinds = kinds or {}
     reader, writer = recipe.reader, recipe.writer
-    for part in (reader.ask if isinstance(reader, schema.JoinedReader) else reader, writer):
+    asks = reader.ask if isinstance(reader, schema.JoinedReader) else reader
+    for part in (asks, asks.again if isinstance(asks, schema.TokenReader) else None, writer):
         check_positions(part, recipe.data.max_length)
     cells = hands_over(recipe)
     if isinstance(reader, schema.NoReader):
@@ -61,8 +64,8 @@ def build(recipe: Recipe, *, source_size: int, target_size: int, kinds: Kinds | 
     if isinstance(reader, Custom):
         read = kinds[reader.kind](source_size, **reader.settings())
     elif isinstance(reader, schema.JoinedReader):
-        asks = partial(build_token_reader, size=source_size, train=recipe.train, kinds=kinds, cells=False)
-        read = build_joined(reader, asks, train=recipe.train, kinds=kinds)
+        ask = partial(build_token_reader, size=source_size, train=recipe.train, kinds=kinds, cells=False)
+        read = build_joined(reader, ask, train=recipe.train, kinds=kinds)
     elif isinstance(reader, schema.MediaReader):
         read = build_media_reader(reader, train=recipe.train, kinds=kinds)
     else:
@@ -93,9 +96,25 @@ def build_token_reader(
 ) -> TokenReader:
     stack = build_stack(reader, causal=reader.causal, train=train, kinds=kinds, cells=cells)
     embedding = build_embedding(reader, token_table(reader, size, entry(stack)), entry(stack), kinds)
+    again = None
+    if reader.again is not None:
+        again = build_again(reader.again, embedding.tokens, memory_dim=stack.dim, train=train, kinds=kinds)
     return TokenReader(
-        embedding, stack, relates=relates_segments(reader), levels=reader.levels, width=entry(stack)
+        embedding, stack, relates=relates_segments(reader), levels=reader.levels, width=entry(stack), again=again
     )  # fmt: skip
+
+
+def build_again(
+    again: schema.Again, tokens: nn.Embedding, *, memory_dim: int, train: schema.Train, kinds: Kinds
+) -> Again:
+    """What reads a text a second time, with the vectors of tokens of the first."""
+    stack = build_stack(again, memory_dim=memory_dim, causal=True, train=train, kinds=kinds)
+    if tokens.embedding_dim != token_width(again, stack.dim):
+        raise SaccadeError(
+            f"reader.again reads with the reader's vectors of tokens, which are {tokens.embedding_dim} wide, but needs "
+            f"{token_width(again, stack.dim)}; set the same stack.dim and positions.how, and no reader.embedding_dim"
+        )
+    return Again(build_embedding(again, tokens, stack.dim, kinds), stack)
 
 
 def join_alone(recipe: Recipe, *, size: int, kinds: Kinds) -> Any:
@@ -234,7 +253,7 @@ def build_embedding(part: Part, tokens: nn.Embedding, dim: int, kinds: Kinds) ->
     if isinstance(part, schema.FillWriter):
         return Embedding(tokens, positions=where, concat=concat, scale=part.scale, dropout=part.dropout)
     norm = nn.LayerNorm(both, eps=norm_epsilon(part)) if part.embedding_norm else None
-    start = {"own": None, "pad": PAD, "end": END}[part.start] if isinstance(part, schema.TokenWriter) else None
+    start = {"own": None, "pad": PAD, "end": END}[part.start] if isinstance(part, STARTING) else None
     return Embedding(
         tokens, positions=where, concat=concat, scale=part.scale, norm=norm, dropout=part.dropout, start=start,
         more=(build_segments(part, both), build_projection(part, dim)),

@@ -63,16 +63,24 @@ class TokenReader(nn.Module):
     """Text: embedding, then a stack that may look in both directions."""
 
     def __init__(
-        self, embedding: Embedding, stack: Any, *, relates: bool = False, levels: bool = False, width: int = 0
+        self,
+        embedding: Embedding,
+        stack: Any,
+        *,
+        relates: bool = False,
+        levels: bool = False,
+        width: int = 0,
+        again: Any = None,
     ) -> None:
         """`relates`: attention asks whether two tokens belong to one segment.
 
         `levels`: what is attended to is the state of each token beside its vector, which is `width` wide (the
-        multi-level aligner of Mei et al. 2016).
+        multi-level aligner of Mei et al. 2016). `again`: reads the text a second time, and its states are given.
         """
         super().__init__()
         self.embedding, self.stack, self.relates, self.levels = embedding, stack, relates, levels
-        self.dim = stack.dim + (width if levels else 0)
+        self.again = again
+        self.dim = stack.dim + (width if levels else 0) if again is None else again.dim
 
     def forward(self, ids: Int[Tensor, "B S"], mask: Bool[Tensor, "B S"] | Packing) -> Memory:
         told = {"segments": parts(ids, places(mask))} if self.relates else {}
@@ -80,7 +88,8 @@ class TokenReader(nn.Module):
         states, mask, final, aux = self.stack(x, mask, **told)
         if self.levels:
             return Memory(torch.cat((states, x), -1), mask, tokens=ids, inputs=x)
-        return Memory(states, mask, tokens=ids, values=aux.get("values"), final=final, inputs=x)
+        memory = Memory(states, mask, tokens=ids, values=aux.get("values"), final=final, inputs=x)
+        return memory if self.again is None else self.again(memory)
 
 
 def parts(ids: Int[Tensor, "B T"], at: Int[Tensor, "b T"] | None) -> Int[Tensor, "B T"]:

@@ -74,7 +74,16 @@ def kept(model: Any, way: Way) -> Kept | None:
         total += of_stack(stack, way, is_reader=is_reader)
         first = of_embedding(getattr(part, "embedding", None), stack.dim)
         total += Kept(first, 0) if is_reader else Kept(0, first)
+        total += of_again(getattr(part, "again", None), way)
     return total
+
+
+def of_again(again: Any, way: Way) -> Kept:
+    """A second reading, which goes over the tokens that are read as a writer does over its own."""
+    if again is None:
+        return Kept()
+    stack = of_stack(again.stack, way, is_reader=False)
+    return Kept(stack.source + stack.target + of_embedding(again.embedding, again.dim), 0)
 
 
 def of_embedding(embedding: Any, dim: int) -> float:

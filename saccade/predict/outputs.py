@@ -92,7 +92,7 @@ class AttentionMaps(Mapping[str, AttentionMap]):
 
 def part_of(address: str) -> Part:
     """Which attention a layer is for, from where it stands in its model."""
-    if address.startswith("reader."):
+    if address.startswith("reader.") and not address.startswith("reader.again."):
         return "cross" if address.startswith("reader.join") else "reader"
     return "cross" if "cross" in address.rpartition(".")[2] else "writer"
 

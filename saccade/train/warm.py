@@ -31,6 +31,7 @@ BY_PIECE = {
 }
 
 LOOK = "reader.look."  # what reads the pictures that are asked about
+AGAIN = "reader.again."  # what reads a text a second time
 
 
 @dataclass
@@ -160,9 +161,11 @@ def take_over(model: Model, tokenizers: Tokenizers, old: Run, *, run: str, prefi
 def name_in(old: Model, name: str, model: Model) -> str:
     """What a tensor is called in the model of another run; no name where it has no such part.
 
-    A language model's writer may be a reader here, and what reads pictures a part of one. Of what an encoder writes, a
-    head has the layer for first states.
+    A language model's writer may be a reader here, what reads pictures a part of one, and what writes about a text its
+    second reading. Of what an encoder writes, a head has the layer for first states.
     """
+    if name.startswith(AGAIN) and old.reader is not None and getattr(old.reader, "again", None) is None:
+        return f"writer.{name.removeprefix(AGAIN)}"
     if name.startswith(LOOK) and not isinstance(old.reader, JoinedReader):
         return f"reader.{name.removeprefix(LOOK)}"
     if name.startswith("reader."):

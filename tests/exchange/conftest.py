@@ -45,7 +45,9 @@ def letters(family: str) -> Tokenizer:
     if family == "bart":
         core.post_processor = processors.RobertaProcessing(("</s>", end), ("<s>", 0))
     else:
-        core.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", end)])
+        core.post_processor = processors.TemplateProcessing(
+            single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", end)]
+        )
     return core
 
 
@@ -74,13 +76,15 @@ FAMILIES = ("marian", "bart", "t5", "t5-gated")
 def make(tmp_path: Path) -> Callable[..., Made]:
     """A folder of a family, and the model in it, whose numbers are all of one size: zeros and ones hide mistakes."""
 
-    def made(family: str, **options: Any) -> Made:
-        name = family.partition("-")[0]
-        model = getattr(transformers, CLASSES[name])(config_of(family))
-        if family == "t5-gated":  # of its version, output and embedding are two matrices
+    def made(family: str, *, architecture: str = "", settings: Any = None, **options: Any) -> Made:
+        name, config = family.partition("-")[0], config_of(family)
+        for key, value in (settings or {}).items():
+            setattr(config, key, value)
+        model = getattr(transformers, architecture or CLASSES[name])(config)
+        if family == "t5-gated" and not architecture:  # of its version, output and embedding are two matrices
             model.lm_head.weight = nn.Parameter(torch.empty_like(model.lm_head.weight))
         learned = [parameter.data for parameter in model.parameters() if parameter.requires_grad]
-        for tensor in [*learned, *([] if name == "t5" else [model.final_logits_bias])]:
+        for tensor in [*learned, *(bias for where, bias in model.named_buffers() if where == "final_logits_bias")]:
             nn.init.normal_(tensor, std=0.4)
         folder = tmp_path / f"{family}-folder"
         model.eval().save_pretrained(folder, **options)

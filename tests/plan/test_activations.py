@@ -121,6 +121,19 @@ def assert_saved(changes, *, wide):
     assert total(found) == pytest.approx(expected, abs=ONCE)
 
 
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_a_second_reading_is_counted_as_what_writes_is(norm, on_gpu):
+    both = [f"{part}.stack.{size}" for part in ("reader", "reader.again") for size in (*SIZES, f"norm={norm}")]
+    recipe = load("classify", overrides=[*both, "reader.dropout=0.0", "reader.again.dropout=0.0"])
+    with torch.device("meta"):
+        model = build(recipe, source_size=VOCABULARY, target_size=3)
+    model = without_numbers(model)
+    with saved(model) as found:
+        model.reader(*row(SOURCE))
+    head = 4 * 48 * SOURCE  # its last states, of which the writer keeps one for each text
+    assert total(found) == pytest.approx(kept(model, Way(wide=4)).of(SOURCE, 0) - head, abs=ONCE)
+
+
 NO_MASKS = ["reader.dropout=0.0", "writer.dropout=0.0"]  # these are drawn otherwise on a CPU
 
 
