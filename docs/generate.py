@@ -122,11 +122,17 @@ def places(model: type[BaseModel], path: str = "") -> dict[type[BaseModel], list
     return found
 
 
+def listed(names: list[str]) -> str:
+    """`a, b and c`."""
+    *before, last = names
+    return f"{', '.join(before)} and {last}" if before else last
+
+
 def table(model: type[BaseModel], paths: list[str]) -> str:
     """What a table is, and one row for each of its keys that is not a table itself."""
     kind = only_kind(model)
     told = [path for path in paths if INNER.sub("reader", path, count=1) not in {*paths} - {path}]
-    heading = " and ".join(f"`[{path}]`" for path in told) if paths != [""] else "The top of a recipe"
+    heading = listed([f"`[{path}]`" for path in told]) if paths != [""] else "The top of a recipe"
     about = inspect.getdoc(model) if model.__doc__ else ""
     comments = comments_of(model)
     rows = [

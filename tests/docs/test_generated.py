@@ -29,7 +29,7 @@ def test_generated_pages_are_fresh(path):
 def test_settings_page_says_type_default_and_meaning():
     page = (ROOT / "docs" / "configuration.md").read_text("utf-8")
     assert '| `epochs` | whole number >= 1, or `"none"` | `"none"` |' in page
-    assert '## `[reader.stack]` and `[writer.stack]`, kind = "transformer"' in page
+    assert '## `[reader.stack]`, `[reader.again.stack]` and `[writer.stack]`, kind = "transformer"' in page
     assert '| `norm` | `"post"` or `"pre"` or `"none"` | `"post"` |' in page
     assert "Liang et al. 2021" in page
 
