@@ -2,7 +2,9 @@
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported; xdist's workers share the cores
@@ -10,6 +12,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import pytest
 import torch
+
+sys.path.insert(0, str(Path(__file__).parent))  # for laid_out.py
 
 
 @pytest.fixture(autouse=True, scope="session")

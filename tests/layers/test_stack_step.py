@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 import torch
+from laid_out import SMALL, made
 
 from saccade.config.load import load
 from saccade.data.batch import Batch, pad
@@ -11,27 +12,11 @@ from saccade.layers.fma import FmaLinear
 from saccade.layers.record import record
 from saccade.model.build import build
 from saccade.model.model import Model
-from saccade.model.prepare import pack, put_quantised, quantised
+from saccade.model.prepare import pack
 
 pytestmark = pytest.mark.skipif(stack_step.kernel() is None, reason="needs AVX-512 VNNI and a compiler")
 
-SIZES = ["layers=2", "dim=48", "heads=3", "ff=80"]
-SMALL = [f"{side}.stack.{size}" for side in ("reader", "writer") for size in SIZES]
 SOURCES = Batch({"source": pad([[5, 6, 7, 2], [8, 2], [5, 9, 2]])})
-LANGUAGE = ["writer.stack.activation=relu", *SMALL[4:], "data.max_length=32", "writer.positions.length=32"]
-
-
-def made(*settings: str, recipe: str = "transformer", kind: str = "fp32") -> Model:
-    torch.manual_seed(1)
-    own = LANGUAGE if recipe == "gpt2" else SMALL
-    model = build(load(recipe, overrides=[*own, *settings]), source_size=20, target_size=20).eval()
-    for parameter in model.parameters():  # norms and biases that are not what they begin with
-        parameter.data += 0.1 * torch.randn_like(parameter)
-    if kind == "int8":
-        put_quantised(model, quantised(model))
-    else:
-        pack(model)
-    return model
 
 
 @torch.inference_mode()

@@ -4,15 +4,12 @@ from typing import Any
 
 import pytest
 import torch
+from laid_out import made
 
-from saccade.config.load import load
 from saccade.config.schema import Decoding
 from saccade.data.batch import Batch, pad
-from saccade.data.tokenizers import END
 from saccade.layers import search_steps
-from saccade.model.build import build
 from saccade.model.model import Model
-from saccade.model.prepare import pack, put_quantised, quantised
 from saccade.predict import beams, filters, search
 from saccade.predict.beams import beam_search
 from saccade.predict.decode import decode
@@ -21,25 +18,12 @@ from saccade.predict.search import Found, Price, greedy, write_rows
 
 pytestmark = pytest.mark.skipif(not search_steps.kernels(), reason="needs AVX-512 VNNI and a compiler")
 
-WORDS = 40
-SMALL = [f"{side}.stack.{size}" for side in ("reader", "writer") for size in ("layers=2", "dim=48", "heads=3", "ff=80")]
-LANGUAGE = ["writer.stack.activation=relu", *SMALL[4:], "data.max_length=32", "writer.positions.length=32"]
 SOURCES = Batch({"source": pad([[5, 6, 7, 2], [8, 2], [5, 9, 2], [7, 7, 7, 9, 11, 2], [12, 2]])})
 LIMITS = torch.tensor([14, 9, 22, 17, 3])
 
 
-def made(*settings: str, recipe: str = "transformer", kind: str = "fp32", seed: int = 1) -> Model:
-    torch.manual_seed(seed)
-    own = LANGUAGE if recipe == "gpt2" else SMALL
-    model = build(load(recipe, overrides=[*own, *settings]), source_size=WORDS, target_size=WORDS).eval()
-    for parameter in model.parameters():
-        parameter.data += 0.15 * torch.randn_like(parameter)
-    model.writer.embedding.tokens.weight.data[END] *= 2  # so that some outputs end before they have to
-    if kind == "int8":
-        put_quantised(model, quantised(model))
-    else:
-        pack(model)
-    return model
+def writer_that_ends(*settings: str, **more: Any) -> Model:
+    return made(*settings, words=40, end=2.0, **more)
 
 
 @torch.inference_mode()
@@ -91,11 +75,11 @@ FORMS = [("transformer", ["writer.stack.norm=post"]), ("transformer", ["writer.s
 @pytest.mark.parametrize("kind", ["fp32", "int8"])
 @pytest.mark.parametrize(("recipe", "settings"), FORMS)
 @pytest.mark.parametrize("least", [0, 2])
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [2, 4, 7])
 def test_greedy_search_finds_the_same(
     kind: str, recipe: str, settings: list[str], least: int, seed: int, taken: list[str], one_by_one: Any
 ) -> None:
-    model = made(*settings, recipe=recipe, kind=kind, seed=seed)
+    model = writer_that_ends(*settings, recipe=recipe, kind=kind, seed=seed)
     ours = found(model, least=least)
     assert set(taken) == {"greedy_steps"}
     one_by_one()
@@ -107,12 +91,12 @@ def test_greedy_search_finds_the_same(
 @pytest.mark.parametrize(
     ("beam", "n_best", "alpha", "least"), [(2, 1, 0.0, 0), (4, 1, 1.0, 2), (5, 3, 0.6, 0), (3, 2, -0.5, 4)]
 )
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [2, 4, 7])
 def test_beam_search_finds_the_same(
     kind: str, recipe: str, settings: list[str], beam: int, n_best: int, alpha: float, least: int, seed: int,
     taken: list[str], one_by_one: Any,
 ) -> None:  # fmt: skip
-    model = made(*settings, recipe=recipe, kind=kind, seed=seed)
+    model = writer_that_ends(*settings, recipe=recipe, kind=kind, seed=seed)
     ours = found(model, beam=beam, n_best=n_best, price=Price(alpha), least=least)
     assert set(taken) == {"beam_steps"}
     one_by_one()
@@ -120,12 +104,12 @@ def test_beam_search_finds_the_same(
 
 
 def test_unscored_outputs_have_no_log_probability() -> None:
-    assert {item.log_prob for group in found(made(), scored=False) for item in group} == {0.0}
+    assert {item.log_prob for group in found(writer_that_ends(), scored=False) for item in group} == {0.0}
 
 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_what_is_no_number_is_left_to_single_steps(beam: int, taken: list[str]) -> None:
-    model = made()
+    model = writer_that_ends()
     model.writer.output.weight.fill_(torch.nan)
     outputs = found(model, beam=beam)
     assert taken
@@ -141,31 +125,31 @@ def test_what_is_no_number_is_left_to_single_steps(beam: int, taken: list[str]) 
     ],
 )
 def test_other_writers_go_on_step_by_step(setting: str, name: str, taken: list[str]) -> None:
-    found(made(setting))
+    found(writer_that_ends(setting))
     assert not taken, name
 
 
 def test_other_rules_are_asked_at_every_step(taken: list[str]) -> None:
-    model = made()
+    model = writer_that_ends()
     with torch.inference_mode():
         decode(model, SOURCES, limits=LIMITS.tolist(), decoding=Decoding(beam=1, no_repeat=2))
     assert not taken
 
 
 def test_weights_that_are_laid_out_anew_are_described_anew() -> None:
-    model = made()
+    model = writer_that_ends()
     found(model)
     before = KNOWN[model.writer][1]
     found(model)
     assert before is not None and KNOWN[model.writer][1] is before
-    other = made(kind="int8")
+    other = writer_that_ends(kind="int8")
     model.writer.embedding.tokens, model.writer.output = other.writer.embedding.tokens, other.writer.output
     found(model)
     assert KNOWN[model.writer][1] is not before
 
 
 def test_a_run_ends_where_the_first_row_ends_or_could_have_to() -> None:
-    model = made()
+    model = writer_that_ends()
     with torch.inference_mode():
         state = model.writer.start(model.read(SOURCES), capacity=26)
         start = torch.full((5, 1), 1)
