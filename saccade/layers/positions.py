@@ -31,18 +31,8 @@ class Sinusoidal(nn.Module):
             raise SaccadeError(f"sinusoidal positions need an even width, got {dim}; change stack.dim")
         self.pairs, self.interleaved = dim // 2, layout == "interleaved"
         self.step = 1 / self.pairs if frequencies == "paper" else 1 / max(self.pairs - 1, 1)
-        self.known: dict[int, Tensor] = {}  # one at a time, as in decoding on a CPU
 
     def forward(self, positions: Int[Tensor, "b T"]) -> Float[Tensor, "b T D"]:
-        if positions.device.type != "cpu" or positions.numel() != 1:
-            return self.waves(positions)
-        at = int(positions)
-        if at not in self.known:
-            with torch.inference_mode(False):  # whoever asks later may want gradients
-                self.known[at] = self.waves(torch.tensor([[at]]))
-        return self.known[at]
-
-    def waves(self, positions: Int[Tensor, "b T"]) -> Float[Tensor, "b T D"]:
         # In float64 where there is such a type: far from the beginning, float32 has no more than four digits of a sine.
         kind = torch.float32 if positions.device.type == "mps" else torch.float64
         angles = _angles(positions, _frequencies(self.pairs, positions.device, step=self.step, kind=kind))

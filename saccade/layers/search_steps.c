@@ -115,9 +115,6 @@ typedef struct {
     int64_t *origins, room;       /* (rows, room): the row that wrote what a row has at a position */
     int64_t *roots;               /* (rows): where a row stood in the beginning */
     int64_t *history;             /* (rows, steps): what it has written since */
-    const float *least, *limits;  /* (sentences): the score that has to be passed, and how many tokens are allowed */
-    int64_t length;               /* of what the first step writes, END counted */
-    float alpha;                  /* of the length, in scores */
     float *values;                /* (rows), of the last step: the best ways, which the caller goes */
     int64_t *parents, *tokens;
 } Beams;
@@ -153,15 +150,6 @@ static void compare(float *logits, const Voice *v, const Wish *wish, int64_t ste
     if (isnan(totals)) best[0].value = totals;
     for (int64_t i = 0, at = sentence * b->width; i < b->width; i++, at++)
         b->values[at] = best[i].value, b->parents[at] = best[i].row, b->tokens[at] = best[i].token;
-}
-
-/* Whether a sentence may be done: nothing that lives can still become better than what is finished. */
-static int may_leave(const Beams *b, int64_t sentence, int64_t length)
-{
-    if (b->least[sentence] == -INFINITY) return 0;
-    const float alive = b->values[sentence * b->width];
-    const float most = powf((6 + b->limits[sentence]) / 6, b->alpha), next = powf((6 + length) / 6.f, b->alpha);
-    return b->least[sentence] >= alive / (most > next ? most : next);
 }
 
 /* Every row goes on from its parent: keys and values that both do not share already are copied. */
@@ -202,8 +190,8 @@ static void inherit(const Beams *b, int64_t rows, int64_t steps, int64_t done, i
     }
 }
 
-/* Steps of beam search, up to one in which a sentence finishes something or may be done: the best ways of the last step
-   are left to the caller. `tokens` of the beams begin with what was written last; `copy` has room for what is moved.
+/* Steps of beam search, up to one in which a sentence finishes something: the best ways of the last step are left to
+   the caller. `tokens` of the beams begin with what was written last; `copy` has room for what is moved.
    `taken` is the number of steps, or minus that of those before one in which something is no number. */
 void beam_steps(const Stack *s, const Place *begin, const Desk *desk, const Voice *v, const Wish *wish, const Beams *b,
                 float *logits, void *copy, int64_t *taken)
@@ -224,7 +212,6 @@ void beam_steps(const Stack *s, const Place *begin, const Desk *desk, const Voic
             b->origins[r * b->room + place.seen - 1] = r;
             stop |= b->tokens[r] == wish->end;
         }
-        for (int64_t n = 0; n < sentences; n++) stop |= may_leave(b, n, b->length + *taken);
         ++*taken;
         if (stop) return;
         follow(s, &place, b, copy);

@@ -32,8 +32,7 @@ class Wish(ctypes.Structure):
 class Beams(ctypes.Structure):
     _fields_ = [
         ("width", LONG), ("scores", POINTER), ("origins", POINTER), ("room", LONG),
-        *((name, POINTER) for name in ("roots", "history", "least", "limits")), ("length", LONG),
-        ("alpha", ctypes.c_float), *((name, POINTER) for name in ("values", "parents", "tokens")),
+        *((name, POINTER) for name in ("roots", "history", "values", "parents", "tokens")),
     ]  # fmt: skip
 
 
@@ -47,15 +46,6 @@ class Asked(NamedTuple):
     end: int
     least: int  # the step from which on END may be written
     steps: int  # at most
-
-
-class Rivals(NamedTuple):
-    """Beams of N sentences, and what a live one has to pass."""
-
-    scores: Float[Tensor, "N k"]
-    least: Float[Tensor, " N"]  # of what is finished, the worst that counts
-    limits: Float[Tensor, " N"]
-    alpha: float
 
 
 Best = tuple[Float[Tensor, "N k"], Int[Tensor, "N k"], Int[Tensor, "N k"]]  # log-probabilities, parents, tokens
@@ -98,19 +88,18 @@ class SearchSteps:
         taken = self._take("greedy_steps", asked, logits.data_ptr(), tokens.data_ptr(), sums.data_ptr())
         return tokens[1 : taken + 1].T, sums
 
-    def beams(self, written: Int[Tensor, "R t"], last: Int[Tensor, " R"], rivals: Rivals, asked: Asked) -> Steps:
-        """Steps of beam search, up to one in which something ends; `last` are the rows of what was written last."""
-        (n, width), rows, state = rivals.scores.shape, len(last), asked.state
+    def beams(self, last: Int[Tensor, " R"], scores: Float[Tensor, "N k"], asked: Asked) -> Steps:
+        """Steps of beam search behind what was written last, up to one in which something ends."""
+        (n, width), rows, state = scores.shape, len(last), asked.state
         assert state.origins is not None, "on a CPU they are there"
-        scores, least, limits = (part.contiguous().clone() for part in rivals[:3])
+        scores = scores.clone()
         values, tokens, parents = torch.empty_like(scores), last.clone(), torch.empty_like(last)
         roots, history = torch.arange(rows), last.new_empty(rows, asked.steps)
         logits = scores.new_empty(rows * self.voice.words)
         copy = torch.empty(rows * max(asked.steps + 1, self.whole.widest), dtype=torch.long)  # enough for either
         beams = Beams(
             width, scores.data_ptr(), state.origins.data_ptr(), state.origins.shape[1],
-            *(part.data_ptr() for part in (roots, history, least, limits)), written.shape[1], rivals.alpha,
-            *(part.data_ptr() for part in (values, parents, tokens)),
+            *(part.data_ptr() for part in (roots, history, values, parents, tokens)),
         )  # fmt: skip
         taken = self._take("beam_steps", asked, beams, logits.data_ptr(), copy.data_ptr())
         done = taken - 1 if taken > 0 else -taken

@@ -9,9 +9,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from saccade.data.tokenizers import END, START
-from saccade.layers.search_steps import Best, Rivals
+from saccade.layers.search_steps import Best
 from saccade.predict.filters import Rule, apply_rules
-from saccade.predict.many_steps import beam_run
+from saccade.predict.many_steps import AT_ONCE, beam_run
 from saccade.predict.search import Finished, Found, Price, Writer, best_tokens, coverage, extend, log_softmax, penalty
 from saccade.predict.steps import listened, tell
 
@@ -37,8 +37,9 @@ def beam_search(
     what was not attended to needs `align`.
     """
     live, finished = _Live.begin(state, limits, n_best), Finished(limits.shape[0], price)
-    while live.written.shape[1] <= int(limits.max()) + 1:
-        many = None if align else live.many(writer, limits[live.sentences], width=width, rules=rules, alpha=price.alpha)
+    longest = int(limits.max())
+    while live.written.shape[1] <= longest + 1:
+        many = None if align else live.many(writer, width=width, rules=rules)
         best, parents, tokens = many or live.step(writer, width=width, rules=rules, align=align)
         length = live.written.shape[1]
         ends = torch.where(tokens == END, best, -torch.inf)
@@ -77,14 +78,15 @@ class _Live:
         pool = torch.full((n, n_best), -torch.inf, device=device)
         return cls(state, torch.arange(n, device=device), written, scores, pool)
 
-    def many(
-        self, writer: Writer, limits: Int[Tensor, " N"], *, width: int, rules: Sequence[Rule], alpha: float
-    ) -> Best | None:
-        """As many steps as one call takes, and the best continuations of the last one; None where they end before."""
-        if self.scores.shape[1] != width or listened():
+    def many(self, writer: Writer, *, width: int, rules: Sequence[Rule]) -> Best | None:
+        """As many steps as one call takes, and the best continuations of the last one; None where they end before.
+
+        One at a time where a sentence has enough that is finished, and may leave.
+        """
+        if self.scores.shape[1] != width or self.scores.device.type != "cpu" or listened():
             return None
-        rivals = Rivals(self.scores, self.pool[:, -1], limits.float(), alpha)
-        run = beam_run(writer, self.state, self.written, rivals, rules)
+        most = AT_ONCE if self.pool[:, -1].max() == -torch.inf else 1
+        run = beam_run(writer, self.state, self.written, self.scores, rules, most=most)
         if run is None:
             return None
         steps, self.state = run

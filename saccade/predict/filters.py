@@ -25,7 +25,8 @@ def apply_rules(
     log_probs: Float[Tensor, "R V"], rules: Sequence[Rule], written: Int[Tensor, "R t"], rows: Int[Tensor, " R"]
 ) -> Float[Tensor, "R V"]:
     """Puts -inf, in place, for every token that some rule forbids; a row with nothing left may end."""
-    few = named(rules, written) if log_probs.device.type == "cpu" else None
+    known = plain(rules) if log_probs.device.type == "cpu" else None
+    few = None if known is None else known.forbidden(written.shape[1] - 1)
     if few is not None and len(few) < log_probs.shape[1]:
         return log_probs.index_fill_(1, numbers(few), -torch.inf)
     allowed = torch.ones(1, log_probs.shape[1], dtype=torch.bool, device=log_probs.device)
@@ -49,13 +50,12 @@ class Never:
     until: float = math.inf
 
     def __call__(self, allowed: Tensor, written: Tensor, rows: Tensor) -> Tensor:
+        if written.shape[1] - 1 >= self.until:
+            return allowed
         allowed = allowed.clone()
-        for token in self.named(written):  # a write by number each: an index list would be copied to the device
+        for token in self.tokens:  # a write by number each: an index list would be copied to the device at every step
             allowed[:, token] = False
         return allowed
-
-    def named(self, written: Tensor) -> tuple[int, ...]:
-        return self.tokens if written.shape[1] - 1 < self.until else ()
 
 
 @dataclass(frozen=True)
@@ -66,24 +66,11 @@ class MaxLength:
     shortest: int  # until then no row can be at its limit
 
     def __call__(self, allowed: Tensor, written: Tensor, rows: Tensor) -> Tensor:
-        if self.named(written) is not None:
+        length = written.shape[1] - 1
+        if length < self.shortest:
             return allowed
-        full = (self.limits[rows] < written.shape[1])[:, None]
+        full = (self.limits[rows] <= length)[:, None]
         return torch.where(full, one_token(END, allowed), allowed)
-
-    def named(self, written: Tensor) -> tuple[int, ...] | None:
-        return () if written.shape[1] - 1 < self.shortest else None
-
-
-def named(rules: Sequence[Rule], written: Int[Tensor, "R t"]) -> tuple[int, ...] | None:
-    """What is forbidden, where all rules can say it by a few tokens that are the same in all rows."""
-    found: tuple[int, ...] = ()
-    for rule in rules:
-        few = rule.named(written) if isinstance(rule, Never | MaxLength) else None
-        if few is None:
-            return None
-        found += few
-    return found
 
 
 class Plain(NamedTuple):
@@ -91,7 +78,13 @@ class Plain(NamedTuple):
 
     never: tuple[int, ...]
     least: int  # tokens before END
-    most: float  # tokens of which nobody can have more
+    most: float  # tokens that nobody's limit is below
+
+    def forbidden(self, length: int) -> tuple[int, ...] | None:
+        """After so many tokens, what no row may write; None where rows differ."""
+        if length >= self.most:
+            return None
+        return (*self.never, END) if length < self.least else self.never
 
 
 def plain(rules: Sequence[Rule]) -> Plain | None:

@@ -12,7 +12,7 @@ from saccade.data.tokenizers import END
 from saccade.layers import stack_step
 from saccade.layers.memory import AttentionState
 from saccade.layers.positions import Learned, Sinusoidal
-from saccade.layers.search_steps import Asked, Rivals, SearchSteps, Steps, kernels
+from saccade.layers.search_steps import Asked, SearchSteps, Steps, kernels
 from saccade.layers.stack_step import Unknown, WholeStep
 from saccade.model.readers import Embedding
 from saccade.model.writers import TokenWriter
@@ -41,7 +41,7 @@ class Known:
         if isinstance(self.where, Learned):
             return self.where.table.weight
         if isinstance(self.where, Sinusoidal) and (self.waves is None or len(self.waves) < count):
-            self.waves = self.where.waves(torch.arange(2 * count)[None])[0].contiguous()
+            self.waves = self.where(torch.arange(2 * count)[None])[0].contiguous()
         return self.waves
 
 
@@ -61,18 +61,24 @@ def greedy_run(
 
 
 def beam_run(
-    writer: Any, state: Any, written: Int[Tensor, "R t"], rivals: Rivals, rules: Sequence[Rule]
+    writer: Any,
+    state: Any,
+    written: Int[Tensor, "R t"],
+    scores: Float[Tensor, "N k"],
+    rules: Sequence[Rule],
+    *,
+    most: int = AT_ONCE,
 ) -> tuple[Steps, AttentionState] | None:
-    """Steps of beam search, up to one in which something ends; None where they must be taken one by one."""
-    known, asked = ready(writer, state, written, rules)
+    """At most so many steps of beam search, up to one in which something ends; None where each is to be looked at."""
+    known, asked = ready(writer, state, written, rules, most=most)
     if known is None or asked is None or state.origins is None or not state.origins.is_contiguous():
         return None
-    steps = known.steps.beams(written, writer.embedding.rows(written[:, -1]).contiguous(), rivals, asked)
+    steps = known.steps.beams(writer.embedding.rows(written[:, -1]).contiguous(), scores, asked)
     return steps, state.further(steps.history.shape[1] + (steps.best is not None))
 
 
 def ready(
-    writer: Any, state: Any, written: Int[Tensor, "R t"], rules: Sequence[Rule]
+    writer: Any, state: Any, written: Int[Tensor, "R t"], rules: Sequence[Rule], *, most: int = AT_ONCE
 ) -> tuple[Known, Asked] | tuple[None, None]:
     """What takes the steps, and what it is asked; None where nothing does."""
     if type(writer) is not TokenWriter or not isinstance(state, AttentionState) or written.device.type != "cpu":
@@ -82,7 +88,7 @@ def ready(
         return None, None
     whole, caches = stack_step.taker(writer.stack, state)
     known = None if whole is None else known_writer(writer, whole)
-    steps = int(min(allowed.most - length, state.capacity - state.longest, AT_ONCE))
+    steps = int(min(allowed.most - length, state.capacity - state.longest, most))
     if known is None or steps < 1:
         return None, None
     places = known.places(state.longest + steps)

@@ -42,7 +42,7 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def begin() -> None:
         monkeypatch.setattr(search, "greedy_run", lambda *given: None)
-        monkeypatch.setattr(beams, "beam_run", lambda *given: None)
+        monkeypatch.setattr(beams, "beam_run", lambda *given, **settings: None)
 
     return begin
 

@@ -72,7 +72,7 @@ def test_training_starts_by_the_recipe_and_a_warm_start_comes_after_it(tmp_path:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt3", "megatron", "turing-nlg"])
-def test_deep_language_models_start_as_their_papers_say(name: str) -> None:
+def test_deep_language_models_start_as_gpt2_did(name: str) -> None:
     assert load(name).train.start == Start(kind="normal", std=0.02, deep=True)
 
 
