@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from saccade.config import schema
-from saccade.data.batch import Batch, pad
-from saccade.data.tokenizers import END, PAD, START
-from saccade.model.build import build
-from saccade.model.writers import shift_right
+from saccade.data.batching.batch import Batch, pad
+from saccade.data.tokenization.tokenizers import END, PAD, START
+from saccade.model.build.model import build
+from saccade.model.writers.tokens import shift_right
 from saccade.train.loss import MicroLoss
-from saccade.train.objectives import objectives_from
+from saccade.train.objectives.objectives import objectives_from
 from saccade.train.setup import packs_rows, shape_of_batches
 
 if TYPE_CHECKING:

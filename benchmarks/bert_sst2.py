@@ -28,9 +28,9 @@ from results import save
 import saccade
 from saccade.config.load import load, override
 from saccade.config.schema import Corpus, Tokenizer
-from saccade.data.tokenizer import SHARED
-from saccade.train.adopt import adopted
+from saccade.data.tokenization.tokenizer import SHARED
 from saccade.train.api import with_data
+from saccade.train.transfer.adopt import adopted
 
 NAME = "bert_sst2"
 # A BERT of middle size for few minutes: norms before sublayers bear a high rate, and more tokens are hidden.

@@ -28,11 +28,11 @@ from torch import Tensor
 import saccade
 from saccade.config.load import load, override
 from saccade.config.schema import Recipe
-from saccade.data.batch import Batch
-from saccade.data.batches import BatchStream, valid_batches
+from saccade.data.batching.batch import Batch
+from saccade.data.batching.batches import BatchStream, valid_batches
 from saccade.data.prepare import Prepared, prepare
-from saccade.data.tokenizers import START
-from saccade.model.writers import shift_right
+from saccade.data.tokenization.tokenizers import START
+from saccade.model.writers.tokens import shift_right
 from saccade.train.api import with_data
 
 DROPOUT = 0.2  # of both: the minutes are enough for ten and more passes over the books

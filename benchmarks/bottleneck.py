@@ -19,8 +19,8 @@ from pathlib import Path
 from results import save
 
 import saccade
-from saccade.data.letters import letters
-from saccade.predict.predictor import Predictor
+from saccade.data.synthetic.sequences import letters
+from saccade.predict.predictors.predictor import Predictor
 
 ATTENTION = ("none", "additive")
 TESTED = 400  # texts of each length

@@ -18,13 +18,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from forms import gpt2, transformer
 
 from saccade.config.schema import Train
-from saccade.data.batch import Batch, Tokens
-from saccade.layers.cross_entropy import smoothed_cross_entropy
+from saccade.data.batching.batch import Batch, Tokens
+from saccade.layers.losses.cross_entropy import smoothed_cross_entropy
 from saccade.layers.regions import compiled_regions
+from saccade.train.batches.pack import pack
 from saccade.train.capture import Graphs
 from saccade.train.loss import Sums
-from saccade.train.objectives import next_token
-from saccade.train.pack import pack
+from saccade.train.objectives.objectives import next_token
 
 
 @contender("gpt-train")

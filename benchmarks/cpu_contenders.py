@@ -18,15 +18,15 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from saccade.config import schema
-from saccade.data.batch import Batch, pad
-from saccade.data.tokenizers import END, START
-from saccade.model.build import build
+from saccade.data.batching.batch import Batch, pad
+from saccade.data.tokenization.tokenizers import END, START
+from saccade.model.build.model import build
+from saccade.model.inference import keep_memory, pack, put_quantised, quantised
 from saccade.model.model import Model
-from saccade.model.prepare import keep_memory, pack, put_quantised, quantised
-from saccade.model.writers import Step
-from saccade.predict.beams import beam_search
-from saccade.predict.filters import min_length
-from saccade.predict.search import greedy, write_rows
+from saccade.model.writers.tokens import Step
+from saccade.predict.search.beam import beam_search
+from saccade.predict.search.filters import min_length
+from saccade.predict.search.greedy import greedy, write_rows
 
 
 def marian(folder: Path) -> tuple[Model, list[int]]:

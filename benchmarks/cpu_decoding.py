@@ -132,9 +132,9 @@ def floor(case: Any, kind: str, speed: Any) -> float:
 
 def measured(size: int) -> SimpleNamespace:
     """Bytes a second that one thread reads, and operations a second of a product of size^3 in both kinds."""
-    from saccade.layers.fma import float_linear
-    from saccade.layers.prepared import quantise
-    from saccade.layers.vnni import int8_linear
+    from saccade.kernels.cpu.fma import float_linear
+    from saccade.kernels.cpu.prepared import quantise
+    from saccade.kernels.cpu.vnni import int8_linear
 
     numbers, x = torch.rand(max(size, 64) ** 2 * 20), torch.randn(size, size)
     products = {"float32": float_linear(x, None), "int8": int8_linear(*quantise(x), None)}
@@ -174,7 +174,7 @@ def named_kernels() -> Iterator[None]:
     """Lets the profiler see the kernels in C, which are no operations of torch."""
     from torch.profiler import record_function
 
-    from saccade.layers import step_attention, vnni
+    from saccade.kernels.cpu import step_attention, vnni
 
     def seen(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
         def run(*given: Any, **named: Any) -> Any:

@@ -17,9 +17,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from forms import transformer
 
-from saccade.data.batch import Batch, Tokens
-from saccade.train.objectives import next_token
-from saccade.train.pack import pack_padded
+from saccade.data.batching.batch import Batch, Tokens
+from saccade.train.batches.pack import pack_padded
+from saccade.train.objectives.objectives import next_token
 
 
 @contender("cpu-train")

@@ -89,7 +89,7 @@ def in_a_process(source: Path, target: Path) -> dict[str, float]:
 def measure(source: str, target: str) -> dict[str, float]:
     """Prepares the pairs and reads batches into the second epoch; everything is imported before it begins."""
     from saccade.config.schema import Data, Recipe, Tokenizer
-    from saccade.data.batches import BatchStream
+    from saccade.data.batching.batches import BatchStream
     from saccade.data.prepare import prepare
 
     recipe = Recipe(data=Data(train=[source, target]), tokenizer=Tokenizer(size=VOCABULARY))

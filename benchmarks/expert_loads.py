@@ -13,11 +13,11 @@ from pathlib import Path
 from results import save
 
 from saccade.config.schema import Corpus
-from saccade.data.batch import Batch, pad
-from saccade.data.sources import read_pairs
-from saccade.data.tokenizers import Tokenizers
+from saccade.data.batching.batch import Batch, pad
+from saccade.data.sources.pairs import read_pairs
+from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.model.run import load_run
-from saccade.train.loads import expert_loads
+from saccade.train.profiling.loads import expert_loads
 
 AT_ONCE = 128  # pairs
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 from saccade.config import schema
-from saccade.model.build import build, build_writer
+from saccade.model.build.model import build, build_writer
 from saccade.model.model import Model
-from saccade.model.writers import TokenWriter
+from saccade.model.writers.tokens import TokenWriter
 
 
 def transformer(size: Any, *, dropout: float = 0.0, inner_dropout: float = 0.0) -> Model:

@@ -29,8 +29,8 @@ from results import save
 import saccade
 from saccade.config.load import load
 from saccade.config.schema import Corpus
-from saccade.data.labelled import read_labelled
-from saccade.data.pairs_of_texts import encode_texts
+from saccade.data.sources.labelled import read_labelled
+from saccade.data.tokenization.text_pairs import encode_texts
 from saccade.exchange.exporting import export_run
 from saccade.exchange.importing import import_folder
 from saccade.score.evaluate import evaluate_labels

@@ -18,9 +18,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from forms import gpt2, transformer
 
 from saccade.config import schema
-from saccade.data.batch import Batch, Tokens
-from saccade.predict.fixed_writer import has_kernels
-from saccade.predict.graphs import decode_fixed
+from saccade.data.batching.batch import Batch, Tokens
+from saccade.predict.engines.fixed_writer import has_kernels
+from saccade.predict.engines.graphs import decode_fixed
 
 OURS = "saccade, CUDA graphs"
 

@@ -31,7 +31,7 @@ import numpy as np
 from packs import Pack, Study, run_study, write_metadata
 from PIL import Image
 
-from saccade.data.rendering import Colour, Hand, fonts_in, own_fonts, rendered
+from saccade.data.synthetic.rendering import Colour, Hand, fonts_in, own_fonts, rendered
 
 STUDY = Study(
     name="iiit5k",

@@ -25,14 +25,14 @@ MOST = 5.0  # seconds that ours may take
 OURS = """
 import sys, time
 from saccade.exchange.importing import import_folder
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.predictor import Predictor
 model = Predictor.load(import_folder(sys.argv[1], sys.argv[2]).path, device="cpu")
 next(model.write("The quick brown fox"))
 print(time.process_time())
 """
 AGAIN = """
 import sys, time
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.predictor import Predictor
 next(Predictor.load(sys.argv[2], device="cpu").write("The quick brown fox"))
 print(time.process_time())
 """

@@ -21,11 +21,11 @@ import numpy as np
 import torch
 from results import save
 
-from saccade.data.batch import Batch
-from saccade.data.batches import BatchStream
-from saccade.data.store import SIDES, Appender, Store, write_store
-from saccade.train.feed import AHEAD
-from saccade.train.pack import pack
+from saccade.data.batching.batch import Batch
+from saccade.data.batching.batches import BatchStream
+from saccade.data.store.arrays import SIDES, Appender, Store, write_store
+from saccade.train.batches.feed import AHEAD
+from saccade.train.batches.pack import pack
 
 VOCABULARY = 32_000
 SECONDS = 4.0  # of every measurement

@@ -14,8 +14,8 @@ from results import save
 
 from saccade.cli.predict import settings
 from saccade.config.schema import Corpus
-from saccade.data.sources import read_pairs
-from saccade.predict.predictor import Predictor
+from saccade.data.sources.pairs import read_pairs
+from saccade.predict.predictors.predictor import Predictor
 from saccade.predict.threads import use_all_cores
 from saccade.runs import find_run
 from saccade.score.evaluate import Evaluation, evaluate

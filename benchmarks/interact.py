@@ -21,7 +21,7 @@ from results import save
 
 import saccade
 from saccade.config.schema import Corpus
-from saccade.predict.player import Player
+from saccade.predict.predictors.player import Player
 from saccade.score.playing import evaluate_playing
 
 NAME, WORLD = "show-attend-interact", "embedded:greeting"

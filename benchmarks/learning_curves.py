@@ -24,11 +24,11 @@ from results import save
 import saccade
 from saccade.config.load import load, override
 from saccade.config.schema import Corpus, Recipe, Tokenizer
-from saccade.data.labelled import read_labelled
-from saccade.data.tokenizer import SHARED, SOURCE
+from saccade.data.sources.labelled import read_labelled
+from saccade.data.tokenization.tokenizer import SHARED, SOURCE
 from saccade.score.evaluate import evaluate_labels
 from saccade.score.pairs import labelled_pairs
-from saccade.train.adopt import adopted
+from saccade.train.transfer.adopt import adopted
 
 NAME = "learning_curves"
 STARTS = ("pretrained", "fresh")

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from results import save
 from torch import Tensor
 
-from saccade.layers.cross_entropy import smoothed_cross_entropy
+from saccade.layers.losses.cross_entropy import smoothed_cross_entropy
 
 MIB = 2**20
 SMOOTHING = 0.1

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 from results import save
 
 from saccade.config.schema import Corpus, Decoding
-from saccade.data.sources import read_pairs
+from saccade.data.sources.pairs import read_pairs
 from saccade.model.run import pick_device
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.predictor import Predictor
 from saccade.runs import find_run
 from saccade.score.bleu import corpus_scores
 

@@ -15,10 +15,10 @@ from results import save
 import saccade
 from saccade.config.load import load, override
 from saccade.config.schema import Corpus, Recipe
-from saccade.data.media_sources import read_media
+from saccade.data.sources.media import read_media
 from saccade.model.run import count_weights
-from saccade.predict.labels import Labeller
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.labels import Labeller
+from saccade.predict.predictors.predictor import Predictor
 from saccade.runs import WEIGHTS
 from saccade.score.evaluate import evaluate_corpora
 from saccade.train.api import with_data

@@ -24,8 +24,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from saccade.config.load import load
-from saccade.layers.reversible import ReversibleStack
-from saccade.model.build import build
+from saccade.layers.blocks.reversible import ReversibleStack
+from saccade.model.build.model import build
 
 MIB = 2**20
 OURS, PEER = "recipe reformer", "exact attention, everything kept"

@@ -26,7 +26,7 @@ import torch
 from results import save
 from torch import Tensor
 
-from saccade.layers import kernels
+from saccade.layers.attention import backends as kernels
 
 NAME, PICTURE = "restricted_attention", "restricted-attention"
 REACH = 64  # keys seen on each side

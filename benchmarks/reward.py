@@ -20,7 +20,7 @@ from results import save
 import saccade
 from saccade.config.load import load, override
 from saccade.config.schema import Recipe
-from saccade.data.sources import read_pairs
+from saccade.data.sources.pairs import read_pairs
 from saccade.score.evaluate import evaluate
 
 METRICS = ("gleu", "bleu")

@@ -25,7 +25,7 @@ from results import save
 import saccade
 from saccade.config.load import load, override
 from saccade.config.schema import Corpus, Recipe
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.predictor import Predictor
 from saccade.score.evaluate import evaluate_corpora
 
 MAPS = ("grid", "jelly")

@@ -103,7 +103,7 @@ def small(folder: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
 
 def target_share(run: Path, args: argparse.Namespace) -> float:
     """Of all tokens of the training data, those of the target."""
-    from saccade.data.tokenizers import Tokenizers
+    from saccade.data.tokenization.tokenizers import Tokenizers
 
     tokenizers, counts = Tokenizers.load(run), []
     for side, tokenizer in (("en", tokenizers.source), ("de", tokenizers.target)):

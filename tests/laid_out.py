@@ -3,10 +3,10 @@
 import torch
 
 from saccade.config.load import load
-from saccade.data.tokenizers import END
-from saccade.model.build import build
+from saccade.data.tokenization.tokenizers import END
+from saccade.model.build.model import build
+from saccade.model.inference import pack, put_quantised, quantised
 from saccade.model.model import Model
-from saccade.model.prepare import pack, put_quantised, quantised
 
 SIZES = ["layers=2", "dim=48", "heads=3", "ff=80"]
 SMALL = [f"{side}.stack.{size}" for side in ("reader", "writer") for size in SIZES]

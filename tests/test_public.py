@@ -6,7 +6,7 @@ import re
 import pytest
 
 import saccade
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.predictor import Predictor
 from saccade.train.api import train
 
 

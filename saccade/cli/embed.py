@@ -16,7 +16,7 @@ import typer
 from saccade.errors import SaccadeError
 
 if TYPE_CHECKING:
-    from saccade.predict.predictor import Predictor
+    from saccade.predict.predictors.predictor import Predictor
 
 AT_ONCE = 1024  # lines
 
@@ -32,7 +32,7 @@ Embed = Annotated[
 
 def write_vectors(predictor: Predictor, lines: Iterable[str], *, pool: str, output: str | None) -> None:
     """A line of JSON for each text, or one array for all of them where the file is called .npy."""
-    from saccade.predict.encoder import Encoder
+    from saccade.predict.predictors.encoder import Encoder
 
     if not isinstance(predictor, Encoder):
         raise SaccadeError(f'--embed is for encoders (task = "encode"), got task = "{predictor.recipe.task}"')

@@ -80,7 +80,7 @@ def indented(text: str) -> str:
 
 
 def show_table(*, as_json: bool) -> None:
-    from saccade.lectures.growth import as_dicts, cost_lines, table_rows
+    from saccade.lectures.scale.growth import as_dicts, cost_lines, table_rows
 
     if as_json:
         print(json.dumps(as_dicts(), indent=2, ensure_ascii=False))

@@ -22,7 +22,7 @@ from saccade.errors import SaccadeError
 if TYPE_CHECKING:
     from saccade.config.schema import Decoding, Recipe
     from saccade.predict.outputs import Hypothesis
-    from saccade.predict.predictor import Predictor
+    from saccade.predict.predictors.predictor import Predictor
 
 Runs = Annotated[str, typer.Argument(metavar="RUN", help="Folder or name of a run; RUN,RUN is an ensemble.")]
 Words = Annotated[
@@ -115,7 +115,7 @@ def read(texts: Sequence[str], *, input: str | None, output: str | None) -> Iter
         raise SaccadeError('nothing to predict; give texts, as in `saccade predict RUN "a text"`, or --input FILE')
     if input and output and Path(input).exists() and Path(output).exists() and Path(input).samefile(output):
         raise SaccadeError(f"--input and --output are the same file '{input}'; choose another --output")
-    from saccade.data.sources import read_lines
+    from saccade.data.sources.pairs import read_lines
 
     return read_lines(input or "-")
 
@@ -151,7 +151,7 @@ def check_settings(recipe: Recipe, changes: Sequence[str]) -> None:
 
 def load(runs: Sequence[str], *, engine: str = "auto", precision: str = "auto") -> Predictor:
     """One run, or several as an ensemble, on all cores of the machine."""
-    from saccade.predict.predictor import Predictor
+    from saccade.predict.predictors.predictor import Predictor
     from saccade.predict.threads import use_all_cores
     from saccade.runs import find_run
 

@@ -13,7 +13,7 @@ from saccade.cli.arguments import corpora, overrides
 from saccade.errors import SaccadeError
 
 if TYPE_CHECKING:
-    from saccade.predict.predictor import Predictor
+    from saccade.predict.predictors.predictor import Predictor
     from saccade.predict.prompts import Template
     from saccade.score.evaluate import Evaluation
 
@@ -37,7 +37,7 @@ class Asked(NamedTuple):
 
     def prompts(self, texts: Iterable[str], *, input: str | None) -> Iterable[str]:
         """A prompt for each text, or for each row of a file with columns."""
-        from saccade.data import table
+        from saccade.data.sources import table
         from saccade.predict.prompts import read_tasks, typed
 
         rows = input is not None and table.kind(Path(input))

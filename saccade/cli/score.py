@@ -18,7 +18,7 @@ from saccade.runs import find_run
 
 if TYPE_CHECKING:
     from saccade.config.schema import Corpus
-    from saccade.predict.predictor import Predictor
+    from saccade.predict.predictors.predictor import Predictor
     from saccade.score.evaluate import Evaluation, Found
 
 EMBEDDED = 1_000  # pairs of embedded data; a corpus for training has many more, and each one has to be decoded
@@ -156,7 +156,7 @@ def of_run(
 def chosen_corpora(run: Path, data: Sequence[str]) -> list[Corpus]:
     """What --data names, or else the validation files that the run was trained with."""
     from saccade.config.schema import Corpus, MediaReader
-    from saccade.data.labelled import like
+    from saccade.data.sources.labelled import like
     from saccade.score.pairs import recipe_of
 
     chosen, recipe = [Corpus(files=tuple(files)) for files in corpora(data)], recipe_of(run)

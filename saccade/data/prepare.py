@@ -13,21 +13,20 @@ from typing import Any
 
 from saccade.config import schema
 from saccade.config.schema import OF_TEXTS, ActionWriter, Corpus, Head, MediaReader, Recipe, TokenReader, TokenWriter
-from saccade.data import encode
-from saccade.data.batches import Rows
-from saccade.data.corpus_part import Part, unanswerable
-from saccade.data.dropped import WHAT, notes_of
-from saccade.data.episodes import Episodes, worlds_of
-from saccade.data.labelled import checked, like
-from saccade.data.labels import Labels, learn_labels
-from saccade.data.media_store import Library, MediaEncoder, MediaStore, decoded, skipped
-from saccade.data.pairs_of_texts import joined
-from saccade.data.route_store import SIDES as ROUTES
-from saccade.data.route_store import Atlas, RouteEncoder, RouteStore, instructions
-from saccade.data.store import Store, discard, open_store, write_folder, write_store
-from saccade.data.streaming import Streamed, check_stream, in_turn
+from saccade.data.batching.batches import Rows
+from saccade.data.sources.corpus import WHAT, Part, notes_of, unanswerable
+from saccade.data.sources.labelled import checked, like
+from saccade.data.store.arrays import Store, discard, open_store, write_folder, write_store
+from saccade.data.store.media import Library, MediaEncoder, MediaStore, decoded, skipped
+from saccade.data.store.streaming import Streamed, check_stream, in_turn
 from saccade.data.tasks import encoding, in_rows
-from saccade.data.tokenizers import VERSION, Tokenizers, train_tokenizers
+from saccade.data.tokenization import encode
+from saccade.data.tokenization.labels import Labels, learn_labels
+from saccade.data.tokenization.text_pairs import joined
+from saccade.data.tokenization.tokenizers import VERSION, Tokenizers, train_tokenizers
+from saccade.data.worlds.episodes import Episodes, worlds_of
+from saccade.data.worlds.route_store import SIDES as ROUTES
+from saccade.data.worlds.route_store import Atlas, RouteEncoder, RouteStore, instructions
 from saccade.errors import SaccadeError
 from saccade.files import default_cache
 from saccade.runs import find_run

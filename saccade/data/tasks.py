@@ -6,15 +6,15 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from saccade.config.schema import MediaReader, Recipe
-from saccade.data.batches import Rows
-from saccade.data.encode import Settings
-from saccade.data.media_store import MediaStore
-from saccade.data.pieces import Pieces
-from saccade.data.route_store import SIDES as ROUTES
-from saccade.data.segments import in_segments, wants_pairs
-from saccade.data.spans import hide_spans
-from saccade.data.store import Store
-from saccade.data.tokenizers import Tokenizers
+from saccade.data.batching.batches import Rows
+from saccade.data.batching.pieces import Pieces
+from saccade.data.batching.segments import in_segments, wants_pairs
+from saccade.data.batching.spans import hide_spans
+from saccade.data.store.arrays import Store
+from saccade.data.store.media import MediaStore
+from saccade.data.tokenization.encode import Settings
+from saccade.data.tokenization.tokenizers import Tokenizers
+from saccade.data.worlds.route_store import SIDES as ROUTES
 
 
 class Way(NamedTuple):

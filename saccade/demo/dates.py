@@ -12,9 +12,9 @@ from rich.table import Table
 
 from saccade.config.load import load
 from saccade.config.schema import Corpus
-from saccade.data.sources import read_pairs
+from saccade.data.sources.pairs import read_pairs
 from saccade.demo.listing import demonstration
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.predictor import Predictor
 from saccade.runs import list_runs
 from saccade.score.accuracy import exact_match
 from saccade.train.api import train_run

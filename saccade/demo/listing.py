@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from saccade.config.load import read, shipped, shipped_path
-from saccade.data.lines import did_you_mean
+from saccade.data.sources.lines import did_you_mean
 from saccade.demo.targets import Target, target_of
 from saccade.errors import SaccadeError
 

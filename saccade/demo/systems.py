@@ -15,17 +15,17 @@ from rich.text import Text
 
 from saccade.config.load import load
 from saccade.config.schema import Corpus
-from saccade.data.hiding import MASK
-from saccade.data.spans import SENTINEL
+from saccade.data.batching.spans import SENTINEL
+from saccade.data.tokenization.special_tokens import MASK
 from saccade.demo.listing import demonstration
 from saccade.errors import SaccadeError
-from saccade.predict.encoder import Encoder
-from saccade.predict.language import LanguageModel
-from saccade.predict.media_encoder import MediaEncoder
-from saccade.predict.player import SUCCESS, Player
-from saccade.predict.predictor import Predictor
-from saccade.predict.restoring import Restorer
-from saccade.predict.walking import Walker
+from saccade.predict.predictors.encoder import Encoder
+from saccade.predict.predictors.language import LanguageModel
+from saccade.predict.predictors.media_encoder import MediaEncoder
+from saccade.predict.predictors.player import SUCCESS, Player
+from saccade.predict.predictors.predictor import Predictor
+from saccade.predict.predictors.restoring import Restorer
+from saccade.predict.predictors.walking import Walker
 from saccade.score.evaluate import evaluate_corpora
 from saccade.score.media import media_pairs
 from saccade.score.pairs import documents_of, pairs_for

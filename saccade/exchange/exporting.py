@@ -11,15 +11,15 @@ from torch import Tensor
 
 from saccade.config.fitting import HEADS_OF
 from saccade.config.schema import Recipe
-from saccade.data.hiding import find_mask
-from saccade.data.tokenizer import END, PAD, PIECES, SHARED, START, TARGET, UNKNOWN, Tokenizer
+from saccade.data.tokenization.special_tokens import find_mask
+from saccade.data.tokenization.tokenizer import END, PAD, PIECES, SHARED, START, TARGET, UNKNOWN, Tokenizer
 from saccade.errors import SaccadeError
-from saccade.exchange.decoder_heads import release_open
-from saccade.exchange.families import family_of
-from saccade.exchange.family import NEVER, Family, Numbering, place_of
-from saccade.exchange.label_heads import label_config
-from saccade.exchange.read import CONFIG, SENSE, WHOLE
-from saccade.exchange.vocabulary import numbering, release
+from saccade.exchange.families.catalogue import family_of
+from saccade.exchange.families.decoder_heads import release_open
+from saccade.exchange.families.family import NEVER, Family, Numbering, place_of
+from saccade.exchange.families.label_heads import label_config
+from saccade.exchange.formats.read import CONFIG, SENSE, WHOLE
+from saccade.exchange.formats.vocabulary import numbering, release
 from saccade.files import atomic_write, new_folder
 from saccade.model.run import Run, load_run, named_weights
 

@@ -15,16 +15,16 @@ from saccade.config.fitting import HEADS_OF
 from saccade.config.load import save, validate
 from saccade.config.schema import Recipe
 from saccade.config.schema import Tokenizer as Settings
-from saccade.data.tokenizer import SHARED, SOURCE, TARGET
-from saccade.data.tokenizers import Tokenizers, train_tokenizers
+from saccade.data.tokenization.tokenizer import SHARED, SOURCE, TARGET
+from saccade.data.tokenization.tokenizers import Tokenizers, train_tokenizers
 from saccade.errors import SaccadeError
-from saccade.exchange.decoder_heads import check_ends
-from saccade.exchange.families import ALONE, family_named
-from saccade.exchange.family import Config, Family, Numbering, place_of, unknown_names
-from saccade.exchange.gguf import GgufFile, is_gguf
-from saccade.exchange.label_heads import labels_of
-from saccade.exchange.read import CONFIG, SENSE, Named, Tensors, find_folder, read_json
-from saccade.exchange.vocabulary import (
+from saccade.exchange.families.catalogue import ALONE, family_named
+from saccade.exchange.families.decoder_heads import check_ends
+from saccade.exchange.families.family import Config, Family, Numbering, place_of, unknown_names
+from saccade.exchange.families.label_heads import labels_of
+from saccade.exchange.formats.gguf import GgufFile, is_gguf
+from saccade.exchange.formats.read import CONFIG, SENSE, Named, Tensors, find_folder, read_json
+from saccade.exchange.formats.vocabulary import (
     adopt,
     for_chats,
     numbering,
@@ -34,9 +34,8 @@ from saccade.exchange.vocabulary import (
     with_prompt,
 )
 from saccade.files import atomic_write, new_folder
-from saccade.model.build import build
-from saccade.model.run import named_weights, write_tensors
-from saccade.model.undrawn import Undrawn
+from saccade.model.build.model import build
+from saccade.model.run import Undrawn, named_weights, write_tensors
 from saccade.runs import CARD, RECIPE, WEIGHTS
 from saccade.train.api import named_folder
 

@@ -12,7 +12,7 @@ from saccade.errors import Diverged, SaccadeError
 from saccade.ladder.ground import Ground
 from saccade.ladder.results import Ladder, Tried, results
 from saccade.ladder.rungs import Rung
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.predictor import Predictor
 from saccade.runs import RECIPE, list_runs
 from saccade.score.compare import measure
 from saccade.train.api import train, with_data

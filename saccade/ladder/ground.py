@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from saccade.config.schema import Corpus
-from saccade.data.embedded import LONGEST
-from saccade.data.sources import read_pairs
+from saccade.data.sources.pairs import read_pairs
+from saccade.data.synthetic.embedded import LONGEST
 from saccade.errors import SaccadeError
 from saccade.ladder.rungs import settings_of
 

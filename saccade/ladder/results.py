@@ -12,8 +12,7 @@ import numpy as np
 from saccade.errors import SaccadeError
 from saccade.ladder.ground import Ground
 from saccade.ladder.rungs import Rung
-from saccade.score.bootstrap import Difference, paired_bootstrap
-from saccade.score.statistics import score_of, statistics
+from saccade.score.statistics import Difference, paired_bootstrap, score_of, statistics
 
 BINS = 8  # of lengths, at most
 SAMPLES = 1000  # of the bootstrap

@@ -8,38 +8,34 @@ from types import ModuleType
 from typing import NamedTuple
 
 from saccade.errors import SaccadeError
-from saccade.lectures import (
+from saccade.lectures.attention import (
     alignment,
-    asking,
     attention,
     blocks,
-    bottleneck,
     columns,
-    complexity,
-    decoding,
     depth,
-    elsewhere,
-    families,
     heads,
-    interacting,
-    listening,
     masks,
     permutation,
     positions,
-    probing,
-    prompting,
-    recurrent,
-    scaling,
     scores,
+)
+from saccade.lectures.claims import Check
+from saccade.lectures.scale import complexity, families, probing, prompting, scaling, tables, training
+from saccade.lectures.systems import (
+    asking,
+    bottleneck,
+    decoding,
+    elsewhere,
+    interacting,
+    listening,
+    recurrent,
     showing,
     systems,
-    tables,
-    training,
     vision,
     waiting,
     walking,
 )
-from saccade.lectures.claims import Check
 
 THEMES: tuple[ModuleType, ...] = (
     recurrent, systems, attention, scores, columns, permutation, masks, heads, positions, blocks, complexity, scaling,

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from saccade.config.load import load
 from saccade.config.schema import Recipe
-from saccade.data.batch import Batch, pad
-from saccade.layers.feedforward import FeedForward
-from saccade.layers.multihead import SelfAttention
-from saccade.layers.transformer import Block, Residual, TransformerStack
-from saccade.model.build import build
+from saccade.data.batching.batch import Batch, pad
+from saccade.layers.attention.multihead import SelfAttention
+from saccade.layers.blocks.feedforward import FeedForward
+from saccade.layers.blocks.transformer import Block, Residual, TransformerStack
+from saccade.model.build.model import build
 from saccade.model.model import Model
 
 VOCABULARY = 23

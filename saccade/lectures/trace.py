@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from saccade.errors import SaccadeError
-from saccade.layers import masks
-from saccade.layers.attention import AttentionLayer, attend, dot, scaled_dot
-from saccade.layers.multihead import SelfAttention
-from saccade.predict.predictor import Predictor
+from saccade.layers.attention import masks
+from saccade.layers.attention.multihead import SelfAttention
+from saccade.layers.attention.scores import AttentionLayer, attend, dot, scaled_dot
+from saccade.predict.predictors.predictor import Predictor
 
 Trace = dict[str, Tensor]
 WIDEST = 8  # columns that are printed

@@ -8,8 +8,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from saccade.errors import SaccadeError
-from saccade.layers import prepared
-from saccade.model.prepare import put_quantised, quantised, scale_names
+from saccade.kernels.cpu import prepared
+from saccade.model.inference import put_quantised, quantised, scale_names
 from saccade.model.run import MADE_FROM, VOCABULARY, fill_weights, named_weights, write_tensors
 
 FILE = "model.int8.safetensors"

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from saccade.data.batch import Batch
+from saccade.data.batching.batch import Batch
 from saccade.layers.walking import Walking
 
 READ = ("source", "question")  # fields that are read, in this order; a question where there is one

@@ -11,17 +11,40 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from saccade.config.load import load
 from saccade.config.schema import Recipe
-from saccade.data.labels import FILE as LABELS
-from saccade.data.tokenizers import Tokenizers
+from saccade.data.tokenization.labels import FILE as LABELS
+from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
 from saccade.files import replacing
-from saccade.model.build import build
+from saccade.model.build.model import build
 from saccade.model.model import Model
-from saccade.model.undrawn import Undrawn
 from saccade.runs import RECIPE, WEIGHTS, find_run, not_a_run
+
+# ---- Models whose first numbers are not drawn, as others take their place at once.
+
+DRAWN = ("normal_", "uniform_", "kaiming_uniform_")  # the last one draws by another inside of it
+
+
+class Undrawn(TorchFunctionMode):
+    """Leaves parameters as memory has them: to draw 124 million numbers takes a second.
+
+    Where they have no memory either, even a drawing of nothing would load torch's compiler, which takes seconds.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func.__name__ in DRAWN:
+            given = kwargs["tensor"] if "tensor" in kwargs else args[0]
+            if isinstance(given, nn.Parameter):
+                return given
+        return func(*args, **kwargs)
+
+
+# ----
+
 
 VOCABULARY = "vocabulary"  # in the metadata of the weights
 MADE_FROM = "made_from"  # there too, where they were made from other weights

@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from saccade.layers.experts import Experts
-from saccade.layers.kernels import SHORT
-from saccade.layers.multihead import CrossAttention, SelfAttention
-from saccade.layers.transformer import Block, TransformerStack
-from saccade.model.permuted_writer import PermutedWriter
+from saccade.layers.attention.backends import SHORT
+from saccade.layers.attention.multihead import CrossAttention, SelfAttention
+from saccade.layers.blocks.experts import Experts
+from saccade.layers.blocks.transformer import Block, TransformerStack
+from saccade.model.writers.permuted import PermutedWriter
 from saccade.plan.counts import stack_of
 from saccade.plan.heads import is_head, kept_by_head
 

@@ -11,19 +11,18 @@ from torch import nn
 from saccade.config.kinds import Custom
 from saccade.config.schema import Head, Recipe, ValuesWriter
 from saccade.errors import SaccadeError
-from saccade.layers.convolution_stack import ConvolutionStack
-from saccade.layers.experts import Experts
-from saccade.layers.grid import Block
-from saccade.layers.grid_attention import GridAttention
-from saccade.layers.multihead import SelfAttention
-from saccade.layers.patch_stem import Level
-from saccade.layers.pyramid import PyramidStack
-from saccade.layers.recurrent import RecurrentStack
-from saccade.layers.recurrent_writer import RecurrentWriter
-from saccade.layers.transformer import TransformerStack
-from saccade.model.build import build
+from saccade.layers.attention.multihead import SelfAttention
+from saccade.layers.audio.downsampling import PyramidStack
+from saccade.layers.blocks.convolution_stack import ConvolutionStack
+from saccade.layers.blocks.experts import Experts
+from saccade.layers.blocks.recurrent import RecurrentStack
+from saccade.layers.blocks.recurrent_writer import RecurrentWriter
+from saccade.layers.blocks.transformer import TransformerStack
+from saccade.layers.vision.grid_attention import GridAttention
+from saccade.layers.vision.patches import Block, Level
+from saccade.model.build.model import build
 from saccade.model.model import Model
-from saccade.model.undrawn import Undrawn
+from saccade.model.run import Undrawn
 from saccade.train.optimizer import freeze
 
 PARTS = (

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from saccade.config.schema import OF_TEXTS, Recipe
-from saccade.data.tokenizers import Tokenizers, train_tokenizers
+from saccade.data.tokenization.tokenizers import Tokenizers, train_tokenizers
 from saccade.errors import SaccadeError
 from saccade.plan import hardware
 from saccade.plan.counts import by_part, on_meta, parameters, stack_of, trained

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from saccade.config.schema import Masked, Permuted, Recipe
-from saccade.data.spans import hidden_in, row_length
-from saccade.model.masked_writer import MaskedWriter
+from saccade.data.batching.spans import hidden_in, row_length
+from saccade.model.writers.masked import MaskedWriter
 
 SINGLE = 4  # bytes of float32
 STATISTICS = 8  # bytes: mean and scale of a norm, in float32

@@ -12,16 +12,16 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from saccade.config.schema import Fill, RDrop, Recipe
-from saccade.layers.cross_entropy import ALIGNED, PIECE_ON_GPU, SHARE, rows_at_once
-from saccade.layers.transformer import TransformerStack
+from saccade.layers.blocks.transformer import TransformerStack
+from saccade.layers.losses.cross_entropy import ALIGNED, PIECE_ON_GPU, SHARE, rows_at_once
 from saccade.plan.activations import Kept, Way, kept
 from saccade.plan.counts import parameters, products, stack_of, trained
 from saccade.plan.hardware import Gpu
 from saccade.plan.heads import written_beside, written_share
+from saccade.train.batches.pack import rounded, step_of
 from saccade.train.machine import MARGIN
-from saccade.train.masked import most_hidden
-from saccade.train.pack import rounded, step_of
-from saccade.train.terms import COLUMNS
+from saccade.train.objectives.masked import most_hidden
+from saccade.train.objectives.terms import COLUMNS
 
 SINGLE = 4  # bytes: weights, gradients and both moments of Adam are float32
 WORKSPACE = 64 * 2**20  # of cuBLAS, for two streams

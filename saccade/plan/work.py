@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from saccade.layers.local import LocalAttention
-from saccade.layers.lsh import LshAttention
-from saccade.layers.multihead import CrossAttention, SelfAttention
-from saccade.model.permuted_writer import PermutedWriter
+from saccade.layers.attention.local import LocalAttention
+from saccade.layers.attention.lsh import LshAttention
+from saccade.layers.attention.multihead import CrossAttention, SelfAttention
+from saccade.model.writers.permuted import PermutedWriter
 from saccade.plan import activations
 from saccade.plan.counts import passed
 

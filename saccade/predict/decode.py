@@ -9,16 +9,17 @@ from jaxtyping import Int
 from torch import Tensor
 
 from saccade.config.schema import Decoding
-from saccade.data.batch import Batch
-from saccade.data.tokenizers import END, PAD, START
+from saccade.data.batching.batch import Batch
+from saccade.data.tokenization.tokenizers import END, PAD, START
 from saccade.errors import SaccadeError
-from saccade.predict import fill, fill_graphs, filters, graphs
-from saccade.predict.beams import beam_search
-from saccade.predict.filters import Rule, apply_rules
-from saccade.predict.fused import writer_of
-from saccade.predict.prompted import PromptedWriter
-from saccade.predict.search import Chooser, Found, Price, greedy, log_softmax, sampling, write_rows
-from saccade.predict.steps import listened
+from saccade.predict.engines import fill_graphs, graphs
+from saccade.predict.search import fill, filters
+from saccade.predict.search.beam import beam_search
+from saccade.predict.search.filters import Rule, apply_rules
+from saccade.predict.search.fused import writer_of
+from saccade.predict.search.greedy import Chooser, Found, Price, greedy, log_softmax, sampling, write_rows
+from saccade.predict.search.prompted import PromptedWriter
+from saccade.predict.search.trace import listened
 
 SHORTEST = 50  # tokens that an output may have, however short its source: nine words may ask for 48 actions
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from saccade.config.schema import Decoding, Recipe
-from saccade.data.tokenizers import Tokenizer, Tokenizers
+from saccade.data.tokenization.tokenizers import Tokenizer, Tokenizers
 from saccade.errors import SaccadeError
 from saccade.view.background import Background
 from saccade.view.words import Groups

@@ -5,13 +5,13 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from saccade.config.schema import Decoding
-from saccade.data.batch import Batch, pad
+from saccade.data.batching.batch import Batch, pad
 from saccade.errors import SaccadeError
 from saccade.layers.record import record
-from saccade.predict.fill import fills
-from saccade.predict.likelihood import seen_while_writing
 from saccade.predict.outputs import AttentionMaps
-from saccade.predict.steps import Tree, described
+from saccade.predict.search.fill import fills
+from saccade.predict.search.likelihood import seen_while_writing
+from saccade.predict.search.trace import Tree, described
 from saccade.view.viewing import View
 
 

@@ -14,8 +14,8 @@ from os.path import isfile
 from pathlib import Path
 from typing import Any
 
-from saccade.data import table
-from saccade.data.lines import did_you_mean
+from saccade.data.sources import table
+from saccade.data.sources.lines import did_you_mean
 from saccade.errors import SaccadeError
 
 FIELD = re.compile(r"[^\W\d]\w*")

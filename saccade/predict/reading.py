@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from saccade.data.tokenizer import PIECES, START
+from saccade.data.tokenization.tokenizer import PIECES, START
 from saccade.layers.record import record
 from saccade.predict.outputs import AttentionMaps
 from saccade.view.viewing import View

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from saccade.config.schema import Decoding
-from saccade.data.lexicon import Entry
-from saccade.data.tokenizers import UNKNOWN, Tokenizer, Tokenizers
+from saccade.data.tokenization.lexicon import Entry
+from saccade.data.tokenization.tokenizers import UNKNOWN, Tokenizer, Tokenizers
 
 
 def replacing(decoding: Decoding, target: Tokenizer) -> Decoding:

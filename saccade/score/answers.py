@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from saccade.config.schema import Decoding
 from saccade.errors import SaccadeError
-from saccade.predict.language import LanguageModel
+from saccade.predict.predictors.language import LanguageModel
 from saccade.predict.prompts import Task, Template, filled
 from saccade.score.bleu import Score
 from saccade.score.evaluate import Evaluation, Speed, check_metrics, score_texts

@@ -10,20 +10,19 @@ from typing import Any
 from saccade.config.schema import OF_TEXTS, Corpus, Decoding, MediaReader, Recipe
 from saccade.errors import SaccadeError
 from saccade.model.run import count_weights
-from saccade.predict.labels import Labeller
-from saccade.predict.player import Player
-from saccade.predict.predictor import Predictor
-from saccade.predict.walking import Walker
+from saccade.predict.predictors.labels import Labeller
+from saccade.predict.predictors.player import Player
+from saccade.predict.predictors.predictor import Predictor
+from saccade.predict.predictors.walking import Walker
 from saccade.runs import METRICS, WEIGHTS, read_metrics
 from saccade.score.bleu import Score
-from saccade.score.bootstrap import Difference, paired_bootstrap
 from saccade.score.evaluate import Evaluation, evaluate, evaluate_captions, evaluate_labels, evaluate_routes
 from saccade.score.labels import OF_KIND, LabelEvaluation
 from saccade.score.media import by_file, counted_of, metrics_of, readable
 from saccade.score.pairs import recipe_of
 from saccade.score.playing import PlayedEvaluation, evaluate_playing
 from saccade.score.routes import ends_of
-from saccade.score.statistics import score_of, statistics
+from saccade.score.statistics import Difference, paired_bootstrap, score_of, statistics
 
 # By what is read, the scores of a table; runs are compared by those that follow from sums over sentences.
 SHOWN = {

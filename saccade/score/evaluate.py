@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from saccade.config.schema import Corpus, Decoding
-from saccade.data.sources import read_lines, taken
+from saccade.data.sources.pairs import read_lines, taken
 from saccade.errors import SaccadeError
-from saccade.predict.encoder import Encoder
-from saccade.predict.labels import Labeller
-from saccade.predict.language import LanguageModel
-from saccade.predict.media import OfMedia
-from saccade.predict.media_encoder import MediaEncoder
 from saccade.predict.outputs import cut_lengths
-from saccade.predict.player import Player
-from saccade.predict.predictor import Predictor
-from saccade.predict.restoring import Restorer
-from saccade.predict.walking import Walker
+from saccade.predict.predictors.encoder import Encoder
+from saccade.predict.predictors.labels import Labeller
+from saccade.predict.predictors.language import LanguageModel
+from saccade.predict.predictors.media import OfMedia
+from saccade.predict.predictors.media_encoder import MediaEncoder
+from saccade.predict.predictors.player import Player
+from saccade.predict.predictors.predictor import Predictor
+from saccade.predict.predictors.restoring import Restorer
+from saccade.predict.predictors.walking import Walker
 from saccade.score.accuracy import exact_match
 from saccade.score.bleu import METRICS, Score, check_pairs, corpus_scores
 from saccade.score.captions import BLEUS, CAPTIONS, caption_scores

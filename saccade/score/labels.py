@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from saccade.data.labels import number_in
+from saccade.data.tokenization.labels import number_in
 from saccade.errors import SaccadeError
 from saccade.score.bleu import Score
 from saccade.score.left_out import told_of

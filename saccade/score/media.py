@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Sequence
 
 from saccade.config.schema import Corpus, FrameReader, MediaReader, Recipe
-from saccade.data.media_sources import read_media
-from saccade.data.pairs_of_texts import joined
-from saccade.data.sources import taken
+from saccade.data.sources.media import read_media
+from saccade.data.sources.pairs import taken
+from saccade.data.tokenization.text_pairs import joined
 from saccade.errors import SaccadeError
-from saccade.predict.media import OfMedia
+from saccade.predict.predictors.media import OfMedia
 from saccade.score.captions import CAPTIONS
 from saccade.score.errors import ERRORS
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from saccade.config.load import load
 from saccade.config.schema import Corpus, MediaReader, Recipe
-from saccade.data.documents import read_documents
-from saccade.data.labelled import read_labelled
-from saccade.data.pairs_of_texts import joined
-from saccade.data.sources import read_pairs, taken
+from saccade.data.sources.documents import read_documents
+from saccade.data.sources.labelled import read_labelled
+from saccade.data.sources.pairs import read_pairs, taken
+from saccade.data.tokenization.text_pairs import joined
 from saccade.runs import RECIPE
 from saccade.score.media import media_pairs
 from saccade.score.playing import played_pairs

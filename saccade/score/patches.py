@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from saccade.config.schema import Corpus, Patches
-from saccade.data.batch import Batch
-from saccade.data.media_sources import ALONE, read_media
-from saccade.data.sources import taken
+from saccade.data.batching.batch import Batch
+from saccade.data.sources.media import ALONE, read_media
+from saccade.data.sources.pairs import taken
 from saccade.errors import SaccadeError
-from saccade.model.patch_writer import PatchWriter, missed_patches
-from saccade.predict.media_encoder import MediaEncoder
+from saccade.model.writers.patches import PatchWriter, missed_patches
+from saccade.predict.predictors.media_encoder import MediaEncoder
 
 SEED = 1  # of which patches are hidden: the same for every run, on every device
 AT_ONCE = 64  # pictures

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from saccade.errors import SaccadeError
-from saccade.predict.encoder import Encoder
-from saccade.predict.language import Fit, LanguageModel, ScoredText
+from saccade.predict.predictors.encoder import Encoder
+from saccade.predict.predictors.language import Fit, LanguageModel, ScoredText
 
 MOST = 700.0  # nats, of which the exponential is still a number
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from saccade.config.schema import Corpus
-from saccade.data.episodes import HELD_OUT, Box, Episode, Episodes
+from saccade.data.worlds.episodes import HELD_OUT, Box, Episode, Episodes
 from saccade.errors import SaccadeError
-from saccade.predict.player import SUCCESS, Player, outcome
+from saccade.predict.predictors.player import SUCCESS, Player, outcome
 from saccade.score.bleu import Score
 
 EPISODES = 100  # where nobody says how many

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from saccade.config.schema import Corpus
-from saccade.data.routes import parse_walk, read_routes
-from saccade.data.sources import taken
-from saccade.data.worlds import Pose
+from saccade.data.sources.pairs import taken
+from saccade.data.worlds.maps import Pose
+from saccade.data.worlds.routes import parse_walk, read_routes
 from saccade.errors import SaccadeError
 from saccade.score.accuracy import exact_match
 from saccade.score.bleu import Score

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from saccade.config.schema import Corpus
-from saccade.data.batches import valid_batches
+from saccade.data.batching.batches import valid_batches
+from saccade.data.batching.spans import Spans
 from saccade.data.prepare import prepare
-from saccade.data.spans import Spans
-from saccade.predict.likelihood import token_log_probs
-from saccade.predict.restoring import Restorer
+from saccade.predict.predictors.restoring import Restorer
+from saccade.predict.search.likelihood import token_log_probs
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from statistics import fmean
 import torch
 
 from saccade.config.schema import Decoding
-from saccade.data.batch import Batch, pad
-from saccade.data.molecules import wrong_with
-from saccade.data.tokenizers import UNKNOWN
+from saccade.data.batching.batch import Batch, pad
+from saccade.data.synthetic.molecules import wrong_with
+from saccade.data.tokenization.tokenizers import UNKNOWN
 from saccade.errors import SaccadeError
-from saccade.predict.language import LanguageModel
-from saccade.predict.likelihood import seen_while_writing
 from saccade.predict.lines import groups_by_length
+from saccade.predict.predictors.language import LanguageModel
+from saccade.predict.search.likelihood import seen_while_writing
 from saccade.score.bleu import Score
 
 BEST = 10  # items that a visitor is shown

@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from saccade import __version__
 from saccade.config.schema import Decoding
 from saccade.errors import SaccadeError
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.predictor import Predictor
 from saccade.serve.attention import attention_json
 from saccade.serve.bodies import AttentionBody, AttentionForm, Body, FormBody, PredictBody, told
 from saccade.serve.decoding import Settings

@@ -4,7 +4,7 @@ import json
 
 from saccade.config.schema import Decoding
 from saccade.layers.record import at_most
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.predictor import Predictor
 from saccade.serve.bodies import AttentionBody, AttentionForm
 from saccade.view.codec import packed
 

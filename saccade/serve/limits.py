@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.predictor import Predictor
 
 WITH_FILES = 20_000_000  # bytes of a request to a server whose models read pictures or sound
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from saccade.errors import SaccadeError
-from saccade.predict.encoder import Encoder
-from saccade.predict.fill import fills
-from saccade.predict.media import OfMedia
 from saccade.predict.outputs import Hypothesis
-from saccade.predict.predictor import Predictor
-from saccade.predict.questions import OfQuestions, Question
+from saccade.predict.predictors.encoder import Encoder
+from saccade.predict.predictors.media import OfMedia
+from saccade.predict.predictors.predictor import Predictor
+from saccade.predict.predictors.questions import OfQuestions, Question
+from saccade.predict.search.fill import fills
 from saccade.serve.bodies import FormBody
 from saccade.serve.decoding import Settings
 from saccade.serve.worker import Worker

@@ -14,8 +14,8 @@ from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 
-from saccade.predict.media import OfMedia
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.media import OfMedia
+from saccade.predict.predictors.predictor import Predictor
 from saccade.serve.bodies import FormBody, told
 from saccade.serve.limits import Limits, Refused
 

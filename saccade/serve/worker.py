@@ -17,7 +17,7 @@ import torch
 
 from saccade.config.schema import Decoding
 from saccade.predict.outputs import Hypothesis
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.predictor import Predictor
 from saccade.serve.limits import Limits, Pace, Refused
 from saccade.serve.metrics import Metrics
 

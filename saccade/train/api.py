@@ -19,16 +19,16 @@ from saccade.config.load import load, override, shipped
 from saccade.config.schema import Corpus, MediaReader, Recipe
 from saccade.errors import SaccadeError
 from saccade.model.run import pick_device
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.predictor import Predictor
 from saccade.runs import LOCK, RECIPE, find_run, not_a_run, runs_folder, training
-from saccade.train.adopt import adopted, first_run, with_its_tokenizer
-from saccade.train.adopt_media import adopted_parts, named_runs
-from saccade.train.distributed import Ranks, join
+from saccade.train.distributed.ranks import Ranks, join
 from saccade.train.finish import finish
 from saccade.train.loop import run_loop
 from saccade.train.machine import exactness, kept_randomness
 from saccade.train.session import Session
 from saccade.train.setup import open_session
+from saccade.train.transfer.adopt import adopted, first_run, with_its_tokenizer
+from saccade.train.transfer.adopt_media import adopted_parts, named_runs
 
 Files = str | Path | Corpus | Sequence[str | Path] | Sequence[Sequence[str | Path] | Corpus]
 FIXED = ("data", "tokenizer", "reader", "writer", "objectives", "init", "freeze", "task")  # for the life of a run

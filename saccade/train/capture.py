@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from saccade.data.batch import Batch
+from saccade.data.batching.batch import Batch
+from saccade.train.batches.pack import cloned, shape_of, tensors_of
 from saccade.train.loss import Sums
-from saccade.train.pack import cloned, shape_of, tensors_of
 
 Step = Callable[[Batch], Sums]
 

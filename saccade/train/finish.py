@@ -13,7 +13,7 @@ import torch
 import saccade
 from saccade.config.schema import Corpus, Recipe
 from saccade.config.training import LOWER
-from saccade.data.tokenizers import Tokenizers
+from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
 from saccade.files import atomic_write, replacing
 from saccade.model.run import read_weights

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from saccade.config.schema import MediaReader, Recipe
-from saccade.data.batches import assemble
-from saccade.data.tokenizers import Tokenizers
+from saccade.data.batching.batches import assemble
+from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
-from saccade.predict.predictor import Predictor
-from saccade.predict.tasks import predictor_of
+from saccade.predict.predictors.predictor import Predictor
+from saccade.predict.predictors.tasks import predictor_of
 from saccade.train.average import wearing
 from saccade.train.machine import autocast, kept_randomness
 from saccade.train.session import Session

@@ -11,14 +11,14 @@ from contextlib import closing, contextmanager
 import torch
 
 from saccade.config.training import LOWER
-from saccade.data.batch import Batch
+from saccade.data.batching.batch import Batch
 from saccade.train.average import chosen_steps
 from saccade.train.capture import Graphs
 from saccade.train.looking import due, look
 from saccade.train.loss import Sums
 from saccade.train.machine import reseed
 from saccade.train.optimizer import set_rate
-from saccade.train.profile_table import write_profile
+from saccade.train.profiling.table import write_profile
 from saccade.train.session import Session, save_checkpoint, spoiled
 from saccade.train.signals import Interrupted, Interrupts
 from saccade.train.validate import validate, write_usable

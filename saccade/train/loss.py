@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from saccade.config.schema import Train
-from saccade.data.batch import Batch
+from saccade.data.batching.batch import Batch
 from saccade.errors import SaccadeError
 from saccade.layers.regions import compiled_regions
 from saccade.model.model import Model
-from saccade.train.changes import Change
-from saccade.train.distributed import Ranks
+from saccade.train.augment.augment import Change
+from saccade.train.distributed.ranks import Ranks
 from saccade.train.machine import autocast, widest
-from saccade.train.objectives import all_terms
-from saccade.train.terms import Objective, Term
+from saccade.train.objectives.objectives import all_terms
+from saccade.train.objectives.terms import Objective, Term
 
 
 class Sums(NamedTuple):

@@ -13,21 +13,21 @@ from torch import Tensor
 
 from saccade.config.schema import Recipe
 from saccade.config.training import LOWER
-from saccade.data.tokenizers import Tokenizers
+from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import Diverged
 from saccade.model.model import Model
 from saccade.model.run import named_weights, put_weights
 from saccade.runs import CHECKPOINTS
 from saccade.train import checkpoint
 from saccade.train.average import MovingAverage, chosen_steps
+from saccade.train.batches.feed import Feed
 from saccade.train.checkpoint import Checkpoint
-from saccade.train.distributed import Ranks
-from saccade.train.feed import Feed
+from saccade.train.distributed.ranks import Ranks
 from saccade.train.log import Log
 from saccade.train.loss import Meter, MicroLoss
 from saccade.train.machine import MemoryWatch, finite
 from saccade.train.optimizer import optimizer_tensors, restore_optimizer
-from saccade.train.profile import Watch
+from saccade.train.profiling.profile import Watch
 from saccade.train.schedule import Rate
 
 

@@ -15,40 +15,40 @@ import torch
 from saccade.config.kinds import Custom
 from saccade.config.load import save
 from saccade.config.schema import MediaReader, Recipe, StatesWriter, Train
-from saccade.data.batches import Rows, batches_in_epoch
-from saccade.data.encode_labelled import encode_lines
-from saccade.data.episodes import Episodes
-from saccade.data.lexicon import LEXICON, dump_lexicon, learn_lexicon
-from saccade.data.pairs_of_texts import separated
+from saccade.data.batching.batches import Rows, batches_in_epoch
 from saccade.data.prepare import Prepared, prepare, training_pairs
-from saccade.data.route_store import instructions
-from saccade.data.streaming import Streamed
-from saccade.data.tokenizers import Tokenizers
+from saccade.data.store.streaming import Streamed
+from saccade.data.tokenization.encode import encode_lines
+from saccade.data.tokenization.lexicon import LEXICON, dump_lexicon, learn_lexicon
+from saccade.data.tokenization.text_pairs import separated
+from saccade.data.tokenization.tokenizers import Tokenizers
+from saccade.data.worlds.episodes import Episodes
+from saccade.data.worlds.route_store import instructions
 from saccade.errors import SaccadeError
 from saccade.files import atomic_write
-from saccade.model.build import build
+from saccade.model.build.model import build
 from saccade.model.model import Model
 from saccade.runs import CHECKPOINTS, METRICS, RECIPE, SAMPLES
 from saccade.train import checkpoint
+from saccade.train.augment.augment import changes_of
 from saccade.train.average import MovingAverage
-from saccade.train.changes import changes_of
-from saccade.train.distributed import Ranks
-from saccade.train.feed import Feed, Shape, Stream, widened
+from saccade.train.batches.feed import Feed, Shape, Stream, widened
+from saccade.train.batches.pack import pack, pack_padded, packable
+from saccade.train.batches.rectangles import even, fill_up, of_pictures, writes_evenly
+from saccade.train.batches.replay import Replay, stream_of
+from saccade.train.distributed.ranks import Ranks
 from saccade.train.log import Log, cut_metrics
 from saccade.train.looking import Looks
-from saccade.train.lora import add_low_rank
 from saccade.train.loss import Meter, MicroLoss
 from saccade.train.machine import MemoryWatch
-from saccade.train.objectives import lets_write, objectives_from
+from saccade.train.objectives.objectives import lets_write, objectives_from
 from saccade.train.optimizer import freeze, optimizer_from
-from saccade.train.pack import pack, pack_padded, packable
-from saccade.train.profile import Watch
-from saccade.train.rectangles import even, fill_up, of_pictures, writes_evenly
-from saccade.train.replay import Replay, stream_of
+from saccade.train.profiling.profile import Watch
 from saccade.train.schedule import schedule_from
 from saccade.train.session import Session, restore
-from saccade.train.start import draw
-from saccade.train.warm import warm_start
+from saccade.train.transfer.lora import add_low_rank
+from saccade.train.transfer.start import draw
+from saccade.train.transfer.warm import warm_start
 from saccade.view import moments
 
 Kinds = Mapping[str, Any]

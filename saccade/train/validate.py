@@ -10,15 +10,15 @@ import torch
 
 from saccade.config.schema import Decoding, FrameReader, Recipe
 from saccade.config.training import LOWER
-from saccade.data.batch import Batch
-from saccade.data.batches import valid_batches
-from saccade.data.episodes import TRIED, Episodes, batch_of
-from saccade.data.labels import Labels
-from saccade.data.lexicon import load_lexicon
-from saccade.data.media_store import states_of
+from saccade.data.batching.batch import Batch
+from saccade.data.batching.batches import valid_batches
+from saccade.data.store.media import states_of
+from saccade.data.tokenization.labels import Labels
+from saccade.data.tokenization.lexicon import load_lexicon
+from saccade.data.worlds.episodes import TRIED, Episodes, batch_of
 from saccade.model.run import write_tensors
-from saccade.predict.player import TOGETHER, Player
-from saccade.predict.tasks import predictor_of
+from saccade.predict.predictors.player import TOGETHER, Player
+from saccade.predict.predictors.tasks import predictor_of
 from saccade.runs import WEIGHTS
 from saccade.score.bleu import Score
 from saccade.score.errors import ERRORS
@@ -28,11 +28,11 @@ from saccade.score.playing import scores_of_episodes, trial
 from saccade.score.routes import ROUTES, route_scores
 from saccade.train import checkpoint
 from saccade.train.average import Weights, wearing
-from saccade.train.lora import plain_weights
 from saccade.train.loss import Meter
 from saccade.train.machine import autocast, reseed, widest
+from saccade.train.objectives.terms import Term
 from saccade.train.session import Session, spoiled
-from saccade.train.terms import Term
+from saccade.train.transfer.lora import plain_weights
 
 ROOM = 4  # times the tokens of a training batch, decoded at once: where gradients fit, so many fit without them
 

@@ -72,7 +72,7 @@ def test_both_losses_are_the_same_on_the_same_logits(script, bench):
     training = script("bench_training")
     logits, target = torch.randn(2, 5, 11), torch.tensor([[4, 5, 6, 7, 2], [8, 2, 0, 0, 0]])
     hidden, keep = logits.flatten(0, 1), target.flatten() != 0
-    from saccade.layers.cross_entropy import smoothed_cross_entropy
+    from saccade.layers.losses.cross_entropy import smoothed_cross_entropy
 
     ours, _ = smoothed_cross_entropy(hidden, torch.eye(11), target.flatten(), keep, 0.1)
 

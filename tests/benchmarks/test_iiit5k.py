@@ -9,7 +9,7 @@ import tarfile
 import pytest
 from PIL import Image
 
-from saccade.data.rendering import Hand, own_fonts, rendered
+from saccade.data.synthetic.rendering import Hand, own_fonts, rendered
 
 REAL = ["Bank", "INDIA", "24x7", "of"]
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from saccade.layers import prepared
+from saccade.kernels.cpu import prepared
 from saccade.train import train
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from saccade.config.schema import Corpus
-from saccade.data.media_sources import read_media
-from saccade.data.sound import Recording
+from saccade.data.media.sound import Recording
+from saccade.data.sources.media import read_media
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from saccade.config.load import load, save
-from saccade.data.tokenizers import train_tokenizers
-from saccade.model.build import build
+from saccade.data.tokenization.tokenizers import train_tokenizers
+from saccade.model.build.model import build
 from saccade.model.run import named_weights, write_tensors
 from saccade.runs import RECIPE, WEIGHTS
 

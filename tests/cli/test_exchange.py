@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 
-from saccade.exchange.family import Numbering, place_of
-from saccade.exchange.marian import MARIAN
+from saccade.exchange.families.family import Numbering, place_of
+from saccade.exchange.families.marian import MARIAN
 
 CONFIG = {
     "model_type": "marian", "architectures": ["MarianMTModel"], "vocab_size": 7, "d_model": 4, "pad_token_id": 6,
@@ -26,8 +26,8 @@ CONFIG = {
 def folder(tmp_path: Path) -> Path:
     """A model of Marian's form, made without transformers."""
     from saccade.config.load import validate
-    from saccade.exchange.family import Config
-    from saccade.model.build import build
+    from saccade.exchange.families.family import Config
+    from saccade.model.build.model import build
     from saccade.model.run import named_weights
 
     path = tmp_path / "downloads" / "tiny"

@@ -6,10 +6,12 @@ import pytest
 import torch
 
 from saccade.errors import SaccadeError
-from saccade.lectures import catalogue, complexity, scores
+from saccade.lectures import catalogue
+from saccade.lectures.attention import scores
 from saccade.lectures.catalogue import find
+from saccade.lectures.scale import complexity
 from saccade.lectures.trace import of_run
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.predictor import Predictor
 
 
 @pytest.fixture

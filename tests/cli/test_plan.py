@@ -5,7 +5,7 @@ import json
 import pytest
 from safetensors.torch import load_file
 
-from saccade.data.tokenizers import Tokenizers
+from saccade.data.tokenization.tokenizers import Tokenizers
 
 
 def test_plan_in_words(cli):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.predictor import Predictor
 
 TEXTS = ["3 May 1999", "", "21 June 2008"]
 

@@ -5,7 +5,7 @@ import pytest
 from saccade.config.load import load, save
 from saccade.config.schema import QuestionJoin
 from saccade.errors import SaccadeError
-from saccade.model.build import build
+from saccade.model.build.model import build
 
 NAME = "show-ask-attend-answer"
 

@@ -7,7 +7,7 @@ import tarfile
 import pytest
 
 from saccade.config.schema import Corpus
-from saccade.data.media_sources import folder_of, read_media
+from saccade.data.sources.media import folder_of, read_media
 from saccade.errors import SaccadeError
 
 NAMES = [f"{kind}/{number}.png" for kind in ("cat", "dog") for number in range(4)]

@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from saccade.data.batch import Batch, Tokens, pad
+from saccade.data.batching.batch import Batch, Tokens, pad
 
 
 def test_rows_are_padded_at_the_end_and_the_mask_says_where():

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from saccade.config.schema import Data, Recipe, Tokenizer
-from saccade.data import batches
-from saccade.data.batches import BatchStream, by_length, epoch_order, valid_batches
+from saccade.data.batching import batches
+from saccade.data.batching.batches import BatchStream, by_length, epoch_order, valid_batches
 from saccade.data.prepare import prepare
 from saccade.errors import SaccadeError
 

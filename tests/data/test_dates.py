@@ -6,9 +6,9 @@ from datetime import date
 import pytest
 
 from saccade.config.schema import Corpus
-from saccade.data.dates import LANGUAGES, YEARS, _mistakes, dates, is_heldout, patterns, write
-from saccade.data.embedded import MAKERS
-from saccade.data.sources import content_key, read_pairs
+from saccade.data.sources.pairs import content_key, read_pairs
+from saccade.data.synthetic.dates import LANGUAGES, YEARS, _mistakes, dates, is_heldout, patterns, write
+from saccade.data.synthetic.embedded import MAKERS
 from saccade.errors import SaccadeError
 
 PAIRS = list(dates(20_000, seed=1))

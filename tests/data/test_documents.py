@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from saccade.config.schema import Corpus
-from saccade.data.documents import documents_key, read_documents
-from saccade.data.sources import read_pairs
+from saccade.data.sources.documents import documents_key, read_documents
+from saccade.data.sources.pairs import read_pairs
 from saccade.errors import SaccadeError
 
 TEXT = "one\ntwo\n\n\nthree\n  \nfour"

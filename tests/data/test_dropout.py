@@ -4,9 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from saccade.config import schema
-from saccade.data import dropout as module
-from saccade.data.dropout import Dropout
-from saccade.data.tokenizers import END, train_tokenizers
+from saccade.data.tokenization import bpe_dropout as module
+from saccade.data.tokenization.bpe_dropout import Dropout
+from saccade.data.tokenization.tokenizers import END, train_tokenizers
 from saccade.errors import SaccadeError
 
 TEXT = "the little houses on the hill are smaller than the house in the valley"

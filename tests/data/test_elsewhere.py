@@ -4,9 +4,8 @@ import itertools
 
 import pytest
 
-from saccade.data.molecules import molecules, wrong_with
-from saccade.data.sessions import THINGS, sessions
-from saccade.data.sets import sums
+from saccade.data.synthetic.molecules import molecules, wrong_with
+from saccade.data.synthetic.sequences import THINGS, sessions, sums
 
 
 def test_half_of_the_sets_have_the_sum_and_none_is_in_both_parts():

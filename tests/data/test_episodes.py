@@ -6,8 +6,8 @@ import torch
 
 from saccade.config.load import load
 from saccade.config.schema import Corpus, GridReader
-from saccade.data.episodes import Episodes, batch_of, opened, worlds_of
-from saccade.data.greeting import LIMIT, Greeting
+from saccade.data.worlds.episodes import Episodes, batch_of, opened, worlds_of
+from saccade.data.worlds.greeting import LIMIT, Greeting
 from saccade.errors import SaccadeError
 
 READER = GridReader(size=32, channels=(4, 4, 4))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from saccade.data.given_frames import given_frames, is_given, read_given
+from saccade.data.media.frames import given_frames, is_given, read_given
 from saccade.errors import SaccadeError
 
 FRAMES = np.arange(21, dtype=np.float32).reshape(7, 3)

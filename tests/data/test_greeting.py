@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from saccade.data.greeting import ACTIONS, BETTER, CELL, COLOURS, DONE, HAND, LIMIT, SIDE, WRONG, Greeting
-from saccade.data.gymnasium_worlds import OURS, Foreign, register
+from saccade.data.worlds.greeting import ACTIONS, BETTER, CELL, COLOURS, DONE, HAND, LIMIT, SIDE, WRONG, Greeting
+from saccade.data.worlds.gymnasium import OURS, Foreign, register
 from saccade.errors import SaccadeError
 
 WAIT = ACTIONS.index("wait")

@@ -3,7 +3,7 @@
 import pytest
 
 from saccade.config import schema
-from saccade.data.tokenizers import END, START, UNKNOWN, train_tokenizers
+from saccade.data.tokenization.tokenizers import END, START, UNKNOWN, train_tokenizers
 
 PAIRS = [("two small dogs are running, aren't they?", "zwei kleine Hunde rennen, oder?")] * 5
 KINDS = ["bpe", "unigram", "wordpiece", "characters", "bytes", "words"]

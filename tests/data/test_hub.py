@@ -1,7 +1,7 @@
 import pytest
 
 from saccade.config.schema import Corpus
-from saccade.data.sources import content_key, is_hub, read_pairs
+from saccade.data.sources.pairs import content_key, is_hub, read_pairs
 from saccade.errors import SaccadeError
 
 datasets = pytest.importorskip("datasets")

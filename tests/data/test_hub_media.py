@@ -8,10 +8,10 @@ import pytest
 from PIL import Image
 
 from saccade.config.schema import Corpus
-from saccade.data.hub_media import is_set
-from saccade.data.media_sources import media_key, read_media
-from saccade.data.pictures import read_picture
-from saccade.data.sound import read_sound
+from saccade.data.media.pictures import read_picture
+from saccade.data.media.sound import read_sound
+from saccade.data.sources.hub_media import is_set
+from saccade.data.sources.media import media_key, read_media
 from saccade.errors import SaccadeError
 
 datasets = pytest.importorskip("datasets")

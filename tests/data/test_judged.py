@@ -2,9 +2,9 @@
 
 import pytest
 
-from saccade.data import embedded
-from saccade.data.judged import NUMBERS, SEEN
-from saccade.data.sentences import sentences
+from saccade.data.synthetic import embedded
+from saccade.data.synthetic.grammar import sentences
+from saccade.data.synthetic.labelled import NUMBERS, SEEN
 from saccade.errors import SaccadeError
 
 

@@ -6,8 +6,8 @@ import struct
 import pytest
 
 from saccade.config.schema import Corpus
-from saccade.data.labelled import checked, like, read_labelled
-from saccade.data.labels import MOST, Labels, learn_labels
+from saccade.data.sources.labelled import checked, like, read_labelled
+from saccade.data.tokenization.labels import MOST, Labels, learn_labels
 from saccade.errors import SaccadeError
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from saccade.config.schema import Corpus
-from saccade.data.sources import content_key, read_pairs
+from saccade.data.sources.pairs import content_key, read_pairs
 from saccade.errors import SaccadeError
 
 

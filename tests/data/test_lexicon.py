@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from saccade.config import schema
-from saccade.data import lexicon
-from saccade.data.lexicon import LEXICON, Entry, dump_lexicon, learn_lexicon, load_lexicon, probabilities
-from saccade.data.tokenizers import Tokenizer, train_tokenizers
+from saccade.data.tokenization import lexicon
+from saccade.data.tokenization.lexicon import LEXICON, Entry, dump_lexicon, learn_lexicon, load_lexicon, probabilities
+from saccade.data.tokenization.tokenizers import Tokenizer, train_tokenizers
 from saccade.errors import SaccadeError
 
 PAIRS = [

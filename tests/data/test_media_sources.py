@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from saccade.config.schema import Corpus
-from saccade.data.media_sources import media_key, named_files, read_media
+from saccade.data.sources.media import media_key, named_files, read_media
 from saccade.errors import SaccadeError
 
 

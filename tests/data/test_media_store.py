@@ -10,13 +10,14 @@ from PIL import Image
 
 from saccade.config.load import load
 from saccade.config.schema import Corpus, PatchReader, Recipe
-from saccade.data import decoding, media_store
-from saccade.data.batch import Pictures
-from saccade.data.batches import BatchStream, valid_batches
-from saccade.data.corpus_part import Part
-from saccade.data.media_store import Source, decoded
+from saccade.data.batching.batch import Pictures
+from saccade.data.batching.batches import BatchStream, valid_batches
+from saccade.data.media import decoding
+from saccade.data.media.sound import Recording
 from saccade.data.prepare import prepare
-from saccade.data.sound import Recording
+from saccade.data.sources.corpus import Part
+from saccade.data.store import media as media_store
+from saccade.data.store.media import Source, decoded
 from saccade.errors import SaccadeError
 
 READER = {"kind": "patches", "size": 8, "patch": 4}

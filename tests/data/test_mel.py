@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from saccade.config.sound import Sound
-from saccade.data.mel import features, hertz, log_mel, mel, mel_bank, normalised
+from saccade.data.media.frames import features, hertz, log_mel, mel, mel_bank, normalised
 from saccade.errors import SaccadeError
 
 SETTINGS = Sound(rate=8000, bands=13, window=0.032, hop=0.011)
@@ -47,7 +47,7 @@ def test_frames_are_those_of_transformers():
 def test_long_recordings_are_transformed_in_parts(monkeypatch):
     sound = np.random.default_rng(7).normal(0, 0.1, 5003).astype(np.float32)
     whole = log_mel(sound, SETTINGS)
-    monkeypatch.setattr("saccade.data.mel.BLOCK", 11)
+    monkeypatch.setattr("saccade.data.media.frames.BLOCK", 11)
     np.testing.assert_allclose(log_mel(sound, SETTINGS), whole)
 
 

@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from saccade.config.load import load
-from saccade.data.decoding import settings_of
-from saccade.data.media_sources import named_files
-from saccade.data.pictures import read_picture
+from saccade.data.media.decoding import settings_of
+from saccade.data.media.pictures import read_picture
+from saccade.data.sources.media import named_files
 from saccade.errors import SaccadeError
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from saccade.config.load import validate
-from saccade.data.batches import BatchStream, batches_in_epoch, valid_batches
-from saccade.data.pieces import Pieces
+from saccade.data.batching.batches import BatchStream, batches_in_epoch, valid_batches
+from saccade.data.batching.pieces import Pieces
 from saccade.data.prepare import Prepared, prepare
-from saccade.data.tokenizers import END
+from saccade.data.tokenization.tokenizers import END
 from saccade.errors import SaccadeError
 
 LENGTH = 11

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from saccade.config.schema import Data, Recipe, Tokenizer, Train
-from saccade.data import encode, hub
 from saccade.data import prepare as module
-from saccade.data import store as store_module
 from saccade.data.prepare import prepare
-from saccade.data.store import Store
-from saccade.data.tokenizers import END
+from saccade.data.sources import hub
+from saccade.data.store import arrays as store_module
+from saccade.data.store.arrays import Store
+from saccade.data.tokenization import encode
+from saccade.data.tokenization.tokenizers import END
 from saccade.errors import SaccadeError
 
 PAIRS = [(f"house {n} " + "x" * (n % 7), f"Haus {n}") for n in range(101)]

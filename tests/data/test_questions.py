@@ -4,8 +4,7 @@ from collections import Counter, defaultdict
 
 import numpy as np
 
-from saccade.data.questions import NUMBERS, boards, questions
-from saccade.data.shapes import COLOURS, KINDS
+from saccade.data.synthetic.shapes import COLOURS, KINDS, NUMBERS, boards, questions
 
 
 def test_the_same_questions_each_time():

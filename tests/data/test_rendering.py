@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from saccade.data.rendering import (
+from saccade.data.synthetic.rendering import (
     LEAST,
     LETTERS,
     Hand,

@@ -8,9 +8,9 @@ import pytest
 
 from saccade.config.load import load
 from saccade.config.schema import Corpus
-from saccade.data.batches import assemble
+from saccade.data.batching.batches import assemble
 from saccade.data.prepare import prepare
-from saccade.data.routes import parse_walk, read_routes, routes_key
+from saccade.data.worlds.routes import parse_walk, read_routes, routes_key
 from saccade.errors import SaccadeError
 
 MAP = """<map name="T"><nodes>

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from saccade.config.load import validate
-from saccade.data.batches import BatchStream, assemble, valid_batches
+from saccade.data.batching.batches import BatchStream, assemble, valid_batches
+from saccade.data.batching.segments import ALONE, APART, FOLLOWS
 from saccade.data.prepare import Prepared, prepare
-from saccade.data.segments import ALONE, APART, FOLLOWS
-from saccade.data.splitting import split_sentences
-from saccade.data.tokenizer import END
+from saccade.data.tokenization.encode import split_sentences
+from saccade.data.tokenization.tokenizer import END
 from saccade.errors import SaccadeError
 
 STORY = "{0} one two three. {0} four five. {0} six seven eight nine! {0} ten? {0} end."

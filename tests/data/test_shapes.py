@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from saccade.data.shapes import COLOURS, KINDS, one_shape, scenes
+from saccade.data.synthetic.shapes import COLOURS, KINDS, one_shape, scenes
 
 
 def test_the_same_pictures_each_time():

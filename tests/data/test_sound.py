@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from saccade.data.sound import read_sound, resample
+from saccade.data.media.sound import read_sound, resample
 from saccade.errors import SaccadeError
 
 
@@ -161,5 +161,5 @@ def test_more_samples_than_any_device_records_are_refused(tmp_path):
 @pytest.mark.parametrize(("rate", "wanted"), [(48_000, 16_000), (44_100, 16_000), (8_000, 16_000)])
 def test_a_rate_changes_alike_in_blocks_of_any_size(rate, wanted, monkeypatch):
     whole = resample(tone(300, rate, 0.1), rate, wanted)
-    monkeypatch.setattr("saccade.data.sound.BLOCK", 700)
+    monkeypatch.setattr("saccade.data.media.sound.BLOCK", 700)
     np.testing.assert_allclose(resample(tone(300, rate, 0.1), rate, wanted), whole, atol=1e-6)

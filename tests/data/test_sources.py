@@ -7,8 +7,9 @@ import os
 import pytest
 
 from saccade.config.schema import Corpus
-from saccade.data import lines, sources
-from saccade.data.sources import content_key, read_lines, read_pairs
+from saccade.data.sources import lines
+from saccade.data.sources import pairs as sources
+from saccade.data.sources.pairs import content_key, read_lines, read_pairs
 from saccade.errors import SaccadeError
 
 PAIRS = [("a house", "ein Haus"), ("two", "zwei")]

@@ -9,10 +9,10 @@ import pytest
 from tokenizers import normalizers
 
 from saccade.config.load import validate
-from saccade.data.batches import BatchStream, batches_in_epoch
+from saccade.data.batching.batches import BatchStream, batches_in_epoch
+from saccade.data.batching.spans import Spans, hidden_in, row_length, sentinels_of
 from saccade.data.prepare import Prepared, prepare
-from saccade.data.spans import Spans, hidden_in, row_length, sentinels_of
-from saccade.data.tokenizers import END, Tokenizer
+from saccade.data.tokenization.tokenizers import END, Tokenizer
 from saccade.errors import SaccadeError
 
 TEXTS = ["a", "bb", "the old dog sleeps", "c" * 50, "some cats near the river sing every morning " * 4]

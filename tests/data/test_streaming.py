@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from saccade.config.load import validate
-from saccade.data.batch import Batch
+from saccade.data.batching.batch import Batch
 from saccade.data.prepare import Prepared, prepare
-from saccade.data.streaming import Streamed, StreamedBatches, batches_of, in_turn
-from saccade.data.tokenizers import END, PAD
+from saccade.data.store.streaming import Streamed, StreamedBatches, batches_of, in_turn
+from saccade.data.tokenization.tokenizers import END, PAD
 from saccade.errors import SaccadeError
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

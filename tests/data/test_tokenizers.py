@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from saccade.config import schema
-from saccade.data.tokenizers import END, PAD, PIECES, START, UNKNOWN, Tokenizer, Tokenizers, train_tokenizers
+from saccade.data.tokenization.tokenizers import (
+    END,
+    PAD,
+    PIECES,
+    START,
+    UNKNOWN,
+    Tokenizer,
+    Tokenizers,
+    train_tokenizers,
+)
 from saccade.errors import SaccadeError
 
 PAIRS = [
@@ -141,7 +150,7 @@ def test_separate_vocabularies_are_two_files(tmp_path):
 LEARN = """
 import hashlib, sys
 from saccade.config import schema
-from saccade.data.tokenizers import train_tokenizers
+from saccade.data.tokenization.tokenizers import train_tokenizers
 texts = [line for line in open(sys.argv[1], encoding="utf-8")]
 for kind in sys.argv[2:]:
     made = train_tokenizers(schema.Tokenizer(kind=kind, size=500), lambda: zip(texts, reversed(texts)))

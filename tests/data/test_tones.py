@@ -4,8 +4,8 @@ from itertools import islice
 
 import numpy as np
 
-from saccade.data.sound import read_sound
-from saccade.data.tones import KEYS, RATE, dial, dialled, numbers
+from saccade.data.media.sound import read_sound
+from saccade.data.synthetic.tones import KEYS, RATE, dial, dialled, numbers
 
 
 def test_the_same_numbers_come_again_and_held_out_ones_are_others():

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from saccade.config.schema import Tokenizer
-from saccade.data.tokenizers import train_tokenizers
-from saccade.data.unigram import LONGEST_WORD, learn_unigram
+from saccade.data.tokenization.tokenizers import train_tokenizers
+from saccade.data.tokenization.unigram import LONGEST_WORD, learn_unigram
 
 ALPHABET = ["a", "b", "c", "d"]
 
@@ -40,7 +40,7 @@ def test_the_order_of_the_words_does_not_matter():
 
 def test_expected_counts_of_one_word_are_as_by_hand():
     """a, b and ab equally probable: `ab` is ab (1/3) or a b (1/9), so ab is used 3 times in 4."""
-    from saccade.data.unigram import _edges, _expected
+    from saccade.data.tokenization.unigram import _edges, _expected
 
     pieces = ["a", "b", "ab"]
     counts = _expected(_edges(["ab"], pieces), np.full(3, 1 / 3), np.array([8.0]), ["ab"])
@@ -49,7 +49,7 @@ def test_expected_counts_of_one_word_are_as_by_hand():
 
 
 def test_the_best_way_around_a_piece_is_found():
-    from saccade.data.unigram import _best_without, _edges
+    from saccade.data.tokenization.unigram import _best_without, _edges
 
     pieces = ["a", "b", "ab", "aba"]
     inner = _edges(pieces, pieces)

@@ -3,12 +3,11 @@
 import pytest
 
 from saccade.config.schema import Tokenizer as Settings
-from saccade.data.encode_labelled import LabelledEncoder
-from saccade.data.labels import Labels
-from saccade.data.pairs_of_texts import encode_texts, joined, separated, shortened
-from saccade.data.tally import Tally
-from saccade.data.tokenizers import END, train_tokenizers
-from saccade.data.words import encode_words, first_pieces
+from saccade.data.tokenization.encode import LabelledEncoder, Tally
+from saccade.data.tokenization.labels import Labels
+from saccade.data.tokenization.text_pairs import encode_texts, joined, separated, shortened
+from saccade.data.tokenization.tokenizers import END, train_tokenizers
+from saccade.data.tokenization.words import encode_words, first_pieces
 from saccade.errors import SaccadeError
 
 TEXTS = ["the old dog sleeps", "a small cat, a bird", "an owl is nice."]

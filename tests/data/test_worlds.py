@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from saccade.config.schema import ActionWriter
-from saccade.data.sights import Eye, eye_of
-from saccade.data.small_worlds import routes, world
-from saccade.data.worlds import ACTIONS, Pose, actions_between, mirrored, read_map
+from saccade.data.worlds.maps import ACTIONS, Pose, actions_between, mirrored, read_map
+from saccade.data.worlds.sights import Eye, eye_of
+from saccade.data.worlds.small_maps import routes, world
 from saccade.errors import SaccadeError
 
 # A corridor of three places from left to right; from the middle one, a way goes down.

@@ -5,7 +5,7 @@ import pytest
 from saccade.config.load import load
 from saccade.demo import systems
 from saccade.demo.listing import demonstration, demonstrations
-from saccade.predict.language import LanguageModel
+from saccade.predict.predictors.language import LanguageModel
 
 FEW = ("train.steps=1", "train.schedule.warmup=1", "train.valid_predictions=2", "train.metric=loss")
 FEWER = (*FEW, "train.valid_every=1", "train.save_every=1", "data.train.0.examples=200", "data.valid.0.examples=6")

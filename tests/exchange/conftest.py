@@ -11,12 +11,12 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, processors
 from torch import Tensor, nn
 
-from saccade.data.batch import Batch, pad
-from saccade.data.tokenizers import START
+from saccade.data.batching.batch import Batch, pad
+from saccade.data.tokenization.tokenizers import START
 from saccade.exchange.importing import import_folder
 from saccade.model.model import Model
 from saccade.model.run import Run, load_run
-from saccade.model.writers import shift_right
+from saccade.model.writers.tokens import shift_right
 
 transformers = pytest.importorskip("transformers")
 Made = tuple[Path, nn.Module]

@@ -11,14 +11,14 @@ import torch
 from tiny_encoders import make
 
 import saccade
-from saccade.data.pairs_of_texts import encode_texts
+from saccade.data.tokenization.text_pairs import encode_texts
 from saccade.errors import SaccadeError
-from saccade.exchange.albert import ALBERT
-from saccade.exchange.bert import BERT
 from saccade.exchange.exporting import export_run
+from saccade.exchange.families.albert import ALBERT
+from saccade.exchange.families.bert import BERT
+from saccade.exchange.families.roberta import ROBERTA
+from saccade.exchange.formats.vocabulary import adopt, read_tokenizers
 from saccade.exchange.importing import import_folder
-from saccade.exchange.roberta import ROBERTA
-from saccade.exchange.vocabulary import adopt, read_tokenizers
 
 transformers = pytest.importorskip("transformers")
 TEXTS = [

@@ -11,13 +11,13 @@ from safetensors.torch import load_file, save_file
 from tiny_encoders import make
 from torch import Tensor, nn
 
-from saccade.data.batch import Batch, pad
-from saccade.data.pairs_of_texts import encode_texts
+from saccade.data.batching.batch import Batch, pad
+from saccade.data.tokenization.text_pairs import encode_texts
 from saccade.errors import SaccadeError
 from saccade.exchange.exporting import export_run
 from saccade.exchange.importing import import_folder
 from saccade.model.run import Run, load_run, read_weights
-from saccade.train.pack import pack
+from saccade.train.batches.pack import pack
 
 transformers = pytest.importorskip("transformers")
 HEADS = {

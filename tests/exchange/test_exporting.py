@@ -9,16 +9,16 @@ import torch
 from tokenizers import Tokenizer, models
 
 from saccade.config.load import load, save, validate
-from saccade.data.batch import Batch, pad
-from saccade.data.tokenizer import Tokenizer as Ours
-from saccade.data.tokenizers import START, train_tokenizers
+from saccade.data.batching.batch import Batch, pad
+from saccade.data.tokenization.tokenizer import Tokenizer as Ours
+from saccade.data.tokenization.tokenizers import START, train_tokenizers
 from saccade.errors import SaccadeError
 from saccade.exchange.exporting import export_run
-from saccade.exchange.families import family_of
+from saccade.exchange.families.catalogue import family_of
 from saccade.exchange.importing import import_folder
-from saccade.model.build import build
+from saccade.model.build.model import build
 from saccade.model.run import load_run, named_weights, write_tensors
-from saccade.model.writers import shift_right
+from saccade.model.writers.tokens import shift_right
 
 SMALL = [f"{side}.stack.{key}" for side in ("reader", "writer") for key in ("layers=2", "dim=12", "heads=3", "ff=7")]
 SINES = ["reader.positions.layout=concatenated", "writer.positions.layout=concatenated"]

@@ -11,14 +11,14 @@ import torch
 from torch import nn
 
 from saccade.config.load import override
-from saccade.data.tokenizer import byte_letters
-from saccade.data.tokenizers import END, START
+from saccade.data.tokenization.tokenizer import byte_letters
+from saccade.data.tokenization.tokenizers import END, START
 from saccade.errors import SaccadeError
 from saccade.exchange.exporting import export_run
-from saccade.exchange.gguf import GgufTensors
+from saccade.exchange.formats.gguf import GgufTensors
 from saccade.exchange.importing import import_folder
 from saccade.model.run import load_run
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.predictor import Predictor
 
 gguf = pytest.importorskip("gguf")
 transformers = pytest.importorskip("transformers")
@@ -203,8 +203,8 @@ def test_pieces_with_scores_are_those_of_sentencepiece(tmp_path: Path) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
-    from saccade.exchange.families import FAMILIES
-    from saccade.exchange.gguf import GgufFile
+    from saccade.exchange.families.catalogue import FAMILIES
+    from saccade.exchange.formats.gguf import GgufFile
 
     [core] = GgufFile(str(tmp_path / "s.gguf")).tokenizers(FAMILIES["llama"], len(pieces))
     assert core.encode("ab a", add_special_tokens=False).tokens == ["▁", "ab", "▁a"]

@@ -6,7 +6,7 @@ from safetensors.torch import load_file
 
 from saccade.config.load import load
 from saccade.exchange.importing import import_folder
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.predictor import Predictor
 from saccade.train import api, finish
 
 FEW = [

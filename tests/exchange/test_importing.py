@@ -15,7 +15,7 @@ from saccade.errors import SaccadeError
 from saccade.exchange import importing
 from saccade.exchange.importing import import_folder
 from saccade.model.run import load_run, read_weights
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.predictor import Predictor
 from saccade.train.api import train
 
 Make = Callable[..., Any]

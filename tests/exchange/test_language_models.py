@@ -12,12 +12,12 @@ from tiny_decoders import STRETCH, config_of, gradients_of, in_float64, letters
 from torch import Tensor, nn
 
 from saccade.config.load import override
-from saccade.data.tokenizers import END, PAD, START
+from saccade.data.tokenization.tokenizers import END, PAD, START
 from saccade.errors import SaccadeError
 from saccade.exchange.exporting import export_run
 from saccade.exchange.importing import import_folder
 from saccade.model.run import Run, load_run, read_weights
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.predictor import Predictor
 
 transformers = pytest.importorskip("transformers")
 

@@ -12,7 +12,7 @@ from tiny_decoders import without_float32
 from tokenizers import Tokenizer, decoders, models, normalizers
 from torch import Tensor, nn
 
-from saccade.data.tokenizers import END, START
+from saccade.data.tokenization.tokenizers import END, START
 from saccade.errors import SaccadeError
 from saccade.exchange.exporting import export_run
 from saccade.exchange.importing import import_folder

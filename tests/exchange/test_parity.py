@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from saccade.data.batch import Batch, pad
-from saccade.data.tokenizers import END, PAD, START
+from saccade.data.batching.batch import Batch, pad
+from saccade.data.tokenization.tokenizers import END, PAD, START
 from saccade.exchange.exporting import export_run
 from saccade.exchange.importing import import_folder
 from saccade.model.run import read_weights
-from saccade.model.writers import shift_right
-from saccade.train.terms import token_sums
+from saccade.model.writers.tokens import shift_right
+from saccade.train.objectives.terms import token_sums
 
 transformers = pytest.importorskip("transformers")
 

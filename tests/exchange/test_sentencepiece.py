@@ -10,10 +10,10 @@ import pytest
 import tokenizers
 
 from saccade.errors import SaccadeError
-from saccade.exchange.families import FAMILIES
+from saccade.exchange.families.catalogue import FAMILIES
+from saccade.exchange.formats.sentencepiece import read_sentencepiece, to_tokenizer
+from saccade.exchange.formats.vocabulary import adopt, numbering, read_tokenizers
 from saccade.exchange.importing import import_folder
-from saccade.exchange.sentencepiece import read_sentencepiece, to_tokenizer
-from saccade.exchange.vocabulary import adopt, numbering, read_tokenizers
 from saccade.model.run import load_run
 
 library = pytest.importorskip("sentencepiece")

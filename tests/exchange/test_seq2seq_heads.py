@@ -12,15 +12,15 @@ from tiny_decoders import gradients_of
 from tokenizers import Tokenizer, processors
 from torch import Tensor, nn
 
-from saccade.data.batch import Batch, pad
-from saccade.data.pairs_of_texts import encode_texts
-from saccade.data.tokenizers import START
+from saccade.data.batching.batch import Batch, pad
+from saccade.data.tokenization.text_pairs import encode_texts
+from saccade.data.tokenization.tokenizers import START
 from saccade.errors import SaccadeError
 from saccade.exchange.exporting import export_run
 from saccade.exchange.importing import import_folder
 from saccade.model.run import Run, load_run, read_weights
-from saccade.model.writers import shift_right
-from saccade.train.pack import pack, packable
+from saccade.model.writers.tokens import shift_right
+from saccade.train.batches.pack import pack, packable
 
 transformers = pytest.importorskip("transformers")
 NAMES = {0: "bad", 1: "so", 2: "good"}

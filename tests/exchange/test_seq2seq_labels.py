@@ -12,12 +12,12 @@ from torch import nn
 import saccade
 from saccade.config.load import load, validate
 from saccade.config.schema import Again
-from saccade.data.labels import Labels
+from saccade.data.tokenization.labels import Labels
 from saccade.errors import SaccadeError
 from saccade.exchange.exporting import export_run
-from saccade.exchange.family import Config
+from saccade.exchange.families.family import Config
+from saccade.exchange.families.label_heads import label_config, texts_of
 from saccade.exchange.importing import import_folder
-from saccade.exchange.label_heads import label_config, texts_of
 from saccade.model.run import read_weights
 from saccade.train import finish
 

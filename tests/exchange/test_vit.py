@@ -12,8 +12,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 import saccade
-from saccade.data.batch import Batch, Pictures
-from saccade.data.decoding import decoder_of
+from saccade.data.batching.batch import Batch, Pictures
+from saccade.data.media.decoding import decoder_of
 from saccade.errors import SaccadeError
 from saccade.exchange.exporting import export_run
 from saccade.exchange.importing import import_folder

@@ -13,16 +13,16 @@ from torch import Tensor, nn
 
 import saccade
 from saccade.config.sound import Sound
-from saccade.data.batch import Batch, Frames, pad
-from saccade.data.mel import features
-from saccade.data.sound import Recording
-from saccade.data.tokenizer import byte_letters
-from saccade.data.tokenizers import END, START
+from saccade.data.batching.batch import Batch, Frames, pad
+from saccade.data.media.frames import features
+from saccade.data.media.sound import Recording
+from saccade.data.tokenization.tokenizer import byte_letters
+from saccade.data.tokenization.tokenizers import END, START
 from saccade.errors import SaccadeError
 from saccade.exchange.exporting import export_run
 from saccade.exchange.importing import import_folder
 from saccade.model.run import Run, load_run, read_weights
-from saccade.model.writers import shift_right
+from saccade.model.writers.tokens import shift_right
 
 transformers = pytest.importorskip("transformers")
 LISTENS = dict(feature_size=6, chunk_length=1)

@@ -10,21 +10,21 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, processors
 from torch import Tensor, nn
 
-from saccade.data.batch import pad
-from saccade.data.pairs_of_texts import encode_texts
-from saccade.data.tokenizers import END
+from saccade.data.batching.batch import pad
+from saccade.data.tokenization.text_pairs import encode_texts
+from saccade.data.tokenization.tokenizers import END
 from saccade.errors import SaccadeError
 from saccade.exchange.exporting import export_run
-from saccade.exchange.families import FAMILIES
+from saccade.exchange.families.catalogue import FAMILIES
+from saccade.exchange.families.xlnet import dress
+from saccade.exchange.formats.vocabulary import adopt, read_tokenizers
 from saccade.exchange.importing import import_folder
-from saccade.exchange.vocabulary import adopt, read_tokenizers
-from saccade.exchange.xlnet import dress
-from saccade.layers.positions import Sinusoidal
-from saccade.layers.two_stream import earlier
+from saccade.layers.attention.positions import Sinusoidal
+from saccade.layers.attention.two_stream import earlier
 from saccade.model.model import Model
-from saccade.model.readers import parts
+from saccade.model.readers.tokens import parts
 from saccade.model.run import Run, load_run, read_weights
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.predictor import Predictor
 
 transformers = pytest.importorskip("transformers")
 SPECIAL = ["<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"]

@@ -8,10 +8,10 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, processors
 from torch import Tensor, nn
 
-from saccade.data.tokenizers import END, START
-from saccade.exchange.families import FAMILIES
-from saccade.exchange.family import place_of
-from saccade.exchange.vocabulary import numbering
+from saccade.data.tokenization.tokenizers import END, START
+from saccade.exchange.families.catalogue import FAMILIES
+from saccade.exchange.families.family import place_of
+from saccade.exchange.formats.vocabulary import numbering
 from saccade.model.run import Run
 
 transformers = pytest.importorskip("transformers")

@@ -20,7 +20,7 @@ from saccade.ladder.ground import Ground, files_ground, letters_ground
 from saccade.ladder.report import cells, note, page, write_report
 from saccade.ladder.results import Ladder, Tried, by_length, results
 from saccade.ladder.rungs import SIZES, choose, read_table, settings_of
-from saccade.model.build import build
+from saccade.model.build.model import build
 from saccade.train import finish
 
 RUNGS = ["no-attention", "without-norm", "transformer"]

@@ -7,7 +7,7 @@ if __name__ == "__main__":
 
 import torch
 
-from saccade.layers import kernels
+from saccade.layers.attention import backends as kernels
 from saccade.layers.packing import packing
 
 

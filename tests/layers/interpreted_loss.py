@@ -4,8 +4,8 @@ import itertools
 
 import torch
 
-from saccade.layers import loss_kernels
-from saccade.layers.cross_entropy import Settings, turn_plainly
+from saccade.kernels.triton import loss as loss_kernels
+from saccade.layers.losses.cross_entropy import Settings, turn_plainly
 
 loss_kernels.BLOCK = 32  # several blocks for small vocabularies
 ROWS = 5

@@ -8,7 +8,7 @@ if __name__ == "__main__":
 import torch
 from torch import nn
 
-from saccade.layers.norm_kernels import add_dropped, add_norm
+from saccade.kernels.triton.norm import add_dropped, add_norm
 
 WIDE, NARROW = torch.float32, torch.bfloat16
 NEAR = {  # how exact: sums over 74 rows of numbers with 8 bits are not

@@ -7,8 +7,8 @@ if __name__ == "__main__":
 
 import torch
 
-from saccade.layers.multihead import HeadProjection
-from saccade.layers.projection_kernels import projected
+from saccade.kernels.triton.projection import projected
+from saccade.layers.attention.multihead import HeadProjection
 
 
 def assert_gradients(*, heads, head_dim, dtype, device, compiled=False):

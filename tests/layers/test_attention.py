@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from saccade.layers.attention import Additive, AttentionLayer, Bilinear, attend, dot, masked_softmax, scaled_dot
+from saccade.layers.attention.scores import Additive, AttentionLayer, Bilinear, attend, dot, masked_softmax, scaled_dot
 
 B, Q, K, E, V = 2, 3, 5, 7, 11
 WIDTHS = (16, 64, 256, 1024, 4096)

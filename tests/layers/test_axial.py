@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from saccade.errors import SaccadeError
-from saccade.layers.axial import Axial
+from saccade.layers.attention.positions import Axial
 
 
 def test_a_position_is_a_row_and_a_column() -> None:

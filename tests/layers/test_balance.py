@@ -3,8 +3,18 @@
 import pytest
 import torch
 
-from saccade.layers.balance import Choice, balance_loss, busiest, listening, relative_load, tell, unevenness
-from saccade.layers.experts import Between, Experts, Gate
+from saccade.layers.blocks.experts import (
+    Between,
+    Choice,
+    Experts,
+    Gate,
+    balance_loss,
+    busiest,
+    listening,
+    relative_load,
+    tell,
+    unevenness,
+)
 from saccade.layers.packing import packing
 
 D, E = 5, 4

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from saccade.layers.attention import attend, dot
-from saccade.layers.columns import ColumnLayer, argmax, head_forward, softmax
-from saccade.layers.multihead import SelfAttention
+from saccade.layers.attention.columns import ColumnLayer, argmax, head_forward, softmax
+from saccade.layers.attention.multihead import SelfAttention
+from saccade.layers.attention.scores import attend, dot
 from saccade.layers.record import record
 
 D, N, H = 6, 5, 3

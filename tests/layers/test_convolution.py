@@ -7,8 +7,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from saccade.layers.convolution import GatedBlock, MemoryAttention, Product, Read, ResidualBlock, neighbours, over_text
-from saccade.layers.convolution_stack import ConvolutionStack
+from saccade.layers.blocks.convolution import (
+    GatedBlock,
+    MemoryAttention,
+    Product,
+    Read,
+    ResidualBlock,
+    neighbours,
+    over_text,
+)
+from saccade.layers.blocks.convolution_stack import ConvolutionStack
 from saccade.layers.memory import Memory
 from saccade.layers.record import record
 

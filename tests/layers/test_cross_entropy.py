@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from saccade.layers import cross_entropy
-from saccade.layers.cross_entropy import rows_at_once, smoothed_cross_entropy, twofold_cross_entropy
+from saccade.layers.losses import cross_entropy
+from saccade.layers.losses.cross_entropy import rows_at_once, smoothed_cross_entropy, twofold_cross_entropy
 
 N, D, V = 29, 7, 13
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 import torch
 
-from saccade.layers.ctc import advance, begin, next_letters, silent_padding
+from saccade.layers.losses.ctc import advance, begin, next_letters, silent_padding
 
 BLANK, END, S, V = 0, 2, 4, 5
 LETTERS = (1, 3, 4)

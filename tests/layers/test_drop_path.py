@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from saccade.config.load import load
-from saccade.layers.transformer import Residual
-from saccade.model.build import build
-from saccade.train.pack import packable
+from saccade.layers.blocks.transformer import Residual
+from saccade.model.build.model import build
+from saccade.train.batches.pack import packable
 
 
 @pytest.mark.parametrize("order", ["post", "pre"])

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from saccade.layers.feedforward import Activation, FeedForward
-from saccade.layers.kernels import TRITON
+from saccade.layers.attention.backends import TRITON
+from saccade.layers.blocks.feedforward import Activation, FeedForward
 
 D, FF = 5, 11
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from saccade.config import schema
-from saccade.layers import filling
+from saccade.layers.blocks import filling
 from saccade.layers.memory import Memory
 from saccade.layers.record import record
-from saccade.model.build import build_stack
+from saccade.model.build.model import build_stack
 
 SIZES = {"layers": 2, "dim": 12, "heads": 3, "ff": 17}
 PLAIN = {"kind": "sinusoidal"}

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from saccade.layers import fma
-from saccade.layers.fma import FmaLinear, float_linear
-from saccade.layers.prepared import PackedLinear
+from saccade.kernels.cpu import fma
+from saccade.kernels.cpu.fma import FmaLinear, float_linear
+from saccade.kernels.cpu.prepared import PackedLinear
 
 pytestmark = pytest.mark.skipif(fma.kernel() is None, reason="needs AVX-512 VNNI and a compiler")
 

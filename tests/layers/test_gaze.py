@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from saccade.layers.attention import Additive
-from saccade.layers.gaze import NOT_DRAWN, HardLook, LookAround
+from saccade.layers.attention.alignment import NOT_DRAWN, HardLook, LookAround
+from saccade.layers.attention.scores import Additive
+from saccade.layers.blocks.recurrence import LookFirst
+from saccade.layers.blocks.recurrent_writer import FirstState, RecurrentWriter
 from saccade.layers.looks import hearing_looks
 from saccade.layers.memory import Memory
 from saccade.layers.record import record
-from saccade.layers.recurrence import LookFirst
-from saccade.layers.recurrent_writer import FirstState, RecurrentWriter
 
 HIGH, WIDE, M, E = 3, 5, 7, 2
 

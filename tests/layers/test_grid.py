@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from saccade.layers.grid import Colours, Convolutions, Patches, groups_of
+from saccade.layers.vision.patches import Colours, Convolutions, Patches, groups_of
 
 
 def test_patches_are_taken_row_by_row_from_the_left():

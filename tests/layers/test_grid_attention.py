@@ -2,9 +2,9 @@
 
 import torch
 
-from saccade.layers.grid import Convolutions
-from saccade.layers.grid_attention import GridAttention
 from saccade.layers.record import record
+from saccade.layers.vision.grid_attention import GridAttention
+from saccade.layers.vision.patches import Convolutions
 
 
 def test_at_first_nothing_changes():

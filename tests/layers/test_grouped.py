@@ -5,11 +5,11 @@ import torch
 from torch import Tensor, nn
 
 from saccade.errors import SaccadeError
-from saccade.layers import masks
+from saccade.layers.attention import masks
+from saccade.layers.attention.multihead import SelfAttention
+from saccade.layers.attention.positions import Learned, Rotary, Sinusoidal, TransformerXL
 from saccade.layers.memory import KeyValue
-from saccade.layers.multihead import SelfAttention
 from saccade.layers.packing import packing
-from saccade.layers.positions import Learned, Rotary, Sinusoidal, TransformerXL
 
 D, H, K, E = 12, 6, 2, 2
 

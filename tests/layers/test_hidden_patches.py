@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from saccade.layers.hidden_patches import GREY, hidden_patches, painted
+from saccade.layers.vision.patches import GREY, hidden_patches, painted
 
 
 def test_the_share_of_patches_is_hidden_in_each_picture():

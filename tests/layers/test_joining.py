@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from saccade.layers.joining import Concat, Glimpses, Hops, QuestionAlone, whole
 from saccade.layers.memory import Memory
 from saccade.layers.record import record
+from saccade.layers.vision.joining import Concat, Glimpses, Hops, QuestionAlone, whole
 
 B, S, T, D, E, W = 2, 7, 5, 3, 4, 11
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from saccade.layers import kernels
-from saccade.layers.masks import Mask, banded, causal, dense, padding, positions, prefix, window
+from saccade.layers.attention import backends as kernels
+from saccade.layers.attention.masks import Mask, banded, causal, dense, padding, positions, prefix, window
 
 B, H, E, V = 2, 3, 5, 7
 SCALE = 5**-0.5

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from saccade.layers.local import LocalAttention, chunked_attention
+from saccade.layers.attention.local import LocalAttention, chunked_attention
 from saccade.layers.memory import KeyValue
 from saccade.layers.record import record
 

@@ -2,10 +2,10 @@
 
 import torch
 
+from saccade.layers.blocks.recurrence import LookFirst
+from saccade.layers.blocks.recurrent_writer import FirstState, RecurrentWriter
 from saccade.layers.looks import hearing_looks
 from saccade.layers.memory import Memory
-from saccade.layers.recurrence import LookFirst
-from saccade.layers.recurrent_writer import FirstState, RecurrentWriter
 
 
 def writer(*, gate):

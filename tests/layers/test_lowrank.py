@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from saccade.layers.lowrank import attach, merged
-from saccade.layers.multihead import SelfAttention
+from saccade.layers.attention.multihead import SelfAttention
+from saccade.layers.blocks.lowrank import attach, merged
 from saccade.model.run import named_weights, put_weights
 
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from saccade.errors import SaccadeError
-from saccade.layers.feedforward import FeedForward
-from saccade.layers.lsh import Hashing, LshAttention, hashed, lsh_attention, shared_attention, unit
+from saccade.layers.attention.lsh import Hashing, LshAttention, hashed, lsh_attention, shared_attention, unit
+from saccade.layers.blocks.feedforward import FeedForward
+from saccade.layers.blocks.reversible import ReversibleBlock, ReversibleStack
 from saccade.layers.record import record
-from saccade.layers.reversible import ReversibleBlock, ReversibleStack
 
 B, H, T, E = 2, 3, 24, 5
 EXACT = {"rtol": 0.0, "atol": 1e-10}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from saccade.layers.masks import Mask, banded, causal, dense, documents, padding, positions, prefix, window
+from saccade.layers.attention.masks import Mask, banded, causal, dense, documents, padding, positions, prefix, window
 
 B, N = 2, 7
 KEEP = torch.tensor([[True] * 7, [True] * 3 + [False] * 4])

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from saccade.errors import SaccadeError
-from saccade.layers import kernels
-from saccade.layers.attention import AttentionLayer, attend
-from saccade.layers.masks import Mask, causal, dense, padding, window
-from saccade.layers.multihead import CrossAttention, Form, HeadProjection, SelfAttention
-from saccade.layers.positions import Alibi, Rotary, Shaw, Sinusoidal
+from saccade.layers.attention import backends as kernels
+from saccade.layers.attention.masks import Mask, causal, dense, padding, window
+from saccade.layers.attention.multihead import CrossAttention, Form, HeadProjection, SelfAttention
+from saccade.layers.attention.positions import Alibi, Rotary, Shaw, Sinusoidal
+from saccade.layers.attention.scores import AttentionLayer, attend
 from saccade.layers.record import record
 
 B, T, S, H, D, M = 2, 5, 7, 3, 12, 11

@@ -8,8 +8,8 @@ from threading import Thread
 import pytest
 import torch
 
-from saccade.layers import fma, native, search_steps, stack_step, step_attention, vnni
-from saccade.layers.native import compiled, library
+from saccade.kernels.cpu import fma, native, search_steps, stack_step, step_attention, vnni
+from saccade.kernels.cpu.native import compiled, library
 
 SOURCES = [vnni.SOURCE, fma.SOURCE, step_attention.SOURCE, stack_step.SOURCE, search_steps.SOURCE]
 

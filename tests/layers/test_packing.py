@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from saccade.layers.feedforward import FeedForward
-from saccade.layers.kernels import SHORT_FP32, TRITON
+from saccade.layers.attention.backends import SHORT_FP32, TRITON
+from saccade.layers.attention.multihead import CrossAttention, SelfAttention
+from saccade.layers.attention.positions import Rotary, Shaw
+from saccade.layers.blocks.feedforward import FeedForward
+from saccade.layers.blocks.transformer import Block, Residual, TransformerStack
 from saccade.layers.memory import Memory
-from saccade.layers.multihead import CrossAttention, SelfAttention
 from saccade.layers.packing import Packing, bound, packing
-from saccade.layers.positions import Rotary, Shaw
-from saccade.layers.transformer import Block, Residual, TransformerStack
 
 D, H = 16, 2
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=6)

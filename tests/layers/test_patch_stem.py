@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from saccade.layers.grid import Colours, Convolutions
-from saccade.layers.patch_stem import ConvolvedPatches
+from saccade.layers.vision.patches import Colours, Convolutions, ConvolvedPatches
 
 
 @pytest.mark.parametrize(("patch", "strides"), [(4, [1, 2, 2]), (8, [2, 2, 2]), (1, [1, 1, 1])])

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from saccade.errors import SaccadeError
-from saccade.layers.masks import positions
-from saccade.layers.positions import Alibi, Bucketed, Learned, Rotary, Shaw, Sinusoidal, Stretch
+from saccade.layers.attention.masks import positions
+from saccade.layers.attention.positions import Alibi, Bucketed, Learned, Rotary, Shaw, Sinusoidal, Stretch
 
 
 def first(length: int) -> Tensor:

@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch import nn
 
-from saccade.layers import prepared
-from saccade.layers.multihead import HeadProjection
-from saccade.layers.prepared import Int8Linear, Int8Table, PackedLinear, PreparedHeads, Rounding, by_part, quantise
+from saccade.kernels.cpu import prepared
+from saccade.kernels.cpu.prepared import Int8Linear, Int8Table, PackedLinear, PreparedHeads, Rounding, by_part, quantise
+from saccade.layers.attention.multihead import HeadProjection
 
 K, N = 37, 53
 

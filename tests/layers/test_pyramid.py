@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from saccade.layers.pyramid import PyramidStack, paired
+from saccade.layers.audio.downsampling import PyramidStack, paired
 
 
 def test_neighbours_stand_side_by_side_and_an_odd_one_beside_zeros():

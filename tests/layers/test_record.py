@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 from saccade.errors import SaccadeError
 from saccade.layers import record as module
-from saccade.layers.feedforward import FeedForward
-from saccade.layers.masks import causal
+from saccade.layers.attention.masks import causal
+from saccade.layers.attention.multihead import CrossAttention, SelfAttention
+from saccade.layers.blocks.feedforward import FeedForward
+from saccade.layers.blocks.transformer import Block, Residual, TransformerStack
 from saccade.layers.memory import Memory
-from saccade.layers.multihead import CrossAttention, SelfAttention
 from saccade.layers.record import at_most, record, recording
 from saccade.layers.regions import compiled_regions, region
-from saccade.layers.transformer import Block, Residual, TransformerStack
 
 B, T, S, H, D = 2, 5, 7, 3, 12
 

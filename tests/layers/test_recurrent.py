@@ -7,7 +7,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from saccade.layers.recurrent import CELLS, RecurrentStack, Weights, next_hidden, over_text, recurrent_layer, turned
+from saccade.layers.blocks.recurrent import (
+    CELLS,
+    RecurrentStack,
+    Weights,
+    next_hidden,
+    over_text,
+    recurrent_layer,
+    turned,
+)
 
 B, T, D = 3, 7, 10
 LENGTHS = torch.tensor([7, 4, 1])

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from saccade.layers.attention import Bilinear, Dot
-from saccade.layers.gaze import Look
+from saccade.layers.attention.alignment import Look
+from saccade.layers.attention.scores import Bilinear, Dot
+from saccade.layers.blocks.recurrence import FixedContext, LookAfter, LookFirst
+from saccade.layers.blocks.recurrent import CELLS, RecurrentStack, Weights, next_hidden
+from saccade.layers.blocks.recurrent_writer import FirstState, RecurrentWriter
 from saccade.layers.memory import Memory
 from saccade.layers.record import record
-from saccade.layers.recurrence import FixedContext, LookAfter, LookFirst
-from saccade.layers.recurrent import CELLS, RecurrentStack, Weights, next_hidden
-from saccade.layers.recurrent_writer import FirstState, RecurrentWriter
 
 B, T, S, D, M = 3, 5, 7, 10, 6
 LENGTHS = torch.tensor([7, 4, 1])

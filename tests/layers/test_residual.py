@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from saccade.layers.kernels import TRITON
-from saccade.layers.residual import Late, entered, normalised, settled
+from saccade.layers.attention.backends import TRITON
+from saccade.layers.blocks.residual import Late, entered, normalised, settled
 
 
 def test_plain_sums_and_norms_are_those_of_torch() -> None:

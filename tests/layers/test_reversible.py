@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from saccade.layers.feedforward import FeedForward
-from saccade.layers.lsh import Hashing, LshAttention
+from saccade.layers.attention.lsh import Hashing, LshAttention
+from saccade.layers.blocks.feedforward import FeedForward
+from saccade.layers.blocks.reversible import ReversibleBlock, ReversibleStack, reversible
 from saccade.layers.record import record
-from saccade.layers.reversible import ReversibleBlock, ReversibleStack, reversible
 
 B, T, D, H = 2, 18, 12, 3
 EXACT = {"rtol": 0.0, "atol": 1e-10}

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from saccade.config.load import validate
+from saccade.layers.blocks.transformer import TransformerStack
 from saccade.layers.memory import AttentionState, Memory
-from saccade.layers.transformer import TransformerStack
-from saccade.model.build import build
+from saccade.model.build.model import build
 
 B, S, D, CAPACITY = 3, 5, 12, 11
 

@@ -6,13 +6,13 @@ import torch
 from laid_out import SMALL, made
 
 from saccade.config.load import load
-from saccade.data.batch import Batch, pad
-from saccade.layers import stack_step
-from saccade.layers.fma import FmaLinear
+from saccade.data.batching.batch import Batch, pad
+from saccade.kernels.cpu import stack_step
+from saccade.kernels.cpu.fma import FmaLinear
 from saccade.layers.record import record
-from saccade.model.build import build
+from saccade.model.build.model import build
+from saccade.model.inference import pack
 from saccade.model.model import Model
-from saccade.model.prepare import pack
 
 pytestmark = pytest.mark.skipif(stack_step.kernel() is None, reason="needs AVX-512 VNNI and a compiler")
 

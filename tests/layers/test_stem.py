@@ -2,7 +2,7 @@
 
 import torch
 
-from saccade.layers.stem import Stem
+from saccade.layers.audio.downsampling import Stem
 
 
 def test_strides_divide_the_frames():

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from saccade.layers.feedforward import FeedForward
+from saccade.layers.attention.multihead import CrossAttention, SelfAttention
+from saccade.layers.blocks.feedforward import FeedForward
+from saccade.layers.blocks.transformer import Block, Residual, TransformerStack
 from saccade.layers.memory import Memory
-from saccade.layers.multihead import CrossAttention, SelfAttention
-from saccade.layers.transformer import Block, Residual, TransformerStack
 
 B, T, S, H, D, FF = 3, 5, 7, 2, 12, 11
 

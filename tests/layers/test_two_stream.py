@@ -5,13 +5,13 @@ import torch
 from torch import Tensor, nn
 
 from saccade.config import schema
-from saccade.layers.masks import segments as by_segment
+from saccade.layers.attention.masks import segments as by_segment
+from saccade.layers.attention.positions import Sinusoidal, TransformerXL
+from saccade.layers.attention.two_stream import earlier, two_streams
+from saccade.layers.blocks.transformer import TransformerStack
 from saccade.layers.packing import packing
-from saccade.layers.positions import Sinusoidal, TransformerXL
 from saccade.layers.record import record
-from saccade.layers.transformer import TransformerStack
-from saccade.layers.two_stream import earlier, two_streams
-from saccade.model.build_transformer import build_transformer
+from saccade.model.build.transformer import build_transformer
 
 B, T, L, D, H, E, FF, LAYERS, V = 2, 7, 5, 12, 3, 4, 17, 2, 23
 CLOSE = {"rtol": 0.0, "atol": 1e-10}

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from saccade.layers import prepared, vnni
-from saccade.layers.prepared import Int8Linear, quantise
-from saccade.layers.vnni import VnniLinear, in_blocks, int8_linear, kernel
+from saccade.kernels.cpu import prepared, vnni
+from saccade.kernels.cpu.prepared import Int8Linear, quantise
+from saccade.kernels.cpu.vnni import VnniLinear, in_blocks, int8_linear, kernel
 
 K, N = 37, 53
 

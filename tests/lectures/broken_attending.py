@@ -6,15 +6,17 @@ import torch
 from broken_registry import breaks, puts
 from torch import nn
 
-from saccade.layers import attention as layer_attention
-from saccade.layers import columns as layer_columns
-from saccade.layers import feedforward, kernels
-from saccade.layers import masks as layer_masks
-from saccade.layers.attention import Additive, AttentionLayer, attend, dot, scaled_dot
-from saccade.layers.columns import ColumnLayer, head_forward
-from saccade.layers.multihead import CrossAttention, SelfAttention
-from saccade.layers.transformer import TransformerStack
-from saccade.lectures import attention, columns, heads, masks, scores, trace
+from saccade.layers.attention import backends as kernels
+from saccade.layers.attention import columns as layer_columns
+from saccade.layers.attention import masks as layer_masks
+from saccade.layers.attention import scores as layer_attention
+from saccade.layers.attention.columns import ColumnLayer, head_forward
+from saccade.layers.attention.multihead import CrossAttention, SelfAttention
+from saccade.layers.attention.scores import Additive, AttentionLayer, attend, dot, scaled_dot
+from saccade.layers.blocks import feedforward
+from saccade.layers.blocks.transformer import TransformerStack
+from saccade.lectures import trace
+from saccade.lectures.attention import attention, columns, heads, masks, scores
 
 
 def unscaled(query, key, value, score=None, mask=None):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from broken_registry import breaks
 
-from saccade.model.label_writer import LabelWriter
+from saccade.model.writers.labels import LabelWriter
 
 
 @breaks(104)

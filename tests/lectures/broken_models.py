@@ -4,12 +4,12 @@ import torch
 from broken_registry import breaks, puts
 from torch import nn
 
-from saccade.layers import feedforward, transformer
-from saccade.layers import positions as layer_positions
-from saccade.layers.multihead import HeadProjection
-from saccade.layers.transformer import Residual, TransformerStack
-from saccade.lectures import blocks, positions
-from saccade.model.readers import Embedding
+from saccade.layers.attention import positions as layer_positions
+from saccade.layers.attention.multihead import HeadProjection
+from saccade.layers.blocks import feedforward, transformer
+from saccade.layers.blocks.transformer import Residual, TransformerStack
+from saccade.lectures.attention import blocks, positions
+from saccade.model.readers.tokens import Embedding
 
 # ---- positions
 

@@ -4,12 +4,12 @@ import torch
 from broken_registry import breaks, puts
 from torch import nn
 
-from saccade.layers import pyramid as layer_pyramid
-from saccade.layers import recurrent as layer_recurrent
-from saccade.layers.gaze import Look
-from saccade.layers.recurrent import RecurrentStack
-from saccade.layers.recurrent_writer import FirstState, RecurrentWriter
-from saccade.lectures import systems, waiting
+from saccade.layers.attention.alignment import Look
+from saccade.layers.audio import downsampling as layer_pyramid
+from saccade.layers.blocks import recurrent as layer_recurrent
+from saccade.layers.blocks.recurrent import RecurrentStack
+from saccade.layers.blocks.recurrent_writer import FirstState, RecurrentWriter
+from saccade.lectures.systems import systems, waiting
 
 # ---- recurrent networks
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 from broken_registry import breaks, puts
 
-from saccade.layers.gaze import LookAround
-from saccade.layers.recurrent_writer import FirstState
-from saccade.model.picture_reader import PictureReader
+from saccade.layers.attention.alignment import LookAround
+from saccade.layers.blocks.recurrent_writer import FirstState
+from saccade.model.readers.media import PictureReader
 from saccade.view.background import Background
 from saccade.view.viewing import View
 

@@ -4,22 +4,12 @@ import torch
 from broken_registry import breaks, puts
 from torch import nn
 
-from saccade.layers import kernels
-from saccade.layers import masks as layer_masks
-from saccade.lectures import (
-    alignment,
-    bottleneck,
-    complexity,
-    decoding,
-    depth,
-    families,
-    growth,
-    probing,
-    prompting,
-    tables,
-    training,
-)
-from saccade.predict.language import LanguageModel
+from saccade.layers.attention import backends as kernels
+from saccade.layers.attention import masks as layer_masks
+from saccade.lectures.attention import alignment, depth
+from saccade.lectures.scale import complexity, families, growth, probing, prompting, tables, training
+from saccade.lectures.systems import bottleneck, decoding
+from saccade.predict.predictors.language import LanguageModel
 from saccade.predict.prompts import Template
 
 # ---- cost and size

@@ -3,10 +3,10 @@
 import torch
 from broken_registry import breaks, puts
 
-from saccade.layers import joining
-from saccade.layers.grid_attention import GridAttention
-from saccade.model import patch_writer
-from saccade.model.picture_reader import PictureReader
+from saccade.layers.vision import joining
+from saccade.layers.vision.grid_attention import GridAttention
+from saccade.model.readers.media import PictureReader
+from saccade.model.writers import patches as patch_writer
 
 
 @breaks(66)

@@ -8,13 +8,13 @@ from xml.etree import ElementTree
 import pytest
 
 from saccade.errors import SaccadeError
-from saccade.lectures import complexity
 from saccade.lectures.catalogue import find
 from saccade.lectures.claims import Lines, Matrix
 from saccade.lectures.drawing import as_csv, as_svg
 from saccade.lectures.errata import deciding, errata
 from saccade.lectures.outcomes import outcome
 from saccade.lectures.report import needed, write_report
+from saccade.lectures.scale import complexity
 from saccade.lectures.show import number
 
 VOID = {"meta", "img"}
@@ -77,7 +77,7 @@ def test_rows_stand_in_slide_order_with_formula_and_numbers(page):
     assert numbers[:4] == [105, 106, 12, 13]
     assert numbers.index(45) < numbers.index(48) < numbers.index(72)
     assert "<math" in text
-    assert "saccade/layers/positions.py" in text
+    assert "saccade/layers/attention/positions.py" in text
     assert "Errata" in text
 
 

@@ -9,8 +9,8 @@ from torch import nn
 
 from saccade.config.load import load
 from saccade.config.schema import Recipe
-from saccade.data.batch import Batch, Tokens, pad
-from saccade.model.build import build
+from saccade.data.batching.batch import Batch, Tokens, pad
+from saccade.model.build.model import build
 from saccade.model.model import Model
 
 SMALL = """

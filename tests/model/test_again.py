@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from saccade.config.load import load
-from saccade.data.batch import Batch, pad
-from saccade.data.tokenizer import END
+from saccade.data.batching.batch import Batch, pad
+from saccade.data.tokenization.tokenizer import END
 from saccade.errors import SaccadeError
-from saccade.model.build import build
-from saccade.train.pack import pack
+from saccade.model.build.model import build
+from saccade.train.batches.pack import pack
 
 SMALL = ["layers=2", "dim=12", "heads=2", "ff=7"]
 STACKS = [f"{part}.stack.{size}" for part in ("reader", "reader.again") for size in SMALL]

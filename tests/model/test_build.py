@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from saccade.config import schema
 from saccade.config.load import load
 from saccade.config.schema import Recipe
-from saccade.data.batch import Batch
+from saccade.data.batching.batch import Batch
 from saccade.errors import SaccadeError
-from saccade.layers import positions, transformer
+from saccade.layers.attention import positions
+from saccade.layers.blocks import transformer
 from saccade.layers.memory import Memory
-from saccade.model.build import build
+from saccade.model.build.model import build
 from saccade.model.model import Model
 
 

@@ -10,7 +10,7 @@ import sys
 import torch
 from torch._dynamo.utils import counters
 from saccade.config.load import load
-from saccade.model.build import build
+from saccade.model.build.model import build
 
 torch.manual_seed(0)
 model = build(load(sys.argv[1], overrides=sys.argv[2:]), source_size=23, target_size=23).eval()

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from saccade.config.load import load
-from saccade.data.batch import Batch
+from saccade.data.batching.batch import Batch
 from saccade.errors import SaccadeError
-from saccade.layers.convolution import GatedBlock, ResidualBlock
+from saccade.layers.blocks.convolution import GatedBlock, ResidualBlock
 from saccade.layers.record import record
-from saccade.model.build import build, build_writer
+from saccade.model.build.model import build, build_writer
 from saccade.model.model import Model
-from saccade.model.writers import shift_right
+from saccade.model.writers.tokens import shift_right
 
 GATED = tuple(
     f"{part}.stack={{ kind = 'convolution', layers = 3, dim = 12, hidden = 7, dropout = 0.1 }}"

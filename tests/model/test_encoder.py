@@ -5,14 +5,14 @@ from typing import Any
 import torch
 
 from saccade.config.load import load, validate
-from saccade.data.batch import Batch, pad
-from saccade.data.tokenizer import END
-from saccade.model.build import build
-from saccade.model.label_writer import pooled
+from saccade.data.batching.batch import Batch, pad
+from saccade.data.tokenization.tokenizer import END
+from saccade.model.build.model import build
 from saccade.model.model import Model
-from saccade.model.readers import parts
+from saccade.model.readers.tokens import parts
 from saccade.model.run import named_weights
-from saccade.train.pack import pack, packable
+from saccade.model.writers.labels import pooled
+from saccade.train.batches.pack import pack, packable
 
 ROWS = [[5, 6, END, 7, 8, 9, END], [5, 4, END], [6, END, END, 7, END], [5, END, 9, 9, END]]
 

@@ -6,13 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from saccade.data.batch import Batch, Tokens
+from saccade.data.batching.batch import Batch, Tokens
 from saccade.errors import SaccadeError
-from saccade.layers.balance import listening, relative_load
-from saccade.layers.experts import Experts
-from saccade.layers.feedforward import FeedForward
+from saccade.layers.blocks.experts import Experts, listening, relative_load
+from saccade.layers.blocks.feedforward import FeedForward
 from saccade.model.model import Model
-from saccade.train.pack import pack
+from saccade.train.batches.pack import pack
 
 TABLE = "{ count = 5, chosen = 2, hidden = 7 }"
 TRANSFORMER = [f"reader.stack.experts={TABLE}", f"writer.stack.experts={TABLE}", "reader.stack.norm=pre"]

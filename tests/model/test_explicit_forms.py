@@ -8,11 +8,11 @@ from torch import Tensor
 
 from saccade.config.load import load
 from saccade.config.schema import Recipe
-from saccade.data.batch import Batch, pad
-from saccade.data.tokenizers import START
-from saccade.model.build import build
+from saccade.data.batching.batch import Batch, pad
+from saccade.data.tokenization.tokenizers import START
+from saccade.model.build.model import build
 from saccade.model.model import Model
-from saccade.train.objectives import next_token
+from saccade.train.objectives.objectives import next_token
 
 V, T, D, H, FF, LAYERS = 19, 9, 12, 3, 17, 2
 Weights = dict[str, Tensor]

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from saccade.data.batch import Batch, Tokens, pad
-from saccade.data.tokenizers import END, PAD, START
+from saccade.data.batching.batch import Batch, Tokens, pad
+from saccade.data.tokenization.tokenizers import END, PAD, START
 from saccade.errors import SaccadeError
 from saccade.layers.memory import Memory
-from saccade.model.fill_writer import MASK, FillWriter, blank, copied
-from saccade.train.pack import pack
+from saccade.model.writers.fill import MASK, FillWriter, blank, copied
+from saccade.train.batches.pack import pack
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 from saccade.config.schema import Decoding
-from saccade.data.batch import Batch
-from saccade.data.tokenizers import END, PAD, START
+from saccade.data.batching.batch import Batch
+from saccade.data.tokenization.tokenizers import END, PAD, START
 from saccade.errors import SaccadeError
-from saccade.model.writers import shift_right
-from saccade.predict import graphs
+from saccade.model.writers.tokens import shift_right
 from saccade.predict.decode import decode
-from saccade.train.terms import token_sums, twofold_sums
+from saccade.predict.engines import graphs
+from saccade.train.objectives.terms import token_sums, twofold_sums
 
 Make = Callable[..., Any]
 FORMS = [

@@ -5,7 +5,7 @@ import torch
 
 from saccade.config.schema import Train
 from saccade.config.sound import FrameReader
-from saccade.model.build_frames import build_frames
+from saccade.model.build.media import build_frames
 
 STACKS = {
     "transformer": {"layers": 2, "dim": 12, "heads": 2, "ff": 16},

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from saccade.config.load import load
-from saccade.data.batch import Batch, Pictures, pad
+from saccade.data.batching.batch import Batch, Pictures, pad
 from saccade.layers.memory import Memory
-from saccade.model.build import build
+from saccade.model.build.model import build
 
 STACK = "stack={kind='transformer', layers=1, dim=24, heads=2, ff=16}"
 JOINS = {

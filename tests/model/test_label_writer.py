@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from saccade.config.load import validate
-from saccade.data.batch import Batch, pad
+from saccade.data.batching.batch import Batch, pad
 from saccade.layers.memory import Memory
-from saccade.model.build import build
-from saccade.model.label_writer import LabelWriter, TagWriter, pooled
-from saccade.train.pack import pack, packable
+from saccade.model.build.model import build
+from saccade.model.writers.labels import LabelWriter, TagWriter, pooled
+from saccade.train.batches.pack import pack, packable
 
 LENGTHS = [5, 1, 3]
 

@@ -8,14 +8,14 @@ from torch import Tensor, nn
 
 from saccade.config import schema
 from saccade.config.load import validate
-from saccade.data.batch import Batch, pad
+from saccade.data.batching.batch import Batch, pad
 from saccade.layers.packing import Packing
 from saccade.layers.record import record
-from saccade.model.build import build, build_writer
+from saccade.model.build.model import build, build_writer
 from saccade.model.model import Model
-from saccade.model.writers import TokenWriter
-from saccade.train.objectives import next_token
-from saccade.train.pack import pack
+from saccade.model.writers.tokens import TokenWriter
+from saccade.train.batches.pack import pack
+from saccade.train.objectives.objectives import next_token
 
 D, H, LAYERS, LENGTH, V = 12, 3, 2, 11, 23
 

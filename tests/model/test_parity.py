@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from saccade.data.batch import Batch
+from saccade.data.batching.batch import Batch
 from saccade.model.model import Model
 
 D, H, FF, V = 12, 3, 17, 23

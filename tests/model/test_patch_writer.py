@@ -3,9 +3,9 @@
 import torch
 
 from saccade.config.load import load
-from saccade.data.batch import Pictures
-from saccade.model.build import build
-from saccade.model.patch_writer import PatchWriter, missed_patches
+from saccade.data.batching.batch import Pictures
+from saccade.model.build.model import build
+from saccade.model.writers.patches import PatchWriter, missed_patches
 
 SMALL = ["reader.size=12", "reader.stack={layers=1, dim=12, heads=3, ff=17}"]
 

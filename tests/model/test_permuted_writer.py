@@ -5,12 +5,12 @@ from typing import Any
 import torch
 
 from saccade.config.load import load, validate
-from saccade.data.batch import Batch, pad
-from saccade.data.tokenizers import END
-from saccade.model.build import build
+from saccade.data.batching.batch import Batch, pad
+from saccade.data.tokenization.tokenizers import END
+from saccade.model.build.model import build
 from saccade.model.model import Model
 from saccade.model.run import named_weights
-from saccade.train.pack import pack, packable
+from saccade.train.batches.pack import pack, packable
 
 READER: dict[str, Any] = {
     "stack": {"layers": 2, "dim": 12, "heads": 3, "ff": 17, "attention_bias": False},

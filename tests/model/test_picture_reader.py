@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from saccade.config.load import load
-from saccade.data.batch import Batch, Pictures, pad
-from saccade.model.build import build
+from saccade.data.batching.batch import Batch, Pictures, pad
+from saccade.model.build.model import build
 
 
 def pictures(count, size, states):

@@ -6,14 +6,14 @@ import torch
 from torch import nn
 
 from saccade.config.load import validate
-from saccade.layers import prepared
-from saccade.layers.feedforward import FeedForward
-from saccade.layers.fma import FmaLinear
-from saccade.layers.prepared import Int8Linear, Int8Table, PackedLinear
-from saccade.layers.vnni import VnniLinear
-from saccade.model.build import build
+from saccade.kernels.cpu import prepared
+from saccade.kernels.cpu.fma import FmaLinear
+from saccade.kernels.cpu.prepared import Int8Linear, Int8Table, PackedLinear
+from saccade.kernels.cpu.vnni import VnniLinear
+from saccade.layers.blocks.feedforward import FeedForward
+from saccade.model.build.model import build
+from saccade.model.inference import keep_memory, pack, put_quantised, quantised, scale_names
 from saccade.model.model import Model
-from saccade.model.prepare import keep_memory, pack, put_quantised, quantised, scale_names
 from saccade.model.run import named_weights
 
 pytestmark = pytest.mark.skipif(not prepared.is_available(), reason="needs a torch with oneDNN")

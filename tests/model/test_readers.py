@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from saccade.data.batch import Batch, pad
-from saccade.layers.positions import Learned, Sinusoidal
+from saccade.data.batching.batch import Batch, pad
+from saccade.layers.attention.positions import Learned, Sinusoidal
 from saccade.model.model import Model
-from saccade.model.readers import Embedding
+from saccade.model.readers.tokens import Embedding
 
 B, T, V = 2, 5, 13
 

@@ -9,11 +9,11 @@ from torch import nn
 
 from saccade.config.load import validate
 from saccade.config.schema import RecurrentReading, RecurrentWriting, TokenWriter
-from saccade.data.batch import Batch
+from saccade.data.batching.batch import Batch
 from saccade.errors import SaccadeError
-from saccade.model.build import build, build_writer
+from saccade.model.build.model import build, build_writer
 from saccade.model.model import Model
-from saccade.model.writers import shift_right
+from saccade.model.writers.tokens import shift_right
 
 NONE = {"kind": "none"}
 GRU = {"kind": "recurrent", "cell": "gru", "dim": 14}

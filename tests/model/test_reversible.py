@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 
 from saccade.config.load import load, validate
-from saccade.data.batch import Batch, pad
+from saccade.data.batching.batch import Batch, pad
 from saccade.errors import SaccadeError
-from saccade.exchange.families import family_of
+from saccade.exchange.families.catalogue import family_of
+from saccade.layers.blocks.reversible import ReversibleStack
 from saccade.layers.record import record
-from saccade.layers.reversible import ReversibleStack
-from saccade.model.build import build
+from saccade.model.build.model import build
 from saccade.model.model import Model
-from saccade.train.objectives import next_token
-from saccade.train.pack import packable
+from saccade.train.batches.pack import packable
+from saccade.train.objectives.objectives import next_token
 
 V, LENGTH, CHUNK = 23, 20, 4
 STACK = {

@@ -15,12 +15,12 @@ from torch import nn
 
 from saccade.config.load import save
 from saccade.config.schema import Recipe
-from saccade.data.batch import Batch
-from saccade.data.tokenizers import Tokenizers, train_tokenizers
+from saccade.data.batching.batch import Batch
+from saccade.data.tokenization.tokenizers import Tokenizers, train_tokenizers
 from saccade.errors import SaccadeError
-from saccade.layers import positions
+from saccade.layers.attention import positions
 from saccade.model import run as module
-from saccade.model.build import build
+from saccade.model.build.model import build
 from saccade.model.model import Model
 from saccade.model.run import load_run, named_weights, pick_device, write_tensors
 from saccade.runs import RECIPE, WEIGHTS

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from saccade.config.schema import Decoding
-from saccade.data.batch import Batch
+from saccade.data.batching.batch import Batch
 from saccade.errors import SaccadeError
-from saccade.layers.fixed import make_room, step_fixed
-from saccade.layers.transformer import TransformerStack
+from saccade.layers.attention.static_cache import make_room, step_fixed
+from saccade.layers.blocks.transformer import TransformerStack
+from saccade.model.inference import pack, put_quantised, quantised
 from saccade.model.model import Model
-from saccade.model.prepare import pack, put_quantised, quantised
 from saccade.predict.decode import decode
-from saccade.train.objectives import next_token
-from saccade.train.pack import pack as packed
+from saccade.train.batches.pack import pack as packed
+from saccade.train.objectives.objectives import next_token
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "transformer.md"
 SWITCHES = dict(re.findall(r"^\| ([^|]+) \| `(reader\.[^`]+)` \| [\d, ]+ \|$", PAGE.read_text("utf-8"), re.MULTILINE))

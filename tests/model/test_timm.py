@@ -7,13 +7,12 @@ import pytest
 import torch
 
 from saccade.config.load import load
-from saccade.data.batch import Pictures
+from saccade.data.batching.batch import Pictures
 from saccade.errors import SaccadeError
-from saccade.layers.backbone import Backbone
-from saccade.layers.grid import Colours
-from saccade.model.build import build
-from saccade.model.build_timm import published_weights, told_of
-from saccade.train.warm import warm_start
+from saccade.layers.vision.patches import Backbone, Colours
+from saccade.model.build.media import published_weights, told_of
+from saccade.model.build.model import build
+from saccade.train.transfer.warm import warm_start
 
 TINY = ["reader={kind='timm', name='test_resnet', size=64, step=16, dim=12}"]
 

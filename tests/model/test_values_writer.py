@@ -6,8 +6,8 @@ from torch import nn
 
 from saccade.config.schema import RecurrentWriting
 from saccade.layers.memory import Memory
-from saccade.model.build_recurrent import build_recurrent
-from saccade.model.values_writer import ValuesWriter
+from saccade.model.build.recurrent import build_recurrent
+from saccade.model.writers.values import ValuesWriter
 
 STATES, WIDTH, DIM, ACTIONS = 7, 5, 11, 3
 LENGTHS = [4, 1, 3]

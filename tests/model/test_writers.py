@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from saccade.data.batch import Batch
+from saccade.data.batching.batch import Batch
 from saccade.layers.memory import Memory
 from saccade.layers.record import record
 from saccade.model.model import Model
-from saccade.model.writers import Step, shift_right
+from saccade.model.writers.tokens import Step, shift_right
 
 POSITIONS = ("sinusoidal", "learned", "none", "rotary", "shaw", "bucketed", "alibi")
 VARIANTS = {

@@ -12,9 +12,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from saccade.config import schema
 from saccade.config.load import load
-from saccade.layers import feedforward, kernels, residual
+from saccade.layers.attention import backends as kernels
+from saccade.layers.blocks import feedforward, residual
 from saccade.layers.packing import Packing
-from saccade.model.build import build, build_writer
+from saccade.model.build.model import build, build_writer
 from saccade.model.model import Model
 from saccade.plan.activations import Kept, Way, kept
 

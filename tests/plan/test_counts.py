@@ -6,7 +6,7 @@ from torch import nn
 from saccade.config import schema
 from saccade.config.load import load, shipped
 from saccade.errors import SaccadeError
-from saccade.model.build import build, build_writer
+from saccade.model.build.model import build, build_writer
 from saccade.model.model import Model
 from saccade.plan.counts import by_part, on_meta, parameters, passed, products, stack_of, trained
 from saccade.plan.work import work

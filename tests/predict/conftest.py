@@ -12,12 +12,12 @@ from tokenizers import Regex, decoders, models, pre_tokenizers
 from torch import Tensor
 
 from saccade.config.load import save, validate
-from saccade.data.tokenizers import END, PAD, PIECES, START, UNKNOWN, Tokenizer, Tokenizers
-from saccade.model.build import build
+from saccade.data.tokenization.tokenizers import END, PAD, PIECES, START, UNKNOWN, Tokenizer, Tokenizers
+from saccade.model.build.model import build
 from saccade.model.run import named_weights, write_tensors
-from saccade.model.writers import Step
-from saccade.predict.predictor import Predictor
-from saccade.predict.search import penalty
+from saccade.model.writers.tokens import Step
+from saccade.predict.predictors.predictor import Predictor
+from saccade.predict.search.greedy import penalty
 from saccade.runs import RECIPE, WEIGHTS
 
 V, S = 7, 5  # three letters beside the four special tokens; length of a source

@@ -8,12 +8,13 @@ if __name__ == "__main__":
 import torch
 
 from saccade.config.load import validate
-from saccade.data.tokenizers import END
-from saccade.layers import fast_linear, fast_step
-from saccade.layers.choices import Best, Rules, best_tokens
-from saccade.layers.fixed import FixedState, make_room, step_fixed
-from saccade.model.build import build
-from saccade.predict.fixed_search import Record, Search, advance, advance_fast
+from saccade.data.tokenization.tokenizers import END
+from saccade.kernels.next_token import Best, Rules, best_tokens
+from saccade.kernels.triton import linear as fast_linear
+from saccade.kernels.triton import step as fast_step
+from saccade.layers.attention.static_cache import FixedState, make_room, step_fixed
+from saccade.model.build.model import build
+from saccade.predict.engines.fixed_search import Record, Search, advance, advance_fast
 
 V, ROOM, SOURCE = 37, 70, 6
 CLOSE = {torch.float32: 2e-4, torch.bfloat16: 0.15}

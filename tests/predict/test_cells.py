@@ -7,12 +7,12 @@ import torch
 
 from saccade.config.load import load
 from saccade.config.schema import Tokenizer
-from saccade.data.labels import Labels
-from saccade.data.tokenizers import train_tokenizers
+from saccade.data.tokenization.labels import Labels
+from saccade.data.tokenization.tokenizers import train_tokenizers
 from saccade.errors import SaccadeError
-from saccade.model.build import build
+from saccade.model.build.model import build
 from saccade.predict.cells import cell_named, shown_on_grid
-from saccade.predict.media import MediaLabeller
+from saccade.predict.predictors.media import MediaLabeller
 
 
 def labeller(name, *changes):

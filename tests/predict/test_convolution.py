@@ -7,9 +7,9 @@ import torch
 
 from saccade.config.schema import Decoding
 from saccade.errors import SaccadeError
-from saccade.layers.prepared import is_available
-from saccade.predict.convert import expressible
-from saccade.predict.predictor import Predictor
+from saccade.kernels.cpu.prepared import is_available
+from saccade.predict.engines.convert import expressible
+from saccade.predict.predictors.predictor import Predictor
 
 LINES = ["abc", "ge fedc ba", "a", "d d d d d d"]
 STACK = {"kind": "convolution", "layers": 3, "dim": 22, "hidden": 13}

@@ -8,10 +8,10 @@ import torch
 
 from saccade.config.schema import Decoding
 from saccade.errors import SaccadeError
-from saccade.model.writers import Step
-from saccade.predict.beams import beam_search
-from saccade.predict.filters import max_length, never
-from saccade.predict.search import Price, coverage, penalty
+from saccade.model.writers.tokens import Step
+from saccade.predict.search.beam import beam_search
+from saccade.predict.search.filters import max_length, never
+from saccade.predict.search.greedy import Price, coverage, penalty
 
 S = 5
 

@@ -6,9 +6,9 @@ import pytest
 from saccade.config.load import validate
 from saccade.config.schema import Decoding
 from saccade.errors import SaccadeError
-from saccade.predict.convert import MADE_FROM, expressible
-from saccade.predict.ctranslate import FOLDER, check_decoding
-from saccade.predict.predictor import Predictor
+from saccade.predict.engines.convert import MADE_FROM, expressible
+from saccade.predict.engines.ctranslate import FOLDER, check_decoding
+from saccade.predict.predictors.predictor import Predictor
 
 LINES = ["abcd efg", "gfe", "a", "bad cab bag", "fed", "gggg", "abcdefg abc"]
 GREEDY = Decoding(beam=1)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from saccade.config.load import validate
-from saccade.model.build import build
+from saccade.model.build.model import build
 
 
 def test_kernels_agree_with_the_plain_way():
@@ -41,7 +41,7 @@ def test_kernels_agree_with_the_plain_way():
 def test_kernels_know_the_usual_blocks(stack, positions, known):
     """A block that they do not know is decoded in its own, slower way, and nobody would notice."""
     pytest.importorskip("triton")
-    from saccade.layers import fast_step
+    from saccade.kernels.triton import step as fast_step
 
     where = {"kind": positions} if isinstance(positions, str) else positions
     part = {"stack": {"layers": 1, "dim": 16, "heads": 2, "ff": 16, **stack}, "positions": where}

@@ -10,14 +10,14 @@ import torch
 
 import saccade
 from saccade.config.load import load, override
-from saccade.data.batch import Batch, pad
-from saccade.data.hiding import mask_of, special_runs
+from saccade.data.batching.batch import Batch, pad
 from saccade.data.prepare import prepare
-from saccade.data.tokenizer import UNKNOWN
+from saccade.data.tokenization.special_tokens import mask_of, special_runs
+from saccade.data.tokenization.tokenizer import UNKNOWN
 from saccade.errors import SaccadeError
-from saccade.model.build import build
-from saccade.model.masked_writer import StatesWriter
-from saccade.predict.encoder import Encoder
+from saccade.model.build.model import build
+from saccade.model.writers.masked import StatesWriter
+from saccade.predict.predictors.encoder import Encoder
 from saccade.score.perplexity import measure
 
 TEXT = "One day a [MASK] dog came to the [MASK]."

@@ -7,13 +7,13 @@ from safetensors import safe_open
 
 from saccade.config.schema import Decoding
 from saccade.errors import SaccadeError
-from saccade.layers import prepared
-from saccade.layers.fma import FmaLinear
-from saccade.layers.prepared import Int8Linear, PackedLinear
-from saccade.layers.vnni import VnniLinear
+from saccade.kernels.cpu import prepared
+from saccade.kernels.cpu.fma import FmaLinear
+from saccade.kernels.cpu.prepared import Int8Linear, PackedLinear
+from saccade.kernels.cpu.vnni import VnniLinear
 from saccade.model import int8
 from saccade.predict import threads
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.predictor import Predictor
 from saccade.runs import WEIGHTS
 
 LINES = ["abcd efg", "gfe", "a", "bad cab bag", "fed"]
@@ -112,7 +112,7 @@ def test_unknown_names_are_refused(settings: dict, message: str, make_run: Any) 
 
 
 def test_int8_is_refused_on_a_gpu() -> None:
-    from saccade.predict.engines import check_wanted
+    from saccade.predict.engines.load import check_wanted
 
     with pytest.raises(SaccadeError, match="int8 is for the CPU, got device cuda; use bf16 there, or device cpu"):
         check_wanted("auto", "int8", torch.device("cuda"))

@@ -5,8 +5,8 @@ import torch
 
 from saccade.config.schema import Decoding
 from saccade.errors import SaccadeError
-from saccade.predict.ensemble import mean
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.predictor import Predictor
+from saccade.predict.search.ensemble import mean
 
 LINES = ["abc", "", "gfedcba ab", "b"]
 

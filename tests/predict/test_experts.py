@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from saccade.config.schema import Decoding
-from saccade.data.batch import Batch, pad
-from saccade.layers import prepared
-from saccade.layers.experts import Experts
-from saccade.predict import graphs
+from saccade.data.batching.batch import Batch, pad
+from saccade.kernels.cpu import prepared
+from saccade.layers.blocks.experts import Experts
 from saccade.predict.decode import decode
-from saccade.predict.predictor import Predictor
+from saccade.predict.engines import graphs
+from saccade.predict.predictors.predictor import Predictor
 
 STACK = {"layers": 2, "dim": 32, "heads": 4, "ff": 24, "norm": "pre", "experts": {"count": 5, "every": 2}}
 PARTS: Any = {"reader": {"stack": STACK}, "writer": {"stack": STACK, "tie": "none"}}

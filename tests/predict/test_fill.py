@@ -4,15 +4,16 @@ import pytest
 import torch
 
 from saccade.config.schema import Decoding
-from saccade.data.batch import Batch, Tokens, pad
-from saccade.data.tokenizers import END, PAD
+from saccade.data.batching.batch import Batch, Tokens, pad
+from saccade.data.tokenization.tokenizers import END, PAD
 from saccade.errors import SaccadeError
 from saccade.layers.memory import Memory
-from saccade.model.fill_writer import MASK, Lengths
-from saccade.predict import fill, fill_graphs, graphs
+from saccade.model.writers.fill import MASK, Lengths
 from saccade.predict.decode import decode_filled
-from saccade.predict.fill import Wanted
-from saccade.predict.predictor import Predictor
+from saccade.predict.engines import fill_graphs, graphs
+from saccade.predict.predictors.predictor import Predictor
+from saccade.predict.search import fill
+from saccade.predict.search.fill import Wanted
 
 STACK = {"layers": 2, "dim": 22, "heads": 11, "ff": 13, "norm": "pre"}
 TEXTS = ["abc", "gfedcba", "a b", "c", "fed cab gag"]

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from saccade.data.tokenizers import END, PAD, START, UNKNOWN
-from saccade.predict import filters
+from saccade.data.tokenization.tokenizers import END, PAD, START, UNKNOWN
+from saccade.predict.search import filters
 
 V = 7  # letters are 4, 5, 6
 

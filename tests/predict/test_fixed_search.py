@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from saccade.config import schema
 from saccade.config.schema import Decoding
-from saccade.data.batch import Batch, pad
-from saccade.layers.choices import Rules, best_tokens
-from saccade.model.build import build_writer
-from saccade.predict import graphs
+from saccade.data.batching.batch import Batch, pad
+from saccade.kernels.next_token import Rules, best_tokens
+from saccade.model.build.model import build_writer
 from saccade.predict.decode import decode, make_shapers
-from saccade.predict.job import room_above, size_above
-from saccade.predict.search import Found
+from saccade.predict.engines import graphs
+from saccade.predict.engines.job import room_above, size_above
+from saccade.predict.search.greedy import Found
 
 PREFIX = [5, 9]
 

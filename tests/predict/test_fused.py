@@ -8,10 +8,10 @@ import torch
 import saccade
 from saccade.config.load import load
 from saccade.config.schema import Decoding
-from saccade.data.batch import Batch
-from saccade.data.tokenizers import PAD, START
+from saccade.data.batching.batch import Batch
+from saccade.data.tokenization.tokenizers import PAD, START
 from saccade.errors import SaccadeError
-from saccade.predict.fused import Advised, writer_of
+from saccade.predict.search.fused import Advised, writer_of
 
 FEW = ["train.steps=3", "train.schedule.warmup=1", "train.valid_predictions=3", "train.batch_tokens=512"]
 HEARING = [*FEW, "train.metric=loss", "data.train.0.examples=40", "data.valid.0.examples=6", "data.max_length=20"]

@@ -11,12 +11,12 @@ import torch
 from saccade.config import schema
 from saccade.config.load import validate
 from saccade.config.schema import Decoding
-from saccade.data.batch import Batch, pad
-from saccade.model.build import build, build_writer
-from saccade.predict import graphs
+from saccade.data.batching.batch import Batch, pad
+from saccade.model.build.model import build, build_writer
 from saccade.predict.decode import decode, make_shapers
-from saccade.predict.fixed_writer import has_kernels
-from saccade.predict.search import Found
+from saccade.predict.engines import graphs
+from saccade.predict.engines.fixed_writer import has_kernels
+from saccade.predict.search.greedy import Found
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

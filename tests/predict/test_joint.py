@@ -5,12 +5,12 @@ import torch
 
 from saccade.config.load import load
 from saccade.config.schema import Decoding
-from saccade.data.batch import Batch, Frames
-from saccade.data.tokenizers import END, PAD, START
+from saccade.data.batching.batch import Batch, Frames
+from saccade.data.tokenization.tokenizers import END, PAD, START
 from saccade.errors import SaccadeError
-from saccade.model.build import build
+from saccade.model.build.model import build
 from saccade.predict.decode import decode
-from saccade.predict.joint import with_ctc
+from saccade.predict.search.joint import with_ctc
 
 V = 9
 SMALL = [

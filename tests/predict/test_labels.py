@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from saccade.config.load import validate
-from saccade.data.labels import Labels
-from saccade.data.tokenizers import Tokenizers, train_tokenizers
+from saccade.data.tokenization.labels import Labels
+from saccade.data.tokenization.tokenizers import Tokenizers, train_tokenizers
 from saccade.errors import SaccadeError
-from saccade.model.build import build
-from saccade.predict.labels import Labeller
+from saccade.model.build.model import build
+from saccade.predict.predictors.labels import Labeller
 from saccade.score.evaluate import evaluate_labels
 
 TEXTS = ["the old dog sleeps", "a small cat", "one", "the dog"]

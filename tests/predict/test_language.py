@@ -11,15 +11,15 @@ import torch
 import saccade
 from saccade.config.load import save, validate
 from saccade.config.schema import Decoding, Tokenizer
-from saccade.data.tokenizers import END, START, Tokenizers, train_tokenizers
+from saccade.data.tokenization.tokenizers import END, START, Tokenizers, train_tokenizers
 from saccade.errors import SaccadeError
-from saccade.model.build import build
+from saccade.model.build.model import build
 from saccade.model.run import named_weights, write_tensors
-from saccade.predict import graphs
 from saccade.predict.decode import complete
-from saccade.predict.language import LanguageModel, cut, held_back
-from saccade.predict.prompted import PromptedWriter
-from saccade.predict.search import log_softmax
+from saccade.predict.engines import graphs
+from saccade.predict.predictors.language import LanguageModel, cut, held_back
+from saccade.predict.search.greedy import log_softmax
+from saccade.predict.search.prompted import PromptedWriter
 from saccade.runs import RECIPE, WEIGHTS
 
 from .conftest import characters

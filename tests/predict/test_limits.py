@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from saccade.config.schema import Decoding
-from saccade.data.tokenizers import END
+from saccade.data.tokenization.tokenizers import END
 from saccade.predict.decode import SHORTEST, length_limits
 from saccade.predict.outputs import Hypothesis, cut_lengths, told_of_cut
 

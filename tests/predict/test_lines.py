@@ -66,7 +66,7 @@ def test_an_error_of_the_source_comes_after_its_lines() -> None:
 
 def test_leaving_while_the_keyboard_is_silent_is_clean() -> None:
     code = (
-        "from saccade.data.sources import read_lines; from saccade.predict.lines import available\n"
+        "from saccade.data.sources.pairs import read_lines; from saccade.predict.lines import available\n"
         "print(next(available(read_lines('-'), most=5))); raise SystemExit(2)"
     )
     with subprocess.Popen(

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from saccade.config.load import validate
-from saccade.data.tokenizers import Tokenizers
+from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
-from saccade.model.build import build
-from saccade.predict.language import LanguageModel
+from saccade.model.build.model import build
 from saccade.predict.outputs import AttentionMaps, part_of
+from saccade.predict.predictors.language import LanguageModel
 
 from .conftest import characters
 from .test_convolution import SYSTEMS as CONVOLUTION

@@ -7,14 +7,16 @@ import torch
 from laid_out import made
 
 from saccade.config.schema import Decoding
-from saccade.data.batch import Batch, pad
-from saccade.layers import search_steps
+from saccade.data.batching.batch import Batch, pad
+from saccade.kernels.cpu import search_steps
 from saccade.model.model import Model
-from saccade.predict import beams, filters, search
-from saccade.predict.beams import beam_search
 from saccade.predict.decode import decode
-from saccade.predict.many_steps import KNOWN, greedy_run
-from saccade.predict.search import Found, Price, greedy, write_rows
+from saccade.predict.engines.many_steps import KNOWN, greedy_run
+from saccade.predict.search import beam as beams
+from saccade.predict.search import filters
+from saccade.predict.search import greedy as search
+from saccade.predict.search.beam import beam_search
+from saccade.predict.search.greedy import Found, Price, greedy, write_rows
 
 pytestmark = pytest.mark.skipif(not search_steps.kernels(), reason="needs AVX-512 VNNI and a compiler")
 

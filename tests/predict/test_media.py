@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 import saccade
-from saccade.data.media_sources import named_files
+from saccade.data.sources.media import named_files
 from saccade.errors import SaccadeError
 
 FEW = [
@@ -56,7 +56,7 @@ def test_a_picture_alone_and_among_others_is_the_same(vit, files):
 
 def test_files_are_taken_some_at_a_time(vit, files, monkeypatch):
     whole = vit.predict(files)
-    monkeypatch.setattr("saccade.predict.media.AT_ONCE", 2)
+    monkeypatch.setattr("saccade.predict.predictors.media.AT_ONCE", 2)
     assert vit.predict(files) == whole
 
 

@@ -10,12 +10,12 @@ import torch
 
 from saccade.config.load import save, validate
 from saccade.config.schema import Corpus
-from saccade.data.tokenizers import train_tokenizers
-from saccade.model.build import build
-from saccade.model.readers import parts
+from saccade.data.tokenization.tokenizers import train_tokenizers
+from saccade.model.build.model import build
+from saccade.model.readers.tokens import parts
 from saccade.model.run import named_weights, write_tensors
-from saccade.predict.permuted import PermutedEncoder
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.permuted import PermutedEncoder
+from saccade.predict.predictors.predictor import Predictor
 from saccade.runs import RECIPE, WEIGHTS
 from saccade.score.evaluate import evaluate_corpora
 

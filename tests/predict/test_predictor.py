@@ -8,13 +8,13 @@ import torch
 
 import saccade
 from saccade.config.schema import Decoding
-from saccade.data.batch import Batch, pad
-from saccade.data.tokenizers import START
+from saccade.data.batching.batch import Batch, pad
+from saccade.data.tokenization.tokenizers import START
 from saccade.errors import SaccadeError
-from saccade.model.writers import shift_right
+from saccade.model.writers.tokens import shift_right
 from saccade.predict.lines import groups_by_length
 from saccade.predict.outputs import Hypothesis
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.predictor import Predictor
 
 
 def texts(count: int, *, seed: int = 0) -> list[str]:

@@ -7,7 +7,7 @@ import torch
 
 from saccade.config.schema import Decoding
 from saccade.errors import SaccadeError
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.predictor import Predictor
 
 LINES = ["abc", "", "gfedcba ab", "b", "ggg", "ÄÖÜ", "a b c d e f g"]
 DECODINGS = [

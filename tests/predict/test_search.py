@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from saccade.data.tokenizers import END
-from saccade.predict import filters
-from saccade.predict.beams import beam_search
-from saccade.predict.search import Found, Price, best_tokens, greedy, penalty, sampling, write_rows
+from saccade.data.tokenization.tokenizers import END
+from saccade.predict.search import filters
+from saccade.predict.search.beam import beam_search
+from saccade.predict.search.greedy import Found, Price, best_tokens, greedy, penalty, sampling, write_rows
 
 V, LETTERS = 7, [4, 5, 6]  # of the toy writer
 

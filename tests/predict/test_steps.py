@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from saccade.config.schema import Decoding
-from saccade.data.tokenizers import END, START, UNKNOWN
-from saccade.predict import steps
-from saccade.predict.beams import beam_search
-from saccade.predict.search import greedy, write_rows
-from saccade.predict.steps import DROPPED, LIKELY, Tree, listening
+from saccade.data.tokenization.tokenizers import END, START, UNKNOWN
+from saccade.predict.search import trace as steps
+from saccade.predict.search.beam import beam_search
+from saccade.predict.search.greedy import greedy, write_rows
+from saccade.predict.search.trace import DROPPED, LIKELY, Tree, listening
 
 from .conftest import LETTERS, PAD, V
 

@@ -11,12 +11,12 @@ from tokenizers import models, pre_tokenizers, processors
 from saccade.config import schema
 from saccade.config.load import save, validate
 from saccade.config.schema import Decoding
-from saccade.data.lexicon import LEXICON, Entry
-from saccade.data.tokenizers import UNKNOWN, Tokenizer, Tokenizers, train_tokenizers
+from saccade.data.tokenization.lexicon import LEXICON, Entry
+from saccade.data.tokenization.tokenizers import UNKNOWN, Tokenizer, Tokenizers, train_tokenizers
 from saccade.errors import SaccadeError
-from saccade.model.build import build
+from saccade.model.build.model import build
 from saccade.model.run import named_weights, write_tensors
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.predictor import Predictor
 from saccade.predict.unknown import place_of_word, replaced, replacing
 from saccade.runs import RECIPE, WEIGHTS
 

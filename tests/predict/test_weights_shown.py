@@ -18,18 +18,18 @@ import torch
 from torch import Tensor, nn
 
 from saccade.config.load import validate
-from saccade.data.batch import Batch, pad
-from saccade.data.tokenizers import END
-from saccade.layers import masks
-from saccade.layers.convolution import HALF, MemoryAttention
-from saccade.layers.gaze import Look
-from saccade.layers.multihead import CrossAttention, SelfAttention, for_each
+from saccade.data.batching.batch import Batch, pad
+from saccade.data.tokenization.tokenizers import END
+from saccade.layers.attention import masks
+from saccade.layers.attention.alignment import Look
+from saccade.layers.attention.multihead import CrossAttention, SelfAttention, for_each
+from saccade.layers.blocks.convolution import HALF, MemoryAttention
 from saccade.layers.record import record
 from saccade.layers.regions import compiled_regions
-from saccade.model.build import build
+from saccade.model.build.model import build
 from saccade.model.model import Model
-from saccade.predict.likelihood import seen_while_writing
-from saccade.train.pack import pack
+from saccade.predict.search.likelihood import seen_while_writing
+from saccade.train.batches.pack import pack
 
 SIZE = 17
 STACK = {"layers": 2, "dim": 22, "heads": 11, "ff": 13}

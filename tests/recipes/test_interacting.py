@@ -11,8 +11,8 @@ import saccade
 from saccade.cli import main
 from saccade.config.load import load
 from saccade.config.schema import Corpus
-from saccade.data.episodes import DIGITS, HELD_OUT, TRIED, Episodes
-from saccade.data.greeting import ACTIONS, Greeting
+from saccade.data.worlds.episodes import DIGITS, HELD_OUT, TRIED, Episodes
+from saccade.data.worlds.greeting import ACTIONS, Greeting
 from saccade.demo.listing import demonstration
 from saccade.errors import SaccadeError
 from saccade.score.playing import evaluate_playing

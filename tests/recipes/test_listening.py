@@ -12,10 +12,10 @@ import torch
 
 import saccade
 from saccade.config.load import load
-from saccade.data.embedded_media import made_folder
+from saccade.data.media.sound import Recording
 from saccade.data.prepare import prepare
-from saccade.data.sound import Recording
-from saccade.data.tones import RATE, dial, numbers
+from saccade.data.synthetic.media import made_folder
+from saccade.data.synthetic.tones import RATE, dial, numbers
 from saccade.demo.listing import demonstration
 from saccade.errors import SaccadeError
 from saccade.score.evaluate import evaluate

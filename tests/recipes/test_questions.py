@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import saccade
-from saccade.data.embedded_media import made_folder
-from saccade.data.questions import boards
+from saccade.data.synthetic.media import made_folder
+from saccade.data.synthetic.shapes import boards
 from saccade.demo.listing import demonstration
 
 NAMES = ["show-ask-attend-answer", "ask-attend-answer"]

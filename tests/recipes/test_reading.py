@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import saccade
-from saccade.data.embedded_media import made_folder
+from saccade.data.synthetic.media import made_folder
 from saccade.demo.listing import demonstration
 
 FEW = [

@@ -7,7 +7,7 @@ import torch
 
 from saccade.config.load import load, shipped, shipped_path
 from saccade.config.schema import NextToken, Recipe
-from saccade.model.build import build
+from saccade.model.build.model import build
 
 NAMES = [
     "albert", "ask-attend-answer", "bahdanau", "bert", "bert-large", "bytenet", "classify", "cnn-self-attention",

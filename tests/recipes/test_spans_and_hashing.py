@@ -12,12 +12,12 @@ import torch
 
 import saccade
 from saccade.config.load import load
+from saccade.data.batching.spans import Spans
 from saccade.data.prepare import prepare
-from saccade.data.spans import Spans
 from saccade.demo.listing import demonstration
-from saccade.layers.local import LocalAttention
-from saccade.layers.lsh import LshAttention
-from saccade.model.build import build
+from saccade.layers.attention.local import LocalAttention
+from saccade.layers.attention.lsh import LshAttention
+from saccade.model.build.model import build
 from saccade.plan.counts import on_meta, parameters
 
 

@@ -11,7 +11,7 @@ import pytest
 import saccade
 from saccade.config.load import load, shipped
 from saccade.config.schema import MediaReader
-from saccade.data.sentences import sentences
+from saccade.data.synthetic.grammar import sentences
 from saccade.demo.listing import demonstration
 from saccade.demo.targets import OF_DATA
 

@@ -12,18 +12,18 @@ import saccade
 from saccade.cli.score import read_test_pairs
 from saccade.config.load import load
 from saccade.config.schema import Corpus
-from saccade.data.batch import Batch
-from saccade.data.batches import assemble
+from saccade.data.batching.batch import Batch
+from saccade.data.batching.batches import assemble
 from saccade.data.prepare import prepare
 from saccade.demo.listing import demonstration
 from saccade.errors import SaccadeError
-from saccade.model.action_writer import ActionWriter
-from saccade.predict.ensemble import Ensemble
-from saccade.predict.walking import Walker
+from saccade.model.writers.actions import ActionWriter
+from saccade.predict.predictors.walking import Walker
+from saccade.predict.search.ensemble import Ensemble
 from saccade.score.compare import compare
 from saccade.score.evaluate import evaluate_corpora
 from saccade.score.routes import route_pairs
-from saccade.train.pack import packable
+from saccade.train.batches.pack import packable
 
 FEW = [
     "train.steps=4", "train.schedule.warmup=1", "train.valid_every=2", "train.save_every=2",

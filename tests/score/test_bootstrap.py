@@ -6,7 +6,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest
 
 from saccade.score.bleu import bleu_of, bleu_statistics
-from saccade.score.bootstrap import paired_bootstrap
+from saccade.score.statistics import paired_bootstrap
 
 
 def corpus(share: float, *, seed: int, count: int = 60) -> tuple[list[str], list[str]]:

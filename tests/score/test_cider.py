@@ -5,8 +5,7 @@ import math
 import pytest
 
 from saccade.errors import SaccadeError
-from saccade.score.captions import CAPTIONS, caption_scores
-from saccade.score.cider import cider, ciders
+from saccade.score.captions import CAPTIONS, caption_scores, cider, ciders
 
 
 def test_a_caption_that_is_its_only_reference_has_the_highest_score():

@@ -9,7 +9,7 @@ from saccade.config.load import validate
 from saccade.errors import SaccadeError
 from saccade.model.run import named_weights, write_tensors
 from saccade.predict.outputs import Hypothesis
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.predictor import Predictor
 from saccade.score.compare import Comparison, compare, recipe_key, training_minutes
 from saccade.score.table import cells, latex, markdown
 

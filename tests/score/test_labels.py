@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from saccade.errors import SaccadeError
-from saccade.score.bootstrap import paired_bootstrap
 from saccade.score.labels import (
     LabelEvaluation,
     confusions,
@@ -17,7 +16,7 @@ from saccade.score.labels import (
     ranks,
     statistics_of,
 )
-from saccade.score.statistics import score_of, statistics
+from saccade.score.statistics import paired_bootstrap, score_of, statistics
 
 SAID = ["a", "a", "b", "b", "b", "c"]
 RIGHT = ["a", "b", "b", "b", "c", "c"]

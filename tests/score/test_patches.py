@@ -5,7 +5,7 @@ import torch
 
 import saccade
 from saccade.config.schema import Corpus
-from saccade.data.media_sources import folder_of
+from saccade.data.sources.media import folder_of
 from saccade.errors import SaccadeError
 from saccade.score.compare import check_comparable
 from saccade.score.evaluate import evaluate_corpora

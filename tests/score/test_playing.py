@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from saccade.config.schema import Corpus
-from saccade.data.episodes import Episode
+from saccade.data.worlds.episodes import Episode
 from saccade.errors import SaccadeError
 from saccade.score.playing import covered, gaze, played_pairs, scores_of_episodes
 

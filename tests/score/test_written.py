@@ -8,7 +8,7 @@ import torch
 
 import saccade
 from saccade.config.schema import Decoding
-from saccade.data.tokenizers import UNKNOWN
+from saccade.data.tokenization.tokenizers import UNKNOWN
 from saccade.errors import SaccadeError
 from saccade.score.written import last_places, ranking_scores, share_of_molecules, written_scores
 

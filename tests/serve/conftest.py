@@ -15,11 +15,11 @@ from fastapi.testclient import TestClient
 
 import saccade
 from saccade.config.load import load, save
-from saccade.data.tokenizers import train_tokenizers
-from saccade.model.build import build
+from saccade.data.tokenization.tokenizers import train_tokenizers
+from saccade.model.build.model import build
 from saccade.model.run import named_weights, write_tensors
-from saccade.predict.player import Player
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.player import Player
+from saccade.predict.predictors.predictor import Predictor
 from saccade.runs import RECIPE, WEIGHTS
 from saccade.serve.app import make_app
 from saccade.serve.limits import Limits

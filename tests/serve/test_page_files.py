@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from saccade.data.sound import Recording
+from saccade.data.media.sound import Recording
 
 DROP = """([data, type]) => {
   const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));

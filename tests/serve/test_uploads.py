@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from saccade.config.load import override
-from saccade.data.media_sources import read_media
+from saccade.data.sources.media import read_media
 from saccade.errors import SaccadeError
 from saccade.serve.app import make_app
 from saccade.serve.limits import Limits

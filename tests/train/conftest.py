@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from saccade.config.schema import Recipe, TokenReader, TokenWriter, TransformerStack
-from saccade.data.batch import Batch, pad
-from saccade.model.build import build
+from saccade.data.batching.batch import Batch, pad
+from saccade.model.build.model import build
 
 
 @pytest.fixture

@@ -13,14 +13,14 @@ import torch._dynamo  # optimizers import it; here it is there before processes 
 
 from saccade import runs
 from saccade.config.load import validate
-from saccade.data.batch import Batch, pad
+from saccade.data.batching.batch import Batch, pad
 from saccade.layers.regions import compiled_regions
-from saccade.model.build import build
+from saccade.model.build.model import build
 from saccade.train import api, average, checkpoint, finish, loop, session
-from saccade.train import feed as feeding
 from saccade.train import validate as validation
-from saccade.train.objectives import next_token
-from saccade.train.pack import pack
+from saccade.train.batches import feed as feeding
+from saccade.train.batches.pack import pack
+from saccade.train.objectives.objectives import next_token
 
 STACK = {"layers": 1, "dim": 14, "heads": 2, "ff": 17, "dropout": 0.1}
 TRAIN = {

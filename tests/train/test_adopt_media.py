@@ -12,12 +12,12 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import nn
 
 from saccade.config.load import load, validate
-from saccade.data.batch import Batch, Pictures
-from saccade.data.tokenizer import byte_letters
+from saccade.data.batching.batch import Batch, Pictures
+from saccade.data.tokenization.tokenizer import byte_letters
 from saccade.errors import SaccadeError
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.predictor import Predictor
 from saccade.train import api
-from saccade.train.adopt_media import adopted_parts, named_runs, with_reader, with_writer
+from saccade.train.transfer.adopt_media import adopted_parts, named_runs, with_reader, with_writer
 
 FEW = [
     "train.steps=1", "train.valid_every=9", "train.save_every=9", "train.metric=loss", "train.valid_predictions=0",

@@ -15,10 +15,10 @@ import saccade
 from saccade.config.load import load, save
 from saccade.config.schema import Corpus
 from saccade.errors import SaccadeError
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.predictor import Predictor
 from saccade.runs import LOCK, training
 from saccade.train import api
-from saccade.train.objectives import next_token
+from saccade.train.objectives.objectives import next_token
 from saccade.train.signals import Interrupted
 
 SHORT = {"steps": 2, "valid_every": 2, "save_every": 2, "report_every": 1, "accumulate": 1}

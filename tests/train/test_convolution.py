@@ -7,10 +7,10 @@ import small
 import torch
 
 from saccade.config.schema import Decoding
-from saccade.model.build import build
+from saccade.model.build.model import build
 from saccade.predict.decode import decode
-from saccade.train.objectives import next_token
-from saccade.train.pack import packable
+from saccade.train.batches.pack import packable
+from saccade.train.objectives.objectives import next_token
 from saccade.train.signals import Interrupted
 
 STACK = {"kind": "convolution", "layers": 2, "dim": 14, "hidden": 9, "dropout": 0.1}

@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import load_file
 
 from saccade.errors import SaccadeError
-from saccade.train.distributed import Ranks, join
+from saccade.train.distributed.ranks import Ranks, join
 
 TRAIN = {"steps": 10, "valid_every": 5, "save_every": 5, "clip": 1.0, "average": {"kind": "last", "n": 2}}
 

@@ -8,14 +8,14 @@ import small
 import torch
 
 from saccade.config.load import validate
-from saccade.data.batch import Batch, pad
+from saccade.data.batching.batch import Batch, pad
 from saccade.errors import SaccadeError
-from saccade.layers.experts import Experts
-from saccade.model.build import build
-from saccade.train.loads import expert_loads
-from saccade.train.objectives import all_terms, next_token, r_drop
-from saccade.train.pack import pack
-from saccade.train.terms import Term
+from saccade.layers.blocks.experts import Experts
+from saccade.model.build.model import build
+from saccade.train.batches.pack import pack
+from saccade.train.objectives.objectives import all_terms, next_token, r_drop
+from saccade.train.objectives.terms import Term
+from saccade.train.profiling.loads import expert_loads
 
 EXPERTS = {"count": 4, "chosen": 2, "hidden": 9}
 STACK = {**small.STACK, "experts": {**EXPERTS, "balance": 0.1}}

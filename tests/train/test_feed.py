@@ -3,11 +3,11 @@ import time
 import pytest
 import torch
 
-from saccade.data.batch import Batch, Tokens, pad
-from saccade.data.tokenizers import PAD
+from saccade.data.batching.batch import Batch, Tokens, pad
+from saccade.data.tokenization.tokenizers import PAD
 from saccade.layers.packing import packing
-from saccade.train.feed import Feed, widened
-from saccade.train.pack import tensors_of
+from saccade.train.batches.feed import Feed, widened
+from saccade.train.batches.pack import tensors_of
 
 
 class Counting:

@@ -7,11 +7,11 @@ import pytest
 import small
 import torch
 
-from saccade.data.batch import Batch, pad
-from saccade.model.build import build
-from saccade.train import masking
-from saccade.train.objectives import fill
-from saccade.train.pack import pack, packable
+from saccade.data.batching.batch import Batch, pad
+from saccade.model.build.model import build
+from saccade.train.batches.pack import pack, packable
+from saccade.train.objectives import masking
+from saccade.train.objectives.objectives import fill
 
 PARTS = {
     "reader": {"stack": small.STACK},

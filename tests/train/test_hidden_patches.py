@@ -10,12 +10,12 @@ from safetensors.torch import load_file
 import saccade
 from saccade.config.load import load
 from saccade.config.schema import LabelWriter
-from saccade.data.batch import Batch, Pictures
+from saccade.data.batching.batch import Batch, Pictures
 from saccade.data.prepare import prepare
 from saccade.errors import SaccadeError
-from saccade.model.build import build
-from saccade.train.adopt_media import adopted_parts
-from saccade.train.hidden_patches import patches
+from saccade.model.build.model import build
+from saccade.train.objectives.hidden_patches import patches
+from saccade.train.transfer.adopt_media import adopted_parts
 
 QUICK = [
     "data.train.0.examples=60", "data.valid.0.examples=8", "train.batch_tokens=512", "train.save_every=3",

@@ -7,16 +7,16 @@ import torch.nn.functional as F
 from small import read_metrics, weights
 
 from saccade.config.load import validate
-from saccade.data.batch import Batch, pad
-from saccade.data.labels import Labels
+from saccade.data.batching.batch import Batch, pad
+from saccade.data.tokenization.labels import Labels
 from saccade.errors import SaccadeError
-from saccade.model.build import build
-from saccade.predict.predictor import Predictor
+from saccade.model.build.model import build
+from saccade.predict.predictors.predictor import Predictor
 from saccade.score.evaluate import evaluate_labels
 from saccade.score.pairs import labelled_pairs
 from saccade.train import api
-from saccade.train.labels import label, numbers, regress, tag
-from saccade.train.pack import pack
+from saccade.train.batches.pack import pack
+from saccade.train.objectives.labels import label, numbers, regress, tag
 
 STACK = {"layers": 1, "dim": 12, "heads": 2, "ff": 17, "dropout": 0.1}
 OBJECTIVES = {"label": "label", "number": "regress", "tags": "tag"}

@@ -8,8 +8,8 @@ from small import read_metrics, weights
 
 from saccade.config.load import validate
 from saccade.errors import SaccadeError
-from saccade.predict.language import LanguageModel
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.language import LanguageModel
+from saccade.predict.predictors.predictor import Predictor
 from saccade.score.perplexity import measure
 from saccade.train import api
 
@@ -89,7 +89,7 @@ def test_validation_tells_bits_per_byte(fit):
 
 def small_documents():
     from saccade.config.schema import Corpus
-    from saccade.data.documents import read_documents
+    from saccade.data.sources.documents import read_documents
 
     return read_documents(Corpus(files=("embedded:sentences-heldout",), examples=30), documents="lines")
 

@@ -3,8 +3,8 @@
 import pytest
 import small
 
-from saccade.data.lexicon import LEXICON, load_lexicon
-from saccade.predict.predictor import Predictor
+from saccade.data.tokenization.lexicon import LEXICON, load_lexicon
+from saccade.predict.predictors.predictor import Predictor
 from saccade.train import setup
 
 NONE = {"kind": "none"}

@@ -11,15 +11,15 @@ import small
 import torch
 from safetensors.torch import load_file
 
-from saccade.data import batches
+from saccade.data.batching import batches
 from saccade.data.prepare import prepare
 from saccade.errors import SaccadeError
 from saccade.train import checkpoint, loop, session, validate
 from saccade.train.log import Log
-from saccade.train.objectives import next_token
+from saccade.train.objectives.objectives import next_token
+from saccade.train.objectives.terms import Term
 from saccade.train.setup import short_enough, total_steps
 from saccade.train.signals import Interrupted
-from saccade.train.terms import Term
 
 STEPS = {"steps": 6, "valid_every": 3, "save_every": 2, "report_every": 2, "accumulate": 1}
 

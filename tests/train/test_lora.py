@@ -7,9 +7,9 @@ from safetensors.torch import load_file
 from small import weights
 
 from saccade.errors import SaccadeError
-from saccade.model.build import build
-from saccade.predict.predictor import Predictor
-from saccade.train.lora import add_low_rank, plain_weights
+from saccade.model.build.model import build
+from saccade.predict.predictors.predictor import Predictor
+from saccade.train.transfer.lora import add_low_rank, plain_weights
 
 SHORT = {"steps": 1, "valid_every": 9, "save_every": 9, "accumulate": 1}
 LORA = "train.lora={rank=2, alpha=6.0}"

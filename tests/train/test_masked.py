@@ -11,18 +11,19 @@ import pytest
 import torch
 
 from saccade.config.load import load, validate
-from saccade.data.batch import Batch, Tokens, pad
-from saccade.data.batches import valid_batches
-from saccade.data.hiding import MASK, mask_of, special_runs
+from saccade.data.batching.batch import Batch, Tokens, pad
+from saccade.data.batching.batches import valid_batches
 from saccade.data.prepare import prepare
-from saccade.data.tokenizer import END, UNKNOWN, Tokenizers
-from saccade.data.tokenizers import train_tokenizers
+from saccade.data.tokenization.special_tokens import MASK, mask_of, special_runs
+from saccade.data.tokenization.tokenizer import END, UNKNOWN, Tokenizers
+from saccade.data.tokenization.tokenizers import train_tokenizers
 from saccade.demo.listing import demonstration
 from saccade.errors import SaccadeError
-from saccade.model.build import build
+from saccade.model.build.model import build
 from saccade.model.model import Model
 from saccade.train import train
-from saccade.train.masked import (
+from saccade.train.batches.pack import pack
+from saccade.train.objectives.masked import (  # fmt: skip
     Hiding,
     any_piece,
     fixed_noise,
@@ -32,9 +33,8 @@ from saccade.train.masked import (
     masked_from,
     most_hidden,
     noise,
-)  # fmt: skip
-from saccade.train.objectives import objectives_from
-from saccade.train.pack import pack
+)
+from saccade.train.objectives.objectives import objectives_from
 
 SIZE, HIDDEN_AS = 40, 7
 HIDING = Hiding(0.15, 0.8, 0.1, mask=HIDDEN_AS, special=[(5, 1), (7, 2), (38, 2)], size=SIZE)

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from saccade.data.batch import Batch, Tokens, pad
+from saccade.data.batching.batch import Batch, Tokens, pad
 from saccade.layers.memory import Memory
-from saccade.model.fill_writer import MASK
-from saccade.train import masking
-from saccade.train.pack import pack
+from saccade.model.writers.fill import MASK
+from saccade.train.batches.pack import pack
+from saccade.train.objectives import masking
 
 ROWS = [[7, 6, 5, 11, 9, 2], [8, 2], [2], [10, 4, 12, 2]]
 WORDS = torch.tensor([5, 1, 0, 3])

@@ -5,14 +5,14 @@ import torch
 from torch import nn
 
 from saccade.config.load import load
-from saccade.data.batch import Batch, Pictures, pad
+from saccade.data.batching.batch import Batch, Pictures, pad
 from saccade.layers.memory import Memory
-from saccade.model.build import build
+from saccade.model.build.model import build
 from saccade.model.model import Model
-from saccade.train.changes import changes_of
-from saccade.train.labels import label
-from saccade.train.mixing import beta, mixed, rectangle
-from saccade.train.objectives import next_token
+from saccade.train.augment.augment import changes_of
+from saccade.train.augment.mixing import beta, mixed, rectangle
+from saccade.train.objectives.labels import label
+from saccade.train.objectives.objectives import next_token
 
 
 def generator(seed=1):

@@ -5,11 +5,11 @@ import torch
 import torch.nn.functional as F
 
 from saccade.config.load import validate
-from saccade.data.batch import Batch, Tokens
-from saccade.data.tokenizers import PAD, START
-from saccade.model.writers import TokenWriter, shift_right
-from saccade.train.objectives import all_terms, next_token, objectives_from, r_drop
-from saccade.train.terms import Term, has_plain_head
+from saccade.data.batching.batch import Batch, Tokens
+from saccade.data.tokenization.tokenizers import PAD, START
+from saccade.model.writers.tokens import TokenWriter, shift_right
+from saccade.train.objectives.objectives import all_terms, next_token, objectives_from, r_drop
+from saccade.train.objectives.terms import Term, has_plain_head
 
 DRAW = torch.Generator()
 
@@ -34,7 +34,7 @@ def test_next_token_is_the_smoothed_cross_entropy_of_torch(model, batch, smoothi
 
 
 def test_label_smoothing_by_hand():
-    from saccade.train.terms import smoothed_from
+    from saccade.train.objectives.terms import smoothed_from
 
     logs = torch.tensor([[[0.5, 0.25, 0.25]]]).log()
     target = Tokens(torch.tensor([[0]]), torch.tensor([[True]]))

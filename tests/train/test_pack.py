@@ -7,10 +7,10 @@ import small
 import torch
 
 from saccade.config.schema import Train
-from saccade.data.batch import Batch, pad
+from saccade.data.batching.batch import Batch, pad
 from saccade.errors import SaccadeError
-from saccade.train.objectives import next_token, r_drop
-from saccade.train.pack import cloned, pack, pack_padded, packable, shape_of, tensors_of
+from saccade.train.batches.pack import cloned, pack, pack_padded, packable, shape_of, tensors_of
+from saccade.train.objectives.objectives import next_token, r_drop
 from saccade.train.setup import packs_rows
 
 DRAW = torch.Generator()

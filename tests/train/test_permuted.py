@@ -13,16 +13,16 @@ from torch import Tensor
 
 from saccade.config.load import validate
 from saccade.config.schema import LabelWriter
-from saccade.data.batch import Batch, Tokens, pad
-from saccade.data.sentences import sentences
-from saccade.data.tokenizers import END
+from saccade.data.batching.batch import Batch, Tokens, pad
+from saccade.data.synthetic.grammar import sentences
+from saccade.data.tokenization.tokenizers import END
 from saccade.layers.packing import packing
-from saccade.model.build import build
+from saccade.model.build.model import build
 from saccade.model.model import Model
-from saccade.train.adopt import labelling
 from saccade.train.api import train
-from saccade.train.pack import pack
-from saccade.train.permuted import drawn, permuted, pieces, rectangle
+from saccade.train.batches.pack import pack
+from saccade.train.objectives.permuted import drawn, permuted, pieces, rectangle
+from saccade.train.transfer.adopt import labelling
 
 SIZE = 13
 ROWS = [[7, 6, 5, 11, 9, 2, 4, 8, 6, 5, 2], [8, 2], [2], [10, 4, 12, 5, 6, 2]]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from saccade.config.schema import PictureChanges
-from saccade.train.picture_changes import (
+from saccade.train.augment.pictures import (
     BRIGHTNESS,
     COLOUR,
     CONTRAST,

@@ -8,10 +8,10 @@ from safetensors.torch import load_file
 
 import saccade
 from saccade.config.load import load
-from saccade.data.batch import Batch, Pictures, pad
-from saccade.model.build import build
-from saccade.train.feed import widened
-from saccade.train.objectives import double
+from saccade.data.batching.batch import Batch, Pictures, pad
+from saccade.model.build.model import build
+from saccade.train.batches.feed import widened
+from saccade.train.objectives.objectives import double
 from saccade.view import moments
 
 QUICK = [

@@ -7,9 +7,9 @@ import small
 import torch
 
 from saccade.config.schema import TransformerStack
-from saccade.train.objectives import next_token
-from saccade.train.profile import STEPS, Watch, kinds_of_steps, usual
-from saccade.train.profile_table import flops_of_row, markdown, matrix_rate
+from saccade.train.objectives.objectives import next_token
+from saccade.train.profiling.profile import STEPS, Watch, kinds_of_steps, usual
+from saccade.train.profiling.table import flops_of_row, markdown, matrix_rate
 
 CPU = torch.device("cpu")
 SHORT = {"steps": 12, "valid_every": 12, "save_every": 12}

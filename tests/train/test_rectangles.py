@@ -10,11 +10,11 @@ from test_recurrent import RECURRENT, stacks
 
 from saccade.config.load import load
 from saccade.config.schema import Train
-from saccade.data.batch import Batch, Pictures, pad
-from saccade.model.build import build
-from saccade.train.objectives import next_token, r_drop
-from saccade.train.pack import shape_of
-from saccade.train.rectangles import even, fill_up, of_pictures
+from saccade.data.batching.batch import Batch, Pictures, pad
+from saccade.model.build.model import build
+from saccade.train.batches.pack import shape_of
+from saccade.train.batches.rectangles import even, fill_up, of_pictures
+from saccade.train.objectives.objectives import next_token, r_drop
 from saccade.train.setup import shape_of_batches
 
 SYSTEMS = {

@@ -8,14 +8,14 @@ import torch
 from torch import nn
 
 from saccade.config.load import load
-from saccade.data.batch import Batch, Pictures, Tokens
+from saccade.data.batching.batch import Batch, Pictures, Tokens
 from saccade.errors import SaccadeError
-from saccade.layers.gaze import MIXED, NOT_DRAWN, HardLook
+from saccade.layers.attention.alignment import MIXED, NOT_DRAWN, HardLook
 from saccade.layers.memory import Memory
-from saccade.model.build import build
-from saccade.model.writers import shift_right
-from saccade.train.objectives import next_token
-from saccade.train.reinforce import hard_look, reinforce
+from saccade.model.build.model import build
+from saccade.model.writers.tokens import shift_right
+from saccade.train.objectives.objectives import next_token
+from saccade.train.objectives.reinforce import hard_look, reinforce
 
 GENERATOR = torch.Generator()
 SMALL = [

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from saccade.config.load import load
-from saccade.data.episodes import worlds_of
+from saccade.data.worlds.episodes import worlds_of
 from saccade.errors import SaccadeError
-from saccade.model.build import build
-from saccade.train.replay import Replay, stream_of
+from saccade.model.build.model import build
+from saccade.train.batches.replay import Replay, stream_of
 
 SMALL = ["reader.channels=[4,4,4]", "writer.stack.dim=8", "train.batch_tokens=640", "data.play.together=3"]
 

@@ -12,12 +12,12 @@ from small import read_metrics, weights
 import saccade
 from saccade.config.load import validate
 from saccade.config.schema import Corpus
-from saccade.data.spans import sentinels_of
+from saccade.data.batching.spans import sentinels_of
 from saccade.errors import SaccadeError
 from saccade.exchange.exporting import export_run
 from saccade.exchange.importing import import_folder
-from saccade.predict.restoring import Restorer
-from saccade.predict.search import Found
+from saccade.predict.predictors.restoring import Restorer
+from saccade.predict.search.greedy import Found
 from saccade.score.evaluate import evaluate_corpora
 from saccade.score.spans import SpanEvaluation
 from saccade.train import api

@@ -8,17 +8,17 @@ import small
 import torch
 
 from saccade.config.load import validate
-from saccade.data.batch import Batch, Tokens, pad
-from saccade.data.tokenizers import END, PAD, START
+from saccade.data.batching.batch import Batch, Tokens, pad
+from saccade.data.tokenization.tokenizers import END, PAD, START
 from saccade.errors import SaccadeError
 from saccade.layers.memory import Memory
-from saccade.model.build import build
-from saccade.model.writers import Step
-from saccade.predict.likelihood import token_log_probs
+from saccade.model.build.model import build
+from saccade.model.writers.tokens import Step
+from saccade.predict.search.likelihood import token_log_probs
 from saccade.score.gleu import sentence_gleu
-from saccade.train import reward as module
-from saccade.train.objectives import all_terms, lets_write, next_token, objectives_from
-from saccade.train.reward import both_states, gleu, reward, sample
+from saccade.train.objectives import reward as module
+from saccade.train.objectives.objectives import all_terms, lets_write, next_token, objectives_from
+from saccade.train.objectives.reward import both_states, gleu, reward, sample
 from saccade.train.setup import captures_steps, packs_rows
 
 RECURRENT = {"kind": "recurrent", "dim": 14, "dropout": 0.0}

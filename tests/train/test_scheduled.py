@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from saccade.config.load import load
-from saccade.data.batch import Batch, Frames, pad
-from saccade.data.tokenizers import END, START
-from saccade.model.build import build
-from saccade.train.objectives import next_token
-from saccade.train.scheduled import mixed, scheduled
+from saccade.data.batching.batch import Batch, Frames, pad
+from saccade.data.tokenization.tokenizers import END, START
+from saccade.model.build.model import build
+from saccade.train.objectives.objectives import next_token
+from saccade.train.objectives.scheduled import mixed, scheduled
 
 V = 9
 SMALL = [

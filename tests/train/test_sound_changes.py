@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from saccade.config.sound import SoundChanges
-from saccade.train.sound_changes import change_sound
+from saccade.train.augment.sound import change_sound
 
 B, T, F = 5, 40, 10
 

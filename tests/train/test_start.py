@@ -9,9 +9,9 @@ import torch
 import saccade
 from saccade.config.load import load
 from saccade.config.schema import Recipe, Start
-from saccade.model.build import build
+from saccade.model.build.model import build
 from saccade.model.model import Model
-from saccade.train.start import draw
+from saccade.train.transfer.start import draw
 
 WIDE = ["writer.stack={layers=3, dim=128, heads=4, ff=512}"]  # large enough for a spread to be seen
 SHORT = ["train.steps=1", "train.valid_every=1", "train.save_every=1"]

@@ -9,20 +9,20 @@ import small
 import torch
 
 from saccade.config.schema import Train
-from saccade.data.batch import Batch, pad
-from saccade.data.tokenizers import START
+from saccade.data.batching.batch import Batch, pad
+from saccade.data.tokenization.tokenizers import START
 from saccade.errors import SaccadeError
-from saccade.model.build import build
-from saccade.model.writers import shift_right
+from saccade.model.build.model import build
+from saccade.model.writers.tokens import shift_right
 from saccade.train import loop
-from saccade.train.distributed import Ranks
+from saccade.train.distributed.ranks import Ranks
 from saccade.train.loss import Meter, MicroLoss
 from saccade.train.machine import MemoryWatch
-from saccade.train.objectives import next_token
+from saccade.train.objectives.objectives import next_token
+from saccade.train.objectives.terms import Term
 from saccade.train.optimizer import freeze, optimizer_from
-from saccade.train.profile import Watch
+from saccade.train.profiling.profile import Watch
 from saccade.train.session import Progress, Session
-from saccade.train.terms import Term
 
 CPU = torch.device("cpu")
 FIRST = Batch({"source": pad([[5, 6, 2], [7, 2]]), "target": pad([[6, 5, 4, 9, 2], [7, 2]])})

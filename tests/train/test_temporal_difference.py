@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from saccade.config.load import load
-from saccade.data.batch import Batch, Pictures, pad
-from saccade.data.episodes import Turns
-from saccade.train.objectives import objectives_from
-from saccade.train.temporal_difference import temporal_difference
+from saccade.data.batching.batch import Batch, Pictures, pad
+from saccade.data.worlds.episodes import Turns
+from saccade.train.objectives.objectives import objectives_from
+from saccade.train.objectives.temporal_difference import temporal_difference
 
 DISCOUNT = 0.5
 

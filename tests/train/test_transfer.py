@@ -8,9 +8,9 @@ from small import read_metrics
 
 from saccade.config.load import load, validate
 from saccade.errors import SaccadeError
-from saccade.predict.predictor import Predictor
+from saccade.predict.predictors.predictor import Predictor
 from saccade.train import api
-from saccade.train.adopt import adopted, first_run, parts_of
+from saccade.train.transfer.adopt import adopted, first_run, parts_of
 
 STACK = {"layers": 1, "dim": 12, "heads": 2, "ff": 17, "dropout": 0.0, "norm": "pre"}
 SHORT = {**small.TRAIN, "steps": 1, "valid_every": 9, "save_every": 9, "accumulate": 1}

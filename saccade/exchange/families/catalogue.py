@@ -1,0 +1,161 @@
+"""The families that are known: by the name in a config.json, and by the form of a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle, islice
+from typing import Any
+
+from pydantic import BaseModel
+
+from saccade.config.fitting import HEADS_OF
+from saccade.config.load import validate
+from saccade.config.schema import Head, NumberWriter, Recipe, StatesWriter, TransformerStack
+from saccade.config.stacks import EPSILON
+from saccade.data.tokenization.tokenizer import Tokenizer
+from saccade.errors import SaccadeError
+from saccade.exchange.families.albert import ALBERT
+from saccade.exchange.families.bart import BART
+from saccade.exchange.families.bert import BERT
+from saccade.exchange.families.family import Config, Family
+from saccade.exchange.families.gpt2 import GPT2
+from saccade.exchange.families.gptneo import GPTNEO
+from saccade.exchange.families.llama import LLAMA
+from saccade.exchange.families.marian import MARIAN
+from saccade.exchange.families.reformer import REFORMER
+from saccade.exchange.families.roberta import ROBERTA
+from saccade.exchange.families.seq2seq_heads import STATES
+from saccade.exchange.families.t5 import T5
+from saccade.exchange.families.vit import VIT
+from saccade.exchange.families.whisper import WHISPER
+from saccade.exchange.families.xlnet import XLNET
+
+KNOWN = (MARIAN, BART, T5, GPT2, LLAMA, XLNET, GPTNEO, REFORMER, ROBERTA, BERT, ALBERT, VIT, WHISPER)
+FAMILIES = {family.name: family for family in KNOWN}
+ALONE = {  # of a recipe without a reader
+    "task": "write", "reader": {"kind": "none"}, "predict": {"beam": 1, "sample": True},
+    "objectives": [{"kind": "next-token", "smoothing": 0.0}],
+}  # fmt: skip
+DROPOUT = {"dropout", "attention_dropout", "ff_dropout", "drop_path"}  # changes no number of a trained model
+# What a family leaves to weights, vocabulary and training.
+FREE = {"init", "start", "output_bias", "tie", "changes", "pool"} | DROPOUT
+
+
+def family_named(config: Config) -> Family:
+    """The family of a folder."""
+    name = config.values.get("model_type")
+    family = FAMILIES.get(str(name))
+    if family is None:
+        raise SaccadeError(
+            f"{config.origin}: model_type = {name!r} is not known; expected one of {', '.join(sorted(FAMILIES))}"
+        )
+    made, known = config.take("architectures", None) or [family.architecture], (family.architecture, *family.others)
+    if not set(known) & set(made):
+        raise SaccadeError(
+            f"{config.origin}: architectures = {made} is another model than {' or '.join(known)}, which can be "
+            f"imported of {name}; take a folder of that one"
+        )
+    return family
+
+
+def family_of(recipe: Recipe, tokenizer: Tokenizer | None = None) -> Family:
+    """The first family that says everything that a recipe says, that of its own name before others.
+
+    Numbers of pieces, which mean something in some of them, are looked at where a tokenizer is given.
+    """
+    reasons, known = [], sorted(FAMILIES.values(), key=lambda family: family.name != recipe.name)
+    for family in [family for family in known if not unlike(recipe, family)] or known:
+        difference = differs(recipe, family)
+        if not difference and family.refuses is not None and tokenizer is not None:
+            difference = family.refuses(tokenizer)
+        if not difference:
+            return family
+        reasons.append(f"{family.name}: {difference}")
+    raise SaccadeError(f"no family can hold this model ({'; '.join(reasons)}){other_head(recipe, reasons)}")
+
+
+def other_head(recipe: Recipe, reasons: Sequence[str]) -> str:
+    """What to do where nothing but the head of a model that labels texts is unknown elsewhere."""
+    if any(reason.endswith("reader.again = None") for reason in reasons):
+        return "; such models read texts twice: train it with [reader.again] like the [writer] of the run it began with"
+    if recipe.task != "label" or not any(": writer." in reason for reason in reasons):
+        return ""
+    if getattr(recipe.reader, "causal", False):
+        return "; train it with the head of GPT-2: writer.pooling=before-end writer.bias=false"
+    width = getattr(getattr(recipe.reader, "stack", None), "dim", "DIM")
+    return f"; train it with the head of BERT: writer.pooling=first writer.hidden={width} writer.activation=tanh"
+
+
+def unlike(recipe: Recipe, family: Family) -> str:
+    """Why a recipe is of another sort than a family: it does or reads something else."""
+    if recipe.task not in tasks_of(family):
+        return f"task = {recipe.task!r}"
+    for side in sides_of(recipe, family)[: 1 if recipe.task in HEADS_OF else 2]:
+        part: Any = getattr(recipe, side)
+        kind = family.reader if side == "reader" else "tokens"
+        if part.kind != kind or getattr(part.stack, "kind", None) != "transformer":
+            return f"{side} is no Transformer of {kind}"
+    return ""
+
+
+def sides_of(recipe: Recipe, family: Family) -> tuple[str, ...]:
+    return ("reader", "writer") if family.reads or isinstance(recipe.writer, Head) else ("writer",)
+
+
+def differs(recipe: Recipe, family: Family) -> str:
+    """The first setting that does not come back from the family's own settings."""
+    other = unlike(recipe, family)
+    if other:
+        return other
+    try:
+        number = {"problem_type": "regression"} if isinstance(recipe.writer, NumberWriter) else {}
+        tables = family.recipe(Config({**family.config(recipe), **number}, origin=family.name))
+        if family.sense is not None and family.senses is not None:
+            family.sense(Config(family.senses(recipe), origin=family.name), tables)
+        again = validate({**tables, **({} if family.reads or recipe.task == "label" else ALONE)})
+    except SaccadeError as error:  # what it says of importing is no help here
+        return str(error).removeprefix(f"{family.name}: ").partition("; ")[0]
+    for side in sides_of(recipe, family):
+        found = first_difference(getattr(recipe, side), getattr(again, side), side)
+        if found:
+            return found
+    untied = isinstance(recipe.writer, StatesWriter)
+    tie = family.apart if untied else getattr(recipe.writer, "tie", family.apart)
+    shared = "all" if family.reads and family.reader == "tokens" else "output"
+    return "" if tie in (shared, family.apart) else f"writer.tie = {tie!r}"
+
+
+def tasks_of(family: Family) -> tuple[str, ...]:
+    if family.encodes:
+        return "encode", "label"
+    if family.reader != "tokens":
+        return ("describe",)
+    if family.reads:
+        heads = {"label": "Classification", "encode": STATES}
+        return "translate", "restore", *(task for task, name in heads.items() if name in " ".join(family.others))
+    return ("write", "label") if family.others else ("write",)
+
+
+def first_difference(ours: Any, theirs: Any, at: str) -> str:
+    """Where two tables say something else."""
+    if not isinstance(ours, BaseModel):
+        return "" if ours == theirs else f"{at} = {ours!r}"
+    if type(ours) is not type(theirs):
+        return f"{at}.kind = {getattr(ours, 'kind', None)!r}"
+    if isinstance(ours, TransformerStack) and isinstance(theirs, TransformerStack):
+        ours, theirs = spelled_out(ours), spelled_out(theirs)
+    names = [name for name in type(ours).model_fields if name not in FREE]
+    found = (first_difference(getattr(ours, name), getattr(theirs, name), f"{at}.{name}") for name in names)
+    return next(filter(None, found), "")
+
+
+def spelled_out(stack: TransformerStack) -> TransformerStack:
+    """The same stack, with what follows from other settings where it says none, and lists for all layers."""
+    follow = {
+        "norm_epsilon": EPSILON[stack.norm_kind], "head_dim": stack.dim // stack.heads, "kv_heads": stack.heads,
+    }  # fmt: skip
+    said: dict[str, Any] = {name: number for name, number in follow.items() if getattr(stack, name) is None}
+    lists = {name: getattr(stack, name) for name in ("attention", "window") if getattr(stack, name)}
+    said |= {name: tuple(islice(cycle(items), stack.layers)) for name, items in lists.items()}
+    # How weights begin is nothing that trained ones have.
+    return stack.model_copy(update={**said, "scale": stack.scale is True})

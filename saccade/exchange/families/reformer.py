@@ -1,0 +1,111 @@
+"""Reformer (Kitaev et al. 2020) as a language model: local and hashing layers, computed backwards, axial positions."""
+
+from itertools import cycle, islice
+from math import prod
+from typing import Any
+
+from saccade.config.schema import Axial, Recipe
+from saccade.exchange.families.family import (
+    ACTIVATIONS,
+    HEADS,
+    NAMED,
+    NO_BIAS,
+    ROWS,
+    SAME,
+    Config,
+    Family,
+    Form,
+    Names,
+    part,
+)
+
+ROW = Form(lambda given, shape, numbering: given[0][:, 0], lambda ours, numbering: [ours[:, None]])
+COLUMN = Form(lambda given, shape, numbering: given[0][0], lambda ours, numbering: [ours[None]])
+HEAD = Form(  # beside its matrix lies a bias that theirs does not add
+    lambda given, shape, numbering: numbering.take(given[0], empty=0.0),
+    lambda ours, numbering: [numbering.put(ours), ours.new_zeros(numbering.size)],
+)
+PLACES, LAYER = "reformer.embeddings.position_embeddings", "reformer.encoder.layers.{}"
+SIDES = ("before", "after")
+PROJECTED = {"lsh": ("query_key", "value"), "local": ("query", "key", "value")}
+
+
+def names(recipe: Recipe) -> Names:
+    stack: Any = recipe.writer.stack  # type: ignore[union-attr]
+    found = {
+        "writer.embedding.tokens.weight": part(ROWS, "reformer.embeddings.word_embeddings.weight"),
+        "writer.embedding.positions.table": part(SAME, f"{PLACES}.embedding"),
+        "writer.embedding.positions.rows.weight": part(ROW, f"{PLACES}.weights.0"),
+        "writer.embedding.positions.columns.weight": part(COLUMN, f"{PLACES}.weights.1"),
+        "writer.output.weight": part(HEAD, "lm_head.decoder.weight", "lm_head.bias"),
+        "writer.output.bias": part(NO_BIAS),
+        "writer.stack.norm": part(SAME, "reformer.encoder.layer_norm"),
+        "writer.stack.blocks.{}.attention.out": part(SAME, f"{LAYER}.attention.output.dense"),
+        "writer.stack.blocks.{}.norms.0": part(SAME, f"{LAYER}.attention.layer_norm"),
+        "writer.stack.blocks.{}.norms.1": part(SAME, f"{LAYER}.feed_forward.layer_norm"),
+        "writer.stack.blocks.{}.feedforward.up": part(SAME, f"{LAYER}.feed_forward.dense.dense"),
+        "writer.stack.blocks.{}.feedforward.down": part(SAME, f"{LAYER}.feed_forward.output.dense"),
+    }
+    for number, kind in enumerate(islice(cycle(stack.attention), stack.layers)):
+        inside = f"{LAYER.format(number)}.attention.self_attention"
+        parts = (f"{inside}.{name}.weight" for name in PROJECTED[kind])
+        found[f"writer.stack.blocks.{number}.attention.project.weight"] = part(HEADS, *parts)
+    return found
+
+
+def reformer_recipe(config: Config) -> dict[str, Any]:
+    config.plain({"is_decoder": True, "tie_word_embeddings": False})
+    config.plain({f"{kind}_num_chunks_{side}": int(side == "before") for kind in PROJECTED for side in SIDES})
+    config.ignore("axial_norm_std", "chunk_size_lm_head", "local_attention_probs_dropout_prob", "pad_token_id")
+    dim, heads, layers = config.take("hidden_size"), config.take("num_attention_heads"), config.take("attn_layers")
+    if not layers or not set(layers) <= set(PROJECTED):
+        raise config.refusal("attn_layers", "expected a list of 'lsh' and 'local'")
+    dropout, length = config.take("hidden_dropout_prob", 0.05), config.take("lsh_attn_chunk_length", 64)
+    local, buckets = config.take("local_attn_chunk_length", 64), config.take("num_buckets", None) or ()
+    chunks = {
+        "length": length, "local": None if local == length else local, "hashes": config.take("num_hashes", 1),
+        "buckets": (buckets,) if isinstance(buckets, int) else tuple(buckets), "seed": config.take("hash_seed", None),
+        "feedforward": config.take("chunk_size_feed_forward", 0) or None,
+    }  # fmt: skip
+    stack = {
+        "layers": len(layers), "dim": dim, "heads": heads, "head_dim": config.take("attention_head_size"),
+        "ff": config.take("feed_forward_size"), "norm": "pre", "residual": "reversible", "attention": tuple(layers),
+        "chunks": chunks, "activation": config.among("hidden_act", ACTIVATIONS), "dropout": dropout,
+        "norm_epsilon": config.take("layer_norm_eps", 1e-12), "ff_dropout": dropout,
+        "attention_dropout": config.take("lsh_attention_probs_dropout_prob", None) or 0.0,
+    }  # fmt: skip
+    longest, shape = config.take("max_position_embeddings"), config.take("axial_pos_shape", [64, 64])
+    first, *_ = config.take("axial_pos_embds_dim", [64, 192])
+    positions: dict[str, Any] = {"kind": "learned", "length": longest}
+    if config.take("axial_pos_embds", True):
+        positions = {"kind": "axial", "shape": tuple(shape), "first": None if first == dim // 4 else first}
+        longest = min(longest, prod(shape))
+    writer = {"stack": stack, "positions": positions, "scale": False, "dropout": dropout, "tie": "none"}
+    return {"writer": writer, "data": {"max_length": longest}}
+
+
+def reformer_config(recipe: Recipe) -> dict[str, Any]:
+    writer: Any = recipe.writer
+    stack, where = writer.stack, writer.positions
+    chunks, axial = stack.chunks, isinstance(where, Axial)
+    values = {
+        "is_decoder": True, "hidden_size": stack.dim, "num_attention_heads": stack.heads, "axial_pos_embds": axial,
+        "attention_head_size": stack.head_dim or stack.dim // stack.heads, "feed_forward_size": stack.ff,
+        "attn_layers": list(islice(cycle(stack.attention), stack.layers)), "num_hashes": chunks.hashes,
+        "lsh_attn_chunk_length": chunks.length, "local_attn_chunk_length": chunks.local or chunks.length,
+        "num_buckets": list(chunks.buckets) or None, "hash_seed": chunks.seed, "tie_word_embeddings": False,
+        "chunk_size_feed_forward": chunks.feedforward or 0, "layer_norm_eps": stack.norm_epsilon or 1e-5,
+        "hidden_act": NAMED.get(stack.activation, stack.activation), "hidden_dropout_prob": stack.dropout,
+        "lsh_attention_probs_dropout_prob": stack.attention_dropout,
+        "max_position_embeddings": prod(where.shape) if axial else getattr(where, "length", recipe.data.max_length),
+    }  # fmt: skip
+    if axial:
+        first = where.first or stack.dim // 4
+        values |= {"axial_pos_shape": list(where.shape), "axial_pos_embds_dim": [first, stack.dim - first]}
+    return values
+
+
+REFORMER = Family(
+    "reformer", "ReformerModelWithLMHead", reformer_recipe, reformer_config, names, reads=False,
+    unread=(".mask_value_float16", ".mask_value_float32", ".self_mask_value_float16", ".self_mask_value_float32"),
+)  # fmt: skip

@@ -1,0 +1,67 @@
+"""The network that each position passes alone."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from saccade.layers.attention.backends import TRITON
+from saccade.layers.dropout import Dropout
+
+Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "sigmoid"]
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu-tanh": partial(F.gelu, approximate="tanh"),  # as in GPT-2
+    "silu": F.silu,
+    "sigmoid": torch.sigmoid,
+}
+
+JOINED = ("relu", "gelu", "gelu-tanh")  # those whose gradients and the bias's are one kernel on a GPU
+
+
+class FeedForward(nn.Module):
+    """max(0, x W1 + b1) W2 + b2 (Vaswani et al. 2017, equation 2); with a gate: (f(x W1) * x Wg) W2 (Shazeer 2020)."""
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        hidden: int,
+        activation: Activation = "relu",
+        gated: bool = False,
+        dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        self.activation = activation
+        self.up = nn.Linear(dim, hidden, bias=bias)
+        self.gate = nn.Linear(dim, hidden, bias=bias) if gated else None
+        self.down = nn.Linear(hidden, dim, bias=bias)
+        self.dropout = Dropout(dropout)
+        for linear in (self.up, self.gate, self.down):
+            if linear is not None:
+                nn.init.xavier_uniform_(linear.weight)
+                if bias:
+                    nn.init.zeros_(linear.bias)
+
+    def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
+        hidden = self._widened(x) if self._fuses(x) else ACTIVATIONS[self.activation](self.up(x))
+        if self.gate is not None:
+            hidden = hidden * self.gate(x)
+        return self.down(self.dropout(hidden))
+
+    def _fuses(self, x: Tensor) -> bool:
+        """Whether the gradients of activation and bias can be one kernel: in training on a GPU."""
+        known = self.activation in JOINED and self.up.bias is not None and self.gate is None
+        return known and TRITON and x.is_cuda and x.dtype != torch.float64 and torch.is_grad_enabled()
+
+    def _widened(self, x: Tensor) -> Tensor:
+        """The activation of x W1 + b1; the gradient of b1 comes from the kernel, not from the product."""
+        from saccade.kernels.triton.activation import activated
+
+        return activated(F.linear(x, self.up.weight, self.up.bias.detach()), self.up.bias, self.activation)

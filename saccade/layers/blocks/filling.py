@@ -1,0 +1,91 @@
+"""A Transformer stack that looks in both directions, over several texts of one shape, without gradients.
+
+What does not change from text to text is made once: keys and values of memory, and what masks add to scores. It
+computes what the blocks compute, from their own weights; `covers` says for which blocks.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn.attention import sdpa_kernel
+
+from saccade.layers.attention import masks
+from saccade.layers.attention.backends import BACKENDS
+from saccade.layers.blocks.feedforward import FeedForward
+from saccade.layers.blocks.residual import entered
+from saccade.layers.blocks.transformer import TransformerStack
+from saccade.layers.memory import KeyValue
+from saccade.layers.record import recording
+
+
+class Looked(NamedTuple):
+    """Memory as each block attends to it."""
+
+    seen: tuple[KeyValue, ...]
+    bias: Float[Tensor, "N 1 1 S"] | None
+
+
+def covers(stack: Any) -> bool:
+    """Whether every block is made of what is known here, and nobody asks for gradients or weights."""
+    if torch.is_grad_enabled() or recording() or not isinstance(stack, TransformerStack):
+        return False
+    plain = not stack.causal and all(window is None for window in stack.windows)
+    return plain and all(
+        type(block.feedforward) is FeedForward and block.self.heads.term is None for block in stack.blocks
+    )
+
+
+def bias_of(keep: Bool[Tensor, "N K"] | None, like: Float[Tensor, "..."]) -> Float[Tensor, "N 1 1 K"] | None:
+    """What is added to scores: nothing for real keys. Every row must have one."""
+    if keep is None or (keep.device.type == "cpu" and bool(keep.all())):  # where asking costs nothing
+        return None
+    zeros = torch.zeros(keep.shape, dtype=like.dtype, device=keep.device)
+    return zeros.masked_fill(~keep, -torch.inf)[:, None, None]
+
+
+def look(stack: Any, states: Float[Tensor, "N S D"], keep: Bool[Tensor, "N S"]) -> Looked:
+    return Looked(tuple(block.cross.keys_values(states) for block in stack.blocks), bias_of(keep, states))
+
+
+def over_texts(
+    stack: Any, x: Float[Tensor, "B T D"], bias: Float[Tensor, "B 1 1 T"] | None, looked: Looked | None = None
+) -> Float[Tensor, "B T D"]:
+    """What the stack gives; rows next to each other may share a row of memory."""
+    at = masks.positions(x.shape[1], x.device)
+    y: Any = x
+    with sdpa_kernel(BACKENDS, set_priority=True):
+        for number, block in enumerate(stack.blocks):
+            first, *others = block.residuals
+
+            def own(y: Tensor, layer: Any = block.self) -> Tensor:
+                query, key, value = layer.turned(y, at)
+                return mixed(layer.heads, query, key, value, bias)
+
+            y = first(y, own)
+            if looked is not None:
+
+                def other(y: Tensor, layer: Any = block.cross, seen: KeyValue = looked.seen[number]) -> Tensor:
+                    (query,) = layer.query(y)
+                    return mixed(layer.heads, query, seen.keys, seen.values, looked.bias)
+
+                y = others[0](y, other)
+            y = others[-1](y, block.feedforward)
+        return entered(y, stack.norm, others[-1].dropout)[1]
+
+
+def mixed(
+    heads: Any,
+    query: Float[Tensor, "B Q H E"],
+    key: Float[Tensor, "N K H E"],
+    value: Float[Tensor, "N K H E"],
+    bias: Float[Tensor, "N 1 1 K"] | None,
+) -> Float[Tensor, "B Q D"]:
+    """Attention of all heads, joined; rows that share a row of keys ask it together."""
+    together = query if len(query) == len(key) else query.reshape(len(key), -1, *query.shape[2:])
+    q, k, v = (x.transpose(1, 2) for x in (together, key, value))
+    y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=heads.scale)
+    joined: Tensor = heads.out(y.transpose(1, 2).reshape(*query.shape[:2], -1))
+    return joined

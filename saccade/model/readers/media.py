@@ -1,0 +1,102 @@
+"""Readers of pictures: cells, where they are, and a stack over them."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from saccade.layers.attention import masks
+from saccade.layers.audio.downsampling import Stem
+from saccade.layers.dropout import Dropout
+from saccade.layers.memory import Memory
+from saccade.layers.vision.patches import Picture
+
+
+class PictureReader(nn.Module):
+    """Cells of a picture through a stack, where there is one; `first` is a learned vector that stands before them.
+
+    `columns` is a recurrent stack over the largest number of each column, from left to right: its last state stands
+    for the whole picture (Li et al. 2019, section 3.2).
+    """
+
+    def __init__(
+        self,
+        cells: nn.Module,
+        stack: Any,
+        *,
+        dim: int,
+        grid: tuple[int, int],
+        positions: nn.Module | None,
+        first: bool = False,
+        columns: Any = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.columns = columns
+        self.cells, self.stack, self.positions, self.dim, self.grid = cells, stack, positions, dim, grid
+        self.first = nn.Parameter(torch.empty(dim)) if first else None
+        if self.first is not None:
+            nn.init.normal_(self.first, std=dim**-0.5)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, pictures: Picture, mask: Bool[Tensor, "B S"]) -> Memory:
+        """All states are real, and `mask` says so."""
+        x = self.cells(pictures)
+        if self.first is not None:
+            x = torch.cat((self.first.to(x.dtype).expand(len(x), 1, -1), x), 1)
+        if self.positions is not None:
+            x = x + self.positions(masks.positions(x.shape[1], x.device)).to(x.dtype)
+        x = self.dropout(x)
+        if self.stack is not None:
+            x = self.stack(x, None)[0]
+        final = None if self.columns is None else self.columns(x.unflatten(1, self.grid).amax(1), None)[2]
+        return Memory(x, mask, final=final, grid=self.grid)
+
+
+# ---- The reader of sound: frames -> Memory.
+
+
+class FrameReader(nn.Module):
+    """Sound: a stem that makes fewer and wider frames, positions, then a stack that may look in both directions."""
+
+    def __init__(self, stem: Stem, stack: Any, *, positions: nn.Module | None = None, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.stem, self.stack, self.positions, self.dim = stem, stack, positions, stack.dim
+        self.dropout = Dropout(dropout)
+
+    def forward(self, frames: Float[Tensor, "B T F"], mask: Bool[Tensor, "B T"]) -> Memory:
+        x, mask = self.stem(frames, mask)
+        if self.positions is not None:
+            x = x + self.positions(masks.positions(x.shape[1], x.device)).to(x.dtype)
+        states, mask, final, _ = self.stack(self.dropout(x), mask)
+        return Memory(states, mask, final=final, grid=(1, states.shape[1]))
+
+
+# ---- The reader of a picture and of a question about it.
+
+
+class JoinedReader(nn.Module):
+    """Two readers, and what makes one Memory of both; without `look` the picture is not read at all.
+
+    In training the share `blind` of the questions sees nothing of its picture.
+    """
+
+    def __init__(self, look: Any, ask: Any, join: Any, *, grid: tuple[int, int], blind: float = 0.0) -> None:
+        super().__init__()
+        self.look, self.ask, self.join, self.grid, self.dim = look, ask, join, grid, join.dim
+        self.blind = blind
+
+    def forward(
+        self, pictures: Picture, cells: Bool[Tensor, "B S"], ids: Int[Tensor, "B T"], words: Bool[Tensor, "B T"]
+    ) -> Memory:
+        memory: Memory = self.join(None if self.look is None else self.seen(pictures, cells), self.ask(ids, words))
+        return memory
+
+    def seen(self, pictures: Picture, cells: Bool[Tensor, "B S"]) -> Memory:
+        look: Memory = self.look(pictures, cells)
+        if not (self.training and self.blind):
+            return look
+        blind = torch.rand(len(cells), 1, device=cells.device) < self.blind
+        return replace(look, states=look.states.masked_fill(blind[..., None], 0.0), mask=cells & ~blind)

@@ -1,0 +1,71 @@
+"""Writers of an encoder: heads over the states of its reader."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from saccade.layers.blocks.feedforward import ACTIVATIONS
+from saccade.layers.dropout import Dropout
+from saccade.layers.memory import Memory
+from saccade.model.writers.labels import pooled
+
+
+class Pool(nn.Linear):
+    """tanh(W x + b) of the first state of each text, which stands for all of it (Devlin et al. 2019)."""
+
+    def forward(self, first: Float[Tensor, "R D"]) -> Float[Tensor, "R D"]:
+        return torch.tanh(super().forward(first))
+
+
+class StatesWriter(nn.Module):
+    """Nothing is written; `hidden`, where there is one, makes a vector of each text's first state."""
+
+    def __init__(self, dim: int, *, pool: bool = False) -> None:
+        super().__init__()
+        self.dim = dim
+        self.hidden = Pool(dim, dim) if pool else None
+
+
+class MaskedWriter(nn.Module):
+    """Logits of the tokens that were hidden: norm(f(W x + b)) times an output matrix (Devlin et al. 2019).
+
+    With `pairs` also two logits for each text: its second part follows the first, or not.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        output: nn.Linear,
+        *,
+        activation: str = "gelu",
+        epsilon: float = 1e-5,
+        pairs: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        width = output.weight.shape[1]
+        self.dim, self.activation = dim, activation
+        self.transform, self.norm = nn.Linear(dim, width), nn.LayerNorm(width, eps=epsilon)
+        self.output = output
+        self.hidden = Pool(dim, dim) if pairs else None
+        self.dropout = Dropout(dropout)
+        self.follows = nn.Linear(dim, 2) if pairs else None
+        new: Sequence[nn.Linear | None] = (self.transform, self.hidden, self.follows)
+        for linear in new:
+            if linear is not None:
+                nn.init.xavier_uniform_(linear.weight)
+                nn.init.zeros_(linear.bias)
+
+    def forward(self, states: Float[Tensor, "... D"]) -> Float[Tensor, "... E"]:
+        """What `head` makes logits of, for the states of hidden tokens."""
+        return self.norm(ACTIVATIONS[self.activation](self.transform(states)))
+
+    def head(self, hidden: Float[Tensor, "... E"]) -> Float[Tensor, "... V"]:
+        return self.output(hidden)
+
+    def pair(self, memory: Memory) -> Float[Tensor, "R 2"]:
+        """Of each text: the logits that its second part follows the first, and that it does not."""
+        assert self.hidden is not None and self.follows is not None, "the recipe was checked"
+        return self.follows(self.dropout(self.hidden(pooled(memory, "first"))))

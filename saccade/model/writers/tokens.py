@@ -1,0 +1,84 @@
+"""Writers: Memory -> Y, all positions at once in training, step by step in decoding."""
+
+from typing import Any, NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from saccade.errors import SaccadeError
+from saccade.layers.memory import AttentionState, Memory
+from saccade.layers.packing import Packing
+from saccade.layers.record import record
+from saccade.model.readers.tokens import Embedding, places
+
+
+class State(Protocol):
+    """What a writer carries from one step to the next: a value, which the caller gives up when it passes it on."""
+
+    def reorder(self, indices: Int[Tensor, " C"]) -> "State": ...
+
+
+class Step(NamedTuple):
+    logits: Float[Tensor, "B V"]  # of the token after the last one given; the caller's to change
+    state: State
+    weights: Float[Tensor, "B S"] | None  # what the last position looked at in memory, where that was asked
+
+
+def shift_right(ids: Int[Tensor, "B T"], start: int, packing: Any = None) -> Int[Tensor, "B T"]:
+    """What the writer has seen before each target token: y_0 = [START], y_1, y_2 ..., in each text of a packed row."""
+    shifted = F.pad(ids[:, :-1], (1, 0), value=start)
+    return shifted.masked_fill(packing.positions == 0, start) if isinstance(packing, Packing) else shifted
+
+
+class TokenWriter(nn.Module):
+    """Text: embedding of what was written so far, a causal stack that attends to memory, a head over the vocabulary."""
+
+    def __init__(self, embedding: Embedding, stack: Any, *, output: nn.Module, output_scale: float = 1.0) -> None:
+        super().__init__()
+        self.embedding, self.stack, self.output, self.output_scale = embedding, stack, output, output_scale
+
+    @property
+    def dim(self) -> int:
+        return int(self.stack.dim)
+
+    def forward(
+        self, ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | Packing | None, memory: Memory | None
+    ) -> Float[Tensor, "B T D"]:
+        """The state at each position, given the tokens up to it; `head` makes logits of it."""
+        return self.stack(self.embedding(ids, places(mask)), mask, memory)[0]
+
+    def head(self, hidden: Float[Tensor, "... D"]) -> Float[Tensor, "... V"]:
+        return self.output(hidden if self.output_scale == 1.0 else hidden * self.output_scale)
+
+    def start(self, memory: Memory | None, *, capacity: int, rows: int = 0) -> Any:
+        """The state before the first token, with room for `capacity` tokens; `rows` of them where nothing was read."""
+        rows = rows if memory is None else memory.states.shape[0]
+        return self.stack.start(memory, rows=rows, capacity=capacity)
+
+    def step(self, inputs: Int[Tensor, "B n"], state: Any, *, align: bool = False) -> Step:
+        """Reads the next n tokens of each row; with `align`, also says what the last of them looked at."""
+        if not align:
+            hidden, state = self._advance(inputs, state)
+            return Step(self.head(hidden[:, -1]), state, None)
+        with record(self) as maps:
+            hidden, state = self._advance(inputs, state)
+        cross = [weights for address, weights in maps.items() if "cross" in address]
+        if not cross:
+            raise SaccadeError(
+                "this model does not attend to what it reads, so nothing can be aligned; "
+                "ask without align, coverage or replace_unknown"
+            )
+        return Step(self.head(hidden[:, -1]), state, cross[-1].mean(1)[:, -1])
+
+    def _advance(self, inputs: Tensor, state: Any) -> tuple[Tensor, Any]:
+        hidden, _, state, _ = self.stack(self.embedding(inputs, self._places(inputs, state)), None, None, state)
+        return hidden, state
+
+    def _places(self, inputs: Int[Tensor, "B n"], state: Any) -> Int[Tensor, "b n"]:
+        """Where in their texts the next tokens stand."""
+        if isinstance(state, AttentionState):
+            return state.positions(inputs.shape[1])
+        at: Tensor = state.lengths[:, None] + torch.arange(inputs.shape[1], device=inputs.device)
+        return at

@@ -1,0 +1,163 @@
+"""Beam search over `start/step/reorder`: N sentences have k rows each, which stand next to each other in the state."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from saccade.data.tokenization.tokenizers import END, START
+from saccade.kernels.cpu.search_steps import Best
+from saccade.predict.engines.many_steps import AT_ONCE, beam_run
+from saccade.predict.search.filters import Rule, apply_rules
+from saccade.predict.search.greedy import (
+    Finished,
+    Found,
+    Price,
+    Writer,
+    best_tokens,
+    coverage,
+    extend,
+    log_softmax,
+    penalty,
+)
+from saccade.predict.search.trace import listened, tell
+
+FREE = Price()
+
+
+def beam_search(
+    writer: Writer,
+    state: Any,
+    *,
+    limits: Int[Tensor, " N"],
+    width: int,
+    n_best: int = 1,
+    rules: Sequence[Rule] = (),
+    price: Price = FREE,
+    align: bool = False,
+) -> list[list[Found]]:
+    """The outputs of each sentence, best first: n_best at least, where so many exist.
+
+    The best `width` candidates of each step are kept; those that end with END are finished and free their places for
+    the next step, so that a beam of one is greedy search. A sentence leaves when no live row can still become one of
+    its n_best. `limits` says how many tokens a sentence may have, END not counted; `rules` must enforce it. A price for
+    what was not attended to needs `align`.
+    """
+    live, finished = _Live.begin(state, limits, n_best), Finished(limits.shape[0], price)
+    longest = int(limits.max())
+    while live.written.shape[1] <= longest + 1:
+        many = None if align else live.many(writer, width=width, rules=rules)
+        best, parents, tokens = many or live.step(writer, width=width, rules=rules, align=align)
+        length = live.written.shape[1]
+        ends = torch.where(tokens == END, best, -torch.inf)
+        live.scores = torch.where(tokens == END, -torch.inf, best)
+        live.enter(ends, parents, length=length, price=price)
+        reach = _reach(live.scores, length=length, limits=limits[live.sentences], alpha=price.alpha)
+        leaves = live.pool[:, -1] >= reach
+        some_end, some_leave = torch.stack((ends.max() > -torch.inf, leaves.any())).tolist()
+        if some_end:
+            live.finish(ends, parents, finished)
+        if some_leave:
+            stay = (~leaves).nonzero()[:, 0]
+            if not len(stay):
+                break
+            live.keep(stay)
+            parents, tokens = parents[stay], tokens[stay]
+        live.follow(parents.flatten(), tokens.flatten())
+    return finished.sentences_sorted()
+
+
+@dataclass
+class _Live:
+    """The rows that are still written: k for each of N sentences."""
+
+    state: Any
+    sentences: Int[Tensor, " N"]
+    written: Int[Tensor, "R t"]
+    scores: Float[Tensor, "N k"]
+    pool: Float[Tensor, "N n"]  # the best scores of what is finished
+    maps: Tensor | None = None
+
+    @classmethod
+    def begin(cls, state: Any, limits: Int[Tensor, " N"], n_best: int) -> "_Live":
+        n, device = limits.shape[0], limits.device
+        written, scores = torch.full((n, 1), START, device=device), torch.zeros(n, 1, device=device)
+        pool = torch.full((n, n_best), -torch.inf, device=device)
+        return cls(state, torch.arange(n, device=device), written, scores, pool)
+
+    def many(self, writer: Writer, *, width: int, rules: Sequence[Rule]) -> Best | None:
+        """As many steps as one call takes, and the best continuations of the last one; None where they end before.
+
+        One at a time where a sentence has enough that is finished, and may leave.
+        """
+        if self.scores.shape[1] != width or self.scores.device.type != "cpu" or listened():
+            return None
+        most = AT_ONCE if self.pool[:, -1].max() == -torch.inf else 1
+        run = beam_run(writer, self.state, self.written, self.scores, rules, most=most)
+        if run is None:
+            return None
+        steps, self.state = run
+        self.written, self.scores = torch.cat((self.written[steps.roots], steps.history), 1), steps.scores
+        return steps.best
+
+    def step(self, writer: Writer, *, width: int, rules: Sequence[Rule], align: bool) -> Best:
+        """The best continuations of each sentence, as `_best_candidates` gives them."""
+        step = writer.step(self.written[:, -1:], self.state, align=align)
+        self.maps, self.state = extend(self.maps, step.weights), step.state
+        log_probs = log_softmax(step.logits)
+        apply_rules(log_probs, rules, self.written, self.sentences.repeat_interleave(self.scores.shape[1]))
+        best, parents, tokens = _best_candidates(log_probs, self.scores, width)
+        if listened():
+            tell(self.written, log_probs + self.scores.reshape(-1, 1), parents, tokens)
+        return best, parents, tokens
+
+    def enter(self, ends: Float[Tensor, "N c"], parents: Int[Tensor, "N c"], *, length: int, price: Price) -> None:
+        """Puts the scores of what ends into the pool."""
+        missed = price.beta * coverage(self.maps)[parents] if price.beta and self.maps is not None else 0.0
+        scores = ends / penalty(length, price.alpha) + missed
+        self.pool = torch.cat((self.pool, scores), 1).topk(self.pool.shape[1]).values
+
+    def finish(self, ends: Float[Tensor, "N c"], parents: Int[Tensor, "N c"], finished: Finished) -> None:
+        sentence, rank = ends.isfinite().nonzero(as_tuple=True)
+        at, maps = parents[sentence, rank], self.maps
+        seen = None if maps is None else maps[at]
+        finished.add(self.sentences[sentence], ends[sentence, rank], self.written[at], seen)
+
+    def keep(self, stay: Int[Tensor, " n"]) -> None:
+        """Lets the other sentences leave; their rows go with the next step."""
+        self.sentences, self.pool, self.scores = self.sentences[stay], self.pool[stay], self.scores[stay]
+
+    def follow(self, parents: Int[Tensor, " C"], tokens: Int[Tensor, " C"]) -> None:
+        """Goes on with these tokens, each behind the row that it continues."""
+        self.written = torch.cat((self.written[parents], tokens[:, None]), 1)
+        self.maps = None if self.maps is None else self.maps[parents]
+        self.state = self.state.reorder(parents)
+
+
+def _best_candidates(log_probs: Float[Tensor, "R V"], before: Float[Tensor, "N k"], width: int) -> Best:
+    """The best `width` continuations of each sentence: log-probability so far, the row it goes on from, its token."""
+    (n, k), size = before.shape, log_probs.shape[1]
+    values, tokens = best_tokens(log_probs, width)
+    values = (values + before.reshape(-1, 1)).reshape(n, -1)
+    # Equal scores: the earlier row first, then the smaller token.
+    beam = torch.arange(k, device=values.device).repeat_interleave(tokens.shape[1])
+    place, order = (beam * size + tokens.reshape(n, -1)).sort(dim=1)
+    values, order = values.gather(1, order).sort(dim=1, descending=True, stable=True)
+    place = place.gather(1, order)[:, :width]
+    first = torch.arange(n, device=values.device)[:, None] * k
+    return values[:, :width], first + place // size, place % size
+
+
+def _reach(
+    scores: Float[Tensor, "N k"], *, length: int, limits: Int[Tensor, " N"], alpha: float
+) -> Float[Tensor, " N"]:
+    """The best score that a live row of each sentence can still get.
+
+    Log-probabilities only fall, so that is its own now, divided by the largest penalty ahead: that of the longest
+    output for alpha > 0, that of the next length for alpha < 0.
+    """
+    best = scores.max(1).values
+    return best / torch.maximum(penalty(limits + 1.0, alpha), penalty(torch.full_like(best, length + 1), alpha))

@@ -1,0 +1,109 @@
+"""A language model that advises a writer: what beams compare is log P(text | input) + w log P(text).
+
+Shallow fusion (Gulcehre et al. 2015), which Listen, Attend and Spell takes its language model in by (Chan et al. 2016).
+"""
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxtyping import Int
+from torch import Tensor
+
+from saccade.config.schema import Decoding
+from saccade.data.tokenization.tokenizers import Tokenizer
+from saccade.errors import SaccadeError
+from saccade.model.run import Run, load_run
+from saccade.model.writers.tokens import Step
+from saccade.predict.search.joint import with_ctc, with_rest
+from saccade.runs import WEIGHTS, find_run
+
+
+class Advised(NamedTuple):
+    """A model, and the writer of a language model with its weight; whoever reads and looks asks the model alone."""
+
+    model: Any
+    adviser: Any
+    weight: float
+
+    @property
+    def writer(self) -> Any:
+        return self.model.writer
+
+    @property
+    def ctc(self) -> Any:
+        return getattr(self.model, "ctc", None)
+
+    def read(self, batch: Any) -> Any:
+        return self.model.read(batch)
+
+
+def with_adviser(model: Any, decoding: Decoding, *, target: Tokenizer, device: str, longest: int) -> Any:
+    """The model itself, or with the language model that the settings name."""
+    if not decoding.lm or not decoding.lm_weight:
+        return model
+    run = loaded(decoding.lm, device)
+    if run.recipe.task != "write":
+        raise SaccadeError(
+            f'lm = {decoding.lm!r} is a run of task "{run.recipe.task}"; a language model is one of task "write"'
+        )
+    if run.tokenizers.target.fingerprint() != target.fingerprint():
+        raise SaccadeError(
+            f"lm = {decoding.lm!r} has {run.tokenizers.target.size} other tokens than the {target.size} that are "
+            "written; train it with the tokenizer of this run (tokenizer.kind=file)"
+        )
+    if run.recipe.data.max_length < longest:
+        raise SaccadeError(
+            f"lm = {decoding.lm!r} was made for {run.recipe.data.max_length} tokens, and up to {longest} are written; "
+            f"set max_length = {run.recipe.data.max_length - 1}, or train it with data.max_length={longest}"
+        )
+    return Advised(model, run.model.writer, decoding.lm_weight)
+
+
+def loaded(name: str, device: str) -> Run:
+    """The run of a language model, which is read once as long as its weights stay the same."""
+    folder = find_run(name)
+    weights = folder / WEIGHTS
+    return _loaded(folder, device, weights.stat().st_mtime_ns if weights.is_file() else 0)
+
+
+@lru_cache(maxsize=1)
+def _loaded(folder: Path, device: str, changed: int) -> Run:
+    run = load_run(folder, device=device)
+    run.model.eval()
+    return run
+
+
+def writer_of(model: Any, decoding: Decoding) -> Any:
+    """The writer of a model, together with whatever else has a say."""
+    writer = with_ctc(model, decoding.ctc)
+    return FusedWriter(writer, model.adviser, weight=model.weight) if isinstance(model, Advised) else writer
+
+
+class Pair(NamedTuple):
+    """Where a writer stands, and where its adviser does."""
+
+    writer: Any
+    adviser: Any
+
+    def reorder(self, indices: Int[Tensor, " C"]) -> "Pair":
+        return Pair(self.writer.reorder(indices), self.adviser.reorder(indices))
+
+
+class FusedWriter:
+    """A writer like any other, whose logits are log P + w log P_language of the next token."""
+
+    def __init__(self, writer: Any, adviser: Any, *, weight: float) -> None:
+        self.writer, self.adviser, self.weight = writer, adviser, weight
+
+    def start(self, memory: Any, *, capacity: int, rows: int = 0) -> Pair:
+        return Pair(
+            self.writer.start(memory, capacity=capacity, rows=rows),
+            self.adviser.start(None, capacity=capacity, rows=rows),
+        )
+
+    def step(self, inputs: Int[Tensor, "B n"], state: Pair, *, align: bool = False) -> Step:
+        step, advice = self.writer.step(inputs, state.writer, align=align), self.adviser.step(inputs, state.adviser)
+        likely = advice.logits.float().log_softmax(-1)
+        logits = step.logits.float().log_softmax(-1) + self.weight * likely
+        return Step(with_rest(logits), Pair(step.state, advice.state), step.weights)

@@ -1,0 +1,42 @@
+"""The objective of action values: what a step brings, and what the steps after it are worth."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from saccade.data.batching.batch import Batch
+from saccade.model.model import Model
+from saccade.train.average import Weights, wearing
+from saccade.train.objectives.terms import Term
+
+
+def temporal_difference(
+    model: Model,
+    batch: Batch,
+    generator: torch.Generator,
+    *,
+    target: Weights,
+    discount: float = 0.9,
+    weight: float = 1.0,
+) -> dict[str, Term]:
+    """How far Q(s_t, a_t) is from r_t + discount Q'(s_{t+1}, argmax_a Q(s_{t+1}, a)): double Q-learning.
+
+    (van Hasselt et al. 2016, equation 4, with the loss of Huber.) Q' is the model with the weights `target`: the moving
+    average. Nothing comes after the last step of an episode, unless it was cut off there. `value` is what the model
+    expects of what it did.
+    """
+    done, turns = batch["action"], batch["turn"]
+    with torch.no_grad(), wearing(model, target):  # before the other pass: its gradients need the weights as they are
+        slow = model.writer(done.ids, done.mask, model.read(batch)).float()
+    values = model.writer(done.ids, done.mask, model.read(batch)).float()
+    reward, goes_on = turns.values.unbind(-1)
+    best = values.detach().argmax(-1, keepdim=True)
+    later = F.pad(slow.gather(-1, best)[:, 1:, 0], (0, 1))  # behind the last picture there is nothing
+    chosen = values.gather(-1, (done.ids - 1).clamp(min=0)[..., None])[..., 0]
+    missed = F.huber_loss(chosen, reward + discount * goes_on * later, reduction="none")
+    count = turns.mask.sum()
+    return {
+        "temporal-difference": Term((missed * turns.mask).sum(), count, weight),
+        "value": Term((chosen.detach() * turns.mask).sum(), count, 0.0),
+    }

@@ -1,0 +1,100 @@
+"""What an objective returns, and the sums over tokens that most of them are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from saccade.data.batching.batch import Batch, Tokens
+from saccade.layers.losses.cross_entropy import smoothed_cross_entropy, twofold_cross_entropy
+from saccade.layers.packing import Packing
+from saccade.layers.regions import region
+from saccade.model.model import Model
+from saccade.model.writers.fill import FillWriter
+from saccade.model.writers.masked import MaskedWriter
+from saccade.model.writers.permuted import PermutedWriter
+from saccade.model.writers.tokens import TokenWriter
+
+COLUMNS = 8  # that a bias takes beside the output matrix: products of an odd number of columns are slow on a GPU
+
+
+class Term(NamedTuple):
+    sum: Tensor  # over the tokens (or examples) of the batch, float32
+    count: Tensor | int  # type: ignore[assignment]  # how many there are; hides a method of tuples
+    weight: float
+
+
+Objective = Callable[[Model, Batch, torch.Generator], dict[str, Term]]
+
+
+def token_sums(writer: Any, hidden: Tensor, ids: Tensor, keep: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """Sums of the smoothed cross-entropy and of the plain one; only the first has gradients."""
+    rows, ids, keep = hidden.flatten(0, -2), ids.flatten(), keep.flatten()
+    if has_plain_head(writer):
+        rows, matrix = product_of_head(writer, rows)
+        return smoothed_cross_entropy(rows, matrix, ids, keep, smoothing)
+    return smoothed_from(log_probabilities(writer.head, rows), ids, keep, smoothing)
+
+
+def twofold_sums(
+    writer: Any, hidden: Tensor, ids: Tensor, keep: Tensor, smoothing: float, apart_weight: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same for a doubled batch, and half of the sum of KL(P1 || P2) + KL(P2 || P1) between its halves.
+
+    The gradients of the first sum are those of itself plus `apart_weight` times the last one, which has none.
+    """
+    rows = hidden.reshape(2, -1, hidden.shape[-1])
+    ids, keep = (x.flatten()[: rows.shape[1]] for x in (ids, keep))
+    if has_plain_head(writer):
+        rows, matrix = product_of_head(writer, rows)
+        return twofold_cross_entropy(rows, matrix, ids, keep, smoothing, apart_weight)
+    logs = log_probabilities(writer.head, rows)
+    smoothed, nll = smoothed_from(logs, ids.expand(2, -1), keep, smoothing)
+    first, second = logs
+    # KL(P1 || P2) + KL(P2 || P1) = sum over the vocabulary of (P1 - P2) (log P1 - log P2)
+    apart = (((first.exp() - second.exp()) * (first - second)).sum(-1) * keep).sum() / 2
+    return smoothed + apart_weight * (apart - apart.detach()), nll, apart.detach()
+
+
+PLAIN = (TokenWriter, FillWriter, PermutedWriter, MaskedWriter)
+
+
+def has_plain_head(writer: Any) -> bool:
+    """Whether logits are the product with one matrix, which the loss can take piece by piece; else it asks `head`."""
+    shipped = next((kind for kind in PLAIN if isinstance(writer, kind)), None)
+    return shipped is not None and type(writer).head is shipped.head
+
+
+def product_of_head(writer: Any, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows and the matrix whose product is the logits; a bias is one more column, where rows have a 1, before zeros."""
+    if isinstance(writer, TokenWriter) and writer.output_scale != 1.0:
+        rows = rows * writer.output_scale
+    matrix, bias = writer.output.weight, writer.output.bias
+    if bias is None:
+        return rows, matrix
+    ones, zeros = rows.new_ones(*rows.shape[:-1], 1), rows.new_zeros(*rows.shape[:-1], COLUMNS - 1)
+    return torch.cat((rows, ones, zeros), -1), torch.cat((matrix, F.pad(bias[:, None], (0, COLUMNS - 1))), 1)
+
+
+@region
+def log_probabilities(head: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    return torch.log_softmax(head(rows).float(), dim=-1)
+
+
+def smoothed_from(logs: Tensor, ids: Tensor, mask: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """The target distribution is (1 - smoothing) on the token plus smoothing / V on every entry of the vocabulary."""
+    nll = -logs.gather(-1, ids.unsqueeze(-1)).squeeze(-1)
+    plain = (nll * mask).sum()
+    if not smoothing:
+        return plain, plain.detach()
+    uniform = (-logs.mean(-1) * mask).sum()
+    return (1 - smoothing) * plain + smoothing * uniform, plain.detach()
+
+
+def real_tokens(tokens: Tokens) -> Tensor:
+    """(B, T) bool, which tokens are real; in a packed row, those of real texts."""
+    return tokens.mask.keep if isinstance(tokens.mask, Packing) else tokens.mask
