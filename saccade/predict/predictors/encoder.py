@@ -33,7 +33,9 @@ POOLINGS = ("mean", "first")
 class Encoder(Predictor):
     """Texts with [MASK] in them in, the same with words in its place out; or vectors of texts."""
 
-    hides = True  # whether a token is measured with all others given, where it alone is hidden
+    supports_embedding = True
+    supports_likelihood = True
+    hides = True
 
     def embed(self, texts: Sequence[str], *, pool: Pooling = "mean", normalise: bool = True) -> np.ndarray:
         """A row for each text: the mean of its states, or the first one, by default of length 1."""

@@ -9,7 +9,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from saccade.config.schema import Decoding
-from saccade.data.tokenization.labels import Labels
 from saccade.data.tokenization.text_pairs import encode_texts, separated
 from saccade.data.tokenization.words import Worded, encode_words
 from saccade.errors import SaccadeError
@@ -24,10 +23,7 @@ from saccade.view.viewing import View
 class Labeller(Predictor):
     """Texts in, labels out; of a pair of texts, both stand in one line with a tab between them."""
 
-    @property
-    def labels(self) -> Labels:
-        assert self.tokenizers.labels is not None, "a run of this task has labels"
-        return self.tokenizers.labels
+    gives_labels = True
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """The log-probability of each given class, or of all given tags of a text."""

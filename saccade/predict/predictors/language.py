@@ -53,6 +53,7 @@ class LanguageModel(Predictor):
     """Prompts in, what comes after them out; decoding settings are those of the recipe where none are given."""
 
     goes_on = True
+    supports_likelihood = True
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """The log-probability of the second text of each pair after the first; END is no part of it."""

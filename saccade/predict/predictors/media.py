@@ -64,6 +64,10 @@ class OfMedia(Predictor):
     cell: int | None = None  # whose looks are shown; none: of the state that stands for all, or of all in the mean
 
     @property
+    def medium(self) -> str:  # type: ignore[override]
+        return self.reader.medium
+
+    @property
     def media(self) -> MediaReader:
         assert isinstance(self.recipe.reader, MediaReader), "the task says so"
         return self.recipe.reader

@@ -14,6 +14,8 @@ from saccade.predict.predictors.media import AT_ONCE, OfMedia
 class MediaEncoder(OfMedia, Encoder):
     """Files in; the states of the reader, or one vector for each file, are what is wanted."""
 
+    supports_likelihood = False
+
     def embed(self, texts: Sequence[str], *, pool: Pooling = "mean", normalise: bool = True) -> np.ndarray:
         """A row for each file, some files at a time."""
         if isinstance(texts, str):

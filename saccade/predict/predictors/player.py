@@ -27,10 +27,11 @@ TOGETHER = 64  # episodes that are played at a time
 class Player(OfMedia):
     """Pictures in, actions out; a whole number is that of an episode to play, which no model has learned from."""
 
+    plays_episodes = True
+
     @property
     def actions(self) -> tuple[str, ...]:
-        assert self.tokenizers.labels is not None, "a run of this task names its actions"
-        return self.tokenizers.labels.names
+        return self.labels.names
 
     def inputs(self, lines: Iterable[str], *, tell: Tell | None = None) -> Iterator[str]:
         for line in lines:

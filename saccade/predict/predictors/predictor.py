@@ -9,6 +9,7 @@ import torch
 
 from saccade.config.schema import Decoding, Recipe
 from saccade.data.batching.batch import Batch, pad
+from saccade.data.tokenization.labels import Labels
 from saccade.data.tokenization.lexicon import Entry, load_lexicon
 from saccade.data.tokenization.tokenizers import END, UNKNOWN, Tokenizers
 from saccade.errors import SaccadeError
@@ -37,6 +38,13 @@ class Predictor(Inputs):
     """Text in, text out; decoding settings are those of the recipe where none are given."""
 
     goes_on = False  # whether outputs go on from what is given, and are shown behind it
+    medium = ""  # kind of the files that it reads: "picture" or "sound"; empty where it reads text
+    asks_questions = False  # whether a question comes with each file
+    gives_labels = False  # whether it gives classes, tags or numbers: `labels`
+    supports_embedding = False  # whether it has `embed`
+    supports_likelihood = False  # whether it has `fit` and `token_scores`
+    plays_episodes = False  # whether it has `play` and `world`
+    hides = False  # whether `fit` measures each token with all others given (pseudo-likelihood)
 
     def __init__(
         self,
@@ -91,6 +99,15 @@ class Predictor(Inputs):
     @property
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
+
+    @property
+    def labels(self) -> Labels:
+        """The labels or actions that the model chooses from."""
+        assert self.tokenizers.labels is not None, "a run of this task has labels"
+        return self.tokenizers.labels
+
+    def check_writes(self) -> None:
+        """Raise SaccadeError where the model has no output but hidden states; `embed` gives these."""
 
     def predict(self, texts: Sequence[str], *, decoding: Decoding | None = None) -> list[str]:
         """The best output for each text, in the order of the texts."""

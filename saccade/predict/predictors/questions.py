@@ -78,6 +78,7 @@ class OfQuestions(OfMedia):
     """What is the same whether answers are chosen or written: texts are pictures and questions, as `Question.line`."""
 
     fields = Question._fields
+    asks_questions = True
 
     def inputs(self, lines: Iterable[str], *, tell: Tell | None = None) -> Iterator[str]:
         """Each question that is given; an empty line stays empty."""
