@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from saccade.errors import SaccadeError
+from saccade.lectures import tables
 from saccade.lectures.attention import (
     alignment,
     attention,
@@ -21,7 +22,7 @@ from saccade.lectures.attention import (
     scores,
 )
 from saccade.lectures.claims import Check
-from saccade.lectures.scale import complexity, families, probing, prompting, scaling, tables, training
+from saccade.lectures.scale import complexity, families, probing, prompting, scaling, training
 from saccade.lectures.systems import (
     asking,
     bottleneck,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from saccade.lectures import tables
 from saccade.lectures.claims import Compared
 from saccade.lectures.outcomes import Outcome
-from saccade.lectures.scale import tables
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,13 @@ from pathlib import Path
 
 from saccade import __version__
 from saccade.errors import SaccadeError
-from saccade.lectures import catalogue
+from saccade.lectures import catalogue, tables
 from saccade.lectures.catalogue import Row, Unmeasured
 from saccade.lectures.claims import Compared, Drawing
 from saccade.lectures.drawing import as_csv, as_svg
 from saccade.lectures.errata import Erratum, deciding, errata_of
 from saccade.lectures.formula import as_mathml
 from saccade.lectures.outcomes import Outcome
-from saccade.lectures.scale import tables
 from saccade.lectures.show import number
 from saccade.lectures.sources import Sources
 

@@ -6,8 +6,9 @@ from torch import nn
 
 from saccade.layers.attention import backends as kernels
 from saccade.layers.attention import masks as layer_masks
+from saccade.lectures import tables
 from saccade.lectures.attention import alignment, depth
-from saccade.lectures.scale import complexity, families, growth, probing, prompting, tables, training
+from saccade.lectures.scale import complexity, families, growth, probing, prompting, training
 from saccade.lectures.systems import bottleneck, decoding
 from saccade.predict.predictors.language import LanguageModel
 from saccade.predict.prompts import Template

@@ -3,9 +3,9 @@
 import pytest
 
 from saccade.errors import SaccadeError
+from saccade.lectures import tables
 from saccade.lectures.catalogue import Unmeasured, find, in_slide_order, lectures, places, rows
 from saccade.lectures.claims import Check, at_least, at_most, measured, near, same
-from saccade.lectures.scale import tables
 
 TRAIN = {4, 5, 10, 13, 19, 21, 56, 81, 99, 101}
 

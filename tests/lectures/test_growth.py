@@ -1,7 +1,7 @@
 """The table of larger and larger models."""
 
 from saccade.config.load import load
-from saccade.lectures.scale import tables
+from saccade.lectures import tables
 from saccade.lectures.scale.growth import counted, lines
 from saccade.plan.counts import on_meta, parameters
 

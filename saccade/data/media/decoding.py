@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
+import saccade
 from saccade.config.parts import Reader
 from saccade.config.schema import FrameReader, MediaReader, PictureReader
 from saccade.data.media.frames import read_frames
@@ -93,7 +94,7 @@ def decode_part(paths: Sequence[str], decode: Decoder, name: Path) -> None:
 
 def _start(paths: Sequence[str], reader: MediaReader, name: Path) -> subprocess.Popen[str]:
     """A process of its own program: a copy of this one might hold locks, or run the user's script again."""
-    home = str(Path(__file__).parents[2])
+    home = str(Path(saccade.__file__).parents[1])
     known = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
     process = subprocess.Popen(
         [sys.executable, "-m", "saccade.data.media.decoding"], stdin=subprocess.PIPE, text=True,

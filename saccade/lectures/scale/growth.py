@@ -8,8 +8,8 @@ import torch
 
 from saccade.config import schema
 from saccade.config.load import load
-from saccade.lectures.scale import tables
-from saccade.lectures.scale.tables import Size
+from saccade.lectures import tables
+from saccade.lectures.tables import Size
 from saccade.model.build.model import build_writer
 from saccade.model.model import Model
 from saccade.model.run import Undrawn
