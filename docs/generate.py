@@ -27,6 +27,7 @@ from typer.testing import CliRunner
 
 from saccade.cli import app
 from saccade.config import kinds, schema
+from saccade.config.task import Task, list_tasks
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "benchmarks"))
 
@@ -176,6 +177,8 @@ def comments_of(model: type[BaseModel]) -> dict[str, str]:
 def type_name(annotation: Any, metadata: list[Any]) -> str:
     """`number >= 0`, `"post"` or `"pre"`: a type in the words of a recipe."""
     origin = get_origin(annotation)
+    if annotation is Task:
+        return " or ".join(f'`"{name}"`' for name in list_tasks())
     if origin is Literal:
         return " or ".join(f'`"{value}"`' for value in get_args(annotation))
     if origin in (Union, types.UnionType):
@@ -213,7 +216,8 @@ def limits(metadata: list[Any]) -> str:
 def default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
-    value = field.default
+    value = field.get_default(call_default_factory=True)
+    value = value.name if isinstance(value, Task) else value
     if value is None:
         return '`"none"`'
     text = json.dumps(value) if isinstance(value, bool | tuple) else repr(value)

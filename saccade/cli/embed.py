@@ -35,7 +35,7 @@ def write_vectors(predictor: Predictor, lines: Iterable[str], *, pool: str, outp
     from saccade.predict.predictors.encoder import Encoder
 
     if not isinstance(predictor, Encoder):
-        raise SaccadeError(f'--embed is for encoders (task = "encode"), got task = "{predictor.recipe.task}"')
+        raise SaccadeError(f'--embed is for encoders (task = "encode"), got task = "{predictor.recipe.task.name}"')
     if output is not None and output.endswith(".npy"):
         import numpy as np
 

@@ -64,7 +64,7 @@ ADVISED = ("translate", "describe", "restore")  # tasks whose outputs a language
 
 def misfits(recipe: Recipe) -> str:
     """What of a recipe does not go with its task, said in one line; nothing where all goes together."""
-    if recipe.task == "interact":
+    if recipe.task.name == "interact":
         return misfits_of_playing(recipe)
     if misfit := misfits_of_restoring(recipe) or misfits_of_reversible(recipe) or misfits_of_segments(recipe):
         return misfit
@@ -73,21 +73,22 @@ def misfits(recipe: Recipe) -> str:
     if misfit := misfits_of_walking(recipe) or misfits_of_again(recipe):
         return misfit
     none = isinstance(recipe.reader, NoReader)
-    if none != (recipe.task == "write"):
+    if none != (recipe.task.name == "write"):
         return (
-            f'task = "{recipe.task}" goes with reader.kind = "{"none" if not none else "tokens"}", '
+            f'task = "{recipe.task.name}" goes with reader.kind = "{"none" if not none else "tokens"}", '
             f'got "{recipe.reader.kind}"; change one of them'
         )
-    tables, fitting = HEADS_OF.get(recipe.task, (TokenWriter | FillWriter, '"tokens" or "fill"'))
+    tables, fitting = HEADS_OF.get(recipe.task.name, (TokenWriter | FillWriter, '"tokens" or "fill"'))
     if not isinstance(recipe.writer, tables | Custom):
         return (
-            f'task = "{recipe.task}" goes with writer.kind = {fitting}, got "{recipe.writer.kind}"; change one of them'
+            f'task = "{recipe.task.name}" goes with writer.kind = {fitting}, got "{recipe.writer.kind}"; '
+            "change one of them"
         )
-    if recipe.predict.lm and (recipe.task not in ADVISED or isinstance(recipe.writer, FillWriter)):
+    if recipe.predict.lm and (recipe.task.name not in ADVISED or isinstance(recipe.writer, FillWriter)):
         return "predict.lm advises what is written token by token about something that was read; leave it out"
-    if recipe.task == "label":
+    if recipe.task.name == "label":
         return _misfits_of_labels(recipe)
-    if recipe.task == "encode":
+    if recipe.task.name == "encode":
         return _misfits_of_encoding(recipe)
     return _misfits_of_writing(recipe) if none else _misfits_of_pairs(recipe)
 
@@ -106,7 +107,7 @@ def unlearnable(recipe: Recipe) -> str:
 
 
 def _misfits_of_pairs(recipe: Recipe) -> str:
-    if recipe.task == "walk":
+    if recipe.task.name == "walk":
         return ""
     if recipe.train.metric not in OF_PAIRS:
         return f'train.metric = "{recipe.train.metric}" is of labels; for outputs it is one of {", ".join(OF_PAIRS)}'

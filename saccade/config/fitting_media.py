@@ -20,24 +20,24 @@ OF_MEDIA = ("describe", "label", "encode")
 def misfits_of_media(recipe: Recipe) -> str:
     """What does not go with pictures and sound, said in one line; nothing where all goes together."""
     if not isinstance(recipe.reader, MediaReader):
-        if recipe.task == "describe" and not isinstance(recipe.reader, Custom):
+        if recipe.task.name == "describe" and not isinstance(recipe.reader, Custom):
             return (
                 f'task = "describe" reads pictures or sound, got reader.kind = "{recipe.reader.kind}"; set '
                 'reader.kind = "patches" or "grid", or task = "translate"'
             )
         return misfits_of_looks(recipe)
     what = f"a reader of {recipe.reader.medium}s"
-    if recipe.task not in OF_MEDIA:
-        return f'task = "{recipe.task}" reads texts, got {what}; set task = "describe" or "label"'
+    if recipe.task.name not in OF_MEDIA:
+        return f'task = "{recipe.task.name}" reads texts, got {what}; set task = "describe" or "label"'
     if isinstance(recipe.writer, PatchWriter) and not isinstance(recipe.reader, PatchReader):
         kind = recipe.reader.kind
         return f'writer.kind = "patches" restores patches, got reader.kind = "{kind}"; set it to "patches"'
-    if recipe.task == "encode" and not isinstance(recipe.writer, StatesWriter | PatchWriter | Custom):
+    if recipe.task.name == "encode" and not isinstance(recipe.writer, StatesWriter | PatchWriter | Custom):
         kinds = '"states" or "patches"'
         return f'{what} goes with writer.kind = {kinds} here, got "{recipe.writer.kind}"; change it, or the task'
-    if recipe.task == "label" and not isinstance(recipe.writer, LabelWriter | Custom):
+    if recipe.task.name == "label" and not isinstance(recipe.writer, LabelWriter | Custom):
         return f'{what} goes with writer.kind = "label" here, got "{recipe.writer.kind}"; change it'
-    if recipe.task == "describe" and not isinstance(recipe.writer, TokenWriter | Custom):
+    if recipe.task.name == "describe" and not isinstance(recipe.writer, TokenWriter | Custom):
         return f'{what} goes with writer.kind = "tokens" here, got "{recipe.writer.kind}"; change it'
     if isinstance(recipe.writer, TokenWriter) and recipe.writer.tie in ("all", "input"):
         return f'{what} has no token vectors to share; set writer.tie = "output"'

@@ -15,11 +15,12 @@ OF_ROUTES = ("loss", "success", "accuracy")
 
 def misfits_of_walking(recipe: Recipe) -> str:
     """What does not go with walking, said in one line; nothing where all goes together."""
-    walks = recipe.task == "walk"
+    walks = recipe.task.name == "walk"
     if walks != isinstance(recipe.writer, ActionWriter):
         wanted = '"actions"' if walks else "another kind"
         return (
-            f'task = "{recipe.task}" goes with writer.kind = {wanted}, got "{recipe.writer.kind}"; change one of them'
+            f'task = "{recipe.task.name}" goes with writer.kind = {wanted}, got "{recipe.writer.kind}"; '
+            "change one of them"
         )
     if not walks:
         return ""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def misfits_of_restoring(recipe: Recipe) -> str:
     """What does not go with hidden spans, said in one line; nothing where all goes together."""
-    if recipe.task != "restore":
+    if recipe.task.name != "restore":
         return ""
     spans, tokenizer = 'task = "restore" writes hidden spans', recipe.tokenizer
     if not isinstance(recipe.writer, TokenWriter | Custom):

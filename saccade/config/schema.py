@@ -59,6 +59,7 @@ from saccade.config.stacks import (
     WriterStack,
 )
 from saccade.config.table import Count, Share, Table
+from saccade.config.task import Task, TaskByName, get_task
 from saccade.config.training import (
     Average,
     Fill,
@@ -240,7 +241,7 @@ class Recipe(Table):
     schema_version: int = SCHEMA
     name: str = ""
     about: str = ""  # the system, its paper, the lecture rows
-    task: Literal["translate", "write", "label", "restore", "encode", "describe", "walk", "interact"] = "translate"
+    task: Annotated[Task, TaskByName()] = Field(default_factory=lambda: get_task("translate"))
     data: Data = Data()
     tokenizer: Tokenizer = Tokenizer()
     reader: Reader = TokenReader()

@@ -53,7 +53,7 @@ def prepare(
     recipe: Recipe, *, tokenizers: Tokenizers | None = None, cache: Path | None = None, report: Report = _say
 ) -> Prepared:
     """Everything of the recipe's data, tokenised; `tokenizers` of an earlier run are used as they are."""
-    if recipe.task == "interact":
+    if recipe.task.name == "interact":
         return _prepared_worlds(recipe, tokenizers)
     folder = cache or default_cache()
     train, valid = _parts(recipe)
@@ -115,7 +115,7 @@ def _full_pairs(parts: Iterable[Part]) -> Iterator[tuple[str, tuple[str, str]]]:
 
 
 def _parts(recipe: Recipe) -> tuple[list[Part], list[Part]]:
-    data, kind = recipe.data, recipe.data.documents if recipe.task in OF_TEXTS else ""
+    data, kind = recipe.data, recipe.data.documents if recipe.task.name in OF_TEXTS else ""
     labels = _kind_of_labels(recipe)
     media = recipe.reader if isinstance(recipe.reader, MediaReader) else None
     walks = recipe.writer if isinstance(recipe.writer, ActionWriter) else None
@@ -138,7 +138,7 @@ def _parts(recipe: Recipe) -> tuple[list[Part], list[Part]]:
 
 def _kind_of_labels(recipe: Recipe) -> str:
     """That of the writer, where texts have labels."""
-    if recipe.task != "label":
+    if recipe.task.name != "label":
         return ""
     return recipe.writer.kind if isinstance(recipe.writer, Head) else "label"
 

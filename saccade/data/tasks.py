@@ -68,11 +68,11 @@ BY_TASK = {
 
 def encoding(recipe: Recipe) -> Settings:
     """Questions about files have one side more than what else the task has."""
-    settings = BY_TASK[recipe.task].encoded(recipe)
+    settings = BY_TASK[recipe.task.name].encoded(recipe)
     if not (isinstance(recipe.reader, MediaReader) and recipe.reader.asks):
         return settings
     return Settings(recipe.data.max_length, sides=("source", "question", settings.sides[-1]))
 
 
 def in_rows(store: Store, recipe: Recipe, tokenizers: Tokenizers) -> Rows:
-    return BY_TASK[recipe.task].in_rows(store, recipe, tokenizers)
+    return BY_TASK[recipe.task.name].in_rows(store, recipe, tokenizers)

@@ -117,7 +117,7 @@ def numbers_of_roles(run: Run, size: int, family: Family) -> tuple[dict[str, Any
 
 def writes(run: Run) -> bool:
     """Whether one token is written after another."""
-    return run.recipe.task not in HEADS_OF
+    return run.recipe.task.name not in HEADS_OF
 
 
 def padding(run: Run, size: int, family: Family) -> int:

@@ -32,7 +32,7 @@ def written_share(recipe: Recipe, model: Any) -> float | None:
 
 def written_beside(recipe: Recipe) -> float:
     """Tokens of the other side for each that is read: few where hidden spans are restored, else as many."""
-    if recipe.task != "restore":
+    if recipe.task.name != "restore":
         return 1.0
     data = recipe.data
     row = row_length(data.max_length, share=data.hidden, mean=data.span)

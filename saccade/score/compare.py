@@ -154,12 +154,12 @@ def check_comparable(runs: Sequence[str | Path], *, kinds: Mapping[str, Any] | N
     found: dict[tuple[str | None, str], str | Path] = {}
     for path in runs:
         recipe = recipe_of(path, kinds=kinds)
-        if recipe is not None and recipe.task in OF_TEXTS:
+        if recipe is not None and recipe.task.name in OF_TEXTS:
             raise SaccadeError(
                 f"'{path}' learned from texts alone, and runs are compared by their outputs for pairs; "
                 "use `saccade evaluate` for each"
             )
-        kind = recipe.writer.kind if recipe is not None and recipe.task == "label" else None
+        kind = recipe.writer.kind if recipe is not None and recipe.task.name == "label" else None
         found[kind, medium_of(recipe)] = path
     if len(found) > 1:
         one, other, *_ = found.values()
@@ -172,8 +172,8 @@ def check_comparable(runs: Sequence[str | Path], *, kinds: Mapping[str, Any] | N
 
 def medium_of(recipe: Recipe | None) -> str:
     """What a run reads: "picture", "sound", or nothing of the kind; "world" or "route" where it acts."""
-    if recipe is not None and recipe.task in ("interact", "walk"):
-        return "world" if recipe.task == "interact" else "route"
+    if recipe is not None and recipe.task.name in ("interact", "walk"):
+        return "world" if recipe.task.name == "interact" else "route"
     return recipe.reader.medium if recipe is not None and isinstance(recipe.reader, MediaReader) else ""
 
 

@@ -28,12 +28,12 @@ def pairs_for(recipe: Recipe | None, corpora: Sequence[Corpus], *, made: int | N
     """Inputs of a task, and what is right for them; `made` is how much is taken of embedded data."""
     if recipe is None:
         return pairs_of(corpora, made=made)
-    labels = recipe.task == "label"
-    if recipe.task == "interact":
+    labels = recipe.task.name == "label"
+    if recipe.task.name == "interact":
         return played_pairs(corpora)
     if isinstance(recipe.reader, MediaReader):
         return media_pairs(corpora, recipe.reader, wanted="label" if labels else "text", made=made)
-    if recipe.task == "walk":
+    if recipe.task.name == "walk":
         return route_pairs(corpora, made=made)
     return labelled_pairs(corpora, kind=recipe.writer.kind, made=made) if labels else pairs_of(corpora, made=made)
 

@@ -51,7 +51,7 @@ class Served:
         recipe = self.predictor.recipe
         return {
             "name": self.name,
-            "task": recipe.task,
+            "task": recipe.task.name,
             "reads": self.medium or "text",
             "asks": self.asks,
             "goes_on": self.predictor.goes_on,

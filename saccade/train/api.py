@@ -151,7 +151,7 @@ def with_data(recipe: Recipe, *, data: Files | None, valid: Files | float | None
     changes: dict[str, Any] = {}
     if data is not None:
         changes["train"] = corpora(data)
-        if recipe.task == "label":  # those of the recipe have other labels
+        if recipe.task.name == "label":  # those of the recipe have other labels
             changes["valid"] = ()
     if isinstance(valid, int | float):
         if not 0 <= valid < 1:
@@ -168,7 +168,7 @@ def with_data(recipe: Recipe, *, data: Files | None, valid: Files | float | None
 def check_data(recipe: Recipe) -> None:
     if not recipe.data.train:
         one = "FOLDER" if isinstance(recipe.reader, MediaReader) else "FILE"
-        how = "--data SRC TGT (data=[SRC, TGT]" if recipe.task == "translate" else f"--data {one} (data={one}"
+        how = "--data SRC TGT (data=[SRC, TGT]" if recipe.task.name == "translate" else f"--data {one} (data={one}"
         raise SaccadeError(
             f"recipe '{recipe.name}' has no training data: give yours with {how} in Python), "
             "or add --tiny for a small model on embedded data"

@@ -116,7 +116,7 @@ def card(s: Session, chosen: Chosen) -> str:
         f"# {recipe.name or s.run.name}",
         "",
         *([recipe.about, ""] if recipe.about else []),
-        f"* task: {recipe.task}; {sum(p.numel() for p in s.model.parameters()):,} parameters",
+        f"* task: {recipe.task.name}; {sum(p.numel() for p in s.model.parameters()):,} parameters",
         f"* training data: {corpora(recipe.data.train)}",
         f"* validation data: {validation_data(recipe)}",
         f"* tokenizer: {recipe.tokenizer.kind}, {pieces(s.tokenizers)}",

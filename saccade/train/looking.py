@@ -91,9 +91,9 @@ def fixed_texts(s: Session) -> list[tuple[str, str | None]]:
 
 def forced(recipe: Recipe, target: str) -> str | None:
     """What is written while the model looks, the same at every step; nothing where a task has no such thing."""
-    if recipe.task in ("translate", "restore", "describe"):
+    if recipe.task.name in ("translate", "restore", "describe"):
         return target
-    return "" if recipe.task == "write" else None
+    return "" if recipe.task.name == "write" else None
 
 
 def stored_texts(s: Session) -> list[tuple[str, str]]:

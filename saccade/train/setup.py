@@ -195,7 +195,7 @@ def short_enough(recipe: Recipe, data: Prepared) -> list[tuple[str, str]]:
     sources = [source for source, _ in pairs]
     if isinstance(recipe.reader, MediaReader):
         sources = [separated(source)[-1] for source in sources]  # the questions
-    if recipe.task == "walk":
+    if recipe.task.name == "walk":
         sources = [instruction for instruction, _ in instructions(pairs)]
     rows = encode_lines(data.tokenizers, sources, cut=recipe.data.max_length * recipe.data.cut)
     short = [pair for pair, row in zip(pairs, rows, strict=True) if len(row) <= recipe.data.max_length]

@@ -102,7 +102,7 @@ def valid_loss(s: Session) -> dict[str, float]:
         raise spoiled(s, s.progress.step)
     if "nll" in values:
         values["perplexity"] = math.exp(min(values["nll"], 700.0))
-        if s.recipe.task == "write":
+        if s.recipe.task.name == "write":
             values["bits_per_byte"] = values["nll"] * count / math.log(2) / s.valid.bytes
     return values
 
@@ -151,7 +151,7 @@ def greedy(recipe: Recipe) -> Decoding:
 def decoded_scores(s: Session) -> dict[str, float | str]:
     """Scores of greedy outputs, or how good labels are; one process decodes, the others wait."""
     texts, references = zip(*s.valid_pairs, strict=True)
-    scoring, told = BY_TASK[s.recipe.task](s.recipe, s.tokenizers.labels), dict[str, str]()
+    scoring, told = BY_TASK[s.recipe.task.name](s.recipe, s.tokenizers.labels), dict[str, str]()
     values = torch.zeros(len(scoring.names), dtype=widest(s.device), device=s.device)
     if s.ranks.main:
         made = predictor_of(s.recipe)

@@ -126,7 +126,7 @@ def test_labels_keep_their_names_and_come_back(tmp_path: Path) -> None:
     path = labelled(tmp_path, "BertForSequenceClassification", id2label=names, num_labels=3, finetuning_task="rte")
     run = saccade.load(path)
     [found] = run.predict(["abc\tdef"])
-    assert found in names.values() and run.recipe.task == "label"
+    assert found in names.values() and run.recipe.task.name == "label"
     folder, _ = export_run(path, tmp_path / "out")
     config = json.loads((folder / "config.json").read_text())
     assert config["id2label"] == {"0": "bad", "1": "so so", "2": "good"}

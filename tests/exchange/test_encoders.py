@@ -77,7 +77,7 @@ class Both(NamedTuple):
     def outputs(self) -> dict[str, Tensor]:
         """What theirs says of real tokens, in our order, and of texts."""
         found, keep = self.theirs(**self.inputs()), self.batch()["source"].mask
-        if self.run.recipe.task == "label":
+        if self.run.recipe.task.name == "label":
             return {"logits": found.logits[keep] if found.logits.dim() == 3 else found.logits}
         known = self.order[self.order < self.theirs.config.vocab_size]
         logits = found.get("logits", found.get("prediction_logits"))
@@ -92,7 +92,7 @@ class Both(NamedTuple):
         batch, model = self.batch(), self.run.model
         memory, keep = model.read(batch), batch["source"].mask
         writer: Any = model.writer
-        if self.run.recipe.task == "label":
+        if self.run.recipe.task.name == "label":
             said = writer(memory)
             return {"logits": said[keep] if said.dim() == 3 else said}
         if "writer.output.bias" not in dict(model.named_parameters()):

@@ -267,7 +267,7 @@ def test_labels_are_those_of_the_original(tmp_path: Path, kind: str) -> None:
     )
     run = load_run(import_folder(str(tmp_path / "folder"), str(tmp_path / "run")).path)
     tokenizer = run.tokenizers.source
-    assert run.recipe.task == "label" and run.tokenizers.labels.names == ("bad", "fair", "good")
+    assert run.recipe.task.name == "label" and run.tokenizers.labels.names == ("bad", "fair", "good")
     rows = encode_texts(tokenizer, [("abc", "de"), ("k", "lkja hgf")])
     tokens = pad(rows)
     found = run.model.writer(run.model.reader(tokens.ids, tokens.mask))

@@ -63,7 +63,7 @@ def in_float64(run: Run, theirs: nn.Module, monkeypatch: pytest.MonkeyPatch) -> 
     neo = transformers.models.gpt_neo.modeling_gpt_neo.GPTNeoSelfAttention
     monkeypatch.setattr(neo, "_attn", without_float32(neo._attn, monkeypatch))
     run.model.double(), theirs.double()
-    part: Any = run.model.writer if run.recipe.task == "write" else run.model.reader
+    part: Any = run.model.writer if run.recipe.task.name == "write" else run.model.reader
     for module in theirs.modules():
         if hasattr(module, "inv_freq"):
             mine = part.stack.blocks[0].self.rotary.frequencies(torch.device("cpu"))

@@ -18,9 +18,9 @@ from saccade.demo.targets import OF_DATA
 NAMES = shipped()
 MEDIA = [name for name in NAMES if isinstance(load(name).reader, MediaReader)]  # these have tests of their own
 ELSEWHERE = ("sasrec", "smiles")  # language models of other things than words, with tests of their own
-WRITING = [name for name in NAMES if load(name).task == "write" and name not in ELSEWHERE]
-LABELLING = [name for name in NAMES if load(name).task == "label" and name not in MEDIA]
-OF_PAIRS = [name for name in NAMES if load(name).task == "translate"]
+WRITING = [name for name in NAMES if load(name).task.name == "write" and name not in ELSEWHERE]
+LABELLING = [name for name in NAMES if load(name).task.name == "label" and name not in MEDIA]
+OF_PAIRS = [name for name in NAMES if load(name).task.name == "translate"]
 # At tiny size these have the form of gpt2, or of t5.
 SAME_FORM = ("gpt2-medium", "gpt2-large", "gpt2-xl", "megatron", "t5-base", "turing-nlg")
 
@@ -37,7 +37,7 @@ def test_tiny_takes_a_few_steps_and_predicts_the_same_after_loading(name, tmp_pa
     if name not in LABELLING:
         small = ["data.train=[{ files = ['embedded:dates'], examples = 300 }]", "predict.max_length=5"]
     trained = saccade.train(name, tiny=True, run="x", overrides=[*few, *small])
-    hidden = {"encode": " [MASK]", "restore": " <extra_id_0>"}.get(load(name).task, "")
+    hidden = {"encode": " [MASK]", "restore": " <extra_id_0>"}.get(load(name).task.name, "")
     texts = [f"3 May 1999{hidden}", f"21 juin 2008{hidden}"]
     assert saccade.load("runs/x").predict(texts) == trained.predict(texts)
 

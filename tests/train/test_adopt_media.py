@@ -12,6 +12,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import nn
 
 from saccade.config.load import load, validate
+from saccade.config.task import get_task
 from saccade.data.batching.batch import Batch, Pictures
 from saccade.data.tokenization.tokenizer import byte_letters
 from saccade.errors import SaccadeError
@@ -154,7 +155,7 @@ def test_a_pretrained_reader_gets_a_head_that_asks_the_right_state(seeing):
     old = load(seeing / "recipe.toml")
     label = load("vit", overrides=["writer.pooling=mean"])
     assert with_reader(label, old, run="x").writer.pooling == "first"
-    states = old.model_copy(update={"task": "encode", "writer": load("bert").writer})
+    states = old.model_copy(update={"task": get_task("encode"), "writer": load("bert").writer})
     assert with_reader(label, states, run="x").writer.pooling == "first"
     bare = states.model_copy(update={"reader": states.reader.model_copy(update={"first": False})})
     assert with_reader(label, bare, run="x").writer.pooling == "mean"

@@ -184,7 +184,7 @@ def check_stream(recipe: Recipe) -> None:
     """What a stream cannot give."""
     data = recipe.data
     against = {
-        f'task = "{recipe.task}", which learns from pairs': recipe.task not in OF_TEXTS,
+        f'task = "{recipe.task.name}", which learns from pairs': recipe.task.name not in OF_TEXTS,
         f"data.valid = {data.valid} as a share; name files for it": isinstance(data.valid, float) and data.valid > 0,
         "a weight of a corpus": any(corpus.weight != 1.0 for corpus in data.train),
         f"tokenizer.dropout = {recipe.tokenizer.dropout}": bool(recipe.tokenizer.dropout),

@@ -78,7 +78,7 @@ def other_head(recipe: Recipe, reasons: Sequence[str]) -> str:
     """What to do where nothing but the head of a model that labels texts is unknown elsewhere."""
     if any(reason.endswith("reader.again = None") for reason in reasons):
         return "; such models read texts twice: train it with [reader.again] like the [writer] of the run it began with"
-    if recipe.task != "label" or not any(": writer." in reason for reason in reasons):
+    if recipe.task.name != "label" or not any(": writer." in reason for reason in reasons):
         return ""
     if getattr(recipe.reader, "causal", False):
         return "; train it with the head of GPT-2: writer.pooling=before-end writer.bias=false"
@@ -88,9 +88,9 @@ def other_head(recipe: Recipe, reasons: Sequence[str]) -> str:
 
 def unlike(recipe: Recipe, family: Family) -> str:
     """Why a recipe is of another sort than a family: it does or reads something else."""
-    if recipe.task not in tasks_of(family):
-        return f"task = {recipe.task!r}"
-    for side in sides_of(recipe, family)[: 1 if recipe.task in HEADS_OF else 2]:
+    if recipe.task.name not in tasks_of(family):
+        return f"task = {recipe.task.name!r}"
+    for side in sides_of(recipe, family)[: 1 if recipe.task.name in HEADS_OF else 2]:
         part: Any = getattr(recipe, side)
         kind = family.reader if side == "reader" else "tokens"
         if part.kind != kind or getattr(part.stack, "kind", None) != "transformer":
@@ -112,7 +112,7 @@ def differs(recipe: Recipe, family: Family) -> str:
         tables = family.recipe(Config({**family.config(recipe), **number}, origin=family.name))
         if family.sense is not None and family.senses is not None:
             family.sense(Config(family.senses(recipe), origin=family.name), tables)
-        again = validate({**tables, **({} if family.reads or recipe.task == "label" else ALONE)})
+        again = validate({**tables, **({} if family.reads or recipe.task.name == "label" else ALONE)})
     except SaccadeError as error:  # what it says of importing is no help here
         return str(error).removeprefix(f"{family.name}: ").partition("; ")[0]
     for side in sides_of(recipe, family):

@@ -82,7 +82,7 @@ class Predictor(Inputs):
         loaded = [load_for(name, kinds=kinds, device=device, engine=engine, precision=precision) for name in names]
         runs = [run for run, _ in loaded]
         check_same_vocabulary([run.tokenizers for run in runs], [str(run.path) for run in runs])
-        if len(runs) > 1 and any(fills(run.model.writer) or run.recipe.task in AT_ONCE for run in runs):
+        if len(runs) > 1 and any(fills(run.model.writer) or run.recipe.task.name in AT_ONCE for run in runs):
             raise SaccadeError(
                 "runs predict together step by step, but one of these gives all of its output at once; give it alone"
             )

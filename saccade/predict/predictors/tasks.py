@@ -26,7 +26,7 @@ BY_TASK: dict[str, type[Predictor]] = {
 
 def predictor_of(recipe: Recipe) -> type[Predictor]:
     if isinstance(recipe.reader, JoinedReader):
-        return QuestionAnswerer if recipe.task == "label" else QuestionWriter
+        return QuestionAnswerer if recipe.task.name == "label" else QuestionWriter
     if isinstance(recipe.reader, MediaReader):
-        return {"label": MediaLabeller, "encode": MediaEncoder, "interact": Player}.get(recipe.task, Describer)
-    return PermutedEncoder if isinstance(recipe.writer, PermutedWriter) else BY_TASK[recipe.task]
+        return {"label": MediaLabeller, "encode": MediaEncoder, "interact": Player}.get(recipe.task.name, Describer)
+    return PermutedEncoder if isinstance(recipe.writer, PermutedWriter) else BY_TASK[recipe.task.name]

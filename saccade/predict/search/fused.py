@@ -43,9 +43,9 @@ def with_adviser(model: Any, decoding: Decoding, *, target: Tokenizer, device: s
     if not decoding.lm or not decoding.lm_weight:
         return model
     run = loaded(decoding.lm, device)
-    if run.recipe.task != "write":
+    if run.recipe.task.name != "write":
         raise SaccadeError(
-            f'lm = {decoding.lm!r} is a run of task "{run.recipe.task}"; a language model is one of task "write"'
+            f'lm = {decoding.lm!r} is a run of task "{run.recipe.task.name}"; a language model is one of task "write"'
         )
     if run.tokenizers.target.fingerprint() != target.fingerprint():
         raise SaccadeError(

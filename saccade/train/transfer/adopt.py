@@ -43,7 +43,7 @@ def adopted(recipe: Recipe, run: str, *, kinds: Mapping[str, Any] | None = None)
         return recipe
     longest = min(recipe.data.max_length, old.data.max_length)
     data = recipe.data.model_copy(update={"max_length": longest})
-    shared = recipe.task == "label" or old.tokenizer.shared
+    shared = recipe.task.name == "label" or old.tokenizer.shared
     tokenizer = recipe.tokenizer.model_copy(update={"kind": "init", "shared": shared, "files": ()})
     return recipe.model_copy(update={**parts, "data": data, "tokenizer": tokenizer})
 
@@ -63,12 +63,12 @@ def with_its_tokenizer(recipe: Recipe, overrides: Sequence[str], *, kinds: Mappi
 
 def parts_of(recipe: Recipe, old: Recipe) -> dict[str, Any]:
     """Reader and writer as the run has them; none where it does something else."""
-    if recipe.task == "label" and not isinstance(recipe.writer, Custom):
+    if recipe.task.name == "label" and not isinstance(recipe.writer, Custom):
         reader = reading(old)
         return {"reader": reader, "writer": labelling(recipe.writer, old, reader)} if reader is not None else {}
     if isinstance(recipe.writer, MaskedWriter) and isinstance(old.writer, MaskedWriter | StatesWriter):
         return {"reader": without_init(old.reader), "writer": hiding(recipe.writer, old.writer)}
-    alike = recipe.task == old.task or {recipe.task, old.task} == {"translate", "restore"}
+    alike = recipe.task.name == old.task.name or {recipe.task.name, old.task.name} == {"translate", "restore"}
     if not alike or recipe.writer.kind != old.writer.kind:
         return {}
     return {side: without_init(getattr(old, side)) for side in ("reader", "writer")}
