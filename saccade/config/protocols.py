@@ -6,7 +6,8 @@ part needs no base class, only these methods. Nothing here imports torch when it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -26,23 +27,36 @@ class Capabilities:
 
     packed_rows: bool = False  # takes a `Packing` in place of a padding mask: sequences one after the other in one row
     static_shapes: bool = False  # never synchronizes with the device on padded batches, so a CUDA graph can hold it
+    fixed_inputs: bool = False  # of a reader: all inputs have one size, so that batches need no padding
+    padded_targets: bool = False  # of a writer: learns from padded rows of tokens, to which more padding may be added
     static_step: bool = False  # decodes on preallocated buffers, so a CUDA graph can hold a decoding step
     fused_cpu_step: bool = False  # one decoding step is one call of C on a CPU
+    reasons: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)  # why not, by capability
 
     def __and__(self, other: Capabilities) -> Capabilities:
-        """What two parts support together."""
-        return Capabilities(
-            self.packed_rows and other.packed_rows,
-            self.static_shapes and other.static_shapes,
-            self.static_step and other.static_step,
-            self.fused_cpu_step and other.fused_cpu_step,
-        )
+        """What two parts support together, with the reasons of both."""
+        both: dict[str, Any] = {name: getattr(self, name) and getattr(other, name) for name in CAPABILITIES}
+        return Capabilities(**both, reasons={**other.reasons, **self.reasons})
+
+    def explain_missing(self, name: str) -> str:
+        """The reason why a capability is not there; empty where it is."""
+        return "" if getattr(self, name) else self.reasons.get(name, f"nothing declares {name}")
 
 
-def get_capabilities(part: object) -> Capabilities:
-    """The capabilities that a part declares; none for a user's own part without a declaration."""
+CAPABILITIES = tuple(each.name for each in fields(Capabilities) if each.name != "reasons")
+
+
+def get_capabilities(part: object, role: str = "the part") -> Capabilities:
+    """The capabilities that a part declares; none for a user's own part without a declaration.
+
+    `role` says what the part is in the reasons, as in "the writer's stack MyStack does not declare packed_rows".
+    """
     declared = getattr(part, "capabilities", None)
-    return declared if isinstance(declared, Capabilities) else Capabilities()
+    found = declared if isinstance(declared, Capabilities) else Capabilities()
+    lacking = [name for name in CAPABILITIES if not getattr(found, name)]
+    own = {name: f"{role} {type(part).__name__} does not declare {name}" for name in lacking}
+    inner = {name: f"{role}'s {reason}" for name, reason in found.reasons.items() if name in lacking}
+    return replace(found, reasons=own | inner)
 
 
 @runtime_checkable

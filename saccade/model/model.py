@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import nn
 
+from saccade.config.protocols import Capabilities, get_capabilities
 from saccade.data.batching.batch import Batch
 from saccade.layers.walking import Walking
 
@@ -27,6 +28,18 @@ class Model(nn.Module):
         """The width of what reads; where nothing is read, of what writes."""
         part = self.writer if self.reader is None else self.reader
         return int(part.dim)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What reader and writer support together; how it decodes is the writer's alone."""
+        writer = get_capabilities(self.writer, "the writer")
+        if self.reader is None:
+            return writer
+        reader = get_capabilities(self.reader, "the reader")
+        both = reader & writer
+        shared = {name: getattr(both, name) for name in ("packed_rows", "static_shapes")}
+        reasons = {name: reason for name, reason in reader.reasons.items() if name in shared}
+        return replace(writer, **shared, fixed_inputs=reader.fixed_inputs, reasons={**writer.reasons, **reasons})
 
     def read(self, batch: Batch) -> Any:
         """A Memory, or None where nothing is read."""

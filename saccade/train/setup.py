@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import math
 import sys
@@ -12,7 +11,6 @@ from typing import Any
 
 import torch
 
-from saccade.config.kinds import Custom
 from saccade.config.load import save
 from saccade.config.schema import MediaReader, Recipe, StatesWriter, Train
 from saccade.data.batching.batches import Rows, batches_in_epoch
@@ -32,16 +30,15 @@ from saccade.runs import CHECKPOINTS, METRICS, RECIPE, SAMPLES
 from saccade.train import checkpoint
 from saccade.train.augment.augment import changes_of
 from saccade.train.average import MovingAverage
-from saccade.train.batches.feed import Feed, Shape, Stream, widened
-from saccade.train.batches.pack import pack, pack_padded, packable
-from saccade.train.batches.rectangles import even, fill_up, of_pictures, writes_evenly
+from saccade.train.batches.feed import Feed, Stream
+from saccade.train.batches.layout import choose_layout
 from saccade.train.batches.replay import Replay, stream_of
 from saccade.train.distributed.ranks import Ranks
 from saccade.train.log import Log, cut_metrics
 from saccade.train.looking import Looks
 from saccade.train.loss import Meter, MicroLoss
 from saccade.train.machine import MemoryWatch
-from saccade.train.objectives.objectives import lets_write, objectives_from
+from saccade.train.objectives.objectives import objectives_from
 from saccade.train.optimizer import freeze, optimizer_from
 from saccade.train.profiling.profile import Watch
 from saccade.train.schedule import schedule_from
@@ -102,14 +99,9 @@ def assemble(
     average = MovingAverage(model, decay=settings.ema) if settings.ema else None
     objectives = objectives_from(recipe, tokenizer=data.tokenizers.source, average=average, kinds=kinds)
     loss = MicroLoss(model, objectives=objectives, settings=settings, device=device, change=changes_of(recipe))
-    writes = any(map(lets_write, objectives))
-    packs = packs_rows(settings, model, device, writes=writes)
-    holds = packs or even(model) or of_pictures(model, recipe.objectives, asked=bool(settings.graphs))
-    captures = captures_steps(recipe, holds=holds, writes=writes, world=ranks.world, device=device)
-    fills = captures and not packs and writes_evenly(model)
+    layout = choose_layout(recipe, model, objectives, device=device, world=ranks.world)
     plays = isinstance(stream, Replay)  # with the weights of the moment
-    shape = None if plays else shape_of_batches(settings, packs=packs, fills=fills, device=device)
-    feed = Feed(stream, device=device, shape=shape, ahead=not plays)
+    feed = Feed(stream, device=device, shape=None if plays else layout.shape, ahead=not plays)
     return Session(
         recipe=recipe,
         run=run,
@@ -133,58 +125,9 @@ def assemble(
         average=average,
         watch=Watch(settings.profile, feed=feed, device=device),
         looks=Looks() if settings.watch else None,
-        captures=captures,
+        captures=layout.captures,
         notes=list(data.notes),
     )
-
-
-def packs_rows(settings: Train, model: Model, device: torch.device, *, writes: bool = False) -> bool:
-    """Whether batches come as packed rows; not where an objective lets the model write."""
-    if writes and settings.pack:
-        raise SaccadeError(
-            "train.pack=true: an objective lets the model write, so that each text needs a row of its own; "
-            "leave train.pack out"
-        )
-    if writes:
-        return False
-    if settings.pack and not packable(model):
-        raise SaccadeError(
-            "train.pack=true needs a reader and a writer that take packed rows, and one of kind "
-            f"{type(model.reader).__name__}, {type(model.writer).__name__} does not; leave train.pack out"
-        )
-    faster = device.type == "cuda" or (device.type == "cpu" and not settings.compile)
-    return (faster if settings.pack is None else settings.pack) and packable(model)
-
-
-def shape_of_batches(settings: Train, *, packs: bool, fills: bool = False, device: torch.device) -> Shape | None:
-    """How batches are brought into form on their way to the device."""
-    if packs:
-        return functools.partial(pack, budget=settings.batch_tokens) if device.type == "cuda" else pack_padded
-    if fills:
-        return functools.partial(fill_up, budget=settings.batch_tokens)
-    return widened if settings.compile else None
-
-
-def captures_steps(recipe: Recipe, *, holds: bool, world: int, device: torch.device, writes: bool = False) -> bool:
-    """Whether a step can be one CUDA graph: one process, one batch a step, and nothing in it asks the device.
-
-    `holds`: whether a graph can hold the stacks.
-    """
-    settings = recipe.train
-    own = [part for part in (*recipe.objectives, recipe.reader, recipe.writer) if isinstance(part, Custom)]
-    against = {
-        "a CUDA device": device.type == "cuda",
-        "objectives that do not let the model write": not writes,
-        "stacks that a graph can hold": holds or writes,
-        "one process": world == 1,
-        "train.accumulate=1": settings.accumulate == 1,
-        "train.recompute=false": not settings.recompute,
-        "only kinds that come with saccade": not own,
-    }
-    missing = [what for what, there in against.items() if not there]
-    if settings.graphs and missing:
-        raise SaccadeError(f"train.graphs=true needs {' and '.join(missing)}; leave train.graphs out")
-    return settings.graphs is not False and not missing
 
 
 def short_enough(recipe: Recipe, data: Prepared) -> list[tuple[str, str]]:

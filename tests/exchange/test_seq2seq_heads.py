@@ -20,7 +20,7 @@ from saccade.exchange.exporting import export_run
 from saccade.exchange.importing import import_folder
 from saccade.model.run import Run, load_run, read_weights
 from saccade.model.writers.tokens import shift_right
-from saccade.train.batches.pack import pack, packable
+from saccade.train.batches.pack import pack
 
 transformers = pytest.importorskip("transformers")
 NAMES = {0: "bad", 1: "so", 2: "good"}
@@ -92,7 +92,7 @@ def test_packed_rows_say_the_same(both: Both) -> None:
     both.run.model.double()
     batch = both.batch(PAIRS)
     keep, mine, packed = batch["source"].mask, both.ours(batch), both.ours(pack(batch))
-    assert packable(both.run.model) or both.run.recipe.task.name == "encode"
+    assert both.run.model.capabilities.packed_rows or both.run.recipe.task.name == "encode"
     torch.testing.assert_close(mine[keep] if mine.dim() == 3 else mine, packed[0] if mine.dim() == 3 else packed)
 
 

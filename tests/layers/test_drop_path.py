@@ -7,7 +7,6 @@ from torch import nn
 from saccade.config.load import load
 from saccade.layers.blocks.transformer import Residual
 from saccade.model.build.model import build
-from saccade.train.batches.pack import packable
 
 
 @pytest.mark.parametrize("order", ["post", "pre"])
@@ -37,5 +36,5 @@ def test_texts_that_share_a_row_are_not_packed():
         build(load("transformer", tiny=True, overrides=changes), source_size=19, target_size=19)
         for changes in ([], ["reader.stack.drop_path=0.2"])
     )
-    assert packable(plain)
-    assert not packable(dropping)
+    assert plain.capabilities.packed_rows
+    assert not dropping.capabilities.packed_rows

@@ -12,7 +12,7 @@ from saccade.model.model import Model
 from saccade.model.readers.tokens import parts
 from saccade.model.run import named_weights
 from saccade.model.writers.labels import pooled
-from saccade.train.batches.pack import pack, packable
+from saccade.train.batches.pack import pack
 
 ROWS = [[5, 6, END, 7, 8, 9, END], [5, 4, END], [6, END, END, 7, END], [5, END, 9, 9, END]]
 
@@ -72,7 +72,7 @@ def test_narrow_token_vectors_are_made_wide_and_tied_to_the_output() -> None:
 
 
 def test_encoders_take_packed_rows() -> None:
-    assert packable(encoder())
+    assert encoder().capabilities.packed_rows
 
 
 def test_norms_around_a_stack_have_its_epsilon() -> None:

@@ -8,7 +8,7 @@ from saccade.data.batching.batch import Batch, pad
 from saccade.layers.memory import Memory
 from saccade.model.build.model import build
 from saccade.model.writers.labels import LabelWriter, TagWriter, pooled
-from saccade.train.batches.pack import pack, packable
+from saccade.train.batches.pack import pack
 
 LENGTHS = [5, 1, 3]
 
@@ -63,7 +63,7 @@ def test_every_reader_can_be_labelled(kind, stack):
     assert numbers.shape == {"label": (2, 5), "number": (2, 1), "tags": (2, 4, 5)}[kind]
     alone = model.writer(model.read(Batch({"source": pad([[7, 2]])})))
     torch.testing.assert_close(numbers[1:, :2] if kind == "tags" else numbers[1:], alone)
-    assert packable(model) == (stack is None)
+    assert model.capabilities.packed_rows == (stack is None)
 
 
 def test_a_causal_reader_does_not_look_ahead():

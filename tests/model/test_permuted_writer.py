@@ -10,7 +10,7 @@ from saccade.data.tokenization.tokenizers import END
 from saccade.model.build.model import build
 from saccade.model.model import Model
 from saccade.model.run import named_weights
-from saccade.train.batches.pack import pack, packable
+from saccade.train.batches.pack import pack
 
 READER: dict[str, Any] = {
     "stack": {"layers": 2, "dim": 12, "heads": 3, "ff": 17, "attention_bias": False},
@@ -39,7 +39,7 @@ def test_the_output_is_the_embedding_where_it_is_tied() -> None:
 
 def test_what_is_read_depends_on_segments_padded_and_packed() -> None:
     made, batch = model(), Batch({"source": pad(ROWS)})
-    assert packable(made)
+    assert made.capabilities.packed_rows
     padded, packed = made.read(batch).states, made.read(pack(batch)).states
     torch.testing.assert_close(padded[batch["source"].mask], packed[0])
     made.reader.relates = False

@@ -14,7 +14,6 @@ from saccade.layers.blocks.reversible import ReversibleStack
 from saccade.layers.record import record
 from saccade.model.build.model import build
 from saccade.model.model import Model
-from saccade.train.batches.pack import packable
 from saccade.train.objectives.objectives import next_token
 
 V, LENGTH, CHUNK = 23, 20, 4
@@ -44,7 +43,7 @@ def texts(rows: int = 2, length: int = LENGTH) -> Tensor:
 
 def test_states_are_twice_as_wide_as_token_vectors() -> None:
     model = language_model()
-    assert isinstance(model.writer.stack, ReversibleStack) and not packable(model)
+    assert isinstance(model.writer.stack, ReversibleStack) and not model.capabilities.packed_rows
     assert model.writer.embedding.tokens.weight.shape == (V, 12)
     assert model.writer.output.weight.shape == (V, 24)
     assert [type(block.attention).__name__ for block in model.writer.stack.blocks] == [

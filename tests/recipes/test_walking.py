@@ -23,7 +23,6 @@ from saccade.predict.search.ensemble import Ensemble
 from saccade.score.compare import compare
 from saccade.score.evaluate import evaluate_corpora
 from saccade.score.routes import route_pairs
-from saccade.train.batches.pack import packable
 
 FEW = [
     "train.steps=4", "train.schedule.warmup=1", "train.valid_every=2", "train.save_every=2",
@@ -74,7 +73,7 @@ def test_step_by_step_is_at_once_and_poses_follow_the_rows(walker):
     data = prepare(recipe, tokenizers=trained.tokenizers, report=lambda _: None)
     batch = assemble(data.valid, np.arange(5))
     model, writer = trained.model.eval(), trained.model.writer
-    assert isinstance(writer, ActionWriter) and not packable(model)
+    assert isinstance(writer, ActionWriter) and not model.capabilities.packed_rows
     memory, ids = model.read(batch), batch["target"].ids
     at_once = writer.head(writer(ids, batch["target"].mask, memory))
     state, order, walls = writer.start(memory, capacity=ids.shape[1]), torch.arange(5), 0

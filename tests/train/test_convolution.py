@@ -9,7 +9,6 @@ import torch
 from saccade.config.schema import Decoding
 from saccade.model.build.model import build
 from saccade.predict.decode import decode
-from saccade.train.batches.pack import packable
 from saccade.train.objectives.objectives import next_token
 from saccade.train.signals import Interrupted
 
@@ -34,7 +33,7 @@ def test_interrupted_and_resumed_is_bit_identical(system, fit, monkeypatch):
 @both
 def test_rows_are_not_packed(system):
     model = build(small.small(stack=STACKS[system]), source_size=9, target_size=9)
-    assert not packable(model)
+    assert not model.capabilities.packed_rows
 
 
 @both

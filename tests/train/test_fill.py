@@ -9,7 +9,7 @@ import torch
 
 from saccade.data.batching.batch import Batch, pad
 from saccade.model.build.model import build
-from saccade.train.batches.pack import pack, packable
+from saccade.train.batches.pack import pack
 from saccade.train.objectives import masking
 from saccade.train.objectives.objectives import fill
 
@@ -55,7 +55,7 @@ def test_packed_terms_are_the_padded_ones(filler, batch, alpha, half_hidden):
         for name, term in terms.items():
             assert term.sum.item() == pytest.approx(expected[name].sum.item(), abs=1e-4)
             assert (int(term.count), term.weight) == (int(expected[name].count), expected[name].weight)
-    assert packable(filler)
+    assert filler.capabilities.packed_rows
 
 
 def test_terms_are_what_is_hidden_and_the_length(filler, batch, half_hidden):

@@ -9,9 +9,9 @@ import torch
 from saccade.config.schema import Train
 from saccade.data.batching.batch import Batch, pad
 from saccade.errors import SaccadeError
-from saccade.train.batches.pack import cloned, pack, pack_padded, packable, shape_of, tensors_of
+from saccade.train.batches.layout import packs_rows
+from saccade.train.batches.pack import cloned, pack, pack_padded, shape_of, tensors_of
 from saccade.train.objectives.objectives import next_token, r_drop
-from saccade.train.setup import packs_rows
 
 DRAW = torch.Generator()
 
@@ -97,6 +97,6 @@ def test_what_cannot_be_packed_or_captured_is_told(fit, model):
 
 
 def test_own_parts_are_not_packed(model):
-    assert packable(model)
+    assert model.capabilities.packed_rows
     model.reader = torch.nn.Identity()
-    assert not packable(model)
+    assert not model.capabilities.packed_rows

@@ -12,10 +12,10 @@ from saccade.config.load import load
 from saccade.config.schema import Train
 from saccade.data.batching.batch import Batch, Pictures, pad
 from saccade.model.build.model import build
+from saccade.train.batches.layout import holds_steps, shape_of_batches
 from saccade.train.batches.pack import shape_of
-from saccade.train.batches.rectangles import even, fill_up, of_pictures
-from saccade.train.objectives.objectives import next_token, r_drop
-from saccade.train.setup import shape_of_batches
+from saccade.train.batches.rectangles import fill_up
+from saccade.train.objectives.objectives import next_token, objectives_from, r_drop
 
 SYSTEMS = {
     **{name: {"stack": stack} for name, stack in STACKS.items()},
@@ -77,7 +77,7 @@ def test_batches_within_a_budget_have_few_shapes():
 
 
 def test_all_stacks_but_those_that_hand_over_cells_are_even():
-    assert {name for name in SYSTEMS if not even(made(name))} == {"sutskever"}
+    assert {name for name in SYSTEMS if not holds_steps(made(name), [], asked=False)} == {"sutskever"}
 
 
 def test_batches_are_filled_up_where_that_is_asked_for():
@@ -96,9 +96,11 @@ HARD = ["writer.stack.hard=true", "objectives=[{kind='reinforce'}]"]
 def test_graphs_of_pictures_are_usual_where_a_gpu_has_been_seen_to_learn_by_them(name, settings, usual):
     recipe = load(name, tiny=True, overrides=settings)
     model = build(recipe, source_size=9, target_size=9)
-    assert of_pictures(model, recipe.objectives, asked=True)
-    assert of_pictures(model, recipe.objectives, asked=False) == usual
+    objectives = objectives_from(recipe)
+    assert holds_steps(model, objectives, asked=True)
+    assert holds_steps(model, objectives, asked=False) == usual
 
 
-def test_what_reads_something_else_has_no_graphs_of_pictures():
-    assert not of_pictures(made("transformer"), [], asked=True)
+def test_only_pictures_have_one_size():
+    assert not made("transformer").capabilities.fixed_inputs
+    assert build(load("vit", tiny=True), source_size=9, target_size=9).capabilities.fixed_inputs

@@ -16,10 +16,11 @@ from saccade.model.build.model import build
 from saccade.model.writers.tokens import Step
 from saccade.predict.search.likelihood import token_log_probs
 from saccade.score.gleu import sentence_gleu
+from saccade.train.batches.layout import captures_steps, packs_rows
 from saccade.train.objectives import reward as module
-from saccade.train.objectives.objectives import all_terms, lets_write, next_token, objectives_from
+from saccade.train.objectives.objectives import all_terms, next_token, objectives_from
 from saccade.train.objectives.reward import both_states, gleu, reward, sample
-from saccade.train.setup import captures_steps, packs_rows
+from saccade.train.objectives.terms import lets_write
 
 RECURRENT = {"kind": "recurrent", "dim": 14, "dropout": 0.0}
 NONE = {"kind": "none"}

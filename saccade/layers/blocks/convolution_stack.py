@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from saccade.config.protocols import Capabilities
 from saccade.layers.blocks.convolution import HALF, KEPT, RECOMPUTED, Matrices, Product, Read, neighbours
 from saccade.layers.dropout import Dropout
 from saccade.layers.memory import Memory
@@ -47,6 +48,8 @@ class ConvolutionStack(nn.Module):
     position i (ByteNet). A reader with `unfold` = (a, b) gives a |s| + b states for |s| tokens, so that there is one
     for each word of an output longer than the input (dynamic unfolding, Kalchbrenner et al. 2016, section 3.2).
     """
+
+    capabilities = Capabilities(static_shapes=True)
 
     def __init__(
         self,

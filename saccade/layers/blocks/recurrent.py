@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from saccade.config.protocols import Capabilities
 from saccade.layers.blocks.experts import NOTHING_BETWEEN, Between
 from saccade.layers.dropout import Dropout
 from saccade.layers.memory import Memory
@@ -174,6 +175,11 @@ class RecurrentStack(nn.Module):
         self.connections, self.between = Connections(connections, dim, layers), between
         self.dropout = Dropout(dropout)
         self.in_rectangles = cell != "lstm"  # whether padding may be read
+
+    @property
+    def capabilities(self) -> Capabilities:
+        reasons = {} if self.in_rectangles else {"static_shapes": "stack hands over the last cells of an LSTM"}
+        return Capabilities(static_shapes=self.in_rectangles, reasons=reasons)
 
     def without_cells(self) -> "RecurrentStack":
         """The same stack, of which nobody wants the last cells."""

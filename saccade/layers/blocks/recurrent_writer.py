@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from saccade.config.protocols import Capabilities
 from saccade.layers.blocks.experts import NOTHING_BETWEEN, Between
 from saccade.layers.blocks.recurrence import FixedContext, LookAfter, LookFirst, RecurrentState
 from saccade.layers.blocks.recurrent import CELLS, Hidden, Name
@@ -55,6 +56,8 @@ class FirstState(nn.Module):
 
 class RecurrentWriter(nn.Module):
     """The stack of a writer: first states, the recurrence, dropout of what it tells."""
+
+    capabilities = Capabilities(static_shapes=True)
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from saccade.config.protocols import Capabilities
 from saccade.kernels.cpu import stack_step, step_attention
 from saccade.layers.attention import masks
 from saccade.layers.attention.masks import Mask
@@ -153,6 +154,15 @@ class TransformerStack(nn.Module):
         self.norm = norm if norm is not None else nn.Identity()
         self.dim, self.causal, self.recompute = dim, causal, recompute
         self.narrow = narrow  # whether sums along the blocks are as narrow as autocast makes products
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """All of them, unless stochastic depth skips rows of a batch, which packed sequences would share."""
+        skips = any(residual.skip is not None for block in self.blocks for residual in block.residuals)
+        reasons = {"packed_rows": "stack skips whole rows of a batch (drop_path)"} if skips else {}
+        return Capabilities(
+            packed_rows=not skips, static_shapes=True, static_step=True, fused_cpu_step=True, reasons=reasons
+        )
 
     def forward(
         self,

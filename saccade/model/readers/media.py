@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from saccade.config.protocols import Capabilities, get_capabilities
 from saccade.layers.attention import masks
 from saccade.layers.audio.downsampling import Stem
 from saccade.layers.dropout import Dropout
@@ -40,6 +41,15 @@ class PictureReader(nn.Module):
         if self.first is not None:
             nn.init.normal_(self.first, std=dim**-0.5)
         self.dropout = Dropout(dropout)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Pictures have one size; a stack over their cells must never synchronize with the device."""
+        own = Capabilities(static_shapes=True, fixed_inputs=True)
+        if self.stack is None:
+            return own
+        found = get_capabilities(self.stack, "stack")
+        return replace(own, static_shapes=found.static_shapes, reasons=found.reasons)
 
     def forward(self, pictures: Picture, mask: Bool[Tensor, "B S"]) -> Memory:
         """All states are real, and `mask` says so."""

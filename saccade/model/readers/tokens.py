@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from saccade.config.protocols import Capabilities, get_capabilities
 from saccade.data.tokenization.tokenizer import END, START
 from saccade.layers.attention import masks
 from saccade.layers.dropout import Dropout
@@ -81,6 +82,12 @@ class TokenReader(nn.Module):
         self.embedding, self.stack, self.relates, self.levels = embedding, stack, relates, levels
         self.again = again
         self.dim = stack.dim + (width if levels else 0) if again is None else again.dim
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those of its stack and, where the sequence is read twice, of the second one."""
+        first = get_capabilities(self.stack, "stack")
+        return first if self.again is None else first & get_capabilities(self.again.stack, "second stack")
 
     def forward(self, ids: Int[Tensor, "B S"], mask: Bool[Tensor, "B S"] | Packing) -> Memory:
         told = {"segments": parts(ids, places(mask))} if self.relates else {}

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from saccade.config.protocols import Capabilities
 from saccade.layers.dropout import Dropout
 from saccade.layers.memory import Memory
 from saccade.layers.packing import Packing
@@ -45,6 +46,11 @@ class ActionWriter(TokenWriter):
         """`sights` are the numbers that tell what is seen, of which the share `blind` is hidden in training."""
         super().__init__(embedding, stack, output=output, output_scale=output_scale)
         self.see, self.blind = nn.Linear(sights, embedding.tokens.embedding_dim), Dropout(blind)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """None: each row stands somewhere else in the world."""
+        return Capabilities()
 
     def forward(
         self, ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | Packing | None, memory: Memory | None

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from saccade.config.protocols import Capabilities, get_capabilities
 from saccade.data.tokenization.tokenizers import END, PAD, START
 from saccade.layers.attention.masks import positions
 from saccade.layers.attention.positions import Sinusoidal
@@ -47,6 +48,11 @@ class FillWriter(nn.Module):
         self.length = nn.Sequential(
             nn.Linear(memory_dim + NUMBER, memory_dim), nn.ReLU(), nn.Linear(memory_dim, 2 * reach + 1)
         )
+
+    @property
+    def capabilities(self) -> Capabilities:
+        found = get_capabilities(self.stack, "stack")
+        return Capabilities(packed_rows=found.packed_rows, reasons=found.reasons)
 
     def forward(
         self, canvas: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | Packing | None, memory: Memory

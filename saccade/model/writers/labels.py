@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from saccade.config.protocols import Capabilities
 from saccade.layers.blocks.feedforward import ACTIVATIONS
 from saccade.layers.dropout import Dropout
 from saccade.layers.memory import Memory
@@ -24,6 +25,8 @@ class Head(nn.Module):
 
     With a layer as wide as the states, that is what BERT and RoBERTa have; without one and without bias, GPT-2.
     """
+
+    capabilities = Capabilities(packed_rows=True, static_shapes=True)
 
     def __init__(
         self, dim: int, *, size: int, hidden: int | None, activation: str = "tanh", dropout: float, bias: bool = True

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from saccade.config.protocols import Capabilities
 from saccade.layers.blocks.feedforward import ACTIVATIONS
 from saccade.layers.dropout import Dropout
 from saccade.layers.memory import Memory
@@ -33,6 +34,8 @@ class MaskedWriter(nn.Module):
 
     With `pairs` also two logits for each text: its second part follows the first, or not.
     """
+
+    capabilities = Capabilities(packed_rows=True)
 
     def __init__(
         self,

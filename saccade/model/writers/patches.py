@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from saccade.config.protocols import Capabilities
 from saccade.data.batching.batch import Batch, Pictures
 from saccade.layers.memory import Memory
 from saccade.layers.vision.patches import Picture, hidden_patches, painted
@@ -17,6 +18,8 @@ SMALL = 1e-6  # added to variances
 
 class PatchWriter(nn.Module):
     """The pixels of each patch by one matrix of its state (Xie et al. 2022)."""
+
+    capabilities = Capabilities(static_shapes=True)
 
     def __init__(self, dim: int, *, patch: int) -> None:
         super().__init__()

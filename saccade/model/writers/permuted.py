@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from saccade.config.protocols import Capabilities
 from saccade.layers.attention.two_stream import Streams, earlier, two_streams
 from saccade.model.readers.tokens import TokenReader
 
@@ -15,6 +16,8 @@ class PermutedWriter(nn.Module):
 
     What is asked passes the layers of the reader, beside what is read.
     """
+
+    capabilities = Capabilities(packed_rows=True)
 
     def __init__(self, output: nn.Linear, *, dim: int) -> None:
         super().__init__()

@@ -1,5 +1,6 @@
 """Writers: Memory -> Y, all positions at once in training, step by step in decoding."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -7,6 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from saccade.config.protocols import Capabilities, get_capabilities
 from saccade.errors import SaccadeError
 from saccade.layers.memory import AttentionState, Memory
 from saccade.layers.packing import Packing
@@ -42,6 +44,10 @@ class TokenWriter(nn.Module):
     @property
     def dim(self) -> int:
         return int(self.stack.dim)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(get_capabilities(self.stack, "stack"), padded_targets=True)
 
     def forward(
         self, ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | Packing | None, memory: Memory | None

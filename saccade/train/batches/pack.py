@@ -9,38 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from saccade.data.batching.batch import PAD_ID, Batch, Ground, Tokens
-from saccade.layers.blocks.transformer import TransformerStack
-from saccade.layers.dropout import DropRows
 from saccade.layers.packing import Packing, bound, packing
-from saccade.model.model import Model
-from saccade.model.readers.tokens import TokenReader
-from saccade.model.writers.actions import ActionWriter
-from saccade.model.writers.fill import FillWriter
-from saccade.model.writers.labels import Head
-from saccade.model.writers.masked import MaskedWriter
-from saccade.model.writers.permuted import PermutedWriter
-from saccade.model.writers.tokens import TokenWriter
 
-HEADS = (Head, MaskedWriter, PermutedWriter)  # writers without a stack, over states
 STEPS = 16  # shapes between no tokens and the budget of a batch
 WORTH_PACKING = 0.05  # of padding: on a CPU the way to a row and back takes as long as computing that much for nothing
-
-
-def packable(model: Model) -> bool:
-    """Whether what reads, if anything does, and what writes take packed rows; a user's own parts may not.
-
-    Nor may what passes some rows of a batch by: all texts would share one row.
-    """
-    if any(isinstance(part, DropRows) for part in model.modules()):
-        return False
-    parts = [part for part in (model.reader, model.writer) if part is not None]
-    if isinstance(model.writer, ActionWriter):  # of which each row stands somewhere else
-        return False
-    return all(
-        isinstance(part, HEADS)
-        or (isinstance(part, TokenReader | TokenWriter | FillWriter) and isinstance(part.stack, TransformerStack))
-        for part in parts
-    )
 
 
 def pack(batch: Batch, *, budget: int | None = None) -> Batch:

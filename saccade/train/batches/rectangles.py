@@ -2,52 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 import torch.nn.functional as F
 
 from saccade.data.batching.batch import PAD_ID, Batch, Pictures, Tokens
-from saccade.layers.blocks.convolution_stack import ConvolutionStack
-from saccade.layers.blocks.recurrent import RecurrentStack
-from saccade.layers.blocks.recurrent_writer import RecurrentWriter
-from saccade.layers.blocks.transformer import TransformerStack
-from saccade.model.model import Model
-from saccade.model.readers.media import PictureReader
-from saccade.model.readers.tokens import TokenReader
-from saccade.model.writers.labels import Head
-from saccade.model.writers.patches import PatchWriter
-from saccade.model.writers.tokens import TokenWriter
 from saccade.train.batches.pack import rounded
 
 WIDTH = 8  # tokens: widths are multiples of it
 PARTS = 4  # numbers of rows of one width differ by such a part of what the budget has room for
-SEEN = {"label", "next-token"}  # objectives about pictures
-
-
-def even(model: Model) -> bool:
-    """Whether what reads texts and what writes them ask the device for nothing, given rectangles."""
-    reads = isinstance(model.reader, TokenReader) and (
-        isinstance(model.reader.stack, ConvolutionStack | TransformerStack)
-        or (isinstance(model.reader.stack, RecurrentStack) and model.reader.stack.in_rectangles)
-    )
-    return reads and writes_evenly(model)
-
-
-def writes_evenly(model: Model) -> bool:
-    return type(model.writer) is TokenWriter and isinstance(
-        model.writer.stack, ConvolutionStack | RecurrentWriter | TransformerStack
-    )
-
-
-def of_pictures(model: Model, objectives: Iterable[Any], *, asked: bool) -> bool:
-    """The same of what reads pictures: a head has batches of one shape, and the last of an epoch another.
-
-    With other objectives than those that GPUs have been seen to learn by as graphs, only where that is asked for.
-    """
-    heads = isinstance(model.writer, Head | PatchWriter)
-    possible = isinstance(model.reader, PictureReader) and (heads or writes_evenly(model))
-    return possible and (asked or all(objective.kind in SEEN for objective in objectives))
 
 
 def fill_up(batch: Batch, *, budget: int) -> Batch:

@@ -41,6 +41,9 @@ def label(
     return {"label": first._replace(sum=share * first.sum + (1 - share) * second.sum)}
 
 
+label.proven_on_pictures = True  # type: ignore[attr-defined]  # see `is_proven_on_pictures` in terms.py
+
+
 def tag(
     model: Model, batch: Batch, generator: torch.Generator, *, smoothing: float = 0.0, weight: float = 1.0
 ) -> dict[str, Term]:

@@ -83,6 +83,9 @@ def next_token(
     return {**terms, "nll": Term(nll, count, 0.0)}
 
 
+next_token.proven_on_pictures = True  # type: ignore[attr-defined]  # see `is_proven_on_pictures` in terms.py
+
+
 def r_drop(
     model: Model,
     batch: Batch,
@@ -188,14 +191,6 @@ def objectives_from(
         settings = table.settings() if isinstance(table, Custom) else table.model_dump(exclude={"kind"})
         made.append(functools.partial(SHIPPED.get(table.kind) or (kinds or {})[table.kind], **settings))
     return made
-
-
-def lets_write(objective: Objective) -> bool:
-    """Whether the model writes while it learns (`writes` of its function): how long, only the device knows then.
-
-    Such a step is no CUDA graph, and each text has a row of its own.
-    """
-    return bool(getattr(getattr(objective, "func", objective), "writes", False))
 
 
 def all_terms(

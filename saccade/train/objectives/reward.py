@@ -73,7 +73,7 @@ def reward(
     }
 
 
-reward.writes = True  # type: ignore[attr-defined]  # see `lets_write` in objectives.py
+reward.writes = True  # type: ignore[attr-defined]  # see `lets_write` in terms.py
 
 
 def sample(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -29,6 +30,24 @@ class Term(NamedTuple):
 
 
 Objective = Callable[[Model, Batch, torch.Generator], dict[str, Term]]
+
+
+def lets_write(objective: Objective) -> bool:
+    """Whether the model writes while it learns (`writes` of its function): how long, only the device knows then.
+
+    Such a step is no CUDA graph, and each text has a row of its own.
+    """
+    return _declares(objective, "writes")
+
+
+def is_proven_on_pictures(objective: Objective) -> bool:
+    """Whether CUDA graphs of it have been seen to learn from pictures (`proven_on_pictures` of its function)."""
+    return _declares(objective, "proven_on_pictures")
+
+
+def _declares(objective: Objective, name: str) -> bool:
+    function = objective.func if isinstance(objective, functools.partial) else objective
+    return bool(getattr(function, name, False))
 
 
 def token_sums(writer: Any, hidden: Tensor, ids: Tensor, keep: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,162 @@
+"""A user's own parts that declare capabilities get the fast paths of the shipped ones, with the same losses."""
+
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+from saccade.config.load import validate
+from saccade.config.protocols import Capabilities, get_capabilities
+from saccade.data.batching.batch import Batch
+from saccade.layers.memory import Memory
+from saccade.layers.packing import Packing
+from saccade.model.build.model import build
+from saccade.train.batches.layout import captures_steps, choose_layout, holds_steps
+from saccade.train.batches.pack import pack, pack_padded
+from saccade.train.batches.rectangles import fill_up
+from saccade.train.objectives.objectives import next_token, objectives_from
+
+SIZE, DIM = 13, 8
+
+
+class PointwiseStack(nn.Module):
+    """A product at each position, and the mean of memory where there is one: indifferent to how rows are laid out."""
+
+    def __init__(self, memory_dim: int = 0, *, dim: int = DIM) -> None:
+        super().__init__()
+        self.dim = dim
+        self.product = nn.Linear(dim, dim)
+        self.look = nn.Linear(memory_dim, dim) if memory_dim else None
+
+    def forward(self, x, mask, memory=None, state=None):
+        y = torch.tanh(self.product(x))
+        if self.look is not None and memory is not None:
+            y = y + self.look(spread_means(memory, mask))
+        return y, mask, state, {}
+
+
+def spread_means(memory, mask):
+    """The mean of each sequence of memory, for every position of the sequence that it belongs to."""
+    if not isinstance(memory.mask, Packing):
+        real = memory.mask[..., None]
+        return ((memory.states * real).sum(1) / real.sum(1).clamp(min=1))[:, None]
+    zeros = memory.states.new_zeros(len(memory.mask.offsets) - 1, memory.states.shape[-1])
+    sums = zeros.index_add(0, memory.mask.texts[0], memory.states[0])
+    return (sums / memory.mask.offsets.diff().clamp(min=1)[:, None])[mask.texts]
+
+
+class DeclaringStack(PointwiseStack):
+    capabilities = Capabilities(packed_rows=True, static_shapes=True)
+
+
+class BagReader(nn.Module):
+    """Words without order, which declares what it can."""
+
+    capabilities = Capabilities(packed_rows=True, static_shapes=True)
+
+    def __init__(self, size: int, *, dim: int = DIM) -> None:
+        super().__init__()
+        self.table, self.dim = nn.Embedding(size, dim), dim
+
+    def forward(self, ids, mask):
+        return Memory(self.table(ids), mask)
+
+
+class SilentReader(BagReader):
+    capabilities = None
+
+
+class PlainWriter(nn.Module):
+    """A head over a table of tokens, which declares what it can."""
+
+    capabilities = Capabilities(packed_rows=True, static_shapes=True, padded_targets=True)
+
+    def __init__(self, size: int, memory_dim: int) -> None:
+        super().__init__()
+        self.table, self.dim = nn.Embedding(size, DIM), DIM
+        self.stack, self.output = PointwiseStack(memory_dim), nn.Linear(DIM, size)
+
+    def forward(self, ids, mask, memory):
+        return self.stack(self.table(ids), mask, memory)[0]
+
+    def head(self, hidden):
+        return self.output(hidden)
+
+
+KINDS = {
+    "pointwise": PointwiseStack, "declaring": DeclaringStack, "bag": BagReader, "silent": SilentReader,
+    "plain": PlainWriter,
+}  # fmt: skip
+STACKS = {"stack": {"kind": "declaring"}, "positions": {"kind": "none"}, "dropout": 0.0}
+
+
+def make(reader=None, writer=None, **train):
+    values = {
+        "reader": reader or STACKS,
+        "writer": writer or {**STACKS, "tie": "output"},
+        "train": {"steps": 1, **train},
+    }
+    recipe = validate(values, kinds=KINDS)
+    torch.manual_seed(1)
+    return recipe, build(recipe, source_size=SIZE, target_size=SIZE, kinds=KINDS).double()
+
+
+PARTS = {
+    "stacks": {},
+    "reader": {"reader": {"kind": "bag"}},
+    "writer": {"writer": {"kind": "plain"}},
+}
+
+
+@pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
+def test_parts_that_declare_packed_rows_are_given_them_with_the_same_loss(parts, batch: Batch):
+    recipe, model = make(**parts)
+    layout = choose_layout(recipe, model, objectives_from(recipe), device=torch.device("cpu"), world=1)
+    assert layout.shape is pack_padded
+    ours, theirs = (next_token(model, given, torch.Generator()) for given in (pack(batch), batch))
+    torch.testing.assert_close([term.sum for term in ours.values()], [term.sum for term in theirs.values()])
+
+
+@pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
+def test_parts_that_declare_static_shapes_can_be_cuda_graphs(parts, batch: Batch):
+    recipe, model = make(**parts, pack=False)
+    holds = holds_steps(model, objectives_from(recipe), asked=False)
+    assert holds and captures_steps(recipe, holds=holds, world=1, device=torch.device("cuda"))
+    ours, theirs = (next_token(model, given, torch.Generator()) for given in (fill_up(batch, budget=64), batch))
+    torch.testing.assert_close([term.sum for term in ours.values()], [term.sum for term in theirs.values()])
+
+
+SILENT = {
+    "the reader's stack PointwiseStack does not declare packed_rows": {
+        "reader": {**STACKS, "stack": {"kind": "pointwise"}}
+    },
+    "the writer's stack PointwiseStack does not declare packed_rows": {
+        "writer": {**STACKS, "stack": {"kind": "pointwise"}, "tie": "output"}
+    },
+    "the reader SilentReader does not declare packed_rows": {"reader": {"kind": "silent"}},
+}
+
+
+@pytest.mark.parametrize(("reason", "parts"), SILENT.items())
+def test_parts_that_declare_nothing_get_padded_batches_and_the_log_says_why(reason, parts, caplog):
+    recipe, model = make(**parts)
+    with caplog.at_level(logging.INFO, logger="saccade"):
+        layout = choose_layout(recipe, model, objectives_from(recipe), device=torch.device("cpu"), world=1)
+    assert layout == (None, False)
+    assert f"batches are padded, not packed: {reason}" in caplog.messages
+    assert not holds_steps(model, [], asked=True)
+
+
+def test_a_part_that_declares_nothing_or_something_else_has_no_capabilities():
+    for part in (object(), nn.Identity(), SilentReader(3)):
+        assert get_capabilities(part) == Capabilities()
+
+
+def test_what_two_parts_support_together_keeps_the_reasons_of_both():
+    one = get_capabilities(BagReader(3), "the reader")
+    both = one & get_capabilities(PointwiseStack(), "the stack")
+    assert both == Capabilities()
+    assert both.explain_missing("packed_rows") == "the stack PointwiseStack does not declare packed_rows"
+    assert one.explain_missing("packed_rows") == ""
+    assert "BagReader" in both.explain_missing("static_step")
