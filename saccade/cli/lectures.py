@@ -17,7 +17,7 @@ from saccade.errors import SaccadeError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from saccade.lectures.catalogue import Row
+    from saccade.lectures.claims import Row
     from saccade.lectures.outcomes import Outcome
 
 FAILED = 1
@@ -54,10 +54,9 @@ def list_(as_json: Json = False) -> None:
 def run(numbers: Numbers = [], train: Train = False, as_json: Json = False) -> None:  # noqa: B006  # typer copies it
     """Measure rows: what was expected, what came out. Leaves with exit code 1 where a row fails."""
     from saccade.lectures.catalogue import find, rows
-    from saccade.lectures.claims import Check
     from saccade.lectures.show import as_line, in_full
 
-    chosen = [find(number) for number in numbers] or [row for row in rows() if isinstance(row, Check)]
+    chosen = [find(number) for number in numbers] or [row for row in rows() if row.measure is not None]
     found = measure(chosen, train=train or bool(numbers))
     if as_json:
         print(json.dumps([item.as_dict() for item in found], indent=2, ensure_ascii=False))

@@ -3,60 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from types import ModuleType
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import NamedTuple
 
 from saccade.errors import SaccadeError
-from saccade.lectures import tables
-from saccade.lectures.attention import (
-    alignment,
-    attention,
-    blocks,
-    columns,
-    depth,
-    heads,
-    masks,
-    permutation,
-    positions,
-    scores,
-)
-from saccade.lectures.claims import Check
-from saccade.lectures.scale import complexity, families, probing, prompting, scaling, training
-from saccade.lectures.systems import (
-    asking,
-    bottleneck,
-    decoding,
-    elsewhere,
-    interacting,
-    listening,
-    recurrent,
-    showing,
-    systems,
-    vision,
-    waiting,
-    walking,
-)
+from saccade.lectures import attention, scale, systems, tables
+from saccade.lectures.claims import CHECKS, Row
 
-THEMES: tuple[ModuleType, ...] = (
-    recurrent, systems, attention, scores, columns, permutation, masks, heads, positions, blocks, complexity, scaling,
-    decoding, prompting, families, bottleneck, alignment, waiting, depth, training, probing,
-    asking, elsewhere, interacting, listening, showing, vision, walking,
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Unmeasured:
-    """A row that states no fact."""
-
-    row: int
-    where: str
-    sentence: str
-    state: str
-    why: str  # nothing is measured
-
-
-Row = Check | Unmeasured
+TOPICS = (attention, scale, systems)  # packages; every module in them registers its checks when it is imported
 
 
 class Place(NamedTuple):
@@ -68,9 +23,11 @@ class Place(NamedTuple):
 
 def rows() -> list[Row]:
     """All of them, by number."""
-    checks = [thing for theme in THEMES for thing in vars(theme).values() if isinstance(thing, Check)]
-    others = [Unmeasured(**item) for item in tables.read("rows.toml")["rows"]]
-    return sorted([*checks, *others], key=lambda row: row.row)
+    for topic in TOPICS:
+        for module in iter_modules(topic.__path__, f"{topic.__name__}."):
+            import_module(module.name)
+    others = [Row(**item) for item in tables.read("rows.toml")["rows"]]
+    return sorted([*CHECKS, *others], key=lambda row: row.row)
 
 
 def find(number: int) -> Row:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from saccade.lectures.drawing import Drawing
 
 Value = float | int | str
 
@@ -39,33 +41,6 @@ def at_least(what: str, measured: float, limit: float) -> Compared:
 
 
 @dataclass(frozen=True)
-class Lines:
-    """Curves over one axis: name -> (x, y)."""
-
-    x: str
-    y: str
-    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]]
-    caption: str
-    log_x: bool = False
-    log_y: bool = False
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """A table of numbers drawn as colours: rows look at columns, or rows are positions and columns features."""
-
-    rows: str
-    columns: str
-    values: Sequence[Sequence[float]]
-    caption: str
-    row_labels: Sequence[str] = ()
-    column_labels: Sequence[str] = ()
-
-
-Drawing = Lines | Matrix
-
-
-@dataclass(frozen=True)
 class Measured:
     """What a check found: it holds where every comparison does."""
 
@@ -86,20 +61,30 @@ def measured(
 
 
 @dataclass(frozen=True)
-class Check:
-    """A row of the lectures with the function that measures it."""
+class Row:
+    """A row of the lectures: a fact with the function that measures it, or a sentence that states none."""
 
     row: int
     where: str  # lecture and line, such as "S3:121"; several are separated by commas
     sentence: str
-    formula: str  # LaTeX, in the subset that formula.py reads
-    code: tuple[Any, ...]  # the blocks that are measured
-    measure: Callable[[], Measured]
-    trains: bool  # takes minutes, so that it runs only when asked
+    formula: str = ""  # LaTeX, in the subset that formula.py reads
+    code: tuple[Any, ...] = ()  # the blocks that are measured
+    measure: Callable[[], Measured] | None = None
+    trains: bool = False  # takes minutes, so that it runs only when asked
+    state: str = ""  # of a row that states no fact: what it is instead
+    why: str = ""  # and why nothing is measured
+
+
+CHECKS: list[Row] = []  # filled by `check`, as the modules of the topics are imported
 
 
 def check(
     row: int, where: str, sentence: str, *, formula: str, code: Sequence[Any] = (), trains: bool = False
-) -> Callable[[Callable[[], Measured]], Check]:
-    """Makes a check of the function that measures it."""
-    return lambda measure: Check(row, where, sentence, formula, tuple(code), measure, trains)
+) -> Callable[[Callable[[], Measured]], Row]:
+    """Make a row of the function that measures it, and register it."""
+
+    def register(measure: Callable[[], Measured]) -> Row:
+        CHECKS.append(Row(row, where, sentence, formula, tuple(code), measure, trains))
+        return CHECKS[-1]
+
+    return register

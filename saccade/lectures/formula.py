@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\d+(?:[.,]\d+)*|\s+|.")
 LETTERS = {
@@ -20,43 +20,173 @@ SIGNS = {
 WORDS = ("softmax", "min", "max", "log", "exp", "tanh", "sin", "cos", "ReLU", "Var", "E", "LN", "argmax")
 SPACES = {"quad": "  ", ",": " ", ";": " ", " ": " "}
 NO_BREAK = "\N{NO-BREAK SPACE}"  # which a browser does not take away at the edge of a word
+RELATIONS = "=+<>≤≥≠≈→∈⊗∝⇒±≪≫"
 BIG = ("∑", "∏")  # what carries its limits below and above
 
 
 @dataclass(frozen=True)
 class Node:
-    """A part of a formula: a kind, its own text, and what it is made of."""
+    """A part of a formula: a text of its own, or what it is made of. It can be written as plain text and as MathML."""
 
-    kind: str  # row, letter, number, sign, word, space, frac, sqrt, script
     text: str = ""
     parts: tuple[Node, ...] = ()
+    is_wordy: ClassVar[bool] = False  # written with several letters
+    is_sign: ClassVar[bool] = False  # no word touches it
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.text and not self.parts
+
+    @property
+    def base(self) -> Node:
+        """What scripts stand at."""
+        return self
+
+    def as_text(self) -> str:
+        return self.text
+
+    def as_mathml(self) -> str:
+        raise NotImplementedError
+
+    def is_spaced(self, *, first: bool) -> bool:
+        """Whether spaces stand around it; a minus has them only where something stands before it."""
+        return False
+
+
+class Letter(Node):
+    def as_mathml(self) -> str:
+        return f"<mi>{html.escape(self.text)}</mi>"
+
+
+class Number(Node):
+    def as_mathml(self) -> str:
+        return f"<mn>{self.text}</mn>"
+
+
+class Word(Node):
+    is_wordy = True
+
+    def as_mathml(self) -> str:
+        return f'<mi mathvariant="normal">{html.escape(self.text).replace(" ", NO_BREAK)}</mi>'
+
+
+class Space(Node):
+    is_sign = True
+
+    def as_mathml(self) -> str:
+        return f'<mspace width="{len(self.text) / 2}em"/>'
+
+
+class Sign(Node):
+    is_sign = True
+
+    def as_mathml(self) -> str:
+        size = ' largeop="true"' if self.text in BIG else ""
+        return f"<mo{size}>{html.escape(self.text).replace('-', '−')}</mo>"
+
+    def is_spaced(self, *, first: bool) -> bool:
+        return self.text in RELATIONS or (self.text in "-·×" and not first)
+
+
+class Row(Node):
+    def as_text(self) -> str:
+        """Relations stand apart, and a word does not touch a letter."""
+        written, before = "", None
+        for node in self.parts:
+            text = node.as_text()
+            if node.is_spaced(first=before is None):
+                text = f" {text} "
+            elif node.text == ",":
+                text = ", "
+            elif before is not None and (_wordy(before) or _wordy(node)) and not (before.is_sign or node.is_sign):
+                text = f" {text}"
+            written, before = written + text, node
+        return written
+
+    def as_mathml(self) -> str:
+        return f"<mrow>{''.join(part.as_mathml() for part in self.parts)}</mrow>"
+
+
+class Fraction(Node):
+    is_wordy = True
+
+    def as_text(self) -> str:
+        return " / ".join(map(_grouped, self.parts))
+
+    def as_mathml(self) -> str:
+        return f"<mfrac>{''.join(part.as_mathml() for part in self.parts)}</mfrac>"
+
+
+class Root(Node):
+    is_wordy = True
+
+    def as_text(self) -> str:
+        return f"√{_grouped(self.parts[0])}"
+
+    def as_mathml(self) -> str:
+        return f"<msqrt>{self.parts[0].as_mathml()}</msqrt>"
+
+
+class Script(Node):
+    """What stands below and above another part; either may be empty."""
+
+    @property
+    def base(self) -> Node:
+        return self.parts[0]
+
+    def as_text(self) -> str:
+        base, below, above = self.parts
+        return base.as_text() + _script("_", below) + _script("^", above)
+
+    def as_mathml(self) -> str:
+        base, below, above = self.parts
+        tags = ("munder", "mover", "munderover") if base.text in BIG else ("msub", "msup", "msubsup")
+        tag = tags[2] if not (below.is_empty or above.is_empty) else tags[0] if above.is_empty else tags[1]
+        scripts = "".join(part.as_mathml() for part in (below, above) if not part.is_empty)
+        return f"<{tag}>{base.as_mathml()}{scripts}</{tag}>"
+
+
+def _wordy(node: Node) -> bool:
+    return node.base.is_wordy or node.base.text in BIG
+
+
+def _grouped(node: Node) -> str:
+    text = node.as_text()
+    return text if len(node.parts) <= 1 and " " not in text else f"({text})"
+
+
+def _script(mark: str, node: Node) -> str:
+    text = node.as_text().replace(" ", "")
+    return "" if not text else f"{mark}{text}" if len(text) == 1 or text.isdigit() else f"{mark}{{{text}}}"
+
+
+EMPTY = Row()
 
 
 def parse(source: str) -> Node:
     """The tree of a formula; what is outside our part of LaTeX is a ValueError."""
     tokens = [token for token in TOKEN.findall(source) if not token.isspace()]
     tokens.reverse()
-    row = _row(tokens, end="")
-    return row
+    return _row(tokens, end="")
 
 
 def _row(tokens: list[str], *, end: str) -> Node:
     parts: list[Node] = []
     while tokens and tokens[-1] != end:
         atom = _atom(tokens)
-        below = above = Node("row")
+        below: Node = EMPTY
+        above: Node = EMPTY
         while tokens and tokens[-1] in ("_", "^"):
             if tokens.pop() == "_":
                 below = _atom(tokens)
             else:
                 above = _atom(tokens)
-        scripted = below != Node("row") or above != Node("row")
-        parts.append(Node("script", parts=(atom, below, above)) if scripted else atom)
+        parts.append(atom if below.is_empty and above.is_empty else Script(parts=(atom, below, above)))
     if end:
         if not tokens:
             raise ValueError(f"a formula lacks its '{end}'")
         tokens.pop()
-    return Node("row", parts=tuple(parts))
+    return Row(parts=tuple(parts))
 
 
 def _atom(tokens: list[str]) -> Node:
@@ -68,27 +198,27 @@ def _atom(tokens: list[str]) -> Node:
     if token.startswith("\\"):
         return _command(token[1:], tokens)
     if token[0].isdigit():
-        return Node("number", token)
-    return Node("letter" if token.isalpha() else "sign", token)
+        return Number(token)
+    return Letter(token) if token.isalpha() else Sign(token)
 
 
 def _command(name: str, tokens: list[str]) -> Node:
     if name == "frac":
-        return Node("frac", parts=(_atom(tokens), _atom(tokens)))
+        return Fraction(parts=(_atom(tokens), _atom(tokens)))
     if name == "sqrt":
-        return Node("sqrt", parts=(_atom(tokens),))
+        return Root(parts=(_atom(tokens),))
     if name in ("mathrm", "text"):
-        return Node("word", _plain(tokens))
+        return Word(_plain(tokens))
     if name in LETTERS:
-        return Node("letter", LETTERS[name])
+        return Letter(LETTERS[name])
     if name in SIGNS:
-        return Node("sign", SIGNS[name])
+        return Sign(SIGNS[name])
     if name in WORDS:
-        return Node("word", name)
+        return Word(name)
     if name in SPACES:
-        return Node("space", SPACES[name])
+        return Space(SPACES[name])
     if name in "{}|":
-        return Node("sign", name)
+        return Sign(name)
     raise ValueError(f"\\{name} is outside the part of LaTeX that formulas may use")
 
 
@@ -102,99 +232,11 @@ def _plain(tokens: list[str]) -> str:
     return "".join(letters).replace("~", " ")
 
 
-# ---- as text
-
-
 def as_text(source: str) -> str:
     """The formula in one line of plain text."""
-    return re.sub(r" +", " ", _text(parse(source))).strip()
-
-
-def _text(node: Node) -> str:
-    match node.kind:
-        case "row":
-            return "".join(_spaced(node.parts))
-        case "frac":
-            return f"{_grouped(node.parts[0])} / {_grouped(node.parts[1])}"
-        case "sqrt":
-            return f"√{_grouped(node.parts[0])}"
-        case "script":
-            base, below, above = node.parts
-            return _text(base) + _script("_", below) + _script("^", above)
-    return node.text
-
-
-def _spaced(parts: tuple[Node, ...]) -> Iterator[str]:
-    """Signs of relation stand apart; a minus only where something stands before it; a word does not touch a letter."""
-    before: Node | None = None
-    for node in parts:
-        text = _text(node)
-        if node.kind == "sign" and (node.text in "=+<>≤≥≠≈→∈⊗∝⇒±≪≫" or (node.text in "-·×" and before is not None)):
-            text = f" {text} "
-        elif node.text == ",":
-            text = ", "
-        elif before is not None and (_wordy(before) or _wordy(node)) and not _is_sign(before) and not _is_sign(node):
-            text = f" {text}"
-        yield text
-        before = node
-
-
-def _wordy(node: Node) -> bool:
-    """Whether this is written with several letters."""
-    base = node.parts[0] if node.kind == "script" else node
-    return base.kind in ("word", "frac", "sqrt") or base.text in BIG
-
-
-def _is_sign(node: Node) -> bool:
-    return node.kind in ("sign", "space")
-
-
-def _grouped(node: Node) -> str:
-    text = _text(node)
-    return text if len(node.parts) <= 1 and " " not in text else f"({text})"
-
-
-def _script(mark: str, node: Node) -> str:
-    text = _text(node).replace(" ", "")
-    return "" if not text else f"{mark}{text}" if len(text) == 1 or text.isdigit() else f"{mark}{{{text}}}"
-
-
-# ---- as MathML
+    return re.sub(r" +", " ", parse(source).as_text()).strip()
 
 
 def as_mathml(source: str) -> str:
     """The formula as a block that browsers typeset by themselves."""
-    return f'<math display="block">{_mathml(parse(source))}</math>'
-
-
-def _mathml(node: Node) -> str:
-    text = html.escape(node.text)
-    match node.kind:
-        case "row":
-            return f"<mrow>{''.join(map(_mathml, node.parts))}</mrow>"
-        case "frac":
-            return f"<mfrac>{''.join(map(_mathml, node.parts))}</mfrac>"
-        case "sqrt":
-            return f"<msqrt>{_mathml(node.parts[0])}</msqrt>"
-        case "script":
-            return _scripted(*node.parts)
-        case "number":
-            return f"<mn>{text}</mn>"
-        case "letter":
-            return f"<mi>{text}</mi>"
-        case "word":
-            return f'<mi mathvariant="normal">{text.replace(" ", NO_BREAK)}</mi>'
-        case "space":
-            return f'<mspace width="{len(node.text) / 2}em"/>'
-    size = ' largeop="true"' if node.text in BIG else ""
-    return f"<mo{size}>{text.replace('-', '−')}</mo>"
-
-
-def _scripted(base: Node, below: Node, above: Node) -> str:
-    under, over = ("munder", "mover") if base.text in BIG else ("msub", "msup")
-    both = "munderover" if base.text in BIG else "msubsup"
-    if below.parts or below.text:
-        if above.parts or above.text:
-            return f"<{both}>{_mathml(base)}{_mathml(below)}{_mathml(above)}</{both}>"
-        return f"<{under}>{_mathml(base)}{_mathml(below)}</{under}>"
-    return f"<{over}>{_mathml(base)}{_mathml(above)}</{over}>"
+    return f'<math display="block">{parse(source).as_mathml()}</math>'

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
-from saccade.lectures.catalogue import Row, Unmeasured
-from saccade.lectures.claims import Check, Measured
+from saccade.lectures.claims import Measured, Row
 from saccade.lectures.formula import as_text
 
 HOLDS, FAILS, NEEDS_TRAINING = "holds", "fails", "needs training"
@@ -31,7 +30,7 @@ class Outcome:
         """For programs."""
         row = self.row
         found: dict[str, Any] = {"row": row.row, "lecture": row.where, "sentence": row.sentence, "state": self.state}
-        if isinstance(row, Unmeasured):
+        if row.measure is None:
             return {**found, "why": row.why}
         found |= {"formula": as_text(row.formula), "latex": row.formula, "seconds": round(self.seconds, 3)}
         if self.measured is not None:
@@ -42,21 +41,21 @@ class Outcome:
 
 def outcome(row: Row, *, train: bool = True) -> Outcome:
     """Runs a check, unless it takes minutes and nobody asked for that; an exception in it is a failure of the row."""
-    if isinstance(row, Unmeasured):
+    if row.measure is None:
         return Outcome(row, row.state)
     if row.trains and not train:
         return Outcome(row, NEEDS_TRAINING)
     begin = time.perf_counter()
-    found, error = _measured(row)
+    found, error = _measured(row.row, row.measure)
     state = HOLDS if found is not None and found.holds else FAILS
     return Outcome(row, state, found, error, time.perf_counter() - begin)
 
 
-def _measured(check: Check) -> tuple[Measured | None, str]:
+def _measured(seed: int, measure: Callable[[], Measured]) -> tuple[Measured | None, str]:
     with torch.random.fork_rng(devices=[]), torch.enable_grad(), one_thread():
-        torch.manual_seed(check.row)
+        torch.manual_seed(seed)
         try:
-            return check.measure(), ""
+            return measure(), ""
         except Exception as error:  # whatever a check meets, the other rows are still of interest
             return None, f"{type(error).__name__}: {error}"
 

@@ -12,9 +12,8 @@ from pathlib import Path
 from saccade import __version__
 from saccade.errors import SaccadeError
 from saccade.lectures import catalogue, tables
-from saccade.lectures.catalogue import Row, Unmeasured
-from saccade.lectures.claims import Compared, Drawing
-from saccade.lectures.drawing import as_csv, as_svg
+from saccade.lectures.claims import Compared, Row
+from saccade.lectures.drawing import Drawing, as_csv, as_svg
 from saccade.lectures.errata import Erratum, deciding, errata_of
 from saccade.lectures.formula import as_mathml
 from saccade.lectures.outcomes import Outcome
@@ -104,7 +103,7 @@ def _row(item: Outcome, picture: str, sources: Sources) -> str:
         f'<header><h3>Row {row.row}</h3><span class="where">{escape(row.where)}</span>'
         f'<span class="state {kind}">{item.state}</span></header><p>{escape(row.sentence)}</p>'
     )
-    if isinstance(row, Unmeasured):
+    if row.measure is None:
         return f'<article id="row-{row.row}">{head}<p class="why">{_prose(row.why)}</p></article>'
     body = as_mathml(row.formula)
     if item.measured is not None:
@@ -114,7 +113,7 @@ def _row(item: Outcome, picture: str, sources: Sources) -> str:
     elif not item.error:
         body += f'<p class="why">Takes minutes: <code>saccade lectures run {row.row}</code></p>'
     body += f"<p>{escape(item.error)}</p>" if item.error else ""
-    return f'<article id="row-{row.row}">{head}{body}{sources.links(row)}</article>'
+    return f'<article id="row-{row.row}">{head}{body}{sources.links(row.measure, row.code)}</article>'
 
 
 def _table(compared: Sequence[Compared]) -> str:

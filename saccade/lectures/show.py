@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from saccade.lectures.catalogue import Unmeasured
 from saccade.lectures.claims import Compared, Value
 from saccade.lectures.formula import as_text
 from saccade.lectures.outcomes import Outcome
@@ -47,7 +46,7 @@ def in_full(item: Outcome) -> str:
     """The row with its formula and everything that was compared."""
     row = item.row
     lines = [f"row {row.row}, {row.where}: {item.state}", row.sentence]
-    if isinstance(row, Unmeasured):
+    if row.measure is None:
         return "\n".join([*lines, f"({row.why})"])
     lines += ["", f"    {as_text(row.formula)}", ""]
     if item.measured is not None:

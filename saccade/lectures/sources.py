@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import saccade
-from saccade.lectures.claims import Check
+from saccade.lectures.claims import Measured
 
 ROOT = Path(saccade.__file__).parent
 
@@ -19,11 +20,11 @@ class Sources:
     def __init__(self) -> None:
         self.files: dict[str, Path] = {}
 
-    def links(self, check: Check) -> str:
+    def links(self, measure: Callable[[], Measured], code: Sequence[Any]) -> str:
         """Where the blocks are that a check measures, and the check itself, whole."""
-        text, _ = inspect.getsourcelines(check.measure)
-        own = self._link(check.measure)
-        blocks = [self._link(item) for item in check.code if _is_ours(item)]
+        text, _ = inspect.getsourcelines(measure)
+        own = self._link(measure)
+        blocks = [self._link(item) for item in code if _is_ours(item)]
         listing = escape("".join(text))
         return (
             f'<p class="code">Blocks: {", ".join(dict.fromkeys(blocks)) or "of PyTorch"}</p>'

@@ -5,12 +5,11 @@ import torch
 from broken import BREAKS
 
 from saccade.lectures.catalogue import find, rows
-from saccade.lectures.claims import Check
 from saccade.lectures.outcomes import outcome
 from saccade.lectures.scale import complexity
 from saccade.lectures.systems import waiting
 
-CHECKS = {row.row: row for row in rows() if isinstance(row, Check)}
+CHECKS = {row.row: row for row in rows() if row.measure is not None}
 QUICK = [row for row, check in CHECKS.items() if not check.trains]
 
 

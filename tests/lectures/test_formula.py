@@ -5,10 +5,9 @@ from xml.etree import ElementTree
 import pytest
 
 from saccade.lectures.catalogue import rows
-from saccade.lectures.claims import Check
 from saccade.lectures.formula import as_mathml, as_text
 
-FORMULAS = {row.row: row.formula for row in rows() if isinstance(row, Check)}
+FORMULAS = {row.row: row.formula for row in rows() if row.measure is not None}
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ import pytest
 
 from saccade.errors import SaccadeError
 from saccade.lectures.catalogue import find
-from saccade.lectures.claims import Lines, Matrix
-from saccade.lectures.drawing import as_csv, as_svg
+from saccade.lectures.drawing import Lines, Matrix, as_csv, as_svg
 from saccade.lectures.errata import deciding, errata
 from saccade.lectures.outcomes import outcome
 from saccade.lectures.report import needed, write_report

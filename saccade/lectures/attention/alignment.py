@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from saccade.layers.attention.scores import Additive, attend
-from saccade.lectures.claims import Matrix, Measured, at_least, at_most, check, measured, same
+from saccade.lectures.claims import Measured, at_least, at_most, check, measured, same
+from saccade.lectures.drawing import Matrix
 from saccade.lectures.systems.reader_writer import ReaderWriter, accuracy, learn
 
 SYMBOLS = 10

@@ -16,7 +16,8 @@ from saccade.layers.attention.scores import (
     masked_softmax,
     scaled_dot,
 )
-from saccade.lectures.claims import Lines, Measured, at_least, at_most, check, measured, near, same
+from saccade.lectures.claims import Measured, at_least, at_most, check, measured, near, same
+from saccade.lectures.drawing import Lines
 from saccade.lectures.small import apart, numbers, shape_of
 
 

@@ -8,7 +8,8 @@ from torch import nn
 from saccade.layers.attention.multihead import SelfAttention
 from saccade.layers.blocks.feedforward import FeedForward
 from saccade.layers.blocks.transformer import Block, Residual, TransformerStack
-from saccade.lectures.claims import Lines, Measured, at_least, check, measured, near, same
+from saccade.lectures.claims import Measured, at_least, check, measured, near, same
+from saccade.lectures.drawing import Lines
 from saccade.lectures.small import apart, block, numbers, small_batch, small_model, stack
 from saccade.model.build.transformer import build_norm
 from saccade.train.objectives.objectives import next_token

@@ -10,7 +10,8 @@ from torch import nn
 
 from saccade.layers.blocks.residual import settled
 from saccade.layers.blocks.transformer import Residual, TransformerStack
-from saccade.lectures.claims import Lines, Measured, at_least, at_most, check, measured, near
+from saccade.lectures.claims import Measured, at_least, at_most, check, measured, near
+from saccade.lectures.drawing import Lines
 from saccade.lectures.small import apart, numbers, stack
 
 LAYERS, STEPS = 24, 150

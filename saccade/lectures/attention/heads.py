@@ -9,7 +9,8 @@ from saccade.layers.attention import masks
 from saccade.layers.attention.multihead import CrossAttention, HeadProjection, SelfAttention
 from saccade.layers.attention.scores import attend
 from saccade.layers.record import record
-from saccade.lectures.claims import Matrix, Measured, at_least, check, measured, near, same
+from saccade.lectures.claims import Measured, at_least, check, measured, near, same
+from saccade.lectures.drawing import Matrix
 from saccade.lectures.small import apart, count, numbers, small_batch, small_model
 
 FORMS = {"paper": 1_048_576, "full": 8_388_608, "split": 98_304}  # parameters at d = 512, h = 8, without biases

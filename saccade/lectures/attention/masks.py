@@ -9,7 +9,8 @@ from saccade.layers.attention import masks
 from saccade.layers.attention.masks import Causal
 from saccade.layers.attention.multihead import SelfAttention
 from saccade.layers.attention.scores import masked_softmax
-from saccade.lectures.claims import Matrix, Measured, at_least, at_most, check, measured, near, same
+from saccade.lectures.claims import Measured, at_least, at_most, check, measured, near, same
+from saccade.lectures.drawing import Matrix
 from saccade.lectures.small import apart, numbers, stack
 
 

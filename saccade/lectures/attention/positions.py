@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from saccade.layers.attention.positions import Alibi, Bucketed, Learned, Rotary, Shaw, Sinusoidal
-from saccade.lectures.claims import Lines, Matrix, Measured, at_least, at_most, check, measured, near, same
+from saccade.lectures.claims import Measured, at_least, at_most, check, measured, near, same
+from saccade.lectures.drawing import Lines, Matrix
 from saccade.lectures.small import apart, small_model
 from saccade.model.readers.tokens import Embedding
 

@@ -14,7 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from saccade.layers.attention import backends as kernels
 from saccade.layers.attention import masks
 from saccade.layers.attention.multihead import SelfAttention
-from saccade.lectures.claims import Compared, Lines, Measured, check, measured, near, same
+from saccade.lectures.claims import Compared, Measured, check, measured, near, same
+from saccade.lectures.drawing import Lines
 from saccade.lectures.scale.fit import slope
 from saccade.lectures.scale.graphs import layers_to_reach, longest_path, seen_by
 

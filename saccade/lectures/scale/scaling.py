@@ -9,7 +9,8 @@ from saccade.layers.attention.multihead import SelfAttention
 from saccade.layers.blocks.feedforward import FeedForward
 from saccade.layers.blocks.transformer import Block
 from saccade.lectures import tables
-from saccade.lectures.claims import Compared, Lines, Measured, at_least, at_most, check, measured, near, same
+from saccade.lectures.claims import Compared, Measured, at_least, at_most, check, measured, near, same
+from saccade.lectures.drawing import Lines
 from saccade.lectures.scale import growth
 from saccade.lectures.tables import Size, Translation
 from saccade.model.build.model import build

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from saccade.layers.attention.scores import Additive, attend
-from saccade.lectures.claims import Lines, Measured, at_least, at_most, check, measured, same
+from saccade.lectures.claims import Measured, at_least, at_most, check, measured, same
+from saccade.lectures.drawing import Lines
 from saccade.lectures.systems.reader_writer import ReaderWriter, accuracy, learn
 
 SYMBOLS, WIDTH = 10, 64

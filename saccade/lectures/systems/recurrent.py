@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from saccade.layers.attention.scores import AttentionLayer
 from saccade.layers.blocks.recurrent import Name, RecurrentStack
-from saccade.lectures.claims import Lines, Measured, at_least, at_most, check, measured, near, same
+from saccade.lectures.claims import Measured, at_least, at_most, check, measured, near, same
+from saccade.lectures.drawing import Lines
 from saccade.lectures.scale.graphs import longest_path
 from saccade.lectures.small import apart, numbers
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from saccade.layers.attention.multihead import SelfAttention
-from saccade.lectures.claims import Lines, Measured, at_least, check, measured, same
+from saccade.lectures.claims import Measured, at_least, check, measured, same
+from saccade.lectures.drawing import Lines
 from saccade.lectures.scale.complexity import operations
 from saccade.lectures.scale.graphs import seen_by
 
