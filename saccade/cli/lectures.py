@@ -54,7 +54,7 @@ def list_(as_json: Json = False) -> None:
 def run(numbers: Numbers = [], train: Train = False, as_json: Json = False) -> None:  # noqa: B006  # typer copies it
     """Measure rows: what was expected, what came out. Leaves with exit code 1 where a row fails."""
     from saccade.lectures.catalogue import find, rows
-    from saccade.lectures.show import as_line, in_full
+    from saccade.lectures.outcomes import as_line, in_full
 
     chosen = [find(number) for number in numbers] or [row for row in rows() if row.measure is not None]
     found = measure(chosen, train=train or bool(numbers))

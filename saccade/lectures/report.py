@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
+import saccade
 from saccade import __version__
 from saccade.errors import SaccadeError
 from saccade.lectures import catalogue, tables
-from saccade.lectures.claims import Compared, Row
+from saccade.lectures.claims import Compared, Measured, Row
 from saccade.lectures.drawing import Drawing, as_csv, as_svg
-from saccade.lectures.errata import Erratum, deciding, errata_of
 from saccade.lectures.formula import as_mathml
-from saccade.lectures.outcomes import Outcome
-from saccade.lectures.show import number
-from saccade.lectures.sources import Sources
+from saccade.lectures.outcomes import Outcome, number
 
 
 def needed(lectures: Sequence[str]) -> list[Row]:
@@ -169,3 +170,83 @@ def _decided(item: Erratum, by_row: dict[int, Outcome], written: set[int]) -> st
 def _papers() -> str:
     items = "".join(f"<li>{escape(paper)}</li>" for paper in tables.read("papers.toml")["papers"])
     return f'<section id="papers"><h2>Papers</h2><ul>{items}</ul></section>'
+
+
+# ---- errata
+
+
+@dataclass(frozen=True)
+class Erratum:
+    """One mistake of the notes; decided by a comparison of a row, or by a source."""
+
+    where: str
+    says: str
+    right: str
+    row: int = 0
+    measure: str = ""  # how the comparison's words begin
+    source: str = ""
+
+
+def errata() -> list[Erratum]:
+    return [Erratum(**item) for item in tables.read("errata.toml")["errata"]]
+
+
+def errata_of(lectures: Sequence[str]) -> list[Erratum]:
+    """Those of some lectures."""
+    return [item for item in errata() if any(name in item.where for name in lectures)]
+
+
+def deciding(erratum: Erratum, found: Mapping[int, Outcome]) -> Compared | None:
+    """The comparison that decides, where its row was measured."""
+    outcome = found.get(erratum.row)
+    compared: Sequence[Compared] = () if outcome is None or outcome.measured is None else outcome.measured.compared
+    return next((item for item in compared if item.what.startswith(erratum.measure)), None)
+
+
+# ---- code
+
+
+ROOT = Path(saccade.__file__).parent
+
+
+class Sources:
+    """Collects the files that were linked to."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, Path] = {}
+
+    def links(self, measure: Callable[[], Measured], code: Sequence[Any]) -> str:
+        """Where the blocks are that a check measures, and the check itself, whole."""
+        text, _ = inspect.getsourcelines(measure)
+        own = self._link(measure)
+        blocks = [self._link(item) for item in code if _is_ours(item)]
+        listing = escape("".join(text))
+        return (
+            f'<p class="code">Blocks: {", ".join(dict.fromkeys(blocks)) or "of PyTorch"}</p>'
+            f"<details><summary>How it is measured: {own}</summary><pre>{listing}</pre></details>"
+        )
+
+    def _link(self, item: Any) -> str:
+        item = inspect.unwrap(item)
+        path = Path(inspect.getsourcefile(item) or "")
+        line = inspect.getsourcelines(item)[1]
+        name = str(path.relative_to(ROOT.parent))
+        self.files[name] = path
+        return f'<a href="#{name}-{line}">{name}:{line}</a> {escape(item.__qualname__)}'
+
+    def section(self) -> str:
+        """All of these files with their lines numbered."""
+        parts = []
+        for name, path in sorted(self.files.items()):
+            lines = path.read_text("utf-8").splitlines()
+            numbered = "\n".join(
+                f'<span id="{name}-{i}"><a href="#{name}-{i}">{i}</a>{escape(line)}</span>'
+                for i, line in enumerate(lines, 1)
+            )
+            parts.append(f"<details><summary>{name}</summary><pre>{numbered}</pre></details>")
+        return f'<section id="code" class="sources"><h2>Code</h2>{"".join(parts)}</section>'
+
+
+def _is_ours(item: Any) -> bool:
+    """Whether this is code of saccade, whose files the page can show."""
+    return str(inspect.unwrap(item).__module__).startswith("saccade.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -70,3 +71,11 @@ def stack(dim: int, *, layers: int, causal: bool = False, norm: str = "post") ->
     last = nn.LayerNorm(dim) if norm == "pre" else None
     blocks = [block(dim, norm=norm) for _ in range(layers)]
     return TransformerStack(blocks, dim=dim, causal=causal, norm=last).double()
+
+
+def slope(x: Sequence[float], y: Sequence[float]) -> float:
+    """b of y = a x^b."""
+    u, v = [math.log(value) for value in x], [math.log(value) for value in y]
+    mean_u, mean_v = sum(u) / len(u), sum(v) / len(v)
+    above = sum((a - mean_u) * (b - mean_v) for a, b in zip(u, v, strict=True))
+    return above / sum((a - mean_u) ** 2 for a in u)

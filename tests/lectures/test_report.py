@@ -10,11 +10,9 @@ import pytest
 from saccade.errors import SaccadeError
 from saccade.lectures.catalogue import find
 from saccade.lectures.drawing import Lines, Matrix, as_csv, as_svg
-from saccade.lectures.errata import deciding, errata
-from saccade.lectures.outcomes import outcome
-from saccade.lectures.report import needed, write_report
+from saccade.lectures.outcomes import number, outcome
+from saccade.lectures.report import deciding, errata, needed, write_report
 from saccade.lectures.scale import complexity
-from saccade.lectures.show import number
 
 VOID = {"meta", "img"}
 

@@ -11,8 +11,7 @@ from saccade.config import schema
 from saccade.layers.attention.scores import AttentionLayer, attend, dot, scaled_dot
 from saccade.lectures.claims import Compared, Measured, at_least, at_most, check, measured, near, same
 from saccade.lectures.drawing import Lines
-from saccade.lectures.scale.fit import slope
-from saccade.lectures.small import apart, numbers
+from saccade.lectures.small import apart, numbers, slope
 from saccade.lectures.trace import worked
 
 WIDTHS = [16, 64, 256, 1024, 4096]

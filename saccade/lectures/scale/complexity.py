@@ -16,8 +16,8 @@ from saccade.layers.attention import masks
 from saccade.layers.attention.multihead import SelfAttention
 from saccade.lectures.claims import Compared, Measured, check, measured, near, same
 from saccade.lectures.drawing import Lines
-from saccade.lectures.scale.fit import slope
 from saccade.lectures.scale.graphs import layers_to_reach, longest_path, seen_by
+from saccade.lectures.small import slope
 
 LENGTHS = [64, 128, 256, 512]
 WIDTHS = [16, 32, 64, 128]
