@@ -1,16 +1,18 @@
 """What an encoder has beside its stack: segments and a width of their own at the input, heads at the end."""
 
 from typing import Any
+
 import torch
 from torch import nn
+
 from saccade.config import schema
 from saccade.config.kinds import Custom
 from saccade.config.stacks import EPSILON
 from saccade.errors import SaccadeError
+from saccade.model.writers.labels import LabelWriter, TagWriter
 from saccade.model.writers.masked import MaskedWriter, StatesWriter
 from saccade.model.writers.patches import PatchWriter
 from saccade.model.writers.permuted import PermutedWriter
-from saccade.model.writers.labels import LabelWriter, TagWriter
 
 
 def build_encoder_writer(recipe: schema.Recipe, reader: Any, *, size: int) -> Any:

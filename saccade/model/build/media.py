@@ -1,36 +1,29 @@
 """Readers of pictures and sound from their settings."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from torch import Tensor, nn
+
+from saccade.config import schema
 from saccade.config.kinds import Custom
-from saccade.config.schema import NoPositions, RecurrentReading, Train
+from saccade.config.schema import NoPositions, RecurrentReading, TimmReader, Train
 from saccade.config.sound import FrameReader as Settings
 from saccade.config.sound import PyramidStack as Pyramid
-from saccade.layers.attention import positions
-from saccade.layers.audio.downsampling import PyramidStack
-from saccade.layers.audio.downsampling import Stem
-from saccade.model.build.recurrent import build_recurrent
-from saccade.model.build.transformer import build_transformer
-from saccade.model.readers.media import FrameReader
-from torch import Tensor
-from saccade.config.schema import TimmReader
 from saccade.data.sources.lines import did_you_mean
 from saccade.errors import SaccadeError
-from saccade.layers.vision.patches import Backbone
-from saccade.layers.vision.patches import Colours
-from collections.abc import Mapping
-from torch import nn
-from saccade.config import schema
-from saccade.layers.vision.patches import Colours, Convolutions, Patches
-from saccade.layers.vision.patches import ConvolvedPatches
+from saccade.layers.attention import positions
+from saccade.layers.audio.downsampling import PyramidStack, Stem
 from saccade.layers.blocks.recurrent import RecurrentStack
-from saccade.model.readers.media import PictureReader
-from collections.abc import Callable, Mapping
-from saccade.layers.vision.joining import Concat, Glimpses, Hops, QuestionAlone
 from saccade.layers.blocks.reversible import ReversibleStack
-from saccade.model.readers.media import JoinedReader
-
+from saccade.layers.vision.joining import Concat, Glimpses, Hops, QuestionAlone
+from saccade.layers.vision.patches import Backbone, Colours, Convolutions, ConvolvedPatches, Patches
+from saccade.model.build.recurrent import build_recurrent
+from saccade.model.build.transformer import build_transformer
+from saccade.model.readers.media import FrameReader, JoinedReader, PictureReader
 
 # ---- The reader of sound from its part of a recipe.
+
 
 def build_frames(reader: Settings, *, train: Train, kinds: Any) -> FrameReader:
     """Stem, positions and stack together; a user's own stack is called with its settings alone."""

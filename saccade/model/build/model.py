@@ -11,27 +11,33 @@ from torch import nn
 from saccade.config import schema
 from saccade.config.kinds import Custom
 from saccade.config.schema import Recipe
-from saccade.data.worlds.sights import eye_of
 from saccade.data.tokenization.tokenizer import END, PAD
+from saccade.data.worlds.sights import eye_of
 from saccade.errors import SaccadeError
 from saccade.layers.attention import positions
 from saccade.layers.attention.positions import Axial
 from saccade.layers.blocks.reversible import ReversibleStack
-from saccade.model.writers.actions import ActionWriter
-from saccade.model.readers.again import Again
 from saccade.model.build.convolution import build_convolution
-from saccade.model.build.heads import (build_encoder_writer, build_projection, build_segments, embedding_width, norm_epsilon, relates_segments)
-from saccade.model.build.heads import build_head
-from saccade.model.build.media import build_joined
-from saccade.model.build.media import build_media_reader
+from saccade.model.build.heads import (
+    build_encoder_writer,
+    build_head,
+    build_projection,
+    build_segments,
+    embedding_width,
+    norm_epsilon,
+    relates_segments,
+)
+from saccade.model.build.media import build_joined, build_media_reader
 from saccade.model.build.recurrent import build_recurrent, hands_over
 from saccade.model.build.transformer import build_transformer
+from saccade.model.model import Model
+from saccade.model.readers.again import Again
+from saccade.model.readers.tokens import Embedding, TokenReader
+from saccade.model.writers.actions import ActionWriter
 from saccade.model.writers.ctc import CtcHead
 from saccade.model.writers.fill import FillWriter
-from saccade.model.model import Model
-from saccade.model.readers.tokens import Embedding, TokenReader
-from saccade.model.writers.values import ValuesWriter
 from saccade.model.writers.tokens import TokenWriter
+from saccade.model.writers.values import ValuesWriter
 
 Kinds = Mapping[str, Any]
 Writing = schema.TokenWriter | schema.FillWriter

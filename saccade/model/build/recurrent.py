@@ -5,12 +5,11 @@ from typing import Any
 from saccade.config.kinds import Custom
 from saccade.config.schema import Recipe, RecurrentReading, RecurrentWriting, TokenReader, TokenWriter
 from saccade.errors import SaccadeError
-from saccade.layers.attention.scores import Bilinear, Dot
-from saccade.layers.blocks.recurrent import Way
-from saccade.layers.blocks.experts import Between
 from saccade.layers.attention.alignment import Look, LookAround
+from saccade.layers.attention.scores import Bilinear, Dot
+from saccade.layers.blocks.experts import Between
 from saccade.layers.blocks.recurrence import FixedContext, LookAfter, LookFirst
-from saccade.layers.blocks.recurrent import Directions, RecurrentStack
+from saccade.layers.blocks.recurrent import Directions, RecurrentStack, Way
 from saccade.layers.blocks.recurrent_writer import FirstState, RecurrentWriter
 from saccade.model.build.feedforward import build_experts
 
