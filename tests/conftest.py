@@ -9,6 +9,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported; xdist's workers share the cores
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("SACCADE_STRICT_ENGINES", "1")  # a kernel that fails is an error, no reason to do without
 
 import pytest
 import torch

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from saccade.kernels.cpu.fma import float_linear
-from saccade.kernels.cpu.prepared import Int8Table, NoDropout, PreparedHeads, by_part, quantise
+from saccade.kernels.cpu.prepared import Int8Table, NoDropout, PreparedFeedForward, PreparedHeads, by_part, quantise
 from saccade.kernels.cpu.vnni import int8_linear
 from saccade.layers.attention.multihead import CrossAttention, HeadProjection, SelfAttention
 from saccade.layers.blocks.feedforward import FeedForward
@@ -124,7 +124,7 @@ def _without_relu(model: nn.Module) -> None:
     for module in list(model.modules()):
         for name, child in module.named_children():
             if _is_relu(child):
-                setattr(module, name, nn.Sequential(child.get_submodule("up"), child.get_submodule("down")))
+                setattr(module, name, PreparedFeedForward(child.get_submodule("up"), child.get_submodule("down")))
 
 
 def _products(model: nn.Module) -> list[Place]:

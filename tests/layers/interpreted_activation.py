@@ -8,8 +8,8 @@ if __name__ == "__main__":
 import torch
 import torch.nn.functional as F
 
+from saccade.kernels.activations import ACTIVATIONS
 from saccade.kernels.triton.activation import activated
-from saccade.layers.blocks.feedforward import ACTIVATIONS
 
 
 def assert_gradients(kind, *, rows, width, dtype, device):

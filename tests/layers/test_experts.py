@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from saccade.kernels.activations import ACTIVATIONS
 from saccade.layers.blocks.experts import Between, Choice, Experts, Gate, places
-from saccade.layers.blocks.feedforward import ACTIVATIONS
 
 D, H, E, K = 5, 7, 6, 2
 

@@ -1,6 +1,7 @@
 import platform
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
@@ -8,8 +9,11 @@ from threading import Thread
 import pytest
 import torch
 
+from saccade.errors import SaccadeError
+from saccade.kernels import failures
 from saccade.kernels.cpu import fma, native, search_steps, stack_step, step_attention, vnni
 from saccade.kernels.cpu.native import compiled, library
+from saccade.kernels.failures import STRICT
 
 SOURCES = [vnni.SOURCE, fma.SOURCE, step_attention.SOURCE, stack_step.SOURCE, search_steps.SOURCE]
 
@@ -25,20 +29,35 @@ def afresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     library.cache_clear()
 
 
-@pytest.mark.parametrize("what", ["compiler", "no such compiler", "processor", "system", "machine", "folder"])
+@pytest.mark.parametrize("what", ["no such compiler", "processor", "system", "machine"])
 def test_there_is_none_where_something_is_missing(what: str, afresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if what == "compiler":
-        monkeypatch.setenv("CC", "false")
-    elif what == "no such compiler":
+    if what == "no such compiler":
         monkeypatch.setenv("CC", "no-such-compiler -m64")
     elif what == "processor":
         monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
-    elif what == "folder":
-        afresh.write_text("not a folder")
     else:
         monkeypatch.setattr(platform, what, lambda: "another")
     assert library(vnni.SOURCE) is None
+    assert native.explain_missing()
     assert not list(afresh.glob("*"))
+
+
+@pytest.mark.parametrize("what", ["compiler", "folder"])
+def test_a_failure_is_counted_and_warned_about_and_strictly_an_error(
+    what: str, afresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if what == "compiler":
+        monkeypatch.setenv("CC", "false")
+    else:
+        afresh.write_text("not a folder")
+    with pytest.raises((subprocess.CalledProcessError, SaccadeError, OSError)):
+        library(vnni.SOURCE)
+    monkeypatch.setenv(STRICT, "0")
+    monkeypatch.setattr(failures, "FAILURES", Counter())
+    with pytest.warns(RuntimeWarning, match="vnni.c could not be compiled, torch goes on"):
+        assert library(vnni.SOURCE) is None
+    assert library(vnni.SOURCE) is None  # and nobody is warned again
+    assert [name for name, _ in failures.FAILURES.elements()] == ["C kernel vnni"]
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)

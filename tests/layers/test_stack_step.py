@@ -9,6 +9,7 @@ from saccade.config.load import load
 from saccade.data.batching.batch import Batch, pad
 from saccade.kernels.cpu import stack_step
 from saccade.kernels.cpu.fma import FmaLinear
+from saccade.layers.blocks import transformer
 from saccade.layers.record import record
 from saccade.model.build.model import build
 from saccade.model.inference import pack
@@ -38,13 +39,13 @@ def written(model: Model, *, orders: dict[int, list[int]] | None = None) -> list
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Every step that was one call."""
     steps: list[Any] = []
-    call = stack_step.WholeStep.__call__
+    call = stack_step.StackStep.__call__
 
     def counted(self: Any, x: Any, state: Any, caches: Any) -> Any:
         steps.append(self)
         return call(self, x, state, caches)
 
-    monkeypatch.setattr(stack_step.WholeStep, "__call__", counted)
+    monkeypatch.setattr(stack_step.StackStep, "__call__", counted)
     return steps
 
 
@@ -60,7 +61,7 @@ def test_one_call_gives_what_the_blocks_give(
     model = made(*settings, recipe=recipe, kind=kind)
     ours = written(model, orders=orders)
     assert len(taken) == 8
-    monkeypatch.setattr(stack_step, "whole_step", lambda *given: None)
+    monkeypatch.setattr(transformer, "take_fused_step", lambda *given: None)
     blocks = written(model, orders=orders)
     assert len(taken) == 8
     torch.testing.assert_close(ours, blocks, rtol=1e-4, atol=1e-4)

@@ -11,7 +11,7 @@ import torch
 from saccade.config.schema import Decoding
 from saccade.data.batching.batch import Batch
 from saccade.errors import SaccadeError
-from saccade.layers.attention.static_cache import make_room, step_fixed
+from saccade.layers.attention.static_cache import StaticSizes
 from saccade.layers.blocks.transformer import TransformerStack
 from saccade.model.inference import pack, put_quantised, quantised
 from saccade.model.model import Model
@@ -86,12 +86,12 @@ def step_by_step(made: Model, batch: Batch) -> torch.Tensor:
 def on_fixed_buffers(made: Model, batch: Batch) -> torch.Tensor:
     memory, stack, found = made.read(batch), made.writer.stack, []
     rows, length = memory.mask.shape
-    state = make_room(stack, rows=rows, beams=1, capacity=7, source_length=length)
+    state = stack.start_static(StaticSizes(rows, 1, 7, length))
     state.restart(1)
     state.put_memory([block.cross.keys_values(memory.states) for block in stack.blocks], memory.mask)
     for ids in batch["target"].ids.split(1, 1):
         x = made.writer.embedding(ids, state.lengths[:, None])
-        found.append(made.writer.head(step_fixed(stack, x, state)[:, 0]))
+        found.append(made.writer.head(stack.step_static(x, state)[:, 0]))
         state.lengths.add_(1)
     return torch.stack(found, 1)
 

@@ -12,7 +12,7 @@ from saccade.data.tokenization.tokenizers import END
 from saccade.kernels.next_token import Best, Rules, best_tokens
 from saccade.kernels.triton import linear as fast_linear
 from saccade.kernels.triton import step as fast_step
-from saccade.layers.attention.static_cache import FixedState, make_room, step_fixed
+from saccade.layers.attention.static_cache import FixedState, StaticSizes
 from saccade.model.build.model import build
 from saccade.predict.engines.fixed_search import Record, Search, advance, advance_fast
 
@@ -45,7 +45,7 @@ def rooms(writer, rows, beams, *, dtype, device):
     mask = torch.rand(rows // beams, SOURCE - 1, device=device) > 0.3
     mask[0] = False  # nothing to attend to
     seen = [block.cross.keys_values(memory) for block in writer.stack.blocks]
-    made = [make_room(writer.stack, rows=rows, beams=beams, capacity=ROOM, source_length=SOURCE) for _ in range(2)]
+    made = [writer.stack.start_static(StaticSizes(rows, beams, ROOM, SOURCE)) for _ in range(2)]
     for state in made:
         state.restart(beams)
         state.put_memory(seen, mask)
@@ -57,15 +57,16 @@ def assert_same_steps(rows, beams, stack, positions, *, dtype=torch.float32, dev
     """The stack and the head, step by step; beams go on from random parents."""
     torch.manual_seed(0)
     writer = writer_of(stack, positions, dtype, device)
-    assert fast_step.covers(writer.stack)
+    weights = writer.stack.describe_step()
+    fast_step.check_weights(weights)
     plain, fast = rooms(writer, rows, beams, dtype=dtype, device=device)
     where = writer.embedding.positions
     table = None if where is None else where(torch.arange(ROOM, device=device)[None])[0].to(dtype).contiguous()
     for step in range(steps):
         ids = torch.randint(4, V, (rows,), device=device)
-        expected = step_fixed(writer.stack, writer.embedding(ids[:, None], plain.lengths[:, None]), plain)[:, 0]
+        expected = writer.stack.step_static(writer.embedding(ids[:, None], plain.lengths[:, None]), plain)[:, 0]
         x = fast_step.fast_embed(ids, writer.embedding.tokens.weight, writer.embedding.scale, table, fast.lengths)
-        x = fast_step.fast_stack(writer.stack, x, fast)
+        x = fast_step.fast_stack(weights, x, fast)
         got = fast_linear.normalised(x)
         torch.testing.assert_close(got, expected, atol=CLOSE[dtype], rtol=CLOSE[dtype])
         assert_same_best(writer, x, got, rows // beams, step)

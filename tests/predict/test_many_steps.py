@@ -11,7 +11,7 @@ from saccade.data.batching.batch import Batch, pad
 from saccade.kernels.cpu import search_steps
 from saccade.model.model import Model
 from saccade.predict.decode import decode
-from saccade.predict.engines.many_steps import KNOWN, greedy_run
+from saccade.predict.engines.many_steps import PREPARED, greedy_run
 from saccade.predict.search import beam as beams
 from saccade.predict.search import filters
 from saccade.predict.search import greedy as search
@@ -141,13 +141,14 @@ def test_other_rules_are_asked_at_every_step(taken: list[str]) -> None:
 def test_weights_that_are_laid_out_anew_are_described_anew() -> None:
     model = writer_that_ends()
     found(model)
-    before = KNOWN[model.writer][1]
+    before = model.writer.describe_step()
     found(model)
-    assert before is not None and KNOWN[model.writer][1] is before
+    assert model.writer.describe_step() is before and PREPARED[before][0] is not None
     other = writer_that_ends(kind="int8")
     model.writer.embedding.tokens, model.writer.output = other.writer.embedding.tokens, other.writer.output
     found(model)
-    assert KNOWN[model.writer][1] is not before
+    after = model.writer.describe_step()
+    assert after is not before and PREPARED[after][0] is not PREPARED[before][0]
 
 
 def test_a_run_ends_where_the_first_row_ends_or_could_have_to() -> None:

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from saccade.kernels.cpu import native
+from saccade.kernels.cpu.native import NativeProduct
 from saccade.kernels.cpu.prepared import PackedLinear
 
 SOURCE = Path(__file__).with_suffix(".c")
@@ -39,39 +40,24 @@ class Product(ctypes.Structure):
     ]
 
 
-class FmaLinear(nn.Module):
+class FmaLinear(NativeProduct):
     """What `PackedLinear` computes; a row gives the same in any company."""
 
     def __init__(self, weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None, *, relu: bool = False) -> None:
-        super().__init__()
         weight = weight.detach()
-        self.outputs, self.inputs = weight.shape
-        self.relu = relu
-        whole = F.pad(weight, (0, 0, 0, -self.outputs % WIDE))
+        outputs, inputs = weight.shape
+        super().__init__(inputs=inputs, outputs=outputs, relu=relu)
+        whole = F.pad(weight, (0, 0, 0, -outputs % WIDE))
         self.weight = whole.unflatten(0, (-1, WIDE)).transpose(1, 2).contiguous()
-        start = weight.new_zeros(self.outputs) if bias is None else bias.detach()
-        self.bias = F.pad(start, (0, -self.outputs % WIDE)).contiguous()
-        self._product: Product | None = None
+        start = weight.new_zeros(outputs) if bias is None else bias.detach()
+        self.bias = F.pad(start, (0, -outputs % WIDE)).contiguous()
 
     @property
-    def product(self) -> Product:
-        """For the source."""
-        if self._product is None:
-            pointers = (self.weight.data_ptr(), self.bias.data_ptr())
-            self._product = Product(*pointers, self.inputs, self.outputs, self.relu)
-        return self._product
+    def multiply(self) -> Any:
+        return kernel()
 
-    def forward(self, x: Float[Tensor, "... K"]) -> Float[Tensor, "... N"]:
-        x = x.contiguous()
-        y = x.new_empty(*x.shape[:-1], self.outputs)
-        multiply: Any = kernel()
-        rows = x.numel() // self.inputs
-        multiply(self.product, x.data_ptr(), y.data_ptr(), None, rows, torch.get_num_threads())
-        return y
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy has weights of its own, at other addresses."""
-        return {**super().__getstate__(), "_product": None}
+    def make_structure(self) -> Product:
+        return Product(self.weight.data_ptr(), self.bias.data_ptr(), self.inputs, self.outputs, self.relu)
 
 
 @lru_cache(1)

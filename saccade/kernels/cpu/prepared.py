@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Int8, Shaped, UInt8
 from torch import Tensor, nn
 
+from saccade.kernels.weights import FeedForwardWeights, LinearWeights, Unsupported, describe_linear
+
 ROWS = 32  # that the layout is made for; it serves all numbers of rows alike
 LEAST = 4  # rows: with fewer, the products of oneDNN take longer than with so many
 SMALL = 1 << 16  # weights
@@ -159,6 +161,17 @@ class PreparedHeads(nn.Module):
         heads, parts, head_dim = self.shape
         return self.product(x).view(*x.shape[:-1], parts, heads, head_dim).unbind(-3)
 
+    def describe(self) -> LinearWeights:
+        return describe_linear(self.product)
+
+
+class PreparedFeedForward(nn.Sequential):
+    """A `FeedForward` of two prepared products, of which the first applies the ReLU by itself."""
+
+    def describe(self) -> FeedForwardWeights:
+        up, down = map(describe_linear, self)
+        return FeedForwardWeights(up, None, down, "relu")
+
 
 def by_part(weight: Shaped[Tensor, "N *K"], shape: tuple[int, int, int]) -> Shaped[Tensor, "N *K"]:
     """The outputs of a `HeadProjection` of this shape in another order: first those of one part for all heads."""
@@ -176,6 +189,15 @@ class Int8Table(nn.Module):
         flat = ids.flatten()
         rows = self.weight.index_select(0, flat) * self.scale.index_select(0, flat)
         return rows.view(*ids.shape, -1)
+
+
+def describe_table(part: nn.Module) -> tuple[Tensor, Tensor | None]:
+    """The vectors of tokens, and their scales where they are int8."""
+    if isinstance(part, Int8Table):
+        return part.weight, part.scale
+    if isinstance(part, nn.Embedding):
+        return part.weight, None
+    raise Unsupported(f"its tokens are looked up by a module of another kind ({type(part).__name__})")
 
 
 class NoDropout(nn.Dropout):

@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from saccade.kernels.cpu import native, stack_step
-from saccade.kernels.cpu.prepared import Int8Table
-from saccade.kernels.cpu.stack_step import LONG, POINTER, Desk, Linear, Norm, Place, Stack, Unknown, WholeStep, address
-from saccade.layers.memory import AttentionState
+from saccade.kernels.cpu.stack_step import LONG, POINTER, CachedState, Desk, Linear, Norm, Place, Stack, address
+from saccade.kernels.weights import WriterWeights
 
 SOURCE = Path(__file__).with_suffix(".c")
 
@@ -39,7 +38,7 @@ class Beams(ctypes.Structure):
 class Asked(NamedTuple):
     """What may be written, and where the writer stands."""
 
-    state: AttentionState
+    state: CachedState
     caches: Any
     places: Float[Tensor, "L D"] | None  # a vector for each position
     never: Sequence[int]  # tokens that may not be written
@@ -63,20 +62,17 @@ class Steps(NamedTuple):
 class SearchSteps:
     """What is around a stack, described for C: vectors of tokens, a norm, the product to the vocabulary."""
 
-    def __init__(
-        self, whole: WholeStep, *, tokens: nn.Module, scale: float, norm: nn.Module, output: nn.Module
-    ) -> None:
-        self.whole, self.parts = whole, (tokens, norm, output)
-        table: tuple[int | None, ...]
-        if isinstance(tokens, Int8Table):
-            table = None, tokens.weight.data_ptr(), tokens.scale.data_ptr()
-        elif isinstance(tokens, nn.Embedding) and tokens.weight.dtype == torch.float32:
-            table = tokens.weight.data_ptr(), None, None
-        else:
-            raise Unknown
-        last = Norm() if isinstance(norm, nn.Identity) else whole.norm(norm)
-        head = whole.linear(output)
-        self.voice = Voice(address(stack_step.kernel()), *table, None, scale, last, head, output.outputs)
+    def __init__(self, weights: WriterWeights) -> None:
+        self.whole, tokens = stack_step.prepare_step(weights.stack), weights.embedding.tokens
+        self.parts = weights.embedding, weights.output  # what the addresses below lead to
+        table = (None, tokens.data_ptr()) if tokens.dtype == torch.int8 else (tokens.data_ptr(), None)
+        scales = weights.embedding.token_scales
+        last = Norm() if weights.stack.norm.kind == "none" else self.whole.norm(weights.stack.norm)
+        head, words = self.whole.linear(weights.output), weights.output.prepared.outputs
+        self.voice = Voice(
+            address(stack_step.kernel()), *table, None if scales is None else scales.data_ptr(), None,
+            weights.embedding.scale, last, head, words,
+        )  # fmt: skip
 
     def greedy(
         self, first: Int[Tensor, " R"], log_probs: Float[Tensor, " R"], asked: Asked

@@ -1,27 +1,24 @@
 """One decoding step of a Transformer stack on a CPU in one call of C, where its products are in C too.
 
-It computes what the blocks compute, from their own weights; for stacks of other parts the blocks go on by themselves.
+The reference is `TransformerStack._step`: it computes what the blocks compute, from the weights that they describe.
+`prepare_step` says for which of them.
 """
 
 import ctypes
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from saccade.kernels.cpu import fma, native, step_attention, vnni
-from saccade.kernels.cpu.fma import FmaLinear
-from saccade.kernels.cpu.prepared import PreparedHeads
 from saccade.kernels.cpu.step_attention import Part
-from saccade.kernels.cpu.vnni import VnniLinear
-from saccade.layers.memory import AttentionState
-from saccade.layers.record import recording
+from saccade.kernels.weights import BlockWeights, LinearWeights, NormWeights, StackWeights, Unsupported
 
 SOURCE = Path(__file__).with_suffix(".c")
 POINTER, LONG = ctypes.c_void_p, ctypes.c_int64
@@ -66,33 +63,60 @@ class Desk(ctypes.Structure):
     ]
 
 
-class Unknown(Exception):
-    """A part of a stack is none of those that the source knows."""
+@runtime_checkable
+class KeyValuePair(Protocol):
+    """Keys and values (B, L, H, E) of one attention layer."""
+
+    @property
+    def keys(self) -> Tensor: ...
+
+    @property
+    def values(self) -> Tensor: ...
 
 
-class WholeStep:
+@runtime_checkable
+class CachedState(Protocol):
+    """What the kernel knows of a writer's state, in which all rows have the same length."""
+
+    @property
+    def own(self) -> Sequence[KeyValuePair]: ...  # of the positions written so far, for each block
+
+    @property
+    def memory(self) -> Sequence[KeyValuePair]: ...
+
+    @property
+    def memory_mask(self) -> Tensor | None: ...
+
+    @property
+    def lengths(self) -> Tensor: ...
+
+    @property
+    def longest(self) -> int: ...
+
+    @property
+    def origins(self) -> Tensor | None: ...  # (B, L): the row that wrote what a row has at a position
+
+
+class StackStep:
     """A stack, described for C."""
 
-    def __init__(self, stack: Any) -> None:
-        residuals = [residual for block in stack.blocks for residual in block.residuals]
-        orders = {residual.pre for residual in residuals}
-        crosses = {block.cross is not None for block in stack.blocks}
-        plain = all(residual.adds and residual.skip is None for residual in residuals)
-        if len(orders) != 1 or len(crosses) != 1 or not plain or any(window is not None for window in stack.windows):
-            raise Unknown
+    def __init__(self, weights: StackWeights) -> None:
+        crosses = {block.cross is not None for block in weights.blocks}
+        if len(crosses) > 1:
+            raise Unsupported("only some of its blocks attend to memory")
         self.parts: list[Any] = []  # what the addresses below lead to
         self.widest, self.room = 0, 0
         self.latest: tuple[tuple[Any, ...], Any] = ((), None)  # first tensors of the last state, and its caches
-        blocks = [self._block(block) for block in stack.blocks]
+        blocks = [self._block(block) for block in weights.blocks]
         self.blocks = (Block * len(blocks))(*blocks)
-        self.dim, self.heads, self.crosses = stack.dim, blocks[0].heads, crosses.pop()
+        self.dim, self.heads, self.crosses = weights.dim, blocks[0].heads, crosses.pop()
         self.stack = Stack(
-            ctypes.addressof(self.blocks), address(step_attention.kernel()), len(blocks), stack.dim, orders.pop(),
-            self.crosses,
+            ctypes.addressof(self.blocks), address(step_attention.kernel()), len(blocks), weights.dim,
+            weights.pre_norm, self.crosses,
         )  # fmt: skip
 
-    def __call__(self, x: Float[Tensor, "B 1 D"], state: AttentionState, caches: Any) -> Float[Tensor, "B 1 D"]:
-        """One position in every row, given what `caches` tells of the state; the caller moves the state."""
+    def __call__(self, x: Float[Tensor, "B 1 D"], state: CachedState, caches: Any) -> Float[Tensor, "B 1 D"]:
+        """One position in every row, given what `locate` tells of the state; the caller moves the state."""
         y = x.contiguous().clone()
         keep = None if state.memory_mask is None else state.memory_mask.contiguous()
         place = self.place(state, caches, keep)
@@ -100,7 +124,7 @@ class WholeStep:
         take(self.stack, place, self.desk(y, place, steps=1))
         return y
 
-    def place(self, state: AttentionState, caches: Any, keep: Tensor | None) -> Place:
+    def place(self, state: CachedState, caches: Any, keep: Tensor | None) -> Place:
         """Where the next position stands."""
         memories, source = state.memory[0].keys.shape[:2] if self.crosses else (1, 0)
         real = None if keep is None else keep.data_ptr()
@@ -122,88 +146,72 @@ class WholeStep:
         desk.held = room  # for as long as it is in use
         return desk
 
-    def caches(self, state: AttentionState) -> Any:
-        """Where keys and values of a state lie, which stays so from step to step; None where the source cannot go."""
+    def locate(self, state: CachedState) -> Any:
+        """Where keys and values of a state lie, which stays so from step to step."""
         pairs = (*state.own[:1], *state.memory[:1])
         known, found = self.latest
         if len(known) == len(pairs) and all(part() is pair.keys for part, pair in zip(known, pairs, strict=True)):
             return found
-        fused = step_attention.is_fused(*(part for pair in pairs for part in (pair.keys, pair.values)))
-        found = (Cache * len(self.blocks))(*self._caches(state)) if fused else None
+        if not step_attention.is_fused(*(part for pair in pairs for part in (pair.keys, pair.values))):
+            raise Unsupported("keys and values are not float32, or the features of a head do not lie in one piece")
+        found = (Cache * len(self.blocks))(*self._caches(state))
         self.latest = tuple(weakref.ref(pair.keys) for pair in pairs), found
         return found
 
-    def _caches(self, state: AttentionState) -> Iterable[Cache]:
+    def _caches(self, state: CachedState) -> Iterable[Cache]:
         for i, own in enumerate(state.own):
             both = [own, state.memory[i]] if self.crosses else [own]
             yield Cache(
                 *(Part(part.data_ptr(), *part.stride()[:3]) for pair in both for part in (pair.keys, pair.values))
             )
 
-    def _block(self, block: Any) -> Block:
-        attention, cross, feedforward = block.self, block.cross, block.feedforward
-        heads, parts, features = attention.project.shape
-        plain = attention.rotary is None and attention.heads.term is None and parts == 3
-        fits = features <= step_attention.WIDEST
-        if not plain or not fits or type(feedforward) is not nn.Sequential or len(feedforward) != 2:
-            raise Unknown
-        asks = [Linear(), Linear()] if cross is None else [self.linear(cross.query), self.linear(cross.heads.out)]
-        self.widest = max(self.widest, 3 * heads * features, feedforward[0].outputs)
-        norms = (Norm * 3)(*(self.norm(residual.norm) for residual in block.residuals))
+    def _block(self, block: BlockWeights) -> Block:
+        attention, cross, feedforward = block.attention, block.cross, block.feedforward
+        if block.window is not None or block.stochastic_depth or attention.rotary_base is not None:
+            raise Unsupported("the C step knows no window, no stochastic depth and no rotary positions")
+        if feedforward.gate is not None or not feedforward.up.prepared.relu:
+            raise Unsupported("the C step knows no activation but ReLU, and no gate")
+        if attention.head_dim > step_attention.WIDEST:
+            raise Unsupported(f"its heads are wider than {step_attention.WIDEST}")
+        asks = [Linear(), Linear()] if cross is None else [self.linear(cross.project), self.linear(cross.out)]
+        self.widest = max(self.widest, 3 * attention.heads * attention.head_dim, feedforward.up.prepared.outputs)
+        norms = (Norm * 3)(*map(self.norm, block.norms))
         return Block(
-            self.linear(attention.project), self.linear(attention.heads.out), *asks,
-            *(self.linear(part) for part in feedforward), norms, heads, features, attention.heads.scale,
-            0.0 if cross is None else cross.heads.scale,
+            self.linear(attention.project), self.linear(attention.out), *asks, self.linear(feedforward.up),
+            self.linear(feedforward.down), norms, attention.heads, attention.head_dim, attention.scale,
+            0.0 if cross is None else cross.scale,
         )  # fmt: skip
 
-    def linear(self, part: Any) -> Linear:
-        product = part.product if isinstance(part, PreparedHeads) else part
-        described: Any
-        if isinstance(product, VnniLinear):
-            multiply, described = vnni.kernel(), product.product
-            self.room = max(self.room, product.packed.shape[1] + 1)
-        elif isinstance(product, FmaLinear):
-            multiply, described = fma.kernel(), product.product
-        else:
-            raise Unknown
-        self.parts += [product, described]
-        return Linear(address(multiply), ctypes.addressof(described))
+    def linear(self, weights: LinearWeights) -> Linear:
+        product = weights.prepared
+        self.room = max(self.room, product.scratch)
+        self.parts += [product, product.structure]
+        return Linear(address(product.multiply), ctypes.addressof(product.structure))
 
-    def norm(self, norm: Any) -> Norm:
-        if not isinstance(norm, nn.LayerNorm) or norm.weight is None or norm.bias is None:
-            raise Unknown
+    def norm(self, norm: NormWeights) -> Norm:
+        if norm.kind != "layer" or norm.weight is None or norm.bias is None:
+            raise Unsupported("the C step knows no norm but LayerNorm")
         self.parts.append(norm)
-        return Norm(norm.weight.data_ptr(), norm.bias.data_ptr(), norm.eps)
+        return Norm(norm.weight.data_ptr(), norm.bias.data_ptr(), norm.epsilon)
 
 
-# By stack: its first network, which is another one when weights are laid out anew, and what takes its steps.
-KNOWN: WeakKeyDictionary[Any, tuple[Any, WholeStep | None]] = WeakKeyDictionary()
+# By description: what takes its steps, or why nothing does.
+PREPARED: WeakKeyDictionary[StackWeights, tuple[StackStep | None, str]] = WeakKeyDictionary()
 
 
-def whole_step(stack: Any, x: Float[Tensor, "B n D"], state: AttentionState) -> Float[Tensor, "B n D"] | None:
-    """This step in one call; None where the blocks have to take it."""
-    if x.shape[1] != 1 or x.dtype != torch.float32 or x.device.type != "cpu":
-        return None
-    whole, caches = taker(stack, state)
-    return None if whole is None else whole(x, state, caches)
-
-
-def taker(stack: Any, state: AttentionState) -> tuple[WholeStep, Any] | tuple[None, None]:
-    """What takes steps of a stack from a state on, and its caches; None where nothing does."""
-    if not state.even or torch.is_grad_enabled() or recording() or kernel() is None:
-        return None, None
-    first, known = stack.blocks[0].feedforward, KNOWN.get(stack)
-    if known is None or known[0] is not first:
-        known = KNOWN[stack] = first, described(stack)
-    caches = None if known[1] is None else known[1].caches(state)
-    return (None, None) if known[1] is None or caches is None else (known[1], caches)
-
-
-def described(stack: Any) -> WholeStep | None:
-    try:
-        return WholeStep(stack)
-    except (Unknown, AttributeError):  # a user's own block may have none of the parts
-        return None
+def prepare_step(weights: StackWeights) -> StackStep:
+    """What takes the steps of a stack, made once; raises `Unsupported` where the source cannot."""
+    if kernel() is None:
+        raise Unsupported(native.explain_missing() or "the C kernels could not be compiled")
+    if weights not in PREPARED:
+        try:
+            PREPARED[weights] = StackStep(weights), ""
+        except Unsupported as error:
+            PREPARED[weights] = None, str(error)
+    step, reason = PREPARED[weights]
+    if step is None:
+        raise Unsupported(reason)
+    return step
 
 
 def address(function: Any) -> int:

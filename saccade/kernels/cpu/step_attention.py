@@ -11,7 +11,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from saccade.kernels.cpu import native
-from saccade.layers.attention.scores import masked_softmax
 
 SOURCE = Path(__file__).with_suffix(".c")
 FEW_KEYS = 16  # for so many, sums over all rows take less time than two small products for each row and head
@@ -50,11 +49,15 @@ def few_queries(
     queries = (query * scale).transpose(1, 2).reshape(rows * heads, count, head_dim)
     keys, values = (part.transpose(1, 2).flatten(0, 1) for part in (key, value))
     scores = torch.bmm(queries, keys.transpose(1, 2))
-    if keep is None:
-        weights = scores.softmax(-1)
-    else:
-        weights = masked_softmax(scores.unflatten(0, (rows, heads)), keep[:, None, None]).flatten(0, 1)
+    weights = scores.softmax(-1) if keep is None else _masked_softmax(scores, keep.repeat_interleave(heads, 0)[:, None])
     return torch.bmm(weights, values).unflatten(0, (rows, heads)).transpose(1, 2)
+
+
+def _masked_softmax(scores: Float[Tensor, "R Q K"], keep: Bool[Tensor, "R 1 K"]) -> Float[Tensor, "R Q K"]:
+    """Softmax over the keys to keep; a row that keeps none gets zeros, never NaN."""
+    nothing = ~keep.any(-1, keepdim=True)
+    weights = scores.masked_fill(~keep, -torch.inf).masked_fill(nothing, 0.0)
+    return weights.softmax(-1).masked_fill(nothing, 0.0)
 
 
 # ---- in C

@@ -15,6 +15,7 @@ from jaxtyping import Float, Int8, Shaped
 from torch import Tensor, nn
 
 from saccade.kernels.cpu import native
+from saccade.kernels.cpu.native import NativeProduct
 from saccade.kernels.cpu.prepared import LEVELS, ZERO, Int8Linear
 
 SOURCE = Path(__file__).with_suffix(".c")
@@ -46,7 +47,7 @@ class Product(ctypes.Structure):
     ]
 
 
-class VnniLinear(nn.Module):
+class VnniLinear(NativeProduct):
     """What `Int8Linear` computes; a few rows become bytes too, so that a row gives the same in any company."""
 
     def __init__(
@@ -58,38 +59,23 @@ class VnniLinear(nn.Module):
         relu: bool = False,
         positive: bool = False,
     ) -> None:
-        super().__init__()
-        self.outputs, self.inputs = weight.shape
-        self.relu, self.positive = relu, positive
+        (outputs, inputs), packed = weight.shape, in_blocks(weight)
+        # The bytes of each row and its largest number.
+        scratch = packed.shape[1] + 1
+        super().__init__(inputs=inputs, outputs=outputs, relu=relu, scratch=scratch)
         levels, zero = (2 * LEVELS + 1, 0) if positive else (LEVELS, ZERO)
-        self.packed = in_blocks(weight)
+        self.packed, self.positive = packed, positive
         self.start = _whole(-zero * weight.sum(1, dtype=torch.int32))
         self.scale = _whole(scale / levels)
         self.bias = _whole(torch.zeros_like(scale) if bias is None else bias.detach())
-        self._product: Product | None = None
-
-    def forward(self, x: Float[Tensor, "... K"]) -> Float[Tensor, "... N"]:
-        x = x.float().contiguous()
-        rows = x.numel() // self.inputs
-        y = x.new_empty(*x.shape[:-1], self.outputs)
-        room = x.new_empty(rows * (self.packed.shape[1] + 1))  # the bytes of each row and its largest number
-        multiply: Any = kernel()
-        multiply(self.product, x.data_ptr(), y.data_ptr(), room.data_ptr(), rows, torch.get_num_threads())
-        return y
 
     @property
-    def product(self) -> Product:
-        """For the source."""
-        if self._product is None:
-            pointers = (part.data_ptr() for part in (self.packed, self.start, self.scale, self.bias))
-            self._product = Product(
-                *pointers, self.inputs, self.outputs, self.packed.shape[1], self.positive, self.relu
-            )
-        return self._product
+    def multiply(self) -> Any:
+        return kernel()
 
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy has weights of its own, at other addresses."""
-        return {**super().__getstate__(), "_product": None}
+    def make_structure(self) -> Product:
+        pointers = (part.data_ptr() for part in (self.packed, self.start, self.scale, self.bias))
+        return Product(*pointers, self.inputs, self.outputs, self.packed.shape[1], self.positive, self.relu)
 
 
 def in_blocks(weight: Int8[Tensor, "N K"]) -> Int8[Tensor, "blocks steps WIDE STEP"]:

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from saccade.layers.blocks.feedforward import JOINED
+from saccade.kernels.activations import FUSED_BACKWARD
 
 ROWS, COLUMNS, TURNS, WARPS = 32, 128, 16, 4  # a program takes TURNS times so many rows of so many columns
 
@@ -19,7 +19,7 @@ ROWS, COLUMNS, TURNS, WARPS = 32, 128, 16, 4  # a program takes TURNS times so m
 @triton.jit
 @no_type_check
 def _slope(x, KIND: tl.constexpr):
-    """The derivative of the activation of this number in JOINED at x; of relu also where x is what came out."""
+    """The derivative of the activation of this number in FUSED_BACKWARD at x; of relu also where x is what came out."""
     if KIND == 0:
         return tl.where(x > 0, 1.0, 0.0)
     if KIND == 1:
@@ -71,8 +71,8 @@ def activated_backward(above: Tensor, before: Tensor, kind: str) -> tuple[Tensor
     slopes = torch.empty_like(before)
     sums = torch.empty(programs, width, dtype=torch.float32, device=before.device)
     _backward[(triton.cdiv(width, COLUMNS), programs)](
-        above, before, slopes, sums, rows, width, ROWS=ROWS, COLUMNS=COLUMNS, TURNS=TURNS, KIND=JOINED.index(kind),
-        num_warps=WARPS,
+        above, before, slopes, sums, rows, width, ROWS=ROWS, COLUMNS=COLUMNS, TURNS=TURNS,
+        KIND=FUSED_BACKWARD.index(kind), num_warps=WARPS,
     )  # fmt: skip
     return slopes, sums.sum(0)
 

@@ -1,23 +1,24 @@
 """Products of a few rows with all of a layer's weights, and everything small around them, in one kernel each.
 
-Imported on CUDA only; `fast_step.py` says what they are for.
+Imported on CUDA only; `step.py` says what they are for. The reference of `linear` is `_by_library`.
 """
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 import triton
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
+from saccade.kernels.activations import ACTIVATIONS
 from saccade.kernels.triton import decode as kernels
 from saccade.kernels.triton import rows as row_kernels
-from saccade.layers.blocks.feedforward import ACTIVATIONS
+from saccade.kernels.weights import LinearWeights, NormWeights
 
 LONGEST_ROW = 8192  # columns that one program normalises at once
+NO_NORM = NormWeights()
 FEW = 16  # rows: above it the library's products are faster, though what stands around them takes kernels of its own
 
 
@@ -27,7 +28,7 @@ class Rows:
 
     values: Float[Tensor, "R D"]
     stats: Float[Tensor, "R parts 2"]  # mean and squared deviations of each part of a row
-    norm: nn.Module | None = None
+    norm: NormWeights = NO_NORM
 
     @property
     def part(self) -> int:
@@ -37,26 +38,26 @@ class Rows:
 
 def linear(
     x: Rows,
-    weight: Float[Tensor, "N K"],
-    bias: Float[Tensor, " N"] | None,
+    product: LinearWeights,
     *,
-    gate: nn.Linear | None = None,
+    gate: LinearWeights | None = None,
     activation: str = "none",
     residual: Rows | None = None,
     counters: Int[Tensor, " c"],
 ) -> Rows:
     """residual + activation(norm(x) W^T + b), times the gate where there is one."""
+    weight, bias = product.matrix, product.vector
     (rows, k), n = x.values.shape, weight.shape[0]
     if rows > FEW:
-        return _by_library(x, weight, bias, gate=gate, activation=activation, residual=residual)
-    norm, residual_norm = norm_of(x.norm), norm_of(residual.norm if residual is not None else None)
+        return _by_library(x, product, gate=gate, activation=activation, residual=residual)
+    norm, residual_norm = NormArguments.of(x.norm), NormArguments.of(NO_NORM if residual is None else residual.norm)
     out = x.values.new_empty(rows, n)
     settings = dict(
         NORM=norm.kind, RESIDUAL=kernels.NO_RESIDUAL if residual is None else residual_norm.kind,
         ACTIVATION=kernels.ACTIVATIONS[activation], BIAS=bias is not None, GATED=gate is not None, **overlap(weight),
     )  # fmt: skip
     absent = weight  # a pointer that is never followed
-    parts = [weight, bias, None if gate is None else gate.weight, None if gate is None else gate.bias]
+    parts = [weight, bias, *((None, None) if gate is None else (gate.matrix, gate.vector))]
     pointers = [absent if part is None else part for part in parts]
     given = x if residual is None else residual
     around = (residual_norm.weight, residual_norm.bias, residual_norm.eps)
@@ -84,21 +85,15 @@ def linear(
 
 
 def _by_library(
-    x: Rows,
-    weight: Tensor,
-    bias: Tensor | None,
-    *,
-    gate: nn.Linear | None,
-    activation: str,
-    residual: Rows | None,
+    x: Rows, product: LinearWeights, *, gate: LinearWeights | None, activation: str, residual: Rows | None
 ) -> Rows:
     """The same for many rows; whoever reads the result finds out its mean and deviations by itself."""
     given = normalised(x)
-    out = F.linear(given, weight, bias)
+    out = F.linear(given, product.matrix, product.vector)
     if activation != "none":
         out = ACTIVATIONS[activation](out)
     if gate is not None:
-        out = out * F.linear(given, gate.weight, gate.bias)
+        out = out * F.linear(given, gate.matrix, gate.vector)
     if residual is not None:
         out += normalised(residual)
     return Rows(out, x.stats)
@@ -126,7 +121,7 @@ def _tile(n: int, k: int, weight: Tensor, *, splits: bool) -> _Tile:
 
 def normalised(x: Rows) -> Float[Tensor, "R D"]:
     """The states with the normalisation that was due."""
-    norm, (rows, dim) = norm_of(x.norm), x.values.shape
+    norm, (rows, dim) = NormArguments.of(x.norm), x.values.shape
     if not norm.kind:
         return x.values
     out = torch.empty_like(x.values)
@@ -138,24 +133,22 @@ def normalised(x: Rows) -> Float[Tensor, "R D"]:
 
 
 @dataclass(frozen=True)
-class Norm:
+class NormArguments:
+    """A norm as the kernels take it; RMSNorm has no bias, and its pointer is never followed."""
+
     kind: int
-    weight: Any
-    bias: Any
+    weight: Tensor | None
+    bias: Tensor | None
     eps: float
 
-
-def norm_of(norm: nn.Module | None) -> Norm:
-    match norm:
-        case nn.LayerNorm():
-            return Norm(kernels.NORMS["layer"], norm.weight, norm.bias, norm.eps)
-        case nn.RMSNorm():
-            return Norm(kernels.NORMS["rms"], norm.weight, norm.weight, norm.eps or 0.0)
-    return Norm(kernels.NORMS["none"], None, None, 0.0)
+    @classmethod
+    def of(cls, norm: NormWeights) -> "NormArguments":
+        bias = norm.weight if norm.bias is None else norm.bias
+        return cls(kernels.NORMS[norm.kind], norm.weight, bias, norm.epsilon)
 
 
 def _parts(x: Rows) -> int:
-    return triton.next_power_of_2(x.stats.shape[1]) if x.norm is not None else 1
+    return triton.next_power_of_2(x.stats.shape[1]) if x.norm.kind != "none" else 1
 
 
 def floats(like: Tensor, *shape: int) -> Tensor:

@@ -1,61 +1,85 @@
 """One decoding step of a Transformer stack with the Triton kernels: five of them for a block without memory.
 
-It computes what the blocks compute, from their own weights; `covers` says for which blocks. Imported on CUDA only.
+The reference is `TransformerStack.step_static`: it computes what the blocks compute, from the weights that they
+describe; `check_weights` says for which. Imported on CUDA only.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import torch
 import triton
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
+from saccade.kernels.cpu.stack_step import KeyValuePair
 from saccade.kernels.next_token import Best, Rules
 from saccade.kernels.triton import head as head_kernels
 from saccade.kernels.triton import linear as fast_linear
 from saccade.kernels.triton import rows as row_kernels
 from saccade.kernels.triton.decode_attention import attend_step
-from saccade.kernels.triton.linear import LONGEST_ROW, Rows, floats, linear, norm_of, normalised
-from saccade.layers.attention.static_cache import FixedState
-from saccade.layers.blocks.feedforward import FeedForward
-from saccade.layers.memory import KeyValue
+from saccade.kernels.triton.linear import LONGEST_ROW, NormArguments, Rows, floats, linear, normalised
+from saccade.kernels.weights import AttentionWeights, LinearWeights, NormWeights, StackWeights, Unsupported
 
 WIDEST_HEAD = 128
 
 
-def covers(stack: Any) -> bool:
-    """Whether every block is made of what the kernels know."""
-    residuals = [residual for block in stack.blocks for residual in block.residuals]
-    orders = {residual.pre for residual in residuals}
-    norms = [residual.norm for residual in residuals]
-    norms += [stack.norm] if orders == {True} else []
-    if not all(residual.adds for residual in residuals):
-        return False
-    return len(orders) == 1 and all(_known_norm(norm) for norm in norms) and all(map(_known_block, stack.blocks))
+@runtime_checkable
+class StaticBuffers(Protocol):
+    """What the kernels know of a state in buffers that never move: see `layers/attention/static_cache.py`."""
+
+    @property
+    def own(self) -> Sequence[KeyValuePair]: ...
+
+    @property
+    def memory(self) -> Sequence[KeyValuePair]: ...
+
+    @property
+    def memory_mask(self) -> Tensor: ...
+
+    @property
+    def memory_lengths(self) -> Tensor: ...
+
+    @property
+    def source(self) -> Tensor: ...
+
+    @property
+    def slots(self) -> Tensor: ...
+
+    @property
+    def lengths(self) -> Tensor: ...
+
+    @property
+    def counters(self) -> Tensor: ...
+
+    @property
+    def beams(self) -> bool: ...
 
 
-def _known_norm(norm: nn.Module) -> bool:
-    """With weights of its own, over one dimension that fits into a program."""
-    match norm:
-        case nn.LayerNorm():
-            return norm.weight is not None and norm.bias is not None and norm.weight.numel() <= LONGEST_ROW
-        case nn.RMSNorm():
-            return norm.weight is not None and norm.eps is not None and norm.weight.numel() <= LONGEST_ROW
-    return False
+def check_weights(weights: StackWeights) -> None:
+    """Raises `Unsupported` where a block is made of something that the kernels do not know."""
+    for block in weights.blocks:
+        for norm in block.norms:
+            _check_norm(norm)
+        for attention in (block.attention, *([] if block.cross is None else [block.cross])):
+            if attention.head_dim > WIDEST_HEAD:
+                raise Unsupported(f"its heads are wider than {WIDEST_HEAD}")
+            _check_plain(attention.project, attention.out)
+        _check_plain(block.feedforward.up, block.feedforward.down)
+    if weights.pre_norm:
+        _check_norm(weights.norm)
 
 
-def _known_block(block: Any) -> bool:
-    attentions = [block.self, *([] if block.cross is None else [block.cross])]
-    plain = all(part.heads.term is None and part.heads.head_dim <= WIDEST_HEAD for part in attentions)
-    # Heads that split the input have no such projection, and products may have been prepared for another device.
-    linears = [part.heads.out for part in attentions]
-    grouped = block.self.group > 1  # queries that share keys and values stand in another order
-    stretched = block.self.rotary is not None and block.self.rotary.stretch is not None
-    if not plain or grouped or stretched or not isinstance(block.feedforward, FeedForward):
-        return False
-    return all(isinstance(part, nn.Linear) for part in (*linears, block.feedforward.up, block.feedforward.down))
+def _check_norm(norm: NormWeights) -> None:
+    if norm.weight is None or norm.weight.numel() > LONGEST_ROW:
+        raise Unsupported(f"the Triton step needs norms with weights over at most {LONGEST_ROW} features")
+
+
+def _check_plain(*products: LinearWeights) -> None:
+    if any(product.weight is None for product in products):
+        raise Unsupported("its products are prepared for another device")
 
 
 # ---- the stack
@@ -74,49 +98,43 @@ def fast_embed(
     return Rows(out, stats)
 
 
-def fast_stack(stack: Any, x: Rows, state: FixedState) -> Rows:
+def fast_stack(weights: StackWeights, x: Rows, state: StaticBuffers) -> Rows:
     """One position further in every row; the caller moves `lengths`."""
-    memories = iter(state.memory)
-    for block, cache, window in zip(stack.blocks, state.own, stack.windows, strict=True):
-        first, *middle, last = block.residuals
-        projected = linear(_into(x, first), *_flat(block.self.project), counters=state.counters).values
-        mixed = _attend(block.self, projected, cache, state, window=window)
-        x = _onto(x, first, mixed, block.self.heads.out, state)
+    memories, counters, pre = iter(state.memory), state.counters, weights.pre_norm
+
+    def enter(norm: NormWeights) -> Rows:
+        """What a sublayer reads."""
+        return replace(x, norm=norm) if pre else x
+
+    def leave(inner: Tensor, out: LinearWeights, norm: NormWeights) -> Rows:
+        """The sublayer's last product, added to the residual stream."""
+        y = linear(Rows(inner, x.stats), out, residual=x, counters=counters)
+        return y if pre else replace(y, norm=norm)
+
+    for block, cache in zip(weights.blocks, state.own, strict=True):
+        first, *middle, last = block.norms
+        projected = linear(enter(first), block.attention.project, counters=counters).values
+        mixed = _attend(block.attention, projected, cache, state, window=block.window)
+        x = leave(mixed, block.attention.out, first)
         if block.cross is not None:
-            query = linear(_into(x, middle[0]), *_flat(block.cross.query), counters=state.counters).values
+            query = linear(enter(middle[0]), block.cross.project, counters=counters).values
             mixed = _attend(block.cross, query, next(memories), state, window=None)
-            x = _onto(x, middle[0], mixed, block.cross.heads.out, state)
+            x = leave(mixed, block.cross.out, middle[0])
         forward = block.feedforward
         hidden = linear(
-            _into(x, last), forward.up.weight, forward.up.bias, gate=forward.gate, activation=forward.activation,
-            counters=state.counters,
+            enter(last), forward.up, gate=forward.gate, activation=forward.activation, counters=counters
         )  # fmt: skip
-        x = _onto(x, last, hidden.values, forward.down, state)
-    return replace(x, norm=stack.norm) if x.norm is None else x
+        x = leave(hidden.values, forward.down, last)
+    return replace(x, norm=weights.norm) if pre else x
 
 
-def _into(x: Rows, residual: Any) -> Rows:
-    """What a sublayer reads."""
-    return replace(x, norm=residual.norm) if residual.pre else x
-
-
-def _onto(x: Rows, residual: Any, inner: Tensor, out: nn.Linear, state: FixedState) -> Rows:
-    """The sublayer's last product, added to what it read."""
-    y = linear(Rows(inner, x.stats), out.weight, out.bias, residual=x, counters=state.counters)
-    return y if residual.pre else replace(y, norm=residual.norm)
-
-
-def _flat(projection: Any) -> tuple[Tensor, Tensor | None]:
-    """Weights of all heads as one matrix."""
-    bias = projection.bias
-    return projection.weight.flatten(0, 2), None if bias is None else bias.flatten()
-
-
-def _attend(layer: Any, projected: Tensor, cache: KeyValue, state: FixedState, *, window: int | None) -> Tensor:
+def _attend(
+    layer: AttentionWeights, projected: Tensor, cache: KeyValuePair, state: StaticBuffers, *, window: int | None
+) -> Tensor:
     """Attention of all heads, joined, before the output projection."""
     rows, (room, heads, head_dim) = projected.shape[0], cache.keys.shape[1:]
     own = projected.shape[1] == 3 * heads * head_dim  # the new key and value come with the query
-    rotary = layer.rotary if own else None
+    rotary_base = layer.rotary_base if own else None
     split = _split(rows * heads, room, projected.device) if own else 1
     out = projected.new_empty(rows, heads * head_dim)
     parts = floats(projected, rows * heads if split > 1 else 1, split, head_dim)
@@ -125,9 +143,9 @@ def _attend(layer: Any, projected: Tensor, cache: KeyValue, state: FixedState, *
     slots, lengths = (state.slots, state.lengths) if own else (state.source, state.memory_lengths)
     attend_step[(rows * heads, split)](
         projected, cache.keys, cache.values, slots, lengths, state.memory_mask.view(torch.int8), out, parts, sums,
-        state.counters, layer.heads.scale, 0.0 if rotary is None else math.log(rotary.base),
+        state.counters, layer.scale, 0.0 if rotary_base is None else math.log(rotary_base),
         -1 if window is None else window, slots.stride(0), state.memory_mask.stride(0),
-        OWN=own, BEAMS=own and state.beams, ROTARY=rotary is not None, HEADS=heads, HEAD=head_dim, ROOM=room,
+        OWN=own, BEAMS=own and state.beams, ROTARY=rotary_base is not None, HEADS=heads, HEAD=head_dim, ROOM=room,
         SPLIT=split, SPLITS=triton.next_power_of_2(split), BLOCK=block, BLOCK_E=triton.next_power_of_2(head_dim),
         num_warps=max(head_dim // 64, 1) if block == 32 else 4, **fast_linear.overlap(projected),
     )  # fmt: skip
@@ -145,7 +163,7 @@ def _split(pairs: int, room: int, device: torch.device) -> int:
 
 def fast_head(x: Rows, weight: Float[Tensor, "V D"], rules: Rules, count: int) -> Best:
     """The best `count` tokens of each row, without holding all logits."""
-    norm, (rows, dim), size = norm_of(x.norm), x.values.shape, weight.shape[0]
+    norm, (rows, dim), size = NormArguments.of(x.norm), x.values.shape, weight.shape[0]
     single = rows == 1
     block_d = triton.next_power_of_2(dim)
     block_v = max(1, 16384 // block_d) if single else 128

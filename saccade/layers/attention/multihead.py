@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from saccade.errors import SaccadeError
 from saccade.kernels.cpu import step_attention
+from saccade.kernels.weights import AttentionWeights, HeadProduct, LinearWeights, Unsupported, describe_linear
 from saccade.layers.attention import backends as kernels
 from saccade.layers.attention import masks
 from saccade.layers.attention.masks import Causal, Mask, Segments
@@ -66,6 +67,12 @@ class HeadProjection(nn.Module):
             flat = None if bias is None else bias.flatten()
             y = nn.functional.linear(x, weight.flatten(0, 2), flat).unflatten(-1, self.shape)
         return y.unbind(-2)
+
+    def describe(self) -> LinearWeights:
+        """Its weights for the kernels of a decoding step: outputs head by head, in each head part by part."""
+        if self.split:
+            raise Unsupported("each head has its own part of the input")
+        return LinearWeights(self.weight, self.bias)
 
     def _fuses(self, x: Tensor) -> bool:
         """Whether gradients can be stacked and summed by one kernel: of queries, keys and values, on a GPU."""
@@ -138,6 +145,13 @@ class _Heads(nn.Module):
         else:
             y = kernels.fused(q, k, v, scale=self.scale, mask=mask, q_pos=q_pos, k_pos=k_pos, dropout=dropout)
         return y.transpose(1, 2).flatten(2)
+
+    def describe(self, project: HeadProduct, *, rotary_base: float | None = None) -> AttentionWeights:
+        """The weights of this attention for the kernels of a decoding step."""
+        if self.term is not None:
+            raise Unsupported("a term is added to its attention scores")
+        out, (heads, _, head_dim) = describe_linear(self.out), project.shape
+        return AttentionWeights(project.describe(), out, heads, head_dim, self.scale, rotary_base)
 
     def mix_packed(
         self,
@@ -228,6 +242,15 @@ class SelfAttention(nn.Module):
             return self.heads.out(y.flatten(2))
         return self.heads.mix(self, query, key, value, mask=mask, q_pos=at, k_pos=masks.positions(seen, x.device))
 
+    def describe(self) -> AttentionWeights:
+        if self.group > 1:
+            raise Unsupported("several of its queries share keys and values")
+        if self.rotary is None:
+            return self.heads.describe(self.project)
+        if self.rotary.stretch is not None:
+            raise Unsupported("its rotary positions are stretched")
+        return self.heads.describe(self.project, rotary_base=self.rotary.base)
+
     def turned(self, x: Float[Tensor, "B T D"], at: Int[Tensor, "b T"]) -> tuple[Float[Tensor, "B T _ E"], ...]:
         """Queries, keys and values, turned by their positions where that is wanted."""
         *queries, key, value = self.project(x)
@@ -256,6 +279,9 @@ class CrossAttention(nn.Module):
         head_dim = self.heads.head_dim
         self.query = HeadProjection(dim, heads=heads, head_dim=head_dim, parts=1, form=form, bias=bias)
         self.memory = HeadProjection(memory_dim, heads=heads, head_dim=head_dim, parts=2, form=form, bias=bias)
+
+    def describe(self) -> AttentionWeights:
+        return self.heads.describe(self.query)
 
     def keys_values(self, states: Float[Tensor, "B S M"]) -> KeyValue:
         """Computed once for each input, however many words are written."""

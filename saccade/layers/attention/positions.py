@@ -30,6 +30,7 @@ class Sinusoidal(nn.Module):
         if dim % 2:
             raise SaccadeError(f"sinusoidal positions need an even width, got {dim}; change stack.dim")
         self.pairs, self.interleaved = dim // 2, layout == "interleaved"
+        self.max_length: int | None = None
         self.step = 1 / self.pairs if frequencies == "paper" else 1 / max(self.pairs - 1, 1)
 
     def forward(self, positions: Int[Tensor, "b T"]) -> Float[Tensor, "b T D"]:
@@ -39,6 +40,10 @@ class Sinusoidal(nn.Module):
         parts = (angles.sin().float(), angles.cos().float())
         return torch.stack(parts, -1).flatten(-2) if self.interleaved else torch.cat(parts, -1)
 
+    def make_table(self, length: int, device: torch.device) -> Float[Tensor, "L D"]:
+        """The vectors of the first positions."""
+        return self(torch.arange(length, device=device)[None])[0].contiguous()
+
 
 class Learned(nn.Module):
     """A table with one vector for each position (Gehring et al. 2017)."""
@@ -46,7 +51,12 @@ class Learned(nn.Module):
     def __init__(self, dim: int, *, length: int) -> None:
         super().__init__()
         self.table = nn.Embedding(length, dim)
+        self.max_length: int | None = length
         nn.init.normal_(self.table.weight, std=dim**-0.5)
+
+    def make_table(self, length: int, device: torch.device) -> Float[Tensor, "L D"]:
+        """All vectors that were learned, however many are asked for."""
+        return self.table.weight
 
     def forward(self, positions: Int[Tensor, "b T"]) -> Float[Tensor, "b T D"]:
         # A row may hold many texts. What stands in it is asked on a CPU only: any other device would have to wait, and

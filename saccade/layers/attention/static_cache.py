@@ -1,16 +1,24 @@
 """The state of a Transformer writer in buffers that never move, so that a step is the same work on the same memory each
-time: what a CUDA graph wants. `step_fixed` is the reference for the kernels in `fast_step.py`."""
+time: what a CUDA graph wants. A stack that declares `static_step` makes one with `start_static`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
-from saccade.layers.attention import masks
-from saccade.layers.memory import KeyValue
+from saccade.layers.memory import AttentionState, KeyValue
+
+
+class StaticSizes(NamedTuple):
+    """How much room buffers have: `beams` of the rows write about the same row of memory."""
+
+    rows: int
+    beams: int
+    capacity: int  # positions of a row
+    source_length: int  # positions of memory
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,30 @@ class FixedState:
     lengths: Int[Tensor, " R"]  # positions written so far
     counters: Int[Tensor, " c"]  # zeros, with which the programs of one kernel find out who comes last
 
+    @classmethod
+    def empty(cls, own: int, cross: int, heads: tuple[int, int], *, sizes: StaticSizes, like: Tensor) -> "FixedState":
+        """Buffers for `own` layers of self-attention and `cross` to memory; `heads`: their number and features."""
+        rows, beams, capacity, source_length = sizes
+        sentences = rows // beams
+
+        def pairs(count: int, n: int, length: int) -> tuple[KeyValue, ...]:
+            room = [like.new_zeros(n, length, *heads) for _ in range(2 * count)]
+            return tuple(KeyValue(*pair) for pair in zip(room[::2], room[1::2], strict=True))
+
+        def whole(*shape: int, dtype: torch.dtype = torch.long) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=like.device)
+
+        return cls(
+            own=pairs(own, rows, capacity),
+            memory=pairs(cross, sentences, source_length),
+            memory_mask=whole(sentences, source_length, dtype=torch.bool),
+            memory_lengths=whole(sentences),
+            source=whole(rows),
+            slots=whole(rows, capacity if beams > 1 else 1, dtype=torch.int32),
+            lengths=whole(rows),
+            counters=whole(1024, dtype=torch.int32),
+        )
+
     @property
     def capacity(self) -> int:
         return self.own[0].keys.shape[1]
@@ -42,6 +74,11 @@ class FixedState:
     def first(self, rows: int) -> "FixedState":
         """The first rows alone, on the same buffers."""
         return replace(self, source=self.source[:rows], slots=self.slots[:rows], lengths=self.lengths[:rows])
+
+    def view_prompt(self, rows: int) -> AttentionState:
+        """A state over the same buffers in which the first rows read their prompts, all of one length."""
+        own = tuple(KeyValue(cache.keys[:rows], cache.values[:rows]) for cache in self.own)
+        return AttentionState(own, (), None, self.lengths[:rows].clone(), longest=0, even=True)
 
     def restart(self, beams: int) -> None:
         """Nothing is written yet; `beams` rows next to each other belong to one row of memory."""
@@ -68,55 +105,3 @@ class FixedState:
         rows = torch.arange(parents.shape[0], device=parents.device, dtype=self.slots.dtype)
         at = self.lengths.clamp(max=self.slots.shape[1] - 1)
         self.slots.scatter_(1, at[:, None], rows[:, None])
-
-
-def make_room(stack: Any, *, rows: int, beams: int, capacity: int, source_length: int) -> FixedState:
-    """Buffers for `rows` rows of `capacity` positions; `beams` of them read the same `source_length` positions."""
-    heads, _, head_dim = stack.blocks[0].self.project.shape
-    weight = next(stack.parameters())
-    attends = [block for block in stack.blocks if block.cross is not None]
-    sentences = rows // beams
-
-    def pairs(count: int, n: int, length: int) -> tuple[KeyValue, ...]:
-        room = [weight.new_zeros(n, length, heads, head_dim) for _ in range(2 * count)]
-        return tuple(KeyValue(*pair) for pair in zip(room[::2], room[1::2], strict=True))
-
-    def whole(*shape: int, dtype: torch.dtype = torch.long) -> Tensor:
-        return torch.zeros(shape, dtype=dtype, device=weight.device)
-
-    return FixedState(
-        own=pairs(len(stack.blocks), rows, capacity),
-        memory=pairs(len(attends), sentences, source_length),
-        memory_mask=whole(sentences, source_length, dtype=torch.bool),
-        memory_lengths=whole(sentences),
-        source=whole(rows),
-        slots=whole(rows, capacity if beams > 1 else 1, dtype=torch.int32),
-        lengths=whole(rows),
-        counters=whole(1024, dtype=torch.int32),
-    )
-
-
-def step_fixed(stack: Any, x: Float[Tensor, "R 1 D"], state: FixedState) -> Float[Tensor, "R 1 D"]:
-    """One position further in every row, with the blocks' own functions; the caller moves `lengths`."""
-    at = state.lengths[:, None]
-    where = masks.positions(state.capacity, x.device)
-    lines = state.slots.long().expand(-1, state.capacity)
-    new = lines.gather(1, at)
-    memories = iter(state.memory)
-    for block, cache, window in zip(stack.blocks, state.own, stack.windows, strict=True):
-
-        def attention(y: Tensor, block: Any = block, cache: KeyValue = cache, window: int | None = window) -> Tensor:
-            query, key, value = block.self.turned(y, at)
-            cache.keys[new, at] = key.to(cache.keys.dtype)
-            cache.values[new, at] = value.to(cache.values.dtype)
-            keys, values = cache.keys[lines, where], cache.values[lines, where]
-            return block.self.heads.mix(
-                block.self, query, keys, values, mask=stack.structure(None, window), q_pos=at, k_pos=where
-            )
-
-        seen = None
-        if block.cross is not None:
-            whole = next(memories)
-            seen = KeyValue(whole.keys[state.source], whole.values[state.source])
-        x = block(x, attention, seen, None if seen is None else state.memory_mask[state.source])
-    return stack.norm(x)

@@ -13,7 +13,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from saccade.layers.blocks.feedforward import ACTIVATIONS, Activation
+from saccade.kernels.activations import ACTIVATIONS
+from saccade.kernels.weights import FeedForwardWeights, Unsupported
+from saccade.layers.blocks.feedforward import Activation
 from saccade.layers.dropout import Dropout
 from saccade.layers.packing import Packing
 
@@ -191,6 +193,9 @@ class Experts(nn.Module):
 
     def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
         return self.routed(x)[0]
+
+    def describe(self) -> FeedForwardWeights:
+        raise Unsupported("each position chooses its experts")
 
     def routed(self, x: Float[Tensor, "... D"]) -> tuple[Float[Tensor, "... D"], Choice]:
         """The same, and which experts were chosen."""

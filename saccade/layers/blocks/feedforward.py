@@ -1,7 +1,5 @@
 """The network that each position passes alone."""
 
-from collections.abc import Callable
-from functools import partial
 from typing import Literal
 
 import torch
@@ -9,19 +7,12 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from saccade.kernels.activations import ACTIVATIONS, FUSED_BACKWARD
+from saccade.kernels.weights import FeedForwardWeights, describe_linear
 from saccade.layers.attention.backends import TRITON
 from saccade.layers.dropout import Dropout
 
 Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "sigmoid"]
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu-tanh": partial(F.gelu, approximate="tanh"),  # as in GPT-2
-    "silu": F.silu,
-    "sigmoid": torch.sigmoid,
-}
-
-JOINED = ("relu", "gelu", "gelu-tanh")  # those whose gradients and the bias's are one kernel on a GPU
 
 
 class FeedForward(nn.Module):
@@ -55,9 +46,14 @@ class FeedForward(nn.Module):
             hidden = hidden * self.gate(x)
         return self.down(self.dropout(hidden))
 
+    def describe(self) -> FeedForwardWeights:
+        """Its weights for the kernels of a decoding step."""
+        gate = None if self.gate is None else describe_linear(self.gate)
+        return FeedForwardWeights(describe_linear(self.up), gate, describe_linear(self.down), self.activation)
+
     def _fuses(self, x: Tensor) -> bool:
         """Whether the gradients of activation and bias can be one kernel: in training on a GPU."""
-        known = self.activation in JOINED and self.up.bias is not None and self.gate is None
+        known = self.activation in FUSED_BACKWARD and self.up.bias is not None and self.gate is None
         return known and TRITON and x.is_cuda and x.dtype != torch.float64 and torch.is_grad_enabled()
 
     def _widened(self, x: Tensor) -> Tensor:

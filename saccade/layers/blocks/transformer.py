@@ -11,11 +11,14 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from saccade.config.protocols import Capabilities
-from saccade.kernels.cpu import stack_step, step_attention
+from saccade.kernels.cpu import step_attention
+from saccade.kernels.weights import BlockWeights, StackWeights, Unsupported, describe_norm
 from saccade.layers.attention import masks
 from saccade.layers.attention.masks import Mask
 from saccade.layers.attention.multihead import CrossAttention, SelfAttention
+from saccade.layers.attention.static_cache import FixedState, StaticSizes
 from saccade.layers.blocks.experts import Choice, routed, tell
+from saccade.layers.blocks.fused_step import take_fused_step
 from saccade.layers.blocks.residual import Late, entered, normalised, settled
 from saccade.layers.dropout import Dropout, DropRows
 from saccade.layers.memory import AttentionState, KeyValue, Memory
@@ -82,6 +85,22 @@ class Block(nn.Module):
     ) -> Float[Tensor, "B T D"]:
         """`attention` is self-attention over a whole text or over the next positions."""
         return self.settled(self.along(x, attention, memory, memory_mask, packing)[0])
+
+    def describe(self, window: int | None) -> BlockWeights:
+        """Its weights for the kernels of a decoding step."""
+        feedforward: Any = self.feedforward
+        if feedforward is None:
+            raise Unsupported("it has no feed-forward network")
+        if not all(residual.adds for residual in self.residuals):
+            raise Unsupported("its sublayers have no residual connection")
+        return BlockWeights(
+            self.self.describe(),
+            None if self.cross is None else self.cross.describe(),
+            feedforward.describe(),
+            tuple(describe_norm(residual.norm) for residual in self.residuals),
+            window,
+            any(residual.skip is not None for residual in self.residuals),
+        )
 
     def settled(self, x: Tensor | Late) -> Float[Tensor, "B T D"]:
         return settled(x, self.residuals[-1].dropout)
@@ -153,6 +172,7 @@ class TransformerStack(nn.Module):
         self.windows = list(window) if isinstance(window, Sequence) else [window] * len(blocks)
         self.norm = norm if norm is not None else nn.Identity()
         self.dim, self.causal, self.recompute = dim, causal, recompute
+        self._described: tuple[nn.Module | None, StackWeights | None, str] | None = None  # see `describe_step`
         self.narrow = narrow  # whether sums along the blocks are as narrow as autocast makes products
 
     @property
@@ -202,7 +222,7 @@ class TransformerStack(nn.Module):
         seen = state.longest + n
         if seen > state.capacity:
             raise ValueError(f"the state has room for {state.capacity} positions, got {seen}; start with more")
-        if (y := stack_step.whole_step(self, x, state)) is not None:
+        if (y := take_fused_step(self, x, state)) is not None:
             return y, state.advance(n)
         at = state.positions(n)
         for i, block in enumerate(self.blocks):
@@ -230,6 +250,69 @@ class TransformerStack(nn.Module):
         if segments is not None:
             parts.append(masks.segments(segments, segments))
         return reduce(and_, parts) if parts else None
+
+    # ---- steps on buffers that never move, as a CUDA graph holds them: what `static_step` declares
+
+    def start_static(self, sizes: StaticSizes) -> FixedState:
+        """Buffers for decoding on the device of the weights."""
+        heads, _, head_dim = self.blocks[0].self.project.shape
+        attends = sum(block.cross is not None for block in self.blocks)
+        return FixedState.empty(
+            len(self.blocks), attends, (heads, head_dim), sizes=sizes, like=next(self.parameters())
+        )  # fmt: skip
+
+    def project_memory(self, states: Float[Tensor, "B S M"]) -> list[KeyValue]:
+        """The keys and values of memory in each block that attends to it."""
+        return [block.cross.keys_values(states) for block in self.blocks if block.cross is not None]
+
+    def step_static(self, x: Float[Tensor, "R 1 D"], state: FixedState) -> Float[Tensor, "R 1 D"]:
+        """One position further in every row; the caller moves `lengths`. The reference of `kernels/triton/step.py`."""
+        at = state.lengths[:, None]
+        where = masks.positions(state.capacity, x.device)
+        lines = state.slots.long().expand(-1, state.capacity)
+        new = lines.gather(1, at)
+        memories = iter(state.memory)
+        for block, cache, window in zip(self.blocks, state.own, self.windows, strict=True):
+
+            def attention(
+                y: Tensor, block: Any = block, cache: KeyValue = cache, window: int | None = window
+            ) -> Tensor:
+                query, key, value = block.self.turned(y, at)
+                cache.keys[new, at] = key.to(cache.keys.dtype)
+                cache.values[new, at] = value.to(cache.values.dtype)
+                keys, values = cache.keys[lines, where], cache.values[lines, where]
+                return block.self.heads.mix(
+                    block.self, query, keys, values, mask=self.structure(None, window), q_pos=at, k_pos=where
+                )
+
+            seen = None
+            if block.cross is not None:
+                whole = next(memories)
+                seen = KeyValue(whole.keys[state.source], whole.values[state.source])
+            x = block(x, attention, seen, None if seen is None else state.memory_mask[state.source])
+        return self.norm(x)
+
+    # ---- its weights, for kernels
+
+    def describe_step(self) -> StackWeights:
+        """Its weights for the kernels of a decoding step; raises `Unsupported` where they cannot express it."""
+        first = self.blocks[0].feedforward  # another object once weights were laid out anew
+        if self._described is None or self._described[0] is not first:
+            self._described = first, *self._describe()
+        _, weights, reason = self._described
+        if weights is None:
+            raise Unsupported(reason)
+        return weights
+
+    def _describe(self) -> tuple[StackWeights | None, str]:
+        orders = {residual.pre for block in self.blocks for residual in block.residuals}
+        if len(orders) > 1:
+            return None, "some of its blocks are pre-norm, others post-norm"
+        try:
+            blocks = tuple(block.describe(window) for block, window in zip(self.blocks, self.windows, strict=True))
+            return StackWeights(blocks, describe_norm(self.norm), self.dim, orders.pop()), ""
+        except Unsupported as error:
+            return None, str(error)
 
     def start(self, memory: Memory | None, *, rows: int, capacity: int) -> AttentionState:
         """An empty state with room for `capacity` positions; memory's keys and values are computed here, once."""

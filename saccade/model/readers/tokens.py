@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from saccade.config.protocols import Capabilities, get_capabilities
 from saccade.data.tokenization.tokenizer import END, START
+from saccade.kernels.cpu.prepared import describe_table
+from saccade.kernels.weights import EmbeddingWeights, PositionTable, Unsupported
 from saccade.layers.attention import masks
 from saccade.layers.dropout import Dropout
 from saccade.layers.memory import Memory
@@ -54,6 +56,14 @@ class Embedding(nn.Module):
             x = x + self.segments(parts(ids, at).clamp(max=self.segments.num_embeddings - 1))
         x = self.dropout(x if self.norm is None else self.norm(x))
         return x if self.project is None else self.project(x)
+
+    def describe(self) -> EmbeddingWeights:
+        """Its weights for the kernels of a decoding step; raises `Unsupported` where they cannot express it."""
+        if self.concat or self.norm is not None or self.segments is not None or self.project is not None:
+            raise Unsupported("its embedding is more than a sum of token and position")
+        if not isinstance(self.positions, PositionTable | None):
+            raise Unsupported(f"its positions ({type(self.positions).__name__}) are no table")
+        return EmbeddingWeights(*describe_table(self.tokens), self.scale, self.positions)
 
     def rows(self, ids: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
         """The rows of the table in which the ids are looked up."""

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from saccade.config.protocols import Capabilities
-from saccade.layers.blocks.feedforward import ACTIVATIONS
+from saccade.kernels.activations import ACTIVATIONS
 from saccade.layers.dropout import Dropout
 from saccade.layers.memory import Memory
 from saccade.layers.packing import Packing

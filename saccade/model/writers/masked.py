@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from saccade.config.protocols import Capabilities
-from saccade.layers.blocks.feedforward import ACTIVATIONS
+from saccade.kernels.activations import ACTIVATIONS
 from saccade.layers.dropout import Dropout
 from saccade.layers.memory import Memory
 from saccade.model.writers.labels import pooled

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from saccade.config.protocols import Capabilities, get_capabilities
 from saccade.errors import SaccadeError
+from saccade.kernels.weights import Unsupported, WriterWeights, describe_linear
 from saccade.layers.memory import AttentionState, Memory
 from saccade.layers.packing import Packing
 from saccade.layers.record import record
@@ -40,6 +41,7 @@ class TokenWriter(nn.Module):
     def __init__(self, embedding: Embedding, stack: Any, *, output: nn.Module, output_scale: float = 1.0) -> None:
         super().__init__()
         self.embedding, self.stack, self.output, self.output_scale = embedding, stack, output, output_scale
+        self._described: tuple[tuple[object, ...], WriterWeights] | None = None  # see `describe_step`
 
     @property
     def dim(self) -> int:
@@ -48,6 +50,21 @@ class TokenWriter(nn.Module):
     @property
     def capabilities(self) -> Capabilities:
         return replace(get_capabilities(self.stack, "stack"), padded_targets=True)
+
+    def describe_step(self) -> WriterWeights:
+        """Its weights for the kernels of a decoding step, the same object until they are laid out anew.
+
+        Raises `Unsupported` where the kernels cannot express it.
+        """
+        if self.output_scale != 1.0:
+            raise Unsupported("its states are scaled before the output")
+        stack = self.stack.describe_step()
+        parts = stack, self.embedding.tokens, self.output
+        if self._described is None or any(
+            one is not other for one, other in zip(parts, self._described[0], strict=True)
+        ):
+            self._described = parts, WriterWeights(self.embedding.describe(), stack, describe_linear(self.output))
+        return self._described[1]
 
     def forward(
         self, ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | Packing | None, memory: Memory | None

@@ -19,8 +19,9 @@ from torch import Tensor
 from saccade.config.schema import Decoding
 from saccade.data.tokenization.tokenizers import END, PAD, START, UNKNOWN
 from saccade.kernels.next_token import Best, Rules
+from saccade.layers.attention.static_cache import StaticSizes
 from saccade.layers.blocks.transformer import TransformerStack
-from saccade.layers.memory import AttentionState, KeyValue, Memory
+from saccade.layers.memory import Memory
 from saccade.model.writers.tokens import TokenWriter
 from saccade.predict.engines.fixed_search import Record, Search, advance, advance_fast
 from saccade.predict.engines.fixed_writer import FixedWriter
@@ -127,7 +128,7 @@ class Room:
     def build(cls, writer: TokenWriter, job: Job, size: int) -> "Room":
         tokens = writer.embedding.tokens
         capacity, source = job.shape()
-        fixed = FixedWriter.of(writer, rows=size * job.beams, beams=job.beams, capacity=capacity, source_length=source)
+        fixed = FixedWriter.of(writer, StaticSizes(size * job.beams, job.beams, capacity, source))
         search = new_search(fixed, vocabulary=tokens.num_embeddings, size=size, beams=job.beams)
         return cls(size, fixed, search, torch.Generator(tokens.weight.device))
 
@@ -192,7 +193,7 @@ class Room:
         """Puts a batch and what is asked of it into the buffers."""
         search, count = self.search, len(job.limits) * job.copies
         device = search.tokens.device
-        self.writer.refresh(writer)
+        self.writer.refresh()
         if job.generator is not None:
             self.generator.set_state(job.generator.get_state())
         state = search.state
@@ -200,7 +201,7 @@ class Room:
         if job.memory is not None:
             state.source.copy_((state.source // job.copies).clamp(max=self.size - 1))
             states = job.memory.states.to(writer.embedding.tokens.weight.dtype)
-            seen, mask = [block.cross.keys_values(states) for block in writer.stack.blocks], job.memory.mask
+            seen, mask = writer.stack.project_memory(states), job.memory.mask
             assert isinstance(mask, Tensor), "what is decoded is not packed"
             state.put_memory(seen, mask)
         restart(search, job, torch.tensor(job.limits, device=device).repeat_interleave(job.copies), count)
@@ -267,9 +268,7 @@ def read_prompt(writer: TokenWriter, search: Search, prompt: Int[Tensor, "N n"],
     prompt = prompt.repeat_interleave(copies * search.beams, 0)
     (rows, n), state = prompt.shape, search.state
     if n > 1:
-        own = tuple(KeyValue(cache.keys[:rows], cache.values[:rows]) for cache in state.own)
-        begin = AttentionState(own, (), None, state.lengths[:rows].clone(), longest=0, even=True)
-        writer.step(prompt[:, :-1], begin)
+        writer.step(prompt[:, :-1], state.view_prompt(rows))
     state.lengths.fill_(n - 1)
     search.tokens[:rows] = prompt[:, -1]
 

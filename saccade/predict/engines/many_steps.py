@@ -6,47 +6,41 @@ from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from saccade.data.tokenization.tokenizers import END
-from saccade.kernels.cpu import stack_step
 from saccade.kernels.cpu.search_steps import Asked, SearchSteps, Steps, kernels
-from saccade.kernels.cpu.stack_step import Unknown, WholeStep
-from saccade.layers.attention.positions import Learned, Sinusoidal
+from saccade.kernels.weights import Unsupported, WriterWeights
+from saccade.layers.blocks.fused_step import prepare_fused_step
+from saccade.layers.blocks.transformer import TransformerStack
 from saccade.layers.memory import AttentionState
-from saccade.model.readers.tokens import Embedding
 from saccade.model.writers.tokens import TokenWriter
 from saccade.predict.search.filters import Rule, plain
 
 AT_ONCE = 64  # steps of one call, so that nobody who wants to stop it waits for long
 
 
-class Known:
-    """A writer, described."""
+class FusedSearch:
+    """A writer whose steps are taken in C, with the vectors of its positions."""
 
-    def __init__(self, writer: TokenWriter, whole: WholeStep) -> None:
-        embedding = writer.embedding
-        more = (embedding.norm, embedding.segments, embedding.project)
-        bare = type(embedding) is Embedding and not embedding.concat and all(part is None for part in more)
-        self.where = embedding.positions
-        if not bare or writer.output_scale != 1.0 or not (self.where is None or in_a_table(self.where)):
-            raise Unknown
-        self.steps = SearchSteps(
-            whole, tokens=embedding.tokens, scale=embedding.scale, norm=writer.stack.norm, output=writer.output
-        )
-        self.waves: Tensor | None = None
+    def __init__(self, weights: WriterWeights) -> None:
+        tokens, self.positions = weights.embedding.tokens, weights.embedding.positions
+        if tokens.dtype not in (torch.float32, torch.int8):
+            raise Unsupported(f"its token vectors are {tokens.dtype}, not float32 or int8")
+        self.steps = SearchSteps(weights)
+        self.table: Tensor | None = None
 
-    def places(self, count: int) -> Float[Tensor, "L D"] | None:
-        """The vectors of the first `count` positions at least, where there are any."""
-        if isinstance(self.where, Learned):
-            return self.where.table.weight
-        if isinstance(self.where, Sinusoidal) and (self.waves is None or len(self.waves) < count):
-            self.waves = self.where(torch.arange(2 * count)[None])[0].contiguous()
-        return self.waves
+    def find_positions(self, count: int) -> Float[Tensor, "L D"] | None:
+        """The vectors of the first `count` positions at least; None where positions have none."""
+        if self.positions is not None and (self.table is None or len(self.table) < count):
+            self.table = self.positions.make_table(2 * count, torch.device("cpu"))
+        if self.table is not None and (len(self.table) < count or self.table.dtype != torch.float32):
+            raise Unsupported("its table of positions is too short, or not float32")
+        return self.table
 
 
-# By writer: the parts that were there, and what is known of it.
-KNOWN: WeakKeyDictionary[nn.Module, tuple[tuple[int, ...], Known | None]] = WeakKeyDictionary()
+# By description: what takes the steps of a writer, or why nothing does.
+PREPARED: WeakKeyDictionary[WriterWeights, tuple[FusedSearch | None, str]] = WeakKeyDictionary()
 
 
 def greedy_run(
@@ -79,41 +73,34 @@ def beam_run(
 
 def ready(
     writer: Any, state: Any, written: Int[Tensor, "R t"], rules: Sequence[Rule], *, most: int = AT_ONCE
-) -> tuple[Known, Asked] | tuple[None, None]:
+) -> tuple[FusedSearch, Asked] | tuple[None, None]:
     """What takes the steps, and what it is asked; None where nothing does."""
-    if type(writer) is not TokenWriter or not isinstance(state, AttentionState) or written.device.type != "cpu":
+    described = type(writer) is TokenWriter and isinstance(writer.stack, TransformerStack)
+    if not described or written.device.type != "cpu":
         return None, None
     allowed, length = plain(rules), written.shape[1] - 1
     if allowed is None or not kernels():
         return None, None
-    whole, caches = stack_step.taker(writer.stack, state)
-    known = None if whole is None else known_writer(writer, whole)
     steps = int(min(allowed.most - length, state.capacity - state.longest, most))
-    if known is None or steps < 1:
+    if steps < 1:
         return None, None
-    places = known.places(state.longest + steps)
-    if places is not None and len(places) < state.longest + steps:
-        return None, None
-    return known, Asked(state, caches, places, allowed.never, END, allowed.least - length, steps)
-
-
-def known_writer(writer: TokenWriter, whole: WholeStep) -> Known | None:
-    """What is known of a writer, described anew when its weights are laid out anew."""
-    parts = id(whole), id(writer.embedding.tokens), id(writer.output)
-    if writer not in KNOWN or KNOWN[writer][0] != parts:
-        KNOWN[writer] = parts, described(writer, whole)
-    return KNOWN[writer][1]
-
-
-def described(writer: TokenWriter, whole: WholeStep) -> Known | None:
     try:
-        return Known(writer, whole)
-    except Unknown:
-        return None
+        _, caches = prepare_fused_step(writer.stack, state)
+        fused = prepare_search(writer.describe_step())
+        positions = fused.find_positions(state.longest + steps)
+    except Unsupported:
+        return None, None
+    return fused, Asked(state, caches, positions, allowed.never, END, allowed.least - length, steps)
 
 
-def in_a_table(where: nn.Module) -> bool:
-    """Whether positions are vectors, one behind the other."""
-    if isinstance(where, Learned):
-        return type(where.table) is nn.Embedding and where.table.weight.dtype == torch.float32
-    return isinstance(where, Sinusoidal)
+def prepare_search(weights: WriterWeights) -> FusedSearch:
+    """What takes the steps of a writer, made once; raises `Unsupported` where the source cannot."""
+    if weights not in PREPARED:
+        try:
+            PREPARED[weights] = FusedSearch(weights), ""
+        except Unsupported as error:
+            PREPARED[weights] = None, str(error)
+    fused, reason = PREPARED[weights]
+    if fused is None:
+        raise Unsupported(reason)
+    return fused
