@@ -1,8 +1,8 @@
 """Greedy search, sampling and beam search as the same work on the same buffers at every step, never asking the device.
 
 `advance` takes the best tokens of all rows one step further, in place. N sentences have k rows each; greedy search and
-sampling are beams of one. What was written is kept as tokens and parents of every step, and read once, at the end. Its
-outputs are those of `search.py`, which is the definition.
+sampling are beams of one. What was written is kept as tokens and parents of every step, and read once, at the end. The
+bookkeeping is that of `search/beam.py`; `advance_fast` does it in one Triton kernel, whose reference is `advance`.
 """
 
 from dataclasses import dataclass, replace
@@ -15,7 +15,8 @@ from torch import Tensor
 from saccade.data.tokenization.tokenizers import END
 from saccade.kernels.next_token import Best, Rules
 from saccade.layers.attention.static_cache import FixedState
-from saccade.predict.search.greedy import Found, penalty
+from saccade.predict.search.beam import finish_step, select_best
+from saccade.predict.search.greedy import Found, penalty, sort_outputs
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,7 @@ class Record:
         log_probs = ends[times, rows, beams].tolist()
         for row, time, log_prob, line in zip(rows.tolist(), times.tolist(), log_probs, ids.tolist(), strict=True):
             found[row // copies].append(Found(line[:time], log_prob, log_prob / penalty(time + 1, alpha), None))
-        for group in found:
-            group.sort(key=lambda item: (-item.score, len(item.ids), item.ids))
-        return found
+        return [sort_outputs(group) for group in found]
 
 
 def _traced(
@@ -104,18 +103,18 @@ def advance(search: Search, best: Best) -> None:
     n, k = search.scores.shape
     step = search.rules.step
     before = search.scores.reshape(-1, 1) - best.log_totals[:, None]
-    values, tokens, parents = _candidates((best.values + before).view(n, -1), best.tokens.view(n, -1), k)
-    ends = torch.where((tokens == END) & ~search.done[:, None], values, -torch.inf)
-    search.scores.copy_(torch.where(tokens == END, -torch.inf, values))
+    values, order = select_best((best.values + before).view(n, -1), k)  # each row's are sorted already
+    tokens, parents = best.tokens.view(n, -1).gather(1, order), order // k
     now, later = search.penalties.index_select(0, step + 1), search.penalties.index_select(0, step + 2)
-    search.pool.copy_(torch.cat((search.pool, ends / now), 1).topk(k).values)
-    live = search.scores.max(1).values
-    # The best score that a live row can still get: see search.py.
-    reach = live / torch.maximum(search.penalties.index_select(0, search.rules.limits + 1), later)
-    leaves = (search.pool.index_select(1, search.wanted)[:, 0] >= reach) | (live == -torch.inf)
-    for kept, new in zip(vars(search.record).values(), (tokens, parents, ends), strict=True):
+    finished = finish_step(
+        values, tokens, search.pool, penalty_now=now, wanted=search.wanted, done=search.done,
+        penalty_ahead=torch.maximum(search.penalties.index_select(0, search.rules.limits + 1), later),
+    )  # fmt: skip
+    search.scores.copy_(finished.scores)
+    search.pool.copy_(finished.pool)
+    for kept, new in zip(vars(search.record).values(), (tokens, parents, finished.ends), strict=True):
         kept.index_put_((step, search.sentences), new.to(kept.dtype))
-    search.done.logical_or_(leaves)
+    search.done.logical_or_(finished.leaves)
     search.left.copy_((~search.done).sum())
     search.tokens.copy_(tokens.flatten())
     step.add_(1)
@@ -140,14 +139,3 @@ def advance_fast(search: Search, best: Best) -> None:
         WIDTH=triton.next_power_of_2(slots.shape[1]), SENTENCES=triton.next_power_of_2(n), num_warps=1 if k == 1 else 4,
         **overlap(search.scores),
     )  # fmt: skip
-
-
-def _candidates(
-    values: Float[Tensor, "N c"], tokens: Int[Tensor, "N c"], k: int
-) -> tuple[Float[Tensor, "N k"], Int[Tensor, "N k"], Int[Tensor, "N k"]]:
-    """The best k: values, tokens, the beams they go on from; of equal ones the earlier beam, then the better token."""
-    if k == 1:
-        return values, tokens, torch.zeros_like(tokens)
-    values, order = values.sort(dim=1, descending=True, stable=True)
-    order = order[:, :k]
-    return values[:, :k], tokens.gather(1, order), order // k

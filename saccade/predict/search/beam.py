@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from saccade.data.tokenization.tokenizers import END, START
@@ -51,12 +51,12 @@ def beam_search(
     while live.written.shape[1] <= longest + 1:
         many = None if align else live.many(writer, width=width, rules=rules)
         best, parents, tokens = many or live.step(writer, width=width, rules=rules, align=align)
-        length = live.written.shape[1]
-        ends = torch.where(tokens == END, best, -torch.inf)
-        live.scores = torch.where(tokens == END, -torch.inf, best)
-        live.enter(ends, parents, length=length, price=price)
-        reach = _reach(live.scores, length=length, limits=limits[live.sentences], alpha=price.alpha)
-        leaves = live.pool[:, -1] >= reach
+        length, maps = live.written.shape[1], live.maps
+        ahead = _largest_penalty(limits[live.sentences], length=length, alpha=price.alpha)
+        missed = price.beta * coverage(maps)[parents] if price.beta and maps is not None else None
+        ends, live.scores, live.pool, leaves = finish_step(
+            best, tokens, live.pool, penalty_now=penalty(length, price.alpha), penalty_ahead=ahead, bonus=missed
+        )
         some_end, some_leave = torch.stack((ends.max() > -torch.inf, leaves.any())).tolist()
         if some_end:
             live.finish(ends, parents, finished)
@@ -114,12 +114,6 @@ class _Live:
             tell(self.written, log_probs + self.scores.reshape(-1, 1), parents, tokens)
         return best, parents, tokens
 
-    def enter(self, ends: Float[Tensor, "N c"], parents: Int[Tensor, "N c"], *, length: int, price: Price) -> None:
-        """Puts the scores of what ends into the pool."""
-        missed = price.beta * coverage(self.maps)[parents] if price.beta and self.maps is not None else 0.0
-        scores = ends / penalty(length, price.alpha) + missed
-        self.pool = torch.cat((self.pool, scores), 1).topk(self.pool.shape[1]).values
-
     def finish(self, ends: Float[Tensor, "N c"], parents: Int[Tensor, "N c"], finished: Finished) -> None:
         sentence, rank = ends.isfinite().nonzero(as_tuple=True)
         at, maps = parents[sentence, rank], self.maps
@@ -145,19 +139,59 @@ def _best_candidates(log_probs: Float[Tensor, "R V"], before: Float[Tensor, "N k
     # Equal scores: the earlier row first, then the smaller token.
     beam = torch.arange(k, device=values.device).repeat_interleave(tokens.shape[1])
     place, order = (beam * size + tokens.reshape(n, -1)).sort(dim=1)
-    values, order = values.gather(1, order).sort(dim=1, descending=True, stable=True)
-    place = place.gather(1, order)[:, :width]
+    values, order = select_best(values.gather(1, order), width)
+    place = place.gather(1, order)
     first = torch.arange(n, device=values.device)[:, None] * k
-    return values[:, :width], first + place // size, place % size
+    return values, first + place // size, place % size
 
 
-def _reach(
-    scores: Float[Tensor, "N k"], *, length: int, limits: Int[Tensor, " N"], alpha: float
-) -> Float[Tensor, " N"]:
-    """The best score that a live row of each sentence can still get.
+def _largest_penalty(limits: Int[Tensor, " N"], *, length: int, alpha: float) -> Float[Tensor, " N"]:
+    """The largest length penalty ahead: that of the longest output for alpha > 0, of the next length for alpha < 0."""
+    longest = limits + 1.0
+    return torch.maximum(penalty(longest, alpha), penalty(torch.full_like(longest, length + 1), alpha))
 
-    Log-probabilities only fall, so that is its own now, divided by the largest penalty ahead: that of the longest
-    output for alpha > 0, that of the next length for alpha < 0.
+
+# ---- the bookkeeping of one step, as tensors alone: the search on static buffers (engines/fixed_search.py) shares it,
+# and the kernels in Triton (kernels/triton/search.py) and C (kernels/cpu/search_steps.c) are tested against it
+
+
+class FinishedStep(NamedTuple):
+    """What a step of beam search leaves behind."""
+
+    ends: Float[Tensor, "N k"]  # log-probabilities of outputs that end at this step, -inf for all others
+    scores: Float[Tensor, "N k"]  # log-probabilities of live rows, -inf for those that ended
+    pool: Float[Tensor, "N n"]  # the best scores of finished outputs, best first
+    leaves: Bool[Tensor, " N"]  # sentences in which no live row can become one of the best n any more
+
+
+def select_best(values: Float[Tensor, "N c"], count: int) -> tuple[Float[Tensor, "N k"], Int[Tensor, "N k"]]:
+    """The best candidates of each sentence and their places, best first; of equal ones the earlier."""
+    values, order = values.sort(dim=1, descending=True, stable=True)
+    return values[:, :count], order[:, :count]
+
+
+def finish_step(
+    values: Float[Tensor, "N k"],
+    tokens: Int[Tensor, "N k"],
+    pool: Float[Tensor, "N n"],
+    *,
+    penalty_now: Tensor | float,
+    penalty_ahead: Float[Tensor, " N"],
+    bonus: Float[Tensor, "N k"] | None = None,
+    wanted: Int[Tensor, " 1"] | None = None,
+    done: Bool[Tensor, " N"] | None = None,
+) -> FinishedStep:
+    """End the candidates whose token is END and enter their scores into the pool.
+
+    Log-probabilities only fall, so the best that a live row can still score is its own divided by the largest penalty
+    ahead. `wanted` is the place of the pool that must be filled, the last one by default; sentences that are `done`
+    end nothing. Nothing here waits for the device.
     """
+    ended = tokens == END
+    ends = torch.where(ended if done is None else ended & ~done[:, None], values, -torch.inf)
+    scores = torch.where(ended, -torch.inf, values)
+    entered = ends / penalty_now if bonus is None else ends / penalty_now + bonus
+    pool = torch.cat((pool, entered), 1).topk(pool.shape[1]).values
     best = scores.max(1).values
-    return best / torch.maximum(penalty(limits + 1.0, alpha), penalty(torch.full_like(best, length + 1), alpha))
+    enough = pool[:, -1] if wanted is None else pool.index_select(1, wanted)[:, 0]
+    return FinishedStep(ends, scores, pool, (enough >= best / penalty_ahead) | (best == -torch.inf))

@@ -22,7 +22,7 @@ from saccade.layers.memory import Memory
 from saccade.layers.record import record
 from saccade.model.readers.tokens import TokenReader
 from saccade.model.writers.fill import MASK, Lengths, blank
-from saccade.predict.search.greedy import Found, best_tokens
+from saccade.predict.search.greedy import Found, best_tokens, sort_outputs
 
 FIRST = 1 + max(PAD, START, END, UNKNOWN)  # the first token that is written; those before it mean something else
 NUMBERS = 3  # about each canvas, behind its tokens: its length, its log-probability, whether it counts
@@ -188,8 +188,7 @@ def outputs(
             for i in range(first, first + each)
             if rows[i][-1]
         ]
-        found.sort(key=lambda item: (-item.score, len(item.ids), item.ids))
-        best.append(found[: decoding.n_best])
+        best.append(sort_outputs(found)[: decoding.n_best])
     return best
 
 

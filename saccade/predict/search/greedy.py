@@ -38,6 +38,11 @@ class Found:
     alignment: list[list[float]] | None  # one row of S weights for each id
 
 
+def sort_outputs(outputs: list[Found]) -> list[Found]:
+    """Best first; of equal ones the shorter, and then the smaller."""
+    return sorted(outputs, key=lambda item: (-item.score, len(item.ids), item.ids))
+
+
 class Price(NamedTuple):
     """What enters the score of an output beside its log-probability (Wu et al. 2016, equation 14)."""
 
@@ -199,6 +204,4 @@ class Finished:
             found = zip(rows.tolist(), log_probs.tolist(), missed, written[:, 1:].tolist(), weights, strict=True)
             for row, log_prob, miss, ids, weight in found:
                 outputs[row].append(Found(ids, log_prob, log_prob / scale + miss, weight))
-        for group in outputs:
-            group.sort(key=lambda item: (-item.score, len(item.ids), item.ids))
-        return outputs
+        return [sort_outputs(group) for group in outputs]
