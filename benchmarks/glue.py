@@ -33,8 +33,7 @@ from saccade.data.sources.labelled import read_labelled
 from saccade.data.tokenization.text_pairs import encode_texts
 from saccade.exchange.exporting import export_run
 from saccade.exchange.importing import import_folder
-from saccade.score.evaluate import evaluate_labels
-from saccade.score.labels import label_scores
+from saccade.score.labels import evaluate_labels, label_scores
 from saccade.score.pairs import labelled_pairs
 
 NAME, KIND = "glue", "label"

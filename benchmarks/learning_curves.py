@@ -26,7 +26,7 @@ from saccade.config.load import load, override
 from saccade.config.schema import Corpus, Recipe, Tokenizer
 from saccade.data.sources.labelled import read_labelled
 from saccade.data.tokenization.tokenizer import SHARED, SOURCE
-from saccade.score.evaluate import evaluate_labels
+from saccade.score.labels import evaluate_labels
 from saccade.score.pairs import labelled_pairs
 from saccade.train.transfer.adopt import adopted
 

@@ -19,7 +19,8 @@ from saccade.runs import find_run
 if TYPE_CHECKING:
     from saccade.config.schema import Corpus
     from saccade.predict.predictors.predictor import Predictor
-    from saccade.score.evaluate import Evaluation, Found
+    from saccade.score.evaluate import Evaluation
+    from saccade.score.result import Result
 
 EMBEDDED = 1_000  # pairs of embedded data; a corpus for training has many more, and each one has to be decoded
 
@@ -81,7 +82,7 @@ def evaluate(  # noqa: PLR0913  # the options of a verb are its parameters
 ) -> None:
     """Score a run on pairs or text (without --data, on its validation data), or two files with --hyp and --ref."""
     chosen, made = None if metrics is None else metrics.split(","), asked(template, examples, options)
-    found: Found
+    found: Result
     if hyp is not None or ref is not None:
         found = of_files(hyp, ref, run, metrics=chosen, lowercase=lowercase)
     elif run is None:
@@ -95,7 +96,7 @@ def evaluate(  # noqa: PLR0913  # the options of a verb are its parameters
                 predictor, run.split(",")[0], data, overrides(changes), metrics=chosen, lowercase=lowercase,
                 keep=output is not None,
             )  # fmt: skip
-            tell_cuts(getattr(found, "cut", ()), len(found.hypotheses), predictor.recipe)
+            tell_cuts(found.cut, len(found.hypotheses), predictor.recipe)
     if output is not None:
         output.write_text("".join(f"{' '.join(text.splitlines())}\n" for text in found.hypotheses), encoding="utf-8")
     print(json.dumps(found.to_dict(), indent=2) if as_json else f"{aligned(found.rows())}\n{found.summary()}")
@@ -144,7 +145,7 @@ def of_run(
     metrics: Sequence[str] | None,
     lowercase: bool,
     keep: bool,
-) -> Found:
+) -> Result:
     from saccade.score.evaluate import evaluate_corpora
 
     decoding, chosen = settings(predictor.recipe, changes), chosen_corpora(find_run(name), data)
@@ -155,23 +156,24 @@ def of_run(
 
 def chosen_corpora(run: Path, data: Sequence[str]) -> list[Corpus]:
     """What --data names, or else the validation files that the run was trained with."""
-    from saccade.config.schema import Corpus, MediaReader
+    from saccade.config.schema import Corpus
     from saccade.data.sources.labelled import like
     from saccade.score.pairs import recipe_of
 
     chosen, recipe = [Corpus(files=tuple(files)) for files in corpora(data)], recipe_of(run)
     if not chosen and recipe is not None:
         chosen = list(recipe.data.valid) if isinstance(recipe.data.valid, tuple) else []
-    if recipe is not None and recipe.task.name == "label" and recipe.data.train:
+    if recipe is not None and recipe.task.predicts_labels and recipe.data.train:
         chosen = [like(corpus, recipe.data.train[0]) for corpus in chosen]
     if not chosen:
-        files = "FOLDER" if recipe is not None and isinstance(recipe.reader, MediaReader) else "SRC REF"
+        files = "FOLDER" if recipe is not None and recipe.reader.medium else "SRC REF"
         raise SaccadeError(f"'{run}' has no validation files of its own; give --data {files}")
     return chosen
 
 
 def read_test_pairs(run: Path, data: Sequence[str]) -> list[tuple[str, str]]:
     """What a run is asked, and what is right, whatever its task."""
-    from saccade.score.pairs import pairs_for, recipe_of
+    from saccade.score.pairs import pairs_of, recipe_of
 
-    return pairs_for(recipe_of(run), chosen_corpora(run, data), made=EMBEDDED)
+    recipe, chosen = recipe_of(run), chosen_corpora(run, data)
+    return pairs_of(chosen, made=EMBEDDED) if recipe is None else recipe.task.read_pairs(recipe, chosen, made=EMBEDDED)

@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from saccade.config.table import Table
+from saccade.config.table import Table, WriterTraits
 
 
-class PatchWriter(Table):
+class PatchWriter(Table, WriterTraits):
     """Draws the pixels of patches that were hidden from the reader."""
 
     kind: Literal["patches"] = "patches"

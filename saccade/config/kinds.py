@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, NotRequired, Required, Union, get_args
+from typing import Annotated, Any, ClassVar, NotRequired, Required, Union, get_args
 
 from pydantic import (
     BaseModel,
@@ -21,13 +21,17 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError
 from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
 
+from saccade.config.table import ReaderTraits, WriterTraits
+
 MARK = "#"  # begins the tags that choose a kind, so that they can be told from keys in an error's path
 
 
-class Custom(BaseModel):
+class Custom(BaseModel, ReaderTraits, WriterTraits):
     """A kind that the user brings: its settings are the keyword-only arguments of the class or function behind it."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
+    is_custom: ClassVar[bool] = True
+    label_kind: ClassVar[str] = "label"  # as a writer of the task "label"
     kind: str
 
     @model_validator(mode="before")

@@ -41,7 +41,7 @@ def load(
 
 def override(recipe: Recipe, overrides: Sequence[str], *, kinds: Kinds | None = None, origin: str = "recipe") -> Recipe:
     """The recipe with `key=value` overrides applied, checked as a whole."""
-    values = plain_values(recipe)
+    values = _plain(recipe)
     inherited: set[Address] = set()
     for layer in _layers(overrides):
         values = merge(values, layer, inherited)
@@ -55,12 +55,7 @@ def save(recipe: Recipe, path: Path) -> None:
 
 def dump(recipe: Recipe) -> str:
     """The whole recipe as TOML."""
-    return tomli_w.dumps(plain_values(recipe))
-
-
-def plain_values(recipe: Recipe) -> dict[str, Any]:
-    """The whole recipe as dictionaries and lists, the task by its name."""
-    return {**_plain(recipe), "task": recipe.task.name}
+    return tomli_w.dumps({**_plain(recipe), "task": recipe.task.name})
 
 
 def shipped() -> list[str]:

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from saccade.config.kinds import ByKind, Custom
 from saccade.config.stacks import TransformerStack
-from saccade.config.table import Count, Share, Table
+from saccade.config.table import Count, ReaderTraits, Share, Table
 
 CellStack = Annotated[TransformerStack | Custom, ByKind()]
 Each = tuple[float, float, float]
@@ -34,12 +34,19 @@ class PictureChanges(Table):
     strength: Annotated[float, Field(ge=0, le=1)] = 0.5  # of these operations
 
 
-class MediaReader(Table):
+class MediaReader(Table, ReaderTraits):
     """What every reader of pictures or sound has."""
 
-    medium: ClassVar[str]  # the name of what is read, for messages
-    asks: ClassVar[bool] = False  # whether a question is read with it
     init: str = ""  # a run whose reader's weights to start from
+
+    @property
+    def media(self) -> MediaReader:
+        return self
+
+    @property
+    def counted(self) -> str:
+        """What outputs are counted in: pictures, sounds, or questions about them."""
+        return "questions" if self.asks else f"{self.medium}s"
 
     @property
     def of_files(self) -> MediaReader:

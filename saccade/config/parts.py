@@ -14,7 +14,7 @@ from saccade.config.media import GridReader, MediaReader, PatchReader
 from saccade.config.playing import ValuesWriter
 from saccade.config.sound import FrameReader
 from saccade.config.stacks import Positions, ReaderStack, Sinusoidal, TransformerStack, WriterStack
-from saccade.config.table import Count, Share, Table
+from saccade.config.table import Count, ReaderTraits, Share, Table, WriterTraits
 
 
 class Again(Table):
@@ -31,7 +31,7 @@ class Again(Table):
     start: Literal["own", "pad", "end"] = "own"  # what stands before the text: a vector of its own, or another piece's
 
 
-class TokenReader(Table):
+class TokenReader(Table, ReaderTraits):
     kind: Literal["tokens"] = "tokens"
     stack: ReaderStack = TransformerStack()
     positions: Positions = Sinusoidal()
@@ -44,6 +44,10 @@ class TokenReader(Table):
     levels: bool = False  # a writer attends to the vector of each token beside its state (Mei et al. 2016)
     again: Again | None = None  # states are those of a second reading from left to right; for labels and vectors
     init: str = ""  # a run whose reader's weights to start from
+
+    @property
+    def text_init(self) -> str:
+        return self.init
 
 
 class JoinedReader(MediaReader):
@@ -62,13 +66,15 @@ class JoinedReader(MediaReader):
         return self.look
 
 
-class NoReader(Table):
+class NoReader(Table, ReaderTraits):
     """Nothing is read: the writer is a language model."""
+
+    is_none: ClassVar[bool] = True
 
     kind: Literal["none"] = "none"
 
 
-class TokenWriter(Table):
+class TokenWriter(Table, WriterTraits):
     kind: Literal["tokens"] = "tokens"
     stack: WriterStack = TransformerStack()
     positions: Positions = Sinusoidal()
@@ -82,6 +88,10 @@ class TokenWriter(Table):
     ctc: bool = False  # beside it stands a head that says a letter, or nothing, for each state of the reader
     init: str = ""
 
+    @property
+    def text_init(self) -> str:
+        return self.init
+
 
 class ActionWriter(TokenWriter):
     """Writes actions, each of which is carried out in a world before the next one (Mei et al. 2016)."""
@@ -94,8 +104,12 @@ class ActionWriter(TokenWriter):
     mirror: bool = True  # it also learns in mirrored worlds, where left and right are exchanged
     blind: Share = 0.0  # of what is seen while it learns, so much is hidden
 
+    @property
+    def actions(self) -> ActionWriter:
+        return self
 
-class FillWriter(Table):
+
+class FillWriter(Table, WriterTraits):
     """Writes all tokens at once (Gu et al. 2018): how many there will be is predicted first."""
 
     kind: Literal["fill"] = "fill"
@@ -112,7 +126,7 @@ class FillWriter(Table):
 Pooling = Literal["first", "mean", "last", "before-end"]
 
 
-class Head(Table):
+class Head(Table, WriterTraits):
     """What every head over the states of a reader has: dropout, a layer in between where one is wanted, a product."""
 
     hidden: Count | None = None  # width of a layer in between (BERT's pooler: dim); none: there is no such layer
@@ -125,6 +139,7 @@ class Head(Table):
 class LabelWriter(Head):
     """One class for a whole text, or for a pair of texts."""
 
+    label_kind: ClassVar[str] = "label"
     kind: Literal["label"] = "label"
     pooling: Pooling = "mean"  # of a text's states: the first, their mean, the last, or the one before <end>
 
@@ -132,6 +147,7 @@ class LabelWriter(Head):
 class NumberWriter(Head):
     """A number for a whole text, or for a pair of texts."""
 
+    label_kind: ClassVar[str] = "number"
     kind: Literal["number"] = "number"
     pooling: Pooling = "mean"
 
@@ -139,10 +155,11 @@ class NumberWriter(Head):
 class TagWriter(Head):
     """A class for each word, told by the state of its first piece."""
 
+    label_kind: ClassVar[str] = "tags"
     kind: Literal["tags"] = "tags"
 
 
-class MaskedWriter(Table):
+class MaskedWriter(Table, WriterTraits):
     """Restores tokens that were hidden from the reader (Devlin et al. 2019)."""
 
     kind: Literal["masked"] = "masked"
@@ -153,15 +170,16 @@ class MaskedWriter(Table):
     init: str = ""
 
 
-class PermutedWriter(Table):
+class PermutedWriter(Table, WriterTraits):
     """Says the token at a place, given those that come before it in whatever order (Yang et al. 2019)."""
 
+    is_permuted: ClassVar[bool] = True
     kind: Literal["permuted"] = "permuted"
     tie: Literal["none", "all"] = "all"  # all: the output matrix is the reader's embedding
     init: str = ""
 
 
-class StatesWriter(Table):
+class StatesWriter(Table, WriterTraits):
     """Writes nothing: the states of the reader are what is wanted."""
 
     kind: Literal["states"] = "states"

@@ -9,7 +9,7 @@ from pydantic import Field
 from saccade.config.kinds import Custom
 from saccade.config.media import PictureReader
 from saccade.config.stacks import RecurrentWriting
-from saccade.config.table import Count, Share, Table
+from saccade.config.table import Count, Share, Table, WriterTraits
 
 if TYPE_CHECKING:
     from saccade.config.schema import Recipe
@@ -26,7 +26,7 @@ class Play(Table):
     episodes: Count = 3000  # over which it goes down to that, from all of them
 
 
-class ValuesWriter(Table):
+class ValuesWriter(Table, WriterTraits):
     """What each action is worth, after each picture of an episode (DARQN, Sorokin et al. 2015)."""
 
     kind: Literal["values"] = "values"

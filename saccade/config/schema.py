@@ -233,6 +233,26 @@ class Tokenizer(Table):
     sentinels: Annotated[int, Field(ge=0)] = 0  # of `size`, pieces <extra_id_0> ... that stand for hidden spans
     files: tuple[str, ...] = ()  # kind = "file": one tokenizer.json, or one each for source and target
 
+    @property
+    def from_files(self) -> bool:
+        """Whether it is read from the files that the recipe names."""
+        return self.kind == "file"
+
+    @property
+    def from_run(self) -> bool:
+        """Whether it is that of the run to start from."""
+        return self.kind == "init"
+
+    @property
+    def is_spelled(self) -> bool:
+        """Whether each token is a character."""
+        return self.kind == "characters"
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether it is learned from the training data."""
+        return not (self.from_files or self.from_run)
+
 
 # ---- the whole
 

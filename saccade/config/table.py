@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+if TYPE_CHECKING:
+    from saccade.config.media import MediaReader
+    from saccade.config.parts import ActionWriter
 
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -24,3 +28,39 @@ class Table(BaseModel):
         optional = {name for name, field in cls.model_fields.items() if type(None) in get_args(field.annotation)}
         value = {key: None if item == "none" and key in optional else item for key, item in value.items()}
         return {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
+
+
+class ReaderTraits:
+    """What every table of a reader answers, a user's own kind included."""
+
+    medium: ClassVar[str] = ""  # kind of the files that are read: "picture" or "sound"; empty where text is read
+    asks: ClassVar[bool] = False  # whether a question is read with each file
+    is_none: ClassVar[bool] = False  # whether nothing is read
+
+    @property
+    def text_init(self) -> str:
+        """The run whose weights to start from, where it reads text."""
+        return ""
+
+    @property
+    def media(self) -> MediaReader | None:
+        """The table itself where it reads files."""
+        return None
+
+
+class WriterTraits:
+    """What every table of a writer answers, a user's own kind included."""
+
+    is_custom: ClassVar[bool] = False  # whether it is a user's own
+    is_permuted: ClassVar[bool] = False  # whether it predicts tokens in permuted order
+    label_kind: ClassVar[str] = ""  # "label", "number" or "tags" where it predicts such
+
+    @property
+    def text_init(self) -> str:
+        """The run whose weights to start from, where it writes text."""
+        return ""
+
+    @property
+    def actions(self) -> ActionWriter | None:
+        """The table itself where it writes actions that are carried out in a map."""
+        return None

@@ -12,19 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from saccade.config import schema
-from saccade.config.schema import OF_TEXTS, ActionWriter, Corpus, Head, MediaReader, Recipe, TokenReader, TokenWriter
+from saccade.config.schema import Corpus, Recipe
 from saccade.data.batching.batches import Rows
 from saccade.data.sources.corpus import WHAT, Part, notes_of, unanswerable
 from saccade.data.sources.labelled import checked, like
 from saccade.data.store.arrays import Store, discard, open_store, write_folder, write_store
 from saccade.data.store.media import Library, MediaEncoder, MediaStore, decoded, skipped
 from saccade.data.store.streaming import Streamed, check_stream, in_turn
-from saccade.data.tasks import encoding, in_rows
 from saccade.data.tokenization import encode
 from saccade.data.tokenization.labels import Labels, learn_labels
 from saccade.data.tokenization.text_pairs import joined
 from saccade.data.tokenization.tokenizers import VERSION, Tokenizers, train_tokenizers
-from saccade.data.worlds.episodes import Episodes, worlds_of
+from saccade.data.worlds.episodes import Episodes
 from saccade.data.worlds.route_store import SIDES as ROUTES
 from saccade.data.worlds.route_store import Atlas, RouteEncoder, RouteStore, instructions
 from saccade.errors import SaccadeError
@@ -53,8 +52,11 @@ def prepare(
     recipe: Recipe, *, tokenizers: Tokenizers | None = None, cache: Path | None = None, report: Report = _say
 ) -> Prepared:
     """Everything of the recipe's data, tokenised; `tokenizers` of an earlier run are used as they are."""
-    if recipe.task.name == "interact":
-        return _prepared_worlds(recipe, tokenizers)
+    return recipe.task.prepare(recipe, tokenizers=tokenizers, cache=cache, report=report)
+
+
+def prepare_rows(recipe: Recipe, *, tokenizers: Tokenizers | None, cache: Path | None, report: Report) -> Prepared:
+    """The same for tasks whose data are corpora: each is tokenized once, and kept in the cache."""
     folder = cache or default_cache()
     train, valid = _parts(recipe)
     if recipe.data.stream:
@@ -65,7 +67,7 @@ def prepare(
     if tokenizers is None:
         learned = _tokenizers(recipe, train, [keys[part] for part in stored], folder)
         tokenizers = replace(learned, labels=_labels(train, learned.labels))
-    settings = encoding(recipe)
+    settings = recipe.task.get_encoding(recipe)
     libraries = [_library(parts, keys, folder) for parts in (stored, valid)]
     stores = [
         _store(parts, [keys[part] for part in parts], tokenizers, folder, use, library) if parts else None
@@ -87,23 +89,16 @@ def prepare(
     readable = None if libraries[1][0] is None else libraries[1][0].numbers()
     found = (pair for path, pair in _full_pairs(valid) if readable is None or path in readable)
     pairs = list(islice(found, wanted))
-    rows = [store and in_rows(store, recipe, tokenizers) for store in stores]
+    rows = [store and recipe.task.build_rows(store, recipe, tokenizers) for store in stores]
     return Prepared(tokenizers, rows[0] or _streamed(recipe, train, tokenizers), rows[1], pairs, notes)
 
 
-def _prepared_worlds(recipe: Recipe, tokenizers: Tokenizers | None) -> Prepared:
-    """No text is read, and none is written: what is named are actions."""
-    train, valid = worlds_of(recipe)
-    pieces = tokenizers or train_tokenizers(schema.Tokenizer(kind="bytes"), lambda: ())
-    return Prepared(replace(pieces, labels=Labels("values", train.actions)), train, valid, [], [])
-
-
 def _streamed(recipe: Recipe, parts: list[Part], tokenizers: Tokenizers) -> Streamed:
-    settings, buffer = encoding(recipe), recipe.data.buffer
+    settings, buffer = recipe.task.get_encoding(recipe), recipe.data.buffer
     names = (part.corpus.model_dump_json() for part in parts)
     return Streamed(
         documents=lambda: in_turn([part.rows for part in parts]), encoder=encode.Encoder(tokenizers, settings),
-        in_rows=lambda store: in_rows(store, recipe, tokenizers), buffer=buffer,
+        in_rows=lambda store: recipe.task.build_rows(store, recipe, tokenizers), buffer=buffer,
         name=_digest(*names, tokenizers.target.fingerprint(), repr((settings, recipe.data.documents, buffer))),
     )  # fmt: skip
 
@@ -115,16 +110,13 @@ def _full_pairs(parts: Iterable[Part]) -> Iterator[tuple[str, tuple[str, str]]]:
 
 
 def _parts(recipe: Recipe) -> tuple[list[Part], list[Part]]:
-    data, kind = recipe.data, recipe.data.documents if recipe.task.name in OF_TEXTS else ""
-    labels = _kind_of_labels(recipe)
-    media = recipe.reader if isinstance(recipe.reader, MediaReader) else None
-    walks = recipe.writer if isinstance(recipe.writer, ActionWriter) else None
+    data = recipe.data
 
     def made(
         corpora: Iterable[Corpus], *, share: float = 0.0, heldout: bool = False, varied: bool = False
     ) -> list[Part]:
-        part = partial(Part, documents=kind, labels=labels, media=media, walks=walks, varied=varied)
-        return [part(corpus, share, heldout) for corpus in corpora]
+        part = partial(recipe.task.build_part, recipe, share=share, heldout=heldout, varied=varied)
+        return [part(corpus) for corpus in corpora]
 
     if not data.train:
         raise SaccadeError("no training data: give --data SOURCE TARGET, set data.train, or try --tiny")
@@ -132,15 +124,10 @@ def _parts(recipe: Recipe) -> tuple[list[Part], list[Part]]:
         share = data.valid
         heldout = made(data.train, share=share, heldout=True) if share else []
         return made(data.train, share=share, varied=True), heldout
-    valid = [like(corpus, data.train[0]) for corpus in data.valid] if labels and not media else data.valid
-    return made(data.train, varied=True), made(valid)
-
-
-def _kind_of_labels(recipe: Recipe) -> str:
-    """That of the writer, where texts have labels."""
-    if recipe.task.name != "label":
-        return ""
-    return recipe.writer.kind if isinstance(recipe.writer, Head) else "label"
+    train = made(data.train, varied=True)
+    texts = train[0].labels and train[0].media is None
+    valid = [like(corpus, data.train[0]) for corpus in data.valid] if texts else data.valid
+    return train, made(valid)
 
 
 def _labels(parts: list[Part], before: Labels | None) -> Labels | None:
@@ -150,17 +137,18 @@ def _labels(parts: list[Part], before: Labels | None) -> Labels | None:
     media = parts[0].media
     labelled = "texts" if media is None else "questions" if media.asks else f"{media.medium}s"
     found = learn_labels(kind, (row for part in parts for row in part.rows()), labelled=labelled)
-    if before is not None and before.kind == kind and set(found.names) <= set(before.names):
+    if before is not None and before.is_like(found) and set(found.names) <= set(before.names):
         return replace(before, texts=found.texts)
     return found
 
 
 def _tokenizers(recipe: Recipe, parts: list[Part], keys: list[str], cache: Path) -> Tokenizers:
-    if parts[0].media is not None and not {"question", "target"} & set(encoding(recipe).sides):  # no text at all
+    # Pictures or sound alone: there is no text to learn from
+    if parts[0].media is not None and not {"question", "target"} & set(recipe.task.get_encoding(recipe).sides):
         return train_tokenizers(schema.Tokenizer(kind="bytes"), lambda: ())
-    if recipe.tokenizer.kind == "file":
+    if recipe.tokenizer.from_files:
         return train_tokenizers(recipe.tokenizer, lambda: ())
-    if recipe.tokenizer.kind == "init":
+    if recipe.tokenizer.from_run:
         loaded = Tokenizers.load(_first_run(recipe))
         return replace(loaded, target=loaded.source) if parts[0].labels else loaded
     if recipe.data.stream:
@@ -178,8 +166,7 @@ def _tokenizers(recipe: Recipe, parts: list[Part], keys: list[str], cache: Path)
 
 def _first_run(recipe: Recipe) -> Path:
     """The run to start from."""
-    part = recipe.writer if isinstance(recipe.reader, MediaReader) else recipe.reader  # whose texts they are
-    own = part.init if isinstance(part, TokenReader | TokenWriter) else ""
+    own = recipe.writer.text_init if recipe.reader.medium else recipe.reader.text_init  # whose texts they are
     if not (name := recipe.init or own):
         raise SaccadeError('tokenizer.kind = "init" is that of a run to start from; give init=RUN, or another kind')
     return find_run(name)

@@ -9,7 +9,6 @@ from typing import Any
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from saccade.config.fitting import HEADS_OF
 from saccade.config.schema import Recipe
 from saccade.data.tokenization.special_tokens import find_mask
 from saccade.data.tokenization.tokenizer import END, PAD, PIECES, SHARED, START, TARGET, UNKNOWN, Tokenizer
@@ -117,7 +116,7 @@ def numbers_of_roles(run: Run, size: int, family: Family) -> tuple[dict[str, Any
 
 def writes(run: Run) -> bool:
     """Whether one token is written after another."""
-    return run.recipe.task.name not in HEADS_OF
+    return run.recipe.task.writes_stepwise
 
 
 def padding(run: Run, size: int, family: Family) -> int:

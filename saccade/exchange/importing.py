@@ -11,10 +11,10 @@ import torch
 from tokenizers import Tokenizer as Core
 from torch import Tensor
 
-from saccade.config.fitting import HEADS_OF
 from saccade.config.load import save, validate
 from saccade.config.schema import Recipe
 from saccade.config.schema import Tokenizer as Settings
+from saccade.config.task import get_task
 from saccade.data.tokenization.tokenizer import SHARED, SOURCE, TARGET
 from saccade.data.tokenization.tokenizers import Tokenizers, train_tokenizers
 from saccade.errors import SaccadeError
@@ -66,14 +66,15 @@ def import_folder(source: str, run: str) -> Imported:
     with config.reading():
         family = family_named(config)
         tables = family.recipe(config)
-        writes, again = tables.get("task") not in HEADS_OF, tables.get("reader", {}).get("again")
+        task, again = get_task(tables.get("task", "translate")), tables.get("reader", {}).get("again")
+        writes = task.writes_stepwise
         starts = writes or again is not None
         tokenizers, numbers, start = of_texts(config, given, family, starts=starts) if family.texts else no_texts()
         if isinstance(given, Folder) and family.sense is not None:
             given.sense(family, tables)
     config.check_rest()
     tensors = given.tensors(family)
-    if tables.get("task") == "label":
+    if task.predicts_labels:
         tokenizers = replace(tokenizers, labels=labels_of(config, tables["writer"]["kind"], alike=not family.texts))
         if again is not None or (not family.reads and tables["writer"]["kind"] != "tags"):
             check_ends(config, tokenizers, ended=family.reads)  # words are asked where they stand

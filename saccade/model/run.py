@@ -74,7 +74,7 @@ def load_run(
         raise not_a_run(folder)
     recipe = load(folder / RECIPE, kinds=kinds)
     tokenizers = Tokenizers.load(folder)
-    if recipe.task.name == "label" and tokenizers.labels is None:
+    if recipe.task.predicts_labels and tokenizers.labels is None:
         raise SaccadeError(f"{folder} has no {LABELS}, which names what it was trained to say; put it back")
     weights = folder / WEIGHTS
     if not weights.is_file():

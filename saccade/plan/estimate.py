@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from saccade.config.schema import OF_TEXTS, Recipe
+from saccade.config.schema import Recipe
 from saccade.data.tokenization.tokenizers import Tokenizers, train_tokenizers
 from saccade.errors import SaccadeError
 from saccade.plan import hardware
@@ -131,7 +131,7 @@ def make_plan(recipe: Recipe, asked: Asked) -> Plan:
     gpu, train = hardware.gpu(asked.gpu), recipe.train
     vocabulary = vocabulary_of(recipe) if asked.vocabulary is None else asked.vocabulary
     model = on_meta(recipe, vocabulary=vocabulary)
-    whole = recipe.task.name in OF_TEXTS  # rows of documents are as long as they can be
+    whole = recipe.task.learns_from_documents  # rows of documents are as long as they can be
     length = asked.length or (recipe.data.max_length if whole else min(SENTENCE, recipe.data.max_length))
     memory = Memory(recipe, model, gpu, length=length)
     found = work(model, length=length, share=memory.share, beside=memory.beside)

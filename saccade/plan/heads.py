@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from saccade.config.schema import Masked, Permuted, Recipe
-from saccade.data.batching.spans import hidden_in, row_length
 from saccade.model.writers.masked import MaskedWriter
 
 SINGLE = 4  # bytes of float32
@@ -28,16 +25,6 @@ def written_share(recipe: Recipe, model: Any) -> float | None:
     else:
         rates = [1 / objective.one_in for objective in recipe.objectives if isinstance(objective, Permuted)]
     return rates[0] if rates else 0.0
-
-
-def written_beside(recipe: Recipe) -> float:
-    """Tokens of the other side for each that is read: few where hidden spans are restored, else as many."""
-    if recipe.task.name != "restore":
-        return 1.0
-    data = recipe.data
-    row = row_length(data.max_length, share=data.hidden, mean=data.span)
-    tokens, spans = (int(found[0]) for found in hidden_in(np.array([row]), share=data.hidden, mean=data.span))
-    return (tokens + spans + 1) / (row - tokens + spans + 1)
 
 
 def kept_by_head(head: Any, dim: int, *, narrow: int, wide: int) -> tuple[float, float]:

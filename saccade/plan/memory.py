@@ -17,7 +17,7 @@ from saccade.layers.losses.cross_entropy import ALIGNED, PIECE_ON_GPU, SHARE, ro
 from saccade.plan.activations import Kept, Way, kept
 from saccade.plan.counts import parameters, products, stack_of, trained
 from saccade.plan.hardware import Gpu
-from saccade.plan.heads import written_beside, written_share
+from saccade.plan.heads import written_share
 from saccade.train.batches.pack import rounded, step_of
 from saccade.train.machine import MARGIN
 from saccade.train.objectives.masked import most_hidden
@@ -68,7 +68,7 @@ class Memory:
         narrow = SINGLE if train.precision == "fp32" else 2
         wide = narrow if train.residual == "bf16" else SINGLE
         self.way = Way(narrow=narrow, wide=wide, length=length, recompute=train.recompute)
-        self.share, self.beside = written_share(recipe, model), written_beside(recipe)
+        self.share, self.beside = written_share(recipe, model), recipe.task.get_target_ratio(recipe)
         self.passes = 2 if any(map(passes_twice, recipe.objectives)) else 1
         learned = SINGLE * trained(model)
         self.fixed = Fixed(

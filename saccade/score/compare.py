@@ -2,40 +2,41 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from saccade.config.schema import OF_TEXTS, Corpus, Decoding, MediaReader, Recipe
+from saccade.config.schema import Decoding, Recipe
 from saccade.errors import SaccadeError
 from saccade.model.run import count_weights
-from saccade.predict.predictors.labels import Labeller
-from saccade.predict.predictors.player import Player
 from saccade.predict.predictors.predictor import Predictor
-from saccade.predict.predictors.walking import Walker
 from saccade.runs import METRICS, WEIGHTS, read_metrics
 from saccade.score.bleu import Score
-from saccade.score.evaluate import Evaluation, evaluate, evaluate_captions, evaluate_labels, evaluate_routes
-from saccade.score.labels import OF_KIND, LabelEvaluation
-from saccade.score.media import by_file, counted_of, metrics_of, readable
+from saccade.score.media import readable
 from saccade.score.pairs import recipe_of
-from saccade.score.playing import PlayedEvaluation, evaluate_playing
-from saccade.score.routes import ends_of
 from saccade.score.statistics import Difference, paired_bootstrap, score_of, statistics
 
-# By what is read, the scores of a table; runs are compared by those that follow from sums over sentences.
-SHOWN = {
-    "": ("bleu", "chrf", "accuracy"),
-    "sound": ("wer", "cer", "accuracy"),
-    "picture": ("bleu-4", "cider", "accuracy"),
-    "world": ("success",),
-    "route": ("success",),
-}
-MEDIA = ("sound", "picture")  # which are files
-CAPTION = "bleu-4"  # which compares with all that is said of a picture
-COUNTED = {"world": "episodes", "route": "routes"}
-WITHOUT_SUMS = ("chrf", "cider")
+FILES = ("sound", "picture")  # media that are files, of which some may be broken
+WITHOUT_SUMS = ("chrf", "cider")  # which do not follow from sums over examples
+
+
+@dataclass(frozen=True)
+class ComparisonSettings:
+    """How runs of one task are compared on the same pairs."""
+
+    shown: tuple[str, ...]  # scores of the table
+    labels: str | None = None  # of which kind they are, where outputs are labels
+    medium: str = ""  # what is read, where that is no text: "picture", "sound", "route" or "world"
+    counted: str = "sentences"  # what the outputs are about
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Those by which runs can be compared: they follow from sums over examples. The first one is the default."""
+        return tuple(name for name in self.shown if name not in WITHOUT_SUMS)
+
+
+TEXTS = ComparisonSettings(shown=("bleu", "chrf", "accuracy"))
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,21 @@ class Member:
     """One run on the test pairs."""
 
     name: str
-    seed: int
-    key: str  # equal for runs that differ in their seed only
+    recipe: Recipe
     scores: dict[str, Score]
     hypotheses: list[str]
     parameters: int
     minutes: float | None
     sentences_per_second: float
+
+    @property
+    def seed(self) -> int:
+        return self.recipe.train.seed
+
+    @property
+    def key(self) -> str:
+        """Equal for runs that differ in their seed only."""
+        return recipe_key(self.recipe)
 
 
 @dataclass(frozen=True)
@@ -97,120 +106,73 @@ def compare(
     """
     if not runs:
         raise SaccadeError("no run was given; expected the folders of at least two runs; `saccade runs` lists them")
-    kind, recipe = check_comparable(runs, kinds=kinds), recipe_of(runs[0], kinds=kinds)
-    medium, shown = medium_of(recipe), shown_of(recipe)
-    known = [name for name in shown if name not in WITHOUT_SUMS] if kind is None else OF_KIND[kind]
-    metric = metric or known[0]
-    if metric not in known:
-        raise SaccadeError(f"unknown metric '{metric}'; runs are compared by {' or '.join(known)}")
+    settings = check_comparable(runs, kinds=kinds)
+    metric = metric or settings.metrics[0]
+    if metric not in settings.metrics:
+        raise SaccadeError(f"unknown metric '{metric}'; runs are compared by {' or '.join(settings.metrics)}")
 
-    def predictors() -> Iterator[Any]:  # one at a time: all of them may be too much for the memory
+    def predictors() -> Iterator[Predictor]:  # one at a time: all of them may be too much for the memory
         return (Predictor.load(path, kinds=kinds, device=device) for path in runs)
 
-    pairs, left = readable(predictors(), pairs) if medium in MEDIA else (pairs, ())
+    pairs, left = readable(predictors(), pairs) if settings.medium in FILES else (list(pairs), ())
     both = zip(runs, predictors(), strict=True)
-    members = [measure(Path(path), predictor, pairs, shown=shown, decoding=decoding) for path, predictor in both]
-    captions, groups = kind is None and CAPTION in shown, group_members(members)
-    references = references_of(pairs, medium, captions=captions)
+    members = [measure(Path(path), predictor, pairs, settings, decoding=decoding) for path, predictor in both]
+    groups, recipe = group_members(members), members[0].recipe
+    references = recipe.task.get_references(recipe, pairs)
     differences = paired_bootstrap(
-        [[statistics(metric, member.hypotheses, references, kind) for member in group] for group in groups],
-        score_of(metric, kind),
+        [[statistics(metric, member.hypotheses, references, settings.labels) for member in group] for group in groups],
+        score_of(metric, settings.labels),
         samples=samples,
         seed=seed,
     )
     rows = [_row(group, metric, differences[i] if i else None) for i, group in enumerate(groups)]
-    signature, counted = members[0].scores[metric].signature, counted_in(recipe, kind)
-    return Comparison(metric, signature, len(references), rows, left, counted)
+    signature = members[0].scores[metric].signature
+    return Comparison(metric, signature, len(references), rows, left, settings.counted)
 
 
-def shown_of(recipe: Recipe | None) -> tuple[str, ...]:
-    """The scores of a table; of what is spelled in a picture those that `evaluate` tells."""
-    medium = medium_of(recipe)
-    if recipe is not None and medium == "picture" and isinstance(recipe.reader, MediaReader) and not recipe.reader.asks:
-        found = metrics_of(recipe, recipe.reader)
-        return SHOWN[medium] if CAPTION in found else found
-    return SHOWN[medium]
+def check_comparable(runs: Sequence[str | Path], *, kinds: Mapping[str, Any] | None = None) -> ComparisonSettings:
+    """How the runs are compared; refuses those that read or give something else than the others.
 
-
-def counted_in(recipe: Recipe | None, kind: str | None) -> str:
-    """What outputs are about."""
-    if recipe is not None and isinstance(recipe.reader, MediaReader) and medium_of(recipe) in MEDIA:
-        return counted_of(recipe.reader)
-    return COUNTED.get(medium_of(recipe), "sentences" if kind is None else "texts")
-
-
-def references_of(pairs: Sequence[tuple[str, str]], medium: str, *, captions: bool) -> list[Any]:
-    """What outputs are compared with: of pictures all that is said of each, of routes where they end."""
-    if medium == "route":
-        return ends_of(pairs)
-    return [*by_file(pairs).values()] if captions else [target for _, target in pairs]
-
-
-def check_comparable(runs: Sequence[str | Path], *, kinds: Mapping[str, Any] | None = None) -> str | None:
-    """The kind of labels that runs give, none where they write texts; refuses what cannot be compared.
-
-    Language models have no references for what they write.
+    A folder that is no run is told when its weights are wanted.
     """
-    found: dict[tuple[str | None, str], str | Path] = {}
+    paths, first = dict[tuple[str | None, str], str | Path](), None
     for path in runs:
         recipe = recipe_of(path, kinds=kinds)
-        if recipe is not None and recipe.task.name in OF_TEXTS:
+        settings = TEXTS if recipe is None else recipe.task.get_comparison(recipe)
+        if settings is None:
             raise SaccadeError(
                 f"'{path}' learned from texts alone, and runs are compared by their outputs for pairs; "
                 "use `saccade evaluate` for each"
             )
-        kind = recipe.writer.kind if recipe is not None and recipe.task.name == "label" else None
-        found[kind, medium_of(recipe)] = path
-    if len(found) > 1:
-        one, other, *_ = found.values()
-        what = (
-            "read the same kind of input" if len({kind for kind, _ in found}) == 1 else "give the same kind of output"
-        )
+        paths[settings.labels, settings.medium] = path
+        first = first or settings
+    if len(paths) > 1:
+        one, other, *_ = paths.values()
+        same = len({labels for labels, _ in paths}) == 1
+        what = "read the same kind of input" if same else "give the same kind of output"
         raise SaccadeError(f"'{one}' and '{other}' do not {what}; compare runs of one task")
-    return next(iter(found))[0]
-
-
-def medium_of(recipe: Recipe | None) -> str:
-    """What a run reads: "picture", "sound", or nothing of the kind; "world" or "route" where it acts."""
-    if recipe is not None and recipe.task.name in ("interact", "walk"):
-        return "world" if recipe.task.name == "interact" else "route"
-    return recipe.reader.medium if recipe is not None and isinstance(recipe.reader, MediaReader) else ""
+    return first or TEXTS
 
 
 def measure(
     path: Path,
     predictor: Predictor,
     pairs: Sequence[tuple[str, str]],
+    settings: ComparisonSettings = TEXTS,
     *,
-    shown: Sequence[str] = SHOWN[""],
     decoding: Decoding | None = None,
 ) -> Member:
     """One run's scores, size and speed; texts are scored by those that are shown."""
-    found: Evaluation | LabelEvaluation | PlayedEvaluation
-    if isinstance(predictor, Player):
-        found = evaluate_playing(predictor, [Corpus(files=(pairs[0][0],), examples=len(pairs))])
-        speed = len(pairs) / found.seconds
-    elif isinstance(predictor, Walker):
-        walked = evaluate_routes(predictor, pairs, decoding=decoding)
-        ends = ends_of([(source, actions) for (source, _), actions in zip(pairs, walked.hypotheses, strict=True)])
-        found = replace(walked, hypotheses=ends)
-        speed = walked.speed.sentences_per_second if walked.speed else 0.0
-    elif isinstance(predictor, Labeller):
-        found = evaluate_labels(predictor, pairs)
-        speed = len(pairs) / found.seconds
-    else:
-        measured = evaluate_captions if CAPTION in shown else evaluate
-        found = measured(predictor, pairs, metrics=shown, decoding=decoding)
-        speed = found.speed.sentences_per_second if found.speed else 0.0
+    task = predictor.recipe.task
+    found = task.evaluate_pairs(predictor, list(pairs), metrics=settings.shown, decoding=decoding)
     return Member(
         name=path.resolve().name,
-        seed=predictor.recipe.train.seed,
-        key=recipe_key(predictor.recipe),
-        scores=found.scores,
-        hypotheses=found.hypotheses,
+        recipe=predictor.recipe,
+        scores=dict(found.scores),
+        hypotheses=list(found.hypotheses),
         parameters=count_weights(path / WEIGHTS),
         minutes=training_minutes(path),
-        sentences_per_second=speed,
+        sentences_per_second=found.outputs_per_second,
     )
 
 

@@ -3,14 +3,16 @@
 Counts of classes are a matrix: row the reference, column what was said. Every score is in percent, correlations too.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from saccade.data.tokenization.labels import number_in
 from saccade.errors import SaccadeError
+from saccade.predict.predictors.predictor import Predictor
 from saccade.score.bleu import Score
 from saccade.score.left_out import told_of
 
@@ -19,6 +21,7 @@ OF_KIND = {
     "tags": ("accuracy", "f1"),
     "number": ("pearson", "spearman"),
 }
+TOP = 5  # classes of a picture among which the right one may be
 SHOWN = 12  # classes of a table that still fits a terminal
 
 
@@ -26,6 +29,7 @@ SHOWN = 12  # classes of a table that still fits a terminal
 class LabelEvaluation:
     """What was measured of some labels."""
 
+    cut: ClassVar[tuple[int, ...]] = ()
     scores: dict[str, Score]
     sentences: int
     hypotheses: list[str]
@@ -47,6 +51,10 @@ class LabelEvaluation:
         left = {"left_out": self.left_out} if self.left_out else {}
         return {**found, "seconds": self.seconds, **left}
 
+    @property
+    def outputs_per_second(self) -> float:
+        return self.sentences / self.seconds
+
     def rows(self) -> list[tuple[str, str, str]]:
         """For a table: name, value, and how it was measured."""
         return [(name, f"{score.value:.2f}", score.signature) for name, score in self.scores.items()]
@@ -57,6 +65,36 @@ class LabelEvaluation:
         what = self.counted if self.sentences != 1 else self.counted.removesuffix("s")
         told = f"{self.sentences:,} {what}{speed}{told_of(self.left_out)}"
         return f"{told}\n\n{confusions(self.names, self.counts, self.counted)}" if self.names else told
+
+
+def evaluate_labels(predictor: Predictor, pairs: Sequence[tuple[str, str]]) -> LabelEvaluation:
+    """Labels every text and compares; an answer that no question of the training data has is wrong, and no mistake."""
+    media = predictor.recipe.reader.media
+    counted = "texts" if media is None else media.counted
+    if not pairs:
+        raise SaccadeError(f"there is nothing to evaluate: no {counted} with labels were given; is the file empty?")
+    labels, references = predictor.labels, [label for _, label in pairs]
+    names = tuple(dict.fromkeys((*labels.names, *references))) if predictor.fields else labels.names
+    for number, label in enumerate(() if predictor.fields else references, start=1):
+        try:
+            labels.encode(label)
+        except SaccadeError as error:
+            raise SaccadeError(f"{counted.removesuffix('s')} {number}: {error}") from None
+    several, begin = predictor.recipe.predict.model_copy(update={"n_best": TOP, "beam": TOP}), time.perf_counter()
+    found = predictor.candidates([text for text, _ in pairs], decoding=several)
+    seconds = time.perf_counter() - begin
+    said = [outputs[0].text for outputs in found]
+    scores = label_scores(labels.kind, said, references)
+    if media is not None and labels.size > TOP:
+        among = [label in {one.text for one in outputs} for label, outputs in zip(references, found, strict=True)]
+        scores["top-5"] = Score(100 * sum(among) / len(among), f"share of labels among the best {TOP}")
+    counts = counts_of(labels.kind, said, references, names).tolist() if names else []
+    return LabelEvaluation(scores, len(pairs), said, names, counts, seconds, counted=counted)
+
+
+def refuse_metrics() -> None:
+    """Labels have no words and no case."""
+    raise SaccadeError("labels are measured in one way, so that --metrics and --lowercase say nothing; leave them out")
 
 
 def label_scores(kind: str, said: Sequence[str], references: Sequence[str]) -> dict[str, Score]:

@@ -1,15 +1,22 @@
 """What runs that read pictures or sound are measured on."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import cast
 
-from saccade.config.schema import Corpus, FrameReader, MediaReader, Recipe
+from saccade.config.schema import Corpus, Decoding, MediaReader, Recipe
 from saccade.data.sources.media import read_media
 from saccade.data.sources.pairs import taken
 from saccade.data.tokenization.text_pairs import joined
 from saccade.errors import SaccadeError
 from saccade.predict.predictors.media import OfMedia
-from saccade.score.captions import CAPTIONS
+from saccade.predict.predictors.predictor import Predictor
+from saccade.score.captions import BLEUS, CAPTIONS, caption_scores
 from saccade.score.errors import ERRORS
+from saccade.score.evaluate import KNOWN, Evaluation, EvaluationOptions, check_metrics, evaluate, timed_outputs
+
+OF_CAPTIONS = (*BLEUS, "cider")  # which know several references
+CAPTION = "bleu-4"  # by which runs are compared with all that is said of a picture
 
 
 def media_pairs(
@@ -28,15 +35,15 @@ def media_pairs(
 
 
 def readable(
-    predictors: Iterable[OfMedia], pairs: Sequence[tuple[str, str]]
+    predictors: Iterable[Predictor], pairs: Sequence[tuple[str, str]]
 ) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
     """The pairs whose files all predictors can read, and what is wrong with the others."""
     broken, whole = dict[str, str](), list(pairs)
     for predictor in predictors:
-        broken |= predictor.unreadable(dict.fromkeys(path for path, _ in whole))
+        broken |= cast(OfMedia, predictor).unreadable(dict.fromkeys(path for path, _ in whole))
         whole = [pair for pair in whole if pair[0] not in broken]
         if pairs and not whole:
-            raise SaccadeError(f"no {predictor.reader.medium} can be read: {next(iter(broken.values()))}")
+            raise SaccadeError(f"no {predictor.medium} can be read: {next(iter(broken.values()))}")
     return whole, tuple(broken.values())
 
 
@@ -48,11 +55,6 @@ def by_file(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
     return said
 
 
-def counted_of(reader: MediaReader) -> str:
-    """What outputs are counted in: pictures, sounds, or questions about them."""
-    return "questions" if reader.asks else f"{reader.medium}s"
-
-
 def metrics_of(recipe: Recipe, reader: MediaReader) -> tuple[str, ...]:
     """What is measured of answers, of texts about pictures, or about sound, where nobody says which.
 
@@ -60,9 +62,9 @@ def metrics_of(recipe: Recipe, reader: MediaReader) -> tuple[str, ...]:
     """
     if reader.asks:
         return ("accuracy",)
-    if isinstance(reader, FrameReader):
+    if reader.medium == "sound":
         return (*ERRORS, "accuracy")
-    return ("accuracy", "cer") if recipe.tokenizer.kind == "characters" else CAPTIONS
+    return ("accuracy", "cer") if recipe.tokenizer.is_spelled else CAPTIONS
 
 
 def check_together(metrics: Sequence[str]) -> None:
@@ -73,3 +75,47 @@ def check_together(metrics: Sequence[str]) -> None:
         raise SaccadeError(
             f"{of_all[0]} compares with all that is said of a file, {of_one[0]} with one text; ask for one at a time"
         )
+
+
+def compared_metrics(recipe: Recipe, reader: MediaReader) -> tuple[str, ...]:
+    """The scores of a comparison: of sound, of what is spelled in a picture, or of captions and answers."""
+    if reader.medium == "sound":
+        return (*ERRORS, "accuracy")
+    found = CAPTIONS if reader.asks else metrics_of(recipe, reader)
+    return (CAPTION, "cider", "accuracy") if CAPTION in found else found
+
+
+def evaluate_media(predictor: Predictor, pairs: Sequence[tuple[str, str]], options: EvaluationOptions) -> Evaluation:
+    """Texts about sound, or captions and answers: all that is said of one picture is a reference.
+
+    Files that cannot be read are left out, and told.
+    """
+    media, lowercase, decoding = predictor.recipe.reader.media, options.lowercase, options.decoding
+    assert media is not None, "the task says so"
+    pairs, left = readable([predictor], pairs)
+    chosen = options.metrics or metrics_of(predictor.recipe, media)
+    check_metrics(chosen, known=(*KNOWN, *OF_CAPTIONS))
+    check_together(chosen)
+    if not set(chosen) & set(OF_CAPTIONS) and not media.asks:
+        found = evaluate(predictor, pairs, metrics=chosen, lowercase=lowercase, decoding=decoding)
+    else:
+        found = evaluate_captions(predictor, pairs, chosen, lowercase=lowercase, decoding=decoding)
+    return replace(found, left_out=left, counted=media.counted)
+
+
+def evaluate_captions(
+    predictor: Predictor,
+    pairs: Sequence[tuple[str, str]],
+    metrics: Sequence[str],
+    *,
+    lowercase: bool = False,
+    decoding: Decoding | None = None,
+) -> Evaluation:
+    """Describes every picture once, and scores that against all that is said of it."""
+    if not pairs:
+        raise SaccadeError("there is nothing to evaluate: no files with texts were given; is the folder empty?")
+    check_metrics(metrics, known=CAPTIONS)
+    said = by_file(pairs)
+    made = timed_outputs(predictor, [*said], decoding)
+    scores = caption_scores(made[0], [*said.values()], metrics, lowercase=lowercase)
+    return Evaluation(scores, len(said), *made)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -23,6 +23,7 @@ AT_ONCE = 64  # pictures
 class PatchEvaluation:
     """What was measured of some pictures."""
 
+    cut: ClassVar[tuple[int, ...]] = ()
     loss: float
     pictures: int
     hidden: float  # the share of patches

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from saccade.errors import SaccadeError
 from saccade.predict.predictors.encoder import Encoder
@@ -21,6 +21,7 @@ class TextEvaluation:
     Of an encoder each token was hidden alone, all others given: that is no probability of the text, hence `pseudo`.
     """
 
+    cut: ClassVar[tuple[int, ...]] = ()
     fit: Fit
     length: int  # tokens of a window
     seconds: float
@@ -82,8 +83,16 @@ def measure(model: LanguageModel | Encoder, documents: Iterable[str], *, keep: b
     fit = model.fit((text for text in documents if text.strip()), each=each)
     if not fit.documents:
         raise SaccadeError("there is nothing to evaluate: no text was given; is the file empty?")
-    pseudo, seconds = isinstance(model, Encoder) and model.hides, time.perf_counter() - begin
+    pseudo, seconds = model.hides, time.perf_counter() - begin
     return TextEvaluation(fit, model.recipe.data.max_length, seconds, pseudo, tuple(kept))
+
+
+def refuse_metrics() -> None:
+    """A probability of a text has no words and no case."""
+    raise SaccadeError(
+        "such a model is measured by the probability of a text, so that --metrics and --lowercase say "
+        "nothing; leave them out, or give tasks with --template"
+    )
 
 
 def as_json(item: ScoredText) -> str:

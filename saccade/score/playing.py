@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -28,6 +28,7 @@ SIGNATURES = {
 class PlayedEvaluation:
     """What was measured of some episodes."""
 
+    cut: ClassVar[tuple[int, ...]] = ()
     scores: dict[str, Score]
     episodes: int
     hypotheses: list[str]  # what came of each
@@ -37,6 +38,10 @@ class PlayedEvaluation:
         """For JSON: everything but the episodes themselves."""
         scores = {name: asdict(score) for name, score in self.scores.items()}
         return {"episodes": self.episodes, "scores": scores, "seconds": self.seconds}
+
+    @property
+    def outputs_per_second(self) -> float:
+        return self.episodes / self.seconds
 
     def rows(self) -> list[tuple[str, str, str]]:
         """For a table: name, value, and how it was measured."""

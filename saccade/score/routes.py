@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 
-from saccade.config.schema import Corpus
+from saccade.config.schema import Corpus, Decoding
 from saccade.data.sources.pairs import taken
 from saccade.data.worlds.maps import Pose
 from saccade.data.worlds.routes import parse_walk, read_routes
 from saccade.errors import SaccadeError
+from saccade.predict.predictors.predictor import Predictor
 from saccade.score.accuracy import exact_match
 from saccade.score.bleu import Score
+from saccade.score.evaluate import Evaluation, timed_outputs
 
 ROUTES = ("success", "place", "accuracy")
 
@@ -45,3 +47,12 @@ def route_scores(sources: Sequence[str], outputs: Sequence[str], references: Seq
         "place": Score(place, "share of routes that end at the right place"),
         "accuracy": exact_match(outputs, references),
     }
+
+
+def evaluate_routes(
+    predictor: Predictor, pairs: Sequence[tuple[str, str]], *, decoding: Decoding | None = None
+) -> Evaluation:
+    """Walks every route and looks where that ends."""
+    sources, references = [source for source, _ in pairs], [actions for _, actions in pairs]
+    made = timed_outputs(predictor, sources, decoding)
+    return Evaluation(route_scores(sources, made[0], references), len(pairs), *made, counted="routes")

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -20,6 +20,7 @@ from saccade.predict.search.likelihood import token_log_probs
 class SpanEvaluation:
     """What was measured of some documents; `hypotheses` has nothing, as nothing was written."""
 
+    cut: ClassVar[tuple[int, ...]] = ()
     loss: float  # nats for each token of the spans, sentinels and END among them
     tokens: int
     pieces: int  # rows of text

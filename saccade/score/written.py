@@ -15,6 +15,7 @@ from saccade.predict.lines import groups_by_length
 from saccade.predict.predictors.language import LanguageModel
 from saccade.predict.search.likelihood import seen_while_writing
 from saccade.score.bleu import Score
+from saccade.score.evaluate import Evaluation
 
 BEST = 10  # items that a visitor is shown
 DRAWN = 500  # molecules
@@ -28,6 +29,17 @@ def check_written(metrics: Sequence[str]) -> None:
                 f"unknown metric '{name}' of a language model; expected one of {', '.join(WRITTEN)}, or none: then it "
                 "is measured by the probability of a text"
             )
+
+
+def evaluate_written(
+    model: LanguageModel,
+    texts: Sequence[str],
+    metrics: Sequence[str],
+    *,
+    decoding: Decoding | None = None,
+) -> Evaluation:
+    """Metrics of a language model that were asked for by their names."""
+    return Evaluation(written_scores(model, texts, metrics, decoding=decoding), len(texts), [])
 
 
 def written_scores(

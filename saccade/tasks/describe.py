@@ -2,11 +2,85 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from saccade.config.task import Pairs, Task
 from saccade.tasks import BaseTask
+from saccade.tasks._media import add_question, get_folder_usage, get_questions
+
+if TYPE_CHECKING:
+    from saccade.config.schema import Corpus, Decoding, Recipe
+    from saccade.data.tokenization.encode import Settings
+    from saccade.predict.predictors.predictor import Predictor
+    from saccade.score.compare import ComparisonSettings
+    from saccade.score.evaluate import EvaluationOptions
+    from saccade.score.result import Result, ScoredResult
 
 
 class Describe(BaseTask):
+    """A user's own reader may read what it likes; then everything is as with pairs of texts."""
+
     name = "describe"
 
+    def get_encoding(self, recipe: Recipe) -> Settings:
+        return add_question(super().get_encoding(recipe), recipe)
 
-TASK = Describe()
+    def get_source_texts(self, recipe: Recipe, pairs: Pairs) -> list[str] | None:
+        return get_questions(pairs, recipe.reader) if recipe.reader.medium else super().get_source_texts(recipe, pairs)
+
+    def get_data_usage(self, recipe: Recipe) -> str:
+        return get_folder_usage() if recipe.reader.medium else super().get_data_usage(recipe)
+
+    def get_predictor(self, recipe: Recipe) -> type[Predictor]:
+        from saccade.predict.predictors.media import Describer
+        from saccade.predict.predictors.questions import QuestionWriter
+
+        if recipe.reader.asks:
+            return QuestionWriter
+        return Describer if recipe.reader.medium else super().get_predictor(recipe)
+
+    def read_pairs(self, recipe: Recipe, corpora: Sequence[Corpus], *, made: int | None = None) -> Pairs:
+        from saccade.score.media import media_pairs
+
+        if (media := recipe.reader.media) is None:
+            return super().read_pairs(recipe, corpora, made=made)
+        return media_pairs(corpora, media, wanted="text", made=made)
+
+    def evaluate(self, predictor: Predictor, corpora: Sequence[Corpus], options: EvaluationOptions) -> Result:
+        from saccade.score.media import evaluate_media
+
+        if not predictor.medium:
+            return super().evaluate(predictor, corpora, options)
+        return evaluate_media(predictor, self.read_pairs(predictor.recipe, corpora, made=options.made), options)
+
+    def evaluate_pairs(
+        self, predictor: Predictor, pairs: Pairs, *, metrics: Sequence[str], decoding: Decoding | None = None
+    ) -> ScoredResult:
+        from saccade.score.media import CAPTION, evaluate_captions
+
+        if CAPTION not in metrics:
+            return super().evaluate_pairs(predictor, pairs, metrics=metrics, decoding=decoding)
+        return evaluate_captions(predictor, pairs, metrics, decoding=decoding)
+
+    def get_comparison(self, recipe: Recipe) -> ComparisonSettings | None:
+        from saccade.score.compare import ComparisonSettings
+        from saccade.score.media import compared_metrics
+
+        if (media := recipe.reader.media) is None:
+            return super().get_comparison(recipe)
+        return ComparisonSettings(shown=compared_metrics(recipe, media), medium=media.medium, counted=media.counted)
+
+    def get_references(self, recipe: Recipe, pairs: Pairs) -> list[Any]:
+        from saccade.score.media import CAPTION, by_file, compared_metrics
+
+        media = recipe.reader.media
+        if media is None or CAPTION not in compared_metrics(recipe, media):
+            return super().get_references(recipe, pairs)
+        return [*by_file(pairs).values()]
+
+    def adopts_writer(self, old: Recipe) -> bool:
+        return old.task == self
+
+
+TASK: Task = Describe()

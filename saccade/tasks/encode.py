@@ -1,12 +1,97 @@
-"""Pretrain an encoder: masked or permuted language modelling, masked patches, or sentence vectors."""
+"""Pretrain an encoder: masked or permuted language modelling, masked patches, or vectors alone."""
 
 from __future__ import annotations
 
-from saccade.tasks import BaseTask
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from saccade.config.task import Pairs, Task
+from saccade.tasks import DocumentTask
+from saccade.tasks._base import hide_word
+
+if TYPE_CHECKING:
+    from saccade.config.schema import Corpus, Recipe
+    from saccade.data.batching.batches import Rows
+    from saccade.data.store.arrays import Store
+    from saccade.data.tokenization.encode import Settings
+    from saccade.data.tokenization.tokenizers import Tokenizers
+    from saccade.predict.predictors.encoder import Encoder
+    from saccade.predict.predictors.media_encoder import MediaEncoder
+    from saccade.predict.predictors.predictor import Predictor
+    from saccade.score.evaluate import EvaluationOptions
+    from saccade.score.result import Result
 
 
-class Encode(BaseTask):
+class Encode(DocumentTask):
     name = "encode"
+    writes_stepwise = False
+
+    def get_encoding(self, recipe: Recipe) -> Settings:
+        from dataclasses import replace
+
+        from saccade.data.batching.segments import wants_pairs
+        from saccade.data.tokenization.encode import Settings
+
+        if recipe.reader.medium:
+            return Settings(None, sides=("source",))
+        return replace(super().get_encoding(recipe), by_sentence=wants_pairs(recipe))
+
+    def build_rows(self, store: Store, recipe: Recipe, tokenizers: Tokenizers) -> Rows:
+        from saccade.data.batching.segments import in_segments
+
+        return store if recipe.reader.medium else in_segments(store, recipe, tokenizers.target)
+
+    def get_predictor(self, recipe: Recipe) -> type[Predictor]:
+        if recipe.reader.medium:
+            from saccade.predict.predictors.media_encoder import MediaEncoder
+
+            return MediaEncoder
+        if recipe.writer.is_permuted:
+            from saccade.predict.predictors.permuted import PermutedEncoder
+
+            return PermutedEncoder
+        from saccade.predict.predictors.encoder import Encoder
+
+        return Encoder
+
+    def evaluate(self, predictor: Predictor, corpora: Sequence[Corpus], options: EvaluationOptions) -> Result:
+        from saccade.score.pairs import documents_of
+        from saccade.score.patches import measure_patches
+        from saccade.score.perplexity import measure, refuse_metrics
+
+        if options.metrics is not None or options.lowercase:
+            refuse_metrics()
+        if predictor.medium:
+            return measure_patches(cast("MediaEncoder", predictor), corpora, made=options.made)
+        documents = documents_of(predictor.recipe, corpora, made=options.made)
+        return measure(cast("Encoder", predictor), documents, keep=options.keep)
+
+    def get_forced_target(self, target: str) -> str | None:
+        return None
+
+    def adopt_parts(self, recipe: Recipe, old: Recipe) -> dict[str, Any]:
+        from saccade.train.transfer.adopt import adopt_encoder
+
+        return adopt_encoder(recipe, old) or super().adopt_parts(recipe, old)
+
+    def get_examples(self, predictor: Predictor, corpora: Sequence[Corpus], *, count: int, made: int) -> Pairs:
+        if (media := predictor.recipe.reader.media) is None:
+            return super().get_examples(predictor, corpora, count=count, made=made)
+        from saccade.score.media import media_pairs
+
+        return media_pairs(corpora, media, wanted="label", made=made)[:count]
+
+    def hide_part(self, text: str) -> tuple[str, str]:
+        from saccade.data.tokenization.special_tokens import MASK
+
+        return hide_word(text, MASK)
+
+    def get_next_step(self, predictor: Predictor, folder: Path, source: str) -> str:
+        if predictor.medium:
+            return f"predict {folder} {shlex.quote(source)} --embed mean"
+        return super().get_next_step(predictor, folder, source)
 
 
-TASK = Encode()
+TASK: Task = Encode()

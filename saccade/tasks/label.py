@@ -1,12 +1,118 @@
-"""Classification, regression and tagging: learn a class or number for each input, or a tag for each word."""
+"""Classification, regression and tagging: learn a class or a number for each input, or a tag for each word."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from saccade.config.task import Pairs, Task
 from saccade.tasks import BaseTask
+from saccade.tasks._media import add_question, get_folder_usage, get_questions
+
+if TYPE_CHECKING:
+    from saccade.config.schema import Corpus, Decoding, Recipe
+    from saccade.data.sources.corpus import Part
+    from saccade.data.tokenization.encode import Settings
+    from saccade.data.tokenization.labels import Labels
+    from saccade.predict.predictors.predictor import Predictor
+    from saccade.score.compare import ComparisonSettings
+    from saccade.score.evaluate import EvaluationOptions
+    from saccade.score.result import Result, ScoredResult
+    from saccade.train.validate import Scoring
 
 
 class Label(BaseTask):
     name = "label"
+    predicts_labels = True
+    writes_stepwise = False
+
+    def build_part(
+        self, recipe: Recipe, corpus: Corpus, *, share: float = 0.0, heldout: bool = False, varied: bool = False
+    ) -> Part:
+        from dataclasses import replace
+
+        part = super().build_part(recipe, corpus, share=share, heldout=heldout, varied=varied)
+        return replace(part, labels=recipe.writer.label_kind)
+
+    def get_encoding(self, recipe: Recipe) -> Settings:
+        from saccade.data.tokenization.encode import Settings
+
+        settings = Settings(recipe.data.max_length, sides=("source", "label"), cut=recipe.data.cut)
+        return add_question(settings, recipe)
+
+    def get_source_texts(self, recipe: Recipe, pairs: Pairs) -> list[str] | None:
+        return get_questions(pairs, recipe.reader) if recipe.reader.medium else super().get_source_texts(recipe, pairs)
+
+    def get_data_usage(self, recipe: Recipe) -> str:
+        return get_folder_usage() if recipe.reader.medium else super().get_data_usage(recipe)
+
+    def get_predictor(self, recipe: Recipe) -> type[Predictor]:
+        from saccade.predict.predictors.labels import Labeller
+        from saccade.predict.predictors.media import MediaLabeller
+        from saccade.predict.predictors.questions import QuestionAnswerer
+
+        if recipe.reader.asks:
+            return QuestionAnswerer
+        return MediaLabeller if recipe.reader.medium else Labeller
+
+    def read_pairs(self, recipe: Recipe, corpora: Sequence[Corpus], *, made: int | None = None) -> Pairs:
+        from saccade.score.media import media_pairs
+        from saccade.score.pairs import labelled_pairs
+
+        if (media := recipe.reader.media) is not None:
+            return media_pairs(corpora, media, wanted="label", made=made)
+        return labelled_pairs(corpora, kind=recipe.writer.label_kind, made=made)
+
+    def evaluate(self, predictor: Predictor, corpora: Sequence[Corpus], options: EvaluationOptions) -> Result:
+        """Answers to questions are compared as texts; files that cannot be read are left out."""
+        from dataclasses import replace
+
+        from saccade.score.labels import evaluate_labels, refuse_metrics
+        from saccade.score.media import evaluate_media, readable
+
+        asks = predictor.recipe.reader.asks
+        if not asks and (options.metrics is not None or options.lowercase):
+            refuse_metrics()
+        pairs = self.read_pairs(predictor.recipe, corpora, made=options.made)
+        if asks:
+            return evaluate_media(predictor, pairs, options)
+        pairs, left_out = readable([predictor], pairs) if predictor.medium else (pairs, ())
+        return replace(evaluate_labels(predictor, pairs), left_out=left_out)
+
+    def evaluate_pairs(
+        self, predictor: Predictor, pairs: Pairs, *, metrics: Sequence[str], decoding: Decoding | None = None
+    ) -> ScoredResult:
+        from saccade.score.labels import evaluate_labels
+
+        return evaluate_labels(predictor, pairs)
+
+    def get_comparison(self, recipe: Recipe) -> ComparisonSettings | None:
+        from saccade.score.compare import ComparisonSettings
+        from saccade.score.labels import OF_KIND
+
+        kind, media = recipe.writer.label_kind, recipe.reader.media
+        return ComparisonSettings(
+            shown=OF_KIND[kind],
+            labels=kind,
+            medium=recipe.reader.medium,
+            counted="texts" if not media else media.counted,
+        )
+
+    def get_scoring(self, recipe: Recipe, labels: Labels | None) -> Scoring:
+        from saccade.score.labels import OF_KIND, label_scores
+        from saccade.train.validate import Scoring
+
+        assert labels is not None, "a model of this task has them"
+        kind = labels.kind
+        return Scoring(OF_KIND[kind], recipe.predict, lambda _, said, right: label_scores(kind, said, right))
+
+    def get_forced_target(self, target: str) -> str | None:
+        return None
+
+    def adopt_parts(self, recipe: Recipe, old: Recipe) -> dict[str, Any]:
+        from saccade.train.transfer.adopt import adopt_for_labels
+
+        return super().adopt_parts(recipe, old) if recipe.writer.is_custom else adopt_for_labels(recipe, old)
 
 
-TASK = Label()
+TASK: Task = Label()

@@ -2,11 +2,59 @@
 
 from __future__ import annotations
 
-from saccade.tasks import BaseTask
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+from saccade.config.task import Task
+from saccade.tasks import DocumentTask
+from saccade.tasks._base import hide_word
+from saccade.tasks.translate import TEXT_TO_TEXT
+
+if TYPE_CHECKING:
+    from saccade.config.schema import Corpus, Recipe
+    from saccade.data.batching.batches import Rows
+    from saccade.data.store.arrays import Store
+    from saccade.data.tokenization.tokenizers import Tokenizers
+    from saccade.predict.predictors.predictor import Predictor
+    from saccade.predict.predictors.restoring import Restorer
+    from saccade.score.evaluate import EvaluationOptions
+    from saccade.score.result import Result
 
 
-class Restore(BaseTask):
+class Restore(DocumentTask):
     name = "restore"
+    transfer_group = TEXT_TO_TEXT
+
+    def build_rows(self, store: Store, recipe: Recipe, tokenizers: Tokenizers) -> Rows:
+        from saccade.data.batching.spans import hide_spans
+
+        return hide_spans(store, recipe.data, tokenizers.target)
+
+    def get_predictor(self, recipe: Recipe) -> type[Predictor]:
+        from saccade.predict.predictors.restoring import Restorer
+
+        return Restorer
+
+    def evaluate(self, predictor: Predictor, corpora: Sequence[Corpus], options: EvaluationOptions) -> Result:
+        from saccade.data.sources.pairs import taken
+        from saccade.score.spans import measure_spans
+
+        return measure_spans(cast("Restorer", predictor), taken(corpora, options.made))
+
+    def get_target_ratio(self, recipe: Recipe) -> float:
+        import numpy as np
+
+        from saccade.data.batching.spans import hidden_in, row_length
+
+        data = recipe.data
+        row = row_length(data.max_length, share=data.hidden, mean=data.span)
+        tokens, spans = (int(found[0]) for found in hidden_in(np.array([row]), share=data.hidden, mean=data.span))
+        return (tokens + spans + 1) / (row - tokens + spans + 1)
+
+    def hide_part(self, text: str) -> tuple[str, str]:
+        from saccade.data.batching.spans import SENTINEL
+
+        return hide_word(text, SENTINEL.format(0))
 
 
-TASK = Restore()
+TASK: Task = Restore()

@@ -2,11 +2,73 @@
 
 from __future__ import annotations
 
-from saccade.tasks import BaseTask
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+from saccade.config.task import Task
+from saccade.tasks import DocumentTask
+
+if TYPE_CHECKING:
+    from saccade.config.schema import Corpus, Recipe
+    from saccade.data.batching.batches import Rows
+    from saccade.data.store.arrays import Store
+    from saccade.data.tokenization.tokenizers import Tokenizers
+    from saccade.predict.predictors.language import LanguageModel
+    from saccade.predict.predictors.predictor import Predictor
+    from saccade.score.evaluate import EvaluationOptions
+    from saccade.score.result import Result
+    from saccade.train.session import Session
+
+PROMPT_WORDS = 3  # of an example that a model continues
 
 
-class Write(BaseTask):
+class Write(DocumentTask):
     name = "write"
+    is_language_model = True
+
+    def build_rows(self, store: Store, recipe: Recipe, tokenizers: Tokenizers) -> Rows:
+        from saccade.data.batching.pieces import Pieces
+
+        return Pieces(store, length=recipe.data.max_length, cross=recipe.data.cross)
+
+    def get_predictor(self, recipe: Recipe) -> type[Predictor]:
+        from saccade.predict.predictors.language import LanguageModel
+
+        return LanguageModel
+
+    def evaluate(self, predictor: Predictor, corpora: Sequence[Corpus], options: EvaluationOptions) -> Result:
+        from saccade.score.pairs import documents_of
+        from saccade.score.perplexity import measure, refuse_metrics
+        from saccade.score.written import check_written, evaluate_written
+
+        model = cast("LanguageModel", predictor)
+        if options.lowercase:
+            refuse_metrics()
+        check_written(options.metrics or ())
+        documents = documents_of(model.recipe, corpora, made=options.made)
+        if options.metrics is not None:
+            return evaluate_written(model, list(documents), options.metrics, decoding=options.decoding)
+        return measure(model, documents, keep=options.keep)
+
+    def measure_validation(self, session: Session) -> dict[str, float | str]:
+        from saccade.train.validate import measure_loss
+
+        values, tokens = measure_loss(session)
+        if "nll" in values:
+            values["bits_per_byte"] = values["nll"] * tokens / math.log(2) / session.valid.bytes
+        return dict(values)
+
+    def get_forced_target(self, target: str) -> str | None:
+        return ""
+
+    def hide_part(self, text: str) -> tuple[str, str]:
+        """The beginning of a document, and how it continues."""
+        words = text.split()
+        if len(words) <= PROMPT_WORDS:  # letters, such as molecules
+            half = (len(text) + 1) // 2
+            return text[:half], text[half:]
+        return " ".join(words[:PROMPT_WORDS]), " ".join(words[PROMPT_WORDS:])
 
 
-TASK = Write()
+TASK: Task = Write()

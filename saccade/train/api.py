@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from saccade.config.load import load, override, shipped
-from saccade.config.schema import Corpus, MediaReader, Recipe
+from saccade.config.schema import Corpus, Recipe
 from saccade.errors import SaccadeError
 from saccade.model.run import pick_device
 from saccade.predict.predictors.predictor import Predictor
@@ -120,7 +120,7 @@ def started(
     made, run = new_recipe(recipe, tiny=tiny, kinds=kinds), first_run(overrides)
     if not isinstance(recipe, str) or recipe not in shipped():
         return made
-    if isinstance(made.reader, MediaReader):
+    if made.reader.medium:
         return adopted_parts(made, named_runs(overrides), kinds=kinds)
     return adopted(made, run, kinds=kinds) if run else made
 
@@ -151,7 +151,7 @@ def with_data(recipe: Recipe, *, data: Files | None, valid: Files | float | None
     changes: dict[str, Any] = {}
     if data is not None:
         changes["train"] = corpora(data)
-        if recipe.task.name == "label":  # those of the recipe have other labels
+        if recipe.task.predicts_labels:  # those of the recipe have other labels
             changes["valid"] = ()
     if isinstance(valid, int | float):
         if not 0 <= valid < 1:
@@ -167,8 +167,7 @@ def with_data(recipe: Recipe, *, data: Files | None, valid: Files | float | None
 
 def check_data(recipe: Recipe) -> None:
     if not recipe.data.train:
-        one = "FOLDER" if isinstance(recipe.reader, MediaReader) else "FILE"
-        how = "--data SRC TGT (data=[SRC, TGT]" if recipe.task.name == "translate" else f"--data {one} (data={one}"
+        how = recipe.task.get_data_usage(recipe)
         raise SaccadeError(
             f"recipe '{recipe.name}' has no training data: give yours with {how} in Python), "
             "or add --tiny for a small model on embedded data"

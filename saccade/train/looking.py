@@ -6,12 +6,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from saccade.config.schema import MediaReader, Recipe
+from saccade.config.schema import Recipe
 from saccade.data.batching.batches import assemble
 from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
 from saccade.predict.predictors.predictor import Predictor
-from saccade.predict.predictors.tasks import predictor_of
 from saccade.train.average import wearing
 from saccade.train.machine import autocast, kept_randomness
 from saccade.train.session import Session
@@ -42,7 +41,7 @@ def look(s: Session) -> None:
     try:
         with kept_randomness(s.device), wearing(s.model, None if s.average is None else s.average.weights):
             looks.pairs = looks.pairs or fixed_texts(s)
-            predictor = predictor_of(s.recipe)(s.model, recipe=s.recipe, tokenizers=s.tokenizers)
+            predictor = s.recipe.task.get_predictor(s.recipe)(s.model, recipe=s.recipe, tokenizers=s.tokenizers)
             with autocast(s.recipe.train, s.device):
                 views = [seen(predictor, text, target, title=s.run.name) for text, target in looks.pairs]
         moments.write(s.run, s.progress.step, [view.data() for view in views], every=s.recipe.train.report_every)
@@ -79,21 +78,14 @@ def fixed_texts(s: Session) -> list[tuple[str, str | None]]:
         raise SaccadeError("there are no validation texts; give --valid SRC TGT, or data.valid=0.01 to hold some out")
     found: list[tuple[int, str, str]] = []
     for source, target in s.valid_pairs[:TRIED] or stored_texts(s):
-        read = 0 if isinstance(s.recipe.reader, MediaReader) else len(s.tokenizers.source.encode(source))
+        read = 0 if s.recipe.reader.medium else len(s.tokenizers.source.encode(source))
         tokens = max(read, len(s.tokenizers.target.encode(target)))
         if tokens <= LONGEST and source.strip():
             found.append((tokens, source, target))
     if not found:
         raise SaccadeError(f"none of the first validation texts has at most {LONGEST} tokens")
     found.sort(key=lambda text: text[0] < SHORTEST)  # these come last, all others stay in their order
-    return [(source, forced(s.recipe, target)) for _, source, target in found[:TEXTS]]
-
-
-def forced(recipe: Recipe, target: str) -> str | None:
-    """What is written while the model looks, the same at every step; nothing where a task has no such thing."""
-    if recipe.task.name in ("translate", "restore", "describe"):
-        return target
-    return "" if recipe.task.name == "write" else None
+    return [(source, s.recipe.task.get_forced_target(target)) for _, source, target in found[:TEXTS]]
 
 
 def stored_texts(s: Session) -> list[tuple[str, str]]:

@@ -12,16 +12,14 @@ from typing import Any
 import torch
 
 from saccade.config.load import save
-from saccade.config.schema import MediaReader, Recipe, StatesWriter, Train
+from saccade.config.schema import Recipe, StatesWriter, Train
 from saccade.data.batching.batches import Rows, batches_in_epoch
 from saccade.data.prepare import Prepared, prepare, training_pairs
 from saccade.data.store.streaming import Streamed
 from saccade.data.tokenization.encode import encode_lines
 from saccade.data.tokenization.lexicon import LEXICON, dump_lexicon, learn_lexicon
-from saccade.data.tokenization.text_pairs import separated
 from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.data.worlds.episodes import Episodes
-from saccade.data.worlds.route_store import instructions
 from saccade.errors import SaccadeError
 from saccade.files import atomic_write
 from saccade.model.build.model import build
@@ -133,13 +131,9 @@ def assemble(
 def short_enough(recipe: Recipe, data: Prepared) -> list[tuple[str, str]]:
     """The pairs to decode in validation, without those that the model is not made for."""
     pairs = data.valid_pairs[: recipe.train.valid_predictions]
-    if isinstance(recipe.reader, MediaReader) and not recipe.reader.asks:
+    sources = recipe.task.get_source_texts(recipe, pairs)
+    if sources is None:
         return pairs
-    sources = [source for source, _ in pairs]
-    if isinstance(recipe.reader, MediaReader):
-        sources = [separated(source)[-1] for source in sources]  # the questions
-    if recipe.task.name == "walk":
-        sources = [instruction for instruction, _ in instructions(pairs)]
     rows = encode_lines(data.tokenizers, sources, cut=recipe.data.max_length * recipe.data.cut)
     short = [pair for pair, row in zip(pairs, rows, strict=True) if len(row) <= recipe.data.max_length]
     if not short and recipe.train.metric != "loss":

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
 
-from saccade.config.schema import Decoding, FrameReader, Recipe
+from saccade.config.schema import Decoding, Recipe
 from saccade.config.training import LOWER
 from saccade.data.batching.batch import Batch
 from saccade.data.batching.batches import valid_batches
-from saccade.data.store.media import states_of
-from saccade.data.tokenization.labels import Labels
 from saccade.data.tokenization.lexicon import load_lexicon
-from saccade.data.worlds.episodes import TRIED, Episodes, batch_of
 from saccade.model.run import write_tensors
-from saccade.predict.predictors.player import TOGETHER, Player
-from saccade.predict.predictors.tasks import predictor_of
 from saccade.runs import WEIGHTS
 from saccade.score.bleu import Score
-from saccade.score.errors import ERRORS
-from saccade.score.evaluate import score_texts
-from saccade.score.labels import OF_KIND, label_scores
-from saccade.score.playing import scores_of_episodes, trial
-from saccade.score.routes import ROUTES, route_scores
 from saccade.train import checkpoint
 from saccade.train.average import Weights, wearing
 from saccade.train.loss import Meter
@@ -58,33 +48,18 @@ def validate(s: Session) -> None:
 def measure(s: Session, weights: Weights | None) -> dict[str, float | str]:
     """Loss and scores of the model, wearing these weights where some are given."""
     with wearing(s.model, weights):
-        if isinstance(s.valid, Episodes):
-            return played_scores(s, s.valid)
-        values: dict[str, float | str] = dict(valid_loss(s))
-        if s.valid_pairs:
-            values.update(decoded_scores(s))
-    return values
+        return s.recipe.task.measure_validation(s)
+
+
+class Loss(NamedTuple):
+    """Means of all terms of the loss, and how many tokens they are means over."""
+
+    values: dict[str, float]
+    tokens: float
 
 
 @torch.no_grad()
-def played_scores(s: Session, episodes: Episodes) -> dict[str, float | str]:
-    """How the model fares in a world, the same episodes at every validation and only there, and its loss in them."""
-    player = Player(s.model, recipe=s.recipe, tokenizers=s.tokenizers)
-    tried = trial(player, episodes, first=TRIED)
-    meter = Meter(s.device)
-    s.loss.eval()
-    try:
-        for begin in range(0, len(tried), TOGETHER):
-            batch = batch_of(tried[begin : begin + TOGETHER], states=states_of(player.reader) or 1)
-            meter.add(batch_terms(s, batch, number=begin, counted=True))
-    finally:
-        s.loss.train()
-    found = {name: score.value for name, score in scores_of_episodes(tried).items()}
-    return {"loss": meter.read(s.ranks)["loss"], **found}
-
-
-@torch.no_grad()
-def valid_loss(s: Session) -> dict[str, float]:
+def measure_loss(s: Session) -> Loss:
     """The mean of every term over the validation data, without dropout; each process takes its share of batches."""
     meter = Meter(s.device)
     s.loss.eval()
@@ -102,9 +77,20 @@ def valid_loss(s: Session) -> dict[str, float]:
         raise spoiled(s, s.progress.step)
     if "nll" in values:
         values["perplexity"] = math.exp(min(values["nll"], 700.0))
-        if s.recipe.task.name == "write":
-            values["bits_per_byte"] = values["nll"] * count / math.log(2) / s.valid.bytes
-    return values
+    return Loss(values, count)
+
+
+@torch.no_grad()
+def mean_loss(s: Session, batches: Iterable[tuple[int, Batch]]) -> float:
+    """The mean loss of numbered batches that every process has, without dropout."""
+    meter = Meter(s.device)
+    s.loss.eval()
+    try:
+        for number, batch in batches:
+            meter.add(batch_terms(s, batch, number=number, counted=True))
+    finally:
+        s.loss.train()
+    return meter.read(s.ranks)["loss"]
 
 
 def batch_terms(s: Session, batch: Batch, *, number: int, counted: bool) -> dict[str, Term]:
@@ -124,37 +110,18 @@ class Scoring(NamedTuple):
     scores: Callable[[Sequence[str], Sequence[str], Sequence[str]], dict[str, Score]]
 
 
-def of_texts(recipe: Recipe, labels: Labels | None) -> Scoring:
-    """Errors are counted where sound is heard, or where the best step has the fewest."""
-    errors = recipe.train.metric in ERRORS or isinstance(recipe.reader, FrameReader)
-    names = ("bleu", "gleu", "accuracy", *(ERRORS if errors else ()))
-    return Scoring(names, greedy(recipe), lambda _, outputs, right: score_texts(outputs, right, metrics=names))
-
-
-def of_routes(recipe: Recipe, labels: Labels | None) -> Scoring:
-    return Scoring(ROUTES, greedy(recipe), route_scores)
-
-
-def of_labels(recipe: Recipe, labels: Labels | None) -> Scoring:
-    assert labels is not None, "a model of this task has them"
-    return Scoring(OF_KIND[labels.kind], recipe.predict, lambda _, said, right: label_scores(labels.kind, said, right))
-
-
-BY_TASK = {"translate": of_texts, "describe": of_texts, "walk": of_routes, "label": of_labels}
-
-
 def greedy(recipe: Recipe) -> Decoding:
     room = max(recipe.predict.batch_tokens, ROOM * recipe.train.batch_tokens)
     return recipe.predict.model_copy(update={"beam": 1, "n_best": 1, "sample": False, "batch_tokens": room})
 
 
-def decoded_scores(s: Session) -> dict[str, float | str]:
-    """Scores of greedy outputs, or how good labels are; one process decodes, the others wait."""
+def decode_scores(s: Session, scoring: Scoring) -> dict[str, float | str]:
+    """Scores of the outputs for validation pairs; one process decodes, the others wait."""
     texts, references = zip(*s.valid_pairs, strict=True)
-    scoring, told = BY_TASK[s.recipe.task.name](s.recipe, s.tokenizers.labels), dict[str, str]()
+    told = dict[str, str]()
     values = torch.zeros(len(scoring.names), dtype=widest(s.device), device=s.device)
     if s.ranks.main:
-        made = predictor_of(s.recipe)
+        made = s.recipe.task.get_predictor(s.recipe)
         predictor = made(s.model, recipe=s.recipe, tokenizers=s.tokenizers, lexicon=load_lexicon(s.run))
         with autocast(s.recipe.train, s.device):
             outputs = predictor.predict(texts, decoding=scoring.decoding)

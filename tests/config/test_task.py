@@ -26,9 +26,9 @@ def test_a_recipe_holds_its_task_and_writes_its_name() -> None:
 
 
 def test_an_unknown_task_is_told_with_those_that_are_known() -> None:
-    with pytest.raises(SaccadeError, match="task: expected .*'write' or 'copy', got 'wriite'; did you mean 'write'") as e:
+    with pytest.raises(SaccadeError, match="expected .*'write' or 'copy', got 'wriite'; did you mean 'write'") as told:
         validate({"task": "wriite"}, kinds={"copy": Copy()})
-    assert "\n" not in str(e.value)
+    assert "\n" not in str(told.value)
 
 
 def test_a_task_of_ones_own() -> None:

@@ -5,7 +5,7 @@ import pytest
 from saccade.config.load import load
 from saccade.demo import systems
 from saccade.demo.listing import demonstration, demonstrations
-from saccade.predict.predictors.language import LanguageModel
+from saccade.tasks.write import TASK
 
 FEW = ("train.steps=1", "train.schedule.warmup=1", "train.valid_predictions=2", "train.metric=loss")
 FEWER = (*FEW, "train.valid_every=1", "train.save_every=1", "data.train.0.examples=200", "data.valid.0.examples=6")
@@ -39,7 +39,7 @@ def test_a_caption_is_predicted_and_looked_at(tmp_path, monkeypatch, capsys):
     [("a cup stands on the table", ("a cup stands", "on the table")), ("NC(C)O", ("NC(", "C)O")), ("CCO", ("CC", "O"))],
 )
 def test_a_language_model_goes_on_from_words_or_where_there_are_none_from_letters(text, given):
-    assert systems.asked(LanguageModel.__new__(LanguageModel), text) == given
+    assert TASK.hide_part(text) == given
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from saccade.data.tokenization.tokenizers import Tokenizers, train_tokenizers
 from saccade.errors import SaccadeError
 from saccade.model.build.model import build
 from saccade.predict.predictors.labels import Labeller
-from saccade.score.evaluate import evaluate_labels
+from saccade.score.labels import evaluate_labels
 
 TEXTS = ["the old dog sleeps", "a small cat", "one", "the dog"]
 LABELS = {

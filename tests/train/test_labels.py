@@ -12,7 +12,7 @@ from saccade.data.tokenization.labels import Labels
 from saccade.errors import SaccadeError
 from saccade.model.build.model import build
 from saccade.predict.predictors.predictor import Predictor
-from saccade.score.evaluate import evaluate_labels
+from saccade.score.labels import evaluate_labels
 from saccade.score.pairs import labelled_pairs
 from saccade.train import api
 from saccade.train.batches.pack import pack

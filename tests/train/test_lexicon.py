@@ -5,6 +5,7 @@ import small
 
 from saccade.data.tokenization.lexicon import LEXICON, load_lexicon
 from saccade.predict.predictors.predictor import Predictor
+from saccade.tasks.translate import Translate
 from saccade.train import setup
 
 NONE = {"kind": "none"}
@@ -47,7 +48,7 @@ def test_validation_replaces_unknown_words(fit, pairs, monkeypatch):
         seen.append(settings["lexicon"])
         return Predictor(*arguments, **settings)
 
-    monkeypatch.setattr(small.validation, "predictor_of", lambda recipe: predictor)
+    monkeypatch.setattr(Translate, "get_predictor", lambda task, recipe: predictor)
     fit(data=pairs, parts=parts(), overrides=WORDS, steps=1, valid_every=1, save_every=1, valid_predictions=2)
     assert seen[0]["cow"].word == "Rind"
 

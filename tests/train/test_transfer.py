@@ -10,7 +10,7 @@ from saccade.config.load import load, validate
 from saccade.errors import SaccadeError
 from saccade.predict.predictors.predictor import Predictor
 from saccade.train import api
-from saccade.train.transfer.adopt import adopted, first_run, parts_of
+from saccade.train.transfer.adopt import adopted, first_run
 
 STACK = {"layers": 1, "dim": 12, "heads": 2, "ff": 17, "dropout": 0.0, "norm": "pre"}
 SHORT = {**small.TRAIN, "steps": 1, "valid_every": 9, "save_every": 9, "accumulate": 1}
@@ -120,7 +120,7 @@ def test_an_encoder_goes_on_with_or_without_pairs_as_the_recipe_says(tmp_path):
 
 def test_states_of_an_encoder_learn_to_restore_tokens():
     recipe, old = load("bert"), load("bert", overrides=["writer={kind='states', pool=true}", "reader.stack.layers=2"])
-    assert parts_of(recipe, old) == {"reader": old.reader, "writer": recipe.writer}
+    assert recipe.task.adopt_parts(recipe, old) == {"reader": old.reader, "writer": recipe.writer}
 
 
 def test_own_texts_are_not_validated_by_the_labels_of_others(tmp_path):

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from saccade.config.schema import OF_TEXTS, Recipe
+from saccade.config.schema import Recipe
 from saccade.data.batching.batch import Batch
 from saccade.data.batching.batches import BatchStream, Rows, assemble, plan
 from saccade.data.batching.order import epoch_order
@@ -184,7 +184,7 @@ def check_stream(recipe: Recipe) -> None:
     """What a stream cannot give."""
     data = recipe.data
     against = {
-        f'task = "{recipe.task.name}", which learns from pairs': recipe.task.name not in OF_TEXTS,
+        f'task = "{recipe.task.name}", which learns from pairs': not recipe.task.learns_from_documents,
         f"data.valid = {data.valid} as a share; name files for it": isinstance(data.valid, float) and data.valid > 0,
         "a weight of a corpus": any(corpus.weight != 1.0 for corpus in data.train),
         f"tokenizer.dropout = {recipe.tokenizer.dropout}": bool(recipe.tokenizer.dropout),

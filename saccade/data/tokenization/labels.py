@@ -37,6 +37,10 @@ class Labels:
         """How many numbers a writer gives for each text or word."""
         return len(self.names) or 1
 
+    def is_like(self, other: Labels) -> bool:
+        """Whether both are of the same kind."""
+        return self.kind == other.kind
+
     def encode(self, label: str) -> list[int]:
         """The ids of a label: of a text one, of tags one for each word."""
         if self.kind == "number":

@@ -8,7 +8,6 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from saccade.config.fitting import HEADS_OF
 from saccade.config.load import validate
 from saccade.config.schema import Head, NumberWriter, Recipe, StatesWriter, TransformerStack
 from saccade.config.stacks import EPSILON
@@ -78,7 +77,7 @@ def other_head(recipe: Recipe, reasons: Sequence[str]) -> str:
     """What to do where nothing but the head of a model that labels texts is unknown elsewhere."""
     if any(reason.endswith("reader.again = None") for reason in reasons):
         return "; such models read texts twice: train it with [reader.again] like the [writer] of the run it began with"
-    if recipe.task.name != "label" or not any(": writer." in reason for reason in reasons):
+    if not recipe.task.predicts_labels or not any(": writer." in reason for reason in reasons):
         return ""
     if getattr(recipe.reader, "causal", False):
         return "; train it with the head of GPT-2: writer.pooling=before-end writer.bias=false"
@@ -88,9 +87,9 @@ def other_head(recipe: Recipe, reasons: Sequence[str]) -> str:
 
 def unlike(recipe: Recipe, family: Family) -> str:
     """Why a recipe is of another sort than a family: it does or reads something else."""
-    if recipe.task.name not in tasks_of(family):
+    if not can_hold(family, recipe):
         return f"task = {recipe.task.name!r}"
-    for side in sides_of(recipe, family)[: 1 if recipe.task.name in HEADS_OF else 2]:
+    for side in sides_of(recipe, family)[: 2 if recipe.task.writes_stepwise else 1]:
         part: Any = getattr(recipe, side)
         kind = family.reader if side == "reader" else "tokens"
         if part.kind != kind or getattr(part.stack, "kind", None) != "transformer":
@@ -112,7 +111,7 @@ def differs(recipe: Recipe, family: Family) -> str:
         tables = family.recipe(Config({**family.config(recipe), **number}, origin=family.name))
         if family.sense is not None and family.senses is not None:
             family.sense(Config(family.senses(recipe), origin=family.name), tables)
-        again = validate({**tables, **({} if family.reads or recipe.task.name == "label" else ALONE)})
+        again = validate({**tables, **({} if family.reads or recipe.task.predicts_labels else ALONE)})
     except SaccadeError as error:  # what it says of importing is no help here
         return str(error).removeprefix(f"{family.name}: ").partition("; ")[0]
     for side in sides_of(recipe, family):
@@ -125,15 +124,19 @@ def differs(recipe: Recipe, family: Family) -> str:
     return "" if tie in (shared, family.apart) else f"writer.tie = {tie!r}"
 
 
-def tasks_of(family: Family) -> tuple[str, ...]:
+def can_hold(family: Family, recipe: Recipe) -> bool:
+    """Whether models of the family do what the recipe's task does: write text, label, or give vectors."""
+    task, heads = recipe.task, " ".join(family.others)
+    encodes = task.learns_from_documents and not task.writes_stepwise
     if family.encodes:
-        return "encode", "label"
+        return encodes or task.predicts_labels
     if family.reader != "tokens":
-        return ("describe",)
-    if family.reads:
-        heads = {"label": "Classification", "encode": STATES}
-        return "translate", "restore", *(task for task, name in heads.items() if name in " ".join(family.others))
-    return ("write", "label") if family.others else ("write",)
+        return task.writes_stepwise and bool(recipe.reader.medium)
+    if not family.reads:
+        return task.is_language_model or (task.predicts_labels and bool(family.others))
+    if task.writes_stepwise:
+        return not (task.is_language_model or recipe.reader.medium)
+    return (task.predicts_labels and "Classification" in heads) or (encodes and STATES in heads)
 
 
 def first_difference(ours: Any, theirs: Any, at: str) -> str:

@@ -79,7 +79,7 @@ def vit_config(recipe: Recipe) -> dict[str, Any]:
     reader: Any = recipe.reader
     stack, (high, wide) = reader.stack, reader.sides
     return {
-        "architectures": [LABELS if recipe.task.name == "label" else STATES], "hidden_size": stack.dim,
+        "architectures": [LABELS if recipe.task.predicts_labels else STATES], "hidden_size": stack.dim,
         "num_hidden_layers": stack.layers, "num_attention_heads": stack.heads, "intermediate_size": stack.ff,
         "hidden_act": NAMED.get(stack.activation, stack.activation), "hidden_dropout_prob": stack.dropout,
         "attention_probs_dropout_prob": stack.attention_dropout, "layer_norm_eps": stack.norm_epsilon or 1e-5,

@@ -11,7 +11,7 @@ from saccade.lectures.claims import Measured, at_least, at_most, check, measured
 from saccade.lectures.small import apart
 from saccade.model.run import load_run, named_weights
 from saccade.model.writers.labels import LabelWriter, pooled
-from saccade.score.evaluate import evaluate_labels
+from saccade.score.labels import evaluate_labels
 from saccade.score.pairs import labelled_pairs
 from saccade.train.api import train
 from saccade.train.optimizer import freeze

@@ -30,7 +30,6 @@ from saccade.predict.search.trace import listened, listening
 from saccade.predict.unknown import replaced, replacing
 from saccade.view.viewing import View
 
-AT_ONCE = ("label", "encode", "interact")  # tasks whose outputs are not written step by step
 AHEAD = 1024  # lines that stream() takes at once, at most
 
 
@@ -82,17 +81,13 @@ class Predictor(Inputs):
         loaded = [load_for(name, kinds=kinds, device=device, engine=engine, precision=precision) for name in names]
         runs = [run for run, _ in loaded]
         check_same_vocabulary([run.tokenizers for run in runs], [str(run.path) for run in runs])
-        if len(runs) > 1 and any(fills(run.model.writer) or run.recipe.task.name in AT_ONCE for run in runs):
+        if len(runs) > 1 and any(fills(run.model.writer) or not run.recipe.task.writes_stepwise for run in runs):
             raise SaccadeError(
                 "runs predict together step by step, but one of these gives all of its output at once; give it alone"
             )
         model = runs[0].model if len(runs) == 1 else Ensemble([run.model for run in runs]).eval()
         recipe, tokenizers, lexicon = runs[0].recipe, runs[0].tokenizers, load_lexicon(runs[0].path)
-        from saccade.predict.predictors.tasks import (
-            predictor_of,  # which knows all predictors, that are made of this one
-        )
-
-        return predictor_of(recipe)(
+        return recipe.task.get_predictor(recipe)(
             model, recipe=recipe, tokenizers=tokenizers, members=len(runs), translator=loaded[0][1], lexicon=lexicon
         )
 

@@ -43,7 +43,7 @@ def with_adviser(model: Any, decoding: Decoding, *, target: Tokenizer, device: s
     if not decoding.lm or not decoding.lm_weight:
         return model
     run = loaded(decoding.lm, device)
-    if run.recipe.task.name != "write":
+    if not run.recipe.task.is_language_model:
         raise SaccadeError(
             f'lm = {decoding.lm!r} is a run of task "{run.recipe.task.name}"; a language model is one of task "write"'
         )

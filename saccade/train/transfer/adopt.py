@@ -38,12 +38,12 @@ def adopted(recipe: Recipe, run: str, *, kinds: Mapping[str, Any] | None = None)
     if not (folder / RECIPE).is_file():
         raise not_a_run(folder)
     old = load(folder / RECIPE, kinds=kinds)
-    parts = parts_of(recipe, old)
+    parts = recipe.task.adopt_parts(recipe, old)
     if not parts:
         return recipe
     longest = min(recipe.data.max_length, old.data.max_length)
     data = recipe.data.model_copy(update={"max_length": longest})
-    shared = recipe.task.name == "label" or old.tokenizer.shared
+    shared = recipe.task.predicts_labels or old.tokenizer.shared
     tokenizer = recipe.tokenizer.model_copy(update={"kind": "init", "shared": shared, "files": ()})
     return recipe.model_copy(update={**parts, "data": data, "tokenizer": tokenizer})
 
@@ -56,20 +56,27 @@ def with_its_tokenizer(recipe: Recipe, overrides: Sequence[str], *, kinds: Mappi
     if not (folder / RECIPE).is_file():
         raise not_a_run(folder)
     alike = load(folder / RECIPE, kinds=kinds).tokenizer == recipe.tokenizer
-    if not alike or recipe.tokenizer.kind in ("file", "init"):
+    if not alike or not recipe.tokenizer.is_learned:
         return recipe
     return recipe.model_copy(update={"tokenizer": recipe.tokenizer.model_copy(update={"kind": "init"})})
 
 
-def parts_of(recipe: Recipe, old: Recipe) -> dict[str, Any]:
-    """Reader and writer as the run has them; none where it does something else."""
-    if recipe.task.name == "label" and not isinstance(recipe.writer, Custom):
-        reader = reading(old)
-        return {"reader": reader, "writer": labelling(recipe.writer, old, reader)} if reader is not None else {}
+def adopt_for_labels(recipe: Recipe, old: Recipe) -> dict[str, Any]:
+    """The reader of a run, and a head for it; nothing where the run reads no text."""
+    reader = reading(old)
+    return {"reader": reader, "writer": labelling(recipe.writer, old, reader)} if reader is not None else {}
+
+
+def adopt_encoder(recipe: Recipe, old: Recipe) -> dict[str, Any]:
+    """Reader and writer of a run that masks tokens, or gives vectors alone; nothing where it does something else."""
     if isinstance(recipe.writer, MaskedWriter) and isinstance(old.writer, MaskedWriter | StatesWriter):
         return {"reader": without_init(old.reader), "writer": hiding(recipe.writer, old.writer)}
-    alike = recipe.task.name == old.task.name or {recipe.task.name, old.task.name} == {"translate", "restore"}
-    if not alike or recipe.writer.kind != old.writer.kind:
+    return {}
+
+
+def adopt_same_parts(recipe: Recipe, old: Recipe) -> dict[str, Any]:
+    """Reader and writer as the run has them; nothing where its task or its kind of writer is another."""
+    if recipe.task.transfer_group != old.task.transfer_group or recipe.writer.kind != old.writer.kind:
         return {}
     return {side: without_init(getattr(old, side)) for side in ("reader", "writer")}
 

@@ -43,7 +43,7 @@ def adopted_parts(recipe: Recipe, runs: Mapping[str, str], *, kinds: Mapping[str
             recipe = (with_writer if key == "writer.init" else with_look)(recipe, old, run)
             continue
         recipe = with_reader(recipe, old, run=f"{key}={run}")
-        if key == "init" and recipe.task.name == old.task.name == "describe":
+        if key == "init" and recipe.task.adopts_writer(old):
             recipe = with_writer(recipe, old, run)
     return recipe
 
