@@ -7,7 +7,8 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 .PHONY: help demo test test-all bench check docs format clean
 help:
 	@echo "make demo      train a small model on two cores, look at its attention (about 3 minutes)"
-	@echo "make test      the fast tests        make test-all  all tests"
+	@echo "make test      the fast tests (about 5 minutes on two cores)"
+	@echo "make test-all  all tests; SHARD=1/3, 2/3, 3/3 are parts of them that can run side by side"
 	@echo "make bench     how fast it is on this CPU beside others (about 3 minutes)"
 	@echo "make check     style, types, architecture, docs"
 	@echo "make docs      write the generated pages, build site/"
@@ -15,12 +16,16 @@ help:
 demo: $(VENV)/run.stamp
 	$(BIN)/saccade demo
 
-# Two workers with one thread each: on two cores, more threads only wait for each other.
+# Two workers with one thread each: on two cores, more threads only wait for each other. Bytecode is kept even where the
+# environment says otherwise: programs that tests start would compile the package again each time.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2
+SHARD ?= 1/1
 test: $(VENV)/dev.stamp
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
+	$(PYTEST) --dist loadfile -m "not slow" --shard $(SHARD)
 
-test-all: $(VENV)/dev.stamp
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+# The fast tests of a file share fixtures in one worker; slow ones, of which a file may have hours, go to any.
+test-all: test
+	$(PYTEST) --dist load --maxschedchunk 1 -m slow --shard $(SHARD)
 
 bench: $(VENV)/dev.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench.py

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,40 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))  # for laid_out.py
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shard", default="1/1", metavar="K/N", help="run the K-th of N parts of the tests")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the tests of the chosen shard: slow tests one by one, the others by file, since they share its fixtures."""
+    number, _, count = config.getoption("--shard").partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise pytest.UsageError(f"--shard: expected K/N with 1 <= K <= N, got {config.getoption('--shard')!r}")
+
+    def is_chosen(item: pytest.Item) -> bool:
+        name = item.nodeid if item.get_closest_marker("slow") else item.nodeid.partition("::")[0]
+        return zlib.crc32(name.encode()) % int(count) == int(number) - 1
+
+    left_out = [item for item in items if not is_chosen(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if is_chosen(item)]
+
+
 @pytest.fixture(autouse=True, scope="session")
 def cache(tmp_path_factory) -> None:
     """Tokenised text of tests goes where pytest tidies up; programs that tests start find it too."""
-    os.environ["SACCADE_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    folder = tmp_path_factory.mktemp("cache")
+    link_kernels(tmp_path_factory, folder)
+    os.environ["SACCADE_CACHE"] = str(folder)
+
+
+def link_kernels(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> None:
+    """Let all processes of xdist use the same compiled C kernels: compiling them takes seconds."""
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "kernels"
+    shared.mkdir(mode=0o700, exist_ok=True)
+    (folder / "kernels").symlink_to(shared)
 
 
 @pytest.fixture(autouse=True)

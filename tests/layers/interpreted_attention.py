@@ -1,9 +1,4 @@
-"""Kernels for packed rows against explicit attention; alone, it runs Triton's interpreter on the CPU."""
-
-import os
-
-if __name__ == "__main__":
-    os.environ["TRITON_INTERPRET"] = "1"
+"""Kernels for packed rows against explicit attention."""
 
 import torch
 
@@ -38,7 +33,7 @@ def assert_attention_inside_texts(lengths, *, causal, width, dtype, device, head
     torch.testing.assert_close(ours, theirs, **near)
 
 
-if __name__ == "__main__":
+def main():
     for width in (16, 32):
         assert_attention_inside_texts([5, 16, 1, 9], causal=True, width=width, dtype=torch.float32, device="cpu")
         assert_attention_inside_texts([20, 3, 30], causal=False, width=width, dtype=torch.float32, device="cpu")

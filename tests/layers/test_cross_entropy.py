@@ -1,10 +1,5 @@
 """The loss in pieces is the loss of all logits at once, which it never holds."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -240,18 +235,6 @@ def test_no_tensor_has_the_logits_of_all_rows(small_pieces, passes, learning):
 )
 def test_pieces_are_about_equal_and_not_too_small(count, row_bytes, room, expected):
     assert rows_at_once(count, row_bytes=row_bytes, room=room) == expected
-
-
-def test_kernels_agree_with_the_plain_way():
-    """In Triton's interpreter, which has to be asked for before Triton is imported."""
-    script = Path(__file__).with_name("interpreted_loss.py")
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    pytest.importorskip("triton")
-
-    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True)
-
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["24", "cases"]
 
 
 @CUDA

@@ -2,15 +2,11 @@
 
 import copy
 import math
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from saccade.layers.attention.backends import TRITON
 from saccade.layers.blocks.feedforward import Activation, FeedForward
 
 D, FF = 5, 11
@@ -99,20 +95,6 @@ def test_rms_norm_divides_by_the_root_of_the_mean_square() -> None:
     nn.init.normal_(norm.weight)
     torch.testing.assert_close(norm(h), norm.weight * h / torch.sqrt((h**2).mean(-1, keepdim=True) + 1e-6))
     assert [name for name, _ in norm.named_parameters()] == ["weight"]
-
-
-@pytest.mark.skipif(not TRITON, reason="needs the package triton")
-def test_kernel_gives_the_gradients_of_activation_and_bias() -> None:
-    script = Path(__file__).with_name("interpreted_activation.py")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_kernel_on_the_gpu() -> None:
-    from interpreted_activation import assert_all_activations
-
-    assert_all_activations("cuda")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

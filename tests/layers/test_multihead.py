@@ -2,16 +2,12 @@
 
 import itertools
 import math
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from saccade.errors import SaccadeError
-from saccade.layers.attention import backends as kernels
 from saccade.layers.attention.masks import Mask, causal, dense, padding, window
 from saccade.layers.attention.multihead import CrossAttention, Form, HeadProjection, SelfAttention
 from saccade.layers.attention.positions import Alibi, Rotary, Shaw, Sinusoidal
@@ -303,18 +299,3 @@ def test_xavier_bound_is_that_of_each_matrix_alone() -> None:
     bound = math.sqrt(6 / (64 + 64))
     assert weight.abs().max() <= bound
     assert weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)
-
-
-@pytest.mark.skipif(not kernels.TRITON, reason="needs the package triton")
-def test_joined_projection_has_the_gradients_of_the_plain_one() -> None:
-    script = Path(__file__).with_name("interpreted_projection.py")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch 2.11 does so itself
-def test_joined_projection_on_the_gpu() -> None:
-    from interpreted_projection import assert_all_forms
-
-    assert_all_forms("cuda")

@@ -1,16 +1,11 @@
 """Packed rows: the same numbers as padded ones, without the padding."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from saccade.layers.attention.backends import SHORT_FP32, TRITON
 from saccade.layers.attention.multihead import CrossAttention, SelfAttention
 from saccade.layers.attention.positions import Rotary, Shaw
 from saccade.layers.blocks.feedforward import FeedForward
@@ -108,22 +103,3 @@ def test_packed_rows_give_what_padded_ones_give(kind: str) -> None:
 
     torch.testing.assert_close(packed[0][target.keep[0]], rows[y_mask])
     torch.testing.assert_close(ours, expected)
-
-
-@pytest.mark.skipif(not TRITON, reason="needs the package triton")
-def test_kernel_for_short_texts_is_attention_inside_each_text() -> None:
-    """Triton's interpreter, which runs on any machine, must be asked for before triton is imported."""
-    script = Path(__file__).with_name("interpreted_attention.py")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("longest", [16, 30, 60, 100, 200])
-@pytest.mark.parametrize("causal", [False, True])
-def test_kernels_of_the_gpu_are_attention_inside_each_text(longest: int, causal: bool) -> None:
-    from interpreted_attention import assert_attention_inside_texts
-
-    kinds = [torch.bfloat16] if longest > SHORT_FP32 else [torch.float32, torch.bfloat16]
-    for kind in kinds:
-        assert_attention_inside_texts([longest, 5, 1, longest - 3], causal=causal, width=64, dtype=kind, device="cuda")

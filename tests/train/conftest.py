@@ -26,14 +26,6 @@ def batch():
     return Batch({"source": source, "target": target})
 
 
-@pytest.fixture(autouse=True, scope="session")
-def cache(tmp_path_factory):
-    """Data is prepared once for all tests; processes that tests start find it too."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SACCADE_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture(autouse=True)
 def runs(tmp_path, monkeypatch):
     """Runs without a path of their own go here."""
