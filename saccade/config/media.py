@@ -66,6 +66,16 @@ class PictureReader(MediaReader):
     changes: PictureChanges = PictureChanges()
 
     @property
+    def class_token(self) -> bool:
+        """Whether a learned vector stands before the cells."""
+        return False
+
+    @property
+    def column_layers(self) -> int:
+        """Layers of an LSTM over the columns of cells."""
+        return 0
+
+    @property
     def sides(self) -> tuple[int, int]:
         """Pixels from top to bottom, and from left to right."""
         return self.size, self.width or self.size
@@ -83,6 +93,10 @@ class PatchReader(PictureReader):
     stack: CellStack = TransformerStack()
     positions: Where = "learned"
     dropout: Share = 0.0  # of patches and positions
+
+    @property
+    def class_token(self) -> bool:
+        return self.first
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -124,6 +138,10 @@ class GridReader(PictureReader):
     stack: CellStack | None = None  # over the cells, such as self-attention; its dim is that of the last level
     positions: Where = "learned"
     dropout: Share = 0.0  # of cells
+
+    @property
+    def column_layers(self) -> int:
+        return self.columns
 
     @property
     def grid(self) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -14,7 +14,7 @@ from saccade.config.media import GridReader, MediaReader, PatchReader
 from saccade.config.playing import ValuesWriter
 from saccade.config.sound import FrameReader
 from saccade.config.stacks import Positions, ReaderStack, Sinusoidal, TransformerStack, WriterStack
-from saccade.config.table import Count, ReaderTraits, Share, Table, WriterTraits
+from saccade.config.table import Count, EmbeddingOptions, ReaderTraits, Share, Table, WriterTraits
 
 
 class Again(Table):
@@ -30,6 +30,10 @@ class Again(Table):
     dropout: Share = 0.1
     start: Literal["own", "pad", "end"] = "own"  # what stands before the text: a vector of its own, or another piece's
 
+    @property
+    def embedding_options(self) -> EmbeddingOptions:
+        return EmbeddingOptions(norm=self.embedding_norm, start=self.start)
+
 
 class TokenReader(Table, ReaderTraits):
     kind: Literal["tokens"] = "tokens"
@@ -44,6 +48,22 @@ class TokenReader(Table, ReaderTraits):
     levels: bool = False  # a writer attends to the vector of each token beside its state (Mei et al. 2016)
     again: Again | None = None  # states are those of a second reading from left to right; for labels and vectors
     init: str = ""  # a run whose reader's weights to start from
+
+    @property
+    def embedding_options(self) -> EmbeddingOptions:
+        return EmbeddingOptions(self.embedding_dim, self.segments, self.embedding_norm)
+
+    @property
+    def embedded_parts(self) -> tuple[Any, ...]:
+        return (self,) if self.again is None else (self, self.again)
+
+    @property
+    def token_stack(self) -> ReaderStack:
+        return self.stack
+
+    @property
+    def embedding_eps(self) -> float:
+        return self.stack.embedding_eps
 
     @property
     def text_init(self) -> str:
@@ -64,6 +84,10 @@ class JoinedReader(MediaReader):
     @property
     def of_files(self) -> MediaReader:
         return self.look
+
+    @property
+    def embedded_parts(self) -> tuple[Any, ...]:
+        return self.ask.embedded_parts
 
 
 class NoReader(Table, ReaderTraits):
@@ -87,6 +111,18 @@ class TokenWriter(Table, WriterTraits):
     output_bias: bool = False  # of the logits; it is not trained
     ctc: bool = False  # beside it stands a head that says a letter, or nothing, for each state of the reader
     init: str = ""
+
+    @property
+    def embedding_options(self) -> EmbeddingOptions:
+        return EmbeddingOptions(norm=self.embedding_norm, start=self.start)
+
+    @property
+    def embedded_parts(self) -> tuple[Any, ...]:
+        return (self,)
+
+    @property
+    def token_stack(self) -> WriterStack:
+        return self.stack
 
     @property
     def text_init(self) -> str:
@@ -121,6 +157,14 @@ class FillWriter(Table, WriterTraits):
     reach: Count = 16  # an output has at most so many tokens more or fewer than its source
     copy_source: bool = True  # a place where nothing is written yet sees the source states around it
     init: str = ""
+
+    @property
+    def embedding_options(self) -> EmbeddingOptions:
+        return EmbeddingOptions()
+
+    @property
+    def embedded_parts(self) -> tuple[Any, ...]:
+        return (self,)
 
 
 Pooling = Literal["first", "mean", "last", "before-end"]

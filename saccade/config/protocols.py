@@ -68,6 +68,7 @@ class State(Protocol):
         ...
 
 
+@runtime_checkable
 class Stack(Protocol):
     """Layers over a sequence: hidden states in, hidden states out, optionally attending to a memory."""
 
@@ -80,6 +81,7 @@ class Stack(Protocol):
         ...
 
 
+@runtime_checkable
 class Reader(Protocol):
     """An encoder: X -> Memory."""
 
@@ -88,12 +90,14 @@ class Reader(Protocol):
     def __call__(self, content: Tensor, mask: Tensor | Packing) -> Memory: ...
 
 
+@runtime_checkable
 class Writer(Protocol):
     """A decoder or head: Memory -> Y, for all positions at once with teacher forcing."""
 
     def __call__(self, ids: Tensor, mask: Tensor | Packing | None, memory: Memory | None) -> Tensor: ...
 
 
+@runtime_checkable
 class StepwiseWriter(Writer, Protocol):
     """A writer that also decodes token by token: greedy search, sampling and beam search know nothing else."""
 

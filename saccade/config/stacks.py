@@ -2,42 +2,71 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from saccade.config.chunks import Chunks, check_reversible
 from saccade.config.kinds import ByKind, Custom
-from saccade.config.table import Count, Share, Table
+from saccade.config.table import Count, PositionTraits, Share, StackTraits, Table
 
 Positive = Annotated[float, Field(gt=0.0)]
 
 # ---- positions
 
 
-class Sinusoidal(Table):
+class PositionTable(Table, PositionTraits):
+    """What all kinds of positions have in common."""
+
+
+class Sinusoidal(PositionTable):
     kind: Literal["sinusoidal"] = "sinusoidal"
     layout: Literal["interleaved", "concatenated"] = "interleaved"
     frequencies: Literal["paper", "tensor2tensor"] = "paper"
     how: Literal["add", "concat"] = "add"
 
+    @property
+    def concatenated(self) -> bool:
+        return self.how == "concat"
 
-class Learned(Table):
+
+class Learned(PositionTable):
     kind: Literal["learned"] = "learned"
     length: Count = 1024
     how: Literal["add", "concat"] = "add"
 
+    @property
+    def concatenated(self) -> bool:
+        return self.how == "concat"
 
-class NoPositions(Table):
+    def find_misfit(self, longest: int) -> str:
+        if self.length >= longest:
+            return ""
+        return (
+            f"positions.length must be at least data.max_length = {longest}, got {self.length}; "
+            "set one of them to the other"
+        )
+
+
+class NoPositions(PositionTable):
     kind: Literal["none"] = "none"
 
 
-class Axial(Table):
+class Axial(PositionTable):
     """Two small tables in the place of a long one (Kitaev et al. 2020): position p has row p // n and column p % n."""
 
     kind: Literal["axial"] = "axial"
     shape: tuple[Count, Count] = (64, 64)  # rows and columns; their product is the longest text
     first: Count | None = None  # features for the row, the others are for the column; none: a quarter of them
+
+    def find_misfit(self, longest: int) -> str:
+        rows, columns = self.shape
+        if rows * columns >= longest:
+            return ""
+        return (
+            f"positions.shape must have at least data.max_length = {longest} places, got {rows} x {columns} = "
+            f"{rows * columns}; raise one of them, or lower data.max_length"
+        )
 
 
 class Stretch(Table):
@@ -49,35 +78,44 @@ class Stretch(Table):
     length: Count = 8192
 
 
-class Rotary(Table):
+class Rotary(PositionTable):
+    inside_attention: ClassVar[bool] = True
     kind: Literal["rotary"] = "rotary"
     base: float = 10000.0
     stretch: Stretch | None = None
 
 
-class Shaw(Table):
+class Shaw(PositionTable):
+    inside_attention: ClassVar[bool] = True
     kind: Literal["shaw"] = "shaw"
     distance: Count = 16
 
 
-class Bucketed(Table):
+class Bucketed(PositionTable):
     """The relative position bias of T5."""
 
+    inside_attention: ClassVar[bool] = True
     kind: Literal["bucketed"] = "bucketed"
     buckets: Count = 32
     distance: Count = 128
 
 
-class Alibi(Table):
+class Alibi(PositionTable):
+    inside_attention: ClassVar[bool] = True
     kind: Literal["alibi"] = "alibi"
 
 
-class TransformerXL(Table):
+class TransformerXL(PositionTable):
     """Sinusoids of distances, projected in each layer, as in Transformer-XL (Dai et al. 2019)."""
 
+    inside_attention: ClassVar[bool] = True
     kind: Literal["transformer-xl"] = "transformer-xl"
     content: bool = False  # queries have a bias of their own where they meet keys, beside that for distances
     segments: bool = False  # of a reader: whether query and key belong to one segment counts too (XLNet)
+
+    @property
+    def uses_segments(self) -> bool:
+        return self.segments
 
 
 Positions = Annotated[
@@ -111,7 +149,7 @@ class Experts(Table):
 EPSILON = {"layer": 1e-5, "rms": 1e-6}  # of norms, where a stack says none
 
 
-class TransformerStack(Table):
+class TransformerStack(Table, StackTraits):
     kind: Literal["transformer"] = "transformer"
     layers: Count = 6
     dim: Count = 512
@@ -138,6 +176,10 @@ class TransformerStack(Table):
     window: tuple[Annotated[int, Field(ge=0)] | Literal["none"], ...] | None = None  # keys seen on each side; by layer
     experts: Experts | None = None  # in the place of the feed-forward network
     share: bool = False  # all layers have the weights of one (ALBERT, Lan et al. 2020)
+
+    @property
+    def embedding_eps(self) -> float:
+        return self.norm_epsilon or EPSILON["layer"]
 
     @field_validator("window", mode="before")
     @classmethod
@@ -183,7 +225,7 @@ class TransformerStack(Table):
         return self
 
 
-class ConvolutionStack(Table):
+class ConvolutionStack(Table, StackTraits):
     """Lists are gone through layer by layer, and then from their beginning again."""
 
     kind: Literal["convolution"] = "convolution"
@@ -218,7 +260,7 @@ def check_between(experts: Experts | None, layers: int) -> None:
         )
 
 
-class RecurrentReading(Table):
+class RecurrentReading(Table, StackTraits):
     kind: Literal["recurrent"] = "recurrent"
     cell: Literal["rnn", "gru", "lstm"] = "lstm"
     layers: Count = 1
@@ -229,6 +271,10 @@ class RecurrentReading(Table):
     fast_forward: bool = False  # linear maps of what each layer is given and gives lead past the recurrences
     experts: Experts | None = None  # between layers
     dropout: Share = 0.2  # of what each layer gives
+
+    @property
+    def recurrent_shape(self) -> tuple[str, int, int]:
+        return self.cell, self.layers, self.dim
 
     @model_validator(mode="after")
     def _consistent(self) -> RecurrentReading:
@@ -241,7 +287,7 @@ class RecurrentReading(Table):
         return self
 
 
-class RecurrentWriting(Table):
+class RecurrentWriting(Table, StackTraits):
     kind: Literal["recurrent"] = "recurrent"
     cell: Literal["rnn", "gru", "lstm"] = "lstm"
     layers: Count = 1
@@ -258,6 +304,14 @@ class RecurrentWriting(Table):
     experts: Experts | None = None  # between layers
     first: Literal["predicted", "copied"] = "predicted"  # state: tanh(W c), or the last ones of the reader's layers
     dropout: Share = 0.2  # of what each layer gives
+
+    @property
+    def recurrent_shape(self) -> tuple[str, int, int]:
+        return self.cell, self.layers, self.dim
+
+    @property
+    def copies_states(self) -> bool:
+        return self.first == "copied"
 
     @model_validator(mode="after")
     def _consistent(self) -> RecurrentWriting:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -30,6 +30,54 @@ class Table(BaseModel):
         return {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
 
 
+class PositionTraits:
+    """What every table of positions answers, a user's own kind included."""
+
+    inside_attention: ClassVar[bool] = False  # whether it acts on queries and keys, or on scores, and not at the input
+
+    @property
+    def concatenated(self) -> bool:
+        """Whether position vectors are concatenated to token vectors, not added."""
+        return False
+
+    @property
+    def uses_segments(self) -> bool:
+        """Whether scores depend on the segments of query and key."""
+        return False
+
+    def find_misfit(self, longest: int) -> str:
+        """What is wrong for sequences of up to `longest` tokens, in one line; empty where nothing is."""
+        return ""
+
+
+class StackTraits:
+    """What every table of a stack answers, a user's own kind included."""
+
+    @property
+    def embedding_eps(self) -> float:
+        """The epsilon of LayerNorm outside of the stack, as around its embedding."""
+        return 1e-5
+
+    @property
+    def copies_states(self) -> bool:
+        """Whether a recurrent writer starts from the final states of the reader's layers."""
+        return False
+
+    @property
+    def recurrent_shape(self) -> tuple[str, int, int] | None:
+        """(cell, layers, dim) of a recurrent stack."""
+        return None
+
+
+class EmbeddingOptions(NamedTuple):
+    """What an embedding has beside tokens and positions."""
+
+    dim: int | None = None  # width of token vectors, projected to that of the stack; none: as wide as the stack
+    segments: int = 0  # vectors of segments
+    norm: bool = False  # LayerNorm of the sum
+    start: str = "own"  # the vector of START: its own, or that of another token ("pad", "end")
+
+
 class ReaderTraits:
     """What every table of a reader answers, a user's own kind included."""
 
@@ -41,6 +89,25 @@ class ReaderTraits:
     def text_init(self) -> str:
         """The run whose weights to start from, where it reads text."""
         return ""
+
+    @property
+    def embedded_parts(self) -> tuple[Any, ...]:
+        """The tables inside, this one included, that embed tokens and have positions."""
+        return ()
+
+    @property
+    def embedding_options(self) -> EmbeddingOptions:
+        return EmbeddingOptions()
+
+    @property
+    def embedding_eps(self) -> float:
+        """The epsilon of LayerNorm in heads over its states."""
+        return 1e-5
+
+    @property
+    def token_stack(self) -> StackTraits | None:
+        """The table of the stack that reads tokens."""
+        return None
 
     @property
     def media(self) -> MediaReader | None:
@@ -59,6 +126,16 @@ class WriterTraits:
     def text_init(self) -> str:
         """The run whose weights to start from, where it writes text."""
         return ""
+
+    @property
+    def embedded_parts(self) -> tuple[Any, ...]:
+        """The tables inside, this one included, that embed tokens and have positions."""
+        return ()
+
+    @property
+    def token_stack(self) -> StackTraits | None:
+        """The table of the stack that writes tokens one by one."""
+        return None
 
     @property
     def actions(self) -> ActionWriter | None:

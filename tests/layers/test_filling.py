@@ -7,7 +7,8 @@ from saccade.config import schema
 from saccade.layers.blocks import filling
 from saccade.layers.memory import Memory
 from saccade.layers.record import record
-from saccade.model.build.model import build_stack
+from saccade.model.build.options import Options
+from saccade.model.build.stacks import build_writer_stack
 
 SIZES = {"layers": 2, "dim": 12, "heads": 3, "ff": 17}
 PLAIN = {"kind": "sinusoidal"}
@@ -17,7 +18,7 @@ MASK = torch.arange(5) < torch.tensor([[5], [3]])
 def made(*, causal=False, memory_dim=12, positions=PLAIN, **stack):
     torch.manual_seed(1)
     part = schema.FillWriter(stack={**SIZES, **stack}, positions=positions)
-    return build_stack(part, memory_dim=memory_dim, causal=causal, train=schema.Train(), kinds={}).eval()
+    return build_writer_stack(part, Options(schema.Train(), {}), memory_dim=memory_dim, causal=causal).eval()
 
 
 @pytest.mark.parametrize("changes", [{}, {"norm": "pre"}, {"heads_form": "full"}, {"gated": True}, {"residual": False}])

@@ -5,7 +5,8 @@ import torch
 
 from saccade.config.schema import Train
 from saccade.config.sound import FrameReader
-from saccade.model.build.media import build_frames
+from saccade.model.build.media import build_frame_reader
+from saccade.model.build.options import Options
 
 STACKS = {
     "transformer": {"layers": 2, "dim": 12, "heads": 2, "ff": 16},
@@ -17,7 +18,7 @@ STACKS = {
 def reader(kind: str, **settings):
     torch.manual_seed(1)
     table = FrameReader(sound={"bands": 5}, stack={"kind": kind, **STACKS[kind]}, **settings)
-    return build_frames(table, train=Train(), kinds={}).eval()
+    return build_frame_reader(table, 0, Options(Train(), {})).eval()
 
 
 @pytest.mark.parametrize("kind", STACKS)
@@ -58,7 +59,7 @@ def test_a_users_own_stack_is_called_with_its_settings():
     table = FrameReader.model_validate(
         {"sound": {"bands": 5}, "stack": {"kind": "same"}}, context={"kinds": {"same": Same}}
     )
-    model = build_frames(table, train=Train(), kinds={"same": Same})
+    model = build_frame_reader(table, 0, Options(Train(), {"same": Same}))
     assert model(torch.randn(1, 8, 5), torch.ones(1, 8, dtype=torch.bool)).states.shape == (1, 2, 6)
 
 

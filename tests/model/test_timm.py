@@ -10,8 +10,8 @@ from saccade.config.load import load
 from saccade.data.batching.batch import Pictures
 from saccade.errors import SaccadeError
 from saccade.layers.vision.patches import Backbone, Colours
-from saccade.model.build.media import published_weights, told_of
 from saccade.model.build.model import build
+from saccade.model.build.timm import published_weights, told_of
 from saccade.train.transfer.warm import warm_start
 
 TINY = ["reader={kind='timm', name='test_resnet', size=64, step=16, dim=12}"]

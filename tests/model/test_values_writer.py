@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from saccade.config.schema import RecurrentWriting
+from saccade.config.schema import RecurrentWriting, Train
 from saccade.layers.memory import Memory
-from saccade.model.build.recurrent import build_recurrent
+from saccade.model.build.options import Options
+from saccade.model.build.recurrent import build_recurrent_writer
 from saccade.model.writers.values import ValuesWriter
 
 STATES, WIDTH, DIM, ACTIONS = 7, 5, 11, 3
@@ -16,7 +17,7 @@ LENGTHS = [4, 1, 3]
 def writer(kind="additive"):
     torch.manual_seed(1)
     settings = RecurrentWriting(dim=DIM, attention=kind, context="mean", dropout=0.0)
-    stack = build_recurrent(settings, memory_dim=WIDTH, recompute=False)
+    stack = build_recurrent_writer(settings, Options(Train(), {}), memory_dim=WIDTH)
     return ValuesWriter(stack, size=ACTIONS).double().eval()
 
 

@@ -1,49 +1,44 @@
-"""The one place where a recipe meets classes."""
+"""The one place where a recipe meets classes: each kind of reader and writer has one function that builds it.
 
-import math
-from collections.abc import Mapping
+Stacks are built in stacks.py, embeddings in embeddings.py, readers of pictures and sound in media.py.
+"""
+
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from saccade.config import schema
-from saccade.config.kinds import Custom
+from saccade.config.protocols import Stack
 from saccade.config.schema import Recipe
-from saccade.data.tokenization.tokenizer import END, PAD
 from saccade.data.worlds.sights import eye_of
 from saccade.errors import SaccadeError
-from saccade.layers.attention import positions
-from saccade.layers.attention.positions import Axial
-from saccade.layers.blocks.reversible import ReversibleStack
-from saccade.model.build.convolution import build_convolution
-from saccade.model.build.heads import (
-    build_encoder_writer,
-    build_head,
-    build_projection,
-    build_segments,
-    embedding_width,
-    norm_epsilon,
-    relates_segments,
+from saccade.model.build.embeddings import (
+    build_embedding,
+    build_token_table,
+    get_embedding_width,
+    get_token_width,
 )
-from saccade.model.build.media import build_joined, build_media_reader
-from saccade.model.build.recurrent import build_recurrent, hands_over
-from saccade.model.build.transformer import build_transformer
+from saccade.model.build.media import build_frame_reader, build_joined_reader, build_picture_reader
+from saccade.model.build.options import Options
+from saccade.model.build.recurrent import build_recurrent_writer, check_copied_states
+from saccade.model.build.stacks import build_reader_stack, build_writer_stack, get_input_dim
 from saccade.model.model import Model
 from saccade.model.readers.again import Again
-from saccade.model.readers.tokens import Embedding, TokenReader
+from saccade.model.readers.tokens import TokenReader
 from saccade.model.writers.actions import ActionWriter
 from saccade.model.writers.ctc import CtcHead
 from saccade.model.writers.fill import FillWriter
+from saccade.model.writers.labels import LabelWriter, TagWriter
+from saccade.model.writers.masked import MaskedWriter, StatesWriter
+from saccade.model.writers.patches import PatchWriter
+from saccade.model.writers.permuted import PermutedWriter
 from saccade.model.writers.tokens import TokenWriter
 from saccade.model.writers.values import ValuesWriter
 
 Kinds = Mapping[str, Any]
-Writing = schema.TokenWriter | schema.FillWriter
-Part = schema.TokenReader | schema.Again | Writing
-STARTING = (schema.TokenWriter, schema.Again)  # what reads something before the first token
-AT_INPUT = (schema.Sinusoidal, schema.Learned)
 
 
 def build(recipe: Recipe, *, source_size: int, target_size: int, kinds: Kinds | None = None) -> Model:
@@ -52,244 +47,251 @@ def build(recipe: Recipe, *, source_size: int, target_size: int, kinds: Kinds | 
     A user's own reader is called with the vocabulary's size, a user's own writer also with the width of memory, and a
     user's own stack of a writer with the width of memory alone. Where nothing is read, that width is 0.
     """
-    kinds = kinds or {}
-    reader, writer = recipe.reader, recipe.writer
-    asks = reader.ask if isinstance(reader, schema.JoinedReader) else reader
-    for part in (asks, asks.again if isinstance(asks, schema.TokenReader) else None, writer):
-        check_positions(part, recipe.data.max_length)
-    cells = hands_over(recipe)
-    if isinstance(reader, schema.NoReader):
-        return Model(None, join_alone(recipe, size=target_size, kinds=kinds))
-    if isinstance(reader, Custom):
-        read = kinds[reader.kind](source_size, **reader.settings())
-    elif isinstance(reader, schema.JoinedReader):
-        ask = partial(build_token_reader, size=source_size, train=recipe.train, kinds=kinds, cells=False)
-        read = build_joined(reader, ask, train=recipe.train, kinds=kinds)
-    elif isinstance(reader, schema.MediaReader):
-        read = build_media_reader(reader, train=recipe.train, kinds=kinds)
-    else:
-        read = build_token_reader(reader, size=source_size, train=recipe.train, kinds=kinds, cells=cells)
-    if isinstance(writer, Custom):
-        return Model(read, kinds[writer.kind](target_size, read.dim, **writer.settings()))
-    if isinstance(writer, schema.Head):
-        return Model(read, build_head(writer, read.dim, size=target_size))
-    if isinstance(writer, schema.MaskedWriter | schema.PermutedWriter | schema.StatesWriter | schema.PatchWriter):
-        return Model(read, build_encoder_writer(recipe, read, size=target_size))
-    if isinstance(writer, schema.ValuesWriter):
-        recurrence: Any = build_recurrent(writer.stack, memory_dim=read.dim, recompute=recipe.train.recompute)
-        return Model(read, ValuesWriter(recurrence, size=target_size))
-    causal = isinstance(writer, schema.TokenWriter)
-    stack = build_stack(writer, memory_dim=read.dim, causal=causal, train=recipe.train, kinds=kinds)
-    if writer.tie in ("all", "input"):
-        tokens = shared_table(recipe, writer, read, size=target_size, dim=stack.dim)
-    else:
-        tokens = token_table(writer, target_size, stack.dim)
-    if isinstance(writer, schema.FillWriter):
-        return Model(read, join_fill_writer(writer, tokens, stack, kinds, memory_dim=read.dim))
-    ctc = CtcHead(read.dim, size=target_size) if writer.ctc else None
-    return Model(read, join_writer(writer, tokens, stack, kinds), ctc=ctc)
+    for part in (*recipe.reader.embedded_parts, *recipe.writer.embedded_parts):
+        if misfit := part.positions.find_misfit(recipe.data.max_length):
+            raise SaccadeError(misfit)
+    options = Options(recipe.train, kinds or {}, copies_states=check_copied_states(recipe))
+    reader = build_reader(recipe.reader, source_size, options)
+    return build_around(Half(recipe, reader, target_size, options))
 
 
-def build_token_reader(
-    reader: schema.TokenReader, *, size: int, train: schema.Train, kinds: Kinds, cells: bool
-) -> TokenReader:
-    stack = build_stack(reader, causal=reader.causal, train=train, kinds=kinds, cells=cells)
-    embedding = build_embedding(reader, token_table(reader, size, entry(stack)), entry(stack), kinds)
+class Half(NamedTuple):
+    """A model that has its reader already: what a writer is built from, which has `size` tokens, labels or actions."""
+
+    recipe: Recipe
+    reader: Any  # None where nothing is read
+    size: int
+    options: Options
+
+    @property
+    def memory_dim(self) -> int | None:
+        return None if self.reader is None else int(self.reader.dim)
+
+
+# ---- readers
+
+
+def build_reader(table: Any, size: int, options: Options) -> Any:
+    """The reader of a table, a user's own included; None where nothing is read."""
+    if table.kind not in READERS:
+        return options.build_own(table, size)
+    return READERS[table.kind](table, size, options)
+
+
+def build_token_reader(table: schema.TokenReader, size: int, options: Options) -> TokenReader:
+    stack = build_reader_stack(table, options, causal=table.causal)
+    width = get_input_dim(stack)
+    embedding = build_embedding(table, build_token_table(table, size, width), width, options.kinds)
     again = None
-    if reader.again is not None:
-        again = build_again(reader.again, embedding.tokens, memory_dim=stack.dim, train=train, kinds=kinds)
+    if table.again is not None:
+        again = build_second_pass(table.again, embedding.tokens, memory_dim=stack.dim, options=options)
     return TokenReader(
-        embedding, stack, relates=relates_segments(reader), levels=reader.levels, width=entry(stack), again=again
+        embedding, stack, relates=table.positions.uses_segments, levels=table.levels, width=width, again=again
     )  # fmt: skip
 
 
-def build_again(
-    again: schema.Again, tokens: nn.Embedding, *, memory_dim: int, train: schema.Train, kinds: Kinds
-) -> Again:
-    """What reads a text a second time, with the vectors of tokens of the first."""
-    stack = build_stack(again, memory_dim=memory_dim, causal=True, train=train, kinds=kinds)
-    if tokens.embedding_dim != token_width(again, stack.dim):
+def build_second_pass(table: schema.Again, tokens: nn.Embedding, *, memory_dim: int, options: Options) -> Again:
+    """A causal stack over the same sequence that attends to the first pass and shares its token vectors."""
+    stack = build_writer_stack(table, options, memory_dim=memory_dim)
+    if tokens.embedding_dim != get_token_width(table, stack.dim):
         raise SaccadeError(
             f"reader.again reads with the reader's vectors of tokens, which are {tokens.embedding_dim} wide, but needs "
-            f"{token_width(again, stack.dim)}; set the same stack.dim and positions.how, and no reader.embedding_dim"
+            f"{get_token_width(table, stack.dim)}; set the same stack.dim and positions.how, and no "
+            "reader.embedding_dim"
         )
-    return Again(build_embedding(again, tokens, stack.dim, kinds), stack)
+    return Again(build_embedding(table, tokens, stack.dim, options.kinds), stack)
 
 
-def join_alone(recipe: Recipe, *, size: int, kinds: Kinds) -> Any:
-    """What writes where nothing is read."""
-    writer = recipe.writer
-    if isinstance(writer, Custom):
-        return kinds[writer.kind](size, 0, **writer.settings())
-    assert isinstance(writer, schema.TokenWriter), "the recipe was checked"
-    return build_writer(writer, size=size, train=recipe.train, kinds=kinds)
+def build_question_reader(table: schema.JoinedReader, size: int, options: Options) -> Any:
+    """A reader of pictures and of questions about them."""
+    ask = partial(build_token_reader, size=size, options=options._replace(copies_states=False))
+    return build_joined_reader(table, ask, options)
+
+
+def skip_reader(table: schema.NoReader, size: int, options: Options) -> None:
+    """Nothing is read: the writer is a language model."""
+
+
+READERS: dict[str, Callable[[Any, int, Options], Any]] = {
+    "none": skip_reader,
+    "tokens": build_token_reader,
+    "patches": build_picture_reader,
+    "grid": build_picture_reader,
+    "timm": build_picture_reader,
+    "frames": build_frame_reader,
+    "joined": build_question_reader,
+}
+
+
+# ---- writers, each with the reader as a whole model
+
+
+def build_around(half: Half) -> Model:
+    table = half.recipe.writer
+    if table.kind not in WRITERS:
+        return Model(half.reader, half.options.build_own(table, half.size, half.memory_dim or 0))
+    return WRITERS[table.kind](table, half)
 
 
 def build_writer(
-    writer: schema.TokenWriter, *, size: int, train: schema.Train | None = None, kinds: Kinds | None = None
+    table: schema.TokenWriter, *, size: int, train: schema.Train | None = None, kinds: Kinds | None = None
 ) -> TokenWriter:
     """A writer that reads nothing but what it wrote: a language model."""
-    stack = build_stack(writer, causal=True, train=train or schema.Train(), kinds=kinds or {})
-    return join_writer(writer, token_table(writer, size, entry(stack)), stack, kinds or {})
+    options = Options(train or schema.Train(), kinds or {})
+    stack = build_writer_stack(table, options, memory_dim=None)
+    return build_head(table, build_token_table(table, size, get_input_dim(stack)), stack, options)
 
 
-def join_writer(writer: schema.TokenWriter, tokens: nn.Embedding, stack: Any, kinds: Kinds) -> TokenWriter:
-    """Embedding, stack and head together."""
-    embedding = build_embedding(writer, tokens, entry(stack), kinds)
-    output = output_table(writer, tokens, stack.dim)
-    if writer.output_bias:
+def build_token_model(table: schema.TokenWriter, half: Half) -> Model:
+    stack = build_writer_stack(table, half.options, memory_dim=half.memory_dim)
+    tokens = choose_token_table(table, stack, half)
+    ctc = CtcHead(half.reader.dim, size=half.size) if table.ctc else None
+    return Model(half.reader, build_head(table, tokens, stack, half.options), ctc=ctc)
+
+
+def build_head(table: schema.TokenWriter, tokens: nn.Embedding, stack: Any, options: Options) -> TokenWriter:
+    """Embedding, stack and output matrix together."""
+    embedding = build_embedding(table, tokens, get_input_dim(stack), options.kinds)
+    output = build_output(table, tokens, stack.dim)
+    if table.output_bias:
         output.bias = nn.Parameter(torch.zeros(tokens.num_embeddings), requires_grad=False)
-    scale = stack.dim**-0.5 if writer.output_scale else 1.0
-    if isinstance(writer, schema.ActionWriter):
-        sights = eye_of(writer).size
-        return ActionWriter(embedding, stack, output=output, output_scale=scale, sights=sights, blind=writer.blind)
-    return TokenWriter(embedding, stack, output=output, output_scale=scale)
+    scale = stack.dim**-0.5 if table.output_scale else 1.0
+    if table.actions is None:
+        return TokenWriter(embedding, stack, output=output, output_scale=scale)
+    sights = eye_of(table.actions).size
+    return ActionWriter(embedding, stack, output=output, output_scale=scale, sights=sights, blind=table.actions.blind)
 
 
-def join_fill_writer(
-    writer: schema.FillWriter, tokens: nn.Embedding, stack: Any, kinds: Kinds, *, memory_dim: int
-) -> FillWriter:
-    """The same for a writer that fills in all tokens at once."""
-    if writer.copy_source and memory_dim != stack.dim:
+def build_fill_model(table: schema.FillWriter, half: Half) -> Model:
+    """A writer that predicts all tokens at once."""
+    stack = build_writer_stack(table, half.options, memory_dim=half.memory_dim, causal=False)
+    tokens = choose_token_table(table, stack, half)
+    if table.copy_source and half.reader.dim != stack.dim:
         raise SaccadeError(
-            f"writer.copy_source = true adds what was read to what is written, but the reader is {memory_dim} wide and "
-            f"the writer {stack.dim}; set the same stack.dim, or writer.copy_source = false"
+            f"writer.copy_source = true adds what was read to what is written, but the reader is {half.reader.dim} "
+            f"wide and the writer {stack.dim}; set the same stack.dim, or writer.copy_source = false"
         )
-    embedding = build_embedding(writer, tokens, stack.dim, kinds)
-    return FillWriter(
-        embedding, stack, output=output_table(writer, tokens, stack.dim),
-        memory_dim=memory_dim, reach=writer.reach, copy_source=writer.copy_source,
+    embedding = build_embedding(table, tokens, stack.dim, half.options.kinds)
+    writer = FillWriter(
+        embedding, stack, output=build_output(table, tokens, stack.dim),
+        memory_dim=half.reader.dim, reach=table.reach, copy_source=table.copy_source,
     )  # fmt: skip
+    return Model(half.reader, writer)
 
 
-def entry(stack: Any) -> int:
-    """The width of what goes into a stack, where that is another one than of what comes out."""
-    return int(stack.entry if isinstance(stack, ReversibleStack) else stack.dim)
+def build_label_model(table: schema.LabelWriter | schema.NumberWriter, half: Half) -> Model:
+    writer = LabelWriter(half.reader.dim, size=half.size, pooling=table.pooling, **list_head_options(table))
+    return Model(half.reader, writer)
 
 
-def check_positions(part: Any, longest: int) -> None:
-    """A table of learned positions must have one for every token of the longest text."""
-    where = part.positions if isinstance(part, Part) else None
-    if isinstance(where, schema.Learned) and where.length < longest:
+def build_tag_model(table: schema.TagWriter, half: Half) -> Model:
+    return Model(half.reader, TagWriter(half.reader.dim, size=half.size, **list_head_options(table)))
+
+
+def list_head_options(table: schema.Head) -> dict[str, Any]:
+    return table.model_dump(include={"hidden", "activation", "dropout", "bias"})
+
+
+def build_masked_model(table: schema.MaskedWriter, half: Half) -> Model:
+    output = build_encoder_output(table, half)
+    writer = MaskedWriter(
+        half.reader.dim, output, activation=table.activation,
+        epsilon=half.recipe.reader.embedding_eps, pairs=table.pairs, dropout=table.dropout,
+    )  # fmt: skip
+    return Model(half.reader, writer)
+
+
+def build_permuted_model(table: schema.PermutedWriter, half: Half) -> Model:
+    return Model(half.reader, PermutedWriter(build_encoder_output(table, half), dim=half.reader.dim))
+
+
+def build_states_model(table: schema.StatesWriter, half: Half) -> Model:
+    return Model(half.reader, StatesWriter(half.reader.dim, pool=table.pool))
+
+
+def build_patch_model(table: schema.PatchWriter, half: Half) -> Model:
+    reader: Any = half.recipe.reader  # a PatchReader: the recipe was checked
+    return Model(half.reader, PatchWriter(half.reader.dim, patch=reader.patch))
+
+
+def build_value_model(table: schema.ValuesWriter, half: Half) -> Model:
+    recurrence: Any = build_recurrent_writer(table.stack, half.options, memory_dim=half.reader.dim)
+    return Model(half.reader, ValuesWriter(recurrence, size=half.size))
+
+
+WRITERS: dict[str, Callable[[Any, Half], Model]] = {
+    "tokens": build_token_model,
+    "actions": build_token_model,
+    "fill": build_fill_model,
+    "label": build_label_model,
+    "number": build_label_model,
+    "tags": build_tag_model,
+    "masked": build_masked_model,
+    "permuted": build_permuted_model,
+    "states": build_states_model,
+    "patches": build_patch_model,
+    "values": build_value_model,
+}
+
+
+# ---- matrices of tokens that reader and writer may share
+
+
+def choose_token_table(table: schema.TokenWriter | schema.FillWriter, stack: Stack, half: Half) -> nn.Embedding:
+    """The writer's token vectors: its own, or the reader's where they are tied."""
+    if table.tie not in ("all", "input"):
+        return build_token_table(table, half.size, get_input_dim(stack))
+    if half.recipe.reader.kind not in READERS:
         raise SaccadeError(
-            f"positions.length must be at least data.max_length = {longest}, got {where.length}; "
-            "set one of them to the other"
-        )
-    if isinstance(where, schema.Axial) and math.prod(where.shape) < longest:
-        rows, columns = where.shape
-        raise SaccadeError(
-            f"positions.shape must have at least data.max_length = {longest} places, got {rows} x {columns} = "
-            f"{rows * columns}; raise one of them, or lower data.max_length"
-        )
-
-
-def shared_table(recipe: Recipe, writer: Writing, reader: Any, *, size: int, dim: int) -> nn.Embedding:
-    """The reader's token embedding, which the writer uses too where all three are tied."""
-    if isinstance(recipe.reader, Custom):
-        raise SaccadeError(
-            f'writer.tie = "{writer.tie}" needs a reader of kind "tokens", got "{recipe.reader.kind}"; '
+            f'writer.tie = "{table.tie}" needs a reader of kind "tokens", got "{half.recipe.reader.kind}"; '
             'set writer.tie = "output"'
         )
-    tokens: nn.Embedding = reader.embedding.tokens
-    if not recipe.tokenizer.shared or tokens.num_embeddings != size:
+    tokens: nn.Embedding = half.reader.embedding.tokens
+    if not half.recipe.tokenizer.shared or tokens.num_embeddings != half.size:
         raise SaccadeError(
-            f'writer.tie = "{writer.tie}" needs one vocabulary, got {tokens.num_embeddings} source and {size} target '
-            'pieces; set tokenizer.shared = true or writer.tie = "output"'
+            f'writer.tie = "{table.tie}" needs one vocabulary, got {tokens.num_embeddings} source and {half.size} '
+            'target pieces; set tokenizer.shared = true or writer.tie = "output"'
         )
-    if tokens.embedding_dim != token_width(writer, dim):
+    if tokens.embedding_dim != get_token_width(table, stack.dim):
         raise SaccadeError(
-            f'writer.tie = "{writer.tie}" needs reader and writer of one width, got {tokens.embedding_dim} and {dim}; '
-            'set the same stack.dim and positions.how, or writer.tie = "output"'
+            f'writer.tie = "{table.tie}" needs reader and writer of one width, got {tokens.embedding_dim} and '
+            f'{stack.dim}; set the same stack.dim and positions.how, or writer.tie = "output"'
         )
     return tokens
 
 
-def output_table(writer: Writing, tokens: nn.Embedding, dim: int) -> nn.Linear:
-    """The matrix that turns states into logits: the writer's embedding where it is tied."""
-    if writer.tie in ("none", "input"):
+def build_output(table: schema.TokenWriter | schema.FillWriter, tokens: nn.Embedding, dim: int) -> nn.Linear:
+    """The matrix from hidden states to logits: the writer's token vectors where it is tied."""
+    if table.tie in ("none", "input"):
         output = nn.Linear(dim, tokens.num_embeddings, bias=False)
         nn.init.normal_(output.weight, std=dim**-0.5)
         return output
     if tokens.embedding_dim != dim:
         raise SaccadeError(
-            f'writer.tie = "{writer.tie}" needs token vectors as wide as the stack, got {tokens.embedding_dim} and '
+            f'writer.tie = "{table.tie}" needs token vectors as wide as the stack, got {tokens.embedding_dim} and '
             f'{dim} since positions are concatenated; set writer.tie = "none"'
         )
-    output = nn.Linear(dim, tokens.num_embeddings, bias=False, device="meta")  # no numbers of its own
-    output.weight = tokens.weight
+    return tie_output(tokens)
+
+
+def build_encoder_output(table: schema.MaskedWriter | schema.PermutedWriter, half: Half) -> nn.Linear:
+    """The output matrix over the states of a reader, which is its token vectors where it is tied, and its bias."""
+    if table.tie == "none":
+        width = get_embedding_width(half.recipe.reader, half.reader.dim)
+        output = nn.Linear(width, half.size)
+        nn.init.normal_(output.weight, std=width**-0.5)
+    elif half.recipe.reader.kind not in READERS:
+        raise SaccadeError(
+            f'writer.tie = "all" needs a reader of kind "tokens", got "{half.recipe.reader.kind}"; '
+            'set writer.tie = "none"'
+        )
+    else:
+        output = tie_output(half.reader.embedding.tokens)
+    output.bias = nn.Parameter(torch.zeros(half.size))
     return output
 
 
-def token_width(part: Part, dim: int) -> int:
-    """Concatenated positions take half of the width."""
-    width = embedding_width(part, dim)
-    if isinstance(part.positions, AT_INPUT) and part.positions.how == "concat":
-        return width // 2
-    return width
-
-
-def token_table(part: Part, size: int, dim: int) -> nn.Embedding:
-    width = token_width(part, dim)
-    table = nn.Embedding(size, width)
-    nn.init.normal_(table.weight, std=width**-0.5)
-    return table
-
-
-def build_embedding(part: Part, tokens: nn.Embedding, dim: int, kinds: Kinds) -> Embedding:
-    both = embedding_width(part, dim)
-    concat = tokens.embedding_dim != both
-    width = both - tokens.embedding_dim if concat else both
-    where: nn.Module | None = None
-    match part.positions:
-        case schema.Sinusoidal() as s:
-            where = positions.Sinusoidal(width, layout=s.layout, frequencies=s.frequencies)
-        case schema.Learned() as s:
-            where = positions.Learned(width, length=s.length)
-        case schema.Axial() as s:
-            where = Axial(width, shape=s.shape, first=s.first or width // 4)
-        case Custom() as s:
-            where = kinds[s.kind](width, **s.settings())
-    if isinstance(part, schema.FillWriter):
-        return Embedding(tokens, positions=where, concat=concat, scale=part.scale, dropout=part.dropout)
-    norm = nn.LayerNorm(both, eps=norm_epsilon(part)) if part.embedding_norm else None
-    start = {"own": None, "pad": PAD, "end": END}[part.start] if isinstance(part, STARTING) else None
-    return Embedding(
-        tokens, positions=where, concat=concat, scale=part.scale, norm=norm, dropout=part.dropout, start=start,
-        more=(build_segments(part, both), build_projection(part, dim)),
-    )  # fmt: skip
-
-
-def build_stack(
-    part: Part,
-    *,
-    memory_dim: int | None = None,
-    causal: bool = False,
-    train: schema.Train,
-    kinds: Kinds,
-    cells: bool = True,
-) -> Any:
-    """The stack of a reader or, with `memory_dim`, of a writer that attends to memory.
-
-    `cells`: whether the last cell states of a recurrent reader are handed over.
-    """
-    settings = part.stack
-    if isinstance(settings, Custom):
-        width = () if memory_dim is None and not causal else (memory_dim or 0,)
-        return kinds[settings.kind](*width, **settings.settings())
-    if isinstance(settings, schema.ConvolutionStack):
-        check_at_input(part)
-        return build_convolution(settings, memory_dim=memory_dim, causal=causal, recompute=train.recompute)
-    if isinstance(settings, schema.RecurrentReading | schema.RecurrentWriting):
-        check_at_input(part)
-        return build_recurrent(settings, memory_dim=memory_dim, recompute=train.recompute, cells=cells)
-    return build_transformer(settings, part.positions, memory_dim=memory_dim, causal=causal, train=train)
-
-
-def check_at_input(part: Part) -> None:
-    """Only a Transformer has queries and keys inside on which positions could act."""
-    kind = part.positions.kind
-    if not isinstance(part.positions, (*AT_INPUT, schema.Axial, schema.NoPositions, Custom)):
-        raise SaccadeError(
-            f'positions.kind = "{kind}" acts inside self-attention, which a {part.stack.kind} stack does not have; '
-            'use "sinusoidal", "learned" or "none"'
-        )
+def tie_output(tokens: nn.Embedding) -> nn.Linear:
+    output = nn.Linear(tokens.embedding_dim, tokens.num_embeddings, bias=False, device="meta")  # no weights of its own
+    output.weight = tokens.weight
+    return output

@@ -1,9 +1,6 @@
 """Recurrent stacks from their part of a recipe."""
 
-from typing import Any
-
-from saccade.config.kinds import Custom
-from saccade.config.schema import Recipe, RecurrentReading, RecurrentWriting, TokenReader, TokenWriter
+from saccade.config.schema import Recipe, RecurrentReading, RecurrentWriting
 from saccade.errors import SaccadeError
 from saccade.layers.attention.alignment import Look, LookAround
 from saccade.layers.attention.scores import Bilinear, Dot
@@ -12,6 +9,7 @@ from saccade.layers.blocks.recurrence import FixedContext, LookAfter, LookFirst
 from saccade.layers.blocks.recurrent import Directions, RecurrentStack, Way
 from saccade.layers.blocks.recurrent_writer import FirstState, RecurrentWriter
 from saccade.model.build.feedforward import build_experts
+from saccade.model.build.options import Options
 
 DIRECTIONS: dict[bool | str, Directions] = {
     False: "one",
@@ -21,31 +19,33 @@ DIRECTIONS: dict[bool | str, Directions] = {
 }
 
 
-def build_recurrent(
-    s: RecurrentReading | RecurrentWriting, *, memory_dim: int | None, recompute: bool, cells: bool = True
-) -> RecurrentStack | RecurrentWriter:
-    """The stack of a reader or of a writer, which without `memory_dim` has nothing to look at.
+def build_recurrent_reader(s: RecurrentReading, options: Options) -> RecurrentStack:
+    check_recompute(options)
+    stack = RecurrentStack(
+        s.dim,
+        cell=s.cell,
+        layers=s.layers,
+        directions=DIRECTIONS[s.bidirectional],
+        reverse=s.reverse,
+        connections=connections(s),
+        between=build_between(s),
+        dropout=s.dropout,
+    )
+    return stack if options.copies_states else stack.without_cells()
 
-    `cells`: whether a writer takes over the last cell states of a reader.
-    """
-    if recompute:
-        raise SaccadeError("train.recompute=true is for Transformer stacks, got a recurrent one; leave it out")
-    if isinstance(s, RecurrentReading):
-        stack = RecurrentStack(
-            s.dim,
-            cell=s.cell,
-            layers=s.layers,
-            directions=DIRECTIONS[s.bidirectional],
-            reverse=s.reverse,
-            connections=connections(s),
-            between=build_between(s),
-            dropout=s.dropout,
-        )
-        return stack if cells else stack.without_cells()
+
+def build_recurrent_writer(s: RecurrentWriting, options: Options, *, memory_dim: int | None) -> RecurrentWriter:
+    """The stack of a writer, which without `memory_dim` has nothing to attend to."""
+    check_recompute(options)
     copied = s.first == "copied"
     first = FirstState(s.dim, cell=s.cell, layers=s.layers, memory_dim=memory_dim, context=s.context, copied=copied)
     recurrence, between = build_recurrence(s, memory_dim), build_between(s)
     return RecurrentWriter(recurrence, first=first, dim=s.dim, between=between, dropout=s.dropout)
+
+
+def check_recompute(options: Options) -> None:
+    if options.train.recompute:
+        raise SaccadeError("train.recompute=true is for Transformer stacks, got a recurrent one; leave it out")
 
 
 def build_recurrence(s: RecurrentWriting, memory_dim: int | None) -> FixedContext | LookFirst | LookAfter:
@@ -93,18 +93,18 @@ def connections(s: RecurrentReading | RecurrentWriting) -> Way:
     return "fast-forward" if s.fast_forward else "residual" if s.residual else "none"
 
 
-def hands_over(recipe: Recipe) -> bool:
-    """Whether all last states of a recurrent reader go to the writer; between layers of the same cell and width.
+def check_copied_states(recipe: Recipe) -> bool:
+    """Whether all final states of a recurrent reader go to the writer; both need the same cells, layers and width.
 
-    Who knows what a user's own writer takes?
+    A user's own writer may want them, so it gets them.
     """
-    writer: Any = recipe.writer.stack if isinstance(recipe.writer, TokenWriter) else None
-    reader: Any = recipe.reader.stack if isinstance(recipe.reader, TokenReader) else None
-    if not isinstance(writer, RecurrentWriting) or writer.first != "copied":
-        return isinstance(recipe.writer, Custom)
-    if not isinstance(reader, RecurrentReading):
+    writer, reader = recipe.writer.token_stack, recipe.reader.token_stack
+    if writer is None or not writer.copies_states:
+        return recipe.writer.is_custom
+    got = None if reader is None else reader.recurrent_shape
+    if got is None:
         raise SaccadeError('writer.stack.first = "copied" needs a recurrent reader; set first = "predicted"')
-    wanted, got = ((s.cell, s.layers, s.dim) for s in (writer, reader))
+    wanted = writer.recurrent_shape
     if wanted != got:
         raise SaccadeError(
             'writer.stack.first = "copied" needs a reader with the writer\'s cell, layers and dim '

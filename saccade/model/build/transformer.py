@@ -25,7 +25,7 @@ def build_transformer(
         return build_reversible(s, causal=causal)
     blocks = [
         build_block(s, where, term, number=number, memory_dim=memory_dim)
-        for number, term in enumerate(score_terms(where, s, causal=causal)[: 1 if s.share else None], start=1)
+        for number, term in enumerate(build_score_terms(where, s, causal=causal)[: 1 if s.share else None], start=1)
     ]
     blocks = blocks * s.layers if s.share else blocks
     final = build_norm(s) if s.norm == "pre" else None
@@ -105,26 +105,26 @@ def build_norm(s: schema.TransformerStack) -> nn.Module:
 
 
 def build_rotary(where: Any, head_dim: int) -> positions.Rotary | None:
-    if not isinstance(where, schema.Rotary):
+    if where.kind != "rotary":
         return None
     stretch = None if where.stretch is None else positions.Stretch(**where.stretch.model_dump())
     return positions.Rotary(head_dim, base=where.base, stretch=stretch)
 
 
-def score_terms(where: Any, s: schema.TransformerStack, *, causal: bool) -> list[nn.Module | None]:
+def build_score_terms(where: Any, s: schema.TransformerStack, *, causal: bool) -> list[nn.Module | None]:
     """One score term for each layer: T5 shares its table between layers, Shaw et al. do not."""
     head_dim = width_of_head(s.dim, heads=s.heads, form=form_of_heads(s))
-    match where:
-        case schema.Shaw():
+    match where.kind:
+        case "shaw":
             return [positions.Shaw(head_dim, distance=where.distance) for _ in range(s.layers)]
-        case schema.Bucketed():
+        case "bucketed":
             shared = positions.Bucketed(s.heads, buckets=where.buckets, distance=where.distance, both_sides=not causal)
             return [shared] * s.layers
-        case schema.TransformerXL():
+        case "transformer-xl":
             settings = {"content": where.content, "segments": where.segments}
             return [
                 positions.TransformerXL(s.dim, heads=s.heads, head_dim=head_dim, **settings) for _ in range(s.layers)
             ]
-        case schema.Alibi():
+        case "alibi":
             return [positions.Alibi(s.heads)] * s.layers
     return [None] * s.layers

@@ -15,7 +15,7 @@ from saccade.config.schema import FillWriter, MediaReader, NoReader, Recipe, Tim
 from saccade.data.tokenization.labels import Labels
 from saccade.data.tokenization.tokenizers import UNKNOWN, Tokenizer, Tokenizers
 from saccade.errors import SaccadeError
-from saccade.model.build.media import published_weights
+from saccade.model.build.timm import published_weights
 from saccade.model.model import Model
 from saccade.model.readers.media import JoinedReader
 from saccade.model.run import Run, load_run, named_weights
