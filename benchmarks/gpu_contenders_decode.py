@@ -20,7 +20,8 @@ from forms import gpt2, transformer
 from saccade.config import schema
 from saccade.data.batching.batch import Batch, Tokens
 from saccade.predict.engines.fixed_writer import has_kernels
-from saccade.predict.engines.graphs import decode_fixed
+from saccade.predict.engines.graphs import decode_static
+from saccade.predict.search.request import Request
 
 OURS = "saccade, CUDA graphs"
 
@@ -49,8 +50,8 @@ class Generation(Contender):
 
     def step(self) -> torch.Tensor:
         limits = [self.case.new] * self.case.prompt.shape[0]
-        found = decode_fixed(self.writer, None, limits=limits, decoding=self.decoding, prompt=self.case.prompt)
-        return made(found, self.case)
+        request = Request(limits, self.decoding, prompts=self.case.prompt)
+        return made(decode_static(self.writer, None, request), self.case)
 
 
 @contender("translate")
@@ -70,7 +71,7 @@ class Translation(Contender):
         limits = [self.case.new] * self.case.src.shape[0]
         with torch.inference_mode():
             memory = self.model.read(self.batch)
-        return made(decode_fixed(self.model.writer, memory, limits=limits, decoding=self.decoding), self.case)
+        return made(decode_static(self.model.writer, memory, Request(limits, self.decoding, self.batch)), self.case)
 
 
 def made(found: Any, case: Any) -> torch.Tensor:

@@ -104,3 +104,13 @@ class StepwiseWriter(Writer, Protocol):
     def start(self, memory: Memory | None, *, capacity: int, rows: int = 0) -> State: ...
 
     def step(self, inputs: Tensor, state: Any, *, align: bool = False) -> Step: ...
+
+
+@dataclass(frozen=True)
+class Support:
+    """Whether a fast path applies: yes, or the reason why not."""
+
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return not self.reason

@@ -6,6 +6,7 @@ that whoever prepares something from it prepares it once. Prepared products (`cp
 weights that were laid out for a CPU.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
@@ -128,6 +129,7 @@ class EmbeddingWeights:
     token_scales: Tensor | None
     scale: float
     positions: PositionTable | None
+    rows: Callable[[Tensor], Tensor]  # ids -> the rows of `tokens` in which they are looked up
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ from saccade.errors import SaccadeError
 from saccade.model.writers.tokens import shift_right
 from saccade.predict.decode import decode
 from saccade.predict.engines import graphs
+from saccade.predict.search.request import Request
 from saccade.train.objectives.terms import token_sums, twofold_sums
 
 Make = Callable[..., Any]
@@ -43,8 +44,8 @@ def test_steps_on_both_kinds_of_buffers_give_what_whole_texts_give(model: Make, 
             step, state, _ = made.writer.step(inputs[:, at : at + 1], state)
             torch.testing.assert_close(step[target.mask[:, at]], whole[:, at][target.mask[:, at]])
         settings = Decoding(beam=2)
-        plain = decode(made, batch, limits=[5, 5, 5], decoding=settings)
-        fixed = graphs.decode_fixed(made.writer, made.read(batch), limits=[5, 5, 5], decoding=settings)
+        plain = decode(made, Request([5, 5, 5], settings, batch)).found
+        fixed = graphs.decode_static(made.writer, made.read(batch), Request([5, 5, 5], settings, batch))
     assert [found[0].ids for found in fixed] == [found[0].ids for found in plain]
 
 

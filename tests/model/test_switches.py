@@ -16,6 +16,7 @@ from saccade.layers.blocks.transformer import TransformerStack
 from saccade.model.inference import pack, put_quantised, quantised
 from saccade.model.model import Model
 from saccade.predict.decode import decode
+from saccade.predict.search.request import Request
 from saccade.train.batches.pack import pack as packed
 from saccade.train.objectives.objectives import next_token
 
@@ -46,7 +47,7 @@ def test_every_switch_trains_and_decodes(model: Callable[..., Model], batch: Bat
         losses.append(float(loss.detach()))
     assert losses[-1] < losses[0]
     decoding = Decoding(beam=2, n_best=2)
-    for first, second in decode(made.eval(), batch, limits=[5, 5, 5], decoding=decoding, align=True):
+    for first, second in decode(made.eval(), Request([5, 5, 5], decoding, batch, align=True)).found:
         assert first.score > second.score
         assert first.alignment is not None
 

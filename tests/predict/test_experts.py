@@ -12,6 +12,7 @@ from saccade.layers.blocks.experts import Experts
 from saccade.predict.decode import decode
 from saccade.predict.engines import graphs
 from saccade.predict.predictors.predictor import Predictor
+from saccade.predict.search.request import Request
 
 STACK = {"layers": 2, "dim": 32, "heads": 4, "ff": 24, "norm": "pre", "experts": {"count": 5, "every": 2}}
 PARTS: Any = {"reader": {"stack": STACK}, "writer": {"stack": STACK, "tie": "none"}}
@@ -43,8 +44,8 @@ def test_fixed_buffers_give_what_the_plain_search_gives(make_predictor: Any, bea
     rows = one.tokenizers.source.encode_all(LINES)
     batch, limits = Batch({"source": pad(rows)}), [9, 4, 12, 7]
     with torch.inference_mode():
-        plain = decode(model, batch, limits=limits, decoding=settings, prefix=[], generator=torch.Generator())
-        found = graphs.decode_fixed(model.writer, model.read(batch), limits=limits, decoding=settings)
+        request = Request(limits, settings, batch)
+        plain, found = decode(model, request).found, graphs.decode_static(model.writer, model.read(batch), request)
     assert [[item.ids for item in row] for row in plain] == [[item.ids for item in row[:beam]] for row in found]
 
 

@@ -7,13 +7,18 @@ from saccade.config.schema import Decoding
 from saccade.data.batching.batch import Batch, Tokens, pad
 from saccade.data.tokenization.tokenizers import END, PAD
 from saccade.errors import SaccadeError
+from saccade.kernels import failures
 from saccade.layers.memory import Memory
 from saccade.model.writers.fill import MASK, Lengths
-from saccade.predict.decode import decode_filled
-from saccade.predict.engines import fill_graphs, graphs
+from saccade.predict import decode as decoding_of
+from saccade.predict.decode import decode
+from saccade.predict.engines import fill_graphs
+from saccade.predict.engines.fill_graphs import MaskPredictGraphs
+from saccade.predict.engines.plain import MaskPredict
 from saccade.predict.predictors.predictor import Predictor
 from saccade.predict.search import fill
 from saccade.predict.search.fill import Wanted
+from saccade.predict.search.request import Request
 
 STACK = {"layers": 2, "dim": 22, "heads": 11, "ff": 13, "norm": "pre"}
 TEXTS = ["abc", "gfedcba", "a b", "c", "fed cab gag"]
@@ -264,7 +269,6 @@ def test_rooms_give_what_a_plain_pass_gives(make_filler, wanted):
     for lengths in ((5, 9, 2), (7,), (3, 8, 6), (17,), (16, 16, 16, 16)):
         source, limits = sources(*lengths), [max(2 * n, wanted.least) for n in lengths]
         with torch.no_grad():
-            rooms.run(model, source, limits, wanted)  # where the shape is new: nothing
             made = rooms.run(model, source, limits, wanted)
             plain, _ = fill.decode_plainly(model, source, limits=limits, wanted=wanted, align=False)
         got, expected = (fill.outputs(part, None, sentences=len(lengths), decoding=decoding) for part in (made, plain))
@@ -291,8 +295,7 @@ def test_large_batches_get_no_room(make_filler, monkeypatch):
     with torch.no_grad():
         for lengths, fits in (((4, 5), True), ((4, 5, 6), False)):
             for met in (False, True):
-                made = rooms.run(model, sources(*lengths), [9] * len(lengths), Wanted(1, 3, 0))
-                assert (made is not None) == (fits and met)
+                assert bool(rooms.explain(model, sources(*lengths), Wanted(1, 3, 0))) != (fits and met)
 
 
 @pytest.mark.parametrize(("length", "fits"), [(15, False), (16, False), (21, True)])
@@ -310,8 +313,7 @@ def test_few_rooms_are_kept(make_filler, monkeypatch):
     model, rooms = make_filler().model.eval(), fill_graphs.Rooms(())
     with torch.no_grad():
         for least in (0, 1, 2, 1):
-            for _ in range(2):
-                rooms.run(model, sources(4), [9], Wanted(1, 1, least))
+            rooms.run(model, sources(4), [9], Wanted(1, 1, least))
     assert [key[2].least for key in rooms.rooms] == [2, 1]
 
 
@@ -324,19 +326,28 @@ def test_rooms_are_made_anew_when_weights_have_moved(make_filler):
 
 
 def test_a_cpu_has_no_graphs(make_filler):
-    assert not fill_graphs.suits(make_filler().model)
+    support = MaskPredictGraphs().supports(make_filler().model, Request([9], Decoding(), Batch({"source": sources(4)})))
+    assert support.reason == "the batch is on cpu, not on cuda"
 
 
 def test_what_cannot_be_captured_is_filled_plainly(make_filler, monkeypatch):
     def broken(*arguments, **settings):
         raise RuntimeError("no such kernel")
 
-    predictor, batch = make_filler(), Batch({"source": sources(5, 3)})
-    monkeypatch.setattr(fill_graphs, "suits", graphs.works)
-    monkeypatch.setattr(fill_graphs, "fill_fixed", broken)
-    with torch.no_grad(), pytest.warns(RuntimeWarning, match="without CUDA graphs, which failed: no such kernel"):
-        found = decode_filled(predictor.model.eval(), batch, [9, 9], Decoding(), align=False)
-    assert len(found) == 2 and not graphs.works(predictor.model)
+    model, request = make_filler().model.eval(), Request([9, 9], Decoding(), Batch({"source": sources(5, 3)}))
+    engines = (MaskPredictGraphs("cpu"), MaskPredict())
+    monkeypatch.setattr(fill_graphs.Rooms, "run", broken)
+    with torch.no_grad():
+        first = decode(model, request, engines=engines)
+        assert first.decision.declined == {"cuda-graphs": "a batch of this shape comes for the first time"}
+        with pytest.raises(RuntimeError, match="no such kernel"):  # as tests are strict
+            decode(model, request, engines=engines)
+        monkeypatch.setenv(failures.STRICT, "0")
+        with pytest.warns(RuntimeWarning, match="without CUDA graphs, which failed: no such kernel"):
+            found = decode(model, request, engines=engines)
+        assert found.found == first.found and found.decision.engine == "plain"
+        again = decode(model, request, engines=engines)
+    assert again.decision.declined == {"cuda-graphs": "it failed with this model before"}
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
@@ -348,15 +359,14 @@ def test_graphs_give_what_a_plain_pass_gives(make_filler, settings):
     for _ in range(3):  # plainly, captured, replayed
         assert [predictor.predict([text], decoding=decoding)[0] for text in TEXTS] == expected
         assert predictor.predict(TEXTS, decoding=decoding) == expected
-    assert graphs.works(predictor.model)
+    assert fill_graphs.rooms_of(predictor.model).rooms
 
 
 def test_the_second_time_a_shape_comes_it_gets_a_room(make_filler, monkeypatch):
     """The whole way of a GPU, with plain calls in the place of graphs."""
     predictor, decoding = make_filler(), Decoding(iterations=2, lengths=2)
     expected = predictor.predict(TEXTS, decoding=decoding)
-    monkeypatch.setattr(fill_graphs, "suits", graphs.works)
+    monkeypatch.setattr(decoding_of, "ENGINES", (MaskPredictGraphs("cpu"), MaskPredict()))
     for _ in range(2):
         assert predictor.predict(TEXTS, decoding=decoding) == expected
     assert len(fill_graphs.rooms_of(predictor.model).rooms) == 1
-    assert graphs.works(predictor.model)

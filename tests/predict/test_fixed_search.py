@@ -1,5 +1,6 @@
 """The search on fixed buffers against `search.py`: the same ids, whatever the lengths, beams and limits."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -10,14 +11,19 @@ from hypothesis import strategies as st
 from saccade.config import schema
 from saccade.config.schema import Decoding
 from saccade.data.batching.batch import Batch, pad
+from saccade.kernels import failures
 from saccade.kernels.next_token import Rules, best_tokens
 from saccade.model.build.model import build_writer
-from saccade.predict.decode import decode, make_shapers
+from saccade.predict.decode import decode
 from saccade.predict.engines import graphs
+from saccade.predict.engines.engine import Decision
 from saccade.predict.engines.job import room_above, size_above
+from saccade.predict.engines.plain import PlainSearch
 from saccade.predict.search.greedy import Found
+from saccade.predict.search.request import Request
 
 PREFIX = [5, 9]
+ON_CPU = graphs.CudaGraphs(device_type="cpu")  # steps as plain calls
 
 
 def sources(*lengths: int) -> Batch:
@@ -30,16 +36,10 @@ def both(
     model: Any, batch: Batch, limits: list[int], decoding: Decoding, prefix: list[int] | None = None
 ) -> tuple[list[list[Found]], list[list[Found]]]:
     """What the plain search finds, and what the search on fixed buffers finds."""
-    generators = [torch.Generator().manual_seed(decoding.seed) for _ in range(2)]
+    generators = [torch.Generator().manual_seed(decoding.seed) if decoding.sample else None for _ in range(2)]
+    requests = [Request(limits, decoding, batch, prefix=prefix or [], generator=one) for one in generators]
     with torch.inference_mode():
-        plain = decode(
-            model, batch, limits=limits, decoding=decoding, prefix=prefix or [], generator=generators[0]
-        )  # fmt: skip
-        found = graphs.decode_fixed(
-            model.writer, model.read(batch), limits=limits, decoding=decoding, prefix=prefix or [],
-            shapers=make_shapers(decoding), generator=generators[1] if decoding.sample else None,
-        )  # fmt: skip
-    return plain, [outputs[: decoding.n_best] for outputs in found]
+        return PlainSearch().run(model, requests[0]), ON_CPU.run(model, requests[1])
 
 
 def assert_same(plain: list[list[Found]], found: list[list[Found]]) -> None:
@@ -199,7 +199,8 @@ def test_sizes_of_batches_are_few_and_never_too_small() -> None:
 
 
 def test_only_cuda_is_decoded_with_graphs(make_predictor: Any) -> None:
-    assert not graphs.suits(make_predictor().model, Decoding(), align=False)
+    support = graphs.CudaGraphs().supports(make_predictor().model, Request([3], Decoding(), sources(4)))
+    assert support.reason == "the batch is on cpu, not on cuda"
 
 
 @pytest.mark.parametrize("decoding", [Decoding(beam=1), Decoding(beam=3, n_best=3), Decoding(sample=True, n_best=2)])
@@ -209,10 +210,8 @@ def test_a_language_model_goes_on_from_its_prompt(decoding: Decoding) -> None:
     settings = schema.TokenWriter(stack=stack, positions=schema.Learned(length=24), scale=False, tie="output")
     writer = build_writer(settings, size=23).eval()
     prompt = torch.tensor([[5, 7, 6], [4, 11, 20]])
-    found = graphs.decode_fixed(
-        writer, None, limits=[6, 9], decoding=decoding, prompt=prompt, shapers=make_shapers(decoding),
-        generator=torch.Generator() if decoding.sample else None,
-    )  # fmt: skip
+    generator = torch.Generator() if decoding.sample else None
+    found = graphs.decode_static(writer, None, Request([6, 9], decoding, prompts=prompt, generator=generator))
     assert [len(outputs) >= decoding.n_best for outputs in found] == [True, True]
     for row, outputs in zip(prompt.tolist(), found):
         for item in outputs:
@@ -221,18 +220,37 @@ def test_a_language_model_goes_on_from_its_prompt(decoding: Decoding) -> None:
             assert item.log_prob == pytest.approx(float(log_probs.sum()), abs=1e-4)
 
 
-def test_a_failure_of_graphs_is_told_once_and_done_without(
+def test_a_failure_of_graphs_is_counted_and_told_once_and_done_without(
     make_predictor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*given: Any, **settings: Any) -> None:
         raise RuntimeError("out of luck")
 
-    model, batch = make_predictor(seed=1).model.eval(), sources(4, 6)
+    model, request = make_predictor(seed=1).model.eval(), Request([7, 9], Decoding(beam=2), sources(4, 6))
+    engines = (ON_CPU, PlainSearch())
+    monkeypatch.setattr(graphs, "decode_static", fail)
+    monkeypatch.setattr(failures, "FAILURES", Counter())
     with torch.inference_mode():
-        plain = decode(model, batch, limits=[7, 9], decoding=Decoding(beam=2))
-        monkeypatch.setattr(graphs, "suits", lambda model, decoding, align: model not in graphs._broken)
-        monkeypatch.setattr(graphs, "decode_fixed", fail)
+        plain = PlainSearch().run(model, request)
+        monkeypatch.setenv(failures.STRICT, "0")
         with pytest.warns(RuntimeWarning, match="goes on without CUDA graphs, which failed: out of luck"):
-            found = decode(model, batch, limits=[7, 9], decoding=Decoding(beam=2))
-        assert_same(plain, found)
-        assert_same(plain, decode(model, batch, limits=[7, 9], decoding=Decoding(beam=2)))  # and no other warning
+            first = decode(model, request, engines=engines)
+        again = decode(model, request, engines=engines)  # and no other warning
+        assert_same(plain, first.found)
+        assert_same(plain, again.found)
+    assert first.decision == Decision("plain", {"cuda-graphs": "it failed (RuntimeError)"})
+    assert again.decision == Decision("plain", {"cuda-graphs": "it failed with this model before"})
+    assert failures.FAILURES == {("cuda-graphs", "RuntimeError"): 1}
+
+
+def test_a_failure_of_graphs_is_an_error_where_engines_are_strict(
+    make_predictor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: Any, **settings: Any) -> None:
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr(graphs, "decode_static", fail)
+    monkeypatch.setenv(failures.STRICT, "1")
+    request = Request([7, 9], Decoding(beam=2), sources(4, 6))
+    with torch.inference_mode(), pytest.raises(RuntimeError, match="out of luck"):
+        decode(make_predictor(seed=1).model.eval(), request, engines=(ON_CPU, PlainSearch()))

@@ -11,7 +11,8 @@ from saccade.config.schema import Decoding
 from saccade.data.batching.batch import Batch
 from saccade.data.tokenization.tokenizers import PAD, START
 from saccade.errors import SaccadeError
-from saccade.predict.search.fused import Advised, writer_of
+from saccade.predict.search.request import LanguageModel, Request
+from saccade.predict.search.run import build_writer
 
 FEW = ["train.steps=3", "train.schedule.warmup=1", "train.valid_predictions=3", "train.batch_tokens=512"]
 HEARING = [*FEW, "train.metric=loss", "data.train.0.examples=40", "data.valid.0.examples=6", "data.max_length=20"]
@@ -57,7 +58,7 @@ def test_a_step_adds_what_the_language_model_says(hearing, numbers):
         memory, plain = hearing.model.read(frames), hearing.model.writer
         alone = plain.step(tokens, plain.start(memory, capacity=4)).logits.log_softmax(-1)
         advice = adviser.writer.step(tokens, adviser.writer.start(adviser.read(Batch({})), capacity=4, rows=1)).logits
-        both = writer_of(Advised(hearing.model, adviser.writer, 0.7), settings)
+        both = build_writer(hearing.model, Request([4], settings, frames, fusion=LanguageModel(adviser.writer, 0.7)))
         found = both.step(tokens, both.start(memory, capacity=4, rows=1)).logits
     wanted = alone + 0.7 * advice.log_softmax(-1)
     torch.testing.assert_close(found[:, PAD + 1 :], wanted[:, PAD + 1 :], atol=1e-4, rtol=0)

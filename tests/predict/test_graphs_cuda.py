@@ -1,7 +1,6 @@
 """Decoding with Triton kernels and CUDA graphs against the plain way, where there is a GPU."""
 
 import importlib.util
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,12 @@ from saccade.config.load import validate
 from saccade.config.schema import Decoding
 from saccade.data.batching.batch import Batch, pad
 from saccade.model.build.model import build, build_writer
-from saccade.predict.decode import decode, make_shapers
+from saccade.predict.decode import decode
 from saccade.predict.engines import graphs
 from saccade.predict.engines.fixed_writer import has_kernels
+from saccade.predict.engines.plain import PlainSearch
 from saccade.predict.search.greedy import Found
+from saccade.predict.search.request import Request
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -79,18 +80,14 @@ def sources(*lengths: int) -> Batch:
 
 @torch.inference_mode()
 def both(
-    model: Any, batch: Batch, limits: list[int], decoding: Decoding, monkeypatch: pytest.MonkeyPatch
+    model: Any, batch: Batch, limits: list[int], decoding: Decoding
 ) -> tuple[list[list[Found]], list[list[Found]]]:
     """The plain search, and graphs; a failure of graphs is an error here, not a reason to do without."""
     generators = [torch.Generator("cuda").manual_seed(decoding.seed) for _ in range(2)]
-    with monkeypatch.context() as patch:
-        patch.setattr(graphs, "suits", lambda *given, **more: False)
-        plain = decode(model, batch, limits=limits, decoding=decoding, generator=generators[0])
-    assert graphs.suits(model, decoding, align=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = decode(model, batch, limits=limits, decoding=decoding, generator=generators[1])
-    return plain, found
+    requests = [Request(limits, decoding, batch, generator=one) for one in generators]
+    found = decode(model, requests[1])
+    assert found.decision.engine == "cuda-graphs"
+    return PlainSearch().run(model, requests[0]), found.found
 
 
 def assert_same(plain: list[list[Found]], found: list[list[Found]]) -> None:
@@ -100,47 +97,47 @@ def assert_same(plain: list[list[Found]], found: list[list[Found]]) -> None:
 
 
 @pytest.mark.parametrize(("stack", "beam"), [("gpt", 1), ("post", 4), ("gpt", 4), ("gated", 7)])
-def test_graphs_find_what_the_plain_search_finds(stack: str, beam: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_find_what_the_plain_search_finds(stack: str, beam: int) -> None:
     model = model_of(STACKS[stack])
     assert has_kernels(model.writer, beam)
     decoding = Decoding(beam=beam, n_best=min(beam, 2))
     for lengths in ((5,), (6, 8, 7) * 11):  # several sizes of batches, then the first again
         limits = [2 * n + 7 for n in lengths]
-        assert_same(*both(model, sources(*lengths), limits, decoding, monkeypatch))
-    assert_same(*both(model, sources(5), [17], decoding, monkeypatch))
+        assert_same(*both(model, sources(*lengths), limits, decoding))
+    assert_same(*both(model, sources(5), [17], decoding))
 
 
 @pytest.mark.parametrize("positions", ["rotary", "learned", "alibi"])
-def test_every_kind_of_positions(positions: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_kind_of_positions(positions: str) -> None:
     model = model_of(STACKS["gpt"], positions)
-    assert_same(*both(model, sources(9, 3, 17, 4), [25, 13, 30, 9], Decoding(beam=3), monkeypatch))
+    assert_same(*both(model, sources(9, 3, 17, 4), [25, 13, 30, 9], Decoding(beam=3)))
 
 
-def test_lengths_are_kept_to_and_the_search_shrinks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lengths_are_kept_to_and_the_search_shrinks() -> None:
     model = model_of(STACKS["post"], seed=1)
     limits = [2, 3, 40, 2, 1, 2, 3, 1] * 4
     for beam in (1, 4):
         decoding = Decoding(beam=beam, min_length=1, length_penalty=1.3)
-        assert_same(*both(model, sources(*[4] * 32), limits, decoding, monkeypatch))
+        assert_same(*both(model, sources(*[4] * 32), limits, decoding))
 
 
-def test_a_model_that_has_learned_is_decoded_as_it_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_has_learned_is_decoded_as_it_is_now() -> None:
     model = model_of(STACKS["gpt"], "learned")
-    before = both(model, sources(9, 3), [25, 13], Decoding(beam=2), monkeypatch)[1]
+    before = both(model, sources(9, 3), [25, 13], Decoding(beam=2))[1]
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
-    plain, found = both(model, sources(9, 3), [25, 13], Decoding(beam=2), monkeypatch)
+    plain, found = both(model, sources(9, 3), [25, 13], Decoding(beam=2))
     assert_same(plain, found)
     assert found != before
 
 
-def test_samples_repeat_with_their_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_repeat_with_their_seed() -> None:
     model = model_of(STACKS["gpt"])
 
     def draw(seed: int) -> list[list[list[int]]]:
         decoding = Decoding(sample=True, n_best=3, seed=seed, temperature=1.5, top_k=20)
-        found = both(model, sources(9, 3, 5), [25, 13, 30], decoding, monkeypatch)[1]
+        found = both(model, sources(9, 3, 5), [25, 13, 30], decoding)[1]
         return [[item.ids for item in outputs] for outputs in found]
 
     first = draw(3)
@@ -149,13 +146,13 @@ def test_samples_repeat_with_their_seed(monkeypatch: pytest.MonkeyPatch) -> None
     assert draw(4) != first
 
 
-def test_samples_follow_the_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_follow_the_distribution() -> None:
     model = model_of(STACKS["post"])
     with torch.inference_mode():
         memory = model.read(sources(5))
         logits = model.writer.step(torch.tensor([[1]], device="cuda"), model.writer.start(memory, capacity=2)).logits
     decoding = Decoding(sample=True, n_best=4096, min_length=1, max_length=1)
-    found = both(model, sources(5), [1], decoding, monkeypatch)[1]
+    found = both(model, sources(5), [1], decoding)[1]
     counts = torch.bincount(torch.tensor([item.ids[0] for item in found[0]]), minlength=V).float()
     logits = logits.clone()  # what inference mode made may not be changed outside of it
     logits[:, [0, 1, 2, 3]] = -torch.inf
@@ -169,10 +166,7 @@ def test_a_language_model_goes_on_from_its_prompt(rows: int) -> None:
     settings = schema.TokenWriter(stack=stack, positions=schema.Learned(length=128), scale=False, tie="output")
     writer = build_writer(settings, size=V).cuda().eval()
     prompt = torch.randint(4, V, (rows, 9), device="cuda")
-    found = graphs.decode_fixed(
-        writer, None, limits=[80] * rows, decoding=Decoding(beam=1, min_length=80), shapers=make_shapers(Decoding()),
-        prompt=prompt,
-    )  # fmt: skip
+    found = graphs.decode_static(writer, None, Request([80] * rows, Decoding(beam=1, min_length=80), prompts=prompt))
     made = torch.tensor([outputs[0].ids for outputs in found], device="cuda")
     assert made.shape == (rows, 80)
     with torch.inference_mode():
@@ -182,8 +176,8 @@ def test_a_language_model_goes_on_from_its_prompt(rows: int) -> None:
     torch.testing.assert_close(chosen, logits.max(-1).values, atol=1e-3, rtol=0.0)  # a near tie may go either way
 
 
-def test_half_precision_stays_near(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_precision_stays_near() -> None:
     model = model_of(STACKS["gpt"]).bfloat16()
-    plain, found = both(model, sources(*[7] * 16), [20] * 16, Decoding(beam=1, min_length=20), monkeypatch)
+    plain, found = both(model, sources(*[7] * 16), [20] * 16, Decoding(beam=1, min_length=20))
     pairs = [(a, b) for x, y in zip(plain, found) for a, b in zip(x[0].ids, y[0].ids)]
     assert sum(a == b for a, b in pairs) > 0.5 * len(pairs)

@@ -11,6 +11,7 @@ from saccade.errors import SaccadeError
 from saccade.model.build.model import build
 from saccade.predict.decode import decode
 from saccade.predict.search.joint import with_ctc
+from saccade.predict.search.request import Request
 
 V = 9
 SMALL = [
@@ -41,7 +42,7 @@ def batch():
 @torch.no_grad()
 def outputs(model, weight: float, **settings):
     decoding = Decoding(ctc=weight, length_penalty=0.0, **settings)
-    found = decode(model, batch(), limits=[6, 6], decoding=decoding)
+    found = decode(model, Request([6, 6], decoding, batch())).found
     return [row[0].ids for row in found], [row[0].log_prob for row in found]
 
 
@@ -90,7 +91,7 @@ def test_beams_of_rows_do_not_mix(model):
             {"source": Frames(*(x[row : row + 1] for x in (batch()["source"].values, batch()["source"].mask)))}
         )
         with torch.no_grad():
-            [[best]] = decode(model, alone, limits=[6], decoding=Decoding(ctc=0.3, length_penalty=0.0, beam=4))
+            [[best]] = decode(model, Request([6], Decoding(ctc=0.3, length_penalty=0.0, beam=4), alone)).found
         assert best.ids == both[row] and best.log_prob == pytest.approx(scores[row], abs=1e-4)
 
 

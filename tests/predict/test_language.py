@@ -15,11 +15,12 @@ from saccade.data.tokenization.tokenizers import END, START, Tokenizers, train_t
 from saccade.errors import SaccadeError
 from saccade.model.build.model import build
 from saccade.model.run import named_weights, write_tensors
-from saccade.predict.decode import complete
+from saccade.predict.decode import decode
 from saccade.predict.engines import graphs
 from saccade.predict.predictors.language import LanguageModel, cut, held_back
 from saccade.predict.search.greedy import log_softmax
 from saccade.predict.search.prompted import PromptedWriter
+from saccade.predict.search.request import Request
 from saccade.runs import RECIPE, WEIGHTS
 
 from .conftest import characters
@@ -92,8 +93,8 @@ def test_fixed_buffers_give_the_same(make: Any, form: str, decoding: Decoding) -
     model.model.eval()
     prompts = torch.tensor([[START, 4, 5, 6], [START, 9, 8, 4]])
     with torch.no_grad():
-        plain = complete(model.model, prompts, limits=[7, 9], decoding=decoding)
-        fixed = graphs.decode_fixed(model.model.writer, None, limits=[7, 9], decoding=decoding, prompt=prompts)
+        request = Request([7, 9], decoding, prompts=prompts)
+        plain, fixed = decode(model.model, request).found, graphs.decode_static(model.model.writer, None, request)
     for one, other in zip(plain, fixed, strict=True):
         assert [item.ids for item in one] == [item.ids for item in other[: len(one)]]
 

@@ -11,12 +11,11 @@ from saccade.data.batching.batch import Batch, pad
 from saccade.kernels.cpu import search_steps
 from saccade.model.model import Model
 from saccade.predict.decode import decode
-from saccade.predict.engines.many_steps import PREPARED, greedy_run
-from saccade.predict.search import beam as beams
+from saccade.predict.engines.cpu_fused import PREPARED, CpuFused, prepare_search
 from saccade.predict.search import filters
-from saccade.predict.search import greedy as search
 from saccade.predict.search.beam import beam_search
 from saccade.predict.search.greedy import Found, Price, greedy, write_rows
+from saccade.predict.search.request import Request
 
 pytestmark = pytest.mark.skipif(not search_steps.kernels(), reason="needs AVX-512 VNNI and a compiler")
 
@@ -29,24 +28,14 @@ def writer_that_ends(*settings: str, **more: Any) -> Model:
 
 
 @torch.inference_mode()
-def found(model: Model, *, beam: int = 1, least: int = 0, **settings: Any) -> list[list[Found]]:
+def found(model: Model, *, beam: int = 1, least: int = 0, fused: bool = True, **settings: Any) -> list[list[Found]]:
     memory = None if model.reader is None else model.read(SOURCES)
     state = model.writer.start(memory, capacity=26, rows=len(LIMITS))
     rules = [filters.never(), *([filters.min_length(least)] if least else []), filters.max_length(LIMITS)]
+    settings["multi_step"] = prepare_search(model.writer.describe_step()) if fused else None
     if beam == 1:
         return write_rows(model.writer, state, rows=torch.arange(len(LIMITS)), choose=greedy, rules=rules, **settings)
     return beam_search(model.writer, state, limits=LIMITS, width=beam, rules=rules, **settings)
-
-
-@pytest.fixture
-def one_by_one(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """From when it is called, steps are taken one by one."""
-
-    def begin() -> None:
-        monkeypatch.setattr(search, "greedy_run", lambda *given: None)
-        monkeypatch.setattr(beams, "beam_run", lambda *given, **settings: None)
-
-    return begin
 
 
 @pytest.fixture
@@ -79,13 +68,12 @@ FORMS = [("transformer", ["writer.stack.norm=post"]), ("transformer", ["writer.s
 @pytest.mark.parametrize("least", [0, 2])
 @pytest.mark.parametrize("seed", [2, 4, 7])
 def test_greedy_search_finds_the_same(
-    kind: str, recipe: str, settings: list[str], least: int, seed: int, taken: list[str], one_by_one: Any
+    kind: str, recipe: str, settings: list[str], least: int, seed: int, taken: list[str]
 ) -> None:
     model = writer_that_ends(*settings, recipe=recipe, kind=kind, seed=seed)
     ours = found(model, least=least)
     assert set(taken) == {"greedy_steps"}
-    one_by_one()
-    assert_same(ours, found(model, least=least))
+    assert_same(ours, found(model, least=least, fused=False))
 
 
 @pytest.mark.parametrize("kind", ["fp32", "int8"])
@@ -96,13 +84,12 @@ def test_greedy_search_finds_the_same(
 @pytest.mark.parametrize("seed", [2, 4, 7])
 def test_beam_search_finds_the_same(
     kind: str, recipe: str, settings: list[str], beam: int, n_best: int, alpha: float, least: int, seed: int,
-    taken: list[str], one_by_one: Any,
+    taken: list[str],
 ) -> None:  # fmt: skip
     model = writer_that_ends(*settings, recipe=recipe, kind=kind, seed=seed)
     ours = found(model, beam=beam, n_best=n_best, price=Price(alpha), least=least)
     assert set(taken) == {"beam_steps"}
-    one_by_one()
-    assert_same(ours, found(model, beam=beam, n_best=n_best, price=Price(alpha), least=least))
+    assert_same(ours, found(model, beam=beam, n_best=n_best, price=Price(alpha), least=least, fused=False))
 
 
 def test_unscored_outputs_have_no_log_probability() -> None:
@@ -119,23 +106,39 @@ def test_what_is_no_number_is_left_to_single_steps(beam: int, taken: list[str]) 
 
 
 @pytest.mark.parametrize(
-    ("setting", "name"),
+    ("setting", "reason"),
     [
-        ("writer.stack.activation=gelu", "a stack that is not known"),
-        ("writer.embedding_norm=true", "a norm of embeddings"),
-        ("writer.output_scale=true", "a scale before the head"),
+        ("writer.stack.activation=gelu", "the writer: the C step knows no activation but ReLU, and no gate"),
+        ("writer.embedding_norm=true", "the writer: its embedding is more than a sum of token and position"),
+        ("writer.output_scale=true", "the writer: its states are scaled before the output"),
     ],
 )
-def test_other_writers_go_on_step_by_step(setting: str, name: str, taken: list[str]) -> None:
-    found(writer_that_ends(setting))
-    assert not taken, name
-
-
-def test_other_rules_are_asked_at_every_step(taken: list[str]) -> None:
-    model = writer_that_ends()
+def test_other_writers_go_on_step_by_step(setting: str, reason: str, taken: list[str]) -> None:
     with torch.inference_mode():
-        decode(model, SOURCES, limits=LIMITS.tolist(), decoding=Decoding(beam=1, no_repeat=2))
+        done = decode(writer_that_ends(setting), Request(LIMITS.tolist(), Decoding(beam=1), SOURCES))
     assert not taken
+    assert done.decision.engine == "plain" and done.decision.declined["cpu-fused"] == reason
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"no_repeat": 2}, "each step depends on what was written (no_repeat, coverage or prefix)"),
+        ({"coverage": 0.2, "beam": 2}, "each step depends on what was written (no_repeat, coverage or prefix)"),
+        ({"sample": True}, "tokens are sampled"),
+    ],
+)
+def test_other_settings_are_asked_at_every_step(change: dict[str, Any], reason: str, taken: list[str]) -> None:
+    request = Request(LIMITS.tolist(), Decoding(**{"beam": 1, **change}), SOURCES, generator=torch.Generator())
+    with torch.inference_mode():
+        done = decode(writer_that_ends(), request)
+    assert not taken
+    assert done.decision.engine == "plain" and done.decision.declined["cpu-fused"] == reason
+
+
+def test_it_is_not_for_gradients() -> None:
+    support = CpuFused().supports(writer_that_ends(), Request(LIMITS.tolist(), Decoding(beam=1), SOURCES))
+    assert support.reason == "gradients or attention weights are recorded"
 
 
 def test_weights_that_are_laid_out_anew_are_described_anew() -> None:
@@ -156,7 +159,6 @@ def test_a_run_ends_where_the_first_row_ends_or_could_have_to() -> None:
     with torch.inference_mode():
         state = model.writer.start(model.read(SOURCES), capacity=26)
         start = torch.full((5, 1), 1)
-        run = greedy_run(
-            model.writer, state, start, torch.zeros(5), [filters.never((0, 1, 2, 3)), filters.max_length(LIMITS)]
-        )
+        rules = [filters.never((0, 1, 2, 3)), filters.max_length(LIMITS)]
+        run = prepare_search(model.writer.describe_step()).take_greedy(state, start, torch.zeros(5), rules)
     assert run is not None and run[0].shape == (5, 3) and run[2].longest == 3  # the shortest limit; END was forbidden

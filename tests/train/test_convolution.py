@@ -9,6 +9,7 @@ import torch
 from saccade.config.schema import Decoding
 from saccade.model.build.model import build
 from saccade.predict.decode import decode
+from saccade.predict.search.request import Request
 from saccade.train.objectives.objectives import next_token
 from saccade.train.signals import Interrupted
 
@@ -46,7 +47,7 @@ def test_one_batch_is_learned_by_heart(system, batch):
         term = next_token(model, batch, torch.Generator(), smoothing=0.0)["next-token"]
         (term.sum / term.count).backward()
         optimizer.step()
-    found = decode(model.eval(), batch, limits=[9] * 3, decoding=Decoding(beam=1))
+    found = decode(model.eval(), Request([9] * 3, Decoding(beam=1), batch)).found
     assert [row[0].ids for row in found] == [[7, 6, 5, 11], [8], [10]]
 
 

@@ -12,6 +12,7 @@ from saccade.predict.decode import decode
 from saccade.predict.search.beam import beam_search
 from saccade.predict.search.fill import written
 from saccade.predict.search.greedy import greedy, sampling, write_rows
+from saccade.predict.search.request import Request
 
 
 @check(
@@ -56,7 +57,7 @@ def _filled(decoding: Decoding, words: int) -> tuple[int, int]:
     model, passes = small_model(writer).float(), [0]
     model.writer.output.register_forward_hook(lambda *_: passes.__setitem__(0, passes[0] + 1))
     with torch.inference_mode():
-        found = decode(model, small_batch(), limits=[words, words], decoding=decoding)
+        found = decode(model, Request([words, words], decoding, small_batch())).found
     return passes[0], len(found[0][0].ids)
 
 
@@ -65,5 +66,6 @@ def _decoded(decoding: Decoding, words: int) -> tuple[int, int]:
     model, steps = small_model().float(), [0]
     model.writer.stack.register_forward_hook(lambda *_: steps.__setitem__(0, steps[0] + 1))
     with torch.inference_mode():
-        found = decode(model, small_batch(), limits=[words, words], decoding=decoding, generator=torch.Generator())
+        request = Request([words, words], decoding, small_batch(), generator=torch.Generator())
+        found = decode(model, request).found
     return steps[0], len(found[0][0].ids)

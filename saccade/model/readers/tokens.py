@@ -57,13 +57,18 @@ class Embedding(nn.Module):
         x = self.dropout(x if self.norm is None else self.norm(x))
         return x if self.project is None else self.project(x)
 
+    @property
+    def max_length(self) -> int | None:
+        """How many positions there are; None where there is no limit."""
+        return self.positions.max_length if isinstance(self.positions, PositionTable) else None
+
     def describe(self) -> EmbeddingWeights:
         """Its weights for the kernels of a decoding step; raises `Unsupported` where they cannot express it."""
         if self.concat or self.norm is not None or self.segments is not None or self.project is not None:
             raise Unsupported("its embedding is more than a sum of token and position")
         if not isinstance(self.positions, PositionTable | None):
             raise Unsupported(f"its positions ({type(self.positions).__name__}) are no table")
-        return EmbeddingWeights(*describe_table(self.tokens), self.scale, self.positions)
+        return EmbeddingWeights(*describe_table(self.tokens), self.scale, self.positions, self.rows)
 
     def rows(self, ids: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
         """The rows of the table in which the ids are looked up."""
@@ -92,6 +97,11 @@ class TokenReader(nn.Module):
         self.embedding, self.stack, self.relates, self.levels = embedding, stack, relates, levels
         self.again = again
         self.dim = stack.dim + (width if levels else 0) if again is None else again.dim
+
+    @property
+    def max_length(self) -> int | None:
+        """How many positions it can read; None where there is no limit."""
+        return self.embedding.max_length
 
     @property
     def capabilities(self) -> Capabilities:

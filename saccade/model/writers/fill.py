@@ -52,7 +52,7 @@ class FillWriter(nn.Module):
     @property
     def capabilities(self) -> Capabilities:
         found = get_capabilities(self.stack, "stack")
-        return Capabilities(packed_rows=found.packed_rows, reasons=found.reasons)
+        return Capabilities(packed_rows=found.packed_rows, static_step=True, reasons=found.reasons)
 
     def forward(
         self, canvas: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | Packing | None, memory: Memory

@@ -1,18 +1,23 @@
 """Translation by CTranslate2 (Klein et al. 2020), where it is installed: the same text, from another engine."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from saccade.config.protocols import Support
 from saccade.config.schema import Decoding
+from saccade.data.batching.batch import Batch, pad
 from saccade.data.tokenization.tokenizers import END, PAD, START
 from saccade.errors import SaccadeError
 from saccade.model.int8 import fingerprint
 from saccade.model.run import Run
 from saccade.predict.engines.convert import MADE_FROM, SPECIAL, convert, expressible
-from saccade.predict.search.greedy import Found, penalty
+from saccade.predict.engines.engine import Engine, explain_watched
+from saccade.predict.search.greedy import DecodableModel, Found, penalty
+from saccade.predict.search.request import Request
 from saccade.runs import WEIGHTS
 
 FOLDER = "ctranslate2"  # in the run
@@ -63,6 +68,38 @@ class Translator:
             return None
         log_prob = result.scores[0]
         return [Found(ids, log_prob, log_prob / penalty(len(ids) + 1, decoding.length_penalty), None)]
+
+
+class CTranslate2:
+    """CTranslate2's greedy search, where a run was loaded for it; what it does not end is left to the next engine."""
+
+    name, title, at_once = "ctranslate2", "CTranslate2", False
+    failures: tuple[type[Exception], ...] = ()
+
+    def __init__(self, translator: Translator | None = None, others: Sequence[Engine] = ()) -> None:
+        """`others`: the engines after it."""
+        self.translator, self.others = translator, others
+
+    def supports(self, model: DecodableModel, request: Request) -> Support:
+        if self.translator is None:
+            return Support("it was not asked for (--engine ctranslate2)")
+        reason = explain_watched(request)
+        if not reason:
+            check_decoding(request.decoding)  # who asks for this engine is told what it cannot do
+        return Support(reason)
+
+    def run(self, model: DecodableModel, request: Request) -> list[list[Found]]:
+        assert self.translator is not None, "it supports no request without"
+        tokens = request.source["source"]
+        sources = [ids[mask].tolist() for ids, mask in zip(tokens.ids, tokens.mask, strict=True)]
+        found = self.translator.decode(sources, limits=request.limits, decoding=request.decoding)
+        if rest := [i for i, outputs in enumerate(found) if outputs is None]:
+            batch = Batch({"source": pad([sources[i] for i in rest])}).to(request.device)
+            left = replace(request, batch=batch, limits=[request.limits[i] for i in rest])
+            engine = next(one for one in self.others if not one.at_once and one.supports(model, left))
+            for i, outputs in zip(rest, engine.run(model, left), strict=True):
+                found[i] = outputs
+        return [outputs for outputs in found if outputs is not None]
 
 
 def check_decoding(decoding: Decoding) -> None:

@@ -8,46 +8,62 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from saccade.config.protocols import Support, get_capabilities
 from saccade.data.batching.batch import Tokens
-from saccade.layers.attention.positions import Learned
+from saccade.model.model import Model
 from saccade.model.writers.fill import FillWriter
-from saccade.predict.engines import graphs
+from saccade.predict.engines.engine import GPU_FAILURES
 from saccade.predict.engines.job import size_above
 from saccade.predict.engines.replay import captured
-from saccade.predict.search.fill import NUMBERS, Wanted, filled
+from saccade.predict.search.fill import NUMBERS, Wanted, filled, outputs
+from saccade.predict.search.greedy import DecodableModel, Found
+from saccade.predict.search.request import Request
 
 STEP = 16  # places: sources are filled up to a multiple of it
 MOST = 4096  # places of all canvases: for more, launching takes little of the time, and buffers much memory
 KEPT = 32  # graphs of one model
 
 
-def suits(model: Any) -> bool:
-    """Whether a batch can be filled here: on CUDA, by our own writer, and not while the model is trained."""
-    if type(model.writer) is not FillWriter or torch.is_autocast_enabled("cuda"):
-        return False
-    return model.writer.embedding.tokens.weight.device.type == "cuda" and graphs.works(model)
+class MaskPredictGraphs:
+    """Mask-predict by a writer that declares `static_step`, as one graph for each shape of batch."""
+
+    name, title, at_once = "cuda-graphs", "CUDA graphs", True
+    failures = GPU_FAILURES
+
+    def __init__(self, device_type: str = "cuda") -> None:
+        self.device_type = device_type
+
+    def supports(self, model: DecodableModel, request: Request) -> Support:
+        if request.device.type != self.device_type:
+            return Support(f"the batch is on {request.device.type}, not on {self.device_type}")
+        if request.align:
+            return Support("the attention of each token is asked for")
+        if torch.is_autocast_enabled(self.device_type):
+            return Support("the model is being trained, and capturing graphs would take longer than they save")
+        missing = get_capabilities(model.writer, "the writer").explain_missing("static_step")
+        source, wanted = request.source["source"], Wanted.of(request.decoding)
+        return Support(missing or rooms_of(cast(Model, model)).explain(cast(Model, model), source, wanted))
+
+    def run(self, model: DecodableModel, request: Request) -> list[list[Found]]:
+        source, wanted, limits = request.source["source"], Wanted.of(request.decoding), request.limits
+        # As for steps: a graph shares tensors of the random generator with graphs of training, which come later.
+        with torch.inference_mode(False), torch.no_grad(), torch.cuda.device_of(source.ids):
+            made = rooms_of(cast(Model, model)).run(cast(Model, model), source, limits, wanted)
+        return outputs(made, None, sentences=len(limits), decoding=request.decoding)
 
 
-_rooms: "weakref.WeakKeyDictionary[Any, Rooms]" = weakref.WeakKeyDictionary()
+_rooms: "weakref.WeakKeyDictionary[Model, Rooms]" = weakref.WeakKeyDictionary()
 
 
-def fill_fixed(model: Any, source: Tokens, *, limits: Sequence[int], wanted: Wanted) -> Float[Tensor, "R n"] | None:
-    """What `fill.filled` gives; nothing where a shape is met for the first time, or is too large."""
-    weight = model.writer.embedding.tokens.weight
-    # As for steps: a graph shares tensors of the random generator with graphs of training, which come later.
-    with torch.inference_mode(False), torch.no_grad(), torch.cuda.device_of(weight):
-        return rooms_of(model).run(model, source, limits, wanted)
-
-
-def rooms_of(model: Any) -> "Rooms":
+def rooms_of(model: Model) -> "Rooms":
     """The buffers and graphs of a model; made anew when its weights have moved."""
-    where = next(model.reader.parameters()).data_ptr(), model.writer.output.weight.data_ptr()  # all move together
+    where = next(model.parameters()).data_ptr(), model.writer.output.weight.data_ptr()  # all move together
     rooms = _rooms.get(model)
     if rooms is None or rooms.where != where:
         rooms = _rooms[model] = Rooms(where)
@@ -63,12 +79,22 @@ class Rooms:
         self.rooms: OrderedDict[Hashable, Room] = OrderedDict()
         self.pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
 
-    def run(self, model: Any, source: Tokens, limits: Sequence[int], wanted: Wanted) -> Float[Tensor, "R n"] | None:
-        rows, length = size_above(source.ids.shape[0]), -(-source.ids.shape[1] // STEP) * STEP
+    def explain(self, model: Model, source: Tokens, wanted: Wanted) -> str:
+        """Why a batch gets no graph; empty where it does. One of a new shape gets none, but the next one of it does."""
+        rows, length = round_shape(source)
         key, width = (rows, length, wanted), longest(model.writer, length, wanted)
-        if key not in self.met or rows * wanted.lengths * width > MOST or not has_positions(model, length, width):
-            self.met.add(key)
-            return None
+        if rows * wanted.lengths * width > MOST:
+            return "the batch is so large that launching takes little of its time"
+        if not has_positions(model, length, width):
+            return "the table of learned positions is shorter than the buffers"
+        if key in self.met:
+            return ""
+        self.met.add(key)
+        return "a batch of this shape comes for the first time"
+
+    def run(self, model: Model, source: Tokens, limits: Sequence[int], wanted: Wanted) -> Float[Tensor, "R n"]:
+        rows, length = round_shape(source)
+        key = (rows, length, wanted)
         room = self.rooms.pop(key, None) or Room.build(model, rows=rows, length=length, wanted=wanted)
         self.rooms[key] = room
         while len(self.rooms) > KEPT:
@@ -76,16 +102,20 @@ class Rooms:
         return room.run(model, source, limits, self.pool)
 
 
+def round_shape(source: Tokens) -> tuple[int, int]:
+    """Rows and places of a batch, rounded up so that few shapes occur."""
+    return size_above(source.ids.shape[0]), -(-source.ids.shape[1] // STEP) * STEP
+
+
 def longest(writer: FillWriter, length: int, wanted: Wanted) -> int:
     """No output has more places than its source and the writer's reach, unless more are asked for."""
     return max(length + writer.reach, wanted.least + 1)
 
 
-def has_positions(model: Any, read: int, written: int) -> bool:
+def has_positions(model: Model, read: int, written: int) -> bool:
     """Whether tables of learned positions go as far as the buffers do."""
-    places = ((getattr(model.reader, "embedding", None), read), (model.writer.embedding, written))
-    tables = [(getattr(embedding, "positions", None), length) for embedding, length in places]
-    return all(length <= known.table.num_embeddings for known, length in tables if isinstance(known, Learned))
+    limits = ((getattr(model.reader, "max_length", None), read), (model.writer.embedding.max_length, written))
+    return all(limit is None or length <= limit for limit, length in limits)
 
 
 @dataclass
@@ -99,7 +129,7 @@ class Room:
     replay: Callable[[], None] | None = None
 
     @classmethod
-    def build(cls, model: Any, *, rows: int, length: int, wanted: Wanted) -> "Room":
+    def build(cls, model: Model, *, rows: int, length: int, wanted: Wanted) -> "Room":
         device, writer = model.writer.embedding.tokens.weight.device, model.writer
         each, width = min(wanted.lengths, 2 * writer.reach + 1), longest(writer, length, wanted)
 
@@ -109,7 +139,7 @@ class Room:
         source = Tokens(new(rows, length), new(rows, length, dtype=torch.bool))
         return cls(source, new(rows), new(rows * each, width + NUMBERS, dtype=torch.float32), wanted)
 
-    def run(self, model: Any, source: Tokens, limits: Sequence[int], pool: Any) -> Float[Tensor, "R n"]:
+    def run(self, model: Model, source: Tokens, limits: Sequence[int], pool: Any) -> Float[Tensor, "R n"]:
         """Fills the buffers, lets the graph run, and gives the rows of the sentences that there are."""
         rows, length = source.ids.shape
         for buffer, given in ((self.source.ids, source.ids), (self.source.mask, source.mask)):
@@ -121,7 +151,7 @@ class Room:
         self._pass(model, pool)()
         return self.made[: rows * (len(self.made) // len(self.limits))]
 
-    def _pass(self, model: Any, pool: Any) -> Callable[[], None]:
+    def _pass(self, model: Model, pool: Any) -> Callable[[], None]:
         """Captured when it is needed for the first time."""
         if self.replay is not None:
             return self.replay

@@ -5,10 +5,9 @@ are left is asked after every graph, and the answer is taken one graph later, so
 half of them are done, a graph for fewer goes on. Without CUDA the same steps are plain calls.
 """
 
-import warnings
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,73 +15,66 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from saccade.config.schema import Decoding
+from saccade.config.protocols import Support, get_capabilities
 from saccade.data.tokenization.tokenizers import END, PAD, START, UNKNOWN
 from saccade.kernels.next_token import Best, Rules
 from saccade.layers.attention.static_cache import StaticSizes
-from saccade.layers.blocks.transformer import TransformerStack
 from saccade.layers.memory import Memory
 from saccade.model.writers.tokens import TokenWriter
+from saccade.predict.engines.engine import GPU_FAILURES, explain_fused_scores, explain_watched
 from saccade.predict.engines.fixed_search import Record, Search, advance, advance_fast
 from saccade.predict.engines.fixed_writer import FixedWriter
 from saccade.predict.engines.job import Job, size_above
 from saccade.predict.engines.replay import Watch, captured
-from saccade.predict.search.filters import Shaper
-from saccade.predict.search.greedy import Chooser, Found, penalty, sampling
+from saccade.predict.search.greedy import Chooser, DecodableModel, Found, penalty, sampling
+from saccade.predict.search.request import Request
 
 AT_ONCE = 4  # steps of one graph: between two graphs the device waits for some microseconds
 FEWEST = 8  # sentences: still fewer would not be faster
 ROOMS = 8  # sets of buffers that are kept for one model
 
 
-def suits(model: Any, decoding: Decoding, *, align: bool) -> bool:
-    """Whether a batch can be decoded here: on CUDA, by a Transformer, with rules that need no look at the past.
+class CudaGraphs:
+    """Steps of a writer that declares `static_step`, captured once and replayed; without CUDA, plain calls."""
 
-    Not under autocast: while a model is trained, making graphs would take longer than they save.
-    """
-    writer = model.writer
-    looks_back = decoding.no_repeat or decoding.coverage or decoding.stop or decoding.repetition != 1.0
-    if align or looks_back or decoding.frequency or torch.is_autocast_enabled("cuda"):
-        return False
-    if type(writer) is not TokenWriter or not isinstance(writer.stack, TransformerStack):
-        return False
-    tokens = writer.embedding.tokens
-    return tokens.weight.device.type == "cuda" and tokens.num_embeddings > 2 * decoding.beam and works(model)
+    name, title, at_once = "cuda-graphs", "CUDA graphs", False
+    failures = GPU_FAILURES
+
+    def __init__(self, device_type: str = "cuda") -> None:
+        """Tests take its steps on another device."""
+        self.device_type = device_type
+
+    def supports(self, model: DecodableModel, request: Request) -> Support:
+        decoding = request.decoding
+        reason = explain_watched(request) or explain_fused_scores(request)
+        if request.device.type != self.device_type:
+            reason = f"the batch is on {request.device.type}, not on {self.device_type}"
+        elif decoding.no_repeat or decoding.coverage or decoding.stop or decoding.repetition != 1.0:
+            reason = "each step depends on what was written (no_repeat, coverage, stop or repetition)"
+        elif decoding.frequency:
+            reason = "each step depends on what was written (frequency)"
+        elif torch.is_autocast_enabled(self.device_type):
+            reason = "the model is being trained, and capturing graphs would take longer than they save"
+        reason = reason or get_capabilities(model.writer, "the writer").explain_missing("static_step")
+        if not reason and model.writer.embedding.tokens.num_embeddings <= 2 * decoding.beam:
+            reason = "the vocabulary is too small for so many beams"
+        return Support(reason)
+
+    def run(self, model: DecodableModel, request: Request) -> list[list[Found]]:
+        found = decode_static(model.writer, model.read(request.source), request)
+        return [outputs[: request.decoding.n_best] for outputs in found]
 
 
-def decode_fixed(
-    writer: TokenWriter,
-    memory: Memory | None,
-    *,
-    limits: Sequence[int],
-    decoding: Decoding,
-    prefix: Sequence[int] = (),
-    shapers: Sequence[Shaper] = (),
-    generator: torch.Generator | None = None,
-    prompt: Int[Tensor, "N n"] | None = None,
-) -> list[list[Found]]:
-    """The outputs of each row; samples are drawn as `shapers` say. A prompt takes the place of START where given."""
-    job = Job(memory, list(limits), decoding, list(prefix), list(shapers), generator, prompt)
+def decode_static(writer: TokenWriter, memory: Memory | None, request: Request) -> list[list[Found]]:
+    """The outputs of each row; prompts take the place of START where there are any."""
     table = writer.embedding.tokens.weight
     # Not in inference mode: a graph shares tensors of the random generator with graphs of training, which come later.
     plain = torch.autocast(table.device.type, enabled=False)
     with torch.inference_mode(False), torch.no_grad(), torch.cuda.device_of(table), plain:
-        return rooms_of(writer).run(writer, job)
+        return rooms_of(writer).run(writer, Job(request, memory))
 
 
-_broken: "weakref.WeakSet[Any]" = weakref.WeakSet()  # models whose steps could not be captured
 _rooms: "weakref.WeakKeyDictionary[TokenWriter, Rooms]" = weakref.WeakKeyDictionary()
-
-
-def works(model: Any) -> bool:
-    """Whether no graph of this model has failed so far."""
-    return model not in _broken
-
-
-def give_up(model: Any, error: Exception) -> None:
-    """From now on this model is decoded step by step."""
-    _broken.add(model)
-    warnings.warn(f"decoding goes on without CUDA graphs, which failed: {error}", RuntimeWarning, stacklevel=3)
 
 
 def rooms_of(writer: TokenWriter) -> "Rooms":
@@ -137,8 +129,8 @@ class Room:
         sentences = len(job.limits) * job.copies
         self._fill(writer, job)
         taken = self._search(writer, job, sentences)
-        if job.generator is not None:
-            job.generator.set_state(self.generator.get_state())
+        if job.request.generator is not None:
+            job.request.generator.set_state(self.generator.get_state())
         return self.search.record.outputs(
             steps=taken, sentences=sentences, copies=job.copies, alpha=job.decoding.length_penalty
         )
@@ -168,7 +160,7 @@ class Room:
         if (n, count) in self.captured:
             return self.captured[n, count]
         search, beams = self.search.first(n), job.beams
-        choose = sampling(job.shapers, self.generator) if job.decoding.sample else None
+        choose = sampling(job.request.make_shapers(), self.generator) if job.decoding.sample else None
         keep = advance_fast if self.writer.kernels else advance
 
         def step() -> None:
@@ -194,8 +186,8 @@ class Room:
         search, count = self.search, len(job.limits) * job.copies
         device = search.tokens.device
         self.writer.refresh()
-        if job.generator is not None:
-            self.generator.set_state(job.generator.get_state())
+        if job.request.generator is not None:
+            self.generator.set_state(job.request.generator.get_state())
         state = search.state
         state.restart(job.beams)
         if job.memory is not None:
@@ -206,8 +198,8 @@ class Room:
             state.put_memory(seen, mask)
         restart(search, job, torch.tensor(job.limits, device=device).repeat_interleave(job.copies), count)
         search.tokens.fill_(START)
-        if job.prompt is not None:
-            read_prompt(writer, search, job.prompt, job.copies)
+        if job.request.prompts is not None:
+            read_prompt(writer, search, job.request.prompts, job.copies)
 
 
 def new_search(fixed: FixedWriter, *, vocabulary: int, size: int, beams: int) -> Search:
@@ -252,8 +244,8 @@ def restart(search: Search, job: Job, limits: Int[Tensor, " n"], count: int) -> 
     rules.step.zero_()
     rules.least.fill_(job.decoding.min_length)
     rules.prefix.fill_(-1)
-    if job.prefix:
-        rules.prefix[: len(job.prefix)] = torch.tensor(job.prefix, device=device)
+    if prefix := job.request.prefix:
+        rules.prefix[: len(prefix)] = torch.tensor(prefix, device=device)
     search.scores.fill_(-torch.inf)
     search.scores[:, 0] = 0.0  # all beams of a sentence begin alike: one is enough
     search.pool.fill_(-torch.inf)

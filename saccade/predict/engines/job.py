@@ -1,29 +1,29 @@
 """One batch that is to be decoded on fixed buffers: what was read, what is asked, and how much room it takes."""
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import torch
-from torch import Tensor
 
 from saccade.config.schema import Decoding
 from saccade.layers.memory import Memory
-from saccade.predict.search.filters import Shaper
+from saccade.predict.search.request import Request
 
 SHORTEST, LONG = 32, 256  # positions: fewer are not worth their own graphs, more would take memory in vain
 
 
 @dataclass(frozen=True)
 class Job:
-    """One batch and what is asked of it."""
+    """A request, and what was read for it."""
 
+    request: Request
     memory: Memory | None
-    limits: list[int]
-    decoding: Decoding
-    prefix: list[int]
-    shapers: list[Shaper]
-    generator: torch.Generator | None
-    prompt: Tensor | None
+
+    @property
+    def limits(self) -> Sequence[int]:
+        return self.request.limits
+
+    @property
+    def decoding(self) -> Decoding:
+        return self.request.decoding
 
     @property
     def copies(self) -> int:
@@ -37,14 +37,14 @@ class Job:
     @property
     def given(self) -> int:
         """Tokens before the first one that is written."""
-        return 1 if self.prompt is None else self.prompt.shape[1]
+        return 1 if self.request.prompts is None else self.request.prompts.shape[1]
 
     def shape(self) -> tuple[int, int]:
         """Room for how many positions, written and read."""
         source = 0 if self.memory is None else self.memory.states.shape[1]
         return room_above(max(self.limits) + 1 + self.given), room_above(source) if source else 0
 
-    def kind(self) -> Any:
+    def kind(self) -> Hashable:
         """What must be equal for two batches to share a graph."""
         if not self.decoding.sample:
             return self.beams

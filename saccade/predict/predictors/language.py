@@ -11,7 +11,7 @@ from saccade.config.schema import Decoding
 from saccade.data.batching.batch import Batch, pad
 from saccade.data.tokenization.tokenizers import END, START, UNKNOWN
 from saccade.errors import SaccadeError
-from saccade.predict.decode import complete, copies, one_by_one
+from saccade.predict.decode import copies, decode
 from saccade.predict.inputs import Asked
 from saccade.predict.lines import groups_by_length
 from saccade.predict.looking import Given
@@ -20,6 +20,8 @@ from saccade.predict.predictors.predictor import Predictor, check_finite
 from saccade.predict.search.greedy import Found
 from saccade.predict.search.likelihood import token_log_probs
 from saccade.predict.search.prompted import first_stop, stopping
+from saccade.predict.search.request import Request
+from saccade.predict.search.run import stream_tokens
 from saccade.predict.search.trace import listening
 
 BLOCK = 256  # documents whose likelihood is measured together
@@ -100,11 +102,11 @@ class LanguageModel(Predictor):
         [row] = self._prompts([text], decoding, first=1)
         told, ids = "", list[int]()
         with self._inference():
-            tokens = one_by_one(
-                self.model, torch.tensor([row], device=self.device), limit=self._limit(row, decoding),
-                decoding=decoding, prefix=self._prefix(decoding), generator=self._generator(decoding),
+            request = Request(
+                [self._limit(row, decoding)], decoding, prompts=torch.tensor([row], device=self.device),
+                prefix=self._prefix(decoding), generator=self._generator(decoding),
             )  # fmt: skip
-            for token in tokens:
+            for token in stream_tokens(self.model, request):
                 ids.append(token)
                 output = self._text(row, ids)
                 at = first_stop(output, decoding.stop)
@@ -148,11 +150,13 @@ class LanguageModel(Predictor):
         with self._inference():
             for group in of_one_length(rows, budget=decoding.batch_tokens // copies(self.model, decoding)):
                 prompts = [rows[i] for i in group]
-                found = complete(
-                    self.model, torch.tensor(prompts, device=self.device), decoding=decoding,
-                    limits=[self._limit(row, decoding) for row in prompts], prefix=prefix, generator=generator,
+                request = Request(
+                    [self._limit(row, decoding) for row in prompts], decoding, prefix=prefix, generator=generator,
+                    prompts=torch.tensor(prompts, device=self.device),
                     stops=stopping(decoding.stop, partial(self._output, prompts)) if decoding.stop else None,
                 )  # fmt: skip
+                found, decision = decode(self.model, request)
+                self.engines.add(decision)
                 for i, candidates in zip(group, found, strict=True):
                     check_finite(candidates, line=first + i)
                     outputs[i] = [self._completion(rows[i], item, decoding) for item in candidates]

@@ -15,7 +15,8 @@ from saccade.data.tokenization.tokenizers import END, UNKNOWN, Tokenizers
 from saccade.errors import SaccadeError
 from saccade.model.model import Model
 from saccade.predict.decode import copies, decode, length_limits
-from saccade.predict.engines.ctranslate import Translator, check_decoding
+from saccade.predict.engines.ctranslate import Translator
+from saccade.predict.engines.engine import EngineTally
 from saccade.predict.engines.load import load_for
 from saccade.predict.inputs import Asked, Inputs
 from saccade.predict.lines import available, groups_by_length
@@ -23,10 +24,11 @@ from saccade.predict.looking import Given, attention, view
 from saccade.predict.outputs import AttentionMaps, Hypothesis
 from saccade.predict.search.ensemble import Ensemble, check_same_vocabulary
 from saccade.predict.search.fill import fills
-from saccade.predict.search.fused import with_adviser
+from saccade.predict.search.fused import load_fusion
 from saccade.predict.search.greedy import Found
 from saccade.predict.search.likelihood import token_log_probs
-from saccade.predict.search.trace import listened, listening
+from saccade.predict.search.request import Request
+from saccade.predict.search.trace import listening
 from saccade.predict.unknown import replaced, replacing
 from saccade.view.viewing import View
 
@@ -58,6 +60,7 @@ class Predictor(Inputs):
         """`translator` is another engine, which takes over the search; `lexicon` is for unknown words."""
         self.model, self.recipe, self.tokenizers, self.members = model, recipe, tokenizers, members
         self.translator, self.lexicon = translator, lexicon or {}
+        self.engines = EngineTally()  # which engines decoded
 
     @staticmethod
     def load(
@@ -227,23 +230,15 @@ class Predictor(Inputs):
         align: bool,
         scored: bool,
     ) -> list[list[Found]]:
-        """The outputs of one batch; what the other engine, where there is one, leaves open is left to ours."""
-        found: dict[int, list[Found]] = {}
-        if self.translator is not None and not (align or listened()):
-            check_decoding(decoding)
-            given = enumerate(self.translator.decode(sources, limits=limits, decoding=decoding))
-            found = {i: outputs for i, outputs in given if outputs is not None}
-        if rest := [i for i in range(len(sources)) if i not in found]:
-            batch, most = self._batch(source=[sources[i] for i in rest]), [limits[i] for i in rest]
-            model = with_adviser(
-                self.model, decoding, target=self.tokenizers.target, device=str(self.device), longest=max(most) + 1
-            )
-            ours = decode(
-                model, batch, limits=most, decoding=decoding, prefix=prefix, generator=generator, align=align,
-                scored=scored,
-            )  # fmt: skip
-            found.update(zip(rest, ours, strict=True))
-        return [found[i] for i in range(len(sources))]
+        """The outputs of one batch."""
+        target, longest = self.tokenizers.target, max(limits) + 1
+        request = Request(
+            limits, decoding, self._batch(source=sources), prefix=prefix, generator=generator, align=align,
+            scored=scored, fusion=load_fusion(decoding, target=target, device=str(self.device), longest=longest),
+        )  # fmt: skip
+        found, decision = decode(self.model, request, translator=self.translator)
+        self.engines.add(decision)
+        return found
 
     def _hypothesis(self, item: Found, source: str, length: int, *, align: bool) -> Hypothesis:
         """An output as text; it was aligned where unknown words are to be replaced, or where that is asked for."""

@@ -2,19 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from saccade.config.protocols import State
 from saccade.data.tokenization.tokenizers import END, START
 from saccade.kernels.cpu.search_steps import Best
-from saccade.predict.engines.many_steps import AT_ONCE, beam_run
 from saccade.predict.search.filters import Rule, apply_rules
 from saccade.predict.search.greedy import (
     Finished,
     Found,
+    MultiStep,
     Price,
     Writer,
     best_tokens,
@@ -28,9 +29,9 @@ from saccade.predict.search.trace import listened, tell
 FREE = Price()
 
 
-def beam_search(
+def beam_search(  # noqa: PLR0913  # the settings of a search are its parameters
     writer: Writer,
-    state: Any,
+    state: State,
     *,
     limits: Int[Tensor, " N"],
     width: int,
@@ -38,6 +39,7 @@ def beam_search(
     rules: Sequence[Rule] = (),
     price: Price = FREE,
     align: bool = False,
+    multi_step: MultiStep | None = None,
 ) -> list[list[Found]]:
     """The outputs of each sentence, best first: n_best at least, where so many exist.
 
@@ -49,7 +51,7 @@ def beam_search(
     live, finished = _Live.begin(state, limits, n_best), Finished(limits.shape[0], price)
     longest = int(limits.max())
     while live.written.shape[1] <= longest + 1:
-        many = None if align else live.many(writer, width=width, rules=rules)
+        many = None if multi_step is None else live.take_many(multi_step, width=width, rules=rules)
         best, parents, tokens = many or live.step(writer, width=width, rules=rules, align=align)
         length, maps = live.written.shape[1], live.maps
         ahead = _largest_penalty(limits[live.sentences], length=length, alpha=price.alpha)
@@ -74,7 +76,7 @@ def beam_search(
 class _Live:
     """The rows that are still written: k for each of N sentences."""
 
-    state: Any
+    state: State
     sentences: Int[Tensor, " N"]
     written: Int[Tensor, "R t"]
     scores: Float[Tensor, "N k"]
@@ -82,21 +84,21 @@ class _Live:
     maps: Tensor | None = None
 
     @classmethod
-    def begin(cls, state: Any, limits: Int[Tensor, " N"], n_best: int) -> "_Live":
+    def begin(cls, state: State, limits: Int[Tensor, " N"], n_best: int) -> "_Live":
         n, device = limits.shape[0], limits.device
         written, scores = torch.full((n, 1), START, device=device), torch.zeros(n, 1, device=device)
         pool = torch.full((n, n_best), -torch.inf, device=device)
         return cls(state, torch.arange(n, device=device), written, scores, pool)
 
-    def many(self, writer: Writer, *, width: int, rules: Sequence[Rule]) -> Best | None:
+    def take_many(self, multi_step: MultiStep, *, width: int, rules: Sequence[Rule]) -> Best | None:
         """As many steps as one call takes, and the best continuations of the last one; None where they end before.
 
         One at a time where a sentence has enough that is finished, and may leave.
         """
-        if self.scores.shape[1] != width or self.scores.device.type != "cpu" or listened():
+        if self.scores.shape[1] != width:
             return None
-        most = AT_ONCE if self.pool[:, -1].max() == -torch.inf else 1
-        run = beam_run(writer, self.state, self.written, self.scores, rules, most=most)
+        single = bool(self.pool[:, -1].max() != -torch.inf)
+        run = multi_step.take_beams(self.state, self.written, self.scores, rules, single=single)
         if run is None:
             return None
         steps, self.state = run

@@ -72,9 +72,11 @@ class Ensemble(nn.Module):
         super().__init__()
         self.members = nn.ModuleList(models)  # what .to() and .eval() find
         self.models = tuple(models)
+        self.ctc = None  # members have their own, which nobody joins
         self.writer = EnsembleWriter([model.writer for model in models])
 
-    def read(self, batch: Batch) -> tuple[Memory | None, ...]:
+    def read(self, batch: Batch) -> Any:
+        """One memory for each model."""
         return tuple(model.read(batch) for model in self.models)
 
 

@@ -5,43 +5,28 @@ Shallow fusion (Gulcehre et al. 2015), which Listen, Attend and Spell takes its 
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jaxtyping import Int
 from torch import Tensor
 
+from saccade.config.protocols import State
 from saccade.config.schema import Decoding
 from saccade.data.tokenization.tokenizers import Tokenizer
 from saccade.errors import SaccadeError
+from saccade.layers.memory import Memory
 from saccade.model.run import Run, load_run
 from saccade.model.writers.tokens import Step
-from saccade.predict.search.joint import with_ctc, with_rest
+from saccade.predict.search.greedy import Decoder
+from saccade.predict.search.joint import with_rest
+from saccade.predict.search.request import LanguageModel
 from saccade.runs import WEIGHTS, find_run
 
 
-class Advised(NamedTuple):
-    """A model, and the writer of a language model with its weight; whoever reads and looks asks the model alone."""
-
-    model: Any
-    adviser: Any
-    weight: float
-
-    @property
-    def writer(self) -> Any:
-        return self.model.writer
-
-    @property
-    def ctc(self) -> Any:
-        return getattr(self.model, "ctc", None)
-
-    def read(self, batch: Any) -> Any:
-        return self.model.read(batch)
-
-
-def with_adviser(model: Any, decoding: Decoding, *, target: Tokenizer, device: str, longest: int) -> Any:
-    """The model itself, or with the language model that the settings name."""
+def load_fusion(decoding: Decoding, *, target: Tokenizer, device: str, longest: int) -> LanguageModel | None:
+    """The language model that the settings name, for outputs of `longest` tokens; None where they name none."""
     if not decoding.lm or not decoding.lm_weight:
-        return model
+        return None
     run = loaded(decoding.lm, device)
     if not run.recipe.task.is_language_model:
         raise SaccadeError(
@@ -57,7 +42,7 @@ def with_adviser(model: Any, decoding: Decoding, *, target: Tokenizer, device: s
             f"lm = {decoding.lm!r} was made for {run.recipe.data.max_length} tokens, and up to {longest} are written; "
             f"set max_length = {run.recipe.data.max_length - 1}, or train it with data.max_length={longest}"
         )
-    return Advised(model, run.model.writer, decoding.lm_weight)
+    return LanguageModel(run.model.writer, decoding.lm_weight)
 
 
 def loaded(name: str, device: str) -> Run:
@@ -74,17 +59,11 @@ def _loaded(folder: Path, device: str, changed: int) -> Run:
     return run
 
 
-def writer_of(model: Any, decoding: Decoding) -> Any:
-    """The writer of a model, together with whatever else has a say."""
-    writer = with_ctc(model, decoding.ctc)
-    return FusedWriter(writer, model.adviser, weight=model.weight) if isinstance(model, Advised) else writer
-
-
 class Pair(NamedTuple):
     """Where a writer stands, and where its adviser does."""
 
-    writer: Any
-    adviser: Any
+    writer: State
+    adviser: State
 
     def reorder(self, indices: Int[Tensor, " C"]) -> "Pair":
         return Pair(self.writer.reorder(indices), self.adviser.reorder(indices))
@@ -93,10 +72,10 @@ class Pair(NamedTuple):
 class FusedWriter:
     """A writer like any other, whose logits are log P + w log P_language of the next token."""
 
-    def __init__(self, writer: Any, adviser: Any, *, weight: float) -> None:
+    def __init__(self, writer: Decoder, adviser: Decoder, weight: float) -> None:
         self.writer, self.adviser, self.weight = writer, adviser, weight
 
-    def start(self, memory: Any, *, capacity: int, rows: int = 0) -> Pair:
+    def start(self, memory: Memory | None, *, capacity: int, rows: int = 0) -> Pair:
         return Pair(
             self.writer.start(memory, capacity=capacity, rows=rows),
             self.adviser.start(None, capacity=capacity, rows=rows),

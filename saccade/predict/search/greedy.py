@@ -12,9 +12,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from saccade.config.protocols import State
+from saccade.data.batching.batch import Batch
 from saccade.data.tokenization.tokenizers import END, START
+from saccade.kernels.cpu.search_steps import Steps
+from saccade.layers.memory import Memory
 from saccade.model.writers.tokens import Step
-from saccade.predict.engines.many_steps import greedy_run
 from saccade.predict.search.filters import Rule, apply_rules
 from saccade.predict.search.trace import listened, tell
 
@@ -25,7 +28,49 @@ FEW = 2**15  # and so many numbers: maxima would take longer to begin than a sea
 
 
 class Writer(Protocol):
+    """All that a search knows of a writer, once it has a state."""
+
     def step(self, inputs: Int[Tensor, "R n"], state: Any, *, align: bool = False) -> Step: ...
+
+
+class Decoder(Writer, Protocol):
+    """A writer from its first token on: a model's own, or several things that have a say together."""
+
+    def start(self, memory: Memory | None, *, capacity: int, rows: int = 0) -> State: ...
+
+
+class DecodableModel(Protocol):
+    """What decoding knows of a model or an ensemble."""
+
+    @property
+    def writer(self) -> Any: ...
+
+    @property
+    def ctc(self) -> Any: ...
+
+    def read(self, batch: Batch) -> Any: ...
+
+
+class MultiStep(Protocol):
+    """Takes several steps of a search in one call; None where the next step has to be taken by the writer."""
+
+    def take_greedy(
+        self, state: State, written: Int[Tensor, "R t"], log_probs: Float[Tensor, " R"], rules: Sequence[Rule]
+    ) -> tuple[Int[Tensor, "R k"], Float[Tensor, " R"], State] | None:
+        """The next tokens of all rows up to the first END, sums of log-probabilities, and the state behind them."""
+        ...
+
+    def take_beams(
+        self,
+        state: State,
+        written: Int[Tensor, "R t"],
+        scores: Float[Tensor, "N k"],
+        rules: Sequence[Rule],
+        *,
+        single: bool,
+    ) -> tuple[Steps, State] | None:
+        """Steps of beam search up to one in which an output ends, or a `single` one, and the state behind them."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -84,9 +129,9 @@ def sampling(shapers: Sequence[Callable[[Tensor], Tensor]], generator: torch.Gen
     return choose
 
 
-def write_rows(
+def write_rows(  # noqa: PLR0913  # the settings of a search are its parameters
     writer: Writer,
-    state: Any,
+    state: State,
     *,
     rows: Int[Tensor, " R"],
     choose: Chooser,
@@ -94,17 +139,18 @@ def write_rows(
     alpha: float = 0.0,
     align: bool = False,
     scored: bool = True,
+    multi_step: MultiStep | None = None,
 ) -> list[list[Found]]:
     """One token for each row at each step, until all have written END; the outputs of each sentence, best first.
 
     Where they need not be `scored`, log-probabilities are 0, or NaN where the model's are: then nothing is normalised.
+    `multi_step` is for greedy search without `align`.
     """
     finished = Finished(int(rows.max()) + 1, Price(alpha))
     written, maps = torch.full((rows.shape[0], 1), START, device=rows.device), None
     log_probs = torch.zeros(rows.shape[0], device=rows.device)
-    alone = choose is greedy and not align and not listened()
     while rows.shape[0]:
-        run = greedy_run(writer, state, written, log_probs, rules) if alone else None
+        run = None if multi_step is None else multi_step.take_greedy(state, written, log_probs, rules)
         if run is None:
             step = writer.step(written[:, -1:], state, align=align)
             maps, state = extend(maps, step.weights), step.state

@@ -1,26 +1,28 @@
 """Attention and CTC that write together: what beams compare is a mean of both (Watanabe et al. 2017)."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
+from saccade.config.protocols import State
 from saccade.data.tokenization.tokenizers import END, PAD, START
 from saccade.errors import SaccadeError
 from saccade.layers.losses.ctc import Beginnings, advance, begin, next_letters
 from saccade.layers.memory import Memory
 from saccade.model.writers.ctc import BLANK
 from saccade.model.writers.tokens import Step
+from saccade.predict.search.greedy import DecodableModel, Decoder
 
 EPSILON = 1e-6  # of probability that is always left
 
 
-def with_ctc(model: Any, weight: float) -> Any:
+def with_ctc(model: DecodableModel, weight: float) -> Decoder:
     """The writer of a model, together with its CTC head where that has a weight."""
     if not weight:
         return model.writer
-    if getattr(model, "ctc", None) is None:
+    if model.ctc is None:
         raise SaccadeError(
             f"ctc = {weight:g} needs one run that was trained with writer.ctc = true, and this has no such head; "
             "set predict.ctc = 0"
@@ -31,7 +33,7 @@ def with_ctc(model: Any, weight: float) -> Any:
 class Both(NamedTuple):
     """Where attention stands, and where CTC does."""
 
-    attention: Any
+    attention: State
     ctc: Beginnings
 
     def reorder(self, indices: Int[Tensor, " C"]) -> "Both":
@@ -41,10 +43,10 @@ class Both(NamedTuple):
 class JointWriter:
     """A writer like any other, whose logits are (1 - w) log P_attention + w log P_ctc of the next token."""
 
-    def __init__(self, writer: Any, head: Any, *, weight: float) -> None:
+    def __init__(self, writer: Decoder, head: nn.Module, *, weight: float) -> None:
         self.writer, self.head, self.weight = writer, head, weight
 
-    def start(self, memory: Memory, *, capacity: int, rows: int = 0) -> Both:
+    def start(self, memory: Memory | None, *, capacity: int, rows: int = 0) -> Both:
         state = self.writer.start(memory, capacity=capacity, rows=rows)
         return Both(state, begin(self.head(memory), blank=BLANK))
 

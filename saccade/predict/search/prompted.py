@@ -2,22 +2,24 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from saccade.config.protocols import State
 from saccade.data.tokenization.tokenizers import END
+from saccade.layers.memory import Memory
 from saccade.model.writers.tokens import Step
 from saccade.predict.search.filters import Rule, one_token
+from saccade.predict.search.greedy import Decoder
 
 
 @dataclass(frozen=True)
 class PromptState:
     """Where the writer stands, and what it has seen."""
 
-    inner: Any
+    inner: State
     last: Int[Tensor, "R 1"] | None  # of the prompt, which the first step reads in the place of START
     seen: Int[Tensor, "R t"]  # prompt and output so far, without START
 
@@ -29,10 +31,10 @@ class PromptState:
 class PromptedWriter:
     """A writer after prompts, with penalties for what has occurred in prompt and output."""
 
-    def __init__(self, writer: Any, *, repetition: float = 1.0, frequency: float = 0.0) -> None:
+    def __init__(self, writer: Decoder, *, repetition: float = 1.0, frequency: float = 0.0) -> None:
         self.writer, self.repetition, self.frequency = writer, repetition, frequency
 
-    def start(self, memory: Any, prompt: Int[Tensor, "R n"], *, capacity: int) -> PromptState:
+    def start(self, memory: Memory | None, prompt: Int[Tensor, "R n"], *, capacity: int) -> PromptState:
         """Reads all but the last token of prompts of one length, each with START first."""
         inner = self.writer.start(memory, rows=prompt.shape[0], capacity=capacity)
         if prompt.shape[1] > 1:

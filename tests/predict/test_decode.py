@@ -1,0 +1,178 @@
+"""Which engine decodes, and why others do not; parts of a user's own that declare what they support."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from laid_out import made
+from torch import Tensor, nn
+
+from saccade.config.protocols import Capabilities, Support
+from saccade.config.schema import Decoding
+from saccade.data.batching.batch import Batch, pad
+from saccade.kernels.cpu import search_steps
+from saccade.kernels.weights import WriterWeights
+from saccade.layers.memory import AttentionState, Memory
+from saccade.model.model import Model
+from saccade.model.writers.tokens import Step, TokenWriter
+from saccade.predict.decode import ENGINES, decode
+from saccade.predict.engines.cpu_fused import CpuFused
+from saccade.predict.engines.engine import Decision, EngineTally
+from saccade.predict.engines.graphs import CudaGraphs
+from saccade.predict.engines.plain import PlainSearch
+from saccade.predict.search.ensemble import Ensemble
+from saccade.predict.search.greedy import Found
+from saccade.predict.search.request import Request
+
+fused = pytest.mark.skipif(not search_steps.kernels(), reason="needs AVX-512 VNNI and a compiler")
+
+SOURCES = Batch({"source": pad([[5, 6, 7, 2], [8, 2], [5, 9, 2]])})
+LIMITS = [14, 9, 12]
+
+
+class OwnStack(nn.Module):
+    """A user's stack, around one of ours: it declares what that supports, or nothing."""
+
+    def __init__(self, inner: Any, *, declares: bool) -> None:
+        super().__init__()
+        self.inner, self.dim = inner, inner.dim
+        self.start, self.norm = inner.start, inner.norm
+        if declares:
+            self.capabilities = Capabilities(static_step=True, fused_cpu_step=True)
+            self.describe_step, self.start_static = inner.describe_step, inner.start_static
+            self.step_static, self.project_memory = inner.step_static, inner.project_memory
+
+    def forward(self, *given: Any, **named: Any) -> Any:
+        return self.inner(*given, **named)
+
+
+class OwnWriter(nn.Module):
+    """A user's writer that is no TokenWriter, and keeps one inside."""
+
+    def __init__(self, inner: TokenWriter, *, declares: bool) -> None:
+        super().__init__()
+        self.inner = inner
+        if declares:
+            self.capabilities = Capabilities(fused_cpu_step=True)
+
+    def describe_step(self) -> WriterWeights:
+        return self.inner.describe_step()
+
+    def start(self, memory: Memory | None, *, capacity: int, rows: int = 0) -> AttentionState:
+        return self.inner.start(memory, capacity=capacity, rows=rows)
+
+    def step(self, inputs: Tensor, state: AttentionState, *, align: bool = False) -> Step:
+        return self.inner.step(inputs, state, align=align)
+
+
+def with_own_stack(*, declares: bool) -> Model:
+    model = made(words=40, end=2.0)
+    model.writer.stack = OwnStack(model.writer.stack, declares=declares)
+    return model
+
+
+def with_own_writer(*, declares: bool) -> Model:
+    model = made(words=40, end=2.0)
+    model.writer = OwnWriter(model.writer, declares=declares)
+    return model
+
+
+def assert_near(found: list[list[Found]], expected: list[list[Found]]) -> None:
+    assert [[item.ids for item in group] for group in found] == [[item.ids for item in group] for group in expected]
+    for group, other in zip(found, expected, strict=True):
+        assert [item.score for item in group] == pytest.approx([item.score for item in other], abs=1e-3)
+
+
+@fused
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("make", [with_own_stack, with_own_writer])
+def test_a_part_of_your_own_that_declares_it_is_decoded_in_c(make: Any, beam: int) -> None:
+    model, request = make(declares=True), Request(LIMITS, Decoding(beam=beam, n_best=beam), SOURCES)
+    with torch.inference_mode():
+        done = decode(model, request)
+        assert done.decision.engine == "cpu-fused"
+        assert done.found == decode(made(words=40, end=2.0), request).found  # as our own parts are, to the last bit
+        assert_near(done.found, PlainSearch().run(model, request))
+
+
+@fused
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (with_own_stack, "the writer's stack OwnStack does not declare fused_cpu_step"),
+        (with_own_writer, "the writer OwnWriter does not declare fused_cpu_step"),
+    ],
+)
+def test_a_part_of_your_own_that_declares_nothing_is_decoded_plainly(make: Any, reason: str) -> None:
+    model, request = make(declares=False), Request(LIMITS, Decoding(beam=3), SOURCES)
+    with torch.inference_mode():
+        done = decode(model, request)
+        assert done.decision.engine == "plain" and done.decision.declined["cpu-fused"] == reason
+        assert done.found == PlainSearch().run(model, request)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_stack_of_your_own_that_declares_it_is_decoded_on_static_buffers(make_predictor: Any, beam: int) -> None:
+    model, request = make_predictor(seed=1).model.eval(), Request([9, 4, 7], Decoding(beam=beam, n_best=beam), SOURCES)
+    engines = (CudaGraphs(device_type="cpu"), PlainSearch())
+    plain, inner = PlainSearch().run(model, request), model.writer.stack
+    for declares in (True, False):
+        model.writer.stack = OwnStack(inner, declares=declares)
+        with torch.inference_mode():
+            done = decode(model, request, engines=engines)
+        assert done.decision.engine == ("cuda-graphs" if declares else "plain")
+        assert_near(done.found, plain)
+    assert done.decision.declined == {"cuda-graphs": "the writer's stack OwnStack does not declare static_step"}
+
+
+def test_an_ensemble_is_decoded_plainly_and_says_why(make_predictor: Any) -> None:
+    model = Ensemble([make_predictor(seed=seed).model.eval() for seed in (1, 2)])
+    with torch.inference_mode():
+        done = decode(model, Request([9, 4, 7], Decoding(), SOURCES), engines=(CudaGraphs("cpu"), PlainSearch()))
+    assert done.decision == Decision("plain", {"cuda-graphs": "the writer EnsembleWriter does not declare static_step"})
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"align": True}, "the attention of each token is asked for"),
+        (
+            {"decoding": Decoding(no_repeat=2)},
+            "each step depends on what was written (no_repeat, coverage, stop or repetition)",
+        ),
+        ({"decoding": Decoding(beam=9)}, "the vocabulary is too small for so many beams"),
+    ],
+)
+def test_graphs_say_why_they_are_not_for_a_request(make_predictor: Any, change: dict[str, Any], reason: str) -> None:
+    request = replace(Request([9, 4, 7], Decoding(), SOURCES), **change)
+    assert CudaGraphs("cpu").supports(make_predictor().model, request) == Support(reason)
+
+
+def test_the_engines_in_their_order(make_predictor: Any) -> None:
+    assert [engine.name for engine in ENGINES if not engine.at_once] == ["cuda-graphs", "cpu-fused", "plain"]
+    assert [engine.name for engine in ENGINES if engine.at_once] == ["cuda-graphs", "plain"]
+    with torch.inference_mode():
+        done = decode(make_predictor(seed=1).model.eval(), Request([9, 4, 7], Decoding(), SOURCES))
+    assert [*done.decision.declined] == ["ctranslate2", "cuda-graphs", "cpu-fused"]
+    assert done.decision.declined["ctranslate2"] == "it was not asked for (--engine ctranslate2)"
+
+
+def test_a_tally_counts_and_begins_anew_when_it_is_taken() -> None:
+    tally = EngineTally()
+    tally.add(Decision("plain", {"cuda-graphs": "no GPU"}))
+    tally.add(Decision("plain", {"cuda-graphs": "no GPU"}))
+    taken = tally.take()
+    assert taken.decoded == {"plain": 2} and taken.declined == {("cuda-graphs", "no GPU"): 2}
+    assert taken.describe() == [
+        "engine cuda-graphs: not used for 2 batches: no GPU", "engine plain: decoded 2 batches"
+    ]  # fmt: skip
+    assert not tally.decoded and not tally.declined
+
+
+def test_products_that_are_not_prepared_are_told(make_predictor: Any) -> None:
+    if not search_steps.kernels():
+        pytest.skip("needs AVX-512 VNNI and a compiler")
+    with torch.inference_mode():
+        support = CpuFused().supports(make_predictor().model, Request([9, 4, 7], Decoding(), SOURCES))
+    assert support.reason == "the writer: its products are not prepared for C"
