@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
 
-.PHONY: help demo test test-all bench check docs format clean
+.PHONY: help demo test test-all bench golden check docs format clean
 help:
 	@echo "make demo      train a small model on two cores, look at its attention (about 3 minutes)"
 	@echo "make test      the fast tests (about 5 minutes on two cores)"
 	@echo "make test-all  all tests; SHARD=1/3, 2/3, 3/3 are parts of them that can run side by side"
 	@echo "make bench     how fast it is on this CPU beside others (about 3 minutes)"
+	@echo "make golden    whether every recipe still computes what it did in 0.8, bit for bit (about 10 minutes)"
 	@echo "make check     style, types, architecture, docs"
 	@echo "make docs      write the generated pages, build site/"
 
@@ -29,6 +30,9 @@ test-all: test
 
 bench: $(VENV)/dev.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench.py
+
+golden: $(VENV)/dev.stamp
+	$(BIN)/python benchmarks/golden.py
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
