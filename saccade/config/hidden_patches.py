@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from saccade.config.table import Table, WriterTraits
+from saccade.config.table import ObjectiveTraits, Table, WriterTraits
 
 
 class PatchWriter(Table, WriterTraits):
     """Draws the pixels of patches that were hidden from the reader."""
 
+    is_head: ClassVar[bool] = True
     kind: Literal["patches"] = "patches"
     tie: Literal["none"] = "none"
     init: str = ""
 
+    @property
+    def tied(self) -> str:
+        return self.tie
 
-class Patches(Table):
+
+class Patches(Table, ObjectiveTraits):
     """The pixels of hidden patches given the others (He et al. 2022; Xie et al. 2022)."""
 
     kind: Literal["patches"] = "patches"

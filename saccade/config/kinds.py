@@ -21,12 +21,12 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError
 from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
 
-from saccade.config.table import PositionTraits, ReaderTraits, StackTraits, WriterTraits
+from saccade.config.table import ObjectiveTraits, PositionTraits, ReaderTraits, StackTraits, WriterTraits
 
 MARK = "#"  # begins the tags that choose a kind, so that they can be told from keys in an error's path
 
 
-class Custom(BaseModel, ReaderTraits, WriterTraits, StackTraits, PositionTraits):
+class Custom(BaseModel, ReaderTraits, WriterTraits, StackTraits, PositionTraits, ObjectiveTraits):
     """A kind that the user brings: its settings are the keyword-only arguments of the class or function behind it."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -44,6 +44,9 @@ class Custom(BaseModel, ReaderTraits, WriterTraits, StackTraits, PositionTraits)
         given = {key: item for key, item in value.items() if key != "kind"}
         settings = TypeAdapter(signature_table(maker)).validate_python(given)
         return {"kind": value["kind"], **signature_defaults(maker), **settings}
+
+    def trained_form(self) -> Custom:
+        return self
 
     def settings(self) -> dict[str, Any]:
         """The keyword arguments for the class or function behind this kind."""

@@ -53,6 +53,11 @@ class MediaReader(Table, ReaderTraits):
         """What reads the files: this one, or a part of it."""
         return self
 
+    @property
+    def states(self) -> int | None:
+        """How many states every file has; None where that depends on its length."""
+        return None
+
 
 class PictureReader(MediaReader):
     """Pictures of one size: others are scaled."""

@@ -69,6 +69,18 @@ class TokenReader(Table, ReaderTraits):
     def text_init(self) -> str:
         return self.init
 
+    @property
+    def is_causal(self) -> bool:
+        return self.causal
+
+    @property
+    def second_reading(self) -> Again | None:
+        return self.again
+
+    @property
+    def tells_segments(self) -> bool:
+        return self.segments > 1 or self.positions.uses_segments
+
 
 class JoinedReader(MediaReader):
     """A picture and a question about it, each with a reader of its own."""
@@ -128,6 +140,10 @@ class TokenWriter(Table, WriterTraits):
     def text_init(self) -> str:
         return self.init
 
+    @property
+    def tied(self) -> str:
+        return self.tie
+
 
 class ActionWriter(TokenWriter):
     """Writes actions, each of which is carried out in a world before the next one (Mei et al. 2016)."""
@@ -166,6 +182,10 @@ class FillWriter(Table, WriterTraits):
     def embedded_parts(self) -> tuple[Any, ...]:
         return (self,)
 
+    @property
+    def tied(self) -> str:
+        return self.tie
+
 
 Pooling = Literal["first", "mean", "last", "before-end"]
 
@@ -173,6 +193,9 @@ Pooling = Literal["first", "mean", "last", "before-end"]
 class Head(Table, WriterTraits):
     """What every head over the states of a reader has: dropout, a layer in between where one is wanted, a product."""
 
+    is_head: ClassVar[bool] = True
+    is_label_head: ClassVar[bool] = True
+    predicts_classes: ClassVar[bool] = True
     hidden: Count | None = None  # width of a layer in between (BERT's pooler: dim); none: there is no such layer
     activation: Literal["tanh", "relu", "gelu", "gelu-tanh", "silu", "sigmoid"] = "tanh"  # of that layer
     dropout: Share = 0.1
@@ -187,6 +210,10 @@ class LabelWriter(Head):
     kind: Literal["label"] = "label"
     pooling: Pooling = "mean"  # of a text's states: the first, their mean, the last, or the one before <end>
 
+    @property
+    def pooled(self) -> str:
+        return self.pooling
+
 
 class NumberWriter(Head):
     """A number for a whole text, or for a pair of texts."""
@@ -195,17 +222,23 @@ class NumberWriter(Head):
     kind: Literal["number"] = "number"
     pooling: Pooling = "mean"
 
+    @property
+    def pooled(self) -> str:
+        return self.pooling
+
 
 class TagWriter(Head):
     """A class for each word, told by the state of its first piece."""
 
     label_kind: ClassVar[str] = "tags"
+    labels_words: ClassVar[bool] = True
     kind: Literal["tags"] = "tags"
 
 
 class MaskedWriter(Table, WriterTraits):
     """Restores tokens that were hidden from the reader (Devlin et al. 2019)."""
 
+    is_head: ClassVar[bool] = True
     kind: Literal["masked"] = "masked"
     activation: Literal["relu", "gelu", "gelu-tanh", "silu"] = "gelu"  # after the matrix before the output matrix
     tie: Literal["none", "all"] = "all"  # all: the output matrix is the reader's embedding
@@ -213,19 +246,34 @@ class MaskedWriter(Table, WriterTraits):
     dropout: Share = 0.1  # of what it says that from
     init: str = ""
 
+    @property
+    def tied(self) -> str:
+        return self.tie
+
+    @property
+    def predicts_pairs(self) -> bool:
+        return self.pairs
+
 
 class PermutedWriter(Table, WriterTraits):
     """Says the token at a place, given those that come before it in whatever order (Yang et al. 2019)."""
 
     is_permuted: ClassVar[bool] = True
+    is_head: ClassVar[bool] = True
     kind: Literal["permuted"] = "permuted"
     tie: Literal["none", "all"] = "all"  # all: the output matrix is the reader's embedding
     init: str = ""
+
+    @property
+    def tied(self) -> str:
+        return self.tie
 
 
 class StatesWriter(Table, WriterTraits):
     """Writes nothing: the states of the reader are what is wanted."""
 
+    is_head: ClassVar[bool] = True
+    gives_states: ClassVar[bool] = True
     kind: Literal["states"] = "states"
     pool: bool = False  # a matrix and tanh for the first state, which stands for the text
     tie: Literal["none"] = "none"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from saccade.config.kinds import Custom
 from saccade.config.media import PictureReader
 from saccade.config.stacks import RecurrentWriting
-from saccade.config.table import Count, Share, Table, WriterTraits
+from saccade.config.table import Count, ObjectiveTraits, Share, Table, WriterTraits
 
 if TYPE_CHECKING:
     from saccade.config.schema import Recipe
@@ -29,13 +29,14 @@ class Play(Table):
 class ValuesWriter(Table, WriterTraits):
     """What each action is worth, after each picture of an episode (DARQN, Sorokin et al. 2015)."""
 
+    predicts_classes: ClassVar[bool] = True
     kind: Literal["values"] = "values"
     stack: RecurrentWriting = RecurrentWriting(attention="additive", context="mean", dropout=0.0)
     tie: Literal["none"] = "none"
     init: str = ""
 
 
-class TemporalDifference(Table):
+class TemporalDifference(Table, ObjectiveTraits):
     """What a step brings and what comes after it (double Q-learning); the other network is the moving average."""
 
     kind: Literal["temporal-difference"] = "temporal-difference"

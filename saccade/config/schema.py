@@ -208,6 +208,16 @@ class Data(Table):
     span: Annotated[float, Field(ge=1)] = 3.0  # and how many of them stand together, in the mean
     play: Play = Play()  # task "interact": how a model plays that learns from what it does
 
+    @property
+    def valid_share(self) -> float:
+        """The share of the training examples that is held out for validation; 0 where files are named for it."""
+        return self.valid if isinstance(self.valid, float) else 0.0
+
+    @property
+    def valid_corpora(self) -> Corpora:
+        """The corpora that are named for validation."""
+        return () if isinstance(self.valid, float) else self.valid
+
     @field_validator("train", "valid", mode="before")
     @classmethod
     def _short_form(cls, value: Any) -> Any:

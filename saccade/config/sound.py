@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from saccade.config.kinds import ByKind, Custom
 from saccade.config.media import MediaReader
 from saccade.config.stacks import RecurrentReading, TransformerStack
-from saccade.config.table import Count, Share, Table
+from saccade.config.table import Count, Share, StackTraits, Table
 
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -53,7 +53,7 @@ class SoundChanges(Table):
         return bool(self.time_masks or self.band_masks or self.noise or self.speed)
 
 
-class PyramidStack(Table):
+class PyramidStack(Table, StackTraits):
     """Recurrent layers in both directions, each over half as many states as the one below (Chan et al. 2016)."""
 
     kind: Literal["pyramid"] = "pyramid"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle, islice
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -47,6 +48,10 @@ class Learned(PositionTable):
             "set one of them to the other"
         )
 
+    @property
+    def learned(self) -> Learned:
+        return self
+
 
 class NoPositions(PositionTable):
     kind: Literal["none"] = "none"
@@ -68,6 +73,10 @@ class Axial(PositionTable):
             f"{rows * columns}; raise one of them, or lower data.max_length"
         )
 
+    @property
+    def axial(self) -> Axial:
+        return self
+
 
 class Stretch(Table):
     """Rotary positions for longer texts than a model was pretrained with: slow turns become slower (Llama 3.1)."""
@@ -84,6 +93,10 @@ class Rotary(PositionTable):
     base: float = 10000.0
     stretch: Stretch | None = None
 
+    @property
+    def rotary(self) -> Rotary:
+        return self
+
 
 class Shaw(PositionTable):
     inside_attention: ClassVar[bool] = True
@@ -98,6 +111,10 @@ class Bucketed(PositionTable):
     kind: Literal["bucketed"] = "bucketed"
     buckets: Count = 32
     distance: Count = 128
+
+    @property
+    def bucketed(self) -> Bucketed:
+        return self
 
 
 class Alibi(PositionTable):
@@ -150,6 +167,7 @@ EPSILON = {"layer": 1e-5, "rms": 1e-6}  # of norms, where a stack says none
 
 
 class TransformerStack(Table, StackTraits):
+    is_transformer: ClassVar[bool] = True
     kind: Literal["transformer"] = "transformer"
     layers: Count = 6
     dim: Count = 512
@@ -180,6 +198,16 @@ class TransformerStack(Table, StackTraits):
     @property
     def embedding_eps(self) -> float:
         return self.norm_epsilon or EPSILON["layer"]
+
+    def trained_form(self) -> TransformerStack:
+        """With what follows from other settings where it says none, and lists for all layers."""
+        follow = {
+            "norm_epsilon": EPSILON[self.norm_kind], "head_dim": self.dim // self.heads, "kv_heads": self.heads,
+        }  # fmt: skip
+        told: dict[str, Any] = {name: number for name, number in follow.items() if getattr(self, name) is None}
+        lists = {name: getattr(self, name) for name in ("attention", "window") if getattr(self, name)}
+        told |= {name: tuple(islice(cycle(items), self.layers)) for name, items in lists.items()}
+        return self.model_copy(update={**told, "scale": self.scale is True})
 
     @field_validator("window", mode="before")
     @classmethod

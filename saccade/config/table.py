@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 if TYPE_CHECKING:
     from saccade.config.media import MediaReader
-    from saccade.config.parts import ActionWriter
+    from saccade.config.parts import ActionWriter, Again
+    from saccade.config.stacks import Axial, Bucketed, Learned, Rotary
 
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -29,6 +30,10 @@ class Table(BaseModel):
         value = {key: None if item == "none" and key in optional else item for key, item in value.items()}
         return {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
 
+    def trained_form(self) -> Table:
+        """The table as trained weights know it: derived settings filled in, those of initialization left out."""
+        return self
+
 
 class PositionTraits:
     """What every table of positions answers, a user's own kind included."""
@@ -45,13 +50,56 @@ class PositionTraits:
         """Whether scores depend on the segments of query and key."""
         return False
 
+    # The table itself, where it is of the kind asked for
+    @property
+    def learned(self) -> Learned | None:
+        return None
+
+    @property
+    def axial(self) -> Axial | None:
+        return None
+
+    @property
+    def rotary(self) -> Rotary | None:
+        return None
+
+    @property
+    def bucketed(self) -> Bucketed | None:
+        return None
+
     def find_misfit(self, longest: int) -> str:
         """What is wrong for sequences of up to `longest` tokens, in one line; empty where nothing is."""
         return ""
 
 
+class ObjectiveTraits:
+    """What every table of an objective answers, a user's own kind included."""
+
+    @property
+    def forward_passes(self) -> int:
+        """How often every example goes through the model in one step."""
+        return 1
+
+    @property
+    def sentence_pairs(self) -> str:
+        """Which pairs of sentences it learns to tell apart: "none", "next" (as BERT) or "order" (as ALBERT)."""
+        return "none"
+
+    @property
+    def redraws(self) -> bool:
+        """Whether what is hidden of an example is drawn anew in each epoch."""
+        return True
+
+    @property
+    def predicted_share(self) -> float:
+        """Of an encoder: the share of the tokens that are read that are predicted."""
+        return 0.0
+
+
 class StackTraits:
     """What every table of a stack answers, a user's own kind included."""
+
+    is_transformer: ClassVar[bool] = False
 
     @property
     def embedding_eps(self) -> float:
@@ -84,6 +132,22 @@ class ReaderTraits:
     medium: ClassVar[str] = ""  # kind of the files that are read: "picture" or "sound"; empty where text is read
     asks: ClassVar[bool] = False  # whether a question is read with each file
     is_none: ClassVar[bool] = False  # whether nothing is read
+    is_custom: ClassVar[bool] = False  # whether it is a user's own
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether no state knows what comes after it."""
+        return False
+
+    @property
+    def second_reading(self) -> Again | None:
+        """The decoder that reads the text a second time, where there is one."""
+        return None
+
+    @property
+    def tells_segments(self) -> bool:
+        """Whether it distinguishes the second part of a text from the first."""
+        return False
 
     @property
     def text_init(self) -> str:
@@ -121,6 +185,26 @@ class WriterTraits:
     is_custom: ClassVar[bool] = False  # whether it is a user's own
     is_permuted: ClassVar[bool] = False  # whether it predicts tokens in permuted order
     label_kind: ClassVar[str] = ""  # "label", "number" or "tags" where it predicts such
+    labels_words: ClassVar[bool] = False  # whether each word gets a label of its own
+    predicts_classes: ClassVar[bool] = False  # whether it predicts labels or actions, whose number only data tells
+    is_label_head: ClassVar[bool] = False  # whether it is one of saccade's own heads that predict labels
+    is_head: ClassVar[bool] = False  # whether it reads the states of the reader, without a stack of its own
+    gives_states: ClassVar[bool] = False  # whether the states of the reader are all that is wanted
+
+    @property
+    def tied(self) -> str | None:
+        """Which matrices are tied; None where the output matrix is never tied."""
+        return None
+
+    @property
+    def predicts_pairs(self) -> bool:
+        """Whether it also says if the second part of a text follows the first."""
+        return False
+
+    @property
+    def pooled(self) -> str:
+        """How the states of a text become one; empty where they do not."""
+        return ""
 
     @property
     def text_init(self) -> str:

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from saccade.config.hidden_patches import Patches
 from saccade.config.kinds import ByKind, Custom
 from saccade.config.playing import TemporalDifference
-from saccade.config.table import Count, Share, Table
+from saccade.config.table import Count, ObjectiveTraits, Share, Table
 
 HIGHEST = 0.1  # learning rate that Adam is ever given; a larger one is the factor of another schedule
 
@@ -18,14 +18,14 @@ Metric = Literal["loss", "bleu", "gleu", "accuracy", "f1", "matthews", "pearson"
 LOWER = ("loss", "wer", "cer")  # metrics of which less is better
 
 
-class NextToken(Table):
+class NextToken(Table, ObjectiveTraits):
     kind: Literal["next-token"] = "next-token"
     smoothing: Share = 0.1
     coverage: Annotated[float, Field(ge=0)] = 0.0  # what each cell gets of all looks is drawn to 1 (Xu et al. 2015)
     weight: float = 1.0
 
 
-class Scheduled(Table):
+class Scheduled(Table, ObjectiveTraits):
     """The next token, where some of those before it are the model's own (scheduled sampling, Bengio et al. 2015)."""
 
     kind: Literal["scheduled"] = "scheduled"
@@ -35,7 +35,7 @@ class Scheduled(Table):
     weight: float = 1.0
 
 
-class Reinforce(Table):
+class Reinforce(Table, ObjectiveTraits):
     """The next token where looks are drawn: those after which a text is likelier than usual are drawn more often."""
 
     kind: Literal["reinforce"] = "reinforce"
@@ -46,7 +46,7 @@ class Reinforce(Table):
     weight: float = 1.0
 
 
-class RDrop(Table):
+class RDrop(Table, ObjectiveTraits):
     """Two passes with different dropout, drawn together (Liang et al. 2021)."""
 
     kind: Literal["r-drop"] = "r-drop"
@@ -54,8 +54,12 @@ class RDrop(Table):
     alpha: Annotated[float, Field(ge=0)] = 5.0
     weight: float = 1.0
 
+    @property
+    def forward_passes(self) -> int:
+        return 2
 
-class Fill(Table):
+
+class Fill(Table, ObjectiveTraits):
     """Masked target tokens given the others (Ghazvininejad et al. 2019), by glancing too (Qian et al. 2021)."""
 
     kind: Literal["fill"] = "fill"
@@ -65,8 +69,12 @@ class Fill(Table):
     alpha: Annotated[float, Field(ge=0)] = 0.0  # two passes with different dropout must agree, as in r-drop
     weight: float = 1.0
 
+    @property
+    def forward_passes(self) -> int:
+        return 2 if self.alpha > 0 else 1
 
-class Reward(Table):
+
+class Reward(Table, ObjectiveTraits):
     """The reward of outputs that the model draws (Wu et al. 2016), for models that were trained by likelihood."""
 
     kind: Literal["reward"] = "reward"
@@ -76,7 +84,7 @@ class Reward(Table):
     weight: float = 1.0
 
 
-class Label(Table):
+class Label(Table, ObjectiveTraits):
     """The class of each text or picture."""
 
     kind: Literal["label"] = "label"
@@ -86,14 +94,14 @@ class Label(Table):
     weight: float = 1.0
 
 
-class Regress(Table):
+class Regress(Table, ObjectiveTraits):
     """The square of how far the number of each text is missed."""
 
     kind: Literal["regress"] = "regress"
     weight: float = 1.0
 
 
-class Tag(Table):
+class Tag(Table, ObjectiveTraits):
     """The class of each word."""
 
     kind: Literal["tag"] = "tag"
@@ -101,7 +109,7 @@ class Tag(Table):
     weight: float = 1.0
 
 
-class Masked(Table):
+class Masked(Table, ObjectiveTraits):
     """Hidden tokens given all others (Devlin et al. 2019), and whether one part of a text follows another."""
 
     kind: Literal["masked"] = "masked"
@@ -114,6 +122,18 @@ class Masked(Table):
     smoothing: Share = 0.0
     weight: float = 1.0
 
+    @property
+    def sentence_pairs(self) -> str:
+        return self.pairs
+
+    @property
+    def redraws(self) -> bool:
+        return self.dynamic
+
+    @property
+    def predicted_share(self) -> float:
+        return self.rate
+
     @model_validator(mode="after")
     def _shares_of_one_whole(self) -> Masked:
         if self.masked + self.replaced > 1:
@@ -124,7 +144,7 @@ class Masked(Table):
         return self
 
 
-class Permuted(Table):
+class Permuted(Table, ObjectiveTraits):
     """Tokens given those before them in an order that is drawn for each text (Yang et al. 2019)."""
 
     kind: Literal["permuted"] = "permuted"
@@ -133,6 +153,10 @@ class Permuted(Table):
     piece: Count | None = None  # texts are gone through in pieces of so many tokens; none: in one
     memory: Annotated[int, Field(ge=0)] = 0  # states before a piece that it sees, without a gradient
     weight: float = 1.0
+
+    @property
+    def predicted_share(self) -> float:
+        return 1 / self.one_in
 
     @model_validator(mode="after")
     def _something_to_remember(self) -> Permuted:

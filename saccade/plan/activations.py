@@ -23,11 +23,11 @@ from torch import nn
 
 from saccade.layers.attention.backends import SHORT
 from saccade.layers.attention.multihead import CrossAttention, SelfAttention
-from saccade.layers.blocks.experts import Experts
 from saccade.layers.blocks.transformer import Block, TransformerStack
-from saccade.model.writers.permuted import PermutedWriter
-from saccade.plan.counts import stack_of
-from saccade.plan.heads import is_head, kept_by_head
+from saccade.model.model import Model
+from saccade.model.readers.again import Again
+from saccade.model.readers.tokens import Embedding
+from saccade.plan.counts import is_head, stack_of
 
 SINGLE = 4  # bytes of float32
 STATISTICS = 8  # bytes: mean and scale of a norm, in float32
@@ -57,28 +57,40 @@ class Way(NamedTuple):
     recompute: bool = False
 
 
-def kept(model: Any, way: Way) -> Kept | None:
+def kept(model: Model, way: Way) -> Kept | None:
     """Of both sides together; None where one of them is no Transformer."""
     total = Kept()
     for part, is_reader in ((model.reader, True), (model.writer, False)):
         if part is None:
             continue
         if is_head(part) and model.reader is not None:
-            total += Kept(*kept_by_head(part, model.reader.dim, narrow=way.narrow, wide=way.wide))
-            if isinstance(part, PermutedWriter):  # what is asked passes the layers of the reader
-                total += of_stack(model.reader.stack, way, is_reader=False)
+            total += Kept(way.wide * model.reader.dim, 0)  # the last state of each token that is read
+            total += Kept() if is_reader else of_head(model, way)
             continue
         stack = stack_of(part)
         if stack is None:
             return None
         total += of_stack(stack, way, is_reader=is_reader)
-        first = of_embedding(getattr(part, "embedding", None), stack.dim)
-        total += Kept(first, 0) if is_reader else Kept(0, first)
-        total += of_again(getattr(part, "again", None), way)
+        first = of_embedding(part.embedding, stack.dim)
+        total += Kept(first, 0) + of_again(part.again, way) if is_reader else Kept(0, first)
     return total
 
 
-def of_again(again: Any, way: Way) -> Kept:
+def of_head(model: Model, way: Way) -> Kept:
+    """A head over the states of the reader; its queries may pass the reader's layers too.
+
+    Of each hidden token: its state, and this as the product reads it; what goes into the activation, and into the norm
+    in float32.
+    """
+    head, dim = model.writer, model.reader.dim
+    queries = of_stack(model.reader.stack, way, is_reader=False) if head.queries_reader else Kept()
+    if not head.hidden_width:
+        return queries
+    layer = (way.narrow + SINGLE) * head.hidden_width + STATISTICS
+    return queries + Kept(0, (way.wide + way.narrow) * dim + layer)
+
+
+def of_again(again: Again | None, way: Way) -> Kept:
     """A second reading, which goes over the tokens that are read as a writer does over its own."""
     if again is None:
         return Kept()
@@ -86,7 +98,7 @@ def of_again(again: Any, way: Way) -> Kept:
     return Kept(stack.source + stack.target + of_embedding(again.embedding, again.dim), 0)
 
 
-def of_embedding(embedding: Any, dim: int) -> float:
+def of_embedding(embedding: Embedding | None, dim: int) -> float:
     """The mask of dropout, and what a norm of tokens and positions normalises."""
     if embedding is None:
         return 0
@@ -126,22 +138,13 @@ def of_block(block: Block, dim: int, way: Way, *, is_reader: bool) -> Kept:
 
 
 def of_self(attention: SelfAttention, dim: int, way: Way) -> float:
-    width, head_dim = width_of(attention), attention.heads.head_dim
+    width, head_dim = attention.width, attention.heads.head_dim
     numbers = dim + 4 * width  # queries, keys, values, output
     if attention.rotary is not None:
         # Sines and cosines, for queries and for keys. What was turned is new, and what it was made of stays beside it,
         # but where heads share keys: then all three are new, and nothing holds the product any more.
         numbers += 2 * head_dim + (2 * width if attention.group == 1 else 0)
     return way.narrow * numbers + of_weights(attention.heads, width // head_dim, way)
-
-
-def width_of(attention: SelfAttention | CrossAttention) -> int:
-    """All heads of the queries together."""
-    if isinstance(attention, CrossAttention):
-        heads, _, head_dim = attention.query.shape
-        return int(heads * head_dim)
-    shared, _, head_dim = attention.project.shape
-    return int(shared * attention.group * head_dim)
 
 
 def of_weights(shared: Any, heads: int, way: Way) -> float:
@@ -152,7 +155,7 @@ def of_weights(shared: Any, heads: int, way: Way) -> float:
 
 
 def of_cross(attention: CrossAttention, dim: int, way: Way, *, copied: bool) -> Kept:
-    heads, width, memory = attention.query.shape[0], width_of(attention), attention.memory.weight.shape[-1]
+    heads, width, memory = attention.query.shape[0], attention.width, attention.memory.weight.shape[-1]
     copy = memory if copied and way.wide > way.narrow else 0
     weights = of_weights(attention.heads, heads, way)
     return Kept(way.narrow * (copy + 2 * width), way.narrow * (dim + 2 * width) + weights)
@@ -168,16 +171,13 @@ def of_norms(block: Block, dim: int, way: Way) -> float:
 
 def of_feedforward(network: Any, dim: int, way: Way, *, copied: bool) -> float:
     """`copied`: what goes in is made narrow for each product anew."""
-    experts = isinstance(network, Experts)  # else a FeedForward
-    hidden = network.up.shape[-1] if experts else network.up.out_features
-    gated = not experts and network.gate is not None
-    times = vectors_kept(network.activation) + 2 * gated
-    inputs = dim * (2 if gated and copied and way.wide > way.narrow else 1)
+    hidden, times = network.hidden, vectors_kept(network.activation) + 2 * network.is_gated
+    inputs = dim * (2 if network.is_gated and copied and way.wide > way.narrow else 1)
     masks = hidden * (1 + way.narrow) if network.dropout.p else 0
     inside: float = way.narrow * (inputs + times * hidden) + masks
-    if not experts:
+    if network.experts_per_token is None:
         return inside
-    return int(network.gate.chosen) * (SPARE * inside + way.narrow * dim)  # and what comes out, to be weighted
+    return network.experts_per_token * (SPARE * inside + way.narrow * dim)  # and what comes out, to be weighted
 
 
 def vectors_kept(activation: str) -> int:

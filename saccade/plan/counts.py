@@ -8,18 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from saccade.config.kinds import Custom
-from saccade.config.schema import Head, Recipe, ValuesWriter
+from saccade.config.schema import Recipe
 from saccade.errors import SaccadeError
 from saccade.layers.attention.multihead import SelfAttention
-from saccade.layers.audio.downsampling import PyramidStack
-from saccade.layers.blocks.convolution_stack import ConvolutionStack
-from saccade.layers.blocks.experts import Experts
-from saccade.layers.blocks.recurrent import RecurrentStack
-from saccade.layers.blocks.recurrent_writer import RecurrentWriter
 from saccade.layers.blocks.transformer import TransformerStack
-from saccade.layers.vision.grid_attention import GridAttention
-from saccade.layers.vision.patches import Block, Level
 from saccade.model.build.model import build
 from saccade.model.model import Model
 from saccade.model.run import Undrawn
@@ -51,8 +43,6 @@ NAMED = (  # what modules of a stack are called, and what they are
 # Parts of a writer that every token of the source passes once
 OF_MEMORY = (".cross.memory", ".cross.score.key", ".cross.around")
 
-BEFORE_CELLS = (Block, GridAttention, Level)  # see more places than there are cells in the end
-
 
 class Use(NamedTuple):
     """A parameter at one place of a model."""
@@ -67,12 +57,12 @@ class Use(NamedTuple):
 
 def on_meta(recipe: Recipe, *, vocabulary: int | None = None) -> Model:
     """The model of a recipe without its numbers: its size costs nothing."""
-    own = [part.kind for part in (recipe.reader, recipe.writer) if isinstance(part, Custom)]
+    own = [part.kind for part in (recipe.reader, recipe.writer) if part.is_custom]
     if own:
         raise SaccadeError(f"plan knows only the kinds that come with saccade, got '{own[0]}'")
     size = recipe.tokenizer.size if vocabulary is None else vocabulary
     with torch.device("meta"), Undrawn():
-        told = CLASSES if isinstance(recipe.writer, Head | ValuesWriter) else size
+        told = CLASSES if recipe.writer.predicts_classes else size
         model = build(recipe, source_size=size, target_size=told)
     freeze(model, recipe.freeze)
     return model.train()
@@ -84,7 +74,7 @@ def uses(model: nn.Module) -> Iterator[Use]:
         for name, parameter in owner.named_parameters(recurse=False):
             side = path.partition(".")[0]
             of_source = side == "reader" or any(place in f".{path}" for place in OF_MEMORY)
-            share = owner.gate.chosen / owner.up.shape[0] if isinstance(owner, Experts) else times_of(model, path)
+            share = declared(owner, "share_per_token", times_of(model, path))
             is_matrix = parameter.dim() > 1 and "bias" not in name
             yield Use(side, part_of(model, path, owner), of_source, parameter, is_matrix, share)
 
@@ -92,7 +82,12 @@ def uses(model: nn.Module) -> Iterator[Use]:
 def times_of(model: nn.Module, path: str) -> float:
     """How often a cell of a picture passes what is at this place: convolutions before it see more of them."""
     around = [model.get_submodule(path.rsplit(".", n)[0]) for n in (1, 2)]
-    return next((float(block.times) for block in around if isinstance(block, BEFORE_CELLS)), 1.0)
+    return declared(around[0], "times", declared(around[1], "times", 1.0))
+
+
+def declared(module: nn.Module, name: str, default: float) -> float:
+    """What a module declares of its cost; most modules, among them all of PyTorch, declare nothing."""
+    return float(getattr(module, name, default))
 
 
 def part_of(model: nn.Module, path: str, owner: nn.Module) -> str:
@@ -113,10 +108,8 @@ def part_of(model: nn.Module, path: str, owner: nn.Module) -> str:
         return "feed-forward"
     if "stack" not in names:
         return "head" if OF_HEADS & set(names) else "other"
-    stack = model.get_submodule(".".join(names[: names.index("stack") + 1]))
-    if isinstance(stack, RecurrentStack | RecurrentWriter | PyramidStack):
-        return "recurrence"
-    return "convolution" if isinstance(stack, ConvolutionStack) else "other"
+    operation = str(model.get_submodule(".".join(names[: names.index("stack") + 1])).operation)
+    return operation if operation in PARTS else "other"
 
 
 def by_part(model: nn.Module) -> dict[str, dict[str, int]]:
@@ -156,6 +149,19 @@ def products(model: nn.Module) -> int:
 
 def stack_of(part: Any) -> TransformerStack | None:
     """The stack of a reader or writer, where it is a Transformer's with attention as everybody has it."""
-    stack = getattr(part, "stack", None)
+    stack = part.stack
     plain = isinstance(stack, TransformerStack) and all(isinstance(block.self, SelfAttention) for block in stack.blocks)
     return stack if plain else None
+
+
+def is_head(part: Any) -> bool:
+    """Whether a part has no stack of its own."""
+    return part is not None and part.stack is None
+
+
+def written_share(recipe: Recipe, model: Model) -> float | None:
+    """Tokens that pass the writer for each that is read, where it is a head; None where it has a stack."""
+    if not is_head(model.writer) or model.reader is None:
+        return None
+    rates = (objective.predicted_share for objective in recipe.objectives)
+    return next(filter(None, rates), 0.0) if model.writer.output is not None else 0.0

@@ -9,10 +9,10 @@ from typing import Any
 from saccade.config.schema import Recipe
 from saccade.data.tokenization.tokenizers import Tokenizers, train_tokenizers
 from saccade.errors import SaccadeError
+from saccade.model.model import Model
 from saccade.plan import hardware
-from saccade.plan.counts import by_part, on_meta, parameters, stack_of, trained
+from saccade.plan.counts import by_part, is_head, on_meta, parameters, stack_of, trained
 from saccade.plan.hardware import Gpu
-from saccade.plan.heads import is_head
 from saccade.plan.memory import Memory
 from saccade.plan.sharding import Advice, advise
 from saccade.plan.work import Work, work
@@ -73,7 +73,7 @@ class Time:
 @dataclass(frozen=True)
 class Plan:
     recipe: Recipe
-    model: Any  # on the meta device
+    model: Model  # on the meta device
     vocabulary: int
     length: int
     gpu: Gpu
@@ -156,7 +156,7 @@ def vocabulary_of(recipe: Recipe, run: Path | None = None) -> int:
     return max(found.source.size, found.target.size)
 
 
-def usual_mfu(model: Any, *, compiled: bool) -> float | None:
+def usual_mfu(model: Model, *, compiled: bool) -> float | None:
     """What Transformers of 512 and more numbers reached; other stacks wait for themselves, nobody measured how much."""
     measured = hardware.measured()
     parts = [part for part in (model.reader, model.writer) if part is not None and not is_head(part)]
@@ -166,7 +166,7 @@ def usual_mfu(model: Any, *, compiled: bool) -> float | None:
     return measured[alone if len(parts) == 1 else "pairs"] * (1 if compiled else measured["plain"])
 
 
-def sides(model: Any, beside: float) -> float:
+def sides(model: Model, beside: float) -> float:
     """Of a batch: what is read, and what is written as a share of it."""
     return 1.0 if model.reader is None or is_head(model.writer) else 1 + beside
 

@@ -11,13 +11,13 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from saccade.config.schema import Fill, RDrop, Recipe
+from saccade.config.schema import Recipe
 from saccade.layers.blocks.transformer import TransformerStack
 from saccade.layers.losses.cross_entropy import ALIGNED, PIECE_ON_GPU, SHARE, rows_at_once
+from saccade.model.model import Model
 from saccade.plan.activations import Kept, Way, kept
-from saccade.plan.counts import parameters, products, stack_of, trained
+from saccade.plan.counts import parameters, products, stack_of, trained, written_share
 from saccade.plan.hardware import Gpu
-from saccade.plan.heads import written_share
 from saccade.train.batches.pack import rounded, step_of
 from saccade.train.machine import MARGIN
 from saccade.train.objectives.masked import most_hidden
@@ -61,7 +61,7 @@ class Loss:
 class Memory:
     """The memory of one recipe on one kind of GPU."""
 
-    def __init__(self, recipe: Recipe, model: Any, gpu: Gpu, *, length: int) -> None:
+    def __init__(self, recipe: Recipe, model: Model, gpu: Gpu, *, length: int) -> None:
         train = recipe.train
         self.model, self.gpu, self.compiled = model, gpu, train.compile
         self.accumulates = train.accumulate > 1
@@ -69,7 +69,7 @@ class Memory:
         wide = narrow if train.residual == "bf16" else SINGLE
         self.way = Way(narrow=narrow, wide=wide, length=length, recompute=train.recompute)
         self.share, self.beside = written_share(recipe, model), recipe.task.get_target_ratio(recipe)
-        self.passes = 2 if any(map(passes_twice, recipe.objectives)) else 1
+        self.passes = max(objective.forward_passes for objective in recipe.objectives)
         learned = SINGLE * trained(model)
         self.fixed = Fixed(
             weights=SINGLE * parameters(model),
@@ -94,7 +94,7 @@ class Memory:
         width = -(-vocabulary // ALIGNED) * ALIGNED
         row = self.passes * width * self.way.narrow
         rows = rows_at_once(tokens, row_bytes=row, room=min(PIECE_ON_GPU, int(self.gpu.memory / SHARE)))
-        bias = getattr(self.model.writer.output, "bias", None)
+        bias = self.model.writer.output.bias
         joined = 0 if bias is None else SINGLE * vocabulary * (dim + COLUMNS)  # matrix and bias as one
         stack = stack_of(self.model.writer)
         pre = stack is not None and stack.blocks[0].residuals[0].pre
@@ -160,15 +160,10 @@ class Memory:
         }
 
 
-def passes_twice(objective: Any) -> bool:
-    """Whether every text goes through the model twice in a step."""
-    return isinstance(objective, RDrop) or (isinstance(objective, Fill) and objective.alpha > 0)
-
-
-def head_of(model: Any) -> tuple[int, int]:
+def head_of(model: Model) -> tuple[int, int]:
     """The shape of the output matrix; nothing where a writer has none that the loss could take piece by piece."""
-    weight = getattr(getattr(model.writer, "output", None), "weight", None)
-    return (0, 0) if weight is None else (int(weight.shape[0]), int(weight.shape[1]))
+    output = model.writer.output
+    return (0, 0) if output is None else (output.out_features, output.in_features)
 
 
 def cache_of(stack: TransformerStack, size: int) -> Kept:

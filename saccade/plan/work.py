@@ -11,12 +11,9 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from saccade.layers.attention.local import LocalAttention
-from saccade.layers.attention.lsh import LshAttention
-from saccade.layers.attention.multihead import CrossAttention, SelfAttention
-from saccade.model.writers.permuted import PermutedWriter
-from saccade.plan import activations
-from saccade.plan.counts import passed
+from saccade.layers.attention.multihead import Attention
+from saccade.model.model import Model
+from saccade.plan.counts import is_head, passed
 
 BACKWARD = 2  # forward passes that a backward pass costs: gradients of what went in, and of the matrix
 
@@ -42,39 +39,32 @@ class Work(NamedTuple):
         return (1 + BACKWARD + recompute) * self.mean
 
 
-def work(model: nn.Module, *, length: int, share: float | None = None, beside: float = 1.0) -> Work:
+def work(model: Model, *, length: int, share: float | None = None, beside: float = 1.0) -> Work:
     """For texts of `length` tokens on each side."""
     source, target = (2 * passed(model, of_source=of_source) for of_source in (True, False))
     scores = {True: 0.0, False: 0.0}
     for path, module in model.named_modules(remove_duplicate=False):
-        scores[path.startswith("reader")] += 4 * keys_of(model, path, length) * width_of(path, module)
-    if isinstance(model.get_submodule("writer"), PermutedWriter):  # what is asked passes the layers of the reader too
+        scores[path.startswith("reader")] += 4 * count_scores(model, path, module, length=length)
+    if is_head(model.writer) and model.writer.queries_reader:  # its queries pass the layers of the reader
         target, scores[False] = target + source, scores[True]
     return Work(source + scores[True], target + scores[False], sum(scores.values()), share, beside)
 
 
-def width_of(path: str, module: nn.Module) -> int:
-    """All heads of attention together; 0 for everything else."""
-    if isinstance(module, SelfAttention | CrossAttention):
-        return activations.width_of(module)
-    if isinstance(module, LocalAttention | LshAttention):
-        return int(module.out.in_features)
-    if path.endswith(".cross"):  # of recurrent and convolutional writers: as wide as the matrix of their queries
-        return max(int(parameter.shape[0]) for parameter in module.parameters()) if [*module.parameters()] else 0
-    return 0
+def count_scores(model: Model, path: str, module: nn.Module, *, length: int) -> int:
+    """Keys that a query of an attention meets, times the width of all its heads; 0 for every other module."""
+    if isinstance(module, Attention):
+        keys, window = module.count_keys(length), window_of(model, path)
+        return module.width * (keys if window is None else min(keys, 2 * window + 1))
+    if not path.endswith(".cross"):
+        return 0
+    # In recurrent and convolutional writers attention is as wide as the matrix of its queries.
+    return length * max((int(parameter.shape[0]) for parameter in module.parameters()), default=0)
 
 
-def keys_of(model: nn.Module, path: str, length: int) -> int:
-    """How many keys a query meets: all, or those in a window or in chunks."""
-    module = model.get_submodule(path)
-    if isinstance(module, LocalAttention):  # a chunk and the one before it
-        return length if module.chunk is None else min(length, 2 * module.chunk)
-    if isinstance(module, LshAttention):  # the same in each round
-        hashing = module.hashing
-        return length if length <= hashing.chunk else 2 * hashing.chunk * hashing.rounds
+def window_of(model: Model, path: str) -> int | None:
+    """Keys that self-attention may see on each side; None: all."""
     stack, between, rest = path.partition(".blocks.")
     if not between or not path.endswith(".self"):
-        return length
+        return None
     windows: Any = model.get_submodule(stack).windows
-    window = windows[int(rest.partition(".")[0])]
-    return length if window is None else min(length, 2 * window + 1)
+    return windows[int(rest.partition(".")[0])]

@@ -223,6 +223,6 @@ def test_what_is_shared_out_holds_the_tokens_that_pass_a_head():
 
 def test_a_writer_without_output_matrix_has_no_pieces_of_logits():
     found = plan()
-    del found.model.writer.output
+    found.model.writer.output = None
     assert found.memory.loss(1000).total == 0
     assert found.memory.peak(1000, 1000) > found.memory.fixed.stays

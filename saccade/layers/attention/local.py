@@ -61,6 +61,10 @@ class LocalAttention(ChunkedAttention):
         super().__init__(dim, heads=heads, parts=3, form=form, causal=causal, dropout=dropout)
         self.chunk = chunk
 
+    def count_keys(self, length: int) -> int:
+        """Those of a chunk and of the one before it."""
+        return length if self.chunk is None else min(length, 2 * self.chunk)
+
     def forward(
         self, x: Float[Tensor, "B T D"], *, mask: Bool[Tensor, "B T"] | None = None, kept: tuple[Tensor, ...] = ()
     ) -> tuple[Float[Tensor, "B T D"], tuple[Tensor, ...]]:

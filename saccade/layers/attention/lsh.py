@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from saccade.errors import SaccadeError
 from saccade.layers.attention import masks
-from saccade.layers.attention.multihead import Form, HeadProjection, width_of_head
+from saccade.layers.attention.multihead import Attention, Form, HeadProjection, width_of_head
 from saccade.layers.memory import KeyValue
 from saccade.layers.record import keep as keep_weights
 from saccade.layers.record import recording
@@ -196,7 +196,7 @@ def as_matrix(
     return matrix.scatter_add(2, cells.flatten(2), weights.flatten(2)).unflatten(2, (length, length))
 
 
-class ChunkedAttention(nn.Module):
+class ChunkedAttention(Attention):
     """What attention in chunks shares: one product to `parts` vectors for each head, one that joins the heads."""
 
     def __init__(self, dim: int, *, heads: int, parts: int, form: Form, causal: bool, dropout: float) -> None:
@@ -206,6 +206,10 @@ class ChunkedAttention(nn.Module):
         self.out = nn.Linear(heads * head_dim, dim, bias=False)
         nn.init.xavier_uniform_(self.out.weight)
         self.causal, self.dropout = causal, dropout
+
+    @property
+    def width(self) -> int:
+        return self.out.in_features
 
     def joined(self, y: Float[Tensor, "B H T E"], weights: Float[Tensor, "B H T K"] | None) -> Float[Tensor, "B T D"]:
         """All heads of a position as one vector; the weights are left with whoever is looking."""
@@ -229,6 +233,11 @@ class LshAttention(ChunkedAttention):
     ) -> None:
         super().__init__(dim, heads=heads, parts=2, form=form, causal=causal, dropout=dropout)
         self.hashing = hashing
+
+    def count_keys(self, length: int) -> int:
+        """Those of two chunks in each round."""
+        chunk = self.hashing.chunk
+        return length if length <= chunk else 2 * chunk * self.hashing.rounds
 
     def forward(
         self, x: Float[Tensor, "B T D"], *, mask: Bool[Tensor, "B T"] | None = None, kept: tuple[Tensor, ...] = ()

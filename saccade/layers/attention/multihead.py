@@ -190,7 +190,20 @@ def for_each(query: Float[Tensor, "B Q H E"], shared: Float[Tensor, "B K G E"]) 
     return shared if times == 1 else shared.repeat_interleave(times, 2)
 
 
-class SelfAttention(nn.Module):
+class Attention(nn.Module):
+    """What every attention with several heads can say of its cost."""
+
+    @property
+    def width(self) -> int:
+        """Features of the queries of all heads together."""
+        raise NotImplementedError
+
+    def count_keys(self, length: int) -> int:
+        """How many keys a query meets in a sequence of that length."""
+        return length
+
+
+class SelfAttention(Attention):
     """Every position asks every position it may see: Q = X W_Q, K = X W_K, V = X W_V."""
 
     def __init__(
@@ -215,6 +228,11 @@ class SelfAttention(nn.Module):
             dim, heads=shared, head_dim=self.heads.head_dim, parts=self.group + 2, form=form, bias=bias
         )
         self.rotary = rotary
+
+    @property
+    def width(self) -> int:
+        shared, _, head_dim = self.project.shape
+        return shared * self.group * head_dim
 
     def forward(
         self, x: Float[Tensor, "B T D"], *, mask: Mask | None = None, packing: Packing | None = None
@@ -260,7 +278,7 @@ class SelfAttention(nn.Module):
         return query, key, value
 
 
-class CrossAttention(nn.Module):
+class CrossAttention(Attention):
     """What is being written asks what was read: queries from the writer, keys and values from memory."""
 
     def __init__(
@@ -282,6 +300,11 @@ class CrossAttention(nn.Module):
 
     def describe(self) -> AttentionWeights:
         return self.heads.describe(self.query)
+
+    @property
+    def width(self) -> int:
+        heads, _, head_dim = self.query.shape
+        return heads * head_dim
 
     def keys_values(self, states: Float[Tensor, "B S M"]) -> KeyValue:
         """Computed once for each input, however many words are written."""

@@ -52,6 +52,8 @@ class PyramidStack(nn.Module):
     row stands beside zeros. What is returned as state is the last one of each layer, of both directions side by side.
     """
 
+    operation = "recurrence"  # for counts of parameters by operation
+
     def __init__(self, dim: int, *, cell: Name, layers: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.layers: Any = nn.ModuleList(

@@ -49,6 +49,7 @@ class ConvolutionStack(nn.Module):
     for each word of an output longer than the input (dynamic unfolding, Kalchbrenner et al. 2016, section 3.2).
     """
 
+    operation = "convolution"  # for counts of parameters by operation
     capabilities = Capabilities(static_shapes=True)
 
     def __init__(

@@ -167,6 +167,8 @@ class Experts(nn.Module):
     is in the batch. `balance` is the weight of the loss that gives all experts work (`layers/blocks/experts.py`).
     """
 
+    is_gated = False
+
     def __init__(
         self,
         dim: int,
@@ -190,6 +192,19 @@ class Experts(nn.Module):
         self.dropout = Dropout(dropout)
         for weight in (*self.up.data, *self.down.data):
             nn.init.xavier_uniform_(weight)
+
+    @property
+    def hidden(self) -> int:
+        return self.up.shape[-1]
+
+    @property
+    def experts_per_token(self) -> int:
+        return self.gate.chosen
+
+    @property
+    def share_per_token(self) -> float:
+        """The share of the experts' parameters that a token passes."""
+        return self.gate.chosen / self.count
 
     def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
         return self.routed(x)[0]

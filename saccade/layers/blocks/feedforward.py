@@ -18,6 +18,8 @@ Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "sigmoid"]
 class FeedForward(nn.Module):
     """max(0, x W1 + b1) W2 + b2 (Vaswani et al. 2017, equation 2); with a gate: (f(x W1) * x Wg) W2 (Shazeer 2020)."""
 
+    experts_per_token: int | None = None  # there are none
+
     def __init__(
         self,
         dim: int,
@@ -39,6 +41,14 @@ class FeedForward(nn.Module):
                 nn.init.xavier_uniform_(linear.weight)
                 if bias:
                     nn.init.zeros_(linear.bias)
+
+    @property
+    def hidden(self) -> int:
+        return self.up.out_features
+
+    @property
+    def is_gated(self) -> bool:
+        return self.gate is not None
 
     def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
         hidden = self._widened(x) if self._fuses(x) else ACTIVATIONS[self.activation](self.up(x))

@@ -153,6 +153,8 @@ class RecurrentStack(nn.Module):
     length has to be known outside of the device then.
     """
 
+    operation = "recurrence"  # for counts of parameters by operation
+
     def __init__(
         self,
         dim: int,

@@ -57,6 +57,7 @@ class FirstState(nn.Module):
 class RecurrentWriter(nn.Module):
     """The stack of a writer: first states, the recurrence, dropout of what it tells."""
 
+    operation = "recurrence"  # for counts of parameters by operation
     capabilities = Capabilities(static_shapes=True)
 
     def __init__(

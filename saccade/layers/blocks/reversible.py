@@ -82,6 +82,8 @@ class ReversibleBlock(nn.Module):
 class ReversibleStack(nn.Module):
     """Both halves begin as the input and stand side by side in the output, which is twice as wide."""
 
+    operation = "attention"  # for counts of parameters by operation
+
     def __init__(self, blocks: Sequence[ReversibleBlock], *, dim: int, norm: nn.Module | None = None) -> None:
         """`norm` is one of 2 `dim` features."""
         super().__init__()

@@ -155,6 +155,8 @@ KEPT, RECOMPUTED = region(over_text), region(over_text_twice)
 class TransformerStack(nn.Module):
     """Blocks one after the other; `causal` for a writer, `norm` at the end where the blocks are pre-norm."""
 
+    operation = "attention"  # for counts of parameters by operation
+
     def __init__(
         self,
         blocks: Sequence[Block],

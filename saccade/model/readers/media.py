@@ -15,7 +15,14 @@ from saccade.layers.memory import Memory
 from saccade.layers.vision.patches import Picture
 
 
-class PictureReader(nn.Module):
+class MediaReader(nn.Module):
+    """What readers of pictures and sound have in common: they embed no tokens and read nothing twice."""
+
+    embedding = None
+    again = None
+
+
+class PictureReader(MediaReader):
     """Cells of a picture through a stack, where there is one; `first` is a learned vector that stands before them.
 
     `columns` is a recurrent stack over the largest number of each column, from left to right: its last state stands
@@ -68,7 +75,7 @@ class PictureReader(nn.Module):
 # ---- The reader of sound: frames -> Memory.
 
 
-class FrameReader(nn.Module):
+class FrameReader(MediaReader):
     """Sound: a stem that makes fewer and wider frames, positions, then a stack that may look in both directions."""
 
     def __init__(self, stem: Stem, stack: Any, *, positions: nn.Module | None = None, dropout: float = 0.0) -> None:
@@ -87,11 +94,13 @@ class FrameReader(nn.Module):
 # ---- The reader of a picture and of a question about it.
 
 
-class JoinedReader(nn.Module):
+class JoinedReader(MediaReader):
     """Two readers, and what makes one Memory of both; without `look` the picture is not read at all.
 
     In training the share `blind` of the questions sees nothing of its picture.
     """
+
+    stack = None  # each of the two has its own
 
     def __init__(self, look: Any, ask: Any, join: Any, *, grid: tuple[int, int], blind: float = 0.0) -> None:
         super().__init__()

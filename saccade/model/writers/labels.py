@@ -20,7 +20,19 @@ BACK = {"last": 1, "before-end": 2}  # how far from behind a state stands
 KNOWN = {**ACTIVATIONS, "tanh": torch.tanh}
 
 
-class Head(nn.Module):
+class StatesHead(nn.Module):
+    """A writer without a stack of its own: its output matrix reads the states of the reader."""
+
+    stack = None
+    queries_reader = False  # whether queries of its own pass the layers of the reader
+
+    @property
+    def hidden_width(self) -> int:
+        """Features of the layer before the output matrix; 0 where there is none."""
+        return 0
+
+
+class Head(StatesHead):
     """A layer in between where there is one, dropout, and a product: C numbers for each state.
 
     With a layer as wide as the states, that is what BERT and RoBERTa have; without one and without bias, GPT-2.

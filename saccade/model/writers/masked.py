@@ -10,7 +10,7 @@ from saccade.config.protocols import Capabilities
 from saccade.kernels.activations import ACTIVATIONS
 from saccade.layers.dropout import Dropout
 from saccade.layers.memory import Memory
-from saccade.model.writers.labels import pooled
+from saccade.model.writers.labels import StatesHead, pooled
 
 
 class Pool(nn.Linear):
@@ -20,16 +20,16 @@ class Pool(nn.Linear):
         return torch.tanh(super().forward(first))
 
 
-class StatesWriter(nn.Module):
+class StatesWriter(StatesHead):
     """Nothing is written; `hidden`, where there is one, makes a vector of each text's first state."""
 
     def __init__(self, dim: int, *, pool: bool = False) -> None:
         super().__init__()
         self.dim = dim
-        self.hidden = Pool(dim, dim) if pool else None
+        self.output, self.hidden = None, Pool(dim, dim) if pool else None
 
 
-class MaskedWriter(nn.Module):
+class MaskedWriter(StatesHead):
     """Logits of the tokens that were hidden: norm(f(W x + b)) times an output matrix (Devlin et al. 2019).
 
     With `pairs` also two logits for each text: its second part follows the first, or not.
@@ -60,6 +60,10 @@ class MaskedWriter(nn.Module):
             if linear is not None:
                 nn.init.xavier_uniform_(linear.weight)
                 nn.init.zeros_(linear.bias)
+
+    @property
+    def hidden_width(self) -> int:
+        return self.transform.out_features
 
     def forward(self, states: Float[Tensor, "... D"]) -> Float[Tensor, "... E"]:
         """What `head` makes logits of, for the states of hidden tokens."""

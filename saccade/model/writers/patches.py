@@ -12,11 +12,12 @@ from saccade.data.batching.batch import Batch, Pictures
 from saccade.layers.memory import Memory
 from saccade.layers.vision.patches import Picture, hidden_patches, painted
 from saccade.model.model import Model
+from saccade.model.writers.labels import StatesHead
 
 SMALL = 1e-6  # added to variances
 
 
-class PatchWriter(nn.Module):
+class PatchWriter(StatesHead):
     """The pixels of each patch by one matrix of its state (Xie et al. 2022)."""
 
     capabilities = Capabilities(static_shapes=True)

@@ -9,14 +9,16 @@ from torch import Tensor, nn
 from saccade.config.protocols import Capabilities
 from saccade.layers.attention.two_stream import Streams, earlier, two_streams
 from saccade.model.readers.tokens import TokenReader
+from saccade.model.writers.labels import StatesHead
 
 
-class PermutedWriter(nn.Module):
+class PermutedWriter(StatesHead):
     """A vector that every place begins with when it is asked for its token, and a head over the vocabulary.
 
     What is asked passes the layers of the reader, beside what is read.
     """
 
+    queries_reader = True
     capabilities = Capabilities(packed_rows=True)
 
     def __init__(self, output: nn.Linear, *, dim: int) -> None:
