@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BytesIO
 from pathlib import Path
 
 from saccade.errors import SaccadeError
@@ -58,6 +59,16 @@ def new_folder(path: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(path, ignore_errors=True)
         raise
+
+
+def open_source(file: str | Path | bytes, *, unnamed: str = "") -> tuple[str | BytesIO, str]:
+    """What a decoder opens, and its name: a path, or the bytes of an upload, which are `unnamed`."""
+    return (BytesIO(file), unnamed) if isinstance(file, bytes) else (str(file), str(file))
+
+
+def get_reason(error: Exception) -> str:
+    """Why a file cannot be read, without its name; an OSError says it in words, other errors as they are."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 def is_full_disk(error: BaseException) -> bool:

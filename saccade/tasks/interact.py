@@ -83,7 +83,6 @@ class Interact(BaseTask):
 
     def measure_validation(self, session: Session) -> dict[str, float | str]:
         """Scores of the same episodes at every validation, and the loss in them."""
-        from saccade.data.store.media import states_of
         from saccade.data.worlds.episodes import TRIED, batch_of
         from saccade.predict.predictors.player import TOGETHER, Player
         from saccade.score.playing import scores_of_episodes, trial
@@ -91,7 +90,7 @@ class Interact(BaseTask):
 
         player = Player(session.model, recipe=session.recipe, tokenizers=session.tokenizers)
         tried = trial(player, cast("Episodes", session.valid), first=TRIED)
-        states = states_of(player.reader) or 1
+        states = player.reader.states or 1
         begins = range(0, len(tried), TOGETHER)
         loss = mean_loss(
             session, ((begin, batch_of(tried[begin : begin + TOGETHER], states=states)) for begin in begins)

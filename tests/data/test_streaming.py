@@ -12,7 +12,7 @@ import pytest
 from saccade.config.load import validate
 from saccade.data.batching.batch import Batch
 from saccade.data.prepare import Prepared, prepare
-from saccade.data.store.streaming import Streamed, StreamedBatches, batches_of, in_turn
+from saccade.data.store.streaming import Streamed, StreamedBatches, in_turn
 from saccade.data.tokenization.tokenizers import END, PAD
 from saccade.errors import SaccadeError
 
@@ -128,7 +128,7 @@ def test_other_tasks_learn_from_a_stream_too(folder: Path, tmp_path: Path) -> No
     values |= {"task": "restore", "reader": {"kind": "tokens"}, "writer": {"tie": "all"}}
     values["tokenizer"] |= {"sentinels": 4}
     prepared = prepare(validate(values), cache=tmp_path / "cache", report=lambda text: None)
-    batch = next(batches_of(prepared.train, batch_tokens=64, seed=1))
+    batch = next(prepared.train.open_batches(batch_tokens=64, seed=1))
     assert set(batch.fields) == {"source", "target"} and len(batch["source"].ids) == len(batch["target"].ids)
 
 

@@ -13,18 +13,47 @@ from typing import Any
 
 import numpy as np
 
-from saccade.data.batching.batch import Batch, rectangle
-from saccade.data.batching.order import epoch_order
-from saccade.data.batching.pieces import Pieces
-from saccade.data.batching.segments import Segments
-from saccade.data.batching.spans import Spans
-from saccade.data.store.arrays import Store
-from saccade.data.store.media import MediaStore
-from saccade.data.worlds.route_store import RouteStore
+from saccade.data.batching.batch import Batch, Ground, Media, Tokens, rectangle
 from saccade.errors import SaccadeError
 
-Rows = Store | Pieces | Spans | Segments  # pairs, pieces of documents, these with spans hidden or as parts that follow
 POOL = 2**17  # rows sorted at a time; more rows make less padding and a less random order
+
+
+class Rows:
+    """What batches are made of: pairs, chunks of documents, these with spans hidden or with parts that follow.
+
+    Rows are numbered, and each has token ids on one or more sides.
+    """
+
+    name: str  # what decides the rows
+    sides: tuple[str, ...]  # the fields of a batch
+    parts: list[int]  # rows of each corpus, one corpus after the other
+    weights: list[float]  # passes over each corpus in one epoch
+    variants: int  # tokenizations that epochs alternate between
+    bytes: int  # of the text of the last side, in UTF-8
+
+    def __len__(self) -> int:
+        return sum(self.parts)
+
+    def in_epoch(self, seed: int, epoch: int) -> Rows:
+        """The rows of an epoch; the same in each, unless a subclass cuts or changes them anew."""
+        return self
+
+    def lengths(self, rows: np.ndarray, *, side: int, variant: int = 0) -> np.ndarray:
+        """The number of tokens of these rows on one side."""
+        raise NotImplementedError
+
+    def gather(self, rows: np.ndarray, *, side: int, variant: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens of these rows on one side, one row after the other, and the lengths of the rows."""
+        raise NotImplementedError
+
+    def collate(self, rows: np.ndarray, *, side: int, variant: int = 0) -> Tokens | Media | Ground:
+        """One side of these rows as a field of a batch."""
+        return rectangle(*self.gather(rows, side=side, variant=variant))
+
+    def open_batches(self, *, batch_tokens: int, seed: int, rank: int = 0, world: int = 1) -> BatchStream:
+        """The endless stream of batches to train on."""
+        return BatchStream(self, batch_tokens=batch_tokens, seed=seed, rank=rank, world=world)
 
 
 @dataclass(frozen=True)
@@ -137,19 +166,8 @@ def valid_batches(store: Rows, *, batch_tokens: int) -> Iterator[Batch]:
 
 def assemble(store: Rows, rows: np.ndarray, *, variant: int = 0) -> Batch:
     """The batch of these rows."""
-    fields: dict[str, Any] = {}
-    counts: dict[str, int] = {}
-    for side, name in enumerate(store.sides):
-        if side == 0 and isinstance(store, MediaStore):
-            fields[name] = store.field(rows)
-            counts[name] = int(fields[name].mask.sum())
-            continue
-        if name == "ground" and isinstance(store, RouteStore):
-            fields[name], counts[name] = store.ground(rows), len(rows)
-            continue
-        tokens, lengths = store.gather(rows, side=side, variant=variant)
-        fields[name], counts[name] = rectangle(tokens, lengths), len(tokens)
-    return Batch(fields, counts)
+    fields = {name: store.collate(rows, side=side, variant=variant) for side, name in enumerate(store.sides)}
+    return Batch(fields)
 
 
 def pool_bounds(rows: int) -> np.ndarray:
@@ -199,3 +217,31 @@ def _cut(lengths: np.ndarray, budget: int) -> np.ndarray:
         fits = window * np.arange(1, len(window) + 1) <= budget
         bounds.append(first + max(1, int(fits.sum())))  # the product only grows, so the fitting ones come first
     return np.array(bounds, dtype=np.int64)
+
+
+def epoch_order(store: Rows, *, seed: int, epoch: int) -> np.ndarray:
+    """All rows of an epoch, shuffled; a corpus of weight 2.3 occurs twice, and a random 30% of it once more."""
+    generator = np.random.default_rng([seed, epoch])
+    kind = _row_type(len(store))
+    extra = [round(count * (weight % 1)) for count, weight in zip(store.parts, store.weights, strict=True)]
+    whole = [count * int(weight) for count, weight in zip(store.parts, store.weights, strict=True)]
+    order = np.empty(max(1, sum(whole) + sum(extra)), dtype=kind)
+    first = place = 0
+    for count, repeated, more in zip(store.parts, whole, extra, strict=True):
+        for _ in range(repeated // count if count else 0):
+            order[place : place + count] = np.arange(first, first + count, dtype=kind)
+            place += count
+        if more:
+            rows = np.arange(first, first + count, dtype=kind)
+            generator.shuffle(rows)
+            order[place : place + more] = rows[:more]
+            place += more
+        first += count
+    if not place:  # tiny weights of tiny corpora: an epoch has at least one row
+        order[0] = generator.integers(len(store))
+    generator.shuffle(order)
+    return order
+
+
+def _row_type(count: int) -> type[np.unsignedinteger[Any]]:
+    return np.uint32 if count < 2**32 else np.uint64

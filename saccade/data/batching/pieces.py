@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from saccade.data.batching.order import epoch_order
+from saccade.data.batching.batches import Rows, epoch_order
 from saccade.data.store.arrays import Store
 
 SIDE = 0  # the only one
 
 
-class Pieces:
+class Pieces(Rows):
     """The pieces of one epoch, with everything that batches ask of a store; `cut` tokens are in a document's first.
 
     Without `ends`, documents have no END.
@@ -49,9 +49,6 @@ class Pieces:
             bounds = self._firsts[np.concatenate(([0], np.cumsum(store.parts)))]
             self.parts = np.diff(bounds).tolist()
             self.weights = store.weights
-
-    def __len__(self) -> int:
-        return sum(self.parts)
 
     def in_epoch(self, seed: int, epoch: int) -> Pieces:
         """Cut at other places, and with `cross` in another order, in each epoch."""

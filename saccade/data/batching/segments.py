@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from saccade.config.schema import Masked, Recipe
+from saccade.config.schema import Recipe
+from saccade.data.batching.batches import Rows
 from saccade.data.batching.pieces import Pieces
 from saccade.data.store.arrays import Store
 from saccade.data.tokenization.text_pairs import separators
@@ -45,7 +46,7 @@ class Cut(NamedTuple):
         return self.words[_runs(self.begins + first, count)]
 
 
-class Segments:
+class Segments(Rows):
     """Pieces of documents as rows, with everything that batches ask of a store."""
 
     def __init__(
@@ -60,9 +61,6 @@ class Segments:
         self.variants, self.bytes = pieces.variants, pieces.bytes
         self.parts, self.weights = pieces.parts, pieces.weights
         self.longest = min(length, pieces.longest + self._around)
-
-    def __len__(self) -> int:
-        return len(self.pieces)
 
     def in_epoch(self, seed: int, epoch: int) -> Segments:
         epoch = epoch if self.anew else 0
@@ -155,13 +153,12 @@ class Segments:
 
 def wants_pairs(recipe: Recipe) -> bool:
     """Whether an objective asks if parts of a text follow each other."""
-    return any(isinstance(objective, Masked) and objective.pairs != "none" for objective in recipe.objectives)
+    return any(objective.sentence_pairs != "none" for objective in recipe.objectives)
 
 
 def in_segments(store: Store, recipe: Recipe, tokenizer: Tokenizer) -> Segments:
     """The documents of a store as the recipe's objectives want them."""
-    masked = [objective for objective in recipe.objectives if isinstance(objective, Masked)]
-    pairs = next((objective.pairs for objective in masked if objective.pairs != "none"), "none")
+    pairs = next((one.sentence_pairs for one in recipe.objectives if one.sentence_pairs != "none"), "none")
     between = separators(tokenizer)
     around = len(tokenizer.begin) + 1 + (0 if pairs == "none" else between)
     room = recipe.data.max_length - around
@@ -172,7 +169,7 @@ def in_segments(store: Store, recipe: Recipe, tokenizer: Tokenizer) -> Segments:
         )
     return Segments(
         Pieces(store, length=room, cross=recipe.data.cross), length=recipe.data.max_length, begin=tokenizer.begin,
-        between=between, pairs=pairs, anew=all(objective.dynamic for objective in masked),
+        between=between, pairs=pairs, anew=all(objective.redraws for objective in recipe.objectives),
     )  # fmt: skip
 
 

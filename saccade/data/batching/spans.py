@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from saccade.config.schema import Data
+from saccade.data.batching.batches import Rows
 from saccade.data.batching.pieces import Pieces
 from saccade.data.store.arrays import Store
 from saccade.data.tokenization.tokenizer import END, Tokenizer
@@ -53,7 +54,7 @@ def hide_spans(store: Store, data: Data, tokenizer: Tokenizer) -> Spans:
     return Spans(rows, sentinels=sentinels_of(tokenizer), share=data.hidden, mean=data.span)
 
 
-class Spans:
+class Spans(Rows):
     """Rows of text as pairs, with everything that batches ask of a store; `key` decides which spans are hidden."""
 
     sides = ("source", "target")
@@ -70,9 +71,6 @@ class Spans:
         self.rows, self.sentinels, self.share, self.mean, self.key = rows, sentinels, share, mean, key
         self.name = f"{rows.name}, {share:g} of them hidden in spans of {mean:g}"
         self.variants, self.bytes, self.parts, self.weights = rows.variants, rows.bytes, rows.parts, rows.weights
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     def in_epoch(self, seed: int, epoch: int) -> Spans:
         """Other spans, of rows that are cut at other places."""

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -38,24 +38,44 @@ def decoder_of(reader: MediaReader) -> Decoder:
 
 def decode(file: str | bytes, reader: MediaReader, *, name: str = "", pixels: int = MOST_PIXELS) -> np.ndarray:
     """The array of one file, or of the bytes of one with a name; `pixels` are those that a picture may have."""
-    if isinstance(reader, FrameReader):
-        return read_frames(file, reader.sound, name=name)
-    assert isinstance(reader, PictureReader), "every reader of media has its decoder"
+    return MEDIA[reader.medium].decode(file, reader, name, pixels)
+
+
+def settings_of(reader: MediaReader) -> str:
+    """What decides the arrays: settings of a reader, and whether there is what reads other sound than WAV."""
+    return MEDIA[reader.medium].settings(reader)
+
+
+class Medium(NamedTuple):
+    """How files of one medium become arrays, and which settings of a reader decide them."""
+
+    decode: Callable[[str | bytes, Any, str, int], np.ndarray]  # file, reader, name, most pixels
+    settings: Callable[[Any], str]
+
+
+def _decode_picture(file: str | bytes, reader: PictureReader, name: str, pixels: int) -> np.ndarray:
     return read_picture(
         file, size=reader.sides, fit=reader.fit, resample=reader.resample, margin=reader.margin, name=name, most=pixels
     )[None]
 
 
-def settings_of(reader: MediaReader) -> str:
-    """What decides the arrays: settings of a reader, and whether there is what reads other sound than WAV."""
-    if isinstance(reader, FrameReader):
-        readable = "" if find_spec("soundfile") else " WAV alone"
-        return f"sound {reader.sound.model_dump_json()}{readable}"
-    assert isinstance(reader, PictureReader), "every reader of media has its decoder"
+def _picture_settings(reader: PictureReader) -> str:
     high, wide = reader.sides
     plain = reader.resample == "bilinear" and not reader.margin
     how = "" if plain else f" {reader.resample} {reader.margin}"
     return f"picture {high} {reader.fit}" + (f" {wide}" if wide != high else "") + how
+
+
+def _decode_sound(file: str | bytes, reader: FrameReader, name: str, pixels: int) -> np.ndarray:
+    return read_frames(file, reader.sound, name=name)
+
+
+def _sound_settings(reader: FrameReader) -> str:
+    readable = "" if find_spec("soundfile") else " WAV alone"
+    return f"sound {reader.sound.model_dump_json()}{readable}"
+
+
+MEDIA = {"picture": Medium(_decode_picture, _picture_settings), "sound": Medium(_decode_sound, _sound_settings)}
 
 
 def decode_all(paths: Sequence[str], reader: MediaReader, folder: Path) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import warnings
 from pathlib import Path
 from typing import Literal
@@ -11,6 +10,7 @@ import numpy as np
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from saccade.errors import SaccadeError
+from saccade.files import get_reason, open_source
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # others of Pillow may start programs
@@ -36,11 +36,12 @@ def read_picture(
     A picture is at first larger by the `margin` on each side, which is cut off.
     """
     sides = (size, size) if isinstance(size, int) else size
-    name = name or ("picture" if isinstance(file, bytes) else str(file))
+    source, path = open_source(file, unnamed="picture")
+    name = name or path
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of odd metadata, and of many pixels, which are counted below
-            with Image.open(io.BytesIO(file) if isinstance(file, bytes) else file, formats=FORMATS) as picture:
+            with Image.open(source, formats=FORMATS) as picture:
                 check_pixels(picture, name=name, most=most)
                 whole = (sides[0] + 2 * margin, sides[1] + 2 * margin)
                 made = _decoded(picture, name=name, sides=whole, fit=fit, method=METHODS[resample])
@@ -58,7 +59,7 @@ def read_picture(
     except Image.DecompressionBombError:
         raise SaccadeError(f"{name} has more than {most:,} pixels; make it smaller") from None
     except (OSError, ValueError, SyntaxError, EOFError) as error:  # what Pillow raises for damaged files
-        raise SaccadeError(f"{name} is damaged: {getattr(error, 'strerror', None) or error}; make it again") from None
+        raise SaccadeError(f"{name} is damaged: {get_reason(error)}; make it again") from None
 
 
 def check_pixels(picture: Image.Image, *, name: str, most: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import wave
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from saccade.errors import SaccadeError
+from saccade.files import get_reason, open_source
 
 CROSSINGS = 16  # zeros of the sinc on each side that make one sample of a new rate
 LONGEST = 3600.0  # seconds of a recording, unless told otherwise
@@ -40,7 +40,7 @@ def read_sound(file: str | Path | bytes, *, name: str = "", longest: float = LON
 
     WAV needs nothing but Python; what Python does not know of it, and all other kinds, need soundfile.
     """
-    name = name or ("sound" if isinstance(file, bytes) else str(file))
+    name = name or open_source(file, unnamed="sound")[1]
     try:
         samples, rate = _read_wave(file, name, longest)
     except (wave.Error, EOFError, RuntimeError):  # the last one where a part of the file says a wrong length
@@ -48,7 +48,7 @@ def read_sound(file: str | Path | bytes, *, name: str = "", longest: float = LON
     except SaccadeError:
         raise
     except (OSError, ValueError) as error:  # the latter where it is no name of a file
-        raise SaccadeError(f"cannot read the sound {name}: {getattr(error, 'strerror', None) or error}") from None
+        raise SaccadeError(f"cannot read the sound {name}: {get_reason(error)}") from None
     if not len(samples):
         raise SaccadeError(f"the sound {name} is empty: it has no samples; leave it out")
     if not np.isfinite(samples).all():
@@ -57,7 +57,7 @@ def read_sound(file: str | Path | bytes, *, name: str = "", longest: float = LON
 
 
 def _read_wave(file: str | Path | bytes, name: str, longest: float) -> tuple[np.ndarray, int]:
-    with wave.open(io.BytesIO(file) if isinstance(file, bytes) else str(file), "rb") as sound:
+    with wave.open(open_source(file)[0], "rb") as sound:
         count, rate = sound.getnframes(), sound.getframerate()
         width, channels = sound.getsampwidth(), sound.getnchannels()
         if width > 4:
@@ -90,7 +90,7 @@ def _read_other(file: str | Path | bytes, name: str, longest: float) -> tuple[np
             "pip install soundfile, or write it as WAV"
         ) from None
     try:
-        with soundfile.SoundFile(io.BytesIO(file) if isinstance(file, bytes) else file) as sound:
+        with soundfile.SoundFile(open_source(file)[0]) as sound:
             check_length(sound.frames, sound.samplerate, name, longest, channels=sound.channels)
             return sound.read(dtype="float32", always_2d=True), sound.samplerate
     except (RuntimeError, OSError) as error:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from saccade.data.batching.batches import Rows
 from saccade.errors import SaccadeError
 
 VERSION = 2  # of the folder; entries of another version are made again
@@ -34,7 +35,7 @@ class Dropped(NamedTuple):
     long: tuple[int, ...]
 
 
-class Store:
+class Store(Rows):
     """Pairs (or single texts) of token rows, read through the page cache: they never sit in memory of our own."""
 
     def __init__(self, folder: Path, *, weights: Sequence[float] = ()) -> None:
@@ -50,13 +51,6 @@ class Store:
         names = [[folder / f"{side}-{number}" for side in self.sides] for number in range(self.variants)]
         self._tokens = [[_map(name.with_suffix(".tokens"), meta["dtype"]) for name in row] for row in names]
         self._offsets = [[_map(name.with_suffix(".offsets"), "int64") for name in row] for row in names]
-
-    def __len__(self) -> int:
-        return sum(self.parts)
-
-    def in_epoch(self, seed: int, epoch: int) -> Store:
-        """What an epoch goes through: pairs are the same in each."""
-        return self
 
     def lengths(self, rows: np.ndarray, *, side: int, variant: int = 0) -> np.ndarray:
         """Tokens of these rows on one side (0 source, 1 target)."""

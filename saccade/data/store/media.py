@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from saccade.config.schema import CellReader, Corpus, MediaReader
-from saccade.data.batching.batch import Frames, Media, Pictures
+from saccade.config.schema import Corpus, MediaReader
+from saccade.data.batching.batch import Frames, Ground, Media, Pictures, Tokens
 from saccade.data.media.decoding import decode_all, settings_of
 from saccade.data.sources.archives import TARS
 from saccade.data.sources.media import folder_of, media_key, read_media
@@ -129,7 +129,7 @@ class Library:
     """The files of several corpora, numbered one corpus after the other."""
 
     def __init__(self, sources: Sequence[Source], parts: Sequence[Decoded]) -> None:
-        self._parts, self._states = list(parts), states_of(sources[0].reader)
+        self._parts, self._states = list(parts), sources[0].reader.states
         self._starts = np.cumsum([0, *map(len, parts)])
         self._lengths = np.concatenate([np.diff(part.offsets) for part in parts])
         self.size = int(self._starts[-1])
@@ -187,11 +187,6 @@ def field_of(items: Sequence[np.ndarray], *, states: int | None) -> Media:
     return Frames(torch.from_numpy(frames), torch.from_numpy(mask))
 
 
-def states_of(reader: MediaReader) -> int | None:
-    """How many states a picture has; of sound, that depends on its length."""
-    return reader.states if isinstance(reader, CellReader) else None
-
-
 class MediaStore(Store):
     """Pairs whose source is a picture or sound; the tokens of that side are its number in the library."""
 
@@ -204,7 +199,9 @@ class MediaStore(Store):
             return super().lengths(rows, side=side, variant=variant)
         return self._library.lengths(self._numbers(rows))
 
-    def field(self, rows: np.ndarray) -> Media:
+    def collate(self, rows: np.ndarray, *, side: int, variant: int = 0) -> Tokens | Media | Ground:
+        if side:
+            return super().collate(rows, side=side, variant=variant)
         return self._library.field(self._numbers(rows))
 
     def _numbers(self, rows: np.ndarray) -> np.ndarray:
@@ -228,7 +225,7 @@ class MediaEncoder:
     ) -> None:
         self._numbers, self._limit = numbers, limit
         self._sides = [side for side in (question, target) if side is not None]
-        self._known = set(target.names) if question is not None and isinstance(target, Labels) else None
+        self._answers = None if question is None else target
         self.largest = max([files, *(side.size + 1 for side in self._sides)])  # no id is as large
 
     def plain(self, block: list[Any], corpus: int, tally: Tally) -> list[Ids]:
@@ -238,9 +235,9 @@ class MediaEncoder:
         for line, path, *texts in block:
             if not all(text.strip() for text in texts):
                 tally.drop(tally.empty, corpus, line)
-            elif path in self._numbers and (self._known is None or texts[-1] in self._known):
+            elif path in self._numbers and (self._answers is None or self._answers.knows(texts[-1])):
                 full.append((line, self._numbers[path], texts))
-        made = [encoded(side, [texts[i] for _, _, texts in full]) for i, side in enumerate(self._sides)]
+        made = [side.encode_all([texts[i] for _, _, texts in full]) for i, side in enumerate(self._sides)]
         sides: list[Ids] = [[] for _ in ("source", *self._sides)]
         for (line, number, texts), *ids in zip(full, *made, strict=True):
             if self._limit is not None and max(map(len, ids)) > self._limit:
@@ -254,9 +251,3 @@ class MediaEncoder:
     def variant(self, number: int, plain: list[Ids]) -> list[Ids]:
         """There is only one."""
         return plain
-
-
-def encoded(side: Tokenizer | Labels, texts: list[str]) -> Ids:
-    if isinstance(side, Labels):
-        return [side.encode(text) for text in texts]
-    return side.encode_all(texts)

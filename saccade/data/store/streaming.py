@@ -16,8 +16,7 @@ import numpy as np
 
 from saccade.config.schema import Recipe
 from saccade.data.batching.batch import Batch
-from saccade.data.batching.batches import BatchStream, Rows, assemble, plan
-from saccade.data.batching.order import epoch_order
+from saccade.data.batching.batches import Rows, assemble, epoch_order, plan
 from saccade.data.store.arrays import Dropped, Store
 from saccade.data.tokenization.encode import SMALL, Encoder, Tally
 from saccade.errors import SaccadeError
@@ -48,6 +47,10 @@ class Streamed:
     in_rows: Callable[[Store], Rows]
     buffer: int  # documents of a block
     name: str  # what a place in the stream depends on
+
+    def open_batches(self, *, batch_tokens: int, seed: int, rank: int = 0, world: int = 1) -> StreamedBatches:
+        """The endless stream of batches to train on."""
+        return StreamedBatches(self, batch_tokens=batch_tokens, seed=seed, rank=rank, world=world)
 
 
 class Block:
@@ -159,15 +162,6 @@ class StreamedBatches:
         return self._block, self._batch - 1
 
 
-def batches_of(
-    rows: Rows | Streamed, *, batch_tokens: int, seed: int, rank: int = 0, world: int = 1
-) -> BatchStream | StreamedBatches:
-    """The stream of batches of what was prepared."""
-    if isinstance(rows, Streamed):
-        return StreamedBatches(rows, batch_tokens=batch_tokens, seed=seed, rank=rank, world=world)
-    return BatchStream(rows, batch_tokens=batch_tokens, seed=seed, rank=rank, world=world)
-
-
 def in_turn(corpora: Sequence[Callable[[], Iterator[Any]]]) -> Iterator[Any]:
     """A document of each corpus in turn, until all are at their end."""
     left = [rows() for rows in corpora]
@@ -185,7 +179,7 @@ def check_stream(recipe: Recipe) -> None:
     data = recipe.data
     against = {
         f'task = "{recipe.task.name}", which learns from pairs': not recipe.task.learns_from_documents,
-        f"data.valid = {data.valid} as a share; name files for it": isinstance(data.valid, float) and data.valid > 0,
+        f"data.valid = {data.valid} as a share; name files for it": data.valid_share > 0,
         "a weight of a corpus": any(corpus.weight != 1.0 for corpus in data.train),
         f"tokenizer.dropout = {recipe.tokenizer.dropout}": bool(recipe.tokenizer.dropout),
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from PIL import Image, ImageDraw
@@ -66,16 +66,24 @@ def drawn(shapes: list[Shape], rng: random.Random) -> Image.Image:
 
 def _draw(pen: ImageDraw.ImageDraw, shape: Shape, side: int) -> None:
     x, y, r = (value * side for value in (shape.x, shape.y, shape.radius))
-    colour = COLOURS[shape.colour]
-    if shape.kind == "circle":
-        pen.ellipse((x - r, y - r, x + r, y + r), fill=colour)
-    elif shape.kind == "square":
-        pen.rectangle((x - 0.85 * r, y - 0.85 * r, x + 0.85 * r, y + 0.85 * r), fill=colour)
-    elif shape.kind == "triangle":
-        pen.polygon([(x, y - r), (x + r, y + 0.9 * r), (x - r, y + 0.9 * r)], fill=colour)
-    else:
-        pen.rectangle((x - r, y - 0.3 * r, x + r, y + 0.3 * r), fill=colour)
-        pen.rectangle((x - 0.3 * r, y - r, x + 0.3 * r, y + r), fill=colour)
+    DRAW[shape.kind](pen, x, y, r, COLOURS[shape.colour])
+
+
+def _draw_cross(pen: ImageDraw.ImageDraw, x: float, y: float, r: float, colour: tuple[int, int, int]) -> None:
+    pen.rectangle((x - r, y - 0.3 * r, x + r, y + 0.3 * r), fill=colour)
+    pen.rectangle((x - 0.3 * r, y - r, x + 0.3 * r, y + r), fill=colour)
+
+
+DRAW: dict[str, Callable[..., None]] = {
+    "circle": lambda pen, x, y, r, colour: pen.ellipse((x - r, y - r, x + r, y + r), fill=colour),
+    "square": lambda pen, x, y, r, colour: pen.rectangle(
+        (x - 0.85 * r, y - 0.85 * r, x + 0.85 * r, y + 0.85 * r), fill=colour
+    ),
+    "triangle": lambda pen, x, y, r, colour: pen.polygon(
+        [(x, y - r), (x + r, y + 0.9 * r), (x - r, y + 0.9 * r)], fill=colour
+    ),
+    "cross": _draw_cross,
+}
 
 
 # ---- Questions about pictures of coloured shapes, made here: which colour, which shape, what is beside, how many.

@@ -87,7 +87,7 @@ Ids = list[list[int]]
 def encode_lines(tokenizers: Tokenizers, lines: Sequence[str], *, cut: int = 0) -> Ids:
     """What a model reads of each line: a text, or a pair of texts with labels; cut to a length where one is given."""
     labels = tokenizers.labels
-    if labels is None or labels.kind == "tags":
+    if labels is None or labels.per_word:
         return tokenizers.source.encode_all(lines)
     return encode_texts(tokenizers.source, [separated(line) for line in lines], limit=cut or None)
 
@@ -102,12 +102,12 @@ class LabelledEncoder:
     @property
     def largest(self) -> int:
         """No id is as large."""
-        return 2**32 if self._labels.kind == "number" else max(self._tokenizer.size, len(self._labels.names) + 1)
+        return 2**32 if self._labels.is_number else max(self._tokenizer.size, len(self._labels.names) + 1)
 
     def plain(self, block: list[Any], corpus: int, tally: Tally) -> list[Ids]:
         """The ids of the rows of a block that are kept: of what is read, and of its labels."""
         full = tally.full(block, corpus)
-        read, labels = self._tagged(full) if self._labels.kind == "tags" else self._labelled(full)
+        read, labels = self._tagged(full) if self._labels.per_word else self._labelled(full)
         kept = []
         for index, (line, texts) in enumerate(full):
             if self._limit is None or len(read[index]) <= self._limit:

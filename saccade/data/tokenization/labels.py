@@ -33,6 +33,16 @@ class Labels:
     texts: int = 1  # that one label is about: one, or a pair
 
     @property
+    def is_number(self) -> bool:
+        """Whether a label is a number; otherwise it is one class, or one for each word."""
+        return self.kind == "number"
+
+    @property
+    def per_word(self) -> bool:
+        """Whether each word has a class of its own."""
+        return self.kind == "tags"
+
+    @property
     def size(self) -> int:
         """How many numbers a writer gives for each text or word."""
         return len(self.names) or 1
@@ -43,9 +53,15 @@ class Labels:
 
     def encode(self, label: str) -> list[int]:
         """The ids of a label: of a text one, of tags one for each word."""
-        if self.kind == "number":
+        if self.is_number:
             return [struct.unpack("<I", struct.pack("<f", number_in(label)))[0]]
-        return [self._known(name) for name in (label.split() if self.kind == "tags" else [label])]
+        return [self._known(name) for name in (label.split() if self.per_word else [label])]
+
+    def encode_all(self, labels: Sequence[str]) -> list[list[int]]:
+        return [self.encode(label) for label in labels]
+
+    def knows(self, label: str) -> bool:
+        return label in self.names
 
     def _known(self, name: str) -> int:
         if name not in self.names:

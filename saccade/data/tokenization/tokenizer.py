@@ -153,6 +153,10 @@ class Tokenizer:
         """The ids of many texts, on all cores."""
         return [self.number(encoding.ids) for encoding in self.encodings(texts)]
 
+    def knows(self, text: str) -> bool:
+        """Every text has ids; of labels only those that were learned have."""
+        return True
+
     def encodings(self, texts: Sequence[str], *, places: bool = False) -> list[tokenizers.Encoding]:
         """What the library makes of texts; with `places` also where in them each piece stands."""
         encode = self._core.encode_batch if places else self._core.encode_batch_fast

@@ -129,12 +129,11 @@ class Episodes:
 
 def worlds_of(recipe: Recipe) -> tuple[Episodes, Episodes | None]:
     """Where a model learns, and where it is tried while it learns."""
-    assert isinstance(recipe.reader, PictureReader), "the recipe was checked"
+    reader: Any = recipe.reader  # one of pictures: the recipe was checked
     if not recipe.data.train:
         raise SaccadeError("no world to learn in: give --data WORLD, set data.train, or try --tiny")
-    valid = recipe.data.valid if isinstance(recipe.data.valid, tuple) else ()
-    corpora = (*recipe.data.train, *valid[:1])
-    learn, *tried = (Episodes(corpus, recipe.reader, longest=recipe.data.max_length) for corpus in corpora)
+    corpora = (*recipe.data.train, *recipe.data.valid_corpora[:1])
+    learn, *tried = (Episodes(corpus, reader, longest=recipe.data.max_length) for corpus in corpora)
     if tried and tried[0].actions != learn.actions:
         raise SaccadeError(
             f"both worlds must have the same actions, got {', '.join(learn.actions)} of {learn.corpus.files[0]} and "

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from saccade.data.batching.batch import Ground
+from saccade.data.batching.batch import Ground, Media, Tokens
 from saccade.data.store.arrays import Store
 from saccade.data.tokenization.encode import Tally
 from saccade.data.tokenization.tokenizer import Tokenizer, Tokenizers
@@ -95,8 +95,10 @@ class RouteStore(Store):
         super().__init__(folder, weights=weights)
         self._atlas = atlas
 
-    def ground(self, rows: np.ndarray) -> Ground:
-        return self._atlas.field(self.gather(rows, side=SIDES.index("ground"))[0])
+    def collate(self, rows: np.ndarray, *, side: int, variant: int = 0) -> Tokens | Media | Ground:
+        if self.sides[side] != "ground":
+            return super().collate(rows, side=side, variant=variant)
+        return self._atlas.field(self.gather(rows, side=side)[0])
 
 
 class RouteEncoder:

@@ -17,7 +17,7 @@ from saccade.data.batching.batch import Batch, pad
 from saccade.data.media.decoding import decode
 from saccade.data.media.pictures import MOST_PIXELS
 from saccade.data.sources.media import named_files
-from saccade.data.store.media import field_of, states_of
+from saccade.data.store.media import field_of
 from saccade.data.tokenization.words import Worded
 from saccade.errors import SaccadeError
 from saccade.predict.cells import cell_named, shown_on_grid
@@ -86,7 +86,7 @@ class OfMedia(Predictor):
         """Decodes a file that is not on the disk, and gives what stands for it where a file is named; see release()."""
         values = decode(data, self.reader, name=name, pixels=pixels)
         key = f"{HELD}{next(NUMBERS)}/{name}"
-        self.held[key] = Medium(key, values, states_of(self.reader) or len(values))
+        self.held[key] = Medium(key, values, self.reader.states or len(values))
         return key
 
     def release(self, key: str) -> None:
@@ -156,7 +156,7 @@ class OfMedia(Predictor):
 
     def _decoded(self, path: str) -> Medium:
         stamp, values = stamp_of(path), decode(path, self.reader)
-        return Medium(path, values, states_of(self.reader) or len(values), stamp)
+        return Medium(path, values, self.reader.states or len(values), stamp)
 
     def _fitting(self, texts: Sequence[str], decoding: Decoding) -> int:
         """How many files stand before the first one that cannot be read."""
@@ -174,7 +174,7 @@ class OfMedia(Predictor):
         return len(texts)
 
     def _batch(self, *, source: Sequence[Any], target: Sequence[list[int]] | None = None) -> Batch:
-        fields: dict[str, Any] = {"source": field_of([one.values for one in source], states=states_of(self.reader))}
+        fields: dict[str, Any] = {"source": field_of([one.values for one in source], states=self.reader.states)}
         if target is not None:
             fields["target"] = pad(target)
         return Batch(fields).to(self.device)

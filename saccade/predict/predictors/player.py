@@ -9,7 +9,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from saccade.config.schema import Corpus, Decoding, PictureReader
-from saccade.data.store.media import states_of
 from saccade.data.tokenization.labels import NONE
 from saccade.data.worlds.episodes import DIGITS, HELD_OUT, Episode, Episodes, pictures_of
 from saccade.errors import SaccadeError
@@ -58,7 +57,7 @@ class Player(OfMedia):
         self, numbers: Sequence[int], *, world: Episodes | None = None, first: int = HELD_OUT, align: bool = False
     ) -> list[Episode]:
         """Episodes of these numbers, counted from `first`; with `align`, also what was looked at in each picture."""
-        world, states = world or self.world(), states_of(self.reader) or 1
+        world, states = world or self.world(), self.reader.states or 1
         played: list[Episode] = []
         with self._inference():
             for begin in range(0, len(numbers), TOGETHER):
@@ -137,7 +136,7 @@ class Player(OfMedia):
         self, pictures: np.ndarray, *, align: bool = False
     ) -> tuple[Float[Tensor, "B A"], Float[Tensor, "B S"] | None]:
         """What each action is worth at single pictures."""
-        seen = pictures_of(pictures, states=states_of(self.reader) or 1).to(self.device)
+        seen = pictures_of(pictures, states=self.reader.states or 1).to(self.device)
         model: Any = self.model
         before = torch.full((len(pictures),), NONE, device=self.device)
         step = model.writer.step(before, model.reader(seen.values, seen.mask), None, align=align)

@@ -11,8 +11,7 @@ import numpy as np
 from saccade.config.schema import PictureReader, Recipe
 from saccade.data.batching.batch import Batch
 from saccade.data.batching.batches import Rows
-from saccade.data.store.media import states_of
-from saccade.data.store.streaming import Streamed, batches_of
+from saccade.data.store.streaming import Streamed
 from saccade.data.worlds.episodes import Episode, Episodes, batch_of
 from saccade.errors import SaccadeError
 from saccade.model.model import Model
@@ -25,8 +24,8 @@ def stream_of(recipe: Recipe, rows: Rows | Streamed | Episodes, model: Model, ra
     """The stream of batches of what was prepared."""
     settings = recipe.train
     if not isinstance(rows, Episodes):
-        return batches_of(
-            rows, batch_tokens=settings.batch_tokens, seed=settings.seed, rank=ranks.rank, world=ranks.world
+        return rows.open_batches(
+            batch_tokens=settings.batch_tokens, seed=settings.seed, rank=ranks.rank, world=ranks.world
         )
     if ranks.world > 1:
         raise SaccadeError(f'task = "interact" is learned by one process, got {ranks.world}; start it without torchrun')
@@ -43,7 +42,7 @@ class Replay:
     def __init__(self, recipe: Recipe, episodes: Episodes, model: Model) -> None:
         assert isinstance(recipe.reader, PictureReader), "the recipe was checked"
         self._data, self._play, self._seed = recipe.data, recipe.data.play, recipe.train.seed
-        self._states = states_of(recipe.reader) or 1
+        self._states = recipe.reader.states or 1
         self._rows = max(1, recipe.train.batch_tokens // (self._states * recipe.data.max_length))
         self._episodes, self._model = episodes, model
         self._kept: deque[Episode] = deque()
