@@ -91,7 +91,7 @@ def write_settings(path: Path, run: Run, size: int, family: Family) -> None:
 def numbers_of_roles(run: Run, size: int, family: Family) -> tuple[dict[str, Any], dict[str, Any]]:
     """Which pieces begin, end and fill up, and how outputs are searched there."""
     target = run.tokenizers.target
-    second: Any = run.recipe.writer if writes(run) else getattr(run.recipe.reader, "again", None)
+    second: Any = run.recipe.writer if writes(run) else run.recipe.reader.second_reading
     first = (*target.begin, START)[0] if second is None else {"own": START, "pad": PAD, "end": END}[second.start]
     ids = {
         "pad_token_id": padding(run, size, family),
@@ -146,7 +146,7 @@ def write_tokenizers(path: Path, run: Run, size: int, family: Family) -> None:
         numbers = {role: number for role, ids in extra.items() for number in ids if number is not None}
         names |= {role: source.core.id_to_token(source.order[number]) for role, number in numbers.items()}
     told: dict[str, Any] = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]} if parts else {}
-    if family.encodes and getattr(run.recipe.writer, "pooling", "") == "last":  # which would be that of padding
+    if family.encodes and run.recipe.writer.pooled == "last":  # which would be that of padding
         told["padding_side"] = "left"
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **names, **told}
     atomic_write(path / "tokenizer_config.json", (json.dumps(settings, indent=2) + "\n").encode())
@@ -154,5 +154,4 @@ def write_tokenizers(path: Path, run: Run, size: int, family: Family) -> None:
 
 def has_parts(recipe: Recipe) -> bool:
     """Whether the reader tells the second part of a text from the first one, at its input or inside of attention."""
-    reader: Any = recipe.reader
-    return getattr(reader, "segments", 0) > 1 or getattr(getattr(reader, "positions", None), "segments", False)
+    return recipe.reader.tells_segments

@@ -70,7 +70,7 @@ def import_folder(source: str, run: str) -> Imported:
         writes = task.writes_stepwise
         starts = writes or again is not None
         tokenizers, numbers, start = of_texts(config, given, family, starts=starts) if family.texts else no_texts()
-        if isinstance(given, Folder) and family.sense is not None:
+        if family.sense is not None:
             given.sense(family, tables)
     config.check_rest()
     tensors = given.tensors(family)
@@ -116,7 +116,7 @@ def no_texts() -> tuple[Tokenizers, Numbering, str]:
 
 
 class Folder(NamedTuple):
-    """A folder of Hugging Face; a GGUF file gives the same."""
+    """A folder of Hugging Face; a GGUF file has the same methods."""
 
     path: Path
 

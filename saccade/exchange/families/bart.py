@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from saccade.config.schema import Learned, Recipe
+from saccade.config.schema import Recipe
 from saccade.exchange.families.family import (
     ACTIVATIONS,
     AFTER_TWO,
@@ -96,8 +96,9 @@ def bart_recipe(config: Config) -> dict[str, Any]:
 
 
 def bart_config(recipe: Recipe) -> dict[str, Any]:
-    where: Any = getattr(recipe.reader, "positions", None)
-    length = {"max_position_embeddings": where.length} if isinstance(where, Learned) else {}
+    reader: Any = recipe.reader
+    learned = reader.positions.learned
+    length = {} if learned is None else {"max_position_embeddings": learned.length}
     return config_of(recipe) | length | seq2seq_head(recipe, "Bart")
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from saccade.config.schema import Head, MaskedWriter, Recipe, StatesWriter, TagWriter
+from saccade.config.schema import Recipe
 from saccade.exchange.families.family import (
     ACTIVATIONS,
     HEADS,
@@ -15,9 +15,10 @@ from saccade.exchange.families.family import (
     Family,
     Form,
     Names,
+    longest,
     part,
 )
-from saccade.exchange.families.label_heads import TEXTS, WORDS, label_names, label_tables
+from saccade.exchange.families.label_heads import OBJECTIVES, TEXTS, WORDS, label_names, label_suffix, label_tables
 
 TASKS = {"masked": "ForMaskedLM", "pairs": "ForPreTraining", "states": "Model"}
 HARMLESS = (
@@ -82,7 +83,7 @@ def writer_tables(head: str, activation: str, *, pool: bool = True, pairs: str =
 
 def by_tensors(tables: dict[str, Any], names: Names, tensors: Any, *, pairs: str = "next") -> None:
     """The head that the weights of a folder are for: some have more than their architecture says."""
-    if tables["task"] == "label":
+    if tables["writer"]["kind"] in OBJECTIVES:
         return
     wanted = ("transform", "follows", "hidden")
     places = {name: names.get(f"writer.{name}") for name in wanted}
@@ -94,25 +95,21 @@ def by_tensors(tables: dict[str, Any], names: Names, tensors: Any, *, pairs: str
 def encoder_config(recipe: Recipe, family: str) -> dict[str, Any]:
     """The way back."""
     reader: Any = recipe.reader
-    stack, where = reader.stack, reader.positions
+    stack = reader.stack
     return {
         "architectures": [architecture_of(recipe, family)], "hidden_size": stack.dim, "intermediate_size": stack.ff,
         "num_hidden_layers": stack.layers, "num_attention_heads": stack.heads, "type_vocab_size": reader.segments,
         "hidden_act": NAMED.get(stack.activation, stack.activation), "hidden_dropout_prob": stack.dropout,
         "attention_probs_dropout_prob": stack.attention_dropout, "layer_norm_eps": stack.norm_epsilon or 1e-5,
-        "max_position_embeddings": getattr(where, "length", recipe.data.max_length), "tie_word_embeddings": True,
+        "max_position_embeddings": longest(reader.positions, recipe), "tie_word_embeddings": True,
     }  # fmt: skip
 
 
 def architecture_of(recipe: Recipe, family: str) -> str:
-    head = "masked"
-    if isinstance(recipe.writer, Head):
-        return family + (WORDS if isinstance(recipe.writer, TagWriter) else TEXTS)
-    if isinstance(recipe.writer, StatesWriter):
-        head = "states"
-    elif isinstance(recipe.writer, MaskedWriter) and recipe.writer.pairs:
-        head = "pairs"
-    return family + TASKS[head]
+    writer = recipe.writer
+    if writer.is_label_head:
+        return family + label_suffix(writer)
+    return family + TASKS["states" if writer.gives_states else "pairs" if writer.predicts_pairs else "masked"]
 
 
 NAMES: Mapping[str, Any] = {

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import cycle, islice
 from typing import Any
 
-from pydantic import BaseModel
-
+from saccade.config.kinds import Custom
 from saccade.config.load import validate
-from saccade.config.schema import Head, NumberWriter, Recipe, StatesWriter, TransformerStack
-from saccade.config.stacks import EPSILON
+from saccade.config.schema import Recipe
+from saccade.config.table import Table
 from saccade.data.tokenization.tokenizer import Tokenizer
 from saccade.errors import SaccadeError
 from saccade.exchange.families.albert import ALBERT
@@ -79,7 +77,7 @@ def other_head(recipe: Recipe, reasons: Sequence[str]) -> str:
         return "; such models read texts twice: train it with [reader.again] like the [writer] of the run it began with"
     if not recipe.task.predicts_labels or not any(": writer." in reason for reason in reasons):
         return ""
-    if getattr(recipe.reader, "causal", False):
+    if recipe.reader.is_causal:
         return "; train it with the head of GPT-2: writer.pooling=before-end writer.bias=false"
     width = getattr(getattr(recipe.reader, "stack", None), "dim", "DIM")
     return f"; train it with the head of BERT: writer.pooling=first writer.hidden={width} writer.activation=tanh"
@@ -92,13 +90,13 @@ def unlike(recipe: Recipe, family: Family) -> str:
     for side in sides_of(recipe, family)[: 2 if recipe.task.writes_stepwise else 1]:
         part: Any = getattr(recipe, side)
         kind = family.reader if side == "reader" else "tokens"
-        if part.kind != kind or getattr(part.stack, "kind", None) != "transformer":
+        if part.kind != kind or not part.stack.is_transformer:
             return f"{side} is no Transformer of {kind}"
     return ""
 
 
 def sides_of(recipe: Recipe, family: Family) -> tuple[str, ...]:
-    return ("reader", "writer") if family.reads or isinstance(recipe.writer, Head) else ("writer",)
+    return ("reader", "writer") if family.reads or recipe.writer.is_label_head else ("writer",)
 
 
 def differs(recipe: Recipe, family: Family) -> str:
@@ -107,7 +105,7 @@ def differs(recipe: Recipe, family: Family) -> str:
     if other:
         return other
     try:
-        number = {"problem_type": "regression"} if isinstance(recipe.writer, NumberWriter) else {}
+        number = {"problem_type": "regression"} if recipe.writer.label_kind == "number" else {}
         tables = family.recipe(Config({**family.config(recipe), **number}, origin=family.name))
         if family.sense is not None and family.senses is not None:
             family.sense(Config(family.senses(recipe), origin=family.name), tables)
@@ -118,8 +116,7 @@ def differs(recipe: Recipe, family: Family) -> str:
         found = first_difference(getattr(recipe, side), getattr(again, side), side)
         if found:
             return found
-    untied = isinstance(recipe.writer, StatesWriter)
-    tie = family.apart if untied else getattr(recipe.writer, "tie", family.apart)
+    tie = family.apart if recipe.writer.tied is None else recipe.writer.tied
     shared = "all" if family.reads and family.reader == "tokens" else "output"
     return "" if tie in (shared, family.apart) else f"writer.tie = {tie!r}"
 
@@ -141,24 +138,11 @@ def can_hold(family: Family, recipe: Recipe) -> bool:
 
 def first_difference(ours: Any, theirs: Any, at: str) -> str:
     """Where two tables say something else."""
-    if not isinstance(ours, BaseModel):
+    if not isinstance(ours, Table | Custom):
         return "" if ours == theirs else f"{at} = {ours!r}"
     if type(ours) is not type(theirs):
         return f"{at}.kind = {getattr(ours, 'kind', None)!r}"
-    if isinstance(ours, TransformerStack) and isinstance(theirs, TransformerStack):
-        ours, theirs = spelled_out(ours), spelled_out(theirs)
+    ours, theirs = ours.trained_form(), theirs.trained_form()
     names = [name for name in type(ours).model_fields if name not in FREE]
     found = (first_difference(getattr(ours, name), getattr(theirs, name), f"{at}.{name}") for name in names)
     return next(filter(None, found), "")
-
-
-def spelled_out(stack: TransformerStack) -> TransformerStack:
-    """The same stack, with what follows from other settings where it says none, and lists for all layers."""
-    follow = {
-        "norm_epsilon": EPSILON[stack.norm_kind], "head_dim": stack.dim // stack.heads, "kv_heads": stack.heads,
-    }  # fmt: skip
-    said: dict[str, Any] = {name: number for name, number in follow.items() if getattr(stack, name) is None}
-    lists = {name: getattr(stack, name) for name in ("attention", "window") if getattr(stack, name)}
-    said |= {name: tuple(islice(cycle(items), stack.layers)) for name, items in lists.items()}
-    # How weights begin is nothing that trained ones have.
-    return stack.model_copy(update={**said, "scale": stack.scale is True})

@@ -7,13 +7,13 @@ from typing import Any
 import tokenizers
 from tokenizers import processors
 
-from saccade.config.schema import Head, Recipe, TagWriter
+from saccade.config.schema import Recipe
 from saccade.data.tokenization.text_pairs import encode_texts, separators
 from saccade.data.tokenization.tokenizer import END, Tokenizer
 from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
 from saccade.exchange.families.family import SAME, Config, Names, part
-from saccade.exchange.families.label_heads import TEXTS, WORDS, label_tables
+from saccade.exchange.families.label_heads import label_suffix, label_tables
 from saccade.exchange.formats.vocabulary import release
 
 LAST = {"pooling": "before-end", "hidden": None, "bias": False, "dropout": 0.0}  # no text of theirs ends with END
@@ -55,24 +55,24 @@ def check_ends(config: Config, found: Tokenizers, *, ended: bool = False) -> Non
 
 def decoder_of(recipe: Recipe) -> Any:
     """The table of what is a decoder there."""
-    return recipe.reader if isinstance(recipe.writer, Head) else recipe.writer
+    return recipe.reader if recipe.writer.is_label_head else recipe.writer
 
 
 def decoder_names(names: Names, recipe: Recipe, *, of_words: str = "classifier") -> Names:
     """The names of a family, or where it labels something, the same of what reads, and those of its head."""
-    if not isinstance(recipe.writer, Head):
+    if not recipe.writer.is_label_head:
         return names
     read = {name.replace("writer.", "reader.", 1): place for name, place in names.items()}
-    return {**read, "writer.output": part(SAME, of_words if isinstance(recipe.writer, TagWriter) else "score")}
+    return {**read, "writer.output": part(SAME, of_words if recipe.writer.labels_words else "score")}
 
 
 def decoder_head(recipe: Recipe, family: str) -> dict[str, Any]:
     """What config.json says of the head; nothing where texts are written."""
-    if not isinstance(recipe.writer, Head):
+    if not recipe.writer.is_label_head:
         return {}
-    if isinstance(recipe.writer, TagWriter):
-        return {"architectures": [family + WORDS], "classifier_dropout": recipe.writer.dropout}
-    return {"architectures": [family + TEXTS]}
+    writer: Any = recipe.writer
+    dropout = {"classifier_dropout": writer.dropout} if writer.labels_words else {}
+    return {"architectures": [family + label_suffix(writer)], **dropout}
 
 
 def release_open(tokenizer: Tokenizer, size: int) -> str:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from saccade.config.schema import Recipe
+from saccade.config.table import PositionTraits
 from saccade.data.tokenization.tokenizer import Tokenizer
 from saccade.errors import SaccadeError
 
@@ -217,6 +218,11 @@ class Family:
     fixed: Callable[[Recipe], Mapping[str, Tensor]] | None = None  # tensors that follow from settings, and never learn
     prompt: Callable[[Config, Any], list[str]] | None = None  # pieces before every text, which its files do not say
     refuses: Callable[[Tokenizer], str] | None = None  # why a tokenizer cannot be that of such a model, if it cannot
+
+
+def longest(positions: PositionTraits, recipe: Recipe) -> int:
+    """The longest text: the length of the table of learned positions, where there is one."""
+    return recipe.data.max_length if positions.learned is None else positions.learned.length
 
 
 def place_of(name: str, names: Names) -> tuple[Form, list[str]]:

@@ -15,6 +15,7 @@ from saccade.exchange.families.family import (
     Config,
     Family,
     Names,
+    longest,
     part,
 )
 from saccade.exchange.families.label_heads import TEXTS, WORDS
@@ -68,7 +69,7 @@ def gpt2_config(recipe: Recipe) -> dict[str, Any]:
     return {
         **decoder_head(recipe, "GPT2"),
         "n_embd": stack.dim, "n_layer": stack.layers, "n_head": stack.heads, "n_inner": stack.ff,
-        "n_positions": getattr(decoder.positions, "length", recipe.data.max_length),
+        "n_positions": longest(decoder.positions, recipe),
         "activation_function": NAMED.get(stack.activation, stack.activation),
         "layer_norm_epsilon": stack.norm_epsilon or 1e-5, "resid_pdrop": stack.dropout,
         "attn_pdrop": stack.attention_dropout, "embd_pdrop": decoder.dropout,

@@ -6,7 +6,7 @@ import torch
 
 from saccade.config.schema import Recipe
 from saccade.exchange.families.decoder_heads import decoder_head, decoder_names, decoder_of, decoder_tables
-from saccade.exchange.families.family import ACTIVATIONS, HEADS, NAMED, SAME, Config, Family, Form, Names, part
+from saccade.exchange.families.family import ACTIVATIONS, HEADS, NAMED, SAME, Config, Family, Form, Names, longest, part
 from saccade.exchange.families.gpt2 import AROUND, BLOCK, NORMS, written_by
 from saccade.exchange.families.label_heads import TEXTS, WORDS
 
@@ -54,7 +54,7 @@ def gptneo_config(recipe: Recipe) -> dict[str, Any]:
         "hidden_size": stack.dim, "num_layers": stack.layers, "num_heads": stack.heads, "intermediate_size": stack.ff,
         "attention_types": [[["global" if reach == "none" else "local" for reach in reaches], 1]],
         "window_size": max((reach for reach in reaches if reach != "none"), default=255) + 1,
-        "max_position_embeddings": getattr(decoder.positions, "length", recipe.data.max_length),
+        "max_position_embeddings": longest(decoder.positions, recipe),
         "activation_function": NAMED.get(stack.activation, stack.activation),
         "layer_norm_epsilon": stack.norm_epsilon or 1e-5, "resid_dropout": stack.dropout,
         "attention_dropout": stack.attention_dropout, "embed_dropout": decoder.dropout,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from saccade.config.schema import Head, Recipe, TagWriter
+from saccade.config.schema import Recipe
+from saccade.config.table import WriterTraits
 from saccade.data.tokenization.labels import Labels
 from saccade.exchange.families.family import SAME, Config, Names, part
 
@@ -14,6 +15,11 @@ OF_PAIRS = ("mnli", "mrpc", "qnli", "qqp", "rte", "stsb", "sts-b", "wnli")  # ta
 ENTAILMENT = "entailment"
 TEXTS_KEY = "texts_of_a_label"  # only we write it
 OBJECTIVES = {"label": "label", "number": "regress", "tags": "tag"}
+
+
+def label_suffix(writer: WriterTraits) -> str:
+    """How the name of an architecture with such a head ends."""
+    return WORDS if writer.labels_words else TEXTS
 
 
 def label_tables(config: Config, stack: dict[str, Any]) -> dict[str, Any]:
@@ -46,12 +52,12 @@ def said(config: Config) -> Any:
 
 def label_names(names: Names, recipe: Recipe, *, hidden: str, output: str, of_words: str = "classifier") -> Names:
     """The names of a family, with those of its head in the place of others."""
-    if not isinstance(recipe.writer, Head):
+    if not recipe.writer.is_label_head:
         return names
     plain = {name: value for name, value in names.items() if not name.startswith("writer.")}
     return {
         **plain, "writer.hidden": part(SAME, hidden),
-        "writer.output": part(SAME, of_words if isinstance(recipe.writer, TagWriter) else output),
+        "writer.output": part(SAME, of_words if recipe.writer.labels_words else output),
     }  # fmt: skip
 
 
@@ -96,6 +102,6 @@ def label_config(labels: Labels) -> dict[str, Any]:
         "id2label": {str(number): name for number, name in enumerate(names)},
         "label2id": {name: number for number, name in enumerate(names)},
     }
-    if labels.kind != "tags":
-        values["problem_type"] = "regression" if labels.kind == "number" else "single_label_classification"
+    if not labels.per_word:
+        values["problem_type"] = "regression" if labels.is_number else "single_label_classification"
     return values | ({TEXTS_KEY: labels.texts} if labels.texts > 1 or follows(names) else {})

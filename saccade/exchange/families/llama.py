@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from saccade.config.schema import Recipe
+from saccade.config.schema import Recipe, Rotary
 from saccade.exchange.families.decoder_heads import decoder_head, decoder_names, decoder_of, decoder_tables
 from saccade.exchange.families.family import NO_BIAS, ROTARY, ROWS, SAME, Config, Family, Names, part
 from saccade.exchange.families.label_heads import TEXTS, WORDS
@@ -67,7 +67,8 @@ def rotary(config: Config) -> dict[str, Any]:
 
 def turning(where: Any) -> dict[str, Any]:
     """The way back, for newer and older readers."""
-    base, stretch = getattr(where, "base", 10000.0), getattr(where, "stretch", None)
+    turning = where.rotary or Rotary()
+    base, stretch = turning.base, turning.stretch
     if stretch is None:
         return {"rope_theta": base, "rope_parameters": {"rope_theta": base, "rope_type": "default"}}
     scaling = {"rope_type": "llama3", **{theirs: getattr(stretch, ours) for theirs, ours in STRETCH.items()}}
@@ -83,7 +84,7 @@ def llama_config(recipe: Recipe) -> dict[str, Any]:
         "num_key_value_heads": stack.kv_heads or stack.heads, "intermediate_size": stack.ff, "hidden_act": "silu",
         "head_dim": stack.head_dim or stack.dim // stack.heads, "rms_norm_eps": stack.norm_epsilon or 1e-6,
         "max_position_embeddings": recipe.data.max_length,
-        "tie_word_embeddings": getattr(decoder, "tie", "") == "output", "attention_dropout": stack.attention_dropout,
+        "tie_word_embeddings": recipe.writer.tied == "output", "attention_dropout": stack.attention_dropout,
     }  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from itertools import cycle, islice
 from math import prod
 from typing import Any
 
-from saccade.config.schema import Axial, Recipe
+from saccade.config.schema import Recipe
 from saccade.exchange.families.family import (
     ACTIVATIONS,
     HEADS,
@@ -16,6 +16,7 @@ from saccade.exchange.families.family import (
     Family,
     Form,
     Names,
+    longest,
     part,
 )
 
@@ -87,7 +88,7 @@ def reformer_recipe(config: Config) -> dict[str, Any]:
 def reformer_config(recipe: Recipe) -> dict[str, Any]:
     writer: Any = recipe.writer
     stack, where = writer.stack, writer.positions
-    chunks, axial = stack.chunks, isinstance(where, Axial)
+    chunks, axial = stack.chunks, where.axial is not None
     values = {
         "is_decoder": True, "hidden_size": stack.dim, "num_attention_heads": stack.heads, "axial_pos_embds": axial,
         "attention_head_size": stack.head_dim or stack.dim // stack.heads, "feed_forward_size": stack.ff,
@@ -97,7 +98,7 @@ def reformer_config(recipe: Recipe) -> dict[str, Any]:
         "chunk_size_feed_forward": chunks.feedforward or 0, "layer_norm_eps": stack.norm_epsilon or 1e-5,
         "hidden_act": NAMED.get(stack.activation, stack.activation), "hidden_dropout_prob": stack.dropout,
         "lsh_attention_probs_dropout_prob": stack.attention_dropout,
-        "max_position_embeddings": prod(where.shape) if axial else getattr(where, "length", recipe.data.max_length),
+        "max_position_embeddings": prod(where.shape) if axial else longest(where, recipe),
     }  # fmt: skip
     if axial:
         first = where.first or stack.dim // 4

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from saccade.config.schema import Head, Recipe, StatesWriter, TagWriter, TokenReader, TokenWriter
+from saccade.config.schema import Recipe
 from saccade.exchange.families.family import SAME, Config, Names, part
-from saccade.exchange.families.label_heads import TEXTS, WORDS, label_tables
+from saccade.exchange.families.label_heads import TEXTS, WORDS, label_suffix, label_tables
 
 STATES = "EncoderModel"
 READS_ALONE = ("decoder_start_token_id", "eos_token_id", "pad_token_id")  # nothing is written
@@ -32,16 +32,14 @@ def seq2seq_tables(config: Config, tables: dict[str, Any]) -> dict[str, Any]:
 
 def second_of(recipe: Recipe) -> Any:
     """The table of what is a decoder there; None where there is none."""
-    if isinstance(recipe.writer, TokenWriter):
-        return recipe.writer
-    return recipe.reader.again if isinstance(recipe.reader, TokenReader) else None
+    return recipe.reader.second_reading if recipe.writer.is_head else recipe.writer
 
 
 def seq2seq_names(names: Names, recipe: Recipe, *, prefix: str = "") -> Names:
     """The names of a family; of a model that labels something, `prefix` stands before all but those of its head."""
-    if not isinstance(recipe.writer, Head | StatesWriter):
+    if not recipe.writer.is_head:
         return names
-    before = prefix if isinstance(recipe.writer, Head) else ""
+    before = prefix if recipe.writer.is_label_head else ""
     found = {
         name.replace("writer.", "reader.again.", 1): place._replace(
             names=tuple(before + there for there in place.names)
@@ -49,7 +47,7 @@ def seq2seq_names(names: Names, recipe: Recipe, *, prefix: str = "") -> Names:
         for name, place in names.items()
         if not name.startswith("writer.output")
     }
-    if isinstance(recipe.writer, TagWriter):
+    if recipe.writer.labels_words:
         return {**found, "writer.output": part(SAME, "classifier")}
     head = {"hidden": "classification_head.dense", "output": "classification_head.out_proj"}
     return {**found, **{f"writer.{ours}": part(SAME, theirs) for ours, theirs in head.items()}}
@@ -57,9 +55,9 @@ def seq2seq_names(names: Names, recipe: Recipe, *, prefix: str = "") -> Names:
 
 def seq2seq_head(recipe: Recipe, family: str) -> dict[str, Any]:
     """What config.json says of the head; nothing where texts are written."""
-    if isinstance(recipe.writer, StatesWriter):
+    if recipe.writer.gives_states:
         return {"architectures": [family + STATES], "is_encoder_decoder": False}
-    if not isinstance(recipe.writer, Head):
+    if not recipe.writer.is_label_head:
         return {}
-    made = family + (WORDS if isinstance(recipe.writer, TagWriter) else TEXTS)
-    return {"architectures": [made], "classifier_dropout": recipe.writer.dropout}
+    writer: Any = recipe.writer
+    return {"architectures": [family + label_suffix(writer)], "classifier_dropout": writer.dropout}

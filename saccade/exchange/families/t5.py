@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from saccade.config.schema import Recipe
+from saccade.config.schema import Bucketed, Recipe
 from saccade.exchange.families.family import ACTIVATIONS, HEADS, NAMED, NO_BIAS, ROWS, SAME, Config, Family, Names, part
 from saccade.exchange.families.label_heads import TEXTS, WORDS
 from saccade.exchange.families.seq2seq_heads import STATES, second_of, seq2seq_head, seq2seq_names, seq2seq_tables
@@ -72,14 +72,14 @@ def t5_recipe(config: Config) -> dict[str, Any]:
 def t5_config(recipe: Recipe) -> dict[str, Any]:
     reader: Any = recipe.reader
     writer: Any = second_of(recipe) or reader
-    stack, where = writer.stack, writer.positions
-    scaled = getattr(writer, "output_scale", True)
+    stack, where = writer.stack, writer.positions.bucketed or Bucketed()
+    scaled = recipe.writer.is_head or writer.output_scale
     forward = {value: key for key, value in FORWARD.items()}
     return {
         "d_model": stack.dim, "d_kv": stack.head_dim or stack.dim // stack.heads, "d_ff": stack.ff,
         "num_layers": reader.stack.layers, "num_decoder_layers": stack.layers, "num_heads": stack.heads,
-        "relative_attention_num_buckets": getattr(where, "buckets", 32), "dropout_rate": stack.dropout,
-        "relative_attention_max_distance": getattr(where, "distance", 128), "is_encoder_decoder": True,
+        "relative_attention_num_buckets": where.buckets, "dropout_rate": stack.dropout,
+        "relative_attention_max_distance": where.distance, "is_encoder_decoder": True,
         "layer_norm_epsilon": stack.norm_epsilon or 1e-6, "n_positions": recipe.data.max_length,
         "feed_forward_proj": forward.get((stack.activation, stack.gated), stack.activation),
         "scale_decoder_outputs": scaled, "tie_word_embeddings": scaled, **seq2seq_head(recipe, "T5"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isqrt
 from typing import Any
 
-from saccade.config.schema import PatchReader, Recipe
+from saccade.config.schema import Recipe
 from saccade.exchange.families.family import ACTIVATIONS, HEADS, NAMED, SAME, Config, Family, Form, Names, part
 from saccade.exchange.families.label_heads import kind_of_text_labels
 
@@ -71,7 +71,7 @@ def vit_recipe(config: Config) -> dict[str, Any]:
 
 def by_tensors(tables: dict[str, Any], tensors: Any) -> None:
     """Whether a folder without a head has a layer for the first state."""
-    if tables["task"] == "encode":
+    if tables["writer"]["kind"] == "states":
         tables["writer"]["pool"] = "vit.pooler.dense.weight" in tensors
 
 
@@ -123,8 +123,8 @@ def sides_of(config: Config, key: str, default: list[int]) -> tuple[int, ...]:
 
 def seen(recipe: Recipe) -> dict[str, Any]:
     """The way back."""
-    assert isinstance(recipe.reader, PatchReader), "the family asks for it"
-    reader, (high, wide) = recipe.reader, recipe.reader.sides
+    reader: Any = recipe.reader
+    high, wide = reader.sides
     more, whole = 2 * reader.margin, {"height": high, "width": wide}
     fit: dict[str, Any] = {"image_processor_type": "ViTImageProcessor", "size": whole}
     if more:

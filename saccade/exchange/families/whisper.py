@@ -22,6 +22,7 @@ from saccade.exchange.families.family import (
     Form,
     Names,
     Numbering,
+    longest,
     part,
 )
 from saccade.layers.attention.positions import Sinusoidal
@@ -120,7 +121,7 @@ def whisper_config(recipe: Recipe) -> dict[str, Any]:
     writer: Any = recipe.writer
     values: dict[str, Any] = {
         "num_mel_bins": reader.sound.bands, "max_source_positions": states(reader), "is_encoder_decoder": True,
-        "max_target_positions": getattr(writer.positions, "length", recipe.data.max_length),
+        "max_target_positions": longest(writer.positions, recipe),
         "d_model": writer.stack.dim, "scale_embedding": False, "dropout": writer.stack.dropout,
         "attention_dropout": writer.stack.attention_dropout,
         "activation_function": NAMED.get(writer.stack.activation, writer.stack.activation),

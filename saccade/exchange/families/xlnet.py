@@ -6,10 +6,11 @@ import torch
 from tokenizers import Tokenizer, normalizers, processors
 from torch import Tensor
 
-from saccade.config.schema import Head, LabelWriter, NumberWriter, Recipe, StatesWriter, TagWriter
+from saccade.config.schema import Recipe
+from saccade.config.table import WriterTraits
 from saccade.errors import SaccadeError
 from saccade.exchange.families.family import ACTIVATIONS, LOGITS, NAMED, ROWS, SAME, Config, Family, Form, Names, part
-from saccade.exchange.families.label_heads import TEXTS, WORDS, label_names, label_tables
+from saccade.exchange.families.label_heads import TEXTS, WORDS, label_names, label_suffix, label_tables
 
 LAYER = "transformer.layer.{}"
 ELSEWHERE = (  # heads for other tasks, and what is remembered between texts, which changes no weight
@@ -106,7 +107,7 @@ def xlnet_config(recipe: Recipe) -> dict[str, Any]:
     stack = reader.stack
     writer: Any = recipe.writer
     head: dict[str, Any] = {"architectures": [f"XLNet{architecture(writer)}"]}
-    if isinstance(writer, LabelWriter | NumberWriter):
+    if writer.pooled:
         head |= {
             "summary_type": writer.pooling, "summary_use_proj": writer.hidden is not None,
             "summary_activation": writer.activation, "summary_last_dropout": writer.dropout,
@@ -119,13 +120,11 @@ def xlnet_config(recipe: Recipe) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def architecture(writer: Any) -> str:
+def architecture(writer: WriterTraits) -> str:
     """What their model with such a head is called."""
-    if isinstance(writer, StatesWriter):
-        return "Model"
-    if not isinstance(writer, Head):
-        return "LMHeadModel"
-    return WORDS if isinstance(writer, TagWriter) else TEXTS
+    if writer.is_label_head:
+        return label_suffix(writer)
+    return "Model" if writer.gives_states else "LMHeadModel"
 
 
 def dress(core: Tokenizer, settings: dict[str, Any]) -> None:

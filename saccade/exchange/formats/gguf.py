@@ -94,6 +94,9 @@ class GgufFile:
         heads["attn_k"] = self._values.get(f"{family.name}.attention.head_count_kv", heads["attn_q"])
         return GgufTensors(self.path, {tensor.name: tensor for tensor in self._read.tensors}, heads)
 
+    def sense(self, family: Family, tables: dict[str, Any]) -> None:
+        """Nothing: such files hold language models, which read no pictures and no sound."""
+
     def tokenizers(self, family: Family, size: int) -> list[Core]:
         """The tokenizer, from the lists of its pieces and merges."""
         kind = self._values.get("tokenizer.ggml.model")
