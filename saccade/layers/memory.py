@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -89,6 +90,38 @@ def _select(buffer: Float[Tensor, "B L H E"], indices: Int[Tensor, " C"], length
     chosen = buffer.new_empty(buffer.shape[1], indices.shape[0], *buffer.shape[2:])
     torch.index_select(by_position[:length], 1, indices, out=chosen[:length])
     return chosen.transpose(0, 1)
+
+
+@runtime_checkable
+class LayerCache(Protocol):
+    """Keys and values of one attention layer while it decodes, and where the next positions stand."""
+
+    @property
+    def positions(self) -> Int[Tensor, "b n"]:
+        """Those of the next positions of each row; one row of numbers where all rows are alike."""
+        ...
+
+    def update(
+        self, keys: Float[Tensor, "B n H E"], values: Float[Tensor, "B n H E"]
+    ) -> tuple[Float[Tensor, "B L H E"], Float[Tensor, "B L H E"]]:
+        """Write the keys and values of the next positions; return those of all positions so far."""
+        ...
+
+
+@dataclass(frozen=True)
+class DynamicCache:
+    """The buffers of an `AttentionState`, of which the first `length` positions are in use after the next ones."""
+
+    buffers: KeyValue
+    positions: Int[Tensor, "b n"]
+    length: int
+
+    def update(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        if self.positions.shape[0] == 1:
+            self.buffers.write_even(keys, values, self.length)
+        else:
+            self.buffers.write(keys, values, self.positions)
+        return self.buffers.keys[:, : self.length], self.buffers.values[:, : self.length]
 
 
 @dataclass(frozen=True)

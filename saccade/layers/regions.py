@@ -9,14 +9,15 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 import torch
 
 from saccade.layers.record import recording
 
 BACKEND = "SACCADE_COMPILE_BACKEND"  # an environment variable; the default is inductor
-Function = TypeVar("Function", bound=Callable[..., Any])
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
 
 _threads: dict[int, bool] = {}  # those in which regions run compiled, and whether for all shapes at once
 
@@ -43,19 +44,28 @@ def compiled_regions(on: bool = True, *, dynamic: bool = True) -> Iterator[None]
         _threads.pop(me)
 
 
-def region(function: Function) -> Function:
+class Region(Generic[Parameters, Returned]):
     """A function that may run compiled; its arguments are tensors and modules, and every shape may change."""
-    compiled: dict[bool, Callable[..., Any]] = {}
 
-    @functools.wraps(function)
-    def call(*arguments: Any) -> Any:
-        # A graph that was made when nobody looked would leave no weights, so looking is always plain.
+    def __init__(self, function: Callable[Parameters, Returned]) -> None:
+        self.function = function
+        self._compiled: dict[bool, Callable[Parameters, Returned]] = {}
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *arguments: Parameters.args, **named: Parameters.kwargs) -> Returned:
+        return self.select()(*arguments, **named)
+
+    def select(self) -> Callable[Parameters, Returned]:
+        """The function itself or, inside `compiled_regions`, its compiled form."""
+        # A graph that was made when nobody recorded would leave no weights, so recording is always plain.
         dynamic = _threads.get(threading.get_ident()) if _threads else None
         if dynamic is None or recording():
-            return function(*arguments)
-        if dynamic not in compiled:
+            return self.function
+        if dynamic not in self._compiled:
             backend = os.environ.get(BACKEND, "inductor")
-            compiled[dynamic] = torch.compile(function, dynamic=dynamic, fullgraph=True, backend=backend)
-        return compiled[dynamic](*arguments)
+            self._compiled[dynamic] = torch.compile(self.function, dynamic=dynamic, fullgraph=True, backend=backend)
+        return self._compiled[dynamic]
 
-    return call  # type: ignore[return-value]
+
+def region(function: Callable[Parameters, Returned]) -> Region[Parameters, Returned]:
+    return Region(function)

@@ -13,7 +13,8 @@ from saccade.config.schema import Recipe
 from saccade.data.batching.batch import Batch, pad
 from saccade.layers.attention.multihead import SelfAttention
 from saccade.layers.blocks.feedforward import FeedForward
-from saccade.layers.blocks.transformer import Block, Residual, TransformerStack
+from saccade.layers.blocks.residual import Residual
+from saccade.layers.blocks.transformer import Block, TransformerStack
 from saccade.model.build.model import build
 from saccade.model.model import Model
 

@@ -70,20 +70,45 @@ def run_loop(s: Session) -> None:
 
 
 def optimizer_step(s: Session) -> None:
-    """One update of the weights, as one CUDA graph where that is possible."""
-    progress = s.progress
+    """One update of the weights, as one CUDA graph where that is possible.
+
+    Gradients are those of all micro-batches, divided by the targets of all of them and of all processes.
+    """
+    settings, progress = s.recipe.train, s.progress
     set_rate(s.optimizer, s.rate(progress.step + 1))
     if s.graphs is not None and not s.watch.apart:
-        batch = next_batch(s, micro=0)
-        part = s.graphs(batch)
-        s.meter.add(part.terms, tokens=sum(batch.counts.values()))
+        captured_step(s, s.graphs)
     else:
-        accumulated_step(s)
+        s.optimizer.zero_grad(set_to_none=True)
+        sums = torch.zeros(2, device=s.device)  # the loss and its count
+        for micro in range(settings.accumulate):
+            batch = next_batch(s, micro=micro)
+            with s.ranks.quiet(s.shared, last=micro == settings.accumulate - 1):
+                with s.watch.part("forward"):
+                    part = s.shared(batch, s.generator)
+                with s.watch.part("backward"):
+                    part.total.backward()
+            s.meter.add(part.terms, tokens=sum(batch.counts.values()))
+            sums += torch.stack((part.total.detach(), part.count))
+        loss, count = s.ranks.total(sums)
+        if s.device.type == "cpu":  # elsewhere asking would make the GPU wait; reports, validations and saves do it
+            if not math.isfinite(loss):
+                raise spoiled(s, progress.step + 1)
+            s.checked = progress.step + 1
+        with s.watch.part("optimizer"):
+            update(s, s.ranks.world / count.clamp(min=1))
     progress.epoch = s.feed.epoch
     progress.step += 1
     s.memory.fitted = True
     if s.average is not None:
         s.average.update(step=progress.step)
+
+
+def captured_step(s: Session, graphs: Graphs) -> None:
+    """Gradients and update of a single batch by a CUDA graph of `whole_step`."""
+    batch = next_batch(s, micro=0)
+    part = graphs(batch)
+    s.meter.add(part.terms, tokens=sum(batch.counts.values()))
 
 
 def next_batch(s: Session, *, micro: int) -> Batch:
@@ -104,29 +129,6 @@ def whole_step(s: Session, batch: Batch) -> Sums:
     part.total.backward()
     update(s, 1 / part.count.clamp(min=1))
     return Sums(part.total.detach(), part.count, part.terms)
-
-
-def accumulated_step(s: Session) -> None:
-    """Gradients of all micro-batches, divided by the targets of all of them and all processes; then one update."""
-    settings, progress = s.recipe.train, s.progress
-    s.optimizer.zero_grad(set_to_none=True)
-    sums = torch.zeros(2, device=s.device)  # the loss and its count
-    for micro in range(settings.accumulate):
-        batch = next_batch(s, micro=micro)
-        with s.ranks.quiet(s.shared, last=micro == settings.accumulate - 1):
-            with s.watch.part("forward"):
-                part = s.shared(batch, s.generator)
-            with s.watch.part("backward"):
-                part.total.backward()
-        s.meter.add(part.terms, tokens=sum(batch.counts.values()))
-        sums += torch.stack((part.total.detach(), part.count))
-    loss, count = s.ranks.total(sums)
-    if s.device.type == "cpu":  # elsewhere asking would make the GPU wait; reports, validations and saves do it
-        if not math.isfinite(loss):
-            raise spoiled(s, progress.step + 1)
-        s.checked = progress.step + 1
-    with s.watch.part("optimizer"):
-        update(s, s.ranks.world / count.clamp(min=1))
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ from saccade.errors import SaccadeError
 from saccade.layers.attention import masks
 from saccade.layers.attention.multihead import SelfAttention
 from saccade.layers.attention.positions import Learned, Rotary, Sinusoidal, TransformerXL
-from saccade.layers.memory import KeyValue
+from saccade.layers.memory import DynamicCache, KeyValue
 from saccade.layers.packing import packing
 
 D, H, K, E = 12, 6, 2, 2
@@ -48,7 +48,7 @@ def test_steps_keep_the_shared_keys_only(pair: tuple[SelfAttention, SelfAttentio
     cache = KeyValue.empty(3, 5, K, E, like=x)
     for t in range(5):
         at = torch.tensor([[t]])
-        step = grouped.step(x[:, t : t + 1], cache, at=at, seen=t + 1, mask=None)
+        step = grouped(x[:, t : t + 1], cache=DynamicCache(cache, at, t + 1))
         torch.testing.assert_close(step[:, 0], whole[:, t])
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from saccade.layers.attention import backends as kernels
-from saccade.layers.attention.masks import Mask, banded, causal, dense, padding, positions, prefix, window
+from saccade.layers.attention.masks import Band, Mask, banded, causal, dense, padding, positions, prefix, window
 
 B, H, E, V = 2, 3, 5, 7
 SCALE = 5**-0.5
@@ -74,8 +74,7 @@ def fused(parts: list[Tensor], mask: Mask | None) -> Results:
 
 
 def windowed(parts: list[Tensor], mask: Mask) -> Results:
-    reach, is_causal, real = kernels.window_of(mask)
-    return gradients(kernels.windowed(*parts, scale=SCALE, reach=reach, causal=is_causal, keep=real), parts)
+    return gradients(kernels.windowed(*parts, scale=SCALE, band=kernels.window_of(mask)), parts)
 
 
 def assert_same(ours: Results, reference: Results, tolerance: float) -> None:
@@ -192,7 +191,7 @@ def test_a_window_costs_memory_in_proportion_to_the_length() -> None:
                 return out
 
         with Watch(), torch.no_grad():
-            kernels.windowed(*inputs(n), scale=SCALE, reach=4, causal=True, keep=None)
+            kernels.windowed(*inputs(n), scale=SCALE, band=Band(reach=4, causal=True))
         return max(sizes)
 
     assert largest(1280) / largest(320) == pytest.approx(4.0, rel=0.1)

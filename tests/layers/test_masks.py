@@ -66,7 +66,8 @@ def test_rows_may_stand_at_different_positions() -> None:
     assert [row.nonzero().flatten().tolist() for row in seen[:, 0]] == [[0, 1], [3, 4]]
 
 
-def test_conjuncts_are_the_parts_that_must_all_allow() -> None:
+def test_a_band_is_what_all_parts_allow() -> None:
     a, b, c = causal(), window(3), padding(KEEP)
-    assert (a & b & c).conjuncts() == [a, b, c]
-    assert len(((a | b) & c).conjuncts()) == 2
+    assert (a & b & c).band() == (3, True, KEEP) and (a & b & c).looks_back()
+    assert ((a | b) & c).band() is None and not ((a | b) & c).looks_back()
+    assert a.is_causal and not (a & b).is_causal

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from saccade.layers.attention.multihead import CrossAttention, SelfAttention
 from saccade.layers.attention.positions import Rotary, Shaw
 from saccade.layers.blocks.feedforward import FeedForward
-from saccade.layers.blocks.transformer import Block, Residual, TransformerStack
+from saccade.layers.blocks.residual import Residual
+from saccade.layers.blocks.transformer import Block, TransformerStack
 from saccade.layers.memory import Memory
 from saccade.layers.packing import Packing, bound, packing
 

@@ -11,7 +11,8 @@ from saccade.layers import record as module
 from saccade.layers.attention.masks import causal
 from saccade.layers.attention.multihead import CrossAttention, SelfAttention
 from saccade.layers.blocks.feedforward import FeedForward
-from saccade.layers.blocks.transformer import Block, Residual, TransformerStack
+from saccade.layers.blocks.residual import Residual
+from saccade.layers.blocks.transformer import Block, TransformerStack
 from saccade.layers.memory import Memory
 from saccade.layers.record import at_most, record, recording
 from saccade.layers.regions import compiled_regions, region

@@ -123,14 +123,14 @@ def another_backward(patch):
 def always_causal(patch):
     whole = SelfAttention.forward
     causal = layer_masks.causal()
-    patch.setattr(SelfAttention, "forward", lambda self, x, mask=None, packing=None: whole(self, x, mask=causal))
+    patch.setattr(SelfAttention, "forward", lambda self, x, **how: whole(self, x, mask=causal))
 
 
 @breaks(86)
 def always_near(patch):
     whole = SelfAttention.forward
     near = layer_masks.window(3)
-    patch.setattr(SelfAttention, "forward", lambda self, x, mask=None, packing=None: whole(self, x, mask=near))
+    patch.setattr(SelfAttention, "forward", lambda self, x, **how: whole(self, x, mask=near))
 
 
 @breaks(79)

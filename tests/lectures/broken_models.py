@@ -6,8 +6,9 @@ from torch import nn
 
 from saccade.layers.attention import positions as layer_positions
 from saccade.layers.attention.multihead import HeadProjection
-from saccade.layers.blocks import feedforward, transformer
-from saccade.layers.blocks.transformer import Residual, TransformerStack
+from saccade.layers.blocks import feedforward
+from saccade.layers.blocks.residual import Residual
+from saccade.layers.blocks.transformer import TransformerStack
 from saccade.lectures.attention import blocks, positions
 from saccade.model.readers.tokens import Embedding
 
@@ -69,8 +70,8 @@ def always_adds(patch):
 
 puts(77, owner=blocks, build_norm=lambda settings: nn.LayerNorm(settings.dim, eps=1e-3))
 puts(78, owner=blocks, build_norm=lambda settings: nn.LayerNorm(settings.dim, eps=1.0))
-puts(80, owner=transformer, normalised=lambda x, norm, plus, dropout: norm(x) + plus)
-puts(82, owner=TransformerStack, _whole=lambda self, x, mask, memory, segments: x)
+puts(80, owner=Residual, after=lambda self, hidden, residual: (self.norm(residual) + hidden, None))
+puts(82, owner=TransformerStack, forward=lambda self, x, mask: (x, mask, None, {}))
 
 
 @breaks(83)

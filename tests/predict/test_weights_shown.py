@@ -22,7 +22,7 @@ from saccade.data.batching.batch import Batch, pad
 from saccade.data.tokenization.tokenizers import END
 from saccade.layers.attention import masks
 from saccade.layers.attention.alignment import Look
-from saccade.layers.attention.multihead import CrossAttention, SelfAttention, for_each
+from saccade.layers.attention.multihead import CrossAttention, SelfAttention, repeat_heads
 from saccade.layers.blocks.convolution import HALF, MemoryAttention
 from saccade.layers.record import record
 from saccade.layers.regions import compiled_regions
@@ -93,9 +93,9 @@ def written(model: Model, batch: Batch) -> Tensor:
 
 
 def sum_self(layer: SelfAttention, weights: Iterator[Tensor]) -> Callable[..., Tensor]:
-    def forward(x: Tensor, *, mask: Any = None, packing: Any = None) -> Tensor:
+    def forward(x: Tensor, **how: Any) -> Tensor:
         query, _, value = layer.turned(x, masks.positions(x.shape[1], x.device))
-        return layer.heads.out(torch.einsum("bhqk,bkhe->bqhe", next(weights), for_each(query, value)).flatten(2))
+        return layer.heads.out(torch.einsum("bhqk,bkhe->bqhe", next(weights), repeat_heads(query, value)).flatten(2))
 
     return forward
 

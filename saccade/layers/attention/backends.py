@@ -11,7 +11,8 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from saccade.layers.attention.masks import Causal, Mask, Padding, Window
+from saccade.layers.attention import masks
+from saccade.layers.attention.masks import Band, Mask
 from saccade.layers.attention.scores import attend, dot
 from saccade.layers.packing import Packing
 
@@ -53,41 +54,24 @@ def fused(
     k_pos: Int[Tensor, "c K"],
     dropout: float = 0.0,
 ) -> Float[Tensor, "B H Q Ev"]:
-    """SDPA: never holds the weights. As many queries as keys under a bare causal mask stand at the same positions."""
-    match mask:
-        case None:
-            return _sdpa(query, key, value, scale=scale, dropout=dropout)
-        case Causal() if query.shape[2] == key.shape[2]:
-            return _sdpa(query, key, value, scale=scale, dropout=dropout, causal=True)
-    return _masked(query, key, value, allowed=mask.dense(q_pos, k_pos)[:, None], scale=scale, dropout=dropout)
+    """SDPA: never holds the weights. As many queries as keys under a bare causal mask stand at the same positions.
 
-
-def _masked(
-    query: Tensor, key: Tensor, value: Tensor, *, allowed: Bool[Tensor, "..."], scale: float, dropout: float
-) -> Tensor:
-    """SDPA with a matrix. Some of its kernels give NaN to a row that may attend to nothing, so it never sees one."""
-    nothing = ~allowed.any(-1, keepdim=True)
-    y = _sdpa(query, key, value, allowed=allowed | nothing, scale=scale, dropout=dropout)
-    return y * (~nothing).to(y.dtype)  # a product of few numbers with many, where filling is slow on a CPU
-
-
-def _sdpa(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    allowed: Tensor | None = None,
-    scale: float,
-    dropout: float,
-    causal: bool = False,
-) -> Tensor:
-    backends = BACKENDS
-    if query.is_cuda and allowed is None and query.shape[-2] == key.shape[-2] and query.shape[-2] >= LONG:
-        backends = FOR_LONG
-    with sdpa_kernel(backends, set_priority=True):
-        return F.scaled_dot_product_attention(
+    Some of its kernels give NaN to a query that may attend to nothing, so they never see one; it gets zeros.
+    """
+    causal, allowed, nothing = False, None, None
+    if mask is not None and mask.is_causal and query.shape[2] == key.shape[2]:
+        causal = True
+    elif mask is not None:
+        allowed = mask.dense(q_pos, k_pos)[:, None]
+        nothing = ~allowed.any(-1, keepdim=True)
+        allowed = allowed | nothing
+    long = query.is_cuda and allowed is None and query.shape[-2] == key.shape[-2] and query.shape[-2] >= LONG
+    with sdpa_kernel(FOR_LONG if long else BACKENDS, set_priority=True):
+        y = F.scaled_dot_product_attention(
             query, key, value, attn_mask=allowed, scale=scale, dropout_p=dropout, is_causal=causal
         )
+    # A product of few numbers with many, where filling is slow on a CPU.
+    return y if nothing is None else y * (~nothing).to(y.dtype)
 
 
 TRITON = importlib.util.find_spec("triton") is not None
@@ -137,9 +121,7 @@ def windowed(
     value: Float[Tensor, "B H N Ev"],
     *,
     scale: float,
-    reach: int,
-    causal: bool,
-    keep: Bool[Tensor, "B N"] | None,
+    band: Band,
     dropout: float = 0.0,
 ) -> Float[Tensor, "B H N Ev"]:
     """Restricted self-attention in O(reach n E): a block of queries meets the keys that any of them may reach.
@@ -147,6 +129,8 @@ def windowed(
     Positions are 0, 1, 2 ... All rows stand behind each other as one text, so that keys and values are copied once.
     """
     batch, _, n, _ = query.shape
+    reach, causal, keep = band
+    assert reach is not None, "a window has a width"
     before, after = min(reach, n), 0 if causal else min(reach, n)
     if keep is None and not dropout and is_flash(query, value):
         return _local(query, key, value, scale=scale, window=(before, after))
@@ -160,8 +144,9 @@ def windowed(
     real = ((places >= 0) & (places < n)).repeat(batch, 1)  # (blocks, keys)
     if keep is not None:
         real = real & _reached(F.pad(keep, (0, count * block - n)).flatten(), block, before, after)
-    allowed = (away >= -before) & (away <= after) & real[:, None, None]
-    y = _masked(q.transpose(1, 2), k, v, allowed=allowed, scale=scale, dropout=dropout)  # (blocks, H, block, E)
+    allowed = masks.dense((away >= -before) & (away <= after) & real[:, None])
+    # (blocks, H, block, E)
+    y = fused(q.transpose(1, 2), k, v, scale=scale, mask=allowed, q_pos=inside[None], k_pos=seen[None], dropout=dropout)
     return y.transpose(1, 2).flatten(0, 1).unflatten(0, (batch, -1))[:, :n].transpose(1, 2)
 
 
@@ -194,17 +179,7 @@ def _local(query: Tensor, key: Tensor, value: Tensor, *, scale: float, window: t
     return y.unflatten(0, (batch, n)).transpose(1, 2)
 
 
-def window_of(mask: Mask | None) -> tuple[int, bool, Bool[Tensor, "B K"] | None] | None:
-    """(reach, causal, keep) where the mask is a window, alone or with causal and padding masks; otherwise None."""
-    reach, is_causal, keep = None, False, None
-    for part in [] if mask is None else mask.conjuncts():
-        match part:
-            case Window(reach=r):
-                reach = r if reach is None else min(reach, r)
-            case Causal():
-                is_causal = True
-            case Padding(keep=k):
-                keep = k if keep is None else keep & k
-            case _:
-                return None
-    return None if reach is None else (reach, is_causal, keep)
+def window_of(mask: Mask | None) -> Band | None:
+    """The band of a mask that is a window, alone or with causal and padding masks; otherwise None."""
+    band = None if mask is None else mask.band()
+    return None if band is None or band.reach is None else band

@@ -1,29 +1,46 @@
 """Which query may attend to which key, as structure.
 
-A mask is an object, not a T x S matrix: kernels look at its kind and build the matrix only where they must.
+A mask is an object, not a T x S matrix: kernels ask it for its structure and build the matrix only where they must.
 Positions are absolute, so a causal mask is right for any number of queries against any number of keys.
 """
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
 
+class Band(NamedTuple):
+    """A diagonal band of the matrix: keys at most `reach` away, none after the query, only those to `keep`."""
+
+    reach: int | None = None
+    causal: bool = False
+    keep: Bool[Tensor, "B K"] | None = None
+
+
 class Mask(ABC):
+    is_causal = False  # it is the causal mask and nothing else
+
     @abstractmethod
     def dense(self, q_pos: Int[Tensor, "b Q"], k_pos: Int[Tensor, "c K"]) -> Bool[Tensor, "d ..."]:
         """The matrix (B or 1, Q or 1, K) for queries and keys at these absolute positions; True = may be attended."""
 
-    def conjuncts(self) -> "list[Mask]":
-        """The masks that must all allow a pair: [self], or the parts of a & b."""
-        return [self]
-
     def looks_back(self) -> bool:
         """Whether no query sees a key after it."""
-        return any(isinstance(part, Causal) for part in self.conjuncts())
+        return self.is_causal
+
+    def band(self) -> Band | None:
+        """The mask as a band; None where it is none."""
+        return None
+
+    def segment_changes(self) -> "list[Bool[Tensor, 'B Q K']]":
+        """Whether query and key belong to two segments, for score terms; empty where the mask knows no segments."""
+        return []
 
     def __and__(self, other: "Mask") -> "Mask":
         return _Both(self, other)
@@ -41,13 +58,21 @@ class Padding(Mask):
     def dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         return self.keep[:, None, :]
 
+    def band(self) -> Band:
+        return Band(keep=self.keep)
+
 
 @dataclass(frozen=True)
 class Causal(Mask):
     """No key after the query: no look-ahead."""
 
+    is_causal = True
+
     def dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         return k_pos[:, None, :] <= q_pos[:, :, None]
+
+    def band(self) -> Band:
+        return Band(causal=True)
 
 
 @dataclass(frozen=True)
@@ -58,6 +83,9 @@ class Window(Mask):
 
     def dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         return (k_pos[:, None, :] - q_pos[:, :, None]).abs() <= self.reach
+
+    def band(self) -> Band:
+        return Band(reach=self.reach)
 
 
 @dataclass(frozen=True)
@@ -91,9 +119,8 @@ class Segments(Mask):
     def dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         return torch.ones(1, 1, 1, dtype=torch.bool, device=self.keys.device)
 
-    def apart(self) -> Bool[Tensor, "B Q K"]:
-        """Whether query and key belong to two segments."""
-        return self.queries[:, :, None] != self.keys[:, None, :]
+    def segment_changes(self) -> list[Bool[Tensor, "B Q K"]]:
+        return [self.queries[:, :, None] != self.keys[:, None, :]]
 
 
 @dataclass(frozen=True)
@@ -114,8 +141,24 @@ class _Both(Mask):
     def dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         return self.first.dense(q_pos, k_pos) & self.second.dense(q_pos, k_pos)
 
-    def conjuncts(self) -> list[Mask]:
-        return self.first.conjuncts() + self.second.conjuncts()
+    def looks_back(self) -> bool:
+        return self.first.looks_back() or self.second.looks_back()
+
+    def band(self) -> Band | None:
+        """The intersection of two bands."""
+        one, other = self.first.band(), self.second.band()
+        if one is None or other is None:
+            return None
+        reaches = [band.reach for band in (one, other) if band.reach is not None]
+        keeps = [band.keep for band in (one, other) if band.keep is not None]
+        return Band(
+            reach=min(reaches) if reaches else None,
+            causal=one.causal or other.causal,
+            keep=reduce(and_, keeps) if keeps else None,
+        )
+
+    def segment_changes(self) -> list[Bool[Tensor, "B Q K"]]:
+        return self.first.segment_changes() + self.second.segment_changes()
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from saccade.kernels.cpu import step_attention
 from saccade.kernels.weights import AttentionWeights, HeadProduct, LinearWeights, Unsupported, describe_linear
 from saccade.layers.attention import backends as kernels
 from saccade.layers.attention import masks
-from saccade.layers.attention.masks import Causal, Mask, Segments
-from saccade.layers.attention.positions import Rotary, TransformerXL
-from saccade.layers.memory import KeyValue
+from saccade.layers.attention.masks import Mask
+from saccade.layers.attention.positions import Rotary, ScoreTerm
+from saccade.layers.memory import KeyValue, LayerCache
 from saccade.layers.packing import Packing
 from saccade.layers.record import keep, recording
 
@@ -84,7 +84,7 @@ class _Heads(nn.Module):
     """What self-attention and cross-attention share: kernels, dropout, the output projection."""
 
     def __init__(
-        self, dim: int, *, heads: int, form: Form, bias: bool, scale: bool, dropout: float, term: nn.Module | None
+        self, dim: int, *, heads: int, form: Form, bias: bool, scale: bool, dropout: float, term: ScoreTerm | None
     ) -> None:
         super().__init__()
         self.head_dim = width_of_head(dim, heads=heads, form=form)
@@ -103,7 +103,7 @@ class _Heads(nn.Module):
         """Whether nothing is added to the scores and nobody looks at the weights."""
         return self.term is None and not recording()
 
-    def mix(
+    def forward(
         self,
         owner: nn.Module,
         query: Float[Tensor, "B Q H E"],
@@ -111,40 +111,37 @@ class _Heads(nn.Module):
         value: Float[Tensor, "B K G E"],
         *,
         mask: Mask | None,
-        q_pos: Int[Tensor, "b Q"],
-        k_pos: Int[Tensor, "c K"],
+        q_pos: Int[Tensor, "b Q"] | None = None,
+        k_pos: Int[Tensor, "c K"] | None = None,
+        packs: tuple[Packing, Packing] | None = None,
     ) -> Float[Tensor, "B Q D"]:
-        """Attention of all heads, joined; `owner` is the layer under whose address the weights can be seen."""
-        return self.out(self.joined(owner, query, key, value, mask=mask, q_pos=q_pos, k_pos=k_pos))
+        """Attention of all heads, joined; `owner` is the layer under whose address the weights are recorded.
 
-    def joined(
-        self,
-        owner: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        mask: Mask | None,
-        q_pos: Tensor,
-        k_pos: Tensor,
-    ) -> Float[Tensor, "B Q HE"]:
-        """The same before the output projection."""
-        q, k, v = (x.transpose(1, 2) for x in (query, for_each(query, key), for_each(query, value)))
+        Positions are 0, 1, 2 ... where none are given. With `packs`, rows are packed: sequence i of the queries attends
+        to sequence i of the keys, as far as `mask` allows.
+        """
+        key, value = repeat_heads(query, key), repeat_heads(query, value)
         dropout = self.dropout if self.training else 0.0
-        if recording() or self.term is not None:
-            allowed = None if mask is None else mask.dense(q_pos, k_pos)[:, None]
-            term = None if self.term is None else self.term(q * self.scale, q_pos, k_pos, *apart(mask))
-            content = self.term.content if isinstance(self.term, TransformerXL) else None
-            asked = q if content is None else q + (content / self.scale).to(q.dtype)  # scaled as the term sees it
-            y, weights = kernels.explicit(asked, k, v, scale=self.scale, allowed=allowed, term=term, dropout=dropout)
-            if recording():
-                keep(owner, weights)
-        elif (near := kernels.window_of(mask)) and q.shape[2] == k.shape[2]:
-            reach, is_causal, real = near
-            y = kernels.windowed(q, k, v, scale=self.scale, reach=reach, causal=is_causal, keep=real, dropout=dropout)
+        if packs is not None:
+            if self.is_plain and not dropout and (mask is None or mask.is_causal) and kernels.packs(query, packs):
+                y = kernels.packed(query[0], key[0], value[0], packs=packs, causal=mask is not None, scale=self.scale)
+                return self.out(y.flatten(1)[None])
+            queries, keys = packs
+            query, key, value = queries.unpack(query), keys.unpack(key), keys.unpack(value)
+            if mask is None or not mask.looks_back():  # what looks back never sees what stands behind the end
+                real = masks.padding(keys.inside())
+                mask = real if mask is None else mask & real
+        q_pos = masks.positions(query.shape[1], query.device) if q_pos is None else q_pos
+        k_pos = masks.positions(key.shape[1], key.device) if k_pos is None else k_pos
+        q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+        if not self.is_plain:
+            y = self._explicit(owner, q, k, v, mask=mask, q_pos=q_pos, k_pos=k_pos, dropout=dropout)
+        elif (band := kernels.window_of(mask)) and q.shape[2] == k.shape[2]:
+            y = kernels.windowed(q, k, v, scale=self.scale, band=band, dropout=dropout)
         else:
             y = kernels.fused(q, k, v, scale=self.scale, mask=mask, q_pos=q_pos, k_pos=k_pos, dropout=dropout)
-        return y.transpose(1, 2).flatten(2)
+        y = y.transpose(1, 2).flatten(2)
+        return self.out(y if packs is None else packs[0].pack(y))
 
     def describe(self, project: HeadProduct, *, rotary_base: float | None = None) -> AttentionWeights:
         """The weights of this attention for the kernels of a decoding step."""
@@ -153,38 +150,31 @@ class _Heads(nn.Module):
         out, (heads, _, head_dim) = describe_linear(self.out), project.shape
         return AttentionWeights(project.describe(), out, heads, head_dim, self.scale, rotary_base)
 
-    def mix_packed(
+    def _explicit(
         self,
         owner: nn.Module,
-        query: Float[Tensor, "1 N H E"],
-        key: Float[Tensor, "1 M G E"],
-        value: Float[Tensor, "1 M G E"],
+        q: Float[Tensor, "B H Q E"],
+        k: Float[Tensor, "B H K E"],
+        v: Float[Tensor, "B H K E"],
         *,
         mask: Mask | None,
-        packs: tuple[Packing, Packing],
-    ) -> Float[Tensor, "1 N D"]:
-        """The same for packed rows: text i of the queries attends to text i of the keys, as far as `mask` allows."""
-        queries, keys = packs
-        key, value = for_each(query, key), for_each(query, value)
-        plain = self.term is None and not recording() and not (self.dropout and self.training)
-        if plain and isinstance(mask, Causal | None) and kernels.packs(query, packs):
-            y = kernels.packed(query[0], key[0], value[0], packs=packs, causal=mask is not None, scale=self.scale)
-            return self.out(y.flatten(1)[None])
-        if mask is None or not mask.looks_back():  # what looks back never sees what stands behind the end
-            real = masks.padding(keys.inside())
-            mask = real if mask is None else mask & real
-        q, k, v = queries.unpack(query), keys.unpack(key), keys.unpack(value)
-        q_pos, k_pos = (masks.positions(part.longest, query.device) for part in packs)
-        return self.out(queries.pack(self.joined(owner, q, k, v, mask=mask, q_pos=q_pos, k_pos=k_pos)))
+        q_pos: Int[Tensor, "b Q"],
+        k_pos: Int[Tensor, "c K"],
+        dropout: float,
+    ) -> Float[Tensor, "B H Q E"]:
+        """With a score term, or with weights that somebody looks at."""
+        allowed, changes = (None, []) if mask is None else (mask.dense(q_pos, k_pos)[:, None], mask.segment_changes())
+        term = None
+        if self.term is not None:
+            term = self.term(q * self.scale, q_pos, k_pos, *changes)
+            q = self.term.shift_query(q, self.scale)
+        y, weights = kernels.explicit(q, k, v, scale=self.scale, allowed=allowed, term=term, dropout=dropout)
+        if recording():
+            keep(owner, weights)
+        return y
 
 
-def apart(mask: Mask | None) -> list[Bool[Tensor, "B Q K"]]:
-    """Which keys belong to another segment than the query, where the mask knows of segments."""
-    parts = [] if mask is None else mask.conjuncts()
-    return [part.apart() for part in parts if isinstance(part, Segments)]
-
-
-def for_each(query: Float[Tensor, "B Q H E"], shared: Float[Tensor, "B K G E"]) -> Float[Tensor, "B K H E"]:
+def repeat_heads(query: Float[Tensor, "B Q H E"], shared: Float[Tensor, "B K G E"]) -> Float[Tensor, "B K H E"]:
     """Keys or values for each head of the queries, where several heads share them."""
     times = query.shape[2] // shared.shape[2]
     return shared if times == 1 else shared.repeat_interleave(times, 2)
@@ -216,7 +206,7 @@ class SelfAttention(Attention):
         scale: bool = True,
         dropout: float = 0.0,
         rotary: Rotary | None = None,
-        term: nn.Module | None = None,
+        term: ScoreTerm | None = None,
     ) -> None:
         """Two numbers of heads: those of queries, and fewer of keys and values, which several queries then share
         (Ainslie et al. 2023)."""
@@ -235,30 +225,30 @@ class SelfAttention(Attention):
         return shared * self.group * head_dim
 
     def forward(
-        self, x: Float[Tensor, "B T D"], *, mask: Mask | None = None, packing: Packing | None = None
+        self,
+        x: Float[Tensor, "B T D"],
+        *,
+        mask: Mask | None = None,
+        packing: Packing | None = None,
+        cache: LayerCache | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """All positions of a text at once, from position 0 on; or of the texts that are packed into one row."""
+        """All positions of a sequence at once, from position 0 on, or of the sequences packed into one row.
+
+        With a cache, these are the next positions of each row, which also see those before them.
+        """
         if packing is not None:
             query, key, value = self.turned(x, packing.positions)
-            return self.heads.mix_packed(self, query, key, value, mask=mask, packs=(packing, packing))
-        at = masks.positions(x.shape[1], x.device)
-        query, key, value = self.turned(x, at)
-        return self.heads.mix(self, query, key, value, mask=mask, q_pos=at, k_pos=at)
-
-    def step(
-        self, x: Float[Tensor, "B n D"], cache: KeyValue, *, at: Int[Tensor, "b n"], seen: int, mask: Mask | None
-    ) -> Float[Tensor, "B n D"]:
-        """The next n positions of each row, which stand at `at`; `seen` keys are in use after them."""
-        query, key, value = self.turned(x, at)
-        if at.shape[0] == 1:
-            cache.write_even(key, value, seen)
-        else:
-            cache.write(key, value, at)
-        key, value = (for_each(query, part[:, :seen]) for part in (cache.keys, cache.values))
+            return self.heads(self, query, key, value, mask=mask, packs=(packing, packing))
+        if cache is None:
+            at = masks.positions(x.shape[1], x.device)
+            query, key, value = self.turned(x, at)
+            return self.heads(self, query, key, value, mask=mask, q_pos=at, k_pos=at)
+        query, key, value = self.turned(x, cache.positions)
+        key, value = (repeat_heads(query, part) for part in cache.update(key, value))
         if mask is None and x.shape[1] == 1 and self.heads.is_plain and step_attention.covers(query):
             y = step_attention.one_query(query, key, value, scale=self.heads.scale)
             return self.heads.out(y.flatten(2))
-        return self.heads.mix(self, query, key, value, mask=mask, q_pos=at, k_pos=masks.positions(seen, x.device))
+        return self.heads(self, query, key, value, mask=mask, q_pos=cache.positions)
 
     def describe(self) -> AttentionWeights:
         if self.group > 1:
@@ -319,14 +309,14 @@ class CrossAttention(Attention):
         packing: Packing | None = None,
     ) -> Float[Tensor, "B T D"]:
         (query,) = self.query(x)
-        if isinstance(mask, Packing):
-            assert packing is not None, "a packed memory is attended to by packed texts"
-            return self.heads.mix_packed(self, query, memory.keys, memory.values, mask=None, packs=(packing, mask))
+        if packing is not None:
+            assert isinstance(mask, Packing), "a packed memory is attended to by packed texts"
+            return self.heads(self, query, memory.keys, memory.values, mask=None, packs=(packing, mask))
+        assert not isinstance(mask, Packing), "a packed memory is attended to by packed texts"
         if x.shape[0] > memory.keys.shape[0] or (x.shape[1] == 1 and step_attention.covers(query)):
             return self._step(query, memory, mask)
-        q_pos, k_pos = (masks.positions(n, x.device) for n in (x.shape[1], memory.keys.shape[1]))
         real = None if mask is None else masks.padding(mask)
-        return self.heads.mix(self, query, memory.keys, memory.values, mask=real, q_pos=q_pos, k_pos=k_pos)
+        return self.heads(self, query, memory.keys, memory.values, mask=real)
 
     def _step(
         self, query: Float[Tensor, "B n H E"], memory: KeyValue, mask: Bool[Tensor, "N S"] | None
@@ -337,8 +327,7 @@ class CrossAttention(Attention):
             each = torch.arange(there).repeat_interleave(rows // there)
             memory = KeyValue(memory.keys[each], memory.values[each])
             real = None if mask is None else masks.padding(mask[each])
-            q_pos, k_pos = (masks.positions(n, query.device) for n in (query.shape[1], memory.keys.shape[1]))
-            return self.heads.mix(self, query, memory.keys, memory.values, mask=real, q_pos=q_pos, k_pos=k_pos)
+            return self.heads(self, query, memory.keys, memory.values, mask=real)
         together = query.reshape(there, -1, *query.shape[2:])
         y = step_attention.few_queries(together, memory.keys, memory.values, scale=self.heads.scale, keep=mask)
         return self.heads.out(y.reshape(rows, query.shape[1], -1))

@@ -121,7 +121,15 @@ class Rotary(nn.Module):
 # ---- as a score term: term(query, q_pos, k_pos) -> (B or 1, H, Q, K), added before the softmax; the query is scaled
 
 
-class Shaw(nn.Module):
+class ScoreTerm(nn.Module):
+    """Something added to the scores of attention."""
+
+    def shift_query(self, query: Float[Tensor, "B H Q E"], scale: float) -> Float[Tensor, "B H Q E"]:
+        """What meets the keys: the query, unless the term adds a bias to it; scores are multiplied by `scale` later."""
+        return query
+
+
+class Shaw(ScoreTerm):
     """q . a(j - i), with one vector for each distance up to `distance` (Shaw et al. 2018, equation 4, keys only)."""
 
     def __init__(self, head_dim: int, *, distance: int) -> None:
@@ -139,7 +147,7 @@ class Shaw(nn.Module):
         return by_distance.gather(-1, index)
 
 
-class TransformerXL(nn.Module):
+class TransformerXL(ScoreTerm):
     """(q + v) . W r(j - i), where r is the sinusoid of a distance (Dai et al. 2019, section 3.3, terms b and d).
 
     Their other bias, u, is that of the queries, where these have one, or `content`, which attention adds to a query
@@ -157,6 +165,9 @@ class TransformerXL(nn.Module):
         self.content = nn.Parameter(torch.zeros(shape)) if content else None
         self.segment_bias = nn.Parameter(torch.zeros(shape)) if segments else None
         self.segments = nn.Parameter(torch.randn(heads, 2, head_dim) * head_dim**-0.5) if segments else None
+
+    def shift_query(self, query: Float[Tensor, "B H Q E"], scale: float) -> Float[Tensor, "B H Q E"]:
+        return query if self.content is None else query + (self.content / scale).to(query.dtype)
 
     def forward(
         self,
@@ -179,7 +190,7 @@ class TransformerXL(nn.Module):
         return scores + torch.where(apart[:, None], other, own)
 
 
-class Bucketed(nn.Module):
+class Bucketed(ScoreTerm):
     """One bias for each head and bucket of distances, exact near by and logarithmic far away (Raffel et al. 2020)."""
 
     def __init__(self, heads: int, *, buckets: int, distance: int, both_sides: bool) -> None:
@@ -209,7 +220,7 @@ class Bucketed(nn.Module):
         return side + torch.where(near < exact, near, (exact + far.long()).clamp(max=half - 1))
 
 
-class Alibi(nn.Module):
+class Alibi(ScoreTerm):
     """A penalty that grows with the distance, with another slope for each head (Press et al. 2022)."""
 
     slopes: Tensor

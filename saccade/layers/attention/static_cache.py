@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from saccade.layers.attention import masks
 from saccade.layers.memory import AttentionState, KeyValue
 
 
@@ -19,6 +20,24 @@ class StaticSizes(NamedTuple):
     beams: int
     capacity: int  # positions of a row
     source_length: int  # positions of memory
+
+
+@dataclass(frozen=True)
+class StaticCache:
+    """One layer of a `FixedState`: row i reads position p from line lines[i, p] of the buffers, and writes to `new`."""
+
+    buffers: KeyValue
+    positions: Int[Tensor, "R 1"]
+    lines: Int[Tensor, "R L"]
+    new: Int[Tensor, "R 1"]
+
+    def update(
+        self, keys: Float[Tensor, "R 1 H E"], values: Float[Tensor, "R 1 H E"]
+    ) -> tuple[Float[Tensor, "R L H E"], Float[Tensor, "R L H E"]]:
+        own, where = self.buffers, masks.positions(self.lines.shape[1], self.lines.device)
+        own.keys[self.new, self.positions] = keys.to(own.keys.dtype)
+        own.values[self.new, self.positions] = values.to(own.values.dtype)
+        return own.keys[self.lines, where], own.values[self.lines, where]
 
 
 @dataclass(frozen=True)
@@ -105,3 +124,9 @@ class FixedState:
         rows = torch.arange(parents.shape[0], device=parents.device, dtype=self.slots.dtype)
         at = self.lengths.clamp(max=self.slots.shape[1] - 1)
         self.slots.scatter_(1, at[:, None], rows[:, None])
+
+    def layer_caches(self) -> list[StaticCache]:
+        """The buffers of each layer, where the next position of every row is written and all before it are read."""
+        at, lines = self.lengths[:, None], self.slots.long().expand(-1, self.capacity)
+        new = lines.gather(1, at)
+        return [StaticCache(layer, at, lines, new) for layer in self.own]

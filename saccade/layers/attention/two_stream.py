@@ -8,7 +8,7 @@ and of a memory of the text before. Where a key stands counts inside attention a
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from saccade.layers.attention import masks
 from saccade.layers.attention.masks import Mask
-from saccade.layers.blocks.transformer import TransformerStack
+from saccade.layers.blocks.transformer import Block, TransformerStack
 
 
 def earlier(order: Int[Tensor, "B T"]) -> Bool[Tensor, "B T T"]:
@@ -76,22 +76,31 @@ def two_streams(
 
 
 def over_block(
-    block: Any, content: Tensor, query: Tensor | None, past: Tensor, contents: Sight, queries: Sight
+    block: Block, content: Tensor, query: Tensor | None, past: Tensor, contents: Sight, queries: Sight
 ) -> tuple[Tensor, Tensor | None]:
     """Both streams through one block, whose keys and values are those of its memory and of the contents."""
     along = torch.cat((past, content), 1)
     places = masks.positions(along.shape[1], along.device)
     own, key, value = block.self.turned(along, places)
-    content = block(content, mixing(block.self, own[:, past.shape[1] :], key, value, contents, places))
+    content = attend(block, content, own[:, past.shape[1] :], key, value, contents, places)
     if query is None:
         return content, None
     asked = block.self.turned(query, queries.at)[0]
-    return content, block(query, mixing(block.self, asked, key, value, queries, places))
+    return content, attend(block, query, asked, key, value, queries, places)
 
 
-def mixing(layer: Any, query: Tensor, key: Tensor, value: Tensor, sight: Sight, places: Tensor) -> Any:
-    """Self-attention as a sublayer, whose queries, keys and values are made already: post-norm changes no input."""
-    return lambda _: layer.heads.mix(layer, query, key, value, mask=sight.mask, q_pos=sight.at, k_pos=places)
+def attend(
+    block: Block, x: Tensor, query: Tensor, key: Tensor, value: Tensor, sight: Sight, places: Tensor
+) -> Float[Tensor, "B Q D"]:
+    """A post-norm block over one stream, whose queries, keys and values are made already: that changes no input."""
+    first, *others = block.residuals
+    hidden, residual = first.before(x, None)
+    hidden = block.self.heads(block.self, query, key, value, mask=sight.mask, q_pos=sight.at, k_pos=places)
+    hidden, residual = first.after(hidden, residual)
+    if block.feedforward is not None:
+        hidden, residual = others[-1].before(hidden, residual)
+        hidden, residual = others[-1].after(block.feedforward(hidden), residual)
+    return hidden
 
 
 def sights(

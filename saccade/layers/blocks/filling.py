@@ -15,7 +15,7 @@ from torch.nn.attention import sdpa_kernel
 from saccade.layers.attention import masks
 from saccade.layers.attention.backends import BACKENDS
 from saccade.layers.blocks.feedforward import FeedForward
-from saccade.layers.blocks.residual import entered
+from saccade.layers.blocks.residual import add_and_normalize
 from saccade.layers.blocks.transformer import TransformerStack
 from saccade.layers.memory import KeyValue
 from saccade.layers.record import recording
@@ -55,25 +55,22 @@ def over_texts(
 ) -> Float[Tensor, "B T D"]:
     """What the stack gives; rows next to each other may share a row of memory."""
     at = masks.positions(x.shape[1], x.device)
-    y: Any = x
+    hidden, residual = x, None
     with sdpa_kernel(BACKENDS, set_priority=True):
         for number, block in enumerate(stack.blocks):
             first, *others = block.residuals
-
-            def own(y: Tensor, layer: Any = block.self) -> Tensor:
-                query, key, value = layer.turned(y, at)
-                return mixed(layer.heads, query, key, value, bias)
-
-            y = first(y, own)
+            hidden, residual = first.before(hidden, residual)
+            query, key, value = block.self.turned(hidden, at)
+            hidden, residual = first.after(mixed(block.self.heads, query, key, value, bias), residual)
             if looked is not None:
-
-                def other(y: Tensor, layer: Any = block.cross, seen: KeyValue = looked.seen[number]) -> Tensor:
-                    (query,) = layer.query(y)
-                    return mixed(layer.heads, query, seen.keys, seen.values, looked.bias)
-
-                y = others[0](y, other)
-            y = others[-1](y, block.feedforward)
-        return entered(y, stack.norm, others[-1].dropout)[1]
+                seen = looked.seen[number]
+                hidden, residual = others[0].before(hidden, residual)
+                (query,) = block.cross.query(hidden)
+                hidden = mixed(block.cross.heads, query, seen.keys, seen.values, looked.bias)
+                hidden, residual = others[0].after(hidden, residual)
+            hidden, residual = others[-1].before(hidden, residual)
+            hidden, residual = others[-1].after(block.feedforward(hidden), residual)
+        return add_and_normalize(hidden, residual, stack.norm, others[-1].dropout)[0]
 
 
 def mixed(

@@ -1,84 +1,105 @@
-"""What stands around every sublayer: normalisation, dropout, and the sum with what went in.
+"""The residual stream: sublayers add to it, and each reads it through a norm.
 
-On a GPU in training, a sum and the norm that follows it are one kernel. So in a pre-norm stack, where the next norm
-belongs to the next sublayer, a sum waits until it comes.
+In a pre-norm stack an add and the norm that follows it belong to two sublayers. So a stack carries two tensors, the
+output of the last sublayer (`hidden`) and the sum of all before it (`residual`), and the add waits for the next norm:
+on a GPU in training both are one kernel.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from saccade.layers.attention.backends import TRITON
+from saccade.layers.dropout import Dropout, DropRows
 
 WIDEST = 8192  # numbers of a row that one program of the kernel holds
 
 
-class Late(NamedTuple):
-    """total + dropout(more), still to be added."""
+def add_and_normalize(
+    hidden: Float[Tensor, "B T D"], residual: Float[Tensor, "B T D"] | None, norm: nn.Module, dropout: nn.Dropout
+) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T D"]]:
+    """Add dropout(hidden) to the residual stream; return its normalized value and the new residual stream.
 
-    total: Float[Tensor, "B T D"]
-    more: Float[Tensor, "B T D"]
-
-
-def entered(x: Tensor | Late, norm: nn.Module, dropout: nn.Dropout) -> tuple[Tensor, Tensor]:
-    """What runs along, all added up, and its norm for the next sublayer."""
-    if isinstance(x, Tensor):
-        return x, normalised(x, norm)
-    if not fuses(x.total, norm):
-        total = settled(x, dropout)
-        return total, norm(total)
-    normal, total = _fused(x.total, x.more, norm, dropout, narrow=True)
-    return total, normal
-
-
-def normalised(
-    x: Float[Tensor, "B T D"], norm: nn.Module, *, plus: Tensor | None = None, dropout: nn.Dropout | None = None
-) -> Float[Tensor, "B T D"]:
-    """norm(x), or norm(x + dropout(plus))"""
-    if fuses(x, norm):
-        return _fused(x, plus, norm, dropout, narrow=plus is None)[0]
-    if plus is None:
-        return norm(x)
-    return norm(x + (plus if dropout is None else dropout(plus)))
+    At the beginning of a stack there is no residual yet: `hidden` itself is the stream.
+    """
+    if residual is None:
+        if is_fused(hidden, norm):
+            return fused_add_norm(hidden, None, norm, None, dtype=product_dtype(hidden))[0], hidden
+        return norm(hidden), hidden
+    if is_fused(residual, norm):
+        return fused_add_norm(residual, hidden, norm, dropout, dtype=product_dtype(residual))
+    total = residual + dropout(hidden)
+    return norm(total), total
 
 
-def settled(x: Tensor | Late, dropout: nn.Dropout) -> Float[Tensor, "B T D"]:
-    """All added up."""
-    if isinstance(x, Tensor):
-        return x
-    if not (fuses(x.total) and share_of(dropout)):
-        return x.total + dropout(x.more)
-    from saccade.kernels.triton.norm import add_dropped
+class Residual(nn.Module):
+    """The residual connection and the norm of one sublayer f.
 
-    return add_dropped(x.total, x.more, dropout.p)[0]
+    Post-norm is LayerNorm(x + f(x)), as in the paper; pre-norm is x + f(LayerNorm(x)), more stable when deep. Where
+    nothing `adds`, the sublayer stands alone: LayerNorm(f(x)) or f(LayerNorm(x)). With `skip`, f contributes nothing to
+    this share of the rows of a batch in training (stochastic depth).
+    """
+
+    def __init__(
+        self, norm: nn.Module, *, order: Literal["post", "pre"], dropout: float, adds: bool = True, skip: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.norm, self.pre, self.adds = norm, order == "pre", adds
+        self.dropout = Dropout(dropout)
+        self.skip = DropRows(skip) if skip else None
+
+    def before(
+        self, hidden: Float[Tensor, "B T D"], residual: Float[Tensor, "B T D"] | None
+    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T D"] | None]:
+        """The input of the sublayer and the residual stream: pre-norm adds and normalizes, post-norm does nothing."""
+        if not self.pre:
+            return hidden, hidden
+        if not self.adds:
+            return self.norm(hidden), None
+        return add_and_normalize(hidden, residual, self.norm, self.dropout)
+
+    def after(
+        self, hidden: Float[Tensor, "B T D"], residual: Float[Tensor, "B T D"] | None
+    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T D"] | None]:
+        """What follows the sublayer: post-norm adds and normalizes, pre-norm leaves the add to the next norm."""
+        if self.skip is not None:
+            hidden = self.skip(hidden)
+        if not self.adds:
+            return self.dropout(hidden) if self.pre else self.norm(self.dropout(hidden)), None
+        if self.pre:
+            return hidden, residual
+        assert residual is not None, "post-norm has remembered the input"
+        if is_fused(residual, self.norm):
+            return fused_add_norm(residual, hidden, self.norm, self.dropout, dtype=residual.dtype)[0], None
+        return self.norm(residual + self.dropout(hidden)), None
 
 
-def fuses(x: Tensor, norm: nn.Module | None = None) -> bool:
-    """Whether the kernels serve here: in training on a GPU; elsewhere there is no backward pass to save."""
-    known = norm is None or (isinstance(norm, nn.LayerNorm | nn.RMSNorm) and norm.weight is not None)
+# ---- one kernel for the add, the dropout and the norm
+
+
+def is_fused(x: Float[Tensor, "B T D"], norm: nn.Module) -> bool:
+    """Whether the kernel serves here: in training on a GPU; elsewhere there is no backward pass to save."""
+    known = isinstance(norm, nn.LayerNorm | nn.RMSNorm) and norm.weight is not None
     fits = x.shape[-1] <= WIDEST and x.dtype != torch.float64
     return known and fits and TRITON and x.is_cuda and torch.is_grad_enabled()
 
 
-def share_of(dropout: nn.Dropout | None) -> float:
-    """How much is dropped now."""
-    return dropout.p if dropout is not None and dropout.training else 0.0
+def product_dtype(x: Tensor) -> torch.dtype:
+    """The type to which autocast converts the inputs of matrix products: what only they read may have it already."""
+    return torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
 
 
-def _fused(
-    x: Tensor, more: Tensor | None, norm: Any, dropout: nn.Dropout | None, *, narrow: bool
+def fused_add_norm(
+    residual: Tensor, hidden: Tensor | None, norm: Any, dropout: nn.Dropout | None, *, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """The norm, and what was normalised where something was added.
-
-    What only matrix products read may be as narrow as they make it anyway; what runs along stays as wide as it is.
-    """
+    """The norm as `dtype`, and residual + dropout(hidden), which is as wide as the residual stream is."""
     from saccade.kernels.triton.norm import add_norm
 
-    kind = torch.get_autocast_dtype("cuda") if narrow and torch.is_autocast_enabled("cuda") else x.dtype
-    epsilon = torch.finfo(x.dtype).eps if norm.eps is None else norm.eps
+    epsilon = torch.finfo(residual.dtype).eps if norm.eps is None else norm.eps
     centres = isinstance(norm, nn.LayerNorm)
     bias = norm.bias if centres else None
-    normal, total, *_ = add_norm(x, more, norm.weight, bias, share_of(dropout), epsilon, centres, kind)
+    share = dropout.p if dropout is not None and dropout.training else 0.0
+    normal, total, *_ = add_norm(residual, hidden, norm.weight, bias, share, epsilon, centres, dtype)
     return normal, total

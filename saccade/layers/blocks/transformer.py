@@ -1,9 +1,9 @@
 """The Transformer block and stack (Vaswani et al. 2017, section 3.1): the same family serves reader and writer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from operator import and_
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -19,47 +19,14 @@ from saccade.layers.attention.multihead import CrossAttention, SelfAttention
 from saccade.layers.attention.static_cache import FixedState, StaticSizes
 from saccade.layers.blocks.experts import Choice, routed, tell
 from saccade.layers.blocks.fused_step import take_fused_step
-from saccade.layers.blocks.residual import Late, entered, normalised, settled
-from saccade.layers.dropout import Dropout, DropRows
-from saccade.layers.memory import AttentionState, KeyValue, Memory
+from saccade.layers.blocks.residual import Residual, add_and_normalize
+from saccade.layers.memory import AttentionState, DynamicCache, KeyValue, LayerCache, Memory
 from saccade.layers.packing import Packing
 from saccade.layers.regions import region
 
 
-class Residual(nn.Module):
-    """A sublayer with its residual and normalisation.
-
-    Post-norm is LayerNorm(x + f(x)), as in the paper; pre-norm is x + f(LayerNorm(x)), more stable when deep. Where
-    nothing `adds`, the sublayer stands alone: LayerNorm(f(x)) or f(LayerNorm(x)). With `skip`, this share of the rows
-    of a batch passes by the sublayer in training (stochastic depth).
-    """
-
-    def __init__(
-        self, norm: nn.Module, *, order: Literal["post", "pre"], dropout: float, adds: bool = True, skip: float = 0.0
-    ) -> None:
-        super().__init__()
-        self.norm, self.pre, self.adds = norm, order == "pre", adds
-        self.dropout = Dropout(dropout)
-        self.skip = DropRows(skip) if skip else None
-
-    def forward(self, x: Tensor | Late, sublayer: Callable[[Tensor], Tensor]) -> Tensor | Late:
-        if self.skip is not None:
-            whole, skip = sublayer, self.skip
-            return self._around(x, lambda y: skip(whole(y)))
-        return self._around(x, sublayer)
-
-    def _around(self, x: Tensor | Late, sublayer: Callable[[Tensor], Tensor]) -> Tensor | Late:
-        if not self.adds:
-            x = settled(x, self.dropout)
-            return self.dropout(sublayer(self.norm(x))) if self.pre else self.norm(self.dropout(sublayer(x)))
-        if self.pre or isinstance(x, Late):
-            total, normal = entered(x, self.norm, self.dropout)
-            return Late(total, sublayer(normal))
-        return normalised(x, self.norm, plus=sublayer(x), dropout=self.dropout)
-
-
 class Block(nn.Module):
-    """Self-attention, attention to memory and feed-forward where there are any; each with its residual."""
+    """Self-attention, attention to memory and feed-forward where there are any; each with its residual connection."""
 
     def __init__(
         self,
@@ -77,14 +44,38 @@ class Block(nn.Module):
 
     def forward(
         self,
-        x: Tensor | Late,
-        attention: Callable[[Tensor], Tensor],
-        memory: KeyValue | None = None,
-        memory_mask: Bool[Tensor, "N S"] | Packing | None = None,
+        hidden: Float[Tensor, "B T D"],
+        residual: Float[Tensor, "B T D"] | None = None,
+        mask: Mask | None = None,
         packing: Packing | None = None,
-    ) -> Float[Tensor, "B T D"]:
-        """`attention` is self-attention over a whole text or over the next positions."""
-        return self.settled(self.along(x, attention, memory, memory_mask, packing)[0])
+        states: Float[Tensor, "N S M"] | None = None,
+        memory_mask: Bool[Tensor, "N S"] | Packing | None = None,
+        cache: LayerCache | None = None,
+        memory: KeyValue | None = None,
+    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T D"] | None, Choice | None]:
+        """Hidden states and residual stream after the block, and which experts were chosen where there are any.
+
+        A whole sequence attends to memory's `states`. While decoding, `cache` has the positions before, and `memory`
+        the keys and values of memory, which were computed once.
+        """
+        first, *others = self.residuals
+        hidden, residual = first.before(hidden, residual)
+        hidden = self.self(hidden, mask=mask, packing=packing, cache=cache)
+        hidden, residual = first.after(hidden, residual)
+
+        if self.cross is not None:
+            if memory is None and states is not None:
+                memory = self.cross.keys_values(states)
+            hidden, residual = others[0].before(hidden, residual)
+            hidden = self.cross(hidden, memory, mask=memory_mask, packing=packing)
+            hidden, residual = others[0].after(hidden, residual)
+
+        choice = None
+        if self.feedforward is not None:
+            hidden, residual = others[-1].before(hidden, residual)
+            hidden, choice = routed(self.feedforward, hidden)
+            hidden, residual = others[-1].after(hidden, residual)
+        return hidden, residual, choice
 
     def describe(self, window: int | None) -> BlockWeights:
         """Its weights for the kernels of a decoding step."""
@@ -102,54 +93,15 @@ class Block(nn.Module):
             any(residual.skip is not None for residual in self.residuals),
         )
 
-    def settled(self, x: Tensor | Late) -> Float[Tensor, "B T D"]:
-        return settled(x, self.residuals[-1].dropout)
 
-    def along(
-        self,
-        x: Tensor | Late,
-        attention: Callable[[Tensor], Tensor],
-        memory: KeyValue | None,
-        memory_mask: Bool[Tensor, "N S"] | Packing | None,
-        packing: Packing | None,
-    ) -> tuple[Tensor | Late, Choice | None]:
-        """The same, but the last sum may be left to the next block; and which experts were chosen, if there are any."""
-        first, *others = self.residuals
-        x = first(x, attention)
-        if self.cross is not None:
-            cross = self.cross
-            x = others[0](x, lambda y: cross(y, memory, mask=memory_mask, packing=packing))
-        if self.feedforward is None:
-            return x, None
-        feedforward, choice = self.feedforward, None
-
-        def through(y: Tensor) -> Tensor:
-            nonlocal choice
-            y, choice = routed(feedforward, y)
-            return y
-
-        return others[-1](x, through), choice
-
-
-def over_text(
-    block: Block,
-    x: Tensor | Late,
-    allowed: Mask | None,
-    packing: Packing | None,
-    states: Tensor | None,
-    keep: Tensor | Packing | None,
-) -> tuple[Tensor | Late, Choice | None]:
-    """One block over all positions at once, attending to memory's `states` where there are any."""
-    seen = None if states is None or block.cross is None else block.cross.keys_values(states)
-    return block.along(x, lambda y: block.self(y, mask=allowed, packing=packing), seen, keep, packing)
-
-
-def over_text_twice(*given: Any) -> tuple[Tensor | Late, Choice | None]:
+def recompute_block(
+    block: Block, *inputs: Tensor | Mask | Packing | None
+) -> tuple[Tensor, Tensor | None, Choice | None]:
     """The same, but nothing inside is kept for the backward pass: it is computed once more."""
-    return checkpoint(over_text, *given, use_reentrant=False)
+    return checkpoint(Block.forward, block, *inputs, use_reentrant=False)
 
 
-KEPT, RECOMPUTED = region(over_text), region(over_text_twice)
+KEPT, RECOMPUTED = region(Block.forward), region(recompute_block)
 
 
 class TransformerStack(nn.Module):
@@ -195,29 +147,26 @@ class TransformerStack(nn.Module):
         segments: Int[Tensor, "B T"] | None = None,
     ) -> tuple[Float[Tensor, "B T D"], Any, AttentionState | None, dict[str, Tensor]]:
         """`segments`: the number of each position's, where a score term asks for it."""
-        last = self.blocks[-1].residuals[-1]
         if self.narrow and torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
-        if state is None:
-            return entered(self._whole(x, mask, memory, segments), self.norm, last.dropout)[1], mask, None, {}
-        x, state = self._step(x, state)
-        return self.norm(x), mask, state, {}
-
-    def _whole(
-        self, x: Tensor | Late, mask: Tensor | Packing | None, memory: Memory | None, segments: Tensor | None
-    ) -> Tensor | Late:
+        if state is not None:
+            x, state = self._step(x, state)
+            return x, mask, state, {}
         packing = mask if isinstance(mask, Packing) else None
         # Padding stands on the right, so a causal text needs no padding mask: no real position looks to its right.
         real = None if self.causal or isinstance(mask, Packing) else mask
         if packing is not None and segments is not None:
             segments = packing.unpack(segments[..., None, None])[..., 0, 0]
         states, keep = (None, None) if memory is None else (memory.states, memory.mask)
-        over = RECOMPUTED if self.recompute and self.training else KEPT
+        run_block = (RECOMPUTED if self.recompute and self.training else KEPT).select()
+        hidden, residual = x, None
         for block, window in zip(self.blocks, self.windows, strict=True):
-            x, choice = over(block, x, self.structure(real, window, segments), packing, states, keep)
+            allowed = self.structure(real, window, segments)
+            hidden, residual, choice = run_block(block, hidden, residual, allowed, packing, states, keep)
             if choice is not None:
                 tell(block.feedforward, choice, mask)
-        return x
+        hidden, _ = add_and_normalize(hidden, residual, self.norm, self.blocks[-1].residuals[-1].dropout)
+        return hidden, mask, None, {}
 
     def _step(self, x: Tensor, state: AttentionState) -> tuple[Tensor, AttentionState]:
         n = x.shape[1]
@@ -225,20 +174,32 @@ class TransformerStack(nn.Module):
         if seen > state.capacity:
             raise ValueError(f"the state has room for {state.capacity} positions, got {seen}; start with more")
         if (y := take_fused_step(self, x, state)) is not None:
-            return y, state.advance(n)
+            return self.norm(y), state.advance(n)
         at = state.positions(n)
-        for i, block in enumerate(self.blocks):
-            memory, window = state.memory[i] if state.memory else None, self.windows[i]
-            # One new position in rows of one length sees all that is there: no mask, no matrix.
-            allowed = None if n == 1 and state.even and window is None else self.structure(None, window)
+        caches = [DynamicCache(layer, at, seen) for layer in state.own]
+        # One new position in rows of one length sees all that is there: no mask, no matrix.
+        sees_all = n == 1 and state.even
+        return self.step_blocks(x, caches, state.memory, state.memory_mask, sees_all=sees_all), state.advance(n)
 
-            def attention(
-                y: Tensor, block: Any = block, cache: KeyValue = state.own[i], allowed: Mask | None = allowed
-            ) -> Tensor:
-                return block.self.step(y, cache, at=at, seen=seen, mask=allowed)
+    def step_blocks(
+        self,
+        hidden: Float[Tensor, "B n D"],
+        caches: Sequence[LayerCache],
+        memory: Sequence[KeyValue],
+        memory_mask: Bool[Tensor, "N S"] | None,
+        *,
+        sees_all: bool = False,
+    ) -> Float[Tensor, "B n D"]:
+        """The next positions of each row, given a cache for each block and memory's keys and values, if there are any.
 
-            x = block(x, attention, memory, state.memory_mask)
-        return x, state.advance(n)
+        `sees_all`: they may attend to every position in the caches, unless a block has a window.
+        """
+        residual = None
+        for i, (block, window) in enumerate(zip(self.blocks, self.windows, strict=True)):
+            mask = None if sees_all and window is None else self.structure(None, window)
+            seen = memory[i] if memory else None
+            hidden, residual, _ = block(hidden, residual, mask, memory_mask=memory_mask, cache=caches[i], memory=seen)
+        return add_and_normalize(hidden, residual, self.norm, self.blocks[-1].residuals[-1].dropout)[0]
 
     def structure(
         self, keep: Bool[Tensor, "B T"] | None, window: int | None, segments: Int[Tensor, "B T"] | None = None
@@ -269,30 +230,9 @@ class TransformerStack(nn.Module):
 
     def step_static(self, x: Float[Tensor, "R 1 D"], state: FixedState) -> Float[Tensor, "R 1 D"]:
         """One position further in every row; the caller moves `lengths`. The reference of `kernels/triton/step.py`."""
-        at = state.lengths[:, None]
-        where = masks.positions(state.capacity, x.device)
-        lines = state.slots.long().expand(-1, state.capacity)
-        new = lines.gather(1, at)
-        memories = iter(state.memory)
-        for block, cache, window in zip(self.blocks, state.own, self.windows, strict=True):
-
-            def attention(
-                y: Tensor, block: Any = block, cache: KeyValue = cache, window: int | None = window
-            ) -> Tensor:
-                query, key, value = block.self.turned(y, at)
-                cache.keys[new, at] = key.to(cache.keys.dtype)
-                cache.values[new, at] = value.to(cache.values.dtype)
-                keys, values = cache.keys[lines, where], cache.values[lines, where]
-                return block.self.heads.mix(
-                    block.self, query, keys, values, mask=self.structure(None, window), q_pos=at, k_pos=where
-                )
-
-            seen = None
-            if block.cross is not None:
-                whole = next(memories)
-                seen = KeyValue(whole.keys[state.source], whole.values[state.source])
-            x = block(x, attention, seen, None if seen is None else state.memory_mask[state.source])
-        return self.norm(x)
+        memory = [KeyValue(layer.keys[state.source], layer.values[state.source]) for layer in state.memory]
+        memory_mask = state.memory_mask[state.source] if memory else None
+        return self.step_blocks(x, state.layer_caches(), memory, memory_mask)
 
     # ---- its weights, for kernels
 

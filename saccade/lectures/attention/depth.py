@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from saccade.layers.blocks.residual import settled
-from saccade.layers.blocks.transformer import Residual, TransformerStack
+from saccade.layers.blocks.residual import Residual
+from saccade.layers.blocks.transformer import TransformerStack
 from saccade.lectures.claims import Measured, at_least, at_most, check, measured, near
 from saccade.lectures.drawing import Lines
 from saccade.lectures.small import apart, numbers, stack
@@ -32,7 +32,10 @@ def pre_norm() -> Measured:
         nn.Linear(6, 6).double(),
         numbers(2, 5, 6),
     )
-    found = settled(residual(x, linear), residual.dropout)
+    hidden, stream = residual.before(x, None)
+    hidden, stream = residual.after(linear(hidden), stream)
+    assert stream is not None
+    found = stream + hidden
     losses = {name: losses_of(name) for name in ("pre", "post")}
     ends = {name: sum(values[-10:]) / 10 for name, values in losses.items()}
     steps = [float(step) for step in range(1, len(losses["pre"]) + 1)]

@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from saccade.layers.attention import backends as kernels
 from saccade.layers.attention import masks
+from saccade.layers.attention.masks import Band
 from saccade.layers.attention.multihead import SelfAttention
 from saccade.lectures.claims import Compared, Measured, check, measured, near, same
 from saccade.lectures.drawing import Lines
@@ -48,7 +49,7 @@ def attention(n: int, d: int) -> Callable[[], object]:
 
 def restricted(n: int, d: int, r: int) -> Callable[[], object]:
     q = torch.randn(1, 1, n, d)
-    return lambda: kernels.windowed(q, q, q, scale=1.0, reach=r, causal=False, keep=None)
+    return lambda: kernels.windowed(q, q, q, scale=1.0, band=Band(reach=r))
 
 
 def recurrent(n: int, d: int) -> Callable[[], object]:

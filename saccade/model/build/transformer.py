@@ -11,8 +11,9 @@ from saccade.config import schema
 from saccade.config.stacks import EPSILON
 from saccade.layers.attention import positions
 from saccade.layers.attention.multihead import CrossAttention, Form, SelfAttention, width_of_head
+from saccade.layers.blocks.residual import Residual
 from saccade.layers.blocks.reversible import ReversibleStack
-from saccade.layers.blocks.transformer import Block, Residual, TransformerStack
+from saccade.layers.blocks.transformer import Block, TransformerStack
 from saccade.model.build.feedforward import build_feedforward
 from saccade.model.build.reversible import build_reversible
 
@@ -43,7 +44,7 @@ def windows(s: schema.TransformerStack) -> list[int | None] | None:
 
 
 def build_block(
-    s: schema.TransformerStack, where: Any, term: nn.Module | None, *, number: int, memory_dim: int | None
+    s: schema.TransformerStack, where: Any, term: positions.ScoreTerm | None, *, number: int, memory_dim: int | None
 ) -> Block:
     head_dim = width_of_head(s.dim, heads=s.heads, form=form_of_heads(s))
     attention = SelfAttention(
@@ -111,7 +112,7 @@ def build_rotary(where: Any, head_dim: int) -> positions.Rotary | None:
     return positions.Rotary(head_dim, base=where.base, stretch=stretch)
 
 
-def build_score_terms(where: Any, s: schema.TransformerStack, *, causal: bool) -> list[nn.Module | None]:
+def build_score_terms(where: Any, s: schema.TransformerStack, *, causal: bool) -> list[positions.ScoreTerm | None]:
     """One score term for each layer: T5 shares its table between layers, Shaw et al. do not."""
     head_dim = width_of_head(s.dim, heads=s.heads, form=form_of_heads(s))
     match where.kind:
