@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from saccade.layers.auxiliary import Aux
     from saccade.layers.memory import Memory
     from saccade.layers.packing import Packing
     from saccade.model.writers.tokens import Step
@@ -31,6 +32,7 @@ class Capabilities:
     padded_targets: bool = False  # of a writer: learns from padded rows of tokens, to which more padding may be added
     static_step: bool = False  # decodes on preallocated buffers, so a CUDA graph can hold a decoding step
     fused_cpu_step: bool = False  # one decoding step is one call of C on a CPU
+    aux: bool = False  # of a writer: `write` also returns what its layers report (expert load, attention weights)
     reasons: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)  # why not, by capability
 
     def __and__(self, other: Capabilities) -> Capabilities:
@@ -76,7 +78,7 @@ class Stack(Protocol):
 
     def __call__(
         self, x: Tensor, mask: Tensor | Packing | None, memory: Memory | None = None, state: Any = None
-    ) -> tuple[Tensor, Any, Any, dict[str, Tensor]]:
+    ) -> tuple[Tensor, Any, Any, Aux]:
         """Return (hidden states, mask, state, aux); with a state, process only the next positions."""
         ...
 
@@ -95,6 +97,15 @@ class Writer(Protocol):
     """A decoder or head: Memory -> Y, for all positions at once with teacher forcing."""
 
     def __call__(self, ids: Tensor, mask: Tensor | Packing | None, memory: Memory | None) -> Tensor: ...
+
+
+@runtime_checkable
+class ReportingWriter(Writer, Protocol):
+    """A writer that declares `aux`."""
+
+    def write(self, ids: Tensor, mask: Tensor | Packing | None, memory: Memory | None) -> tuple[Tensor, Aux]:
+        """The same as a call, and what the layers report."""
+        ...
 
 
 @runtime_checkable

@@ -1,6 +1,6 @@
 """What crosses from a reader to a writer, and the state of a writer between two steps."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Protocol, runtime_checkable
 
@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from saccade.layers.auxiliary import Aux
 from saccade.layers.packing import Packing
 from saccade.layers.walking import Walking
 
@@ -24,6 +25,7 @@ class Memory:
     grid: tuple[int, int] | None = None  # rows and columns in which the last states lie in what was read: a picture
     inputs: Float[Tensor, "B N E"] | None = None  # what the reader's stack was given: tokens as vectors
     walking: Walking | None = None  # where a writer of actions begins
+    aux: Aux = field(default_factory=Aux)  # what the layers of the reader report
 
     def repeated(self, times: int) -> "Memory":
         """Each row so many times, one after the other."""
@@ -31,7 +33,7 @@ class Memory:
         tokens, values = (None if x is None else x.repeat_interleave(times, 0) for x in (self.tokens, self.values))
         layers = self.final and tuple(tuple(x.repeat_interleave(times, 0) for x in layer) for layer in self.final)
         states, mask = (x.repeat_interleave(times, 0) for x in (self.states, self.mask))
-        return Memory(states, mask, tokens, values, layers, self.grid)
+        return Memory(states, mask, tokens, values, layers, self.grid, aux=self.aux)
 
 
 @dataclass(frozen=True)

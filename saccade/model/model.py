@@ -1,12 +1,19 @@
 """A model: what reads, and what writes."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from torch import nn
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
 
 from saccade.config.protocols import Capabilities, get_capabilities
 from saccade.data.batching.batch import Batch
+from saccade.layers.auxiliary import Aux
+from saccade.layers.memory import Memory
+from saccade.layers.packing import Packing
 from saccade.layers.walking import Walking
 
 READ = ("source", "question")  # fields that are read, in this order; a question where there is one
@@ -22,6 +29,7 @@ class Model(nn.Module):
         """
         super().__init__()
         self.reader, self.writer, self.ctc = reader, writer, ctc
+        self._collected: tuple[bool, list[Aux]] | None = None  # see `collect_aux`
 
     @property
     def dim(self) -> int:
@@ -47,6 +55,33 @@ class Model(nn.Module):
             return None
         given = [batch[name] for name in READ if name in batch.fields]
         memory = self.reader(*(part for field in given for part in (field.content, field.mask)))
+        self._report(memory.aux)
         if (ground := batch.fields.get("ground")) is None:
             return memory
         return replace(memory, walking=Walking(ground.start[:, 0], ground.moves, ground.sights))
+
+    def write(
+        self, ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | Packing | None, memory: Memory | None
+    ) -> tuple[Float[Tensor, "B T D"], Aux]:
+        """What the writer makes of the tokens before each one, and what its layers report, if it declares `aux`."""
+        if not get_capabilities(self.writer).aux:
+            return self.writer(ids, mask, memory), {}
+        hidden, aux = self.writer.write(ids, mask, memory)
+        self._report(aux)
+        return hidden, aux
+
+    @contextmanager
+    def collect_aux(self) -> Iterator[list[Aux]]:
+        """Yields what all calls of `read` and `write` inside the block report.
+
+        Without those in another gradient mode: what trains has no use for passes in which an objective only looks.
+        """
+        outer, self._collected = self._collected, (torch.is_grad_enabled(), [])
+        try:
+            yield self._collected[1]
+        finally:
+            self._collected = outer
+
+    def _report(self, aux: Aux) -> None:
+        if self._collected is not None and self._collected[0] == torch.is_grad_enabled():
+            self._collected[1].append(aux)

@@ -8,11 +8,11 @@ from saccade.layers.blocks.experts import (
     Choice,
     Experts,
     Gate,
+    Routing,
     balance_loss,
     busiest,
-    listening,
     relative_load,
-    tell,
+    sum_use,
     unevenness,
 )
 from saccade.layers.packing import packing
@@ -32,8 +32,7 @@ def made(balance: float = 0.1) -> Experts:
 def test_uses_by_hand() -> None:
     """Importance is the sum of weights, load the sum of probabilities, and each position counts for k experts."""
     one = made()
-    with listening() as uses:
-        tell(one, CHOICE, None)
+    uses = sum_use([Routing(one, CHOICE, None)])
     expected = torch.tensor([[1.25, 0.25, 0.5, 1.0], [1.8, 1.7, 1.2, 1.3], [2, 2, 1, 1]])
     torch.testing.assert_close(uses[one], expected)
     torch.testing.assert_close(relative_load(uses[one]), torch.tensor([4, 4, 2, 2]) / 3)
@@ -53,47 +52,28 @@ def test_the_loss_by_hand() -> None:
 
 def test_padding_is_not_counted() -> None:
     one, real = made(), torch.tensor([True, False, True])
-    with listening() as uses:
-        tell(one, CHOICE, real)
+    uses = sum_use([Routing(one, CHOICE, real)])
     assert uses[one][2].tolist() == [1, 2, 0, 1]
     row = packing([2], tokens=3, texts=4)
-    with listening() as uses:
-        tell(one, CHOICE, row)
+    uses = sum_use([Routing(one, CHOICE, row.keep)])
     assert uses[one][2].tolist() == [2, 1, 1, 0]
 
 
-def test_who_does_not_listen_hears_nothing() -> None:
-    one = made()
-    tell(one, CHOICE, None)
-    with listening() as outer:
-        tell(one, CHOICE, None)
-        with listening() as inner:
-            tell(one, CHOICE, None)
-    tell(one, CHOICE, None)
-    assert outer[one][2].tolist() == [4, 4, 2, 2]  # passes are summed
-    assert inner[one][2].tolist() == [2, 2, 1, 1]
+def test_passes_are_summed() -> None:
+    one, other = made(), made()
+    uses = sum_use([Routing(one, CHOICE, None), Routing(other, CHOICE, None), Routing(one, CHOICE, None)])
+    assert uses[one][2].tolist() == [4, 4, 2, 2]
+    assert uses[other][2].tolist() == [2, 2, 1, 1]
+    assert not sum_use([])
 
 
-def test_who_learns_hears_nothing_of_passes_without_gradients() -> None:
-    one = made()
-    with listening() as uses, torch.no_grad():
-        tell(one, CHOICE, None)
-    assert not uses
-    with torch.no_grad(), listening() as uses:
-        tell(one, CHOICE, None)
-    assert uses[one][2].tolist() == [2, 2, 1, 1]
-
-
-def test_steps_are_told_as_the_whole() -> None:
+def test_steps_are_counted_as_the_whole() -> None:
     between, x = Between({1: made().eval()}).eval(), torch.randn(3, 4, D)
     real = torch.arange(4) < torch.tensor([[4], [2], [1]])
     torch.nn.init.normal_(between.below["1"].gate.clean.weight)
-    with listening() as whole:
-        between(1, x, real)
-    with listening() as steps:
-        choices = [between.routed(1, x[:, t])[1] for t in range(4)]
-        between.tell([{1: choice} for choice in choices if choice is not None], real)
-    [one], [other] = whole.values(), steps.values()
+    choices = [between.routed(1, x[:, t])[1] for t in range(4)]
+    steps = between.join_steps([{1: choice} for choice in choices if choice is not None], real)
+    [one], [other] = (sum_use(routing).values() for routing in (between(1, x, real)[1], steps))
     assert one[2].sum() == 2 * real.sum()
     torch.testing.assert_close(one, other)
 
@@ -112,24 +92,21 @@ def test_the_loss_evens_out_a_skewed_gate() -> None:
     optimizer = torch.optim.Adam(one.parameters(), lr=0.02)
     loads = []
     for _ in range(150):
-        with listening() as uses:
-            tell(one, one.routed(x)[1], None)
+        uses = sum_use([Routing(one, one.routed(x)[1], None)])
         loads.append(float(busiest(uses)))
         optimizer.zero_grad()
         balance_loss(uses).backward()
         optimizer.step()
     assert loads[0] > 1.7 and max(loads[-5:]) < 1.2
     one.eval()
-    with listening() as uses:
-        tell(one, one.routed(x)[1], None)
+    uses = sum_use([Routing(one, one.routed(x)[1], None)])
     assert float(busiest(uses)) < 1.5
 
 
 def test_both_parts_of_the_loss_move_the_gate() -> None:
     for part in (0, 1):
         one, x = skewed()
-        with listening() as uses:
-            tell(one, one.routed(x)[1], None)
+        uses = sum_use([Routing(one, one.routed(x)[1], None)])
         unevenness(uses[one][part]).backward()
         gradient = one.gate.clean.weight.grad
         assert gradient is not None and gradient[0, 0] > 0 and gradient[2, 0] < 0  # descent takes from 0, gives to 2

@@ -7,7 +7,6 @@ from saccade.layers.attention.alignment import NOT_DRAWN, HardLook, LookAround
 from saccade.layers.attention.scores import Additive
 from saccade.layers.blocks.recurrence import LookFirst
 from saccade.layers.blocks.recurrent_writer import FirstState, RecurrentWriter
-from saccade.layers.looks import hearing_looks
 from saccade.layers.memory import Memory
 from saccade.layers.record import record
 
@@ -83,13 +82,11 @@ def test_a_hard_look_at_nothing_sees_zeros(training):
     assert (seen[0] != 0).all()
 
 
-def test_what_was_drawn_is_heard_beside_the_weights():
+def test_what_was_sampled_is_returned_beside_the_weights():
     stack, memory = hard().train(), picture()
-    with hearing_looks() as heard:
-        stack(torch.randn(2, 4, E).double(), None, memory)
-    [looks] = heard
+    looks = stack(torch.randn(2, 4, E).double(), None, memory)[3]["attention"]
     assert looks.weights.shape == (2, 4, HIGH * WIDE)
-    assert looks.drawn.shape == (2, 4)
+    assert looks.sampled.shape == (2, 4)
     assert looks.weights.requires_grad
 
 
@@ -103,9 +100,9 @@ def test_a_hard_writer_steps_as_it_reads_whole_texts():
 
 def test_a_recorded_hard_look_is_the_one_that_was_used():
     stack, memory, words = hard().eval(), picture(), torch.randn(2, 4, E).double()
-    with hearing_looks() as heard, record(stack) as maps:
-        stack(words, None, memory)
+    with record(stack) as maps:
+        looks = stack(words, None, memory)[3]["attention"]
     [shown] = maps.values()
     torch.testing.assert_close(shown[:, 0].sum(-1), torch.ones(2, 4).double())
-    torch.testing.assert_close(shown[:, 0].argmax(-1), heard[0].weights.argmax(-1))
+    torch.testing.assert_close(shown[:, 0].argmax(-1), looks.weights.argmax(-1))
     assert set(shown.unique().tolist()) == {0.0, 1.0}

@@ -1,10 +1,9 @@
-"""The gate before what was looked at, and looks that are heard while a model learns."""
+"""The gate before what was looked at, and attention weights that a model learns from."""
 
 import torch
 
 from saccade.layers.blocks.recurrence import LookFirst
 from saccade.layers.blocks.recurrent_writer import FirstState, RecurrentWriter
-from saccade.layers.looks import hearing_looks
 from saccade.layers.memory import Memory
 
 
@@ -43,12 +42,9 @@ def test_an_open_gate_is_none():
     torch.testing.assert_close(gated(words, None, read)[0], plain(words, None, read)[0])
 
 
-def test_looks_are_heard_inside_of_the_block_alone():
+def test_attention_weights_are_returned_with_gradients():
     stack, words, read = writer(gate=True), torch.randn(2, 4, 5), memory(torch.randn(2, 6, 3))
-    with hearing_looks() as heard:
-        stack(words, None, read)
-    stack(words, None, read)
-    [looks] = heard
+    looks = stack(words, None, read)[3]["attention"]
     assert looks.weights.shape == (2, 4, 6)
     torch.testing.assert_close(looks.weights.sum(-1), torch.ones(2, 4))
     assert looks.weights.requires_grad

@@ -8,7 +8,8 @@ import torch
 
 from saccade.data.batching.batch import Batch, Tokens
 from saccade.errors import SaccadeError
-from saccade.layers.blocks.experts import Experts, listening, relative_load
+from saccade.layers.auxiliary import merge_aux
+from saccade.layers.blocks.experts import Experts, relative_load, sum_use
 from saccade.layers.blocks.feedforward import FeedForward
 from saccade.model.model import Model
 from saccade.train.batches.pack import pack
@@ -51,9 +52,9 @@ def sharp(model: Callable[..., Model]) -> Callable[..., Model]:
 def told(one: Model, batch: Batch) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """What the writer gives, and the loads of all experts."""
     target = batch["target"]
-    with listening() as uses:
-        hidden = one.writer(target.ids, target.mask, one.read(batch))
-    return hidden, [*uses.values()]
+    with one.collect_aux() as reports:
+        hidden, _ = one.write(target.ids, target.mask, one.read(batch))
+    return hidden, [*sum_use(merge_aux(*reports)["routing"]).values()]
 
 
 def test_every_second_block_has_experts(model: Any) -> None:

@@ -18,7 +18,7 @@ from saccade.predict.search.likelihood import token_log_probs
 from saccade.score.gleu import sentence_gleu
 from saccade.train.batches.layout import captures_steps, packs_rows
 from saccade.train.objectives import reward as module
-from saccade.train.objectives.objectives import all_terms, next_token, objectives_from
+from saccade.train.objectives.objectives import next_token, objectives_from
 from saccade.train.objectives.reward import both_states, gleu, reward, sample
 from saccade.train.objectives.terms import lets_write
 
@@ -293,4 +293,4 @@ def test_what_cannot_be_is_told(batch):
         validate({"objectives": [{"kind": "reward", "samples": 1}]})
     model = SimpleNamespace(writer=object())
     with pytest.raises(SaccadeError, match='the objective "reward" draws outputs token by token'):
-        all_terms(objectives_from(validate({"objectives": [REWARD]})), model, batch, seeded())
+        objectives_from(validate({"objectives": [REWARD]}))[0](model, batch, seeded())

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from saccade.layers.auxiliary import Aux
 from saccade.layers.blocks.recurrent import Hidden, Name, over_rectangle, recurrent_layer
 from saccade.layers.dropout import Dropout
 from saccade.layers.memory import Memory
@@ -68,7 +69,7 @@ class PyramidStack(nn.Module):
         mask: Bool[Tensor, "B T"] | None,
         memory: Memory | None = None,
         state: None = None,
-    ) -> tuple[Float[Tensor, "B S D"], Bool[Tensor, "B S"], tuple[Hidden, ...], dict[str, Tensor]]:
+    ) -> tuple[Float[Tensor, "B S D"], Bool[Tensor, "B S"], tuple[Hidden, ...], Aux]:
         mask = x.new_ones(x.shape[:2], dtype=torch.bool) if mask is None else mask
         final = []
         with torch.autocast(x.device.type, enabled=False):  # under which torch's kernels would run in float16

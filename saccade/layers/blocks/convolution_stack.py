@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from saccade.config.protocols import Capabilities
+from saccade.layers.auxiliary import Aux
 from saccade.layers.blocks.convolution import HALF, KEPT, RECOMPUTED, Matrices, Product, Read, neighbours
 from saccade.layers.dropout import Dropout
 from saccade.layers.memory import Memory
@@ -76,7 +77,7 @@ class ConvolutionStack(nn.Module):
         mask: Bool[Tensor, "B T"] | None,
         memory: Memory | None = None,
         state: ConvolutionState | None = None,
-    ) -> tuple[Float[Tensor, "B N D"], Any, ConvolutionState | None, dict[str, Tensor]]:
+    ) -> tuple[Float[Tensor, "B N D"], Any, ConvolutionState | None, Aux]:
         """A reader's `values` are the sums of its states and of the embeddings that it got, where it has two ends."""
         if state is not None:
             return *self._step(x, mask, state), {}

@@ -3,9 +3,7 @@
 N positions, E experts, k of them for each position.
 """
 
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,9 +15,8 @@ from saccade.kernels.activations import ACTIVATIONS
 from saccade.kernels.weights import FeedForwardWeights, Unsupported
 from saccade.layers.blocks.feedforward import Activation
 from saccade.layers.dropout import Dropout
-from saccade.layers.packing import Packing
 
-# ---- How evenly experts are used: what they chose is told here, and whoever trains or measures listens.
+# ---- How evenly experts are used.
 #
 # Two losses of Shazeer et al. 2017 (section 4, appendix A), the squared coefficients of variation of the importance of
 # the experts (the sum of their weights) and of their load (how many positions they get, as a smooth function of the
@@ -28,7 +25,7 @@ from saccade.layers.packing import Packing
 #
 # Padding is not counted. It passes the experts as every position does, and nobody reads what they give for it.
 
-Uses = dict[Any, Float[Tensor, "3 E"]]  # of each group of experts: importance, load and positions, summed
+Uses = dict["Experts", Float[Tensor, "3 E"]]  # of each group of experts: importance, load and positions, summed
 
 
 class Choice(NamedTuple):
@@ -39,38 +36,30 @@ class Choice(NamedTuple):
     load: Float[Tensor, "N E"]  # the probability that an expert is chosen, were the noise drawn again
 
 
-_listeners: dict[int, list[tuple[bool, Uses]]] = {}  # by thread; with or without gradients
+class Routing(NamedTuple):
+    """What one group of experts chose for the positions of a pass, of which some are `real`; None: all are."""
+
+    experts: "Experts"
+    choice: Choice
+    real: Bool[Tensor, "..."] | None
+
+    def use(self) -> Float[Tensor, "3 E"]:
+        """Importance, load and positions of each expert, summed over the real positions."""
+        nothing = torch.zeros_like(self.choice.load)
+        importance = nothing.scatter(1, self.choice.experts, self.choice.weights)
+        each = torch.stack((importance, self.choice.load, nothing.scatter(1, self.choice.experts, 1.0)))
+        if self.real is not None:
+            each = each * self.real.flatten()[:, None]
+        return each.sum(1)
 
 
-@contextmanager
-def listening() -> Iterator[Uses]:
-    """Yields how the experts are used in every forward pass inside the block, in this thread.
-
-    Who learns hears nothing of passes without gradients, in which an objective only looks or writes.
-    """
-    me, heard = threading.get_ident(), Uses()
-    _listeners.setdefault(me, []).append((torch.is_grad_enabled(), heard))
-    try:
-        yield heard
-    finally:
-        _listeners[me].pop()
-        if not _listeners[me]:
-            del _listeners[me]
-
-
-def tell(experts: Any, choice: Choice, real: Bool[Tensor, "..."] | Packing | None) -> None:
-    """Says what was chosen, at positions of which some are `real`; outside of regions, for a graph tells nobody."""
-    listeners = [uses for grad, uses in _listeners.get(threading.get_ident(), ()) if grad == torch.is_grad_enabled()]
-    if not listeners:
-        return
-    nothing = torch.zeros_like(choice.load)
-    importance = nothing.scatter(1, choice.experts, choice.weights)
-    each = torch.stack((importance, choice.load, nothing.scatter(1, choice.experts, 1.0)))
-    if real is not None:
-        each = each * (real.keep if isinstance(real, Packing) else real).flatten()[:, None]
-    uses = each.sum(1)
-    for heard in listeners:
-        heard[experts] = heard[experts] + uses if experts in heard else uses
+def sum_use(routing: Iterable[Routing]) -> Uses:
+    """How much each group of experts was used in one or more passes."""
+    total: Uses = {}
+    for one in routing:
+        used = one.use()
+        total[one.experts] = total[one.experts] + used if one.experts in total else used
+    return total
 
 
 def unevenness(values: Float[Tensor, " E"]) -> Float[Tensor, ""]:
@@ -78,7 +67,7 @@ def unevenness(values: Float[Tensor, " E"]) -> Float[Tensor, ""]:
     return values.var(correction=0) / values.mean().square().clamp(min=1e-10)
 
 
-def balance_loss(uses: Mapping[Any, Float[Tensor, "3 E"]]) -> Float[Tensor, ""]:
+def balance_loss(uses: Mapping["Experts", Float[Tensor, "3 E"]]) -> Float[Tensor, ""]:
     """Sum over all groups of experts of weight * (CV(importance)^2 + CV(load)^2)."""
     parts = [one.balance * (unevenness(used[0]) + unevenness(used[1])) for one, used in uses.items()]
     return torch.stack(parts).sum()
@@ -90,7 +79,7 @@ def relative_load(used: Float[Tensor, "3 E"]) -> Float[Tensor, " E"]:
     return positions / positions.mean().clamp(min=1e-10)
 
 
-def busiest(uses: Mapping[Any, Float[Tensor, "3 E"]]) -> Float[Tensor, ""]:
+def busiest(uses: Mapping["Experts", Float[Tensor, "3 E"]]) -> Float[Tensor, ""]:
     """The largest relative load of all experts."""
     return torch.stack([relative_load(used).max() for used in uses.values()]).max()
 
@@ -258,25 +247,26 @@ class Between(nn.Module):
 
     def forward(
         self, number: int, x: Float[Tensor, "*rows D"], real: Bool[Tensor, "*rows"] | None = None
-    ) -> Float[Tensor, "*rows D"]:
-        """What layer `number` reads; all is told, for positions that are real."""
+    ) -> tuple[Float[Tensor, "*rows D"], list[Routing]]:
+        """What layer `number` reads, and what experts chose for it, if there are any below that layer."""
         x, choice = self.routed(number, x)
-        if choice is not None:
-            tell(self.below[str(number)], choice, real)
-        return x
+        return x, [] if choice is None else [Routing(self.below[str(number)], choice, real)]
 
     def routed(self, number: int, x: Float[Tensor, "*rows D"]) -> tuple[Float[Tensor, "*rows D"], Choice | None]:
-        """The same, and which experts were chosen; nobody is told."""
+        """The same inside a compiled region, which returns tensors alone."""
         if str(number) not in self.below:
             return x, None
         y, choice = self.below[str(number)].routed(x)
         return x + self.dropout(y), choice
 
-    def tell(self, steps: Sequence[Mapping[int, Choice]], real: Bool[Tensor, "B T"] | None) -> None:
-        """Tells what was chosen step by step, by the numbers of layers."""
+    def join_steps(self, steps: Sequence[Mapping[int, Choice]], real: Bool[Tensor, "B T"] | None) -> list[Routing]:
+        """The choices of all steps of a sequence together, by the numbers of layers."""
+        joined = []
         for number in steps[0]:
             parts = zip(*(choices[number] for choices in steps), strict=True)
-            tell(self.below[str(number)], Choice(*map(torch.cat, parts)), None if real is None else real.T)
+            choice = Choice(*map(torch.cat, parts))
+            joined.append(Routing(self.below[str(number)], choice, None if real is None else real.T))
+        return joined
 
 
 NOTHING_BETWEEN = Between({})

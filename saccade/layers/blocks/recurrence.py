@@ -6,10 +6,9 @@ feeds back into the recurrence, a whole text goes through torch's fused kernels 
 the step before is computed step by step.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +17,8 @@ from torch import Tensor, nn
 
 from saccade.layers.attention.alignment import HardLook, Look, Source, show
 from saccade.layers.attention.scores import Additive
-from saccade.layers.blocks.experts import NOTHING_BETWEEN, Between, Choice
+from saccade.layers.auxiliary import Aux, StepAttention, report_routing
+from saccade.layers.blocks.experts import NOTHING_BETWEEN, Between, Choice, Routing
 from saccade.layers.blocks.recurrent import (
     Connections,
     Hidden,
@@ -30,7 +30,6 @@ from saccade.layers.blocks.recurrent import (
     recurrent_layer,
 )
 from saccade.layers.dropout import Dropout
-from saccade.layers.looks import tell_looks
 from saccade.layers.memory import Memory
 from saccade.layers.regions import region
 
@@ -67,29 +66,37 @@ class RecurrentState:
         )
 
 
+class Links(NamedTuple):
+    """What lies between the layers of a stack, and which positions are real, for the load of experts."""
+
+    dropout: nn.Module
+    connections: Connections
+    between: Between
+    real: Bool[Tensor, "B T"] | None
+
+
 def through(
     layers: Any,
     x: Float[Tensor, "B T D"],
     hidden: Sequence[Hidden],
     context: Tensor | None,
     *,
-    dropout: nn.Module,
-    connections: Connections,
-    between: Callable[[int, Tensor], Tensor],
+    links: Links,
     number: int = 0,
-) -> tuple[Float[Tensor, "B T D"], tuple[Hidden, ...]]:
+) -> tuple[Float[Tensor, "B T D"], tuple[Hidden, ...], list[Routing]]:
     """Layers one after the other over a whole text, each with the contexts (B, T, M) beside its input.
 
-    `number` is that of the first of them in its stack.
+    `number` is that of the first of them in its stack. Also returned: what the experts between them chose.
     """
-    after = []
+    after, routing = [], []
     for i, (layer, before) in enumerate(zip(layers, hidden, strict=True), start=number):
-        x = between(i, x)
-        below = dropout(x) if i else x
+        x, chosen = links.between(i, x, links.real)
+        routing += chosen
+        below = links.dropout(x) if i else x
         y, last = over_text(layer, below if context is None else torch.cat((below, context), -1), before)
-        x = connections(i, x, y)
+        x = links.connections(i, x, y)
         after.append(last)
-    return x, tuple(after)
+    return x, tuple(after), routing
 
 
 class FixedContext(nn.Module):
@@ -113,13 +120,12 @@ class FixedContext(nn.Module):
         state: RecurrentState,
         between: Between = NOTHING_BETWEEN,
         real: Bool[Tensor, "B T"] | None = None,
-    ) -> tuple[Float[Tensor, "B T D"], RecurrentState]:
+    ) -> tuple[Float[Tensor, "B T D"], RecurrentState, Aux]:
         context = None if state.fed is None else state.fed[:, None].expand(-1, x.shape[1], -1)
-        x, hidden = through(
-            self.layers, x, state.hidden, context,
-            dropout=self.dropout, connections=self.connections, between=partial(between, real=real),
-        )  # fmt: skip
-        return x, replace(state, hidden=hidden)
+        x, hidden, routing = through(
+            self.layers, x, state.hidden, context, links=Links(self.dropout, self.connections, between, real)
+        )
+        return x, replace(state, hidden=hidden), report_routing(routing)
 
 
 @region
@@ -182,7 +188,7 @@ class LookFirst(nn.Module):
         state: RecurrentState,
         between: Between = NOTHING_BETWEEN,
         real: Bool[Tensor, "B T"] | None = None,
-    ) -> tuple[Float[Tensor, "B T D"], RecurrentState]:
+    ) -> tuple[Float[Tensor, "B T D"], RecurrentState, Aux]:
         lowest, source, hidden = Weights(*self.layers[0].parameters()), state.looked_at, state.hidden[0]
         for_words, for_context = lowest.weight_ih_l0.split(self.widths, 1)
         steps = []
@@ -191,14 +197,14 @@ class LookFirst(nn.Module):
             steps.append((hidden[0], *seen))
         states, contexts, weights, *drawn = zip(*steps, strict=True)
         show(self.cross, weights, *drawn)
-        tell_looks(weights, *drawn)
         context = torch.cat(contexts, 1)
-        y, upper = through(
+        y, upper, routing = through(
             self.layers[1:], self.connections(0, x, torch.stack(states, 1)), state.hidden[1:], context,
-            dropout=self.dropout, connections=self.connections, between=partial(between, real=real), number=1,
+            links=Links(self.dropout, self.connections, between, real), number=1,
         )  # fmt: skip
         y = torch.tanh(self.readout(torch.cat((y, context, x), -1)))
-        return y, replace(state, hidden=(hidden, *upper))
+        aux: Aux = {"attention": StepAttention(weights, *drawn), **report_routing(routing)}
+        return y, replace(state, hidden=(hidden, *upper)), aux
 
 
 @region
@@ -268,23 +274,23 @@ class LookAfter(nn.Module):
         state: RecurrentState,
         between: Between = NOTHING_BETWEEN,
         real: Bool[Tensor, "B T"] | None = None,
-    ) -> tuple[Float[Tensor, "B T D"], RecurrentState]:
+    ) -> tuple[Float[Tensor, "B T D"], RecurrentState, Aux]:
         return (self._fed if self.feeds else self._at_once)(x, state, between, real)
 
     def _at_once(
         self, x: Tensor, state: RecurrentState, between: Between, real: Tensor | None
-    ) -> tuple[Tensor, RecurrentState]:
-        x, hidden = through(
-            self.layers, x, state.hidden, None,
-            dropout=self.dropout, connections=self.connections, between=partial(between, real=real),
-        )  # fmt: skip
+    ) -> tuple[Tensor, RecurrentState, Aux]:
+        x, hidden, routing = through(
+            self.layers, x, state.hidden, None, links=Links(self.dropout, self.connections, between, real)
+        )
         context, weights = self.cross(x, state.looked_at)
         show(self.cross, (weights,))
-        return torch.tanh(self.readout(torch.cat((context, x), -1))), replace(state, hidden=hidden)
+        y = torch.tanh(self.readout(torch.cat((context, x), -1)))
+        return y, replace(state, hidden=hidden), report_routing(routing)
 
     def _fed(
         self, x: Tensor, state: RecurrentState, between: Between, real: Tensor | None
-    ) -> tuple[Tensor, RecurrentState]:
+    ) -> tuple[Tensor, RecurrentState, Aux]:
         layers = tuple(Weights(*layer.parameters()) for layer in self.layers)
         parts = (self.cross, self.readout, self.dropout, self.connections, between)
         hidden, steps = state.hidden, []
@@ -295,6 +301,6 @@ class LookAfter(nn.Module):
             hidden, fed, *more = feeding_step(self.cell, parts, layers, word, inputs, state.looked_at, hidden)
             steps.append((fed, *more))
         told, looks, choices = zip(*steps, strict=True)
-        between.tell(choices, real)
         show(self.cross, looks)
-        return torch.stack(told, 1), replace(state, hidden=hidden, fed=fed)
+        aux = report_routing(between.join_steps(choices, real))
+        return torch.stack(told, 1), replace(state, hidden=hidden, fed=fed), aux

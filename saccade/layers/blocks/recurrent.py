@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from saccade.config.protocols import Capabilities
-from saccade.layers.blocks.experts import NOTHING_BETWEEN, Between
+from saccade.layers.auxiliary import Aux, report_routing
+from saccade.layers.blocks.experts import NOTHING_BETWEEN, Between, Routing
 from saccade.layers.dropout import Dropout
 from saccade.layers.memory import Memory
 
@@ -194,43 +195,45 @@ class RecurrentStack(nn.Module):
         mask: Bool[Tensor, "B T"] | None,
         memory: Memory | None = None,
         state: None = None,
-    ) -> tuple[Float[Tensor, "B T D"], Any, tuple[Hidden, ...], dict[str, Tensor]]:
+    ) -> tuple[Float[Tensor, "B T D"], Any, tuple[Hidden, ...], Aux]:
         rows, length = x.shape[:2]
         lengths = x.new_full((rows,), length, dtype=torch.long) if mask is None else mask.sum(1).clamp(min=1)
         with torch.autocast(x.device.type, enabled=False):  # under which torch's kernels would run in float16
             x = x.to(self.layers[0].weight_hh_l0.dtype)
             x = turned(x, lengths) if self.reverse else x
             read = self.read_rectangle if x.is_cuda and self.in_rectangles else self.read_packed
-            x, final = read(x, lengths)
-        return turned(x, lengths) if self.reverse else x, mask, final, {}
+            x, final, routing = read(x, lengths)
+        return turned(x, lengths) if self.reverse else x, mask, final, report_routing(routing)
 
     def read_packed(
         self, x: Float[Tensor, "B T D"], lengths: Int[Tensor, " B"]
-    ) -> tuple[Float[Tensor, "B T D"], tuple[Hidden, ...]]:
+    ) -> tuple[Float[Tensor, "B T D"], tuple[Hidden, ...], list[Routing]]:
         """All layers, without padding."""
         counts, length = lengths.cpu(), x.shape[1]
         packed = pack_padded_sequence(x, counts, batch_first=True, enforce_sorted=False)
-        back, final = turning(lengths, counts, length) if self.alternate else None, []
+        back, final, routing = turning(lengths, counts, length) if self.alternate else None, [], []
         for number, layer in enumerate(self.layers):
-            below = self.between(number, packed.data)
+            below, chosen = self.between(number, packed.data)
+            routing += chosen
             packed = PackedSequence(below, *packed[1:])
             above, last = over_packed(layer, packed, back if number % 2 else None)
             packed = PackedSequence(self.connections(number, below, self.dropout(above)), *packed[1:])
             final.append(joined(last))
-        return pad_packed_sequence(packed, batch_first=True, total_length=length)[0], tuple(final)
+        return pad_packed_sequence(packed, batch_first=True, total_length=length)[0], tuple(final), routing
 
     def read_rectangle(
         self, x: Float[Tensor, "B T D"], lengths: Int[Tensor, " B"]
-    ) -> tuple[Float[Tensor, "B T D"], tuple[Hidden, ...]]:
+    ) -> tuple[Float[Tensor, "B T D"], tuple[Hidden, ...], list[Routing]]:
         """All layers, padding included; of the last states, h alone."""
-        real, final = torch.arange(x.shape[1], device=x.device) < lengths[:, None], []
+        real, final, routing = torch.arange(x.shape[1], device=x.device) < lengths[:, None], [], []
         for number, layer in enumerate(self.layers):
-            below = self.between(number, x, real)
+            below, chosen = self.between(number, x, real)
+            routing += chosen
             back = self.alternate and number % 2 == 1
             above, last = over_rectangle(layer, turned(below, lengths) if back else below, lengths)
             x = self.connections(number, below, self.dropout(turned(above, lengths) if back else above))
             final.append((last,))
-        return x, tuple(final)
+        return x, tuple(final), routing
 
 
 def over_rectangle(

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from saccade.config.protocols import Capabilities
+from saccade.layers.auxiliary import Aux
 from saccade.layers.blocks.experts import NOTHING_BETWEEN, Between
 from saccade.layers.blocks.recurrence import FixedContext, LookAfter, LookFirst, RecurrentState
 from saccade.layers.blocks.recurrent import CELLS, Hidden, Name
@@ -79,13 +80,13 @@ class RecurrentWriter(nn.Module):
         mask: Bool[Tensor, "B T"] | None,
         memory: Memory | None = None,
         state: RecurrentState | None = None,
-    ) -> tuple[Float[Tensor, "B T D"], Any, RecurrentState | None, dict[str, Tensor]]:
+    ) -> tuple[Float[Tensor, "B T D"], Any, RecurrentState | None, Aux]:
         """A whole text, or with a state its next positions. Padding stands on the right, where nobody reads it."""
         begin = self.start(memory, rows=len(x), capacity=x.shape[1]) if state is None else state
         with torch.autocast(x.device.type, enabled=False):  # under which torch's kernels would run in float16
-            y, after = self.recurrence(x.to(self.kind), begin, self.between, mask)
+            y, after, aux = self.recurrence(x.to(self.kind), begin, self.between, mask)
         after = None if state is None else replace(after, lengths=after.lengths + x.shape[1])
-        return self.dropout(y), mask, after, {}
+        return self.dropout(y), mask, after, aux
 
     def start(self, memory: Memory | None, *, rows: int, capacity: int) -> RecurrentState:
         """The state before the first word; there is room for any number of positions."""

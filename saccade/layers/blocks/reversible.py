@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from saccade.layers.auxiliary import Aux
 from saccade.layers.dropout import Dropout
 from saccade.layers.memory import AttentionState, KeyValue
 from saccade.layers.record import recording
@@ -97,7 +98,7 @@ class ReversibleStack(nn.Module):
         mask: Bool[Tensor, "B T"] | None,
         memory: None = None,
         state: AttentionState | None = None,
-    ) -> tuple[Float[Tensor, "B T two_D"], Bool[Tensor, "B T"] | None, AttentionState | None, dict[str, Tensor]]:
+    ) -> tuple[Float[Tensor, "B T two_D"], Bool[Tensor, "B T"] | None, AttentionState | None, Aux]:
         """Whole texts, or the next positions of what a state stands for; there is no memory to attend to."""
         x1 = x2 = x
         if state is not None:

@@ -17,7 +17,8 @@ from saccade.layers.attention import masks
 from saccade.layers.attention.masks import Mask
 from saccade.layers.attention.multihead import CrossAttention, SelfAttention
 from saccade.layers.attention.static_cache import FixedState, StaticSizes
-from saccade.layers.blocks.experts import Choice, routed, tell
+from saccade.layers.auxiliary import Aux, report_routing
+from saccade.layers.blocks.experts import Choice, Routing, routed
 from saccade.layers.blocks.fused_step import take_fused_step
 from saccade.layers.blocks.residual import Residual, add_and_normalize
 from saccade.layers.memory import AttentionState, DynamicCache, KeyValue, LayerCache, Memory
@@ -145,7 +146,7 @@ class TransformerStack(nn.Module):
         memory: Memory | None = None,
         state: AttentionState | None = None,
         segments: Int[Tensor, "B T"] | None = None,
-    ) -> tuple[Float[Tensor, "B T D"], Any, AttentionState | None, dict[str, Tensor]]:
+    ) -> tuple[Float[Tensor, "B T D"], Any, AttentionState | None, Aux]:
         """`segments`: the number of each position's, where a score term asks for it."""
         if self.narrow and torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
@@ -159,14 +160,16 @@ class TransformerStack(nn.Module):
             segments = packing.unpack(segments[..., None, None])[..., 0, 0]
         states, keep = (None, None) if memory is None else (memory.states, memory.mask)
         run_block = (RECOMPUTED if self.recompute and self.training else KEPT).select()
+        counted = mask.keep if isinstance(mask, Packing) else mask
+        routing: list[Routing] = []
         hidden, residual = x, None
         for block, window in zip(self.blocks, self.windows, strict=True):
             allowed = self.structure(real, window, segments)
             hidden, residual, choice = run_block(block, hidden, residual, allowed, packing, states, keep)
             if choice is not None:
-                tell(block.feedforward, choice, mask)
+                routing.append(Routing(block.feedforward, choice, counted))
         hidden, _ = add_and_normalize(hidden, residual, self.norm, self.blocks[-1].residuals[-1].dropout)
-        return hidden, mask, None, {}
+        return hidden, mask, None, report_routing(routing)
 
     def _step(self, x: Tensor, state: AttentionState) -> tuple[Tensor, AttentionState]:
         n = x.shape[1]

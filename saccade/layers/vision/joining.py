@@ -91,7 +91,10 @@ class Concat(nn.Module):
     def forward(self, look: Memory, ask: Memory) -> Memory:
         states = torch.cat((self.cell(look.states), self.word(ask.states)), 1)
         mask = torch.cat((real(look), real(ask)), 1)
-        return Memory(states if self.stack is None else self.stack(states, mask)[0], mask)
+        if self.stack is None:
+            return Memory(states, mask)
+        states, _, _, aux = self.stack(states, mask)
+        return Memory(states, mask, aux=aux)
 
 
 class QuestionAlone(nn.Module):

@@ -6,6 +6,7 @@ from typing import Any
 from torch import nn
 
 from saccade.data.tokenization.tokenizer import START
+from saccade.layers.auxiliary import merge_aux
 from saccade.layers.memory import Memory
 from saccade.model.readers.tokens import Embedding, places
 from saccade.model.writers.tokens import shift_right
@@ -25,5 +26,5 @@ class Again(nn.Module):
     def forward(self, memory: Memory) -> Memory:
         assert memory.tokens is not None, "a text was read"
         before = shift_right(memory.tokens, START, memory.mask)
-        states = self.stack(self.embedding(before, places(memory.mask)), memory.mask, memory)[0]
-        return replace(memory, states=states)
+        states, _, _, aux = self.stack(self.embedding(before, places(memory.mask)), memory.mask, memory)
+        return replace(memory, states=states, aux=merge_aux(memory.aux, aux))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from saccade.config.protocols import Capabilities, get_capabilities
 from saccade.layers.attention import masks
 from saccade.layers.audio.downsampling import Stem
+from saccade.layers.auxiliary import Aux, merge_aux
 from saccade.layers.dropout import Dropout
 from saccade.layers.memory import Memory
 from saccade.layers.vision.patches import Picture
@@ -66,10 +67,13 @@ class PictureReader(MediaReader):
         if self.positions is not None:
             x = x + self.positions(masks.positions(x.shape[1], x.device)).to(x.dtype)
         x = self.dropout(x)
+        final, aux = None, Aux()
         if self.stack is not None:
-            x = self.stack(x, None)[0]
-        final = None if self.columns is None else self.columns(x.unflatten(1, self.grid).amax(1), None)[2]
-        return Memory(x, mask, final=final, grid=self.grid)
+            x, _, _, aux = self.stack(x, None)
+        if self.columns is not None:
+            _, _, final, more = self.columns(x.unflatten(1, self.grid).amax(1), None)
+            aux = merge_aux(aux, more)
+        return Memory(x, mask, final=final, grid=self.grid, aux=aux)
 
 
 # ---- The reader of sound: frames -> Memory.
@@ -87,8 +91,8 @@ class FrameReader(MediaReader):
         x, mask = self.stem(frames, mask)
         if self.positions is not None:
             x = x + self.positions(masks.positions(x.shape[1], x.device)).to(x.dtype)
-        states, mask, final, _ = self.stack(self.dropout(x), mask)
-        return Memory(states, mask, final=final, grid=(1, states.shape[1]))
+        states, mask, final, aux = self.stack(self.dropout(x), mask)
+        return Memory(states, mask, final=final, grid=(1, states.shape[1]), aux=aux)
 
 
 # ---- The reader of a picture and of a question about it.
@@ -110,8 +114,11 @@ class JoinedReader(MediaReader):
     def forward(
         self, pictures: Picture, cells: Bool[Tensor, "B S"], ids: Int[Tensor, "B T"], words: Bool[Tensor, "B T"]
     ) -> Memory:
-        memory: Memory = self.join(None if self.look is None else self.seen(pictures, cells), self.ask(ids, words))
-        return memory
+        look = None if self.look is None else self.seen(pictures, cells)
+        ask = self.ask(ids, words)
+        memory = self.join(look, ask)
+        parts = [part.aux for part in (look, ask, memory) if part is not None]
+        return replace(memory, aux=merge_aux(*parts))
 
     def seen(self, pictures: Picture, cells: Bool[Tensor, "B S"]) -> Memory:
         look: Memory = self.look(pictures, cells)

@@ -114,8 +114,8 @@ class TokenReader(nn.Module):
         x = self.embedding(ids, places(mask))
         states, mask, final, aux = self.stack(x, mask, **told)
         if self.levels:
-            return Memory(torch.cat((states, x), -1), mask, tokens=ids, inputs=x)
-        memory = Memory(states, mask, tokens=ids, values=aux.get("values"), final=final, inputs=x)
+            return Memory(torch.cat((states, x), -1), mask, tokens=ids, inputs=x, aux=aux)
+        memory = Memory(states, mask, tokens=ids, values=aux.get("values"), final=final, inputs=x, aux=aux)
         return memory if self.again is None else self.again(memory)
 
 

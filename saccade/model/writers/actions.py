@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from saccade.config.protocols import Capabilities
+from saccade.layers.auxiliary import Aux
 from saccade.layers.dropout import Dropout
 from saccade.layers.memory import Memory
 from saccade.layers.packing import Packing
@@ -49,14 +50,15 @@ class ActionWriter(TokenWriter):
 
     @property
     def capabilities(self) -> Capabilities:
-        """None: each row stands somewhere else in the world."""
-        return Capabilities()
+        """No fast path: each row stands somewhere else in the world."""
+        return Capabilities(aux=True)
 
-    def forward(
+    def write(
         self, ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | Packing | None, memory: Memory | None
-    ) -> Float[Tensor, "B T D"]:
+    ) -> tuple[Float[Tensor, "B T D"], Aux]:
         walking = walking_of(memory)
-        return self.stack(self._inputs(ids, None, walking, walking.after(ids)), mask, memory)[0]
+        hidden, _, _, aux = self.stack(self._inputs(ids, None, walking, walking.after(ids)), mask, memory)
+        return hidden, aux
 
     def start(self, memory: Memory | None, *, capacity: int, rows: int = 0) -> Underway:
         return Underway(super().start(memory, capacity=capacity, rows=rows), walking_of(memory))

@@ -16,6 +16,7 @@ from saccade.data.tokenization.tokenizers import END, PAD, START
 from saccade.layers.attention.masks import positions
 from saccade.layers.attention.positions import Sinusoidal
 from saccade.layers.attention.scores import masked_softmax
+from saccade.layers.auxiliary import Aux
 from saccade.layers.blocks import filling
 from saccade.layers.memory import Memory
 from saccade.layers.packing import Packing
@@ -52,7 +53,7 @@ class FillWriter(nn.Module):
     @property
     def capabilities(self) -> Capabilities:
         found = get_capabilities(self.stack, "stack")
-        return Capabilities(packed_rows=found.packed_rows, static_step=True, reasons=found.reasons)
+        return Capabilities(packed_rows=found.packed_rows, static_step=True, aux=True, reasons=found.reasons)
 
     def forward(
         self, canvas: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | Packing | None, memory: Memory
@@ -61,10 +62,17 @@ class FillWriter(nn.Module):
 
         Rows next to each other may share a row of memory, as lengths that are tried side by side do.
         """
+        return self.write(canvas, mask, memory)[0]
+
+    def write(
+        self, canvas: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | Packing | None, memory: Memory
+    ) -> tuple[Float[Tensor, "B T D"], Aux]:
+        """The same, and what the layers of the stack report."""
         x = self.embedding(canvas, places(mask))
         if self.copy_source:
             x = x + torch.where((canvas == MASK)[..., None], copied(memory, mask, canvas.shape), 0.0)
-        return self.stack(x, mask, memory)[0]
+        hidden, _, _, aux = self.stack(x, mask, memory)
+        return hidden, aux
 
     def head(self, hidden: Float[Tensor, "... D"]) -> Float[Tensor, "... V"]:
         return self.output(hidden)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from saccade.config.protocols import Capabilities, get_capabilities
 from saccade.errors import SaccadeError
 from saccade.kernels.weights import Unsupported, WriterWeights, describe_linear
+from saccade.layers.auxiliary import Aux
 from saccade.layers.memory import AttentionState, Memory
 from saccade.layers.packing import Packing
 from saccade.layers.record import record
@@ -49,7 +50,7 @@ class TokenWriter(nn.Module):
 
     @property
     def capabilities(self) -> Capabilities:
-        return replace(get_capabilities(self.stack, "stack"), padded_targets=True)
+        return replace(get_capabilities(self.stack, "stack"), padded_targets=True, aux=True)
 
     def describe_step(self) -> WriterWeights:
         """Its weights for the kernels of a decoding step, the same object until they are laid out anew.
@@ -70,7 +71,14 @@ class TokenWriter(nn.Module):
         self, ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | Packing | None, memory: Memory | None
     ) -> Float[Tensor, "B T D"]:
         """The state at each position, given the tokens up to it; `head` makes logits of it."""
-        return self.stack(self.embedding(ids, places(mask)), mask, memory)[0]
+        return self.write(ids, mask, memory)[0]
+
+    def write(
+        self, ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | Packing | None, memory: Memory | None
+    ) -> tuple[Float[Tensor, "B T D"], Aux]:
+        """The same, and what the layers of the stack report."""
+        hidden, _, _, aux = self.stack(self.embedding(ids, places(mask)), mask, memory)
+        return hidden, aux
 
     def head(self, hidden: Float[Tensor, "... D"]) -> Float[Tensor, "... V"]:
         return self.output(hidden if self.output_scale == 1.0 else hidden * self.output_scale)

@@ -6,7 +6,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from saccade.config.protocols import Capabilities
 from saccade.data.tokenization.labels import NONE
+from saccade.layers.auxiliary import Aux, merge_aux
 from saccade.layers.blocks.recurrence import RecurrentState
 from saccade.layers.blocks.recurrent_writer import RecurrentWriter
 from saccade.layers.memory import Memory
@@ -20,6 +22,8 @@ class ValuesWriter(nn.Module):
     What was done before stands where other writers have the last word. Memory is another one at each step: c_t is a
     look of s_{t-1} at the cells of the picture of that step.
     """
+
+    capabilities = Capabilities(aux=True)
 
     def __init__(self, stack: RecurrentWriter, *, size: int) -> None:
         super().__init__()
@@ -38,15 +42,22 @@ class ValuesWriter(nn.Module):
 
         Memory has a row for each picture, one episode after the other; `mask` says which steps there were.
         """
+        return self.write(actions, mask, memory)[0]
+
+    def write(
+        self, actions: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"], memory: Memory
+    ) -> tuple[Float[Tensor, "B T A"], Aux]:
+        """The same, and what the layers of the stack report in all steps."""
         before = torch.cat((torch.full_like(actions[:, :1], NONE), actions[:, :-1]), 1)
         rows = (mask.flatten().cumsum(0) - 1).view_as(actions)  # behind its end, an episode sees its last picture
-        state, found = None, []
+        state, found, reports = None, [], []
         for t in range(actions.shape[1]):
             now = picked(memory, rows[:, t])
             state = self.start(now) if state is None else self.stack.turned(state, now)
-            hidden, _, state, _ = self.stack(self.embedding(before[:, t : t + 1]), None, None, state)
+            hidden, _, state, aux = self.stack(self.embedding(before[:, t : t + 1]), None, None, state)
             found.append(hidden)
-        return self.output(torch.cat(found, 1))
+            reports.append(aux)
+        return self.output(torch.cat(found, 1)), merge_aux(*reports)
 
     def start(self, memory: Memory) -> RecurrentState:
         """The state in front of the first picture of each row."""

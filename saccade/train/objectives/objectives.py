@@ -34,8 +34,8 @@ from saccade.config.schema import (
 )
 from saccade.data.batching.batch import Batch, Tokens
 from saccade.data.tokenization.tokenizers import START, Tokenizer
-from saccade.layers.blocks.experts import balance_loss, busiest, listening
-from saccade.layers.looks import hearing_looks
+from saccade.layers.auxiliary import merge_aux
+from saccade.layers.blocks.experts import balance_loss, busiest, sum_use
 from saccade.layers.memory import Memory
 from saccade.layers.packing import Packing
 from saccade.model.model import Model
@@ -70,15 +70,14 @@ def next_token(
     With `coverage`, looks at each state of memory are drawn to 1 in all (Xu et al. 2015, equation 14).
     """
     target, memory = batch["target"], model.read(batch)
-    with hearing_looks() as looks:
-        hidden = model.writer(shift_right(target.ids, START, target.mask), target.mask, memory)
+    hidden, aux = model.write(shift_right(target.ids, START, target.mask), target.mask, memory)
     real = real_tokens(target)
     smoothed, nll = token_sums(model.writer, hidden, target.ids, real, smoothing)
     count = real.sum()
     terms = {"next-token": Term(smoothed, count, weight)}
     if coverage:
         written = real.any(1)
-        missed = (1 - (looks[-1].weights * real[..., None]).sum(1)) * (memory.mask & written[:, None])
+        missed = (1 - (aux["attention"].weights * real[..., None]).sum(1)) * (memory.mask & written[:, None])
         terms["coverage"] = Term((missed * missed).sum(), written.sum(), weight * coverage)
     return {**terms, "nll": Term(nll, count, 0.0)}
 
@@ -104,7 +103,7 @@ def r_drop(
     real = real_tokens(batch["target"])
     twice = double(batch)
     inputs = twice["target"]
-    hidden = model.writer(shift_right(inputs.ids, START, inputs.mask), inputs.mask, model.read(twice))
+    hidden, _ = model.write(shift_right(inputs.ids, START, inputs.mask), inputs.mask, model.read(twice))
     smoothed, nll, apart = twofold_sums(model.writer, hidden, inputs.ids, real_tokens(inputs), smoothing, alpha)
     count = real.sum()
     return {
@@ -135,7 +134,7 @@ def fill(
     hidden = masking.hidden_tokens(writer, target, first, generator, glancing=glancing, shown=shown)
     canvas = Batch({"canvas": Tokens(target.ids.masked_fill(hidden, MASK), target.mask)}, {"canvas": 0})
     given = (double(canvas) if alpha else canvas)["canvas"]
-    states, count = writer(given.ids, given.mask, memory), hidden.sum()
+    (states, _), count = model.write(given.ids, given.mask, memory), hidden.sum()
     long, texts = length_sums(writer, memory, target)
     terms = {"length": Term(long, texts, weight * OF_LENGTH)}
     if not alpha:
@@ -202,11 +201,11 @@ def all_terms(
     busiest one got, in units of their mean.
     """
     terms: dict[str, Term] = {}
-    with listening() as uses:
+    with model.collect_aux() as reports:
         for number, objective in enumerate(objectives, start=1):
             for name, term in objective(model, batch, generator).items():
                 terms[f"{name}-{number}" if name in terms else name] = term
-    if uses:
+    if uses := sum_use(merge_aux(*reports).get("routing", ())):
         terms["balance"] = Term(balance_loss(uses), 1, 1.0)  # every group of experts knows its weight
         terms["load"] = Term(busiest(uses), 1, 0.0)
     return terms

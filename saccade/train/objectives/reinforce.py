@@ -10,7 +10,7 @@ from saccade.data.batching.batch import Batch
 from saccade.data.tokenization.tokenizers import START
 from saccade.errors import SaccadeError
 from saccade.layers.attention.alignment import HardLook
-from saccade.layers.looks import Looks, hearing_looks
+from saccade.layers.auxiliary import StepAttention
 from saccade.model.model import Model
 from saccade.model.writers.tokens import shift_right
 from saccade.train.objectives.terms import Term, log_probabilities, smoothed_from
@@ -38,8 +38,7 @@ def reinforce(
     validation the cross-entropy alone is the loss: the rest has a use for its gradient only.
     """
     target, look = batch["target"], hard_look(model)
-    with hearing_looks() as heard:
-        hidden = model.writer(shift_right(target.ids, START), target.mask, model.read(batch))
+    hidden, aux = model.write(shift_right(target.ids, START), target.mask, model.read(batch))
     logs = log_probabilities(model.writer.head, hidden)
     smoothed, nll = smoothed_from(logs, target.ids, target.mask, smoothing)
     count, teaches = target.mask.sum(), weight * model.training
@@ -47,7 +46,7 @@ def reinforce(
     mean = likely.sum() / count
     usual = torch.where(look.usual == 0, mean, look.usual)  # of the first texts nothing is known yet
     gain = (likely - usual) * target.mask
-    drawn, spread = logs_and_entropies(heard[-1])
+    drawn, spread = logs_and_entropies(aux["attention"])
     climb = -(gain.flip(1).cumsum(1).flip(1) * drawn * target.mask).sum()
     if model.training:
         look.usual.copy_(decay * usual + (1 - decay) * mean)
@@ -59,12 +58,12 @@ def reinforce(
     }
 
 
-def logs_and_entropies(looks: Looks) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
-    """Of each look, the log-probability of what was drawn, 0 where nothing was, and its entropy."""
-    assert looks.drawn is not None, "the recipe was checked: looks are drawn"
-    logs = looks.weights.float().clamp(min=TINY).log()
-    drawn = logs.gather(-1, looks.drawn.clamp(min=0)[..., None])[..., 0] * (looks.drawn >= 0)
-    return drawn, -(looks.weights * logs).sum(-1)
+def logs_and_entropies(attention: StepAttention) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
+    """Of each step, the log-probability of the position that was sampled, 0 where none was, and the entropy."""
+    weights, sampled = attention.weights, attention.sampled
+    logs = weights.float().clamp(min=TINY).log()
+    drawn = logs.gather(-1, sampled.clamp(min=0)[..., None])[..., 0] * (sampled >= 0)
+    return drawn, -(weights * logs).sum(-1)
 
 
 def hard_look(model: Model) -> HardLook:

@@ -140,7 +140,7 @@ def both_states(
     width = max(long, reference.shape[1])
     parts = (F.pad(part, (0, width - part.shape[2]), value=PAD) for part in (reference[:, None], written))
     ids = torch.cat(tuple(parts), 1).flatten(0, 1)
-    hidden = model.writer(shift_right(ids, START), ids != PAD, model.read(batch).repeated(1 + samples))
+    hidden, _ = model.write(shift_right(ids, START), ids != PAD, model.read(batch).repeated(1 + samples))
     hidden = hidden.unflatten(0, (-1, 1 + samples))
     return hidden[:, 0, : reference.shape[1]], hidden[:, 1:, :long]
 

@@ -38,7 +38,7 @@ def scheduled(
     seen = shift_right(target.ids, START, target.mask)
     if sampled and model.training:
         seen = mixed(writer, seen, target.mask, memory, sampled, generator)
-    hidden, real = writer(seen, target.mask, memory), real_tokens(target)
+    (hidden, _), real = model.write(seen, target.mask, memory), real_tokens(target)
     smoothed, nll = token_sums(writer, hidden, target.ids, real, smoothing)
     count = real.sum()
     terms = {"next-token": Term(smoothed, count, weight * (1 - ctc)), "nll": Term(nll, count, 0.0)}

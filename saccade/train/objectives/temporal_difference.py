@@ -28,8 +28,9 @@ def temporal_difference(
     """
     done, turns = batch["action"], batch["turn"]
     with torch.no_grad(), wearing(model, target):  # before the other pass: its gradients need the weights as they are
-        slow = model.writer(done.ids, done.mask, model.read(batch)).float()
-    values = model.writer(done.ids, done.mask, model.read(batch)).float()
+        slow, _ = model.write(done.ids, done.mask, model.read(batch))
+    values, _ = model.write(done.ids, done.mask, model.read(batch))
+    slow, values = slow.float(), values.float()
     reward, goes_on = turns.values.unbind(-1)
     best = values.detach().argmax(-1, keepdim=True)
     later = F.pad(slow.gather(-1, best)[:, 1:, 0], (0, 1))  # behind the last picture there is nothing

@@ -8,7 +8,8 @@ import torch
 
 from saccade.data.batching.batch import Batch
 from saccade.errors import SaccadeError
-from saccade.layers.blocks.experts import Experts, Uses, listening, relative_load
+from saccade.layers.auxiliary import merge_aux
+from saccade.layers.blocks.experts import Experts, Uses, relative_load, sum_use
 from saccade.model.model import Model
 from saccade.predict.search.likelihood import seen_while_writing
 
@@ -26,8 +27,9 @@ def expert_loads(model: Model, batches: Iterable[Batch]) -> dict[str, list[float
     model.eval()
     for batch in batches:
         target = batch["target"]
-        with listening() as uses:
-            model.writer(seen_while_writing(model.writer, target), target.mask, model.read(batch))
+        with model.collect_aux() as reports:
+            model.write(seen_while_writing(model.writer, target), target.mask, model.read(batch))
+        uses = sum_use(merge_aux(*reports).get("routing", ()))
         total = {part: used + total.get(part, 0) for part, used in uses.items()}
     model.train(training)
     return {names[part]: relative_load(used).tolist() for part, used in total.items()}
