@@ -44,6 +44,9 @@ NBest = Annotated[int | None, typer.Option("--n-best", min=1, help="The n best o
 Beam = Annotated[int | None, typer.Option("--beam", min=1, help="Width of the search; 1 is greedy.")]
 Engine = Annotated[str, typer.Option("--engine", help="auto, torch or ctranslate2.")]
 Precision = Annotated[str, typer.Option("--precision", help="auto, fp32, bf16, or on a CPU int8.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", help="Say on stderr which engine decoded, and why others did not; in --json too.")
+]
 With = Annotated[list[str], typer.Option("--with", metavar="RUN", help="One more run for the ensemble. Repeatable.")]
 
 
@@ -62,6 +65,7 @@ def predict(  # noqa: PLR0913  # the options of a verb are its parameters
     examples: Examples = None,
     embed: Embed = None,
     as_json: Json = False,
+    verbose: Verbose = False,
 ) -> None:
     """Translate texts, or go on from prompts: arguments, or the lines of a file or of stdin, one output for each."""
     texts, changes = separate(words)
@@ -95,7 +99,10 @@ def predict(  # noqa: PLR0913  # the options of a verb are its parameters
         for index, found in enumerate(results):
             given = seen.popleft()
             if as_json:
-                shown = json.dumps(predictor.described(given, found), ensure_ascii=False)
+                told = predictor.described(given, found)
+                if verbose and found[0].engine:
+                    told["engine"] = found[0].engine
+                shown = json.dumps(told, ensure_ascii=False)
             elif predictor.goes_on and texts and decoding.n_best == 1:
                 shown = f"{dimmed(given, file)}{found[0].text}"
             else:
@@ -103,6 +110,8 @@ def predict(  # noqa: PLR0913  # the options of a verb are its parameters
                 shown = as_lines(index, found, name=name, many=decoding.n_best > 1)
             print(shown if made is None else shown.strip(), file=file, flush=True)
     tell_left_out(left_out)
+    for line in predictor.engines.describe() if verbose else ():
+        print(line, file=sys.stderr)
 
 
 def read(texts: Sequence[str], *, input: str | None, output: str | None) -> Iterable[str]:

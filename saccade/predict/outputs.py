@@ -23,15 +23,16 @@ class Hypothesis:
     log_prob: float
     alignment: list[list[float]] | None = None  # for each id, the weights over the source tokens, END included
     log_probs: list[float] | None = None  # of each id after a prompt, where scores are asked for; of each class
+    engine: str = field(default="", compare=False)  # by which it was decoded
     finish: str = ""  # cut at the most tokens that it may have (length); after a prompt also: by itself (end), a stop
 
     def with_log_probs(self, values: list[float]) -> "Hypothesis":
         """The same with what the model gives to each id, and to all of them."""
         return replace(self, log_prob=sum(values), log_probs=values)
 
-    def limited(self, limit: int, *, least: int) -> "Hypothesis":
-        """The same, marked where it was cut at `limit` tokens, unless so many were asked for."""
-        return replace(self, finish="length") if least < limit <= len(self.ids) else self
+    def limited(self, limit: int, engine: str, *, least: int) -> "Hypothesis":
+        """The same as `engine` gave it, marked where it was cut at `limit` tokens, unless so many were asked for."""
+        return replace(self, engine=engine, finish="length" if least < limit <= len(self.ids) else self.finish)
 
 
 def cut_lengths(outputs: Iterable[Hypothesis]) -> tuple[int, ...]:

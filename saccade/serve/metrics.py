@@ -5,6 +5,8 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 
+from saccade.predict.engines.engine import EngineTally
+
 Labels = tuple[tuple[str, str], ...]
 
 HELP = {  # name: kind, and what it says
@@ -12,6 +14,8 @@ HELP = {  # name: kind, and what it says
     "saccade_request_seconds": ("histogram", "Time from the whole request to the whole answer, by route."),
     "saccade_batch_texts": ("histogram", "Texts that were decoded together, by model."),
     "saccade_texts_total": ("counter", "Texts that were answered, by model."),
+    "saccade_decoded_batches_total": ("counter", "Batches that were decoded, by model and engine."),
+    "saccade_engine_fallbacks_total": ("counter", "Batches that an engine declined, by model, engine and reason."),
     "saccade_waiting_requests": ("gauge", "Requests that wait for a model."),
     "saccade_requests_in_flight": ("gauge", "Requests that are being answered."),
 }
@@ -33,6 +37,15 @@ class Metrics:
         key = tuple(labels.items())
         with self.lock:
             self.values[name][key] = self.values[name].get(key, 0) + by
+
+    def count_engines(self, tally: EngineTally, model: str) -> None:
+        """Which engines decoded since the tally was last taken, and why others did not."""
+        taken = tally.take()
+        for engine, count in taken.decoded.items():
+            self.count("saccade_decoded_batches_total", {"model": model, "engine": engine}, count)
+        for (engine, reason), count in taken.declined.items():
+            labels = {"model": model, "engine": engine, "reason": reason}
+            self.count("saccade_engine_fallbacks_total", labels, count)
 
     def gauge(self, name: str, value: float, labels: Mapping[str, str]) -> None:
         with self.lock:

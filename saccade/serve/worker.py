@@ -189,6 +189,7 @@ class Worker:
         for job in asked:
             job.future.set_result([next(found) for _ in job.texts])
         self.metrics.observe("saccade_batch_texts", len(texts), {"model": self.name})
+        self.metrics.count_engines(self.predictor.engines, self.name)
 
     def _pieces(self, text: str, decoding: Decoding) -> Generator[str, None, None]:
         yield from self.predictor.write(text, decoding=decoding)

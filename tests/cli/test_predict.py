@@ -52,6 +52,18 @@ def test_json_has_input_output_and_scores(cli, run, expected):
     assert lines[0]["output"] == lines[0]["candidates"][0]["output"]
 
 
+def test_verbose_says_which_engine_decoded_and_why_others_did_not(cli, run, expected):
+    result = cli("predict", run, *TEXTS, "--verbose", "--json")
+    lines = [json.loads(line) for line in result.out.splitlines()]
+    assert [line["output"] for line in lines] == expected
+    [engine] = {line["engine"] for line in lines if line["input"]}  # an empty text needs none
+    assert engine in ("plain", "cpu-fused")  # whether C can be compiled here
+    assert f"engine {engine}: decoded 1 batches" in result.err.splitlines()
+    assert "engine cuda-graphs: not used for 1 batches: the batch is on cpu, not on cuda" in result.err.splitlines()
+    quiet = cli("predict", run, *TEXTS, "--json")
+    assert "engine" not in json.loads(quiet.out.splitlines()[0]) and "engine" not in quiet.err
+
+
 def test_the_n_best_have_number_and_score(cli, run):
     rows = [line.split("\t") for line in cli("predict", run, "3 May", "4 May", "--n-best", 2).out.splitlines()]
     assert [row[0] for row in rows] == ["1", "1", "2", "2"]

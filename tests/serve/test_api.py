@@ -150,6 +150,9 @@ def test_metrics_count_requests_and_texts(client):
     assert 'saccade_batch_texts_bucket{model="dates",le="4"} 1' in lines
     assert 'saccade_batch_texts_bucket{model="dates",le="2"} 0' in lines
     assert 'saccade_request_seconds_count{route="/v1/predict"} 2' in lines
+    assert [line for line in lines if line.startswith('saccade_decoded_batches_total{model="dates",engine="')]
+    declined = 'model="dates",engine="cuda-graphs",reason="the batch is on cpu, not on cuda"'
+    assert [line for line in lines if line.startswith(f"saccade_engine_fallbacks_total{{{declined}}} ")]
 
 
 def test_long_settings_are_not_remembered(translator):

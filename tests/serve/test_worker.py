@@ -20,6 +20,7 @@ class Gate:
     goes_on = True
 
     def __init__(self, inner) -> None:
+        self.engines = inner.engines
         self.inner, self.batches, self.open, self.reached = inner, [], threading.Event(), threading.Event()
 
     def candidates(self, texts, *, decoding):

@@ -1,6 +1,7 @@
 """A trained language model put to use: what comes after a prompt, and how likely a text is."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -159,7 +160,8 @@ class LanguageModel(Predictor):
                 self.engines.add(decision)
                 for i, candidates in zip(group, found, strict=True):
                     check_finite(candidates, line=first + i)
-                    outputs[i] = [self._completion(rows[i], item, decoding) for item in candidates]
+                    made = [self._completion(rows[i], item, decoding) for item in candidates]
+                    outputs[i] = [replace(one, engine=decision.engine) for one in made]
         return self._measured(rows, outputs) if scored else outputs
 
     def _completion(self, row: list[int], item: Found, decoding: Decoding) -> Hypothesis:

@@ -16,7 +16,7 @@ from saccade.errors import SaccadeError
 from saccade.model.model import Model
 from saccade.predict.decode import copies, decode, length_limits
 from saccade.predict.engines.ctranslate import Translator
-from saccade.predict.engines.engine import EngineTally
+from saccade.predict.engines.engine import Decoded, EngineTally
 from saccade.predict.engines.load import load_for
 from saccade.predict.inputs import Asked, Inputs
 from saccade.predict.lines import available, groups_by_length
@@ -209,14 +209,14 @@ class Predictor(Inputs):
             groups = groups_by_length([len(rows[i]) for i in full], budget=room)
             for group in ([full[j] for j in part] for part in groups):
                 sources, most = [rows[i] for i in group], [limits[i] for i in group]
-                found = self._search(
+                found, decision = self._search(
                     sources, most, decoding, prefix=prefix, generator=generator, scored=scored,
                     align=align or decoding.replace_unknown,
                 )  # fmt: skip
                 for i, candidates in zip(group, found, strict=True):
                     check_finite(candidates, line=first + i)
                     made = (self._hypothesis(item, texts[i], len(rows[i]), align=align) for item in candidates)
-                    outputs[i] = [one.limited(limits[i], least=decoding.min_length) for one in made]
+                    outputs[i] = [one.limited(limits[i], decision.engine, least=decoding.min_length) for one in made]
         return outputs
 
     def _search(
@@ -229,16 +229,16 @@ class Predictor(Inputs):
         generator: torch.Generator | None,
         align: bool,
         scored: bool,
-    ) -> list[list[Found]]:
+    ) -> Decoded:
         """The outputs of one batch."""
         target, longest = self.tokenizers.target, max(limits) + 1
         request = Request(
             limits, decoding, self._batch(source=sources), prefix=prefix, generator=generator, align=align,
             scored=scored, fusion=load_fusion(decoding, target=target, device=str(self.device), longest=longest),
         )  # fmt: skip
-        found, decision = decode(self.model, request, translator=self.translator)
-        self.engines.add(decision)
-        return found
+        decoded = decode(self.model, request, translator=self.translator)
+        self.engines.add(decoded.decision)
+        return decoded
 
     def _hypothesis(self, item: Found, source: str, length: int, *, align: bool) -> Hypothesis:
         """An output as text; it was aligned where unknown words are to be replaced, or where that is asked for."""
