@@ -1,9 +1,9 @@
 """The weights of a Transformer decoder in plain terms: all that the kernels of a decoding step know of a model.
 
 A stack or writer exports them with `describe_step()`, whatever blocks it is made of, and raises `Unsupported` where
-they cannot express what it computes. The same object is returned for as long as the weights stay where they are, so
-that whoever prepares something from it prepares it once. Prepared products (`cpu/fma.py`, `cpu/vnni.py`) stand for
-weights that were laid out for a CPU.
+they cannot express what it computes. Products that were laid out for a CPU (`cpu/fma.py`, `cpu/vnni.py`) stand for
+their weights; as these do not change any more, the same description should be returned each time: what C needs is
+prepared once for each.
 """
 
 from collections.abc import Callable

@@ -107,6 +107,18 @@ def test_weights_that_are_laid_out_anew_are_described_anew(taken: list[Any]) -> 
     assert len(taken) == 8
 
 
+def test_plain_weights_are_described_as_they_are_now() -> None:
+    """Parameters that are assigned anew, or moved to another type, are not those of before."""
+    model = build(load("transformer", overrides=SMALL), source_size=20, target_size=20).eval()
+    model.writer.describe_step()
+    model.load_state_dict({name: tensor + 1 for name, tensor in model.state_dict().items()}, assign=True)
+    weights = model.writer.describe_step()
+    assert weights.stack.blocks[1].feedforward.up.weight is model.writer.stack.blocks[1].feedforward.up.weight
+    assert weights.stack.blocks[1].norms[2].bias is model.writer.stack.blocks[1].residuals[2].norm.bias
+    assert weights.embedding.tokens is model.writer.embedding.tokens.weight
+    assert model.half().writer.describe_step().output.matrix.dtype == torch.float16
+
+
 def test_a_copy_of_a_model_has_weights_of_its_own(taken: list[Any]) -> None:
     model = made()
     expected, other = written(model), copy.deepcopy(model)

@@ -116,7 +116,7 @@ class StackStep:
         )  # fmt: skip
 
     def __call__(self, x: Float[Tensor, "B 1 D"], state: CachedState, caches: Any) -> Float[Tensor, "B 1 D"]:
-        """One position in every row, given what `locate` tells of the state; the caller moves the state."""
+        """One position in every row, given its `find_caches`; the caller moves the state."""
         y = x.contiguous().clone()
         keep = None if state.memory_mask is None else state.memory_mask.contiguous()
         place = self.place(state, caches, keep)
@@ -146,15 +146,14 @@ class StackStep:
         desk.held = room  # for as long as it is in use
         return desk
 
-    def locate(self, state: CachedState) -> Any:
-        """Where keys and values of a state lie, which stays so from step to step."""
+    def find_caches(self, state: CachedState) -> Any:
+        """Where keys and values of a state lie, which stays so from step to step; None where C cannot read them."""
         pairs = (*state.own[:1], *state.memory[:1])
         known, found = self.latest
         if len(known) == len(pairs) and all(part() is pair.keys for part, pair in zip(known, pairs, strict=True)):
             return found
-        if not step_attention.is_fused(*(part for pair in pairs for part in (pair.keys, pair.values))):
-            raise Unsupported("keys and values are not float32, or the features of a head do not lie in one piece")
-        found = (Cache * len(self.blocks))(*self._caches(state))
+        fused = step_attention.is_fused(*(part for pair in pairs for part in (pair.keys, pair.values)))
+        found = (Cache * len(self.blocks))(*self._caches(state)) if fused else None
         self.latest = tuple(weakref.ref(pair.keys) for pair in pairs), found
         return found
 

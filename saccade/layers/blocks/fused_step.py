@@ -4,6 +4,7 @@ Where it does not apply, the blocks take the step themselves; they are the refer
 """
 
 from typing import Protocol, runtime_checkable
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float
@@ -22,26 +23,31 @@ class DescribedStack(Protocol):
     def describe_step(self) -> StackWeights: ...
 
 
+# By stack: the version of its weights, and what takes its steps, where something does.
+PREPARED: WeakKeyDictionary[DescribedStack, tuple[object, StackStep | None]] = WeakKeyDictionary()
+
+
 def take_fused_step(
-    stack: DescribedStack, x: Float[Tensor, "B n D"], state: AttentionState
+    stack: DescribedStack, version: object, x: Float[Tensor, "B n D"], state: AttentionState
 ) -> Float[Tensor, "B n D"] | None:
-    """The next position of every row; None where the blocks have to take the step. The caller moves the state."""
+    """The next position of every row; None where the blocks have to take the step. The caller moves the state.
+
+    `version` is another object once weights were laid out anew.
+    """
     if x.shape[1] != 1 or x.dtype != torch.float32 or x.device.type != "cpu":
         return None
+    if not state.even or torch.is_grad_enabled() or recording():
+        return None
+    prepared = PREPARED.get(stack)
+    if prepared is None or prepared[0] is not version:
+        prepared = PREPARED[stack] = version, _prepare(stack)
+    step = prepared[1]
+    caches = None if step is None else step.find_caches(state)
+    return None if step is None or caches is None else step(x, state, caches)
+
+
+def _prepare(stack: DescribedStack) -> StackStep | None:
     try:
-        step, caches = prepare_fused_step(stack, state)
+        return prepare_step(stack.describe_step())
     except Unsupported:
         return None
-    return step(x, state, caches)
-
-
-def prepare_fused_step(stack: DescribedStack, state: AttentionState) -> tuple[StackStep, object]:
-    """What takes the steps of a stack from a state on, and where the state's keys and values lie."""
-    if torch.is_grad_enabled():
-        raise Unsupported("gradients are wanted")
-    if recording():
-        raise Unsupported("attention weights are recorded")
-    if not state.even:
-        raise Unsupported("rows have different lengths")
-    step = prepare_step(stack.describe_step())
-    return step, step.locate(state)

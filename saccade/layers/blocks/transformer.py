@@ -127,7 +127,7 @@ class TransformerStack(nn.Module):
         self.windows = list(window) if isinstance(window, Sequence) else [window] * len(blocks)
         self.norm = norm if norm is not None else nn.Identity()
         self.dim, self.causal, self.recompute = dim, causal, recompute
-        self._described: tuple[nn.Module | None, StackWeights | None, str] | None = None  # see `describe_step`
+        self._described: tuple[nn.Module | None, StackWeights] | None = None  # see `describe_step`
         self.narrow = narrow  # whether sums along the blocks are as narrow as autocast makes products
 
     @property
@@ -176,7 +176,7 @@ class TransformerStack(nn.Module):
         seen = state.longest + n
         if seen > state.capacity:
             raise ValueError(f"the state has room for {state.capacity} positions, got {seen}; start with more")
-        if (y := take_fused_step(self, x, state)) is not None:
+        if (y := take_fused_step(self, self.blocks[0].feedforward, x, state)) is not None:
             return self.norm(y), state.advance(n)
         at = state.positions(n)
         caches = [DynamicCache(layer, at, seen) for layer in state.own]
@@ -240,24 +240,21 @@ class TransformerStack(nn.Module):
     # ---- its weights, for kernels
 
     def describe_step(self) -> StackWeights:
-        """Its weights for the kernels of a decoding step; raises `Unsupported` where they cannot express it."""
-        first = self.blocks[0].feedforward  # another object once weights were laid out anew
-        if self._described is None or self._described[0] is not first:
-            self._described = first, *self._describe()
-        _, weights, reason = self._described
-        if weights is None:
-            raise Unsupported(reason)
-        return weights
+        """Its weights for the kernels of a decoding step; raises `Unsupported` where they cannot express it.
 
-    def _describe(self) -> tuple[StackWeights | None, str]:
+        Weights that were laid out for a CPU do not change any more, and are described once.
+        """
+        first = self.blocks[0].feedforward  # another object once weights were laid out anew
+        if self._described is not None and self._described[0] is first:
+            return self._described[1]
         orders = {residual.pre for block in self.blocks for residual in block.residuals}
         if len(orders) > 1:
-            return None, "some of its blocks are pre-norm, others post-norm"
-        try:
-            blocks = tuple(block.describe(window) for block, window in zip(self.blocks, self.windows, strict=True))
-            return StackWeights(blocks, describe_norm(self.norm), self.dim, orders.pop()), ""
-        except Unsupported as error:
-            return None, str(error)
+            raise Unsupported("some of its blocks are pre-norm, others post-norm")
+        blocks = tuple(block.describe(window) for block, window in zip(self.blocks, self.windows, strict=True))
+        weights = StackWeights(blocks, describe_norm(self.norm), self.dim, orders.pop())
+        if blocks[0].feedforward.up.native is not None:
+            self._described = first, weights
+        return weights
 
     def start(self, memory: Memory | None, *, rows: int, capacity: int) -> AttentionState:
         """An empty state with room for `capacity` positions; memory's keys and values are computed here, once."""

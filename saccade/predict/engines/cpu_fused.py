@@ -111,20 +111,19 @@ class FusedSearch:
         steps = int(min(allowed.most - length, state.capacity - state.longest, most))
         if steps < 1:
             return None
-        try:
-            caches, positions = self.steps.whole.locate(state), self._find_positions(state.longest + steps)
-        except Unsupported:
+        caches, last = self.steps.whole.find_caches(state), state.longest + steps
+        if caches is None or not self._has_positions(last):
             return None
-        return Asked(state, caches, positions, allowed.never, END, allowed.least - length, steps)
+        return Asked(state, caches, self.table, allowed.never, END, allowed.least - length, steps)
 
-    def _find_positions(self, count: int) -> Float[Tensor, "L D"] | None:
-        """The vectors of the first `count` positions at least; None where positions have none."""
+    def _has_positions(self, count: int) -> bool:
+        """Whether the table has the vectors of the first `count` positions, where positions have any."""
         positions = self.embedding.positions
-        if positions is not None and (self.table is None or len(self.table) < count):
+        if positions is None:
+            return True
+        if self.table is None or len(self.table) < count:
             self.table = positions.make_table(2 * count, torch.device("cpu"))
-        if self.table is not None and (len(self.table) < count or self.table.dtype != torch.float32):
-            raise Unsupported("its table of positions is too short, or not float32")
-        return self.table
+        return len(self.table) >= count and self.table.dtype == torch.float32
 
 
 # By description: what takes the steps of a writer, or why nothing does.
