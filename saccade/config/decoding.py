@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
 from saccade.config.table import Count, Share, Table
+
+if TYPE_CHECKING:
+    from saccade.config.schema import Recipe
 
 
 class Decoding(Table):
@@ -40,6 +43,14 @@ class Decoding(Table):
     lm: str = ""  # a run of task "write" with the same tokenizer, which has a say in what is written (shallow fusion)
     lm_weight: Annotated[float, Field(ge=0)] = 0.3  # of its log-probabilities beside those of the model
     batch_tokens: Count = 4096
+
+    def find_conflict(self, recipe: Recipe) -> str:
+        """What of the recipe does not go with this table, in one line."""
+        if self.ctc and not (recipe.writer.tokens and recipe.writer.tokens.ctc):
+            return f"predict.ctc = {self.ctc:g} needs writer.ctc = true; set it, or predict.ctc = 0"
+        if self.lm and (recipe.writer.is_filling or not recipe.task.supports_fusion):
+            return "predict.lm advises what is written token by token about something that was read; leave it out"
+        return ""
 
     @field_validator("stop", mode="before")
     @classmethod

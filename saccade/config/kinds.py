@@ -21,12 +21,19 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError
 from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
 
-from saccade.config.table import ObjectiveTraits, PositionTraits, ReaderTraits, StackTraits, WriterTraits
+from saccade.config.table import (
+    JoinTraits,
+    ObjectiveTraits,
+    PositionTraits,
+    ReaderTraits,
+    StackTraits,
+    WriterTraits,
+)
 
 MARK = "#"  # begins the tags that choose a kind, so that they can be told from keys in an error's path
 
 
-class Custom(BaseModel, ReaderTraits, WriterTraits, StackTraits, PositionTraits, ObjectiveTraits):
+class Custom(BaseModel, ReaderTraits, WriterTraits, StackTraits, PositionTraits, JoinTraits, ObjectiveTraits):
     """A kind that the user brings: its settings are the keyword-only arguments of the class or function behind it."""
 
     model_config = ConfigDict(frozen=True, extra="allow")

@@ -1,15 +1,18 @@
-"""What reads pictures, as tables of a recipe; what reads sound is like it."""
+"""What reads pictures, and how a picture meets a question about it, as tables of a recipe; sound is like pictures."""
 
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
 from saccade.config.kinds import ByKind, Custom
 from saccade.config.stacks import TransformerStack
-from saccade.config.table import Count, ReaderTraits, Share, Table
+from saccade.config.table import Count, JoinTraits, ReaderTraits, Share, StackTraits, Table
+
+if TYPE_CHECKING:
+    from saccade.config.schema import Recipe
 
 CellStack = Annotated[TransformerStack | Custom, ByKind()]
 Each = tuple[float, float, float]
@@ -58,22 +61,38 @@ class MediaReader(Table, ReaderTraits):
         """How many states every file has; None where that depends on its length."""
         return None
 
+    def find_conflict(self, recipe: Recipe) -> str:
+        what = f"a reader of {self.medium}s"
+        if recipe.writer.shared_tie:
+            return f'{what} has no token vectors to share; set writer.tie = "output"'
+        if recipe.predict.replace_unknown:
+            return f"{what} reads no words that could replace unknown ones; set predict.replace_unknown = false"
+        if recipe.data.stream:
+            return f"{what} keeps them decoded on the disk; set data.stream = false"
+        if recipe.tokenizer.dropout:
+            return f"{what} goes with one way to tokenise; set tokenizer.dropout = 0"
+        if not recipe.tokenizer.shared and not self.asks:
+            return f"{what} has one vocabulary, that of what is written; set tokenizer.shared = true"
+        return ""
+
+    def find_stack_conflict(self, stack: StackTraits | None) -> str:
+        """Reversible stacks are made for texts."""
+        if stack is None or not stack.is_reversible:
+            return ""
+        return f'reader.stack.residual = "reversible" is for readers of texts, got one of {self.medium}s; leave it out'
+
 
 class PictureReader(MediaReader):
     """Pictures of one size: others are scaled."""
 
     medium: ClassVar[str] = "picture"
+    is_picture: ClassVar[bool] = True
     size: Side = 224  # pixels of each side of what is read
     width: Side | None = None  # pixels from left to right, where these are others than those of the height
     fit: Literal["crop", "stretch", "pad"] = "crop"  # of another shape: ends are lost, or the shape, or a border added
     resample: Literal["bilinear", "bicubic"] = "bilinear"  # how pictures are scaled
     margin: Annotated[int, Field(ge=0, le=4096)] = 0  # pixels that are then cut off on each side
     changes: PictureChanges = PictureChanges()
-
-    @property
-    def class_token(self) -> bool:
-        """Whether a learned vector stands before the cells."""
-        return False
 
     @property
     def column_layers(self) -> int:
@@ -112,6 +131,13 @@ class PatchReader(PictureReader):
     @property
     def states(self) -> int:
         return math.prod(self.grid) + self.first
+
+    @property
+    def patches(self) -> PatchReader:
+        return self
+
+    def find_conflict(self, recipe: Recipe) -> str:
+        return self.find_stack_conflict(self.stack) or super().find_conflict(recipe)
 
     @model_validator(mode="after")
     def _whole_patches(self) -> PatchReader:
@@ -159,6 +185,9 @@ class GridReader(PictureReader):
     def states(self) -> int:
         return math.prod(self.grid)
 
+    def find_conflict(self, recipe: Recipe) -> str:
+        return self.find_stack_conflict(self.stack) or super().find_conflict(recipe)
+
     @model_validator(mode="after")
     def _whole_cells(self) -> GridReader:
         levels = len(self.channels)
@@ -171,7 +200,90 @@ class GridReader(PictureReader):
                 raise ValueError(
                     f"{name} must be a multiple of {1 << halved}, as each of {halved} levels halves it, got {pixels}"
                 )
-        width = None if self.stack is None or isinstance(self.stack, Custom) else self.stack.dim
+        width = None if self.stack is None else self.stack.width
         if width not in (None, self.channels[-1]):
             raise ValueError(f"stack.dim must be that of the last level, {self.channels[-1]}, got {width}")
         return self
+
+
+class TimmReader(PictureReader):
+    """A grid of cells that a network of the package timm makes of a picture."""
+
+    kind: Literal["timm"] = "timm"
+    name: str = "resnet18"  # one of timm.list_models()
+    pretrained: bool = False  # whether its published weights are downloaded when a run begins
+    tuned: bool = True  # whether it is trained with the rest; else it stays as it is
+    step: Count = 32  # pixels along the side of a cell: chooses one of its maps
+    dim: Count = 512  # of cells; a matrix makes them that wide
+    stack: CellStack | None = None  # over the cells, such as self-attention
+    positions: Where = "learned"
+    dropout: Share = 0.0  # of cells
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of cells."""
+        high, wide = self.sides
+        return high // self.step, wide // self.step
+
+    @property
+    def states(self) -> int:
+        return math.prod(self.grid)
+
+    def find_conflict(self, recipe: Recipe) -> str:
+        return self.find_stack_conflict(self.stack) or super().find_conflict(recipe)
+
+    @model_validator(mode="after")
+    def _whole_cells(self) -> TimmReader:
+        for name, pixels in zip(("size", "width"), self.sides, strict=True):
+            if pixels % self.step:
+                raise ValueError(f"{name} must be a multiple of step = {self.step}, got {pixels}")
+        width = None if self.stack is None else self.stack.width
+        if width not in (None, self.dim):
+            raise ValueError(f"stack.dim must be dim = {self.dim}, got {width}")
+        return self
+
+
+CellReader = PatchReader | GridReader | TimmReader  # what makes as many states of every picture
+
+
+# ---- a picture and a question
+
+
+class GlimpsesJoin(Table, JoinTraits):
+    """The whole question looks at all cells, several times at once (Kazemi and Elqursh 2017)."""
+
+    kind: Literal["glimpses"] = "glimpses"
+    glimpses: Count = 2
+    hidden: Count = 512  # width of the layer in which a cell meets the question
+    dropout: Share = 0.0  # of cells
+
+
+class HopsJoin(Table, JoinTraits):
+    """Each word looks at all cells, and then the question with what it has seen looks again (Xu and Saenko 2016)."""
+
+    kind: Literal["hops"] = "hops"
+    hops: Count = 2
+    dim: Count = 512  # of what is seen
+    dropout: Share = 0.0  # of cells
+
+
+class ConcatJoin(Table, JoinTraits):
+    """All cells and all words one after the other, and a stack over both where there is one."""
+
+    kind: Literal["concat"] = "concat"
+    dim: Count = 512  # to which both are brought; that of the stack
+    stack: CellStack | None = None
+
+    @property
+    def is_side_by_side(self) -> bool:
+        return self.stack is None
+
+
+class QuestionJoin(Table, JoinTraits):
+    """The question alone: how well answers can be guessed without seeing."""
+
+    reads_picture: ClassVar[bool] = False
+    kind: Literal["question"] = "question"
+
+
+Join = Annotated[GlimpsesJoin | HopsJoin | ConcatJoin | QuestionJoin | Custom, ByKind()]

@@ -1,8 +1,8 @@
 """The recipe: every setting of saccade, its type and its default.
 
 Every table is frozen and rejects unknown keys. Where several kinds of a thing exist, the key `kind` chooses one.
-Readers and writers are in parts.py and media.py, stacks and positions in stacks.py, objectives and training in
-training.py, the search in decoding.py; all of them can be had from here.
+Readers are in readers.py, media.py and sound.py, writers in writers.py, stacks and positions in stacks.py, objectives
+and training in training.py, the search in decoding.py; all of them can be had from here.
 """
 
 from __future__ import annotations
@@ -12,32 +12,23 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, field_validator, model_validator
 from pydantic import Tag as TagOf
 
-from saccade.config.backbone import CellReader, TimmReader
 from saccade.config.decoding import Decoding
-from saccade.config.fitting import misfits, unlearnable
-from saccade.config.hidden_patches import Patches, PatchWriter
-from saccade.config.joined import ConcatJoin, GlimpsesJoin, HopsJoin, QuestionJoin
-from saccade.config.kinds import MARK, Custom
-from saccade.config.media import GridReader, MediaReader, PatchReader, PictureChanges, PictureReader
-from saccade.config.parts import (
-    ActionWriter,
-    Again,
-    FillWriter,
-    Head,
-    JoinedReader,
-    LabelWriter,
-    MaskedWriter,
-    NoReader,
-    NumberWriter,
-    PermutedWriter,
-    Reader,
-    StatesWriter,
-    TagWriter,
-    TokenReader,
-    TokenWriter,
-    Writer,
+from saccade.config.kinds import MARK
+from saccade.config.media import (
+    CellReader,
+    ConcatJoin,
+    GlimpsesJoin,
+    GridReader,
+    HopsJoin,
+    MediaReader,
+    PatchReader,
+    PictureChanges,
+    PictureReader,
+    QuestionJoin,
+    TimmReader,
 )
 from saccade.config.playing import Play, TemporalDifference, ValuesWriter
+from saccade.config.readers import Again, JoinedReader, NoReader, Reader, TokenReader
 from saccade.config.sound import FrameReader, Sound, SoundChanges
 from saccade.config.stacks import (
     Alibi,
@@ -69,6 +60,7 @@ from saccade.config.training import (
     NextToken,
     Objective,
     Optimizer,
+    Patches,
     Permuted,
     RDrop,
     Regress,
@@ -80,9 +72,22 @@ from saccade.config.training import (
     Tag,
     Train,
 )
+from saccade.config.writers import (
+    ActionWriter,
+    FillWriter,
+    Head,
+    LabelWriter,
+    MaskedWriter,
+    NumberWriter,
+    PatchWriter,
+    PermutedWriter,
+    StatesWriter,
+    TagWriter,
+    TokenWriter,
+    Writer,
+)
 
 __all__ = [
-    "OF_TEXTS",
     "SCHEMA",
     "ActionWriter",
     "Again",
@@ -164,7 +169,6 @@ __all__ = [
     "WriterStack",
 ]
 
-OF_TEXTS = ("write", "restore", "encode")  # tasks that learn from documents; the others learn from pairs
 SCHEMA = 1  # raised when a recipe of an older version can no longer be read as it is
 
 
@@ -254,6 +258,11 @@ class Tokenizer(Table):
         return self.kind == "init"
 
     @property
+    def is_words(self) -> bool:
+        """Whether each token is a word."""
+        return self.kind == "words"
+
+    @property
     def is_spelled(self) -> bool:
         """Whether each token is a character."""
         return self.kind == "characters"
@@ -290,23 +299,33 @@ class Recipe(Table):
 
     @model_validator(mode="after")
     def _task_fits_its_parts(self) -> Recipe:
-        if misfit := misfits(self):
-            raise ValueError(misfit)
+        if conflict := self.task.find_conflict(self):
+            raise ValueError(conflict)
         return self
 
     @model_validator(mode="after")
     def _tied_vocabularies_are_one(self) -> Recipe:
-        writer = None if isinstance(self.writer, Custom | Head) else self.writer
-        if writer is not None and writer.tie in ("all", "input") and not self.tokenizer.shared:
+        if (tie := self.writer.shared_tie) and not self.tokenizer.shared:
             raise ValueError(
-                f'writer.tie = "{writer.tie}" needs one vocabulary for source and target; '
+                f'writer.tie = "{tie}" needs one vocabulary for source and target; '
                 'set tokenizer.shared = true or writer.tie = "output"'
             )
         return self
 
     @model_validator(mode="after")
     def _writer_learns_what_it_does(self) -> Recipe:
-        """One that fills is not trained to say the next token, nor the other way round."""
-        if misfit := unlearnable(self):
-            raise ValueError(misfit)
+        """A writer that fills is not trained by the next token, nor the other way round."""
+        known = self.writer.learns_by
+        for objective in () if self.writer.is_custom else self.objectives:
+            if not objective.is_custom and objective.kind not in known:
+                fitting = " or ".join(f'"{kind}"' for kind in known[:2])
+                raise ValueError(
+                    f'a writer of kind "{self.writer.kind}" cannot learn by the objective "{objective.kind}"; '
+                    f"take {fitting}, or change writer.kind"
+                )
         return self
+
+    def find_part_conflict(self) -> str:
+        """What reader, writer, objectives and decoding find in the recipe that does not go with them."""
+        conflicts = (part.find_conflict(self) for part in (self.reader, self.writer, *self.objectives, self.predict))
+        return next(filter(None, conflicts), "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -11,6 +11,9 @@ from saccade.config.kinds import ByKind, Custom
 from saccade.config.media import MediaReader
 from saccade.config.stacks import RecurrentReading, TransformerStack
 from saccade.config.table import Count, Share, StackTraits, Table
+
+if TYPE_CHECKING:
+    from saccade.config.schema import Recipe
 
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -62,6 +65,14 @@ class PyramidStack(Table, StackTraits):
     dim: Annotated[int, Field(ge=2, multiple_of=2)] = 512  # of both directions together
     dropout: Share = 0.2  # of what each layer gives
 
+    @property
+    def width(self) -> int:
+        return self.dim
+
+    @property
+    def reduction(self) -> int:
+        return 2 ** (self.layers - 1)
+
 
 FrameStack = Annotated[TransformerStack | RecurrentReading | PyramidStack | Custom, ByKind()]
 
@@ -82,8 +93,10 @@ class FrameReader(MediaReader):
     @property
     def step(self) -> int:
         """Frames that make one state."""
-        halved = self.stack.layers - 1 if isinstance(self.stack, PyramidStack) else 0
-        return math.prod(self.strides) * 2**halved
+        return math.prod(self.strides) * self.stack.reduction
+
+    def find_conflict(self, recipe: Recipe) -> str:
+        return self.find_stack_conflict(self.stack) or super().find_conflict(recipe)
 
     @model_validator(mode="after")
     def _every_frame_is_read(self) -> FrameReader:

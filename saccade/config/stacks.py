@@ -7,7 +7,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from saccade.config.chunks import Chunks, check_reversible
 from saccade.config.kinds import ByKind, Custom
 from saccade.config.table import Count, PositionTraits, Share, StackTraits, Table
 
@@ -138,7 +137,6 @@ class TransformerXL(PositionTable):
 Positions = Annotated[
     Sinusoidal | Learned | NoPositions | Axial | Rotary | Shaw | Bucketed | Alibi | TransformerXL | Custom, ByKind()
 ]
-AT_INPUT = (Sinusoidal, Learned, Axial, NoPositions)  # or nowhere
 
 
 # ---- stacks
@@ -164,6 +162,17 @@ class Experts(Table):
 
 
 EPSILON = {"layer": 1e-5, "rms": 1e-6}  # of norms, where a stack says none
+
+
+class Chunks(Table):
+    """How far attention sees in a stack that is computed backwards: its own chunk and the one before it."""
+
+    length: Count = 64  # positions of a chunk; of "lsh", after they were sorted by their buckets
+    local: Count | None = None  # the same for "local"; none: as many
+    hashes: Count = 2  # rounds of hashing
+    buckets: tuple[Count, ...] = ()  # even numbers whose product counts the buckets; none: as the length asks
+    seed: int | None = None  # of the rotations in training; none: others at each step
+    feedforward: Count | None = None  # positions that pass the feed-forward network at a time; none: all
 
 
 class TransformerStack(Table, StackTraits):
@@ -194,6 +203,18 @@ class TransformerStack(Table, StackTraits):
     window: tuple[Annotated[int, Field(ge=0)] | Literal["none"], ...] | None = None  # keys seen on each side; by layer
     experts: Experts | None = None  # in the place of the feed-forward network
     share: bool = False  # all layers have the weights of one (ALBERT, Lan et al. 2020)
+
+    @property
+    def transformer(self) -> TransformerStack:
+        return self
+
+    @property
+    def is_reversible(self) -> bool:
+        return self.residual == "reversible"
+
+    @property
+    def width(self) -> int:
+        return self.dim
 
     @property
     def embedding_eps(self) -> float:
@@ -253,6 +274,27 @@ class TransformerStack(Table, StackTraits):
         return self
 
 
+def check_reversible(stack: TransformerStack) -> None:
+    """What does not go with `residual = "reversible"`, and what goes with nothing else."""
+    if stack.is_reversible:
+        fixed = {
+            "norm": "pre", "kv_heads": None, "window": None, "experts": None, "heads_form": "paper", "share": False,
+            "drop_path": 0.0,
+        }  # fmt: skip
+        other = [name for name, value in fixed.items() if getattr(stack, name) != value]
+        if other or not stack.ff:
+            raise ValueError(
+                'residual = "reversible" goes with norm = "pre", ff above 0, and without kv_heads, window, experts, '
+                f"share, drop_path and other forms of heads; change {other[0] if other else 'ff'}"
+            )
+        return
+    special = [kind for kind in stack.attention if kind != "full"]
+    if special:
+        raise ValueError(
+            f'attention = "{special[0]}" is for residual = "reversible", got {stack.residual}; change one of them'
+        )
+
+
 class ConvolutionStack(Table, StackTraits):
     """Lists are gone through layer by layer, and then from their beginning again."""
 
@@ -267,6 +309,10 @@ class ConvolutionStack(Table, StackTraits):
     unfold: tuple[float, float] = (1.0, 0.0)  # a, b: a reader makes a n + b states of n tokens
     weight_norm: bool = True  # matrices have a length and a direction for each output
     dropout: Share = 0.1
+
+    @property
+    def width(self) -> int:
+        return self.dim
 
     @model_validator(mode="after")
     def _unfolds(self) -> ConvolutionStack:
@@ -299,6 +345,10 @@ class RecurrentReading(Table, StackTraits):
     fast_forward: bool = False  # linear maps of what each layer is given and gives lead past the recurrences
     experts: Experts | None = None  # between layers
     dropout: Share = 0.2  # of what each layer gives
+
+    @property
+    def width(self) -> int:
+        return self.dim
 
     @property
     def recurrent_shape(self) -> tuple[str, int, int]:
@@ -334,6 +384,14 @@ class RecurrentWriting(Table, StackTraits):
     dropout: Share = 0.2  # of what each layer gives
 
     @property
+    def width(self) -> int:
+        return self.dim
+
+    @property
+    def recurrent_writing(self) -> RecurrentWriting:
+        return self
+
+    @property
     def recurrent_shape(self) -> tuple[str, int, int]:
         return self.cell, self.layers, self.dim
 
@@ -358,3 +416,13 @@ class RecurrentWriting(Table, StackTraits):
 
 ReaderStack = Annotated[TransformerStack | ConvolutionStack | RecurrentReading | Custom, ByKind()]
 WriterStack = Annotated[TransformerStack | ConvolutionStack | RecurrentWriting | Custom, ByKind()]
+
+
+def find_reversible_conflict(side: str, stack: StackTraits, positions: Any) -> str:
+    """A reversible stack of text takes positions at its input alone."""
+    if stack.is_reversible and positions.inside_attention:
+        return (
+            f'{side}.stack.residual = "reversible" takes positions at the input, got "{positions.kind}"; '
+            f'try {side}.positions.kind = "axial"'
+        )
+    return ""

@@ -1,4 +1,7 @@
-"""What every table of a recipe shares."""
+"""What every table of a recipe shares, and what tables of one sort answer: readers, writers, stacks, objectives.
+
+A user's own kind (`Custom`) has these answers too, so that code asks a table and never which class it has.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, get_args
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 if TYPE_CHECKING:
-    from saccade.config.media import MediaReader
-    from saccade.config.parts import ActionWriter, Again
-    from saccade.config.stacks import Axial, Bucketed, Learned, Rotary
+    from saccade.config.media import MediaReader, PatchReader
+    from saccade.config.playing import ValuesWriter
+    from saccade.config.readers import Again, TokenReader
+    from saccade.config.schema import Recipe
+    from saccade.config.stacks import Axial, Bucketed, Learned, RecurrentWriting, Rotary, TransformerStack
+    from saccade.config.writers import ActionWriter, TokenWriter
 
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -35,8 +41,18 @@ class Table(BaseModel):
         return self
 
 
+class PartTraits:
+    """What every reader, writer and objective answers."""
+
+    is_custom: ClassVar[bool] = False  # whether it is a user's own kind
+
+    def find_conflict(self, recipe: Recipe) -> str:
+        """What of the recipe does not go with this table, in one line; empty where all goes together."""
+        return ""
+
+
 class PositionTraits:
-    """What every table of positions answers, a user's own kind included."""
+    """What every table of positions answers."""
 
     inside_attention: ClassVar[bool] = False  # whether it acts on queries and keys, or on scores, and not at the input
 
@@ -72,8 +88,16 @@ class PositionTraits:
         return ""
 
 
-class ObjectiveTraits:
-    """What every table of an objective answers, a user's own kind included."""
+class ObjectiveTraits(PartTraits):
+    """What every table of an objective answers."""
+
+    learns_hard_attention: ClassVar[bool] = False  # whether it learns where to look, of samples
+    needs_pairs: ClassVar[bool] = False  # whether it needs references for outputs that a model samples
+
+    @property
+    def learns_ctc(self) -> bool:
+        """Whether it trains the head of `writer.ctc`."""
+        return False
 
     @property
     def forward_passes(self) -> int:
@@ -97,9 +121,35 @@ class ObjectiveTraits:
 
 
 class StackTraits:
-    """What every table of a stack answers, a user's own kind included."""
+    """What every table of a stack answers."""
 
+    is_custom: ClassVar[bool] = False  # whether it is a user's own kind
     is_transformer: ClassVar[bool] = False
+
+    @property
+    def transformer(self) -> TransformerStack | None:
+        """The table itself where it is a Transformer."""
+        return None
+
+    @property
+    def recurrent_writing(self) -> RecurrentWriting | None:
+        """The table itself where it is a recurrent decoder."""
+        return None
+
+    @property
+    def is_reversible(self) -> bool:
+        """Whether activations are recomputed backwards."""
+        return False
+
+    @property
+    def reduction(self) -> int:
+        """How many inputs become one state."""
+        return 1
+
+    @property
+    def width(self) -> int | None:
+        """Of the states that it gives; None where only the user's own code knows it."""
+        return None
 
     @property
     def embedding_eps(self) -> float:
@@ -126,13 +176,28 @@ class EmbeddingOptions(NamedTuple):
     start: str = "own"  # the vector of START: its own, or that of another token ("pad", "end")
 
 
-class ReaderTraits:
-    """What every table of a reader answers, a user's own kind included."""
+class ReaderTraits(PartTraits):
+    """What every table of a reader answers."""
 
     medium: ClassVar[str] = ""  # kind of the files that are read: "picture" or "sound"; empty where text is read
     asks: ClassVar[bool] = False  # whether a question is read with each file
     is_none: ClassVar[bool] = False  # whether nothing is read
-    is_custom: ClassVar[bool] = False  # whether it is a user's own
+    is_picture: ClassVar[bool] = False  # whether pictures alone are read
+
+    @property
+    def text(self) -> TokenReader | None:
+        """The table itself where it reads text."""
+        return None
+
+    @property
+    def patches(self) -> PatchReader | None:
+        """The table itself where it reads a picture as patches."""
+        return None
+
+    @property
+    def class_token(self) -> bool:
+        """Whether a learned vector stands before the cells of a picture."""
+        return False
 
     @property
     def is_causal(self) -> bool:
@@ -179,11 +244,14 @@ class ReaderTraits:
         return None
 
 
-class WriterTraits:
-    """What every table of a writer answers, a user's own kind included."""
+class WriterTraits(PartTraits):
+    """What every table of a writer answers."""
 
-    is_custom: ClassVar[bool] = False  # whether it is a user's own
+    is_encoding: ClassVar[bool] = False  # whether it restores what was hidden from a reader, or gives its states
+    is_filling: ClassVar[bool] = False  # whether it writes all tokens at once
     is_permuted: ClassVar[bool] = False  # whether it predicts tokens in permuted order
+    restores_patches: ClassVar[bool] = False  # whether it restores hidden patches of pictures
+    learns_by: ClassVar[tuple[str, ...]] = ()  # kinds of objectives, those to advise first
     label_kind: ClassVar[str] = ""  # "label", "number" or "tags" where it predicts such
     labels_words: ClassVar[bool] = False  # whether each word gets a label of its own
     predicts_classes: ClassVar[bool] = False  # whether it predicts labels or actions, whose number only data tells
@@ -207,6 +275,26 @@ class WriterTraits:
         return ""
 
     @property
+    def shared_tie(self) -> str:
+        """The setting `tie` where it shares the embedding of the reader; empty where it does not."""
+        return self.tied if self.tied in ("all", "input") else ""
+
+    @property
+    def tokens(self) -> TokenWriter | None:
+        """The table itself where it writes token by token."""
+        return None
+
+    @property
+    def values(self) -> ValuesWriter | None:
+        """The table itself where it gives values of actions."""
+        return None
+
+    @property
+    def attention(self) -> RecurrentWriting | None:
+        """The recurrent stack that attends to what was read, where it has one."""
+        return None
+
+    @property
     def text_init(self) -> str:
         """The run whose weights to start from, where it writes text."""
         return ""
@@ -225,3 +313,14 @@ class WriterTraits:
     def actions(self) -> ActionWriter | None:
         """The table itself where it writes actions that are carried out in a map."""
         return None
+
+
+class JoinTraits:
+    """What every table of a join of a picture and a question answers."""
+
+    reads_picture: ClassVar[bool] = True
+
+    @property
+    def is_side_by_side(self) -> bool:
+        """Whether cells and words stand side by side, and nothing goes over both."""
+        return False

@@ -45,10 +45,15 @@ class Task(Protocol):
     predicts_labels: bool  # outputs are classes, tags or numbers, whose names are kept in the run
     writes_stepwise: bool  # outputs are decoded token by token, so that several models can decode together
     is_language_model: bool  # a run of it can be the language model of shallow fusion, `predict.lm`
+    supports_fusion: bool  # outputs can be decoded together with such a language model
 
     @property
     def transfer_group(self) -> str:
         """Tasks of one group can continue from each other's reader and writer."""
+        ...
+
+    def find_conflict(self, recipe: Recipe) -> str:
+        """What of the recipe does not go with its task or does not go together, in one line; empty where all does."""
         ...
 
     # ---- data

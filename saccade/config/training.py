@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from saccade.config.hidden_patches import Patches
 from saccade.config.kinds import ByKind, Custom
 from saccade.config.playing import TemporalDifference
 from saccade.config.table import Count, ObjectiveTraits, Share, Table
+
+if TYPE_CHECKING:
+    from saccade.config.schema import Recipe
 
 HIGHEST = 0.1  # learning rate that Adam is ever given; a larger one is the factor of another schedule
 
@@ -18,11 +20,24 @@ Metric = Literal["loss", "bleu", "gleu", "accuracy", "f1", "matthews", "pearson"
 LOWER = ("loss", "wer", "cer")  # metrics of which less is better
 
 
+def tell_hard_attention(objective: Any, *, hard: bool) -> str:
+    return (
+        'writer.stack.hard = true draws where to look, which the objective "reinforce" learns, and nothing '
+        f'else does; got hard = {str(hard).lower()} and "{objective.kind}"'
+    )
+
+
 class NextToken(Table, ObjectiveTraits):
     kind: Literal["next-token"] = "next-token"
     smoothing: Share = 0.1
     coverage: Annotated[float, Field(ge=0)] = 0.0  # what each cell gets of all looks is drawn to 1 (Xu et al. 2015)
     weight: float = 1.0
+
+    def find_conflict(self, recipe: Recipe) -> str:
+        attention = recipe.writer.attention
+        if self.coverage and (attention is None or attention.attention != "additive"):
+            return 'coverage of the objective "next-token" needs writer.stack.attention = "additive"; set it to 0'
+        return ""
 
 
 class Scheduled(Table, ObjectiveTraits):
@@ -34,16 +49,29 @@ class Scheduled(Table, ObjectiveTraits):
     smoothing: Share = 0.1
     weight: float = 1.0
 
+    @property
+    def learns_ctc(self) -> bool:
+        return self.ctc > 0
+
+    def find_conflict(self, recipe: Recipe) -> str:
+        if self.learns_ctc and not (recipe.writer.tokens and recipe.writer.tokens.ctc):
+            return 'ctc of the objective "scheduled" needs its head; set writer.ctc = true, or ctc = 0'
+        return ""
+
 
 class Reinforce(Table, ObjectiveTraits):
     """The next token where looks are drawn: those after which a text is likelier than usual are drawn more often."""
 
+    learns_hard_attention: ClassVar[bool] = True
     kind: Literal["reinforce"] = "reinforce"
     reward: Annotated[float, Field(ge=0)] = 0.1  # weight of what is learned of looks beside the tokens (Xu et al. 2015)
     entropy: Annotated[float, Field(ge=0)] = 0.01  # and of how spread their weights are, so that all places are tried
     decay: Share = 0.9  # of the moving average of log-likelihoods, which says what is usual
     smoothing: Share = 0.0
     weight: float = 1.0
+
+    def find_conflict(self, recipe: Recipe) -> str:
+        return "" if recipe.writer.tokens is not None else tell_hard_attention(self, hard=False)
 
 
 class RDrop(Table, ObjectiveTraits):
@@ -77,6 +105,7 @@ class Fill(Table, ObjectiveTraits):
 class Reward(Table, ObjectiveTraits):
     """The reward of outputs that the model draws (Wu et al. 2016), for models that were trained by likelihood."""
 
+    needs_pairs: ClassVar[bool] = True
     kind: Literal["reward"] = "reward"
     samples: Annotated[int, Field(ge=2)] = 8  # outputs drawn for each pair; what is better than their mean is learned
     alpha: Annotated[float, Field(ge=0)] = 0.017  # of the likelihood of the reference beside it
@@ -92,6 +121,15 @@ class Label(Table, ObjectiveTraits):
     mixup: Annotated[float, Field(ge=0)] = 0.0  # pictures: two are mixed, by shares of Beta(a, a) (Zhang et al. 2018)
     cutmix: Annotated[float, Field(ge=0)] = 0.0  # a rectangle comes from another one (Yun et al. 2019), else mixup
     weight: float = 1.0
+
+    def find_conflict(self, recipe: Recipe) -> str:
+        if not (self.mixup or self.cutmix):
+            return ""
+        if recipe.reader.asks:
+            return "a picture made of two has no one question, so that mixup and cutmix must be 0 here; set them to 0"
+        if not (recipe.reader.is_picture or recipe.reader.is_custom):
+            return 'mixup and cutmix of the objective "label" mix pictures, but none are read; set them to 0'
+        return ""
 
 
 class Regress(Table, ObjectiveTraits):
@@ -121,6 +159,18 @@ class Masked(Table, ObjectiveTraits):
     pair_weight: Annotated[float, Field(ge=0)] = 1.0  # of that beside the tokens
     smoothing: Share = 0.0
     weight: float = 1.0
+
+    def find_conflict(self, recipe: Recipe) -> str:
+        tokenizer = recipe.tokenizer
+        if self.pairs == "none":
+            return ""
+        if recipe.data.cross:
+            return "parts of a text that follow each other are of one document; set data.cross = false"
+        if tokenizer.dropout:
+            return "documents are cut into sentences once, so that tokenizer.dropout must be 0 with objectives.0.pairs"
+        if tokenizer.is_learned and not tokenizer.begin:
+            return "whether parts follow each other is told by the first state; set tokenizer.begin = true"
+        return ""
 
     @property
     def sentence_pairs(self) -> str:
@@ -163,6 +213,15 @@ class Permuted(Table, ObjectiveTraits):
         if self.memory and self.piece is None:
             raise ValueError(f"memory = {self.memory} is of the pieces before, but there is one; set piece too")
         return self
+
+
+class Patches(Table, ObjectiveTraits):
+    """The pixels of hidden patches given the others (He et al. 2022; Xie et al. 2022)."""
+
+    kind: Literal["patches"] = "patches"
+    hidden: Annotated[float, Field(gt=0, lt=1)] = 0.6  # the share of patches, others each time
+    normalised: bool = True  # of each patch, how its pixels differ from their mean, in their standard deviation
+    weight: float = 1.0
 
 
 Written = NextToken | Scheduled | Reinforce | RDrop | Fill | Reward

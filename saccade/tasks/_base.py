@@ -34,6 +34,11 @@ class BaseTask:
     predicts_labels = False
     writes_stepwise = True
     is_language_model = False
+    supports_fusion = True
+    reads = True  # whether there is a reader
+    reads_media = False  # whether a reader of pictures or sound is allowed
+    writer_kinds = '"tokens" or "fill"'  # that are allowed, for a message
+    metrics: tuple[str, ...] = ("loss", "bleu", "gleu", "accuracy", "wer", "cer")  # allowed as train.metric
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, BaseTask) and other.name == self.name
@@ -47,6 +52,35 @@ class BaseTask:
     @property
     def transfer_group(self) -> str:
         return self.name
+
+    # ---- constraints
+
+    def find_conflict(self, recipe: Recipe) -> str:
+        return self.find_mismatch(recipe) or recipe.find_part_conflict() or self.find_setting_conflict(recipe)
+
+    def find_mismatch(self, recipe: Recipe) -> str:
+        """Why reader or writer are of a kind that this task does not have, in one line."""
+        reader, writer, name = recipe.reader, recipe.writer, f'task = "{self.name}"'
+        if reader.medium and not self.reads_media:
+            return f'{name} reads texts, got a reader of {reader.medium}s; set task = "describe" or "label"'
+        if writer.actions is not None:
+            return f'{name} goes with writer.kind = another kind, got "actions"; change one of them'
+        if reader.is_none == self.reads:
+            wanted = "tokens" if self.reads else "none"
+            return f'{name} goes with reader.kind = "{wanted}", got "{reader.kind}"; change one of them'
+        if not (writer.is_custom or self.fits_writer(recipe)):
+            return f'{name} goes with writer.kind = {self.writer_kinds}, got "{writer.kind}"; change one of them'
+        return ""
+
+    def fits_writer(self, recipe: Recipe) -> bool:
+        return recipe.writer.tokens is not None or recipe.writer.is_filling
+
+    def find_setting_conflict(self, recipe: Recipe) -> str:
+        """Which setting does not go with this task, in one line."""
+        if recipe.train.metric not in self.metrics:
+            metric, known = recipe.train.metric, ", ".join(self.metrics)
+            return f'train.metric = "{metric}" is of labels; for outputs it is one of {known}'
+        return ""
 
     # ---- data
 

@@ -22,6 +22,19 @@ class Describe(BaseTask):
     """A user's own reader may read what it likes; then everything is as with pairs of texts."""
 
     name = "describe"
+    reads_media = True
+
+    def find_mismatch(self, recipe: Recipe) -> str:
+        reader, writer = recipe.reader, recipe.writer
+        if not (reader.medium or reader.is_custom):
+            return (
+                f'task = "describe" reads pictures or sound, got reader.kind = "{reader.kind}"; set '
+                'reader.kind = "patches" or "grid", or task = "translate"'
+            )
+        if reader.medium and not (writer.tokens or writer.is_custom):
+            what = f"a reader of {reader.medium}s"
+            return f'{what} goes with writer.kind = "tokens" here, got "{writer.kind}"; change it'
+        return super().find_mismatch(recipe)
 
     def get_encoding(self, recipe: Recipe) -> Settings:
         return add_question(super().get_encoding(recipe), recipe)

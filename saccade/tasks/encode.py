@@ -27,6 +27,27 @@ if TYPE_CHECKING:
 class Encode(DocumentTask):
     name = "encode"
     writes_stepwise = False
+    supports_fusion = False
+    reads_media = True
+    writer_kinds = '"masked", "permuted" or "states"'
+
+    def find_mismatch(self, recipe: Recipe) -> str:
+        reader, writer = recipe.reader, recipe.writer
+        if reader.medium and not (writer.gives_states or writer.restores_patches or writer.is_custom):
+            what, kinds = f"a reader of {reader.medium}s", '"states" or "patches"'
+            return f'{what} goes with writer.kind = {kinds} here, got "{writer.kind}"; change it, or the task'
+        return super().find_mismatch(recipe)
+
+    def fits_writer(self, recipe: Recipe) -> bool:
+        return recipe.writer.is_encoding
+
+    def find_setting_conflict(self, recipe: Recipe) -> str:
+        metric = recipe.train.metric
+        if not recipe.tokenizer.shared:
+            return 'task = "encode" has one vocabulary; set tokenizer.shared = true'
+        if metric != "loss":
+            return f'task = "encode" has no references for train.metric = "{metric}"; set train.metric = "loss"'
+        return ""
 
     def get_encoding(self, recipe: Recipe) -> Settings:
         from dataclasses import replace

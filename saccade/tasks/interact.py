@@ -26,6 +26,32 @@ if TYPE_CHECKING:
 class Interact(BaseTask):
     name = "interact"
     writes_stepwise = False
+    supports_fusion = False
+    metrics = ("loss", "success")
+
+    def find_conflict(self, recipe: Recipe) -> str:
+        what, reader, writer = 'task = "interact"', recipe.reader, recipe.writer
+        if not reader.is_picture:
+            return f'{what} sees pictures, got reader.kind = "{reader.kind}"; set reader.kind = "grid" or "patches"'
+        if not (writer.values or writer.is_custom):
+            return f'{what} goes with writer.kind = "values", got "{writer.kind}"; change one of them'
+        if writer.values is not None and writer.values.stack.hard:
+            return f"writer.stack.hard = true draws where to look, which {what} does not learn; leave it out"
+        conflicts = [objective.find_conflict(recipe) for objective in recipe.objectives]
+        return next(filter(None, conflicts), "") or self.find_setting_conflict(recipe)
+
+    def find_setting_conflict(self, recipe: Recipe) -> str:
+        what, data, metric = 'task = "interact"', recipe.data, recipe.train.metric
+        if metric not in self.metrics:
+            return f'train.metric = "{metric}" is not of what is done; it is one of {", ".join(self.metrics)}'
+        if recipe.train.epochs is not None:
+            return f"{what} makes its own data, so that there are no epochs; set train.steps in their place"
+        if data.valid_share:
+            return f"{what} has episodes enough, so that none are held out by a share; name a world in data.valid"
+        for name, corpora in (("data.train", data.train), ("data.valid", data.valid_corpora)):
+            if sum(len(corpus.files) for corpus in corpora) > 1:
+                return f"{what} plays in one world, got several in {name}; name one"
+        return ""
 
     def prepare(
         self, recipe: Recipe, *, tokenizers: Tokenizers | None, cache: Path | None, report: Callable[[str], None]

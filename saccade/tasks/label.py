@@ -20,11 +20,44 @@ if TYPE_CHECKING:
     from saccade.score.result import Result, ScoredResult
     from saccade.train.validate import Scoring
 
+METRICS_BY_KIND = {
+    "label": ("loss", "accuracy", "f1", "matthews"),
+    "number": ("loss", "pearson", "spearman"),
+    "tags": ("loss", "accuracy", "f1"),
+    "": ("loss",),  # of a user's own writer
+}
+
 
 class Label(BaseTask):
     name = "label"
     predicts_labels = True
     writes_stepwise = False
+    supports_fusion = False
+    reads_media = True
+    writer_kinds = '"label", "number" or "tags"'
+
+    def find_mismatch(self, recipe: Recipe) -> str:
+        reader, writer = recipe.reader, recipe.writer
+        if reader.medium and writer.label_kind != "label":
+            what = f"a reader of {reader.medium}s"
+            return f'{what} goes with writer.kind = "label" here, got "{writer.kind}"; change it'
+        return super().find_mismatch(recipe)
+
+    def fits_writer(self, recipe: Recipe) -> bool:
+        return recipe.writer.is_label_head
+
+    def find_setting_conflict(self, recipe: Recipe) -> str:
+        known = METRICS_BY_KIND["" if recipe.writer.is_custom else recipe.writer.label_kind]
+        if recipe.train.metric not in known:
+            return (
+                f'train.metric = "{recipe.train.metric}" is not measured of a writer of kind "{recipe.writer.kind}"; '
+                f"it is one of {', '.join(known)}"
+            )
+        if recipe.tokenizer.dropout:
+            return "tokenizer.dropout is for pairs and documents; with labels set tokenizer.dropout = 0"
+        if not recipe.tokenizer.shared:
+            return "labels are no texts, so that there is one vocabulary; set tokenizer.shared = true"
+        return ""
 
     def build_part(
         self, recipe: Recipe, corpus: Corpus, *, share: float = 0.0, heldout: bool = False, varied: bool = False

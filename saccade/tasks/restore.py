@@ -20,10 +20,32 @@ if TYPE_CHECKING:
     from saccade.score.evaluate import EvaluationOptions
     from saccade.score.result import Result
 
+SPANS = 'task = "restore" writes hidden spans'
+
 
 class Restore(DocumentTask):
     name = "restore"
     transfer_group = TEXT_TO_TEXT
+
+    def find_mismatch(self, recipe: Recipe) -> str:
+        if recipe.writer.is_custom or recipe.writer.tokens is not None:
+            return super().find_mismatch(recipe)
+        return f'{SPANS}, got writer.kind = "{recipe.writer.kind}"; set writer.kind = "tokens"'
+
+    def find_setting_conflict(self, recipe: Recipe) -> str:
+        tokenizer, metric = recipe.tokenizer, recipe.train.metric
+        if any(objective.needs_pairs for objective in recipe.objectives):
+            return f'{SPANS}, so that there are no pairs for the objective "reward"; take "next-token" or "r-drop"'
+        if not tokenizer.shared:
+            return f"{SPANS} of what is read, so that there is one vocabulary; set tokenizer.shared = true"
+        if tokenizer.is_learned and not 0 < tokenizer.sentinels < tokenizer.size:
+            return (
+                f"{SPANS}, each with a sentinel before it, of which there must be some, and fewer than tokenizer.size "
+                f"= {tokenizer.size}, got tokenizer.sentinels = {tokenizer.sentinels}; set it to 100"
+            )
+        if metric != "loss":
+            return f'{SPANS}, so that train.metric = "{metric}" has no references; set train.metric = "loss"'
+        return ""
 
     def build_rows(self, store: Store, recipe: Recipe, tokenizers: Tokenizers) -> Rows:
         from saccade.data.batching.spans import hide_spans

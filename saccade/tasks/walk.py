@@ -25,6 +25,29 @@ if TYPE_CHECKING:
 
 class Walk(BaseTask):
     name = "walk"
+    supports_fusion = False
+    metrics = ("loss", "success", "accuracy")
+
+    def find_mismatch(self, recipe: Recipe) -> str:
+        reader, writer = recipe.reader, recipe.writer
+        if reader.medium:
+            return super().find_mismatch(recipe)
+        if writer.actions is None:
+            return f'task = "walk" goes with writer.kind = "actions", got "{writer.kind}"; change one of them'
+        if not (reader.text or reader.is_custom):
+            return f'task = "walk" reads instructions; set reader.kind = "tokens", got "{reader.kind}"'
+        return ""
+
+    def find_setting_conflict(self, recipe: Recipe) -> str:
+        if not recipe.tokenizer.is_words or recipe.tokenizer.shared:
+            return 'actions are words of their own; set tokenizer.kind = "words" and tokenizer.shared = false'
+        if recipe.train.metric not in self.metrics:
+            return f'train.metric = "{recipe.train.metric}" is not of routes; it is one of {", ".join(self.metrics)}'
+        if recipe.predict.replace_unknown:
+            return "no word of an instruction is an action; set predict.replace_unknown = false"
+        if recipe.data.stream:
+            return "routes are read as a whole; set data.stream = false"
+        return ""
 
     def build_part(
         self, recipe: Recipe, corpus: Corpus, *, share: float = 0.0, heldout: bool = False, varied: bool = False

@@ -26,6 +26,32 @@ PROMPT_WORDS = 3  # of an example that a model continues
 class Write(DocumentTask):
     name = "write"
     is_language_model = True
+    supports_fusion = False
+    reads = False
+
+    def find_setting_conflict(self, recipe: Recipe) -> str:
+        """There is no reader to share with, to freeze, or whose memory could be attended to."""
+        writer, without = recipe.writer, 'nothing is read (reader.kind = "none")'
+        paired = [objective.kind for objective in recipe.objectives if objective.needs_pairs]
+        if writer.is_filling:
+            return f'{without}, so that no length is known to a writer of kind "fill"; set writer.kind = "tokens"'
+        stack = None if writer.tokens is None else writer.tokens.stack
+        if stack is not None and not (stack.transformer or stack.is_custom):
+            return f'{without}, and a {stack.kind} stack writes about something; set writer.stack.kind = "transformer"'
+        if tie := writer.shared_tie:
+            return f'{without}, so that writer.tie = "{tie}" has no reader to share with; set writer.tie = "output"'
+        if paired:
+            return (
+                f'{without}, so that there are no pairs for the objective "{paired[0]}"; take "next-token" or "r-drop"'
+            )
+        if not recipe.tokenizer.shared:
+            return f"{without}, so that there is one vocabulary; set tokenizer.shared = true"
+        if "reader" in recipe.freeze:
+            return f"{without}, so that there is no reader to freeze; leave it out"
+        metric = recipe.train.metric
+        if metric != "loss":
+            return f'{without}, so that train.metric = "{metric}" has no references; set train.metric = "loss"'
+        return ""
 
     def build_rows(self, store: Store, recipe: Recipe, tokenizers: Tokenizers) -> Rows:
         from saccade.data.batching.pieces import Pieces

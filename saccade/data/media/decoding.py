@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 import saccade
-from saccade.config.parts import Reader
+from saccade.config.readers import Reader
 from saccade.config.schema import FrameReader, MediaReader, PictureReader
 from saccade.data.media.frames import read_frames
 from saccade.data.media.pictures import MOST_PIXELS, read_picture
