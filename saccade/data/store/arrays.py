@@ -23,7 +23,6 @@ from saccade.data.batching.batches import Rows
 from saccade.errors import SaccadeError
 
 VERSION = 2  # of the folder; entries of another version are made again
-SIDES = ("source", "target")
 META = "meta.json"
 
 

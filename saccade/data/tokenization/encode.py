@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from saccade.data.store.arrays import SIDES, Appender
 from saccade.data.tokenization.bpe_dropout import Dropout
 from saccade.data.tokenization.labels import NONE, Labels
 from saccade.data.tokenization.text_pairs import encode_texts, separated
@@ -160,7 +159,7 @@ class Settings:
     max_length: int | None  # none: whatever length
     dropout: float = 0.0
     variants: int = 1
-    sides: tuple[str, ...] = SIDES
+    sides: tuple[str, ...] = ("source", "target")
     by_sentence: bool = False  # END behind every sentence of a document
     cut: bool = False  # what has a label and is too long is cut, not dropped
 
@@ -179,6 +178,8 @@ def encode_pairs(
 
     Rows are pairs, or single texts where there is one side. `encoder` is that of rows that are not only texts.
     """
+    from saccade.data.store.arrays import Appender  # which imports torch
+
     encoder = encoder or encoder_for(tokenizers, settings)
     dtype = "uint16" if encoder.largest <= SMALL else "uint32"
     tally, parts = Tally(), []
