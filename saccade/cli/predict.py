@@ -99,10 +99,7 @@ def predict(  # noqa: PLR0913  # the options of a verb are its parameters
         for index, found in enumerate(results):
             given = seen.popleft()
             if as_json:
-                told = predictor.described(given, found)
-                if verbose and found[0].engine:
-                    told["engine"] = found[0].engine
-                shown = json.dumps(told, ensure_ascii=False)
+                shown = as_object(predictor, given, found, verbose=verbose)
             elif predictor.goes_on and texts and decoding.n_best == 1:
                 shown = f"{dimmed(given, file)}{found[0].text}"
             else:
@@ -237,6 +234,12 @@ def as_lines(index: int, found: Sequence[Hypothesis], *, name: str, many: bool) 
     if not many:
         return f"{name}\t{one_line(found[0].text)}" if name else one_line(found[0].text)
     return "\n".join(f"{name or index + 1}\t{item.score:.4f}\t{one_line(item.text)}" for item in found)
+
+
+def as_object(predictor: Predictor, given: str, found: Sequence[Hypothesis], *, verbose: bool) -> str:
+    """One line of JSON; with `verbose`, also which engine decoded."""
+    engine = {"engine": found[0].engine} if verbose and found[0].engine else {}
+    return json.dumps({**predictor.described(given, found), **engine}, ensure_ascii=False)
 
 
 def shows_tokens(predictor: Predictor, texts: Sequence[str], decoding: Decoding, *, plain: bool) -> bool:

@@ -8,8 +8,9 @@ from pydantic import Field
 
 from saccade.config.kinds import ByKind, Custom
 from saccade.config.media import GlimpsesJoin, GridReader, Join, MediaReader, PatchReader, TimmReader
+from saccade.config.positions import Positions, Sinusoidal
 from saccade.config.sound import FrameReader
-from saccade.config.stacks import Positions, ReaderStack, Sinusoidal, TransformerStack, find_reversible_conflict
+from saccade.config.stacks import ReaderStack, TransformerStack, find_reversible_conflict
 from saccade.config.table import Count, EmbeddingOptions, ReaderTraits, Share, Table
 
 if TYPE_CHECKING:

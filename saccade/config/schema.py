@@ -28,25 +28,27 @@ from saccade.config.media import (
     TimmReader,
 )
 from saccade.config.playing import Play, TemporalDifference, ValuesWriter
-from saccade.config.readers import Again, JoinedReader, NoReader, Reader, TokenReader
-from saccade.config.sound import FrameReader, Sound, SoundChanges
-from saccade.config.stacks import (
+from saccade.config.positions import (
     Alibi,
     Axial,
     Bucketed,
-    ConvolutionStack,
-    Experts,
     Learned,
     NoPositions,
     Positions,
-    ReaderStack,
-    RecurrentReading,
-    RecurrentWriting,
     Rotary,
     Shaw,
     Sinusoidal,
-    TransformerStack,
     TransformerXL,
+)
+from saccade.config.readers import Again, JoinedReader, NoReader, Reader, TokenReader
+from saccade.config.sound import FrameReader, Sound, SoundChanges
+from saccade.config.stacks import (
+    ConvolutionStack,
+    Experts,
+    ReaderStack,
+    RecurrentReading,
+    RecurrentWriting,
+    TransformerStack,
     WriterStack,
 )
 from saccade.config.table import Count, Share, Table

@@ -12,9 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 if TYPE_CHECKING:
     from saccade.config.media import MediaReader, PatchReader
     from saccade.config.playing import ValuesWriter
+    from saccade.config.positions import Axial, Bucketed, Learned, Rotary
     from saccade.config.readers import Again, TokenReader
     from saccade.config.schema import Recipe
-    from saccade.config.stacks import Axial, Bucketed, Learned, RecurrentWriting, Rotary, TransformerStack
+    from saccade.config.stacks import RecurrentWriting, TransformerStack
     from saccade.config.writers import ActionWriter, TokenWriter
 
 Count = Annotated[int, Field(ge=1)]

@@ -7,14 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from saccade.config.kinds import ByKind, Custom
 from saccade.config.playing import ValuesWriter
-from saccade.config.stacks import (
-    Positions,
-    RecurrentWriting,
-    Sinusoidal,
-    TransformerStack,
-    WriterStack,
-    find_reversible_conflict,
-)
+from saccade.config.positions import Positions, Sinusoidal
+from saccade.config.stacks import RecurrentWriting, TransformerStack, WriterStack, find_reversible_conflict
 from saccade.config.table import Count, EmbeddingOptions, Share, Table, WriterTraits
 from saccade.config.training import tell_hard_attention
 

@@ -74,7 +74,7 @@ class Restore(DocumentTask):
         return (tokens + spans + 1) / (row - tokens + spans + 1)
 
     def hide_part(self, text: str) -> tuple[str, str]:
-        from saccade.data.batching.spans import SENTINEL
+        from saccade.data.tokenization.special_tokens import SENTINEL
 
         return hide_word(text, SENTINEL.format(0))
 

@@ -17,10 +17,10 @@ from saccade.config.schema import Data
 from saccade.data.batching.batches import Rows
 from saccade.data.batching.pieces import Pieces
 from saccade.data.store.arrays import Store
+from saccade.data.tokenization.special_tokens import SENTINEL
 from saccade.data.tokenization.tokenizer import END, Tokenizer
 from saccade.errors import SaccadeError
 
-SENTINEL = "<extra_id_{}>"  # as T5's vocabularies call them
 SOURCE, TARGET = 0, 1
 
 

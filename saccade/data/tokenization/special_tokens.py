@@ -10,6 +10,7 @@ from saccade.data.tokenization.tokenizer import END, PIECES, START, UNKNOWN, Tok
 from saccade.errors import SaccadeError
 
 BEGIN, MASK = "[CLS]", "[MASK]"  # of tokenizers that are learned here
+SENTINEL = "<extra_id_{}>"  # as T5's vocabularies call them
 MASKS = (MASK, "<mask>")  # what others call it
 SPACED = ("bpe", "unigram", "words")  # tokenizers whose pieces hold the space before a word
 

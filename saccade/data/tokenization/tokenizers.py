@@ -11,8 +11,7 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from saccade.config import schema
-from saccade.data.batching.spans import SENTINEL
-from saccade.data.tokenization.special_tokens import add_extra_pieces, extra_pieces, with_beginning
+from saccade.data.tokenization.special_tokens import SENTINEL, add_extra_pieces, extra_pieces, with_beginning
 from saccade.data.tokenization.tokenizer import (
     END,
     PAD,

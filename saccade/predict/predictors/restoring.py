@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from saccade.config.schema import Decoding
-from saccade.data.batching.spans import SENTINEL, sentinels_of
+from saccade.data.batching.spans import sentinels_of
+from saccade.data.tokenization.special_tokens import SENTINEL
 from saccade.data.tokenization.tokenizers import Tokenizer
 from saccade.errors import SaccadeError
 from saccade.predict.outputs import Hypothesis
