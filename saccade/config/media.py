@@ -61,6 +61,11 @@ class MediaReader(Table, ReaderTraits):
         """How many states every file has; None where that depends on its length."""
         return None
 
+    @property
+    def class_tokens(self) -> int:
+        """States before those of the cells, which stand for the whole."""
+        return 0
+
     def find_conflict(self, recipe: Recipe) -> str:
         what = f"a reader of {self.medium}s"
         if recipe.writer.shared_tie:
@@ -104,6 +109,15 @@ class PictureReader(MediaReader):
         """Pixels from top to bottom, and from left to right."""
         return self.size, self.width or self.size
 
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of cells."""
+        raise NotImplementedError
+
+    def get_level_grid(self, places: int) -> tuple[int, int]:
+        """Rows and columns of the level of the network that has so many places; all have the same grid by default."""
+        return self.grid
+
 
 class PatchReader(PictureReader):
     """Square patches of a picture, each a vector as a word is (ViT, Dosovitskiy et al. 2021)."""
@@ -127,6 +141,10 @@ class PatchReader(PictureReader):
         """Rows and columns of patches."""
         high, wide = self.sides
         return high // self.patch, wide // self.patch
+
+    @property
+    def class_tokens(self) -> int:
+        return int(self.first)
 
     @property
     def states(self) -> int:
@@ -180,6 +198,11 @@ class GridReader(PictureReader):
         high, wide = self.sides
         levels = len(self.channels)
         return high >> levels, wide >> levels - self.flat
+
+    def get_level_grid(self, places: int) -> tuple[int, int]:
+        high, wide = self.grid
+        sides = ((high << above, wide << above - min(self.flat, above)) for above in range(len(self.channels)))
+        return next(side for side in sides if side[0] * side[1] == places)
 
     @property
     def states(self) -> int:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from saccade.data.store.arrays import Store
     from saccade.data.tokenization.encode import Settings
     from saccade.data.tokenization.tokenizers import Tokenizers
-    from saccade.predict.predictors.predictor import Predictor
+    from saccade.predict.predictors.predictor import Predictor, PredictorFactory
     from saccade.score.compare import ComparisonSettings
     from saccade.score.evaluate import EvaluationOptions
     from saccade.score.result import Result, ScoredResult
@@ -88,7 +88,7 @@ class Task(Protocol):
 
     # ---- prediction
 
-    def get_predictor(self, recipe: Recipe) -> type[Predictor]: ...
+    def get_predictor(self, recipe: Recipe) -> PredictorFactory: ...
 
     # ---- scores
 

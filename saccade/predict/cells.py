@@ -5,20 +5,19 @@ import re
 from jaxtyping import Float
 from torch import Tensor
 
-from saccade.config.schema import GridReader, MediaReader, PatchReader
+from saccade.config.schema import PictureReader
 from saccade.errors import SaccadeError
 
 
 def shown_on_grid(
-    weights: Float[Tensor, "H Q K"], reader: MediaReader, grid: tuple[int, int], *, cell: int | None
+    weights: Float[Tensor, "H Q K"], reader: PictureReader, grid: tuple[int, int], *, cell: int | None
 ) -> Float[Tensor, "H 1 S"]:
     """What one state looks at, cell by cell: the state before all cells, or all of them in the mean; or this cell."""
-    first = isinstance(reader, PatchReader) and reader.first
+    first = reader.class_tokens
     if first and cell is None:
         return weights[:, :1, 1:]
     weights = weights[:, first:, first:]
-    if isinstance(reader, GridReader):  # places of a level below the last: their looks add up, cell by cell
-        places = grid_of_level(reader, weights.shape[-1])
+    if (places := reader.get_level_grid(weights.shape[-1])) != grid:  # a level below the last: add up, cell by cell
         weights = by_cell(weights, places, grid).sum(-1)
         weights = by_cell(weights.mT, places, grid).mean(-1).mT
     return weights.mean(1, keepdim=True) if cell is None else weights[:, cell : cell + 1]
@@ -31,13 +30,6 @@ def by_cell(
     (rows, columns), (high, wide) = places, grid
     apart = weights.unflatten(-1, (high, rows // high, wide, columns // wide))
     return apart.transpose(-3, -2).flatten(-2).flatten(-3, -2)
-
-
-def grid_of_level(reader: GridReader, places: int) -> tuple[int, int]:
-    """Rows and columns of the level that has so many places."""
-    high, wide = reader.grid
-    sides = ((high << above, wide << above - min(reader.flat, above)) for above in range(len(reader.channels)))
-    return next(side for side in sides if side[0] * side[1] == places)
 
 
 def cell_named(target: str, grid: tuple[int, int]) -> int:

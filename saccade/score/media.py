@@ -2,14 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import cast
 
 from saccade.config.schema import Corpus, Decoding, MediaReader, Recipe
 from saccade.data.sources.media import read_media
 from saccade.data.sources.pairs import taken
 from saccade.data.tokenization.text_pairs import joined
 from saccade.errors import SaccadeError
-from saccade.predict.predictors.media import OfMedia
 from saccade.predict.predictors.predictor import Predictor
 from saccade.score.captions import BLEUS, CAPTIONS, caption_scores
 from saccade.score.errors import ERRORS
@@ -40,7 +38,7 @@ def readable(
     """The pairs whose files all predictors can read, and what is wrong with the others."""
     broken, whole = dict[str, str](), list(pairs)
     for predictor in predictors:
-        broken |= cast(OfMedia, predictor).unreadable(dict.fromkeys(path for path, _ in whole))
+        broken |= predictor.unreadable(dict.fromkeys(path for path, _ in whole))
         whole = [pair for pair in whole if pair[0] not in broken]
         if pairs and not whole:
             raise SaccadeError(f"no {predictor.medium} can be read: {next(iter(broken.values()))}")

@@ -13,7 +13,7 @@ from saccade.data.sources.media import ALONE, read_media
 from saccade.data.sources.pairs import taken
 from saccade.errors import SaccadeError
 from saccade.model.writers.patches import PatchWriter, missed_patches
-from saccade.predict.predictors.media_encoder import MediaEncoder
+from saccade.predict.predictors.predictor import Predictor
 
 SEED = 1  # of which patches are hidden: the same for every run, on every device
 AT_ONCE = 64  # pictures
@@ -46,19 +46,19 @@ class PatchEvaluation:
         return f"{count} in {self.seconds:.1f} s: {self.pictures / self.seconds:,.1f} pictures/s"
 
 
-def measure_patches(predictor: MediaEncoder, corpora: Sequence[Corpus], *, made: int | None = None) -> PatchEvaluation:
+def measure_patches(predictor: Predictor, corpora: Sequence[Corpus], *, made: int | None = None) -> PatchEvaluation:
     """Hides the same patches of the same pictures, whatever model restores them; `made` as in evaluate_corpora."""
     model, settings = predictor.model, predictor.recipe.objectives[0]
     if not isinstance(model.writer, PatchWriter) or not isinstance(settings, Patches):
         raise SaccadeError(
             "there is nothing to measure: this model gives vectors alone; use --embed of predict, or train vit init=RUN"
         )
-    medium = predictor.reader.medium
+    medium, codec = predictor.medium, predictor.codec
     files = [path for corpus in taken(corpora, made) for _, path in read_media(corpus, medium=medium, wanted=ALONE)]
     begin, losses, drawing = time.perf_counter(), list[float](), torch.Generator().manual_seed(SEED)
     for first in range(0, len(files), AT_ONCE):
-        batch: Batch = predictor._batch(source=predictor._read(files[first : first + AT_ONCE], "picture"))
-        with predictor._inference():
+        batch: Batch = codec.collate(codec.encode(files[first : first + AT_ONCE], "picture"))
+        with predictor.inference():
             missed = missed_patches(
                 model, batch["source"], drawing, hidden=settings.hidden, normalised=settings.normalised
             )

@@ -78,7 +78,7 @@ def evaluate_playing(player: Player, corpora: Sequence[Corpus]) -> PlayedEvaluat
     played = trial(player, world, align=True)
     seconds = time.perf_counter() - begin
     found = scores_of_episodes(played)
-    if (ratio := gaze(played, grid=player._grid(None))) is not None:
+    if (ratio := gaze(played, grid=player.grid)) is not None:
         found["gaze"] = Score(ratio, SIGNATURES["gaze"])
     return PlayedEvaluation(found, len(played), [outcome(episode) for episode in played], seconds)
 

@@ -12,7 +12,7 @@ from saccade.config.schema import Corpus
 from saccade.data.batching.batches import valid_batches
 from saccade.data.batching.spans import Spans
 from saccade.data.prepare import prepare
-from saccade.predict.predictors.restoring import Restorer
+from saccade.predict.predictors.predictor import Predictor
 from saccade.predict.search.likelihood import token_log_probs
 
 
@@ -47,7 +47,7 @@ class SpanEvaluation:
         return f"{self.pieces:,} rows, {self.tokens:,} tokens to restore in {self.seconds:.1f} s"
 
 
-def measure_spans(model: Restorer, corpora: Sequence[Corpus]) -> SpanEvaluation:
+def measure_spans(model: Predictor, corpora: Sequence[Corpus]) -> SpanEvaluation:
     """Documents cut into rows and hidden as in validation: always the same spans."""
     begin, recipe = time.perf_counter(), model.recipe
     data = recipe.data.model_copy(update={"train": tuple(corpora), "valid": (), "stream": False})

@@ -6,10 +6,8 @@ from typing import Any
 
 from saccade.errors import SaccadeError
 from saccade.predict.outputs import Hypothesis
-from saccade.predict.predictors.encoder import Encoder
-from saccade.predict.predictors.media import OfMedia
 from saccade.predict.predictors.predictor import Predictor
-from saccade.predict.predictors.questions import OfQuestions, Question
+from saccade.predict.predictors.questions import Question
 from saccade.predict.search.fill import fills
 from saccade.serve.bodies import FormBody
 from saccade.serve.decoding import Settings
@@ -28,12 +26,12 @@ class Served:
     @property
     def medium(self) -> str:
         """What kind of files it reads; nothing where it reads texts."""
-        return self.predictor.reader.medium if isinstance(self.predictor, OfMedia) else ""
+        return self.predictor.medium
 
     @property
     def asks(self) -> bool:
         """Whether a question comes with each file."""
-        return isinstance(self.predictor, OfQuestions)
+        return self.predictor.asks_questions
 
     def source(self, file: str, body: FormBody) -> str:
         """What the model is given for a file, and for what is asked about it."""
@@ -63,9 +61,9 @@ class Served:
 
 def form_of(predictor: Predictor) -> list[str]:
     """The fields of a form for a model, as curl takes them; none where it reads texts."""
-    if not isinstance(predictor, OfMedia):
+    if not predictor.medium:
         return []
-    return ["file=@FILE", *(["question='what is it'"] if isinstance(predictor, OfQuestions) else [])]
+    return ["file=@FILE", *(["question='what is it'"] if predictor.asks_questions else [])]
 
 
 def check_inputs(predictors: Mapping[str, Predictor]) -> None:
@@ -73,10 +71,9 @@ def check_inputs(predictors: Mapping[str, Predictor]) -> None:
     things at once, for which there is no form, or have no answer at all.
     """
     for name, predictor in predictors.items():
-        if isinstance(predictor, Encoder):
-            try:
-                predictor.check_writes()
-            except SaccadeError as error:
-                raise SaccadeError(f"{name} cannot be served: {error}") from None
-        if (predictor.names_inputs or predictor.fields) and not isinstance(predictor, OfMedia):
+        try:
+            predictor.check_writes()
+        except SaccadeError as error:
+            raise SaccadeError(f"{name} cannot be served: {error}") from None
+        if (predictor.names_inputs or predictor.fields) and not predictor.medium:
             raise SaccadeError(f"{name} reads what cannot be sent to it; use `saccade predict` for it")

@@ -14,7 +14,6 @@ from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 
-from saccade.predict.predictors.media import OfMedia
 from saccade.predict.predictors.predictor import Predictor
 from saccade.serve.bodies import FormBody, told
 from saccade.serve.limits import Limits, Refused
@@ -125,7 +124,6 @@ class Decoders:
     @asynccontextmanager
     async def holding(self, predictor: Predictor, files: Sequence[Upload]) -> AsyncIterator[list[str]]:
         """The names by which a predictor knows the files, as long as they are wanted."""
-        assert isinstance(predictor, OfMedia), "forms are taken for no others"
         if self.waiting + len(files) > self.limits.uploads:
             raise Refused(
                 429,
@@ -145,10 +143,10 @@ class Decoders:
                 job.cancel()
                 job.add_done_callback(lambda done: self._release(predictor, done))
 
-    def _hold(self, predictor: OfMedia, file: Upload) -> str:
+    def _hold(self, predictor: Predictor, file: Upload) -> str:
         return predictor.hold(file.data, name=file.name, pixels=self.limits.pixels)
 
-    def _release(self, predictor: OfMedia, done: Future[str]) -> None:
+    def _release(self, predictor: Predictor, done: Future[str]) -> None:
         if not done.cancelled() and done.exception() is None:
             predictor.release(done.result())
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from saccade.data.tokenization.encode import Settings
     from saccade.data.tokenization.labels import Labels
     from saccade.data.tokenization.tokenizers import Tokenizers
-    from saccade.predict.predictors.predictor import Predictor
+    from saccade.predict.predictors.predictor import Predictor, PredictorFactory
     from saccade.score.compare import ComparisonSettings
     from saccade.score.evaluate import EvaluationOptions
     from saccade.score.result import Result, ScoredResult
@@ -114,7 +114,7 @@ class BaseTask:
 
     # ---- prediction
 
-    def get_predictor(self, recipe: Recipe) -> type[Predictor]:
+    def get_predictor(self, recipe: Recipe) -> PredictorFactory:
         from saccade.predict.predictors.predictor import Predictor
 
         return Predictor

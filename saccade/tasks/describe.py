@@ -12,7 +12,7 @@ from saccade.tasks._media import add_question, get_folder_usage, get_questions
 if TYPE_CHECKING:
     from saccade.config.schema import Corpus, Decoding, Recipe
     from saccade.data.tokenization.encode import Settings
-    from saccade.predict.predictors.predictor import Predictor
+    from saccade.predict.predictors.predictor import Predictor, PredictorFactory
     from saccade.score.compare import ComparisonSettings
     from saccade.score.evaluate import EvaluationOptions
     from saccade.score.result import Result, ScoredResult
@@ -45,7 +45,7 @@ class Describe(BaseTask):
     def get_data_usage(self, recipe: Recipe) -> str:
         return get_folder_usage() if recipe.reader.medium else super().get_data_usage(recipe)
 
-    def get_predictor(self, recipe: Recipe) -> type[Predictor]:
+    def get_predictor(self, recipe: Recipe) -> PredictorFactory:
         from saccade.predict.predictors.media import Describer
         from saccade.predict.predictors.questions import QuestionWriter
 

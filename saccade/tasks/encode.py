@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from saccade.data.tokenization.encode import Settings
     from saccade.data.tokenization.tokenizers import Tokenizers
     from saccade.predict.predictors.encoder import Encoder
-    from saccade.predict.predictors.media_encoder import MediaEncoder
-    from saccade.predict.predictors.predictor import Predictor
+    from saccade.predict.predictors.predictor import Predictor, PredictorFactory
     from saccade.score.evaluate import EvaluationOptions
     from saccade.score.result import Result
 
@@ -64,9 +63,9 @@ class Encode(DocumentTask):
 
         return store if recipe.reader.medium else in_segments(store, recipe, tokenizers.target)
 
-    def get_predictor(self, recipe: Recipe) -> type[Predictor]:
+    def get_predictor(self, recipe: Recipe) -> PredictorFactory:
         if recipe.reader.medium:
-            from saccade.predict.predictors.media_encoder import MediaEncoder
+            from saccade.predict.predictors.media import MediaEncoder
 
             return MediaEncoder
         if recipe.writer.is_permuted:
@@ -85,7 +84,7 @@ class Encode(DocumentTask):
         if options.metrics is not None or options.lowercase:
             refuse_metrics()
         if predictor.medium:
-            return measure_patches(cast("MediaEncoder", predictor), corpora, made=options.made)
+            return measure_patches(predictor, corpora, made=options.made)
         documents = documents_of(predictor.recipe, corpora, made=options.made)
         return measure(cast("Encoder", predictor), documents, keep=options.keep)
 

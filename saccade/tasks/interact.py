@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from saccade.data.tokenization.tokenizers import Tokenizers
     from saccade.data.worlds.episodes import Episodes
     from saccade.predict.predictors.player import Player
-    from saccade.predict.predictors.predictor import Predictor
+    from saccade.predict.predictors.predictor import Predictor, PredictorFactory
     from saccade.score.compare import ComparisonSettings
     from saccade.score.evaluate import EvaluationOptions
     from saccade.score.result import Result, ScoredResult
@@ -75,7 +75,7 @@ class Interact(BaseTask):
     def get_data_usage(self, recipe: Recipe) -> str:
         return get_folder_usage()
 
-    def get_predictor(self, recipe: Recipe) -> type[Predictor]:
+    def get_predictor(self, recipe: Recipe) -> PredictorFactory:
         from saccade.predict.predictors.player import Player
 
         return Player
@@ -116,7 +116,7 @@ class Interact(BaseTask):
 
         player = Player(session.model, recipe=session.recipe, tokenizers=session.tokenizers)
         tried = trial(player, cast("Episodes", session.valid), first=TRIED)
-        states = player.reader.states or 1
+        states = player.decoder.codec.reader.states or 1
         begins = range(0, len(tried), TOGETHER)
         loss = mean_loss(
             session, ((begin, batch_of(tried[begin : begin + TOGETHER], states=states)) for begin in begins)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from saccade.data.sources.corpus import Part
     from saccade.data.tokenization.encode import Settings
     from saccade.data.tokenization.labels import Labels
-    from saccade.predict.predictors.predictor import Predictor
+    from saccade.predict.predictors.predictor import Predictor, PredictorFactory
     from saccade.score.compare import ComparisonSettings
     from saccade.score.evaluate import EvaluationOptions
     from saccade.score.result import Result, ScoredResult
@@ -79,7 +79,7 @@ class Label(BaseTask):
     def get_data_usage(self, recipe: Recipe) -> str:
         return get_folder_usage() if recipe.reader.medium else super().get_data_usage(recipe)
 
-    def get_predictor(self, recipe: Recipe) -> type[Predictor]:
+    def get_predictor(self, recipe: Recipe) -> PredictorFactory:
         from saccade.predict.predictors.labels import Labeller
         from saccade.predict.predictors.media import MediaLabeller
         from saccade.predict.predictors.questions import QuestionAnswerer

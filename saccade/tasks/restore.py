@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from saccade.config.task import Task
 from saccade.tasks import DocumentTask
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from saccade.data.batching.batches import Rows
     from saccade.data.store.arrays import Store
     from saccade.data.tokenization.tokenizers import Tokenizers
-    from saccade.predict.predictors.predictor import Predictor
-    from saccade.predict.predictors.restoring import Restorer
+    from saccade.predict.predictors.predictor import Predictor, PredictorFactory
     from saccade.score.evaluate import EvaluationOptions
     from saccade.score.result import Result
 
@@ -52,7 +51,7 @@ class Restore(DocumentTask):
 
         return hide_spans(store, recipe.data, tokenizers.target)
 
-    def get_predictor(self, recipe: Recipe) -> type[Predictor]:
+    def get_predictor(self, recipe: Recipe) -> PredictorFactory:
         from saccade.predict.predictors.restoring import Restorer
 
         return Restorer
@@ -61,7 +60,7 @@ class Restore(DocumentTask):
         from saccade.data.sources.pairs import taken
         from saccade.score.spans import measure_spans
 
-        return measure_spans(cast("Restorer", predictor), taken(corpora, options.made))
+        return measure_spans(predictor, taken(corpora, options.made))
 
     def get_target_ratio(self, recipe: Recipe) -> float:
         import numpy as np

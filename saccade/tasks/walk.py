@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from saccade.data.sources.corpus import Part
     from saccade.data.tokenization.encode import Settings
     from saccade.data.tokenization.labels import Labels
-    from saccade.predict.predictors.predictor import Predictor
+    from saccade.predict.predictors.predictor import Predictor, PredictorFactory
     from saccade.score.compare import ComparisonSettings
     from saccade.score.evaluate import EvaluationOptions
     from saccade.score.result import Result, ScoredResult
@@ -68,7 +68,7 @@ class Walk(BaseTask):
 
         return [instruction for instruction, _ in instructions(pairs)]
 
-    def get_predictor(self, recipe: Recipe) -> type[Predictor]:
+    def get_predictor(self, recipe: Recipe) -> PredictorFactory:
         from saccade.predict.predictors.walking import Walker
 
         return Walker

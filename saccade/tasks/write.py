@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from saccade.data.store.arrays import Store
     from saccade.data.tokenization.tokenizers import Tokenizers
     from saccade.predict.predictors.language import LanguageModel
-    from saccade.predict.predictors.predictor import Predictor
+    from saccade.predict.predictors.predictor import Predictor, PredictorFactory
     from saccade.score.evaluate import EvaluationOptions
     from saccade.score.result import Result
     from saccade.train.session import Session
@@ -58,7 +58,7 @@ class Write(DocumentTask):
 
         return Pieces(store, length=recipe.data.max_length, cross=recipe.data.cross)
 
-    def get_predictor(self, recipe: Recipe) -> type[Predictor]:
+    def get_predictor(self, recipe: Recipe) -> PredictorFactory:
         from saccade.predict.predictors.language import LanguageModel
 
         return LanguageModel

@@ -10,7 +10,7 @@ from saccade.lectures import tables
 from saccade.lectures.attention import alignment, depth
 from saccade.lectures.scale import complexity, families, growth, probing, prompting, training
 from saccade.lectures.systems import bottleneck, decoding
-from saccade.predict.predictors.language import LanguageModel
+from saccade.predict.predictors.parts import LoadedModel
 from saccade.predict.prompts import Template
 
 # ---- cost and size
@@ -97,7 +97,7 @@ puts(99, owner=training, PRETRAINING_STEPS=1, TUNING_STEPS=1, PRETRAINING=200)
 
 @breaks(100)
 def one_seed_for_all(patch):
-    patch.setattr(LanguageModel, "_generator", lambda self, decoding: torch.Generator().manual_seed(1))
+    patch.setattr(LoadedModel, "make_generator", lambda self, decoding: torch.Generator().manual_seed(1))
 
 
 puts(101, owner=prompting, STEPS=1, TEXTS=60)

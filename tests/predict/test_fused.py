@@ -52,7 +52,7 @@ def heard(run, **settings):
 
 def test_a_step_adds_what_the_language_model_says(hearing, numbers):
     adviser = saccade.load(numbers).model
-    frames = hearing._batch(source=hearing._read([next(iter(hearing.inputs(files(1))))], "file"))
+    frames = hearing.codec.collate(hearing.codec.encode([next(iter(hearing.inputs(files(1))))], "file"))
     tokens, settings = torch.tensor([[START]]), Decoding()
     with torch.inference_mode():
         memory, plain = hearing.model.read(frames), hearing.model.writer
@@ -87,7 +87,7 @@ def test_what_cannot_advise_is_refused(hearing, numbers, folder):
 def test_a_language_model_for_short_texts_is_refused(hearing, numbers, monkeypatch):
     recipe = hearing.recipe
     longer = recipe.model_copy(update={"data": recipe.data.model_copy(update={"max_length": 64})})
-    monkeypatch.setattr(hearing, "recipe", longer)
+    monkeypatch.setattr(hearing.decoder, "recipe", longer)
     with pytest.raises(SaccadeError, match=r"was made for 32 tokens, and up to 64 are written; set max_length = 31"):
         heard(hearing, lm=numbers)
 

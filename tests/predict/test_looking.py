@@ -118,6 +118,6 @@ def test_what_cannot_be_looked_at_is_told(make_predictor: Any, source: str, targ
 
 def test_several_runs_are_refused(make_predictor: Any) -> None:
     predictor = make_predictor()
-    predictor.members = 2
+    predictor.loaded.members = 2
     with pytest.raises(SaccadeError, match="attention is shown for one run at a time, got 2; give one"):
         predictor.view("abc")

@@ -14,7 +14,8 @@ from saccade.data.tokenization.tokenizers import train_tokenizers
 from saccade.model.build.model import build
 from saccade.model.readers.tokens import parts
 from saccade.model.run import named_weights, write_tensors
-from saccade.predict.predictors.permuted import PermutedEncoder
+from saccade.predict.predictors.encoder import Encoder
+from saccade.predict.predictors.permuted import PermutedDecoder, PermutedEncoder
 from saccade.predict.predictors.predictor import Predictor
 from saccade.runs import RECIPE, WEIGHTS
 from saccade.score.evaluate import evaluate_corpora
@@ -23,8 +24,8 @@ LETTERS = ["abc", "defg hij"]
 
 
 @pytest.fixture
-def encoder() -> Callable[..., PermutedEncoder]:
-    def made(**objective: Any) -> PermutedEncoder:
+def encoder() -> Callable[..., Encoder]:
+    def made(**objective: Any) -> Encoder:
         recipe = validate(
             {
                 "task": "encode", "tokenizer": {"kind": "characters", "mask": True},
@@ -46,7 +47,7 @@ def encoder() -> Callable[..., PermutedEncoder]:
     return made
 
 
-def test_a_hidden_letter_is_told_from_both_sides(encoder: Callable[..., PermutedEncoder]) -> None:
+def test_a_hidden_letter_is_told_from_both_sides(encoder: Callable[..., Encoder]) -> None:
     model = encoder()
     [[first, second]] = model.candidates(["ab[MASK]d"], decoding=model.recipe.predict.model_copy(update={"n_best": 2}))
     assert first.score > second.score and len(first.text) == 4 and first.text[:2] == "ab" and first.text[3] == "d"
@@ -63,13 +64,13 @@ def test_a_hidden_letter_is_told_from_both_sides(encoder: Callable[..., Permuted
     assert first.log_prob == pytest.approx(float(logs[chosen]), abs=1e-5)
 
 
-def test_what_stands_on_the_right_counts(encoder: Callable[..., PermutedEncoder]) -> None:
+def test_what_stands_on_the_right_counts(encoder: Callable[..., Encoder]) -> None:
     model = encoder()
     scores = [model.candidates([text])[0][0].log_prob for text in ("ab[MASK]d", "ab[MASK]e")]
     assert scores[0] != scores[1]
 
 
-def test_a_batch_gives_what_each_text_gives_alone(encoder: Callable[..., PermutedEncoder]) -> None:
+def test_a_batch_gives_what_each_text_gives_alone(encoder: Callable[..., Encoder]) -> None:
     model, texts = encoder(), ["a[MASK]", "ab[MASK]d e", "[MASK]"]
     together = [found[0] for found in model.candidates(texts)]
     for text, one in zip(texts, together, strict=True):
@@ -78,7 +79,7 @@ def test_a_batch_gives_what_each_text_gives_alone(encoder: Callable[..., Permute
 
 
 def test_the_probability_of_a_text_is_that_of_its_tokens_one_after_the_other(
-    encoder: Callable[..., PermutedEncoder],
+    encoder: Callable[..., Encoder],
 ) -> None:
     """No token depends on a later one, and all letters at a place together have probability 1."""
     model = encoder()
@@ -87,11 +88,11 @@ def test_the_probability_of_a_text_is_that_of_its_tokens_one_after_the_other(
     assert first[2].log_prob != again[2].log_prob
     assert [item.token for item in first] == ["a", "b", "c"]
     size = model.tokenizers.source.size
-    total = sum(np.exp(model._alone([5, number])[1]) for number in range(size))
+    total = sum(np.exp(model.decoder.measure_rows([[5, number]])[0][1]) for number in range(size))
     assert total == pytest.approx(1.0, abs=1e-5)
 
 
-def test_long_texts_are_read_in_windows_with_their_memory(encoder: Callable[..., PermutedEncoder]) -> None:
+def test_long_texts_are_read_in_windows_with_their_memory(encoder: Callable[..., Encoder]) -> None:
     long, other = "abcdefghij", "bbcdefghij"
     for memory, same in ((0, True), (9, False)):
         model = encoder(**({"piece": 9, "memory": memory} if memory else {}))
@@ -100,7 +101,7 @@ def test_long_texts_are_read_in_windows_with_their_memory(encoder: Callable[...,
         assert (first[9].log_prob == pytest.approx(second[9].log_prob, abs=1e-6)) is same
 
 
-def test_texts_are_measured_and_embedded(encoder: Callable[..., PermutedEncoder], tmp_path: Path) -> None:
+def test_texts_are_measured_and_embedded(encoder: Callable[..., Encoder], tmp_path: Path) -> None:
     model = encoder()
     (tmp_path / "a.txt").write_text("abc\ndef\n")
     found = evaluate_corpora(model, [Corpus(files=(str(tmp_path / "a.txt"),))]).to_dict()
@@ -112,7 +113,7 @@ def test_texts_are_measured_and_embedded(encoder: Callable[..., PermutedEncoder]
     assert np.linalg.norm(vectors, axis=1) == pytest.approx([1, 1], abs=1e-5)
 
 
-def test_attention_is_that_of_the_content_stream(encoder: Callable[..., PermutedEncoder]) -> None:
+def test_attention_is_that_of_the_content_stream(encoder: Callable[..., Encoder]) -> None:
     model = encoder()
     seen = model.attention("abc")
     assert list(seen.maps) == [f"reader.stack.blocks.{i}.self" for i in range(2)]
@@ -121,11 +122,11 @@ def test_attention_is_that_of_the_content_stream(encoder: Callable[..., Permuted
         torch.testing.assert_close(weights.sum(-1), torch.ones(3, 4))
 
 
-def test_a_run_is_loaded_as_what_it_is(encoder: Callable[..., PermutedEncoder], tmp_path: Path) -> None:
+def test_a_run_is_loaded_as_what_it_is(encoder: Callable[..., Encoder], tmp_path: Path) -> None:
     model = encoder()
     model.tokenizers.save(tmp_path)
     save(model.recipe, tmp_path / RECIPE)
     write_tensors(named_weights(model.model), tmp_path / WEIGHTS)
     again = Predictor.load(tmp_path, device="cpu")
-    assert isinstance(again, PermutedEncoder)
+    assert isinstance(again.decoder, PermutedDecoder)
     assert again.predict(["a[MASK]c"]) == model.predict(["a[MASK]c"])

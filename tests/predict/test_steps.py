@@ -159,5 +159,5 @@ def test_alignment_of_a_step_is_its_row_of_the_map(make_predictor: Any) -> None:
 
 def test_another_engine_leaves_the_search_to_ours(make_predictor: Any) -> None:
     predictor = make_predictor(seed=3)
-    predictor.translator = object()  # would fail if it were asked
+    predictor.loaded.translator = object()  # would fail if it were asked
     assert predictor.view("abc de").steps

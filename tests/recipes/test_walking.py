@@ -18,7 +18,7 @@ from saccade.data.prepare import prepare
 from saccade.demo.listing import demonstration
 from saccade.errors import SaccadeError
 from saccade.model.writers.actions import ActionWriter
-from saccade.predict.predictors.walking import Walker
+from saccade.predict.predictors.walking import WalkCodec, Walker
 from saccade.predict.search.ensemble import Ensemble
 from saccade.score.compare import compare
 from saccade.score.evaluate import evaluate_corpora
@@ -57,7 +57,7 @@ def test_a_run_that_was_resumed_is_one_that_was_not(tmp_path, monkeypatch):
 def test_what_was_trained_walks_the_same_after_loading(walker):
     trained, run = walker
     loaded = saccade.load(run)
-    assert isinstance(loaded, Walker)
+    assert isinstance(loaded.codec, WalkCodec)
     assert loaded.predict(lines()) == trained.predict(lines())
     [[best, *_]] = loaded.candidates(lines()[:1])
     told = loaded.described(lines()[0], [best])
@@ -94,7 +94,7 @@ def test_step_by_step_is_at_once_and_poses_follow_the_rows(walker):
 @torch.no_grad()
 def test_what_is_seen_changes_what_is_done(walker):
     trained, _ = walker
-    batch = trained._batch(source=trained._read(lines()[:3], "line"), target=[[4, 5, 6]] * 3)
+    batch = trained.codec.collate(trained.codec.encode(lines()[:3], "line"), [[4, 5, 6]] * 3)
     blind = Batch(
         {**batch.fields, "ground": type(batch["ground"])(*batch["ground"].tensors[:3], batch["ground"].sights * 0)}
     )

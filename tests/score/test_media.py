@@ -84,7 +84,7 @@ def test_metrics_that_say_nothing_are_refused(runs):
 def test_runs_are_compared_by_what_is_measured_of_them(runs, what, data, titles):
     path, model = runs[what]
     wanted = "label" if what == "label" else "text"
-    pairs = media_pairs([Corpus(files=(f"embedded:{data}",), examples=6)], model.reader, wanted=wanted)
+    pairs = media_pairs([Corpus(files=(f"embedded:{data}",), examples=6)], model.recipe.reader, wanted=wanted)
     found = compare([path, path], pairs, samples=20)
     assert cells(found)[0][1 : 1 + len(titles)] == titles
     assert found.rows[1].difference.value == 0
@@ -93,7 +93,7 @@ def test_runs_are_compared_by_what_is_measured_of_them(runs, what, data, titles)
 
 def test_words_in_pictures_are_compared_by_their_letters_too(runs):
     path, model = runs["spelled"]
-    pairs = media_pairs([Corpus(files=("embedded:words-heldout",), examples=6)], model.reader, wanted="text")
+    pairs = media_pairs([Corpus(files=("embedded:words-heldout",), examples=6)], model.recipe.reader, wanted="text")
     found = compare([path], pairs, metric="cer", samples=20)
     told = evaluate_corpora(model, [Corpus(files=("embedded:words-heldout",), examples=6)])
     assert found.rows[0].scores == {name: score.value for name, score in told.scores.items()}
@@ -103,7 +103,9 @@ def test_words_in_pictures_are_compared_by_their_letters_too(runs):
 
 def test_captions_of_a_picture_are_one_sentence_of_a_comparison(runs, pictures):
     path, model = runs["caption"]
-    pairs = [pair for pair in media_pairs([pictures], model.reader, wanted="text") if not pair[0].endswith("3.png")]
+    pairs = [
+        pair for pair in media_pairs([pictures], model.recipe.reader, wanted="text") if not pair[0].endswith("3.png")
+    ]
     assert len(pairs) == 6
     assert compare([path], pairs, samples=20).sentences == 3
 

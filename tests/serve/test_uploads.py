@@ -82,7 +82,7 @@ def test_pictures_are_labelled_as_files_are(client, looker, shapes):
         expected = looker.described(path, looker.candidates([path])[0])
         assert result["label"] == expected["label"]
         assert result["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-5)
-    assert looker.held == {}
+    assert looker.codec.held == {}
 
 
 def test_a_caption_has_alternatives(client, teller, shapes):
@@ -103,7 +103,7 @@ def test_attention_comes_with_the_picture(client, teller, shapes):
     assert said["output"] == teller.predict([shapes[0]])[0]
     other = send(client, ("a.png", data), path="/v1/attention", model="scenes", output="red circle", packed="true")
     assert other["output"] == "red circle"
-    assert teller.held == {}
+    assert teller.codec.held == {}
 
 
 def test_sound_is_heard_as_files_are(client, listener, tmp_path):
@@ -179,7 +179,7 @@ def test_what_cannot_be_read_is_told_in_one_line(client, looker, case):
     assert says in error
     assert "\n" not in error
     assert error.count("; make it") <= 1
-    assert looker.held == {}
+    assert looker.codec.held == {}
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_files_of_several_clients_are_read_together(client, looker, shapes, monk
         thread.join()
     assert len({json.dumps(answer["results"][0]["label"]) for answer in answers}) == 1
     assert len(answers) == sum(sizes) == 12
-    assert looker.held == {}
+    assert looker.codec.held == {}
 
 
 def test_too_many_bytes_of_all_clients_are_refused(looker):

@@ -16,7 +16,7 @@ from saccade.data.batching.spans import sentinels_of
 from saccade.errors import SaccadeError
 from saccade.exchange.exporting import export_run
 from saccade.exchange.importing import import_folder
-from saccade.predict.predictors.restoring import Restorer
+from saccade.predict.predictors.restoring import SentinelCodec
 from saccade.predict.search.greedy import Found
 from saccade.score.evaluate import evaluate_corpora
 from saccade.score.spans import SpanEvaluation
@@ -79,7 +79,7 @@ def test_evaluation_is_that_of_validation(fit: Any) -> None:
     assert lines[-1]["nll"] < lines[0]["nll"]
     best = min(lines, key=lambda line: line["nll"])
     model = saccade.load(run)
-    assert isinstance(model, Restorer)
+    assert isinstance(model.codec, SentinelCodec)
     found = evaluate_corpora(model, [Corpus(files=("embedded:sentences-heldout",))], made=30)
     assert isinstance(found, SpanEvaluation)
     assert found.loss == pytest.approx(best["nll"], rel=1e-4)
@@ -95,7 +95,7 @@ def test_an_output_ends_before_a_sentinel_that_the_text_lacks(fit: Any) -> None:
     first, second, third, *_ = sentinels_of(tokenizer)
     dog, near = (tokenizer.encode(word)[0] for word in ("dog", "near"))
     item = Found([first, dog, second, near, third, dog], -1.0, -1.0, None)
-    cut = model._hypothesis(item, text, 7, align=False)
+    cut = model.codec.make_hypothesis(item, text, 7, align=False)
     assert cut.text == tokenizer.decode(cut.ids) == "<extra_id_0> dog<extra_id_1> near"
     [output] = model.predict([text])
     assert not any(f"<extra_id_{number}>" in output for number in range(2, 12))
@@ -146,7 +146,7 @@ def test_an_imported_t5_goes_on_with_spans_and_with_pairs(tmp_path: Path, gated:
     run = imported(tmp_path / "theirs", gated=gated)
     texts = Corpus(files=("embedded:sentences",), examples=50)
     spans = saccade.train("t5", data=[texts], valid=0.1, run=tmp_path / "spans", overrides=[*FEW, f"init={run}"])
-    assert isinstance(spans, Restorer)
+    assert isinstance(spans.codec, SentinelCodec)
     assert spans.recipe.reader.stack.gated == gated and len(sentinels_of(spans.tokenizers.target)) == 4
     card = (tmp_path / "spans" / "card.md").read_text()
     assert "tensors taken over" in card and "the rest is fresh" not in card

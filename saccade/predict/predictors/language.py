@@ -4,20 +4,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from saccade.config.schema import Decoding
 from saccade.data.batching.batch import Batch, pad
-from saccade.data.tokenization.tokenizers import END, START, UNKNOWN
+from saccade.data.tokenization.tokenizers import END, START, UNKNOWN, Tokenizer
 from saccade.errors import SaccadeError
-from saccade.predict.decode import copies, decode
-from saccade.predict.inputs import Asked
+from saccade.predict.decode import copies
 from saccade.predict.lines import groups_by_length
 from saccade.predict.looking import Given
 from saccade.predict.outputs import Hypothesis
-from saccade.predict.predictors.predictor import Predictor, check_finite
+from saccade.predict.predictors.parts import Decoder, Options, Parts
+from saccade.predict.predictors.predictor import Predictor
+from saccade.predict.predictors.text import TextCodec, TextPresenter, check_finite
 from saccade.predict.search.greedy import Found
 from saccade.predict.search.likelihood import token_log_probs
 from saccade.predict.search.prompted import first_stop, stopping
@@ -52,142 +53,61 @@ class Fit(NamedTuple):
     unknown: int  # tokens that the vocabulary lacks: to predict that there is one is easier than to predict which
 
 
-class LanguageModel(Predictor):
-    """Prompts in, what comes after them out; decoding settings are those of the recipe where none are given."""
+class TokenLikelihood(Protocol):
+    """A decoder that measures texts token by token."""
 
-    goes_on = True
-    supports_likelihood = True
+    @property
+    def measured(self) -> Tokenizer:
+        """The tokenizer of the texts that are measured."""
+        ...
 
-    def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """The log-probability of the second text of each pair after the first; END is no part of it."""
-        both = [(self._ids(before), self._ids(text)) for before, text in pairs]
-        values = self._log_probs([[*before, *text] for before, text in both])
-        return [sum(row[len(before) :]) for row, (before, _) in zip(values, both, strict=True)]
+    def encode_texts(self, texts: Sequence[str], *, documents: bool) -> list[list[int]]:
+        """Token ids; of documents, with all tokens that the model predicts at their ends."""
+        ...
 
-    def token_scores(self, texts: Sequence[str]) -> list[list[TokenScore]]:
-        """The log-probability of each token of each text; what is too long for the model is cut into windows."""
-        rows = [self._ids(text) for text in texts]
-        labels = [self.tokenizers.target.labels(row) for row in rows]
-        scores = zip(labels, self._log_probs(rows), strict=True)
-        return [[TokenScore(*pair) for pair in zip(names, row, strict=True)] for names, row in scores]
+    def measure_rows(self, rows: Sequence[list[int]]) -> list[list[float]]:
+        """The log-probability of each token of each row."""
+        ...
 
-    def fit(self, documents: Iterable[str], *, each: Callable[[ScoredText], None] | None = None) -> Fit:
-        """How likely all of the documents are, each with its END, in windows that do not overlap.
 
-        `each` is told every one of them as soon as it is measured.
-        """
-        parts, found, target = list[Fit](), iter(documents), self.tokenizers.target
-        while block := list(islice(found, BLOCK)):
-            rows = target.encode_all(block)
-            values = self._log_probs(rows)
-            for text, row, measured in zip(block, rows, values, strict=True) if each else ():
-                each(ScoredText(text, target.labels(row), measured))  # type: ignore[misc]
-            fit = Fit(
-                nll=-sum(map(sum, values)),
-                tokens=sum(map(len, rows)),
-                bytes=sum(len(text.encode()) for text in block),
-                documents=len(block),
-                unknown=sum(row.count(UNKNOWN) for row in rows),
-            )
-            parts.append(fit)
-        return Fit(*map(sum, zip(*parts, strict=True))) if parts else Fit(0.0, 0, 0, 0, 0)
+def score_tokens(decoder: TokenLikelihood, texts: Sequence[str]) -> list[list[TokenScore]]:
+    """The log-probability of each token of each text."""
+    rows = decoder.encode_texts(texts, documents=False)
+    labels = [decoder.measured.labels(row) for row in rows]
+    scores = zip(labels, decoder.measure_rows(rows), strict=True)
+    return [[TokenScore(*pair) for pair in zip(names, row, strict=True)] for names, row in scores]
 
-    def write(self, text: str, *, decoding: Decoding | None = None) -> Iterator[str]:
-        """What comes after one prompt, in pieces, as soon as they are known."""
-        decoding = decoding or self.recipe.predict
-        if (decoding.beam > 1 and not decoding.sample) or decoding.n_best > 1:
-            raise SaccadeError(
-                f"tokens come one by one from a single output, got beam = {decoding.beam} and n_best = "
-                f"{decoding.n_best}; set beam=1 and n_best=1, or sample=true"
-            )
-        [row] = self._prompts([text], decoding, first=1)
-        told, ids = "", list[int]()
-        with self._inference():
-            request = Request(
-                [self._limit(row, decoding)], decoding, prompts=torch.tensor([row], device=self.device),
-                prefix=self._prefix(decoding), generator=self._generator(decoding),
-            )  # fmt: skip
-            for token in stream_tokens(self.model, request):
-                ids.append(token)
-                output = self._text(row, ids)
-                at = first_stop(output, decoding.stop)
-                safe = output[: len(output) - held_back(output, decoding.stop) if at is None else at]
-                yield safe[len(told) :]
-                told = safe
-                if at is not None:
-                    return
-            yield self._text(row, ids)[len(told) :]
 
-    def described(self, text: str, found: Sequence[Hypothesis]) -> dict[str, Any]:
-        """The outputs after one prompt, for JSON, with the log-probability of each token."""
-        candidates = [
-            {
-                "completion": item.text, "score": item.score, "log_prob": item.log_prob, "finish": item.finish,
-                "tokens": self.tokenizers.target.labels(item.ids), "log_probs": item.log_probs,
-            }
-            for item in found
-        ]  # fmt: skip
-        return {"prompt": text, **candidates[0], "candidates": candidates}
+def fit_documents(decoder: TokenLikelihood, documents: Iterable[str], each: Callable[[ScoredText], None] | None) -> Fit:
+    """How likely all documents are, in windows that do not overlap; `each` is called with every one of them."""
+    parts, left = list[Fit](), iter(documents)
+    while block := list(islice(left, BLOCK)):
+        rows = decoder.encode_texts(block, documents=True)
+        values = decoder.measure_rows(rows)
+        if each is not None:
+            for text, row, measured in zip(block, rows, values, strict=True):
+                each(ScoredText(text, decoder.measured.labels(row), measured))
+        fit = Fit(
+            nll=-sum(map(sum, values)),
+            tokens=sum(map(len, rows)),
+            bytes=sum(len(text.encode()) for text in block),
+            documents=len(block),
+            unknown=sum(row.count(UNKNOWN) for row in rows),
+        )
+        parts.append(fit)
+    return Fit(*map(sum, zip(*parts, strict=True))) if parts else Fit(0.0, 0, 0, 0, 0)
 
-    # ---- inside
 
-    def _given(self, source: str, target: str | None, decoding: Decoding | None) -> Given:
-        """A prompt and what is written after it, as one text: the model reads it as it writes."""
-        if target is not None:
-            [written] = self._encode(self.tokenizers.target, [source + target], "output")
-            return Given(None, written, target)
-        with listening() as tree:
-            [[best, *_]] = self.candidates([source], decoding=decoding)
-        [[_, *prompt]] = self._prompts([source], decoding or self.recipe.predict, first=1)
-        return Given(None, [*prompt, *best.ids, END], best.text, tree, first=len(prompt))
+class PromptCodec(TextCodec):
+    """Reads prompts: a row is START and the token ids."""
 
-    def _decode_lines(self, texts: Sequence[str], asked: Asked) -> list[list[Hypothesis]]:
-        """Prompts of one length are decoded together."""
-        decoding, align, scored, generator, first = asked
-        if align:
-            raise SaccadeError("this model reads nothing that its output could be aligned to; ask without align")
-        rows, prefix = self._prompts(texts, decoding, first=first), self._prefix(decoding)
-        outputs: list[list[Hypothesis]] = [[] for _ in texts]
-        with self._inference():
-            for group in of_one_length(rows, budget=decoding.batch_tokens // copies(self.model, decoding)):
-                prompts = [rows[i] for i in group]
-                request = Request(
-                    [self._limit(row, decoding) for row in prompts], decoding, prefix=prefix, generator=generator,
-                    prompts=torch.tensor(prompts, device=self.device),
-                    stops=stopping(decoding.stop, partial(self._output, prompts)) if decoding.stop else None,
-                )  # fmt: skip
-                found, decision = decode(self.model, request)
-                self.engines.add(decision)
-                for i, candidates in zip(group, found, strict=True):
-                    check_finite(candidates, line=first + i)
-                    made = [self._completion(rows[i], item, decoding) for item in candidates]
-                    outputs[i] = [replace(one, engine=decision.engine) for one in made]
-        return self._measured(rows, outputs) if scored else outputs
+    def validate(self, texts: Sequence[str], decoding: Decoding) -> None:
+        self.encode_prompts(texts, decoding)
 
-    def _completion(self, row: list[int], item: Found, decoding: Decoding) -> Hypothesis:
-        """An output as text, up to the first stop text, and why it ends."""
-        ids, text = item.ids, self._text(row, item.ids)
-        finish = "length" if len(ids) >= self._limit(row, decoding) else "end"
-        at = first_stop(text, decoding.stop)
-        if at is not None:
-            text, finish = text[:at], "stop"
-            ids = next(ids[:n] for n in range(len(ids) + 1) if len(self._text(row, ids[:n])) >= at)
-        return Hypothesis(ids, text, item.score, item.log_prob, finish=finish)
-
-    def _measured(self, rows: Sequence[list[int]], outputs: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
-        """With the log-probability of each token, whatever penalties, temperature and rules it was chosen under."""
-        every = [(row, item) for row, items in zip(rows, outputs, strict=True) for item in items]
-        values = iter(self._log_probs([[*row[1:], *item.ids] for row, item in every]))
-        measured = []
-        for row, items in zip(rows, outputs, strict=True):
-            each = [next(values)[len(row) - 1 :] for _ in items]
-            measured.append([item.with_log_probs(found) for item, found in zip(items, each, strict=True)])
-        return measured
-
-    def _prompts(self, texts: Sequence[str], decoding: Decoding, *, first: int) -> list[list[int]]:
+    def encode_prompts(self, texts: Sequence[str], decoding: Decoding, *, first: int = 1) -> list[list[int]]:
         """START and the tokens of each prompt, which must leave room for what is to be written."""
         longest = self.recipe.data.max_length
-        least = max(1, decoding.max_length or 1, decoding.min_length, len(self._prefix(decoding)))
+        least = max(1, decoding.max_length or 1, decoding.min_length, len(self.loaded.encode_prefix(decoding)))
         room = longest - 1 - least
         if room < 0:
             raise SaccadeError(
@@ -196,58 +116,187 @@ class LanguageModel(Predictor):
             )
         rows = []
         for number, text in enumerate(texts, start=first):
-            ids = self._ids(text)
+            ids = self.encode_text(text)
             if len(ids) > room and not decoding.slide:
                 raise SaccadeError(
                     f"prompt {number} has {len(ids)} tokens, and at least {least} more are to be written, but the "
                     f"model was made for {longest} with <end> (data.max_length); shorten it or max_length, or set "
                     "slide=true, which takes the last tokens of it"
                 )
-            if len(ids) > room:  # without a length that is asked for, half of all is for the output
+            if len(ids) > room:  # without a max_length, half of the positions are for the output
                 ids = ids[len(ids) - (room if decoding.max_length else min(room, longest // 2)) :]
             rows.append([START, *ids])
         return rows
 
-    def _limit(self, row: list[int], decoding: Decoding) -> int:
-        """How many tokens may be written after a prompt, END not counted."""
-        return decoding.max_length or self.recipe.data.max_length - len(row)
-
-    def _fitting(self, texts: Sequence[str], decoding: Decoding) -> int:
-        """How many prompts stand before the first one that is too long."""
-        for index, text in enumerate(texts):
-            try:
-                self._prompts([text], decoding, first=1)
-            except SaccadeError:
-                return index
-        return len(texts)
-
-    def _ids(self, text: str) -> list[int]:
+    def encode_text(self, text: str) -> list[int]:
+        """Token ids without END."""
         return self.tokenizers.target.encode(text)[:-1]
 
-    def _text(self, row: list[int], ids: Sequence[int]) -> str:
-        """What the ids add to the text of a prompt, a chat's since its last END: alone, a space may be lost."""
+    def decode_after(self, row: list[int], ids: Sequence[int]) -> str:
+        """What ids add to the text of a prompt, a chat's since its last END: decoded alone, a space may be lost."""
         row = row[1:] if END not in row else row[len(row) - row[::-1].index(END) :]
         before = self.tokenizers.target.decode(row)
         whole = self.tokenizers.target.decode([*row, *ids])
         return whole[len(before) :] if whole.startswith(before) else self.tokenizers.target.decode(ids)
 
-    def _output(self, rows: Sequence[list[int]], number: int, ids: Sequence[int]) -> str:
-        return self._text(rows[number], ids)
 
-    def _log_probs(self, rows: Sequence[list[int]]) -> list[list[float]]:
+class ContinuationDecoder(Decoder):
+    """Continues prompts."""
+
+    codec: PromptCodec
+
+    @property
+    def measured(self) -> Tokenizer:
+        return self.tokenizers.target
+
+    def decode_lines(self, texts: Sequence[str], options: Options) -> list[list[Hypothesis]]:
+        """Prompts of one length are decoded together."""
+        decoding, align, scored, generator, first = options
+        if align:
+            raise SaccadeError("this model reads nothing that its output could be aligned to; ask without align")
+        rows = self.codec.encode_prompts(texts, decoding, first=first)
+        prefix = self.loaded.encode_prefix(decoding)
+        outputs: list[list[Hypothesis]] = [[] for _ in texts]
+        with self.loaded.inference():
+            for group in of_one_length(rows, budget=decoding.batch_tokens // copies(self.loaded.model, decoding)):
+                prompts = [rows[i] for i in group]
+                request = Request(
+                    [self._limit(row, decoding) for row in prompts], decoding, prefix=prefix, generator=generator,
+                    prompts=torch.tensor(prompts, device=self.loaded.device),
+                    stops=stopping(decoding.stop, partial(self._output, prompts)) if decoding.stop else None,
+                )  # fmt: skip
+                found, decision = self.loaded.decode(request)
+                for i, candidates in zip(group, found, strict=True):
+                    check_finite(candidates, line=first + i)
+                    made = [self._completion(rows[i], item, decoding) for item in candidates]
+                    outputs[i] = [replace(one, engine=decision.engine) for one in made]
+        return self._measured(rows, outputs) if scored else outputs
+
+    def write(self, text: str, decoding: Decoding | None) -> Iterator[str]:
+        """Token by token."""
+        decoding = decoding or self.recipe.predict
+        if (decoding.beam > 1 and not decoding.sample) or decoding.n_best > 1:
+            raise SaccadeError(
+                f"tokens come one by one from a single output, got beam = {decoding.beam} and n_best = "
+                f"{decoding.n_best}; set beam=1 and n_best=1, or sample=true"
+            )
+        [row] = self.codec.encode_prompts([text], decoding)
+        told, ids = "", list[int]()
+        with self.loaded.inference():
+            request = Request(
+                [self._limit(row, decoding)], decoding, prompts=torch.tensor([row], device=self.loaded.device),
+                prefix=self.loaded.encode_prefix(decoding), generator=self.loaded.make_generator(decoding),
+            )  # fmt: skip
+            for token in stream_tokens(self.loaded.model, request):
+                ids.append(token)
+                output = self.codec.decode_after(row, ids)
+                at = first_stop(output, decoding.stop)
+                safe = output[: len(output) - held_back(output, decoding.stop) if at is None else at]
+                yield safe[len(told) :]
+                told = safe
+                if at is not None:
+                    return
+            yield self.codec.decode_after(row, ids)[len(told) :]
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """The log-probability of the second text of each pair after the first; END is no part of it."""
+        both = [(self.codec.encode_text(before), self.codec.encode_text(text)) for before, text in pairs]
+        values = self.measure_rows([[*before, *text] for before, text in both])
+        return [sum(row[len(before) :]) for row, (before, _) in zip(values, both, strict=True)]
+
+    def encode_texts(self, texts: Sequence[str], *, documents: bool) -> list[list[int]]:
+        if documents:
+            return self.tokenizers.target.encode_all(texts)
+        return [self.codec.encode_text(text) for text in texts]
+
+    def measure_rows(self, rows: Sequence[list[int]]) -> list[list[float]]:
         """The log-probability of each token of each row, given those before it in its window."""
         windows = [(i, *window) for i, row in enumerate(rows) for window in cut(row, self.recipe.data.max_length)]
         values: list[list[float]] = [[] for _ in windows]
-        with self._inference():
+        with self.loaded.inference():
             lengths = [len(ids) for _, _, ids in windows]
             for group in groups_by_length(lengths, budget=self.recipe.predict.batch_tokens):
-                batch = Batch({"target": pad([windows[i][2] for i in group])}).to(self.device)
-                for i, found in zip(group, token_log_probs(self.model, batch).tolist(), strict=True):
+                batch = Batch({"target": pad([windows[i][2] for i in group])}).to(self.loaded.device)
+                for i, found in zip(group, token_log_probs(self.loaded.model, batch).tolist(), strict=True):
                     values[i] = found[windows[i][1] : lengths[i]]
         joined: list[list[float]] = [[] for _ in rows]
         for (i, _, _), found in zip(windows, values, strict=True):
             joined[i] += found
         return joined
+
+    def _completion(self, row: list[int], item: Found, decoding: Decoding) -> Hypothesis:
+        """An output as text, up to the first stop text, and why it ends."""
+        ids, text = item.ids, self.codec.decode_after(row, item.ids)
+        finish = "length" if len(ids) >= self._limit(row, decoding) else "end"
+        at = first_stop(text, decoding.stop)
+        if at is not None:
+            text, finish = text[:at], "stop"
+            ids = next(ids[:n] for n in range(len(ids) + 1) if len(self.codec.decode_after(row, ids[:n])) >= at)
+        return Hypothesis(ids, text, item.score, item.log_prob, finish=finish)
+
+    def _measured(self, rows: Sequence[list[int]], outputs: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
+        """With the log-probability of each token, whatever penalties, temperature and rules it was chosen under."""
+        every = [(row, item) for row, items in zip(rows, outputs, strict=True) for item in items]
+        values = iter(self.measure_rows([[*row[1:], *item.ids] for row, item in every]))
+        measured = []
+        for row, items in zip(rows, outputs, strict=True):
+            each = [next(values)[len(row) - 1 :] for _ in items]
+            measured.append([item.with_log_probs(found) for item, found in zip(items, each, strict=True)])
+        return measured
+
+    def _limit(self, row: list[int], decoding: Decoding) -> int:
+        """How many tokens may be written after a prompt, END not counted."""
+        return decoding.max_length or self.recipe.data.max_length - len(row)
+
+    def _output(self, rows: Sequence[list[int]], number: int, ids: Sequence[int]) -> str:
+        return self.codec.decode_after(rows[number], ids)
+
+
+class CompletionPresenter(TextPresenter):
+    """Outputs after their prompt, with the log-probability of each token."""
+
+    decoder: ContinuationDecoder
+
+    def describe(self, text: str, found: Sequence[Hypothesis]) -> dict[str, Any]:
+        candidates = [
+            {
+                "completion": item.text, "score": item.score, "log_prob": item.log_prob, "finish": item.finish,
+                "tokens": self.loaded.tokenizers.target.labels(item.ids), "log_probs": item.log_probs,
+            }
+            for item in found
+        ]  # fmt: skip
+        return {"prompt": text, **candidates[0], "candidates": candidates}
+
+    def _find(self, source: str, target: str | None, decoding: Decoding | None) -> Given:
+        """A prompt and what is written after it, as one text: the model reads it as it writes."""
+        self._check_single()
+        if target is not None:
+            [written] = self.loaded.encode_target([source + target])
+            return Given(None, written, target)
+        with listening() as tree:
+            [[best, *_]] = self.decoder.candidates([source], decoding=decoding)
+        [[_, *prompt]] = self.decoder.codec.encode_prompts([source], decoding or self.loaded.recipe.predict)
+        return Given(None, [*prompt, *best.ids, END], best.text, tree, first=len(prompt))
+
+
+class LanguageModel(Predictor):
+    """Prompts in, what comes after them out; decoding settings are those of the recipe where none are given."""
+
+    default_parts = Parts(PromptCodec, ContinuationDecoder, CompletionPresenter)
+    goes_on = True
+    hides = False  # `fit` measures each token given those before it
+    decoder: ContinuationDecoder
+
+    def token_scores(self, texts: Sequence[str]) -> list[list[TokenScore]]:
+        """The log-probability of each token of each text; what is too long for the model is cut into windows."""
+        return score_tokens(self.decoder, texts)
+
+    def fit(self, documents: Iterable[str], *, each: Callable[[ScoredText], None] | None = None) -> Fit:
+        """How likely all of the documents are, each with its END, in windows that do not overlap.
+
+        `each` is told every one of them as soon as it is measured.
+        """
+        return fit_documents(self.decoder, documents, each)
 
 
 def cut(ids: list[int], length: int) -> Iterator[tuple[int, list[int]]]:

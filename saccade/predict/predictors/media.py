@@ -3,32 +3,27 @@
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from copy import copy
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from saccade.config.schema import Decoding, FrameReader, MediaReader, PatchReader
-from saccade.data.batching.batch import Batch, pad
+from saccade.config.schema import FrameReader, MediaReader, PictureReader
 from saccade.data.media.decoding import decode
-from saccade.data.media.pictures import MOST_PIXELS
 from saccade.data.sources.media import named_files
 from saccade.data.store.media import field_of
-from saccade.data.tokenization.words import Worded
 from saccade.errors import SaccadeError
 from saccade.predict.cells import cell_named, shown_on_grid
-from saccade.predict.inputs import Tell
-from saccade.predict.outputs import Hypothesis
-from saccade.predict.predictors.labels import Labeller
+from saccade.predict.predictors.encoder import Encoder, FillPresenter, MaskDecoder
+from saccade.predict.predictors.labels import LabelDecoder, Labeller, LabelPresenter
+from saccade.predict.predictors.parts import InputCodec, LoadedModel, Parts, Report
 from saccade.predict.predictors.predictor import Predictor
-from saccade.predict.search.greedy import Found
+from saccade.predict.predictors.text import SearchDecoder, TextPresenter
 from saccade.view.background import Background
 from saccade.view.spectrogram import spectrogram
-from saccade.view.viewing import View
 from saccade.view.words import Groups
 
 AT_ONCE = 512  # files that are decoded at the same time
@@ -57,199 +52,146 @@ def stamp_of(path: str) -> tuple[int, int] | None:
     return found.st_mtime_ns, found.st_size
 
 
-class OfMedia(Predictor):
-    """What is the same whether files are described or labelled."""
+class MediaCodec(InputCodec):
+    """Reads files, by their names: a row is a decoded file."""
 
+    noun = "files"
     names_inputs = True
-    cell: int | None = None  # whose looks are shown; none: of the state that stands for all, or of all in the mean
+    reader: MediaReader  # the table of what reads the files
 
-    @property
-    def medium(self) -> str:  # type: ignore[override]
-        return self.reader.medium
+    def __init__(self, loaded: LoadedModel) -> None:
+        super().__init__(loaded)
+        assert self.recipe.reader.media is not None, "the task says so"
+        self.media, self.reader = self.recipe.reader.media, self.recipe.reader.media.of_files
+        self.medium = self.reader.medium
+        self.held: dict[str, Medium] = {}  # files that were given as bytes, by the names that stand for them
+        self._ahead: dict[str, Medium] = {}  # files of folders that were decoded to validate them, until they are read
+        self._last: dict[str, Medium] = {}  # files of the last call, as they are often asked for twice
 
-    @property
-    def media(self) -> MediaReader:
-        assert isinstance(self.recipe.reader, MediaReader), "the task says so"
-        return self.recipe.reader
+    def split(self, texts: Sequence[str]) -> list[Sequence[str]]:
+        """Memory does not grow with the number of files."""
+        return [texts[begin : begin + AT_ONCE] for begin in range(0, len(texts), AT_ONCE)]
 
-    @property
-    def reader(self) -> MediaReader:
-        """What reads the files."""
-        return self.media.of_files
+    def expand(self, lines: Iterable[str], *, report: Report | None = None) -> Iterator[str]:
+        """Each file that is named; a folder names all files in it, with `report` those that can be read."""
+        for line in lines:
+            name = line.rstrip("\r\n")
+            files = named_files(name, medium=self.medium)
+            yield from files if report is None or files == [name] else self._readable(name, files, report)
 
-    @cached_property
-    def held(self) -> dict[str, Medium]:
-        """Files that were given as bytes, by the names that stand for them."""
-        return {}
+    def encode(self, texts: Sequence[str], what: str, *, numbers: Sequence[int] | None = None) -> list[Any]:
+        known = self._last | self.held
+        self._last = {}
+        for path in texts:
+            if path not in self._last and path.strip():
+                before = self._ahead.pop(path, None) or known.get(path)
+                fresh = before is not None and before.stamp == stamp_of(path)
+                self._last[path] = before if before is not None and fresh else self._decode(path)
+        return [self._last.get(path, []) for path in texts]
 
-    def hold(self, data: bytes, *, name: str, pixels: int = MOST_PIXELS) -> str:
-        """Decodes a file that is not on the disk, and gives what stands for it where a file is named; see release()."""
+    def make_fields(self, rows: Sequence[Any]) -> dict[str, Any]:
+        return {"source": field_of([row.values for row in rows], states=self.reader.states)}
+
+    def hold(self, data: bytes, *, name: str, pixels: int) -> str:
         values = decode(data, self.reader, name=name, pixels=pixels)
         key = f"{HELD}{next(NUMBERS)}/{name}"
         self.held[key] = Medium(key, values, self.reader.states or len(values))
         return key
 
     def release(self, key: str) -> None:
-        """Forgets what was held."""
         del self.held[key]
 
-    @cached_property
-    def ahead(self) -> dict[str, Medium]:
-        """Files of folders that were decoded to see whether they can be, until they are read."""
-        return {}
+    def name_input(self, source: str) -> str:
+        return Path(source).name
 
-    def inputs(self, lines: Iterable[str], *, tell: Tell | None = None) -> Iterator[str]:
-        """Each file that is named; a folder names all that are in it, with `tell` those that can be read."""
-        for line in lines:
-            name = line.rstrip("\r\n")
-            files = named_files(name, medium=self.reader.medium)
-            yield from files if tell is None or files == [name] else self._whole(name, files, tell)
+    def label_source(self, row: Any) -> tuple[list[str], Groups]:
+        labels = self._label_cells(*self.get_grid(row))
+        return labels, [[i] for i in range(len(labels))]
 
-    def candidates(
-        self, texts: Sequence[str], *, decoding: Decoding | None = None, align: bool = False, scored: bool = True
-    ) -> list[list[Hypothesis]]:
-        """Some files at a time, so that memory does not grow with their number."""
-        if isinstance(texts, str):
-            raise SaccadeError(f"expected a list of files, got the single text {texts[:20]!r}; put it in a list")
-        found: list[list[Hypothesis]] = []
-        for begin in range(0, len(texts), AT_ONCE):
-            part = texts[begin : begin + AT_ONCE]
-            found += super().candidates(part, decoding=decoding, align=align, scored=scored)
-        return found
+    def make_background(self, row: Any) -> Background | None:
+        return Background.of(self._draw(row), self.get_grid(row))
 
-    def unreadable(self, names: Iterable[str]) -> dict[str, str]:
-        """Those that cannot be read, and why."""
-        broken = {}
-        for name in names:
-            try:
-                self._read([name], "file")
-            except SaccadeError as error:
-                broken[name] = str(error)
-        return broken
+    def get_grid(self, row: Any) -> tuple[int, int]:
+        """Rows and columns of the states of a file, as they lie in it."""
+        raise NotImplementedError
 
-    # ---- inside
+    def _label_cells(self, high: int, wide: int) -> list[str]:
+        raise NotImplementedError
 
-    def _whole(self, name: str, files: Sequence[str], tell: Tell) -> Iterator[str]:
-        """The files of a folder that can be read; one that cannot does not keep the others waiting."""
+    def _draw(self, row: Any) -> np.ndarray:
+        """A file as a picture."""
+        raise NotImplementedError
+
+    def _readable(self, name: str, files: Sequence[str], report: Report) -> Iterator[str]:
+        """The files of a folder that can be decoded; each is yielded before the next is read."""
         broken = list[str]()
         for path in files:
             try:
-                self.ahead[path] = self._decoded(path)
+                self._ahead[path] = self._decode(path)
             except SaccadeError as error:
                 broken.append(str(error))
-                tell(broken[-1])
+                report(broken[-1])
             else:
                 yield path
         if len(broken) == len(files):
-            raise SaccadeError(f"no {self.reader.medium} of {name} can be read: {broken[0]}")
+            raise SaccadeError(f"no {self.medium} of {name} can be read: {broken[0]}")
 
-    def _read(self, texts: Sequence[str], what: str, *, first: int = 1) -> list[Any]:
-        """The files, decoded; those of the last call are still there, as they are asked for twice."""
-        known: dict[str, Medium] = getattr(self, "_last", {}) | self.held
-        self._last: dict[str, Medium] = {}
-        for path in texts:
-            if path not in self._last and path.strip():
-                before = self.ahead.pop(path, None) or known.get(path)
-                fresh = before is not None and before.stamp == stamp_of(path)
-                self._last[path] = before if before is not None and fresh else self._decoded(path)
-        return [self._last.get(path, []) for path in texts]
-
-    def _decoded(self, path: str) -> Medium:
+    def _decode(self, path: str) -> Medium:
         stamp, values = stamp_of(path), decode(path, self.reader)
         return Medium(path, values, self.reader.states or len(values), stamp)
 
-    def _fitting(self, texts: Sequence[str], decoding: Decoding) -> int:
-        """How many files stand before the first one that cannot be read."""
-        try:
-            self._read(texts, "line")
-        except SaccadeError:
-            pass
-        else:
-            return len(texts)
-        for number in range(len(texts)):
-            try:
-                self._read(texts[: number + 1], "line")
-            except SaccadeError:
-                return number
-        return len(texts)
 
-    def _batch(self, *, source: Sequence[Any], target: Sequence[list[int]] | None = None) -> Batch:
-        fields: dict[str, Any] = {"source": field_of([one.values for one in source], states=self.reader.states)}
-        if target is not None:
-            fields["target"] = pad(target)
-        return Batch(fields).to(self.device)
+class PictureCodec(MediaCodec):
+    """Reads pictures, whose states are cells of a grid."""
 
-    def _hypothesis(self, item: Found, source: str, length: int, *, align: bool) -> Hypothesis:
-        text = self.tokenizers.target.decode(item.ids)
-        return Hypothesis(item.ids, text, item.score, item.log_prob, item.alignment if align else None)
+    reader: PictureReader
 
-    def _grid(self, row: Any) -> tuple[int, int]:
-        """Rows and columns of the states of what was read, as they lie in it."""
-        if isinstance(self.reader, FrameReader):
-            return 1, -(-len(row.values) // self.reader.step)
-        reader: Any = self.model.reader
-        high, wide = reader.grid
-        return int(high), int(wide)
+    def get_grid(self, row: Any = None) -> tuple[int, int]:
+        return self.reader.grid
 
-    def _source_labels(self, row: Any) -> tuple[list[str], Groups]:
-        high, wide = self._grid(row)
-        if isinstance(self.reader, FrameReader):
-            seconds = self.reader.step * self.reader.sound.hop
-            return [f"{x * seconds:.2f} s" for x in range(wide)], [[i] for i in range(wide)]
-        return [f"{y + 1},{x + 1}" for y in range(high) for x in range(wide)], [[i] for i in range(high * wide)]
-
-    def _shown(self, address: str, weights: Tensor) -> Tensor:
-        """Maps without the state that stands for all; of a reader, what that one looks at, or all in the mean."""
-        settings = self.reader
-        if address.startswith("reader.") and isinstance(settings, FrameReader):
-            return weights.mean(1, keepdim=True)
+    def crop_weights(self, address: str, weights: Tensor, *, cell: int | None = None) -> Tensor:
+        """Maps without the class token; of a reader, the attention of that token, of a cell, or of all in the mean."""
         if address.startswith("reader."):
-            return shown_on_grid(weights, settings, self._grid(None), cell=self.cell)
-        first = isinstance(settings, PatchReader) and settings.first
-        return weights[..., 1:] if first and "cross" in address else weights
+            return shown_on_grid(weights, self.reader, self.get_grid(), cell=cell)
+        return weights[..., self.reader.class_tokens :] if "cross" in address else weights
 
-    def _called(self, source: str) -> str:
-        return Path(source).name
+    def find_cell(self, target: str) -> int:
+        return cell_named(target, self.get_grid())
 
-    def _background(self, row: Any) -> Background | None:
-        if isinstance(self.reader, FrameReader):
-            columns = self._grid(row)[1] * self.reader.step
-            return Background.of(spectrogram(row.values, columns=columns), self._grid(row))
-        return Background.of(row.values[0].transpose(1, 2, 0), self._grid(row))
+    def _label_cells(self, high: int, wide: int) -> list[str]:
+        return [f"{y + 1},{x + 1}" for y in range(high) for x in range(wide)]
 
-
-class Describer(OfMedia):
-    """Files in, texts out."""
+    def _draw(self, row: Any) -> np.ndarray:
+        return np.asarray(row.values[0].transpose(1, 2, 0))
 
 
-class MediaLabeller(OfMedia, Labeller):
-    """Files in, classes out."""
+class SoundCodec(MediaCodec):
+    """Reads sound, whose states follow each other in time."""
 
-    def view(
-        self, source: str, target: str | None = None, *, decoding: Decoding | None = None, title: str = ""
-    ) -> View:
-        """What the state that stands for all, or all states in the mean, look at: it is that which says the class.
+    reader: FrameReader
 
-        With a target `ROW,COLUMN`, what that cell looks at.
-        """
-        if target is not None and not isinstance(self.reader, FrameReader):
-            chosen = copy(self)  # shares the model
-            chosen.cell = cell_named(target, self._grid(None))
-            return chosen.view(source, decoding=decoding, title=title)
-        seen = super().view(source, target, decoding=decoding, title=title)
-        who = seen.output if self.cell is None else f"from {seen.labels['source'][self.cell]}"
-        label = {"target": [who]}
-        maps = [
-            replace(one, rows="target", labels={**label, one.columns: one.labels[one.columns]})
-            if len(one.labels[one.rows]) == 1
-            else one
-            for one in seen.maps
-        ]
-        shown = {name: labels for one in maps for name, labels in one.labels.items()}
-        return replace(seen, maps=maps, labels={**label, "source": seen.labels["source"], **shown})
+    def get_grid(self, row: Any) -> tuple[int, int]:
+        return 1, -(-len(row.values) // self.reader.step)
 
-    def _rows(self, texts: Sequence[str], *, first: int, lines: Sequence[int] | None = None) -> list[Worded]:
-        return [Worded(row, [0]) for row in self._read(texts, "line", first=first)]
+    def crop_weights(self, address: str, weights: Tensor, *, cell: int | None = None) -> Tensor:
+        """Of a reader, the attention of all frames in the mean."""
+        return weights.mean(1, keepdim=True) if address.startswith("reader.") else weights
 
-    def _fitting(self, texts: Sequence[str], decoding: Decoding) -> int:
-        return OfMedia._fitting(self, texts, decoding)
+    def _label_cells(self, high: int, wide: int) -> list[str]:
+        seconds = self.reader.step * self.reader.sound.hop
+        return [f"{x * seconds:.2f} s" for x in range(wide)]
+
+    def _draw(self, row: Any) -> np.ndarray:
+        return spectrogram(row.values, columns=self.get_grid(row)[1] * self.reader.step)
+
+
+CODECS = {"picture": PictureCodec, "sound": SoundCodec}
+
+
+def make_media_codec(loaded: LoadedModel) -> InputCodec:
+    return CODECS[loaded.recipe.reader.medium](loaded)
+
+
+Describer = partial(Predictor, parts=Parts(make_media_codec, SearchDecoder, TextPresenter))
+MediaLabeller = partial(Labeller, parts=Parts(make_media_codec, LabelDecoder, LabelPresenter))
+MediaEncoder = partial(Encoder, parts=Parts(make_media_codec, MaskDecoder, FillPresenter))

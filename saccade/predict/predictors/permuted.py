@@ -1,7 +1,7 @@
-"""A trained model of tokens in any order put to use: both sides of a hidden word, or all before each word."""
+"""A trained model of tokens in any order put to use: both sides of a masked token, or all before each token."""
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -9,46 +9,36 @@ from torch import Tensor
 
 from saccade.config.schema import Permuted
 from saccade.data.batching.batch import Batch
-from saccade.model.readers.tokens import parts
-from saccade.predict.predictors.encoder import Encoder
+from saccade.model.readers.tokens import TokenReader, parts
+from saccade.predict.predictors.encoder import Encoder, FillPresenter, MaskDecoder, MaskedTextCodec
+from saccade.predict.predictors.parts import Parts
 
 
-class PermutedEncoder(Encoder):
-    """Texts with [MASK] in them in, the same with words in its place out; or vectors; or how likely a text is."""
+class PermutedDecoder(MaskDecoder):
+    """Fills in masked tokens (XLNet), and measures each token given those before it."""
 
-    hides = False  # the probability of a text is that of its tokens one after the other
+    hides = False
 
-    # ---- inside
+    @property
+    def reader(self) -> TokenReader:
+        return self.loaded.single.reader
 
-    def _hidden_states(self, batch: Batch, hidden: Bool[Tensor, "B T"]) -> Float[Tensor, "m D"]:
-        """The queries at hidden places, which nobody sees: each sees all others but those."""
-        tokens = batch["source"]
-        when = torch.where(hidden, 0, -1)
-        at = torch.arange(when.shape[1], device=self.device).expand_as(when)
-        found = self.model.writer(
-            self.model.reader, tokens.ids, when, at=at, keep=tokens.mask, segments=self._segments(tokens.ids)
-        )
-        return found.query[hidden]
-
-    def _logits(self, states: Float[Tensor, "m D"]) -> Float[Tensor, "m V"]:
-        return self.model.writer.head(states).float()
-
-    def _texts(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of texts without their END, for which the model was never asked."""
+    def encode_texts(self, texts: Sequence[str], *, documents: bool) -> list[list[int]]:
+        """Token ids without END, which the model never learned to predict."""
         return [row[:-1] for row in self.tokenizers.source.encode_all(texts)]
 
-    def _alone(self, ids: list[int]) -> list[float]:
+    def _measure(self, ids: list[int]) -> list[float]:
         """The log-probability of each token given those before it, in its window and in the memory of another."""
         memory = max((table.memory for table in self.recipe.objectives if isinstance(table, Permuted)), default=0)
-        row, values, past = torch.tensor([ids], device=self.device), list[float](), ()
+        row, values, past = torch.tensor([ids], device=self.loaded.device), list[float](), ()
         segments, step = self._segments(row), self.recipe.data.max_length
-        with self._inference():
+        with self.loaded.inference():
             for begin in range(0, len(ids), step):
                 part = row[:, begin : begin + step]
                 before = past[0].shape[1] if past else 0
-                order = torch.arange(part.shape[1], device=self.device)[None]
-                found = self.model.writer(
-                    self.model.reader, part, order, at=order, keep=torch.ones_like(part, dtype=torch.bool),
+                order = torch.arange(part.shape[1], device=self.loaded.device)[None]
+                found = self.loaded.model.writer(
+                    self.reader, part, order, at=order, keep=torch.ones_like(part, dtype=torch.bool),
                     segments=None if segments is None else segments[:, begin - before : begin + step],
                     memory=past, remember=memory,
                 )  # fmt: skip
@@ -57,6 +47,21 @@ class PermutedEncoder(Encoder):
                 values += logs.gather(1, part[0][:, None])[:, 0].tolist()
         return values
 
+    def _masked_states(self, batch: Batch, masked: Bool[Tensor, "B T"]) -> Float[Tensor, "m D"]:
+        """The query stream at masked positions, which no other position sees; each sees all but these."""
+        tokens = batch["source"]
+        when = torch.where(masked, 0, -1)
+        at = torch.arange(when.shape[1], device=self.loaded.device).expand_as(when)
+        found = self.loaded.model.writer(
+            self.reader, tokens.ids, when, at=at, keep=tokens.mask, segments=self._segments(tokens.ids)
+        )
+        return found.query[masked]
+
+    def _logits(self, states: Float[Tensor, "m D"]) -> Float[Tensor, "m V"]:
+        return self.loaded.model.writer.head(states).float()
+
     def _segments(self, ids: Int[Tensor, "B T"]) -> Int[Tensor, "B T"] | None:
-        reader: Any = self.model.reader
-        return parts(ids, None) if reader.relates else None
+        return parts(ids, None) if self.reader.relates else None
+
+
+PermutedEncoder = partial(Encoder, parts=Parts(MaskedTextCodec, PermutedDecoder, FillPresenter))

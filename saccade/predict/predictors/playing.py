@@ -1,18 +1,18 @@
 """A model in a world: it sees, does what it holds for best, and sees what comes of it."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 
 from saccade.data.tokenization.labels import NONE
 from saccade.data.worlds.episodes import Episode, Episodes, pictures_of
+from saccade.model.model import Model
 
 
 @torch.no_grad()
 def play(
-    model: Any,
+    model: Model,
     episodes: Episodes,
     numbers: Sequence[int],
     *,

@@ -2,17 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
-from saccade.config.schema import ActionWriter, Decoding
-from saccade.data.batching.batch import Batch, pad
+from saccade.config.schema import Decoding
 from saccade.data.worlds.route_store import Atlas
 from saccade.data.worlds.routes import Walk, parse_walk
-from saccade.data.worlds.sights import Eye, eye_of
-from saccade.errors import SaccadeError
+from saccade.data.worlds.sights import eye_of
 from saccade.predict.outputs import Hypothesis
+from saccade.predict.predictors.parts import Parts
 from saccade.predict.predictors.predictor import Predictor
+from saccade.predict.predictors.text import SearchDecoder, TextCodec, TextPresenter
 from saccade.predict.search.greedy import Found
 from saccade.view.route import Route
 from saccade.view.viewing import View
@@ -23,8 +24,8 @@ ARROWS = {0: "↑", 90: "→", 180: "↓", 270: "←"}
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
-    """An instruction as ids, and where it is to be followed."""
+class Instruction:
+    """The token ids of an instruction, and where it is to be followed."""
 
     ids: list[int]
     walk: Walk
@@ -33,29 +34,54 @@ class Told:
         return len(self.ids)
 
 
-class Walker(Predictor):
-    """Lines of JSON in, actions out."""
+class WalkCodec(TextCodec):
+    """Reads lines of JSON: an instruction, a map and a start."""
 
     fields = ("instruction", "map", "start")
 
-    @property
-    def eye(self) -> Eye:
-        assert isinstance(self.recipe.writer, ActionWriter), "the task says so"
-        return eye_of(self.recipe.writer)
+    def encode(self, texts: Sequence[str], what: str, *, numbers: Sequence[int] | None = None) -> list[Any]:
+        numbers = numbers or range(1, len(texts) + 1)
+        walks = [
+            parse_walk(text, where=f"{what} {number}") if text.strip() else None
+            for number, text in zip(numbers, texts, strict=True)
+        ]
+        said = ["" if walk is None else walk.instruction for walk in walks]
+        rows = super().encode(said, what, numbers=numbers)
+        return [[] if walk is None else Instruction(ids, walk) for ids, walk in zip(rows, walks, strict=True)]
 
-    def described(self, text: str, found: Sequence[Hypothesis]) -> dict[str, Any]:
-        """Also where the actions lead: the pose after each of them."""
-        told = super().described(text, found)
+    def make_fields(self, rows: Sequence[Any]) -> dict[str, Any]:
+        writer = self.recipe.writer.actions
+        assert writer is not None, "the task says so"
+        atlas = Atlas((row.walk for row in rows), eye=eye_of(writer), target=self.tokenizers.target)
+        ground = atlas.field([atlas.number(row.walk) for row in rows])
+        return {**super().make_fields([row.ids for row in rows]), "ground": ground}
+
+    def make_hypothesis(self, item: Found, source: str, length: int, *, align: bool) -> Hypothesis:
+        looks = None if item.alignment is None or not align else [row[:length] for row in item.alignment]
+        return Hypothesis(item.ids, self.tokenizers.target.decode(item.ids), item.score, item.log_prob, looks)
+
+    def label_source(self, row: Any) -> tuple[list[str], Groups]:
+        labels, words = super().label_source(row.ids)
+        return [label.removeprefix(SPACE) for label in labels], words
+
+    def name_input(self, source: str) -> str:
+        return parse_walk(source, where="the input").instruction
+
+
+class RoutePresenter(TextPresenter):
+    """Actions, and the route along which they lead."""
+
+    def describe(self, text: str, found: Sequence[Hypothesis]) -> dict[str, Any]:
+        """Also the pose after each action."""
+        said = super().describe(text, found)
         if not text.strip():
-            return told
+            return said
         walk = parse_walk(text, where="the input")
         route = walk.world.walked(walk.start, found[0].text.split())
-        return {**told, "end": route[-1], "route": route}
+        return {**said, "end": route[-1], "route": route}
 
-    def view(
-        self, source: str, target: str | None = None, *, decoding: Decoding | None = None, title: str = ""
-    ) -> View:
-        """What each action looked at, with the place and the direction in which it was done, and the route."""
+    def view(self, source: str, target: str | None, *, decoding: Decoding | None, title: str) -> View:
+        """Attention of each action, with the place and the direction in which it was done, and the route."""
         seen = super().view(source, target, decoding=decoding, title=title)
         walk = parse_walk(source, where="the input")
         route = walk.world.walked(walk.start, seen.output.split())
@@ -70,44 +96,5 @@ class Walker(Predictor):
             seen, maps=maps, labels={**seen.labels, "target": names}, route=Route(walk.world.items, floors, route)
         )
 
-    # ---- inside
 
-    def _read(self, texts: Sequence[str], what: str, *, first: int = 1) -> list[Any]:
-        walks = [
-            parse_walk(text, where=f"{what} {number}") if text.strip() else None
-            for number, text in enumerate(texts, start=first)
-        ]
-        said = ["" if walk is None else walk.instruction for walk in walks]
-        rows = self._encode(self.tokenizers.source, said, what, first=first)
-        return [[] if walk is None else Told(ids, walk) for ids, walk in zip(rows, walks, strict=True)]
-
-    def _fitting(self, texts: Sequence[str], decoding: Decoding) -> int:
-        """How many lines stand before the first one that cannot be followed."""
-        for number, text in enumerate(texts):
-            try:
-                self._read([text], "line")
-            except SaccadeError:
-                return number
-        return len(texts)
-
-    def _batch(self, *, source: Sequence[Any], target: Sequence[list[int]] | None = None) -> Batch:
-        atlas = Atlas((told.walk for told in source), eye=self.eye, target=self.tokenizers.target)
-        fields: dict[str, Any] = {
-            "source": pad([told.ids for told in source]),
-            "ground": atlas.field([atlas.number(told.walk) for told in source]),
-        }
-        if target is not None:
-            fields["target"] = pad(target)
-        return Batch(fields).to(self.device)
-
-    def _hypothesis(self, item: Found, source: str, length: int, *, align: bool) -> Hypothesis:
-        text = self.tokenizers.target.decode(item.ids)
-        looks = None if item.alignment is None else [row[:length] for row in item.alignment]
-        return Hypothesis(item.ids, text, item.score, item.log_prob, looks if align else None)
-
-    def _source_labels(self, row: Any) -> tuple[list[str], Groups]:
-        labels, words = super()._source_labels(row.ids)
-        return [label.removeprefix(SPACE) for label in labels], words
-
-    def _called(self, source: str) -> str:
-        return parse_walk(source, where="the input").instruction
+Walker = partial(Predictor, parts=Parts(WalkCodec, SearchDecoder, RoutePresenter))
