@@ -9,26 +9,22 @@ import torch
 from torch import Tensor, nn
 
 from saccade.kernels.cpu.fma import float_linear
-from saccade.kernels.cpu.prepared import Int8Table, NoDropout, PreparedFeedForward, PreparedHeads, by_part, quantise
+from saccade.kernels.cpu.prepared import (
+    CpuLayout,
+    Int8Table,
+    NoDropout,
+    PreparedFeedForward,
+    PreparedHeads,
+    by_part,
+    get_layout,
+    quantise,
+)
 from saccade.kernels.cpu.vnni import int8_linear
-from saccade.layers.attention.multihead import CrossAttention, HeadProjection, SelfAttention
-from saccade.layers.blocks.feedforward import FeedForward
-from saccade.model.readers.tokens import Embedding
+from saccade.layers.attention.multihead import HeadProjection
 from saccade.model.run import named_weights
-from saccade.model.writers.fill import FillWriter
-from saccade.model.writers.tokens import TokenWriter
 
 KEPT = {-3: 32 << 20, -1: 256 << 20}  # glibc's M_MMAP_THRESHOLD, at most so much, and M_TRIM_THRESHOLD, in bytes
 SCALE = ".scale"  # after the name of a tensor of integers
-
-# Where our own blocks keep their products. A user's block may do anything with its weights, so it stays as it is.
-PRODUCTS: dict[type[nn.Module], tuple[str, ...]] = {
-    FeedForward: ("up", "gate", "down"),
-    SelfAttention: ("project", "heads.out"),
-    CrossAttention: ("query", "memory", "heads.out"),
-    TokenWriter: ("output",),
-    FillWriter: ("output",),
-}
 
 
 class Place(NamedTuple):
@@ -37,31 +33,32 @@ class Place(NamedTuple):
     owner: nn.Module
     name: str
     part: Any  # nn.Linear, HeadProjection or nn.Embedding
+    layout: CpuLayout  # that declares it
+    heads: tuple[int, int, int] | None = None  # the shape of a HeadProjection
 
     @property
     def before_relu(self) -> bool:
-        return self.name == "up" and _is_relu(self.owner)
+        return self.name == "up" and self.layout.is_relu
 
     @property
     def after_relu(self) -> bool:
-        return self.name == "down" and _is_relu(self.owner)
+        return self.name == "down" and self.layout.is_relu
 
     def ordered(self, outputs: Tensor) -> Tensor:
         """What there is for each output, in the order in which the product that is put here gives them."""
-        return by_part(outputs, self.part.shape) if isinstance(self.part, HeadProjection) else outputs
+        return outputs if self.heads is None else by_part(outputs, self.heads)
 
     def bias(self) -> Tensor | None:
         return None if self.part.bias is None else self.ordered(self.part.bias.detach().flatten())
 
     def put(self, product: nn.Module) -> None:
-        heads = self.part.shape if isinstance(self.part, HeadProjection) else None
-        setattr(self.owner, self.name, product if heads is None else PreparedHeads(product, heads))
+        setattr(self.owner, self.name, product if self.heads is None else PreparedHeads(product, self.heads))
 
 
 def pack(model: nn.Module) -> None:
     """Lays out the weights of all products, as they are; those of a writer also for single rows, step by step."""
     _without_dropout(model)
-    writers = {id(part) for writer in model.modules() if type(writer) is TokenWriter for part in writer.modules()}
+    writers = {id(part) for writer in model.modules() if get_layout(writer).stepwise for part in writer.modules()}
     for place in _products(model):
         weight = place.ordered(place.part.weight.detach().flatten(0, -2))
         place.put(float_linear(weight, place.bias(), single=id(place.part) in writers, relu=place.before_relu))
@@ -96,10 +93,9 @@ def put_quantised(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
             tensor.copy_(tensors[name])
     for place in places:
         name = names[id(place.part.weight)]
-        exact = type(place.owner) in (TokenWriter, FillWriter)
         weight, scale = (place.ordered(part) for part in (tensors[name].flatten(0, -2), tensors[name + SCALE]))
         relu, positive = place.before_relu, place.after_relu
-        place.put(int8_linear(weight, scale, place.bias(), exact=exact, relu=relu, positive=positive))
+        place.put(int8_linear(weight, scale, place.bias(), exact=place.layout.exact, relu=relu, positive=positive))
     _without_relu(model)
     for place in tables:
         name = names[id(place.part.weight)]
@@ -114,34 +110,32 @@ def _without_dropout(model: nn.Module) -> None:
                 setattr(module, name, NoDropout())
 
 
-def _is_relu(part: nn.Module) -> bool:
-    """Whether it is two products with nothing but max(0, x) between them, which the first of them can do by itself."""
-    return type(part) is FeedForward and part.activation == "relu" and part.gate is None
-
-
 def _without_relu(model: nn.Module) -> None:
     """Leaves nothing but the products of such networks."""
     for module in list(model.modules()):
         for name, child in module.named_children():
-            if _is_relu(child):
+            if get_layout(child).is_relu:
                 setattr(module, name, PreparedFeedForward(child.get_submodule("up"), child.get_submodule("down")))
 
 
 def _products(model: nn.Module) -> list[Place]:
-    """All products of our own blocks but those of heads that split their input, which are no single one."""
+    """All products that are declared but those of heads that split their input, which are no single one."""
     found = []
     for module in model.modules():
-        for path in PRODUCTS.get(type(module), ()):
+        layout = get_layout(module)
+        for path in layout.products:
             owner, _, name = path.rpartition(".")
             holder = module.get_submodule(owner)
             part = getattr(holder, name)
-            if isinstance(part, nn.Linear) or (isinstance(part, HeadProjection) and not part.split):
-                found.append(Place(holder, name, part))
+            heads = part.shape if isinstance(part, HeadProjection) and not part.split else None
+            if heads is not None or isinstance(part, nn.Linear):
+                found.append(Place(holder, name, part, layout, heads))
     return found
 
 
 def _tables(model: nn.Module) -> list[Place]:
-    return [Place(part, "tokens", part.tokens) for part in model.modules() if type(part) is Embedding]
+    declared = [(module, get_layout(module)) for module in model.modules()]
+    return [Place(one, name, getattr(one, name), layout) for one, layout in declared for name in layout.tables]
 
 
 def _names(model: nn.Module) -> dict[int, str]:

@@ -8,7 +8,7 @@ from torch import nn
 from saccade.config.load import validate
 from saccade.kernels.cpu import prepared
 from saccade.kernels.cpu.fma import FmaLinear
-from saccade.kernels.cpu.prepared import Int8Linear, Int8Table, PackedLinear
+from saccade.kernels.cpu.prepared import CpuLayout, Int8Linear, Int8Table, PackedLinear
 from saccade.kernels.cpu.vnni import VnniLinear
 from saccade.layers.blocks.feedforward import FeedForward
 from saccade.model.build.model import build
@@ -105,3 +105,21 @@ def test_a_block_of_a_user_stays_as_it_is() -> None:
     model = build(recipe, source_size=29, target_size=29, kinds={"own": Own})
     pack(model)
     assert type(model.writer.inside) is nn.Linear
+
+
+class Declared(nn.Module):
+    """A user's block that says where its product is."""
+
+    cpu_layout = CpuLayout(("inner",))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.hidden = nn.Linear(24, 24), nn.Linear(24, 24)
+
+
+def test_a_block_of_a_user_is_prepared_where_it_declares_its_products() -> None:
+    model = made()
+    model.reader.stack.more = Declared()
+    pack(model)
+    assert isinstance(model.reader.stack.more.inner, FmaLinear | PackedLinear)
+    assert type(model.reader.stack.more.hidden) is nn.Linear

@@ -4,6 +4,8 @@ They stand in the place of `nn.Linear`, `HeadProjection` and `nn.Embedding` and 
 can no longer be trained, moved or read.
 """
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int, Int8, Shaped, UInt8
@@ -25,6 +27,26 @@ MAGIC = float(3 << 22)  # a float32 of this size has steps of one, so that a sum
 def is_available() -> bool:
     """Whether this torch has oneDNN."""
     return torch.backends.mkldnn.is_available()
+
+
+@dataclass(frozen=True)
+class CpuLayout:
+    """What of a module inference on a CPU may lay out anew; a module declares it as its attribute `cpu_layout`.
+
+    A user's module that declares none stays as it is: it may do anything with its weights.
+    """
+
+    products: tuple[str, ...] = ()  # paths of its `nn.Linear` and `HeadProjection`
+    tables: tuple[str, ...] = ()  # paths of its `nn.Embedding`
+    exact: bool = False  # products are logits, whose order counts
+    stepwise: bool = False  # it is also called for single rows, step by step
+    is_relu: bool = False  # `up` and `down` with nothing but a ReLU between them, which `up` can do by itself
+
+
+def get_layout(module: nn.Module) -> CpuLayout:
+    """The layout that a module declares; nothing for one without a declaration."""
+    declared: CpuLayout = getattr(module, "cpu_layout", CpuLayout())
+    return declared
 
 
 class PackedLinear(nn.Module):

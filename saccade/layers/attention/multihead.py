@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from saccade.errors import SaccadeError
 from saccade.kernels.cpu import step_attention
+from saccade.kernels.cpu.prepared import CpuLayout
 from saccade.kernels.weights import AttentionWeights, HeadProduct, LinearWeights, Unsupported, describe_linear
 from saccade.layers.attention import backends as kernels
 from saccade.layers.attention import masks
@@ -196,6 +197,8 @@ class Attention(nn.Module):
 class SelfAttention(Attention):
     """Every position asks every position it may see: Q = X W_Q, K = X W_K, V = X W_V."""
 
+    cpu_layout = CpuLayout(("project", "heads.out"))
+
     def __init__(
         self,
         dim: int,
@@ -270,6 +273,8 @@ class SelfAttention(Attention):
 
 class CrossAttention(Attention):
     """What is being written asks what was read: queries from the writer, keys and values from memory."""
+
+    cpu_layout = CpuLayout(("query", "memory", "heads.out"))
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from saccade.kernels.activations import ACTIVATIONS, FUSED_BACKWARD
+from saccade.kernels.cpu.prepared import CpuLayout
 from saccade.kernels.weights import FeedForwardWeights, describe_linear
 from saccade.layers.attention.backends import TRITON
 from saccade.layers.dropout import Dropout
@@ -55,6 +56,10 @@ class FeedForward(nn.Module):
         if self.gate is not None:
             hidden = hidden * self.gate(x)
         return self.down(self.dropout(hidden))
+
+    @property
+    def cpu_layout(self) -> CpuLayout:
+        return CpuLayout(("up", "gate", "down"), is_relu=self.activation == "relu" and self.gate is None)
 
     def describe(self) -> FeedForwardWeights:
         """Its weights for the kernels of a decoding step."""

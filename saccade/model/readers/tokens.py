@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from saccade.config.protocols import Capabilities, get_capabilities
 from saccade.data.tokenization.tokenizer import END, START
-from saccade.kernels.cpu.prepared import describe_table
+from saccade.kernels.cpu.prepared import CpuLayout, describe_table
 from saccade.kernels.weights import EmbeddingWeights, PositionTable, Unsupported
 from saccade.layers.attention import masks
 from saccade.layers.dropout import Dropout
@@ -27,6 +27,8 @@ class Embedding(nn.Module):
     of it wider (Lan et al. 2020): these two are `more`. The vector of START is that of another id where `start` says
     so.
     """
+
+    cpu_layout = CpuLayout(tables=("tokens",))
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from saccade.config.protocols import Capabilities
+from saccade.kernels.cpu.prepared import CpuLayout
 from saccade.layers.auxiliary import Aux
 from saccade.layers.dropout import Dropout
 from saccade.layers.memory import Memory
@@ -33,6 +34,8 @@ class Underway(NamedTuple):
 
 class ActionWriter(TokenWriter):
     """Each token is carried out where its row stands; what is seen from there is added to its vector."""
+
+    cpu_layout = CpuLayout()
 
     def __init__(
         self,

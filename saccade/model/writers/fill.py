@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from saccade.config.protocols import Capabilities, get_capabilities
 from saccade.data.tokenization.tokenizers import END, PAD, START
+from saccade.kernels.cpu.prepared import CpuLayout
 from saccade.layers.attention.masks import positions
 from saccade.layers.attention.positions import Sinusoidal
 from saccade.layers.attention.scores import masked_softmax
@@ -37,6 +38,8 @@ class Lengths(NamedTuple):
 
 class FillWriter(nn.Module):
     """Text, all places at once: a stack that looks in both directions and at memory, and a head over the vocabulary."""
+
+    cpu_layout = CpuLayout(("output",), exact=True)
 
     def __init__(
         self, embedding: Embedding, stack: Any, *, output: nn.Module, memory_dim: int, reach: int, copy_source: bool

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from saccade.config.protocols import Capabilities, get_capabilities
 from saccade.errors import SaccadeError
+from saccade.kernels.cpu.prepared import CpuLayout
 from saccade.kernels.weights import Unsupported, WriterWeights, describe_linear
 from saccade.layers.auxiliary import Aux
 from saccade.layers.memory import AttentionState, Memory
@@ -38,6 +39,8 @@ def shift_right(ids: Int[Tensor, "B T"], start: int, packing: Any = None) -> Int
 
 class TokenWriter(nn.Module):
     """Text: embedding of what was written so far, a causal stack that attends to memory, a head over the vocabulary."""
+
+    cpu_layout = CpuLayout(("output",), exact=True, stepwise=True)
 
     def __init__(self, embedding: Embedding, stack: Any, *, output: nn.Module, output_scale: float = 1.0) -> None:
         super().__init__()

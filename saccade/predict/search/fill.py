@@ -7,11 +7,11 @@ of each.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from saccade.config.schema import Decoding
 from saccade.data.batching.batch import Batch, Tokens
@@ -20,8 +20,9 @@ from saccade.errors import SaccadeError
 from saccade.layers.blocks import filling
 from saccade.layers.memory import Memory
 from saccade.layers.record import record
+from saccade.model.model import Model
 from saccade.model.readers.tokens import TokenReader
-from saccade.model.writers.fill import MASK, Lengths, blank
+from saccade.model.writers.fill import MASK, Lengths, Pass, blank
 from saccade.predict.search.greedy import Found, best_tokens, sort_outputs
 
 FIRST = 1 + max(PAD, START, END, UNKNOWN)  # the first token that is written; those before it mean something else
@@ -43,7 +44,13 @@ class Wanted(NamedTuple):
         return cls(decoding.iterations, max(decoding.lengths, decoding.n_best), decoding.min_length, first)
 
 
-def fills(writer: Any) -> bool:
+class Filler(Protocol):
+    """A writer of all tokens at once, as far as passes over a canvas know it."""
+
+    def fill(self, memory: Memory, mask: Bool[Tensor, "R T"] | None, shape: Sequence[int]) -> Pass: ...
+
+
+def fills(writer: object) -> bool:
     """Whether a writer writes all tokens at once, not step by step."""
     return hasattr(writer, "fill")
 
@@ -73,7 +80,7 @@ def check_stepwise(decoding: Decoding) -> None:
 
 
 def decode_plainly(
-    model: Any, source: Tokens, *, limits: Sequence[int], wanted: Wanted, align: bool
+    model: Model, source: Tokens, *, limits: Sequence[int], wanted: Wanted, align: bool
 ) -> tuple[Float[Tensor, "R n"], Float[Tensor, "R T S"] | None]:
     """What `filled` gives for a batch, and with `align` what each place looks at once all tokens are there."""
     most = torch.tensor(limits, device=source.ids.device)
@@ -85,7 +92,7 @@ def decode_plainly(
 
 
 def filled(
-    model: Any, source: Tokens, limits: Int[Tensor, " B"], wanted: Wanted, width: int | None = None
+    model: Model, source: Tokens, limits: Int[Tensor, " B"], wanted: Wanted, width: int | None = None
 ) -> Float[Tensor, "R n"]:
     """The canvases of a batch, and behind each its numbers; all in float32, which holds whole numbers up to 2^24.
 
@@ -99,7 +106,7 @@ def filled(
     return torch.cat((canvas.float(), torch.stack((lengths.float(), total, counts.flatten().float()), 1)), 1)
 
 
-def read(model: Any, source: Tokens) -> Memory:
+def read(model: Model, source: Tokens) -> Memory:
     """What the model's reader gives."""
     reader = model.reader
     if type(reader) is not TokenReader or not filling.covers(reader.stack):
@@ -128,7 +135,7 @@ def likely_lengths(
 
 
 def written(
-    writer: Any, memory: Memory, lengths: Int[Tensor, " R"], width: int, wanted: Wanted
+    writer: Filler, memory: Memory, lengths: Int[Tensor, " R"], width: int, wanted: Wanted
 ) -> tuple[Int[Tensor, "R T"], Float[Tensor, "R T"]]:
     """Canvases with all tokens, and the log-probability of each when it was written; 0 for END and behind it."""
     canvas, mask = blank(lengths, width), inside(lengths, width)
@@ -165,7 +172,7 @@ def least_sure(sure: Float[Tensor, "R T"], words: Int[Tensor, " R"], counts: Int
 
 
 def looked(
-    writer: Any, memory: Memory, canvas: Int[Tensor, "R T"], mask: Bool[Tensor, "R T"] | None
+    writer: nn.Module, memory: Memory, canvas: Int[Tensor, "R T"], mask: Bool[Tensor, "R T"] | None
 ) -> Float[Tensor, "R T S"]:
     """What each place looks at in memory: the mean over the heads of the last layer."""
     with record(writer) as maps:

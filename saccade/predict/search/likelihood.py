@@ -1,7 +1,6 @@
 """How likely a given output is to a model."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -12,11 +11,12 @@ from saccade.data.tokenization.tokenizers import END, START
 from saccade.model.writers.fill import Lengths, blank
 from saccade.model.writers.tokens import shift_right
 from saccade.predict.search.fill import fills
+from saccade.predict.search.greedy import DecodableModel
 
 LOGITS = 1024  # positions whose logits are held at once
 
 
-def token_log_probs(model: Any, batch: Batch) -> Float[Tensor, "B T"]:
+def token_log_probs(model: DecodableModel, batch: Batch) -> Float[Tensor, "B T"]:
     """log P(target token | source, target tokens before it), 0 at padding.
 
     Of a writer that fills: log P(target token | source, length), and at END the log-probability of that length.
@@ -31,7 +31,7 @@ def token_log_probs(model: Any, batch: Batch) -> Float[Tensor, "B T"]:
     return values
 
 
-def seen_while_writing(writer: Any, target: Tokens) -> Int[Tensor, "B T"]:
+def seen_while_writing(writer: object, target: Tokens) -> Int[Tensor, "B T"]:
     """What a writer is given when this is to be its output: the tokens before each, or a canvas with nothing on it."""
     if fills(writer):
         return blank(target.mask.sum(1), target.ids.shape[1])
