@@ -14,9 +14,8 @@ from saccade.data.tokenization.special_tokens import find_mask
 from saccade.data.tokenization.tokenizer import END, PAD, PIECES, SHARED, START, TARGET, UNKNOWN, Tokenizer
 from saccade.errors import SaccadeError
 from saccade.exchange.families.catalogue import family_of
-from saccade.exchange.families.decoder_heads import release_open
 from saccade.exchange.families.family import NEVER, Family, Numbering, place_of
-from saccade.exchange.families.label_heads import label_config
+from saccade.exchange.families.heads import label_config, release_open
 from saccade.exchange.formats.read import CONFIG, SENSE, WHOLE
 from saccade.exchange.formats.vocabulary import numbering, release
 from saccade.files import atomic_write, new_folder

@@ -19,9 +19,8 @@ from saccade.data.tokenization.tokenizer import SHARED, SOURCE, TARGET
 from saccade.data.tokenization.tokenizers import Tokenizers, train_tokenizers
 from saccade.errors import SaccadeError
 from saccade.exchange.families.catalogue import ALONE, family_named
-from saccade.exchange.families.decoder_heads import check_ends
 from saccade.exchange.families.family import Config, Family, Numbering, place_of, unknown_names
-from saccade.exchange.families.label_heads import labels_of
+from saccade.exchange.families.heads import check_ends, labels_of
 from saccade.exchange.formats.gguf import GgufFile, is_gguf
 from saccade.exchange.formats.read import CONFIG, SENSE, Named, Tensors, find_folder, read_json
 from saccade.exchange.formats.vocabulary import (

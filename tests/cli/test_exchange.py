@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 
+from saccade.exchange.families.bart import MARIAN
 from saccade.exchange.families.family import Numbering, place_of
-from saccade.exchange.families.marian import MARIAN
 
 CONFIG = {
     "model_type": "marian", "architectures": ["MarianMTModel"], "vocab_size": 7, "d_model": 4, "pad_token_id": 6,

@@ -15,8 +15,7 @@ from saccade.data.tokenization.text_pairs import encode_texts
 from saccade.errors import SaccadeError
 from saccade.exchange.exporting import export_run
 from saccade.exchange.families.albert import ALBERT
-from saccade.exchange.families.bert import BERT
-from saccade.exchange.families.roberta import ROBERTA
+from saccade.exchange.families.bert import BERT, ROBERTA
 from saccade.exchange.formats.vocabulary import adopt, read_tokenizers
 from saccade.exchange.importing import import_folder
 

@@ -16,7 +16,7 @@ from saccade.data.tokenization.labels import Labels
 from saccade.errors import SaccadeError
 from saccade.exchange.exporting import export_run
 from saccade.exchange.families.family import Config
-from saccade.exchange.families.label_heads import label_config, texts_of
+from saccade.exchange.families.heads import label_config, texts_of
 from saccade.exchange.importing import import_folder
 from saccade.model.run import read_weights
 from saccade.train import finish

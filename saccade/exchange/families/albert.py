@@ -7,7 +7,7 @@ from tokenizers import AddedToken, Tokenizer, normalizers, processors
 from saccade.config.schema import Recipe
 from saccade.exchange.families.bert import by_tensors, encoder_config, encoder_tables
 from saccade.exchange.families.family import HEADS, LOGITS, ROWS, SAME, Config, Family, Names, part
-from saccade.exchange.families.label_heads import TEXTS, WORDS, label_names
+from saccade.exchange.families.heads import TEXTS, WORDS, label_names
 
 TABLE, LAYER = "albert.embeddings", "albert.encoder.albert_layer_groups.0.albert_layers.0"
 NAMES: Names = {

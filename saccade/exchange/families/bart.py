@@ -1,4 +1,4 @@
-"""BART (Lewis et al. 2020): post-norm blocks, learned positions that count from 2, a norm after the embedding."""
+"""BART (Lewis et al. 2020): post-norm blocks, learned positions from 2 on, a norm after the embedding; and Marian."""
 
 from typing import Any
 
@@ -16,8 +16,7 @@ from saccade.exchange.families.family import (
     Names,
     part,
 )
-from saccade.exchange.families.label_heads import TEXTS
-from saccade.exchange.families.seq2seq_heads import second_of, seq2seq_head, seq2seq_names, seq2seq_tables
+from saccade.exchange.families.heads import TEXTS, second_of, seq2seq_head, seq2seq_names, seq2seq_tables
 
 SIDES = {"encoder": "reader", "decoder": "writer"}
 LEGACY = {"add_bias_logits": False, "add_final_layer_norm": False, "normalize_before": False}  # of older files
@@ -106,4 +105,19 @@ BART = Family(
     "bart", "BartForConditionalGeneration", bart_recipe, bart_config, lambda recipe: seq2seq_names(NAMES, recipe),
     others=("BartModel", f"Bart{TEXTS}"),  # the former is published for writing, with its embedding as output
     copies=COPIES, unread=("encoder.version", "decoder.version"), apart="", prefix="model.",
+)  # fmt: skip
+
+
+# ---- Marian (Junczys-Dowmunt et al. 2018; the OPUS-MT models): the Transformer of the paper, sines beside cosines
+
+
+def marian_recipe(config: Config) -> dict[str, Any]:
+    config.plain({"normalize_embedding": False, "static_position_embeddings": True})
+    config.plain({"share_encoder_decoder_embeddings": True, "decoder_vocab_size": config.values.get("vocab_size")})
+    return sides(config, positions={"kind": "sinusoidal", "layout": "concatenated"}, embedding_norm=False)
+
+
+MARIAN = Family(
+    "marian", "MarianMTModel", marian_recipe, config_of, lambda recipe: NAMES, copies=COPIES,
+    unread=(".embed_positions.weight",), apart="",
 )  # fmt: skip

@@ -1,11 +1,13 @@
-"""BERT (Devlin et al. 2019): post-norm encoder with learned positions and segments; its heads, and RoBERTa's names."""
+"""BERT (Devlin et al. 2019): post-norm encoder with learned positions and segments; its heads; and RoBERTa."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from saccade.config.schema import Recipe
+from saccade.data.tokenization.tokenizer import PAD, START, Tokenizer
 from saccade.exchange.families.family import (
     ACTIVATIONS,
+    AFTER_TWO,
     HEADS,
     LOGITS,
     NAMED,
@@ -18,7 +20,7 @@ from saccade.exchange.families.family import (
     longest,
     part,
 )
-from saccade.exchange.families.label_heads import OBJECTIVES, TEXTS, WORDS, label_names, label_suffix, label_tables
+from saccade.exchange.families.heads import OBJECTIVES, TEXTS, WORDS, label_names, label_suffix, label_tables
 
 TASKS = {"masked": "ForMaskedLM", "pairs": "ForPreTraining", "states": "Model"}
 HARMLESS = (
@@ -136,4 +138,44 @@ BERT = Family(
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
     look=lambda tables, tensors: by_tensors(tables, NAMES, tensors),
+)  # fmt: skip
+
+
+# ---- RoBERTa (Liu et al. 2019): BERT's blocks under other names; positions count from 2
+
+
+ROBERTA_NAMES: Names = {
+    **encoder_names("roberta", positions=AFTER_TWO),
+    "writer.transform": part(SAME, "lm_head.dense"),
+    "writer.norm": part(SAME, "lm_head.layer_norm"),
+    "writer.output.weight": part(ROWS, "lm_head.decoder.weight"),
+    "writer.output.bias": part(LOGITS, "lm_head.bias"),
+}
+
+
+def roberta_recipe(config: Config) -> dict[str, Any]:
+    # Positions count from the one behind padding, and its tokenizer tells no parts of a text apart.
+    config.plain({"pad_token_id": 1, "type_vocab_size": 1})
+    return encoder_tables(config, length=config.take("max_position_embeddings") - 2)
+
+
+def roberta_config(recipe: Recipe) -> dict[str, Any]:
+    values = encoder_config(recipe, "Roberta")
+    return {**values, "max_position_embeddings": values["max_position_embeddings"] + 2, "pad_token_id": 1}
+
+
+def refuses(tokenizer: Tokenizer) -> str:
+    """Positions there count pieces other than 1, which must therefore be one that no text has."""
+    return "" if tokenizer.order.index(1) in (PAD, START) else "piece 1 of the tokenizer is neither padding nor start"
+
+
+ROBERTA = Family(
+    "roberta", "RobertaForMaskedLM", roberta_recipe, roberta_config,
+    lambda recipe: label_names(ROBERTA_NAMES, recipe, hidden="classifier.dense", output="classifier.out_proj"),
+    others=("RobertaModel", f"Roberta{TEXTS}", f"Roberta{WORDS}"),
+    encodes=True, prefix="roberta.", unread=(".position_ids",),
+    copies={
+        "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight", "lm_head.decoder.bias": "lm_head.bias",
+    },
+    look=lambda tables, tensors: by_tensors(tables, ROBERTA_NAMES, tensors), refuses=refuses,
 )  # fmt: skip

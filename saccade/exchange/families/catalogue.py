@@ -12,16 +12,14 @@ from saccade.config.table import Table
 from saccade.data.tokenization.tokenizer import Tokenizer
 from saccade.errors import SaccadeError
 from saccade.exchange.families.albert import ALBERT
-from saccade.exchange.families.bart import BART
-from saccade.exchange.families.bert import BERT
+from saccade.exchange.families.bart import BART, MARIAN
+from saccade.exchange.families.bert import BERT, ROBERTA
 from saccade.exchange.families.family import Config, Family
 from saccade.exchange.families.gpt2 import GPT2
 from saccade.exchange.families.gptneo import GPTNEO
+from saccade.exchange.families.heads import STATES
 from saccade.exchange.families.llama import LLAMA
-from saccade.exchange.families.marian import MARIAN
 from saccade.exchange.families.reformer import REFORMER
-from saccade.exchange.families.roberta import ROBERTA
-from saccade.exchange.families.seq2seq_heads import STATES
 from saccade.exchange.families.t5 import T5
 from saccade.exchange.families.vit import VIT
 from saccade.exchange.families.whisper import WHISPER

@@ -3,7 +3,6 @@
 from typing import Any
 
 from saccade.config.schema import Recipe
-from saccade.exchange.families.decoder_heads import decoder_head, decoder_names, decoder_of, decoder_tables
 from saccade.exchange.families.family import (
     ACTIVATIONS,
     JOINED,
@@ -18,7 +17,7 @@ from saccade.exchange.families.family import (
     longest,
     part,
 )
-from saccade.exchange.families.label_heads import TEXTS, WORDS
+from saccade.exchange.families.heads import TEXTS, WORDS, decoder_head, decoder_names, decoder_of, decoder_tables
 
 BLOCK = "transformer.h.{}"
 AROUND: Names = {  # what stands around the blocks

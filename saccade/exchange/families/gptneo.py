@@ -5,10 +5,9 @@ from typing import Any
 import torch
 
 from saccade.config.schema import Recipe
-from saccade.exchange.families.decoder_heads import decoder_head, decoder_names, decoder_of, decoder_tables
 from saccade.exchange.families.family import ACTIVATIONS, HEADS, NAMED, SAME, Config, Family, Form, Names, longest, part
 from saccade.exchange.families.gpt2 import AROUND, BLOCK, NORMS, written_by
-from saccade.exchange.families.label_heads import TEXTS, WORDS
+from saccade.exchange.families.heads import TEXTS, WORDS, decoder_head, decoder_names, decoder_of, decoder_tables
 
 NOTHING = Form(lambda given, shape, numbering: torch.zeros(shape), lambda ours, numbering: [])  # where theirs has none
 NAMES: Names = {

@@ -3,9 +3,8 @@
 from typing import Any
 
 from saccade.config.schema import Recipe, Rotary
-from saccade.exchange.families.decoder_heads import decoder_head, decoder_names, decoder_of, decoder_tables
 from saccade.exchange.families.family import NO_BIAS, ROTARY, ROWS, SAME, Config, Family, Names, part
-from saccade.exchange.families.label_heads import TEXTS, WORDS
+from saccade.exchange.families.heads import TEXTS, WORDS, decoder_head, decoder_names, decoder_of, decoder_tables
 
 BLOCK = "model.layers.{}"
 NAMES: Names = {

@@ -4,8 +4,7 @@ from typing import Any
 
 from saccade.config.schema import Bucketed, Recipe
 from saccade.exchange.families.family import ACTIVATIONS, HEADS, NAMED, NO_BIAS, ROWS, SAME, Config, Family, Names, part
-from saccade.exchange.families.label_heads import TEXTS, WORDS
-from saccade.exchange.families.seq2seq_heads import STATES, second_of, seq2seq_head, seq2seq_names, seq2seq_tables
+from saccade.exchange.families.heads import STATES, TEXTS, WORDS, second_of, seq2seq_head, seq2seq_names, seq2seq_tables
 
 FORWARD = {
     "relu": ("relu", False), "gated-gelu": ("gelu-tanh", True), "gated-silu": ("silu", True), "gelu": ("gelu", False),

@@ -7,7 +7,7 @@ from typing import Any
 
 from saccade.config.schema import Recipe
 from saccade.exchange.families.family import ACTIVATIONS, HEADS, NAMED, SAME, Config, Family, Form, Names, part
-from saccade.exchange.families.label_heads import kind_of_text_labels
+from saccade.exchange.families.heads import kind_of_text_labels
 
 LABELS, STATES = "ViTForImageClassification", "ViTModel"
 LAYER = "vit.encoder.layer.{}"

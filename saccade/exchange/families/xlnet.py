@@ -10,7 +10,7 @@ from saccade.config.schema import Recipe
 from saccade.config.table import WriterTraits
 from saccade.errors import SaccadeError
 from saccade.exchange.families.family import ACTIVATIONS, LOGITS, NAMED, ROWS, SAME, Config, Family, Form, Names, part
-from saccade.exchange.families.label_heads import TEXTS, WORDS, label_names, label_suffix, label_tables
+from saccade.exchange.families.heads import TEXTS, WORDS, label_names, label_suffix, label_tables
 
 LAYER = "transformer.layer.{}"
 ELSEWHERE = (  # heads for other tasks, and what is remembered between texts, which changes no weight
