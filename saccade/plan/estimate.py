@@ -150,7 +150,7 @@ def make_plan(recipe: Recipe, asked: Asked) -> Plan:
 
 def vocabulary_of(recipe: Recipe, run: Path | None = None) -> int:
     """Pieces of a run, of the files that a recipe names, or as many as it asks for; of two vocabularies, the larger."""
-    if run is None and recipe.tokenizer.kind != "file":
+    if run is None and not recipe.tokenizer.from_files:
         return recipe.tokenizer.size
     found = train_tokenizers(recipe.tokenizer, lambda: ()) if run is None else Tokenizers.load(run)
     return max(found.source.size, found.target.size)

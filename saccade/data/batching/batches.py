@@ -16,6 +16,7 @@ import numpy as np
 from saccade.data.batching.batch import Batch, Ground, Media, Tokens, rectangle
 from saccade.errors import SaccadeError
 
+StreamState = dict[str, Any]  # a place in a stream of batches, as JSON
 POOL = 2**17  # rows sorted at a time; more rows make less padding and a less random order
 
 
@@ -103,12 +104,12 @@ class BatchStream:
         """The share of padding in all batches so far, both sides counted."""
         return 1 - self._seen["real"] / self._seen["padded"] if self._seen["padded"] else 0.0
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> StreamState:
         """The place in the stream, as JSON."""
         place = {"epoch": self._epoch, "pool": self._pool, "batch": self._batch}
         return {**place, **self._seen, "made_for": self._made_for()}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: StreamState) -> None:
         """Goes to a place; the batches before it are not made again."""
         made_for, ours = state["made_for"], self._made_for()
         changed = [f"{name} was {made_for[name]}, is {ours[name]}" for name in ours if made_for[name] != ours[name]]

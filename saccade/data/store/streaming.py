@@ -16,7 +16,7 @@ import numpy as np
 
 from saccade.config.schema import Recipe
 from saccade.data.batching.batch import Batch
-from saccade.data.batching.batches import Rows, assemble, epoch_order, plan
+from saccade.data.batching.batches import Rows, StreamState, assemble, epoch_order, plan
 from saccade.data.store.arrays import Dropped, Store
 from saccade.data.tokenization.encode import SMALL, Encoder, Tally
 from saccade.errors import SaccadeError
@@ -104,11 +104,11 @@ class StreamedBatches:
         ended = self._batch == len(self._block) and not self._next.result().documents
         return float(self._epoch + ended)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> StreamState:
         """The place in the stream, as JSON; `pool` counts the documents before the current block."""
         return {"epoch": self._epoch, "pool": self._document, "batch": self._batch, "made_for": self._made_for()}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: StreamState) -> None:
         made_for, ours = state["made_for"], self._made_for()
         changed = [
             f"{name} was {made_for.get(name)}, is {ours[name]}" for name in ours if made_for.get(name) != ours[name]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from saccade.data.sources.lines import did_you_mean
 from saccade.errors import SaccadeError
@@ -22,6 +22,16 @@ FILE = "labels.json"  # of a run
 MOST = 1_000  # classes; a column with more is no column of labels
 NONE = 0  # the id where there is no class
 LARGEST = 3e38  # of numbers: more does not fit into 32 bits
+
+
+class Kind(NamedTuple):
+    """What labels of a kind are; a class for the whole text, where nothing else is said."""
+
+    is_number: bool = False
+    per_word: bool = False
+
+
+KINDS = {"number": Kind(is_number=True), "tags": Kind(per_word=True)}  # all others are classes of whole texts
 
 
 @dataclass(frozen=True)
@@ -35,12 +45,12 @@ class Labels:
     @property
     def is_number(self) -> bool:
         """Whether a label is a number; otherwise it is one class, or one for each word."""
-        return self.kind == "number"
+        return KINDS.get(self.kind, Kind()).is_number
 
     @property
     def per_word(self) -> bool:
         """Whether each word has a class of its own."""
-        return self.kind == "tags"
+        return KINDS.get(self.kind, Kind()).per_word
 
     @property
     def size(self) -> int:

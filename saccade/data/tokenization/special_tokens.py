@@ -12,7 +12,6 @@ from saccade.errors import SaccadeError
 BEGIN, MASK = "[CLS]", "[MASK]"  # of tokenizers that are learned here
 SENTINEL = "<extra_id_{}>"  # as T5's vocabularies call them
 MASKS = (MASK, "<mask>")  # what others call it
-SPACED = ("bpe", "unigram", "words")  # tokenizers whose pieces hold the space before a word
 
 
 def extra_pieces(settings: schema.Tokenizer) -> int:
@@ -20,11 +19,10 @@ def extra_pieces(settings: schema.Tokenizer) -> int:
     return settings.begin + settings.mask
 
 
-def add_extra_pieces(core: tokenizers.Tokenizer, settings: schema.Tokenizer) -> None:
-    """Adds them to a tokenizer that has all others."""
-    if settings.mask:  # the space before a hidden word is hidden with it
-        before, behind = settings.kind in SPACED, settings.kind == "words"
-        core.add_tokens([AddedToken(MASK, lstrip=before, rstrip=behind, normalized=False)])
+def add_extra_pieces(core: tokenizers.Tokenizer, settings: schema.Tokenizer, *, lstrip: bool, rstrip: bool) -> None:
+    """Adds them to a tokenizer that has all others; the mask takes the spaces before and behind it with it."""
+    if settings.mask:
+        core.add_tokens([AddedToken(MASK, lstrip=lstrip, rstrip=rstrip, normalized=False)])
     if settings.begin:
         core.add_special_tokens([AddedToken(BEGIN, special=True, normalized=False)])
         end = PIECES[END]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
@@ -41,7 +42,7 @@ ENTRIES = 2_000_000  # different words counted at once; beyond it those seen onc
 
 def train_tokenizers(settings: schema.Tokenizer, pairs: Pairs) -> Tokenizers:
     """Tokenizers as the recipe asks, learned from the pairs or read from files."""
-    if settings.kind == "file":
+    if settings.from_files:
         return _from_files(settings)
     if settings.shared:
         both = _learn(settings, (text for pair in pairs() for text in pair))
@@ -80,23 +81,24 @@ def _lowercased(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def _learn(settings: schema.Tokenizer, texts: Iterable[str]) -> Tokenizer:
-    learners = {
-        "bpe": _bpe, "unigram": _unigram, "wordpiece": _wordpiece,
-        "characters": _characters, "bytes": _bytes, "words": _words,
-    }  # fmt: skip
+    learner = LEARNERS[settings.kind]
     sentinels, extra = settings.sentinels, settings.sentinels + extra_pieces(settings)
-    if settings.kind in ("bpe", "unigram") and settings.size < LEAST + extra:
+    if learner.holds_bytes and settings.size < LEAST + extra:
         raise SaccadeError(
             f"tokenizer.size must be at least {LEAST + extra} for {settings.kind} (bytes and special pieces), got "
             f'{settings.size}; for small vocabularies take kind = "characters"'
         )
-    core = learners[settings.kind](settings.model_copy(update={"size": settings.size - extra}), texts)
+    core = learner.learn(settings.model_copy(update={"size": settings.size - extra}), texts)
     core.add_special_tokens([tokenizers.AddedToken(piece, special=True, normalized=False) for piece in PIECES])
     # The space before a hidden word is hidden with it; words have theirs from the normalizer, at every beginning.
-    stripped = settings.kind == "words"
     pieces = map(SENTINEL.format, range(sentinels))
-    core.add_tokens([tokenizers.AddedToken(piece, lstrip=True, rstrip=stripped, normalized=False) for piece in pieces])
-    add_extra_pieces(core, settings)
+    core.add_tokens(
+        [
+            tokenizers.AddedToken(piece, lstrip=True, rstrip=learner.ends_with_space, normalized=False)
+            for piece in pieces
+        ]
+    )
+    add_extra_pieces(core, settings, lstrip=learner.begins_with_space, rstrip=learner.ends_with_space)
     return Tokenizer(core)
 
 
@@ -223,3 +225,22 @@ def blocks(items: Iterable[str], size: int) -> Iterator[Sequence[str]]:
 
 def _repeated(words: Counter[str]) -> Iterator[str]:
     return (word for word, count in words.items() for _ in range(count))
+
+
+class Learner(NamedTuple):
+    """How a kind of tokenizer is learned, and where its pieces hold the spaces around a word."""
+
+    learn: Callable[[schema.Tokenizer, Iterable[str]], tokenizers.Tokenizer]
+    holds_bytes: bool = False  # whether every byte has a piece
+    begins_with_space: bool = False
+    ends_with_space: bool = False
+
+
+LEARNERS = {
+    "bpe": Learner(_bpe, holds_bytes=True, begins_with_space=True),
+    "unigram": Learner(_unigram, holds_bytes=True, begins_with_space=True),
+    "wordpiece": Learner(_wordpiece),
+    "characters": Learner(_characters),
+    "bytes": Learner(_bytes),
+    "words": Learner(_words, begins_with_space=True, ends_with_space=True),
+}

@@ -130,7 +130,7 @@ def can_hold(family: Family, recipe: Recipe) -> bool:
     if not family.reads:
         return task.is_language_model or (task.predicts_labels and bool(family.others))
     if task.writes_stepwise:
-        return not (task.is_language_model or recipe.reader.medium)
+        return not (task.is_language_model or recipe.reader.medium or recipe.writer.actions)
     return (task.predicts_labels and "Classification" in heads) or (encodes and STATES in heads)
 
 

@@ -16,6 +16,7 @@ from saccade.config.table import PositionTraits
 from saccade.data.tokenization.tokenizer import Tokenizer
 from saccade.errors import SaccadeError
 
+Settings = dict[str, Any]  # a table of a recipe as plain values, before it is validated
 NEVER = -1e4  # the logit of what has no place in the other vocabulary: far below every other
 
 # Of a feed-forward network: theirs to ours, and the way back.

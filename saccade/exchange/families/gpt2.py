@@ -14,6 +14,7 @@ from saccade.exchange.families.family import (
     Config,
     Family,
     Names,
+    Settings,
     longest,
     part,
 )
@@ -55,7 +56,7 @@ def gpt2_recipe(config: Config) -> dict[str, Any]:
     return decoder_tables(config, written_by(stack, length=length, dropout=config.take("embd_pdrop", 0.1)))
 
 
-def written_by(stack: dict[str, Any], *, length: int, dropout: float) -> dict[str, Any]:
+def written_by(stack: Settings, *, length: int, dropout: float) -> dict[str, Any]:
     """The tables of a recipe whose writer has this stack, and GPT-2's embedding and output."""
     positions = {"kind": "learned", "length": length}
     writer = {"stack": stack, "positions": positions, "scale": False, "tie": "output", "dropout": dropout}

@@ -15,7 +15,7 @@ from saccade.data.tokenization.text_pairs import encode_texts, separators
 from saccade.data.tokenization.tokenizer import END, Tokenizer
 from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
-from saccade.exchange.families.family import SAME, Config, Names, part
+from saccade.exchange.families.family import SAME, Config, Names, Settings, part
 from saccade.exchange.formats.vocabulary import release
 
 TEXTS, WORDS = "ForSequenceClassification", "ForTokenClassification"
@@ -30,7 +30,7 @@ def label_suffix(writer: WriterTraits) -> str:
     return WORDS if writer.labels_words else TEXTS
 
 
-def label_tables(config: Config, stack: dict[str, Any]) -> dict[str, Any]:
+def label_tables(config: Config, stack: Settings) -> dict[str, Any]:
     """Task, writer and objective of a folder whose architecture labels something; nothing of any other."""
     made = (config.values.get("architectures") or [""])[0]
     if not made.endswith((TEXTS, WORDS)):

@@ -9,7 +9,19 @@ from torch import Tensor
 from saccade.config.schema import Recipe
 from saccade.config.table import WriterTraits
 from saccade.errors import SaccadeError
-from saccade.exchange.families.family import ACTIVATIONS, LOGITS, NAMED, ROWS, SAME, Config, Family, Form, Names, part
+from saccade.exchange.families.family import (
+    ACTIVATIONS,
+    LOGITS,
+    NAMED,
+    ROWS,
+    SAME,
+    Config,
+    Family,
+    Form,
+    Names,
+    Settings,
+    part,
+)
 from saccade.exchange.families.heads import TEXTS, WORDS, label_names, label_suffix, label_tables
 
 LAYER = "transformer.layer.{}"
@@ -88,7 +100,7 @@ def xlnet_recipe(config: Config) -> dict[str, Any]:
     return tables | (labels(config, stack) or {"task": "encode", "writer": {"kind": head}, **OBJECTIVES[head]})
 
 
-def labels(config: Config, stack: dict[str, Any]) -> dict[str, Any]:
+def labels(config: Config, stack: Settings) -> dict[str, Any]:
     """Task, writer and objective of a folder that labels something: mostly by the last state, that of <cls>."""
     tables = label_tables(config, stack)
     if tables and tables["writer"]["kind"] != "tags":

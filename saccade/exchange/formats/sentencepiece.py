@@ -24,7 +24,7 @@ FAR_BELOW = 1e5  # what pieces that only the other side uses score less than all
 @dataclass(frozen=True)
 class SentencePiece:
     pieces: list[tuple[str, float, int]]  # text, score, type
-    kind: int
+    model_type: int  # UNIGRAM or BPE
     charsmap: bytes  # rules of normalisation, compiled
     prefix: bool  # a space before every text
     tidy: bool  # spaces around a text and double ones inside are taken out
@@ -63,7 +63,7 @@ def read_sentencepiece(path: Path) -> SentencePiece:
 
 def to_tokenizer(read: SentencePiece, numbers: Mapping[str, int] | None = None) -> tokenizers.Tokenizer:
     """The same as a tokenizer, with the model's own numbers or with those given for every piece (of Marian)."""
-    core = tokenizers.Tokenizer(_bpe(read) if read.kind == BPE else _unigram(read, numbers))
+    core = tokenizers.Tokenizer(_bpe(read) if read.model_type == BPE else _unigram(read, numbers))
     steps: list[Any] = [normalizers.Precompiled(read.charsmap)] if read.charsmap else []
     if read.tidy:
         steps += [normalizers.Replace(Regex(" +"), " "), normalizers.Strip()]

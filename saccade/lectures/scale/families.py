@@ -42,7 +42,7 @@ def said(value: bool, what: str) -> str:
 
 MEMBERS = (
     Member("GPT-2", "gpt2", 124.4e6, 0.1e6, "next-token", "reads nothing but what it wrote",
-           lambda r: said(r.reader.kind == "none", "reads nothing but what it wrote")),
+           lambda r: said(r.reader.is_none, "reads nothing but what it wrote")),
     Member("BERT", "bert", 110e6, 0.5e6, "masked, next sentence", "sees both sides of a word",
            lambda r: said(not r.reader.causal, "sees both sides of a word")),
     Member("GPT-3", "gpt3", 175e9, 0.5e9, "next-token", "dense and banded layers in turn",
