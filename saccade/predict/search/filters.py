@@ -42,37 +42,6 @@ def apply_rules(
     return log_probs.index_fill_(1, (~allowed[0]).nonzero()[:, 0], -torch.inf)
 
 
-@dataclass(frozen=True)
-class Never:
-    """These tokens are forbidden in all rows, while fewer than `until` are written."""
-
-    tokens: tuple[int, ...]
-    until: float = math.inf
-
-    def __call__(self, allowed: Tensor, written: Tensor, rows: Tensor) -> Tensor:
-        if written.shape[1] - 1 >= self.until:
-            return allowed
-        allowed = allowed.clone()
-        for token in self.tokens:  # a write by number each: an index list would be copied to the device at every step
-            allowed[:, token] = False
-        return allowed
-
-
-@dataclass(frozen=True)
-class MaxLength:
-    """Only END after limits[sentence] tokens."""
-
-    limits: Int[Tensor, " N"]
-    shortest: int  # until then no row can be at its limit
-
-    def __call__(self, allowed: Tensor, written: Tensor, rows: Tensor) -> Tensor:
-        length = written.shape[1] - 1
-        if length < self.shortest:
-            return allowed
-        full = (self.limits[rows] <= length)[:, None]
-        return torch.where(full, one_token(END, allowed), allowed)
-
-
 class Plain(NamedTuple):
     """Rules as numbers."""
 
@@ -87,18 +56,63 @@ class Plain(NamedTuple):
         return (*self.never, END) if length < self.least else self.never
 
 
+class PlainRule:
+    """A rule that numbers may express, so that kernels know it too."""
+
+    def __call__(self, allowed: Tensor, written: Tensor, rows: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def narrow(self, found: Plain) -> Plain | None:
+        """The numbers of the rules before it, and its own; None where it has none."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Never(PlainRule):
+    """These tokens are forbidden in all rows, while fewer than `until` are written."""
+
+    tokens: tuple[int, ...]
+    until: float = math.inf
+
+    def __call__(self, allowed: Tensor, written: Tensor, rows: Tensor) -> Tensor:
+        if written.shape[1] - 1 >= self.until:
+            return allowed
+        allowed = allowed.clone()
+        for token in self.tokens:  # a write by number each: an index list would be copied to the device at every step
+            allowed[:, token] = False
+        return allowed
+
+    def narrow(self, found: Plain) -> Plain | None:
+        if self.until == math.inf:
+            return found._replace(never=found.never + self.tokens)
+        return found._replace(least=max(found.least, int(self.until))) if self.tokens == (END,) else None
+
+
+@dataclass(frozen=True)
+class MaxLength(PlainRule):
+    """Only END after limits[sentence] tokens."""
+
+    limits: Int[Tensor, " N"]
+    shortest: int  # until then no row can be at its limit
+
+    def __call__(self, allowed: Tensor, written: Tensor, rows: Tensor) -> Tensor:
+        length = written.shape[1] - 1
+        if length < self.shortest:
+            return allowed
+        full = (self.limits[rows] <= length)[:, None]
+        return torch.where(full, one_token(END, allowed), allowed)
+
+    def narrow(self, found: Plain) -> Plain:
+        return found._replace(most=min(found.most, self.shortest))
+
+
 def plain(rules: Sequence[Rule]) -> Plain | None:
     """The rules, where they are about single tokens and lengths and nothing else."""
-    found = Plain((), 0, math.inf)
+    found: Plain | None = Plain((), 0, math.inf)
     for rule in rules:
-        if isinstance(rule, MaxLength):
-            found = found._replace(most=min(found.most, rule.shortest))
-        elif isinstance(rule, Never) and rule.until == math.inf:
-            found = found._replace(never=found.never + rule.tokens)
-        elif isinstance(rule, Never) and rule.tokens == (END,):
-            found = found._replace(least=max(found.least, int(rule.until)))
-        else:
+        if found is None or not isinstance(rule, PlainRule):
             return None
+        found = rule.narrow(found)
     return found
 
 
