@@ -45,16 +45,7 @@ def record_writing(codec: InputCodec, given: Given, text: str) -> tuple[Attentio
     }
     sides["source"] = ([], []) if given.source is None else codec.label_source(given.source)
     sides["question"] = ([], []) if given.source is None else codec.label_question(given.source)
-    found = AttentionMaps(
-        maps={address: codec.crop_weights(address, copy_first(weights)) for address, weights in maps.items()},
-        source_labels=sides["source"][0],
-        target_labels=sides["target"][0],
-        text=text,
-        seen_labels=sides["seen"][0],
-        words={name: words for name, (_, words) in sides.items() if words},
-        question_labels=sides["question"][0],
-    )
-    return found, hidden
+    return label_maps(codec, maps, sides, text), hidden
 
 
 def record_reading(codec: InputCodec, row: Any, text: str, *, cell: int | None = None) -> AttentionMaps:
@@ -66,24 +57,32 @@ def record_reading(codec: InputCodec, row: Any, text: str, *, cell: int | None =
     with codec.loaded.inference(), record(codec.loaded.model) as maps:
         codec.loaded.model.read(batch)
     labels, words = codec.label_source(row)
-    question, groups = codec.label_question(row)
-    again = labels if getattr(codec.loaded.single.reader, "again", None) is not None else []
+    again = getattr(codec.loaded.single.reader, "again", None) is not None
+    sides: dict[str, tuple[list[str], Groups]] = {"source": (labels, words), "question": codec.label_question(row)}
+    sides |= {"target": (labels, words), "seen": ([PIECES[START], *labels[:-1]], [])} if again else {}
+    return label_maps(codec, maps, sides, text, cell=cell)
+
+
+def label_maps(
+    codec: InputCodec,
+    maps: Mapping[str, Tensor],
+    sides: Mapping[str, tuple[list[str], Groups]],
+    text: str,
+    *,
+    cell: int | None = None,
+) -> AttentionMaps:
+    """Recorded weights of a batch of one row, with the labels and words of their sides."""
+    weights = {address: recorded[0].float().cpu().clone() for address, recorded in maps.items()}
+    labels = {name: sides[name][0] if name in sides else [] for name in ("source", "target", "seen", "question")}
     return AttentionMaps(
-        maps={
-            address: codec.crop_weights(address, copy_first(weights), cell=cell) for address, weights in maps.items()
-        },
-        source_labels=labels,
-        target_labels=again,
+        maps={address: codec.crop_weights(address, one, cell=cell) for address, one in weights.items()},
+        source_labels=labels["source"],
+        target_labels=labels["target"],
         text=text,
-        seen_labels=[PIECES[START], *again[:-1]] if again else [],
-        words={"source": words, **({"question": groups} if question else {}), **({"target": words} if again else {})},
-        question_labels=question,
+        seen_labels=labels["seen"],
+        words={name: words for name, (_, words) in sides.items() if words},
+        question_labels=labels["question"],
     )
-
-
-def copy_first(weights: Tensor) -> Tensor:
-    """The weights (H, T, S) of the only row of a batch."""
-    return weights[0].float().cpu().clone()
 
 
 def make_view(

@@ -31,7 +31,7 @@ class Served:
     @property
     def asks(self) -> bool:
         """Whether a question comes with each file."""
-        return self.predictor.asks_questions
+        return "question" in self.predictor.fields
 
     def source(self, file: str, body: FormBody) -> str:
         """What the model is given for a file, and for what is asked about it."""
@@ -63,7 +63,7 @@ def form_of(predictor: Predictor) -> list[str]:
     """The fields of a form for a model, as curl takes them; none where it reads texts."""
     if not predictor.medium:
         return []
-    return ["file=@FILE", *(["question='what is it'"] if predictor.asks_questions else [])]
+    return ["file=@FILE", *(["question='what is it'"] if "question" in predictor.fields else [])]
 
 
 def check_inputs(predictors: Mapping[str, Predictor]) -> None:

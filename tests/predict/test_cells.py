@@ -11,8 +11,7 @@ from saccade.data.tokenization.labels import Labels
 from saccade.data.tokenization.tokenizers import train_tokenizers
 from saccade.errors import SaccadeError
 from saccade.model.build.model import build
-from saccade.predict.cells import cell_named, shown_on_grid
-from saccade.predict.predictors.media import MediaLabeller
+from saccade.predict.predictors.media import MediaLabeller, cell_named, shown_on_grid
 
 
 def labeller(name, *changes):

@@ -34,8 +34,6 @@ POOLINGS = ("mean", "first")
 class MaskedTextCodec(TextCodec):
     """Reads text with [MASK] where tokens are missing."""
 
-    blank = MASK
-
     def prepare(self, text: str) -> str:
         mask = find_mask(self.tokenizers.source)
         if mask is None or MASK not in text:

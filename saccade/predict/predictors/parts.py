@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from saccade.config.schema import Decoding, MediaReader, Recipe
+from saccade.config.schema import Decoding, Recipe
 from saccade.data.batching.batch import Batch, pad
 from saccade.data.tokenization.lexicon import Entry
 from saccade.data.tokenization.tokenizers import UNKNOWN, Tokenizer, Tokenizers
@@ -122,9 +122,6 @@ class InputCodec:
     medium = ""  # kind of the files that are read: "picture" or "sound"; empty where text is read
     fields: tuple[str, ...] = ()  # names of the parts of an input that has several
     names_inputs = False  # whether outputs are listed with the name of their input
-    asks_questions = False  # whether a question comes with each file
-    blank = ""  # what marks a gap in a text that the model fills
-    media: MediaReader  # the reader's table in the recipe, where files are read
 
     def __init__(self, loaded: LoadedModel) -> None:
         self.loaded, self.recipe, self.tokenizers = loaded, loaded.recipe, loaded.tokenizers

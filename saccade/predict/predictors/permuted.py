@@ -9,7 +9,7 @@ from torch import Tensor
 
 from saccade.config.schema import Permuted
 from saccade.data.batching.batch import Batch
-from saccade.model.readers.tokens import TokenReader, parts
+from saccade.model.readers.tokens import parts
 from saccade.predict.predictors.encoder import Encoder, FillPresenter, MaskDecoder, MaskedTextCodec
 from saccade.predict.predictors.parts import Parts
 
@@ -18,10 +18,6 @@ class PermutedDecoder(MaskDecoder):
     """Fills in masked tokens (XLNet), and measures each token given those before it."""
 
     hides = False
-
-    @property
-    def reader(self) -> TokenReader:
-        return self.loaded.single.reader
 
     def encode_texts(self, texts: Sequence[str], *, documents: bool) -> list[list[int]]:
         """Token ids without END, which the model never learned to predict."""
@@ -61,7 +57,7 @@ class PermutedDecoder(MaskDecoder):
         return self.loaded.model.writer.head(states).float()
 
     def _segments(self, ids: Int[Tensor, "B T"]) -> Int[Tensor, "B T"] | None:
-        return parts(ids, None) if self.reader.relates else None
+        return parts(ids, None) if self.loaded.single.reader.relates else None
 
 
 PermutedEncoder = partial(Encoder, parts=Parts(MaskedTextCodec, PermutedDecoder, FillPresenter))

@@ -60,7 +60,6 @@ class Predictor:
         self.medium = self.codec.medium  # kind of the files that it reads, "picture" or "sound"; empty: it reads text
         self.fields = self.codec.fields  # names of the parts of an input that has several
         self.names_inputs = self.codec.names_inputs  # whether outputs are listed with the name of their input
-        self.asks_questions = self.codec.asks_questions  # whether a question comes with each file
 
     @staticmethod
     def load(

@@ -82,7 +82,6 @@ class QuestionCodec(PictureCodec):
     """Reads pictures with questions, as `Question.line`."""
 
     fields = Question._fields
-    asks_questions = True
     media: JoinedReader
 
     def expand(self, lines: Iterable[str], *, report: Report | None = None) -> Iterator[str]:

@@ -18,8 +18,6 @@ from saccade.predict.search.greedy import Found
 class SentinelCodec(TextCodec):
     """Reads text with sentinels where spans are missing (T5)."""
 
-    blank = SENTINEL.format(0)
-
     def encode(self, texts: Sequence[str], what: str, *, numbers: Sequence[int] | None = None) -> list[Any]:
         """A line to be restored must have a sentinel somewhere."""
         rows = super().encode(texts, what, numbers=numbers)
