@@ -88,7 +88,7 @@ def unlike(recipe: Recipe, family: Family) -> str:
     for side in sides_of(recipe, family)[: 2 if recipe.task.writes_stepwise else 1]:
         part: Any = getattr(recipe, side)
         kind = family.reader if side == "reader" else "tokens"
-        if part.kind != kind or not part.stack.is_transformer:
+        if part.kind != kind or not part.stack.is_transformer:  # a family names the kind of reader that it holds
             return f"{side} is no Transformer of {kind}"
     return ""
 
