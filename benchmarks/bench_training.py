@@ -17,9 +17,9 @@ from saccade.data.batching.batch import Batch, pad
 from saccade.data.tokenization.tokenizers import END, PAD, START
 from saccade.model.build.model import build
 from saccade.model.writers.tokens import shift_right
+from saccade.train.batches.layout import packs_rows, shape_of_batches
 from saccade.train.loss import MicroLoss
 from saccade.train.objectives.objectives import objectives_from
-from saccade.train.setup import packs_rows, shape_of_batches
 
 if TYPE_CHECKING:
     from bench import Case, Size, Step

@@ -162,7 +162,7 @@ def chosen_corpora(run: Path, data: Sequence[str]) -> list[Corpus]:
 
     chosen, recipe = [Corpus(files=tuple(files)) for files in corpora(data)], recipe_of(run)
     if not chosen and recipe is not None:
-        chosen = list(recipe.data.valid) if isinstance(recipe.data.valid, tuple) else []
+        chosen = list(recipe.data.valid_corpora)
     if recipe is not None and recipe.task.predicts_labels and recipe.data.train:
         chosen = [like(corpus, recipe.data.train[0]) for corpus in chosen]
     if not chosen:

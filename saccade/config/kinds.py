@@ -52,6 +52,21 @@ class Custom(BaseModel, ReaderTraits, WriterTraits, StackTraits, PositionTraits,
         settings = TypeAdapter(signature_table(maker)).validate_python(given)
         return {"kind": value["kind"], **signature_defaults(maker), **settings}
 
+    @property
+    def init_run(self) -> str:
+        return ""
+
+    def without_init(self) -> Custom:
+        return self
+
+    def has_kind_of(self, other: Any) -> bool:
+        return bool(self.kind == other.kind)
+
+    @property
+    def width(self) -> int | None:
+        """As a stack: its setting `dim`, where it has one."""
+        return self.settings().get("dim")
+
     def trained_form(self) -> Custom:
         return self
 

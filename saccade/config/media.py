@@ -52,6 +52,11 @@ class MediaReader(Table, ReaderTraits):
         return "questions" if self.asks else f"{self.medium}s"
 
     @property
+    def augmentation(self) -> Table | None:
+        """The table `changes`, where it has one."""
+        return None
+
+    @property
     def of_files(self) -> MediaReader:
         """What reads the files: this one, or a part of it."""
         return self
@@ -103,6 +108,10 @@ class PictureReader(MediaReader):
     def column_layers(self) -> int:
         """Layers of an LSTM over the columns of cells."""
         return 0
+
+    @property
+    def augmentation(self) -> Table:
+        return self.changes
 
     @property
     def sides(self) -> tuple[int, int]:
@@ -223,7 +232,7 @@ class GridReader(PictureReader):
                 raise ValueError(
                     f"{name} must be a multiple of {1 << halved}, as each of {halved} levels halves it, got {pixels}"
                 )
-        width = None if self.stack is None else self.stack.width
+        width = None if self.stack is None or self.stack.is_custom else self.stack.width
         if width not in (None, self.channels[-1]):
             raise ValueError(f"stack.dim must be that of the last level, {self.channels[-1]}, got {width}")
         return self
@@ -243,6 +252,10 @@ class TimmReader(PictureReader):
     dropout: Share = 0.0  # of cells
 
     @property
+    def backbone(self) -> TimmReader:
+        return self
+
+    @property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of cells."""
         high, wide = self.sides
@@ -260,7 +273,7 @@ class TimmReader(PictureReader):
         for name, pixels in zip(("size", "width"), self.sides, strict=True):
             if pixels % self.step:
                 raise ValueError(f"{name} must be a multiple of step = {self.step}, got {pixels}")
-        width = None if self.stack is None else self.stack.width
+        width = None if self.stack is None or self.stack.is_custom else self.stack.width
         if width not in (None, self.dim):
             raise ValueError(f"stack.dim must be dim = {self.dim}, got {width}")
         return self

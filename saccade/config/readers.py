@@ -121,6 +121,10 @@ class JoinedReader(MediaReader):
     blind: Share = 0.0  # of the questions that it learns from, so many see nothing of their picture
 
     @property
+    def joined(self) -> JoinedReader:
+        return self
+
+    @property
     def of_files(self) -> MediaReader:
         return self.look
 

@@ -91,6 +91,10 @@ class FrameReader(MediaReader):
     dropout: Share = 0.1  # of that
 
     @property
+    def augmentation(self) -> Table:
+        return self.changes
+
+    @property
     def step(self) -> int:
         """Frames that make one state."""
         return math.prod(self.strides) * self.stack.reduction

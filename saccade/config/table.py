@@ -5,18 +5,18 @@ A user's own kind (`Custom`) has these answers too, so that code asks a table an
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 if TYPE_CHECKING:
-    from saccade.config.media import MediaReader, PatchReader
+    from saccade.config.media import MediaReader, PatchReader, TimmReader
     from saccade.config.playing import ValuesWriter
     from saccade.config.positions import Axial, Bucketed, Learned, Rotary
-    from saccade.config.readers import Again, TokenReader
+    from saccade.config.readers import Again, JoinedReader, TokenReader
     from saccade.config.schema import Recipe
     from saccade.config.stacks import RecurrentWriting, TransformerStack
-    from saccade.config.writers import ActionWriter, TokenWriter
+    from saccade.config.writers import ActionWriter, MaskedWriter, TokenWriter
 
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -36,6 +36,17 @@ class Table(BaseModel):
         optional = {name for name, field in cls.model_fields.items() if type(None) in get_args(field.annotation)}
         value = {key: None if item == "none" and key in optional else item for key, item in value.items()}
         return {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
+
+    @property
+    def init_run(self) -> str:
+        """The run whose weights to start from, where the table has the key `init`."""
+        return str(self.__dict__.get("init", ""))
+
+    def without_init(self) -> Self:
+        return self.model_copy(update={"init": ""}) if "init" in type(self).model_fields else self
+
+    def has_kind_of(self, other: Any) -> bool:
+        return bool(self.__dict__.get("kind") == other.kind)
 
     def trained_form(self) -> Table:
         """The table as trained weights know it: derived settings filled in, those of initialization left out."""
@@ -94,6 +105,10 @@ class ObjectiveTraits(PartTraits):
 
     learns_hard_attention: ClassVar[bool] = False  # whether it learns where to look, of samples
     needs_pairs: ClassVar[bool] = False  # whether it needs references for outputs that a model samples
+
+    def without_coverage(self) -> Self:
+        """Without a penalty of attention that only a recurrent decoder can have."""
+        return self
 
     @property
     def learns_ctc(self) -> bool:
@@ -191,6 +206,16 @@ class ReaderTraits(PartTraits):
         return None
 
     @property
+    def joined(self) -> JoinedReader | None:
+        """The table itself where it reads a picture and a question."""
+        return None
+
+    @property
+    def backbone(self) -> TimmReader | None:
+        """The table itself where it is a network of somebody else, with published weights."""
+        return None
+
+    @property
     def patches(self) -> PatchReader | None:
         """The table itself where it reads a picture as patches."""
         return None
@@ -284,6 +309,16 @@ class WriterTraits(PartTraits):
     def tokens(self) -> TokenWriter | None:
         """The table itself where it writes token by token."""
         return None
+
+    @property
+    def masked(self) -> MaskedWriter | None:
+        """The table itself where it restores masked tokens."""
+        return None
+
+    @property
+    def pools_first(self) -> bool:
+        """Whether it was trained on the first state, which stands for the text."""
+        return self.predicts_pairs
 
     @property
     def values(self) -> ValuesWriter | None:

@@ -33,6 +33,9 @@ class NextToken(Table, ObjectiveTraits):
     coverage: Annotated[float, Field(ge=0)] = 0.0  # what each cell gets of all looks is drawn to 1 (Xu et al. 2015)
     weight: float = 1.0
 
+    def without_coverage(self) -> NextToken:
+        return self.model_copy(update={"coverage": 0.0})
+
     def find_conflict(self, recipe: Recipe) -> str:
         attention = recipe.writer.attention
         if self.coverage and (attention is None or attention.attention != "additive"):
@@ -244,6 +247,16 @@ class Schedule(Table):
     warmup: Annotated[int, Field(ge=0)] = 4000
     floor: Annotated[float, Field(ge=0)] = 0.0
 
+    @property
+    def is_by_width(self) -> bool:
+        """Whether `lr` is a factor of a rate that follows from the width of the model."""
+        return self.kind == "warmup"
+
+    @property
+    def ends(self) -> bool:
+        """Whether the rate arrives at its floor with the last step, which must then be known."""
+        return self.kind in ("linear", "cosine")
+
     @model_validator(mode="after")
     def _lr_is_meant(self) -> Schedule:
         if self.kind != "warmup" and self.lr > HIGHEST:
@@ -260,6 +273,15 @@ class Average(Table):
     kind: Literal["none", "last", "best"] = "none"
     n: Count = 5
 
+    @property
+    def takes_any(self) -> bool:
+        return self.kind != "none"
+
+    @property
+    def takes_best(self) -> bool:
+        """Whether the checkpoints are chosen by the validation metric, not by their age."""
+        return self.kind == "best"
+
 
 class Start(Table):
     """How first weights are drawn. xavier: as Glorot and Bengio (2010), tables of vectors by their width^-0.5."""
@@ -267,6 +289,11 @@ class Start(Table):
     kind: Literal["xavier", "normal"] = "xavier"
     std: Annotated[float, Field(gt=0)] = 0.02  # normal: of all matrices and tables, as of BERT and GPT-2
     deep: bool = False  # normal: matrices that end a sublayer are smaller, by the root of the number of sublayers
+
+    @property
+    def is_drawn_anew(self) -> bool:
+        """Whether the weights with which layers are built are replaced."""
+        return self.kind != "xavier"
 
 
 class Lora(Table):

@@ -232,6 +232,10 @@ class MaskedWriter(Table, WriterTraits):
     init: str = ""
 
     @property
+    def masked(self) -> MaskedWriter:
+        return self
+
+    @property
     def tied(self) -> str:
         return self.tie
 
@@ -306,6 +310,10 @@ class StatesWriter(Table, WriterTraits):
     pool: bool = False  # a matrix and tanh for the first state, which stands for the text
     tie: Literal["none"] = "none"
     init: str = ""
+
+    @property
+    def pools_first(self) -> bool:
+        return self.pool
 
 
 class PatchWriter(Table, WriterTraits):

@@ -120,13 +120,11 @@ def _parts(recipe: Recipe) -> tuple[list[Part], list[Part]]:
 
     if not data.train:
         raise SaccadeError("no training data: give --data SOURCE TARGET, set data.train, or try --tiny")
-    if isinstance(data.valid, float):
-        share = data.valid
-        heldout = made(data.train, share=share, heldout=True) if share else []
-        return made(data.train, share=share, varied=True), heldout
+    if share := data.valid_share:
+        return made(data.train, share=share, varied=True), made(data.train, share=share, heldout=True)
     train = made(data.train, varied=True)
     texts = train[0].labels and train[0].media is None
-    valid = [like(corpus, data.train[0]) for corpus in data.valid] if texts else data.valid
+    valid = [like(corpus, data.train[0]) for corpus in data.valid_corpora] if texts else data.valid_corpora
     return train, made(valid)
 
 

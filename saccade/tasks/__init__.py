@@ -3,6 +3,6 @@
 The object TASK of a module follows the protocol `saccade.config.task.Task`; a recipe chooses it by the module's name.
 """
 
-from saccade.tasks._base import BaseTask, DocumentTask
+from saccade.tasks._base import BaseTask, DocumentTask, hide_word
 
-__all__ = ["BaseTask", "DocumentTask"]
+__all__ = ["BaseTask", "DocumentTask", "hide_word"]

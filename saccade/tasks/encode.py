@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from saccade.config.task import Pairs, Task
-from saccade.tasks import DocumentTask
-from saccade.tasks._base import hide_word
+from saccade.tasks import DocumentTask, hide_word
 
 if TYPE_CHECKING:
     from saccade.config.schema import Corpus, Recipe

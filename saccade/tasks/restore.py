@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from saccade.config.task import Task
-from saccade.tasks import DocumentTask
-from saccade.tasks._base import hide_word
+from saccade.tasks import DocumentTask, hide_word
 from saccade.tasks.translate import TEXT_TO_TEXT
 
 if TYPE_CHECKING:

@@ -68,9 +68,9 @@ def mean_of(checkpoints: Sequence[Checkpoint], *, group: str) -> Weights:
 
 def chosen_steps(settings: Average, *, saved: Sequence[int], ranking: Mapping[int, float], lower: bool) -> list[int]:
     """The steps whose checkpoints `average` takes: the newest n, or the n best by the validation metric."""
-    if settings.kind == "none":
+    if not settings.takes_any:
         return []
-    if settings.kind == "last":
+    if not settings.takes_best:
         return sorted(saved, reverse=True)[: settings.n]
     known = [step for step in saved if step in ranking]
     return sorted(known, key=lambda step: (ranking[step] if lower else -ranking[step], -step))[: settings.n]

@@ -165,10 +165,8 @@ def name_of(file: str) -> str:
 
 
 def validation_data(recipe: Recipe) -> str:
-    valid = recipe.data.valid
-    if isinstance(valid, tuple):
-        return corpora(valid) or "none"
-    return f"{valid:.2%} of the training pairs, held out" if valid else "none"
+    share = recipe.data.valid_share
+    return f"{share:.2%} of the training pairs, held out" if share else corpora(recipe.data.valid_corpora) or "none"
 
 
 def hardware(s: Session) -> str:

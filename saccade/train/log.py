@@ -27,7 +27,7 @@ class Log:
         self.begin = 0  # the step that a resumed run goes on from
         self.board: Any = None
         self.bar: Progress | None = None
-        self.task: TaskID | None = None
+        self.shown: TaskID | None = None
         self.file: TextIO | None = None
 
     def __enter__(self) -> Log:
@@ -40,7 +40,7 @@ class Log:
             if sys.stderr.isatty():
                 columns = (TextColumn("step {task.completed:,}"), BarColumn(), TextColumn("{task.description}"))
                 self.bar = Progress(*columns, console=Console(stderr=True))
-                self.task = self.bar.add_task("", total=self.total)
+                self.shown = self.bar.add_task("", total=self.total)
                 self.bar.start()
         return self
 
@@ -62,8 +62,8 @@ class Log:
             print(text, file=sys.stderr, flush=True)
 
     def advance(self, step: int) -> None:
-        if self.bar is not None and self.task is not None:
-            self.bar.update(self.task, completed=step)
+        if self.bar is not None and self.shown is not None:
+            self.bar.update(self.shown, completed=step)
 
     def record(self, event: str, *, step: int, values: Mapping[str, Any]) -> None:
         """One line of metrics.jsonl, and the numbers of it for TensorBoard."""
@@ -88,8 +88,8 @@ class Log:
             f"loss {values['loss']:.4f}  lr {values['lr']:.2e}  {values['tokens_per_second']:,.0f} tok/s  "
             f"left {clock(left)}"
         )
-        if self.bar is not None and self.task is not None:
-            self.bar.update(self.task, completed=step, description=text)
+        if self.bar is not None and self.shown is not None:
+            self.bar.update(self.shown, completed=step, description=text)
         else:
             self.say(f"step {step:,}{f'/{self.total:,}' if self.total else ''}  {text}")
 

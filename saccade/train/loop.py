@@ -205,7 +205,7 @@ def worth_keeping(s: Session) -> bool:
     """Whether the mean of the best n will want the weights that were just validated."""
     settings, ranking = s.recipe.train, s.progress.ranking
     best = chosen_steps(settings.average, saved=[*ranking], ranking=ranking, lower=settings.metric in LOWER)
-    return settings.average.kind == "best" and s.progress.step in best
+    return settings.average.takes_best and s.progress.step in best
 
 
 def time_left(s: Session) -> float | None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from saccade.config.schema import Schedule
+from saccade.config.schema import Schedule, Train
+from saccade.data.batching.batches import Rows, batches_in_epoch
+from saccade.data.store.streaming import Streamed
+from saccade.data.worlds.episodes import Episodes
 from saccade.errors import SaccadeError
 
 Rate = Callable[[int], float]
@@ -16,17 +19,32 @@ def schedule_from(settings: Schedule, *, dim: int, total: int | None) -> Rate:
 
     `dim` is the width that `warmup` divides by; `total` is where `linear` and `cosine` arrive at the floor.
     """
-    if settings.kind == "warmup":
+    if settings.is_by_width:
         return lambda step: warmup(step, lr=settings.lr, dim=dim, steps=settings.warmup)
-    if settings.kind == "constant":
+    if not settings.ends:
         return lambda step: settings.lr * rise(step, settings.warmup)
     if total is None:
         raise SaccadeError(
             f'train.schedule.kind = "{settings.kind}" must know its last step, but train.steps is not set; '
             'set train.steps=N (the minutes may still end the run earlier) or use train.schedule.kind="warmup"'
         )
-    shape = linear if settings.kind == "linear" else cosine
+    shape = {"linear": linear, "cosine": cosine}[settings.kind]
     return lambda step: shape(step, lr=settings.lr, floor=settings.floor, steps=settings.warmup, total=total)
+
+
+def total_steps(settings: Train, store: Rows | Streamed | Episodes, *, world: int) -> int | None:
+    """Where `linear` and `cosine` end: at the last step, or with the last epoch if that comes first."""
+    if settings.epochs is None or not settings.schedule.ends:
+        return settings.steps
+    if isinstance(store, Streamed):
+        raise SaccadeError(
+            f'how long an epoch of a stream is nobody knows, but train.schedule.kind = "{settings.schedule.kind}" ends '
+            "with the last one; set train.steps in the place of train.epochs"
+        )
+    assert not isinstance(store, Episodes), "a recipe that plays has no epochs"
+    batches = batches_in_epoch(store, batch_tokens=settings.batch_tokens, seed=settings.seed)
+    steps = math.ceil(settings.epochs * batches / (world * settings.accumulate))
+    return steps if settings.steps is None else min(steps, settings.steps)
 
 
 def warmup(step: int, *, lr: float, dim: int, steps: int) -> float:

@@ -12,7 +12,10 @@ from saccade.config.schema import Decoding, Recipe
 from saccade.config.training import LOWER
 from saccade.data.batching.batch import Batch
 from saccade.data.batching.batches import valid_batches
+from saccade.data.prepare import Prepared
+from saccade.data.tokenization.encode import encode_lines
 from saccade.data.tokenization.lexicon import load_lexicon
+from saccade.errors import SaccadeError
 from saccade.model.run import write_tensors
 from saccade.runs import WEIGHTS
 from saccade.score.bleu import Score
@@ -25,6 +28,22 @@ from saccade.train.session import Session, spoiled
 from saccade.train.transfer.lora import plain_weights
 
 ROOM = 4  # times the tokens of a training batch, decoded at once: where gradients fit, so many fit without them
+
+
+def short_enough(recipe: Recipe, data: Prepared) -> list[tuple[str, str]]:
+    """The pairs to decode in validation, without those that the model is not made for."""
+    pairs = data.valid_pairs[: recipe.train.valid_predictions]
+    sources = recipe.task.get_source_texts(recipe, pairs)
+    if sources is None:
+        return pairs
+    rows = encode_lines(data.tokenizers, sources, cut=recipe.data.max_length * recipe.data.cut)
+    short = [pair for pair, row in zip(pairs, rows, strict=True) if len(row) <= recipe.data.max_length]
+    if not short and recipe.train.metric != "loss":
+        raise SaccadeError(
+            f"train.metric={recipe.train.metric}: none of the {len(pairs)} validation pairs to decode has at most "
+            f'data.max_length = {recipe.data.max_length} tokens; raise it, or set train.metric="loss"'
+        )
+    return short
 
 
 def validate(s: Session) -> None:

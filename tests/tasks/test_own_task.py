@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from saccade.config.load import load, validate
 from saccade.config.schema import Corpus, Recipe
 from saccade.config.task import Task
 from saccade.errors import SaccadeError
+from saccade.predict.outputs import Hypothesis
 from saccade.predict.predictors.predictor import Predictor
 from saccade.score.compare import compare
 from saccade.score.evaluate import evaluate_corpora
@@ -21,11 +23,8 @@ from saccade.tasks import BaseTask
 class Loud(Predictor):
     """Gives its outputs in capital letters."""
 
-    def _hypothesis(self, *given: Any, **more: Any) -> Any:
-        from dataclasses import replace
-
-        found = super()._hypothesis(*given, **more)
-        return replace(found, text=found.text.upper())
+    def candidates(self, *given: Any, **more: Any) -> list[list[Hypothesis]]:
+        return [[replace(one, text=one.text.upper()) for one in found] for found in super().candidates(*given, **more)]
 
 
 class Shout(BaseTask):

@@ -6,7 +6,7 @@ import small
 from saccade.data.tokenization.lexicon import LEXICON, load_lexicon
 from saccade.predict.predictors.predictor import Predictor
 from saccade.tasks.translate import Translate
-from saccade.train import setup
+from saccade.train import folder
 
 NONE = {"kind": "none"}
 STACK = {"kind": "recurrent", "dim": 14}
@@ -35,7 +35,7 @@ def test_a_run_learns_its_lexicon_once(fit, pairs, monkeypatch):
     run = fit(data=pairs, parts=parts(), overrides=WORDS, **train)
     lexicon = load_lexicon(run)
     assert {source: lexicon[source].word for source in ("cat", "cow")} == {"cat": "Kater", "cow": "Rind"}
-    monkeypatch.setattr(setup, "learn_lexicon", lambda *_: pytest.fail("it is there already"))
+    monkeypatch.setattr(folder, "learn_lexicon", lambda *_: pytest.fail("it is there already"))
     fit(resume=True, overrides=["train.steps=6"])
     assert load_lexicon(run) == lexicon
     assert small.read_metrics(run)[-1]["step"] == 6

@@ -18,8 +18,9 @@ from saccade.train import checkpoint, loop, session, validate
 from saccade.train.log import Log
 from saccade.train.objectives.objectives import next_token
 from saccade.train.objectives.terms import Term
-from saccade.train.setup import short_enough, total_steps
+from saccade.train.schedule import total_steps
 from saccade.train.signals import Interrupted
+from saccade.train.validate import short_enough
 
 STEPS = {"steps": 6, "valid_every": 3, "save_every": 2, "report_every": 2, "accumulate": 1}
 

@@ -5,19 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from saccade.config.kinds import Custom
 from saccade.config.load import load
-from saccade.config.schema import (
-    Head,
-    LabelWriter,
-    MaskedWriter,
-    NoReader,
-    NumberWriter,
-    Recipe,
-    StatesWriter,
-    TokenReader,
-    TokenWriter,
-)
+from saccade.config.schema import Recipe, TokenReader, TokenWriter, Writer
 from saccade.runs import RECIPE, find_run, not_a_run
 
 INITS = ("init=", "reader.init=")
@@ -69,45 +58,39 @@ def adopt_for_labels(recipe: Recipe, old: Recipe) -> dict[str, Any]:
 
 def adopt_encoder(recipe: Recipe, old: Recipe) -> dict[str, Any]:
     """Reader and writer of a run that masks tokens, or gives vectors alone; nothing where it does something else."""
-    if isinstance(recipe.writer, MaskedWriter) and isinstance(old.writer, MaskedWriter | StatesWriter):
-        return {"reader": without_init(old.reader), "writer": hiding(recipe.writer, old.writer)}
-    return {}
+    writer, before = recipe.writer.masked, old.writer.masked
+    if writer is None or not (before or old.writer.gives_states):
+        return {}
+    # What it says of pairs goes with the objective
+    kept = writer if before is None else before.model_copy(update={"init": "", "pairs": writer.pairs})
+    return {"reader": old.reader.without_init(), "writer": kept}
 
 
 def adopt_same_parts(recipe: Recipe, old: Recipe) -> dict[str, Any]:
     """Reader and writer as the run has them; nothing where its task or its kind of writer is another."""
-    if recipe.task.transfer_group != old.task.transfer_group or recipe.writer.kind != old.writer.kind:
+    if recipe.task.transfer_group != old.task.transfer_group or not recipe.writer.has_kind_of(old.writer):
         return {}
-    return {side: without_init(getattr(old, side)) for side in ("reader", "writer")}
+    return {"reader": old.reader.without_init(), "writer": old.writer.without_init()}
 
 
 def reading(old: Recipe) -> TokenReader | None:
     """What reads in a run; of a language model what writes, which then reads without looking ahead."""
-    if isinstance(old.reader, TokenReader):
-        return without_init(old.reader)
-    if not isinstance(old.reader, NoReader) or not isinstance(old.writer, TokenWriter):
+    if (reader := old.reader.text) is not None:
+        return reader.without_init()
+    writer = old.writer.tokens
+    if not old.reader.is_none or writer is None:
         return None
-    same = {key: getattr(old.writer, key) for key in TokenReader.model_fields if key in TokenWriter.model_fields}
+    same = {key: getattr(writer, key) for key in TokenReader.model_fields if key in TokenWriter.model_fields}
     return TokenReader(**{**same, "kind": "tokens", "init": "", "causal": True})
 
 
-def labelling(writer: Any, old: Recipe, reader: TokenReader) -> Any:
+def labelling(writer: Writer, old: Recipe, reader: TokenReader) -> Writer:
     """A head that asks the state which the run has trained to stand for a text: the first one, or one at its end."""
-    if not isinstance(writer, LabelWriter | NumberWriter) or isinstance(old.writer, Head):
-        return without_init(old.writer) if writer.kind == old.writer.kind else writer
+    if not writer.pooled or old.writer.is_label_head:
+        return old.writer.without_init() if writer.has_kind_of(old.writer) else writer
     if reader.causal:
         return writer.model_copy(update={"pooling": "before-end"})
-    if old.writer.kind == "permuted":
-        return writer.model_copy(update={"pooling": "last", "hidden": getattr(reader.stack, "dim", None)})
-    pools = getattr(old.writer, "pool", False) or getattr(old.writer, "pairs", False)
-    first = {"pooling": "first", "hidden": getattr(reader.stack, "dim", None)}
-    return writer.model_copy(update=first) if pools else writer
-
-
-def hiding(writer: MaskedWriter, old: MaskedWriter | StatesWriter) -> MaskedWriter:
-    """The writer of an encoder as its run has it, where it has one; what it says of pairs goes with the objective."""
-    return old.model_copy(update={"init": "", "pairs": writer.pairs}) if isinstance(old, MaskedWriter) else writer
-
-
-def without_init(part: Any) -> Any:
-    return part if isinstance(part, Custom | NoReader) else part.model_copy(update={"init": ""})
+    if old.writer.is_permuted:
+        return writer.model_copy(update={"pooling": "last", "hidden": reader.stack.width})
+    first = {"pooling": "first", "hidden": reader.stack.width}
+    return writer.model_copy(update=first) if old.writer.pools_first else writer

@@ -6,18 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from saccade.config.load import load
-from saccade.config.schema import (
-    GridReader,
-    JoinedReader,
-    LabelWriter,
-    MediaReader,
-    NextToken,
-    NoReader,
-    PatchReader,
-    Recipe,
-    TokenWriter,
-    TransformerStack,
-)
+from saccade.config.schema import Recipe
 from saccade.errors import SaccadeError
 from saccade.runs import RECIPE, find_run, not_a_run
 
@@ -51,37 +40,37 @@ def adopted_parts(recipe: Recipe, runs: Mapping[str, str], *, kinds: Mapping[str
 def with_reader(recipe: Recipe, old: Recipe, *, run: str) -> Recipe:
     """The reader of a run, with the changes of the recipe; a head asks the state which stands for all there."""
     check_reads(recipe, old, run)
-    changes, before = (getattr(one.reader, "changes", None) for one in (recipe, old))
-    kept = {"changes": changes} if type(changes) is type(before) and changes is not None else {}
-    reader: Any = old.reader.model_copy(update={"init": "", **kept})
+    changes, before = (one.reader.media and one.reader.media.augmentation for one in (recipe, old))
+    kept = {"changes": changes} if changes is not None and before is not None else {}
+    reader = old.reader.model_copy(update={"init": "", **kept})
     writer = recipe.writer
-    if isinstance(writer, LabelWriter) and isinstance(old.writer, LabelWriter):
-        writer = old.writer.model_copy(update={"init": ""})
-    elif isinstance(writer, LabelWriter):
-        writer = writer.model_copy(update={"pooling": "first" if getattr(reader, "first", False) else "mean"})
+    if writer.pooled and old.writer.pooled:
+        writer = old.writer.without_init()
+    elif writer.pooled:
+        writer = writer.model_copy(update={"pooling": "first" if reader.class_token else "mean"})
     return recipe.model_copy(update={"reader": reader, "writer": writer})
 
 
 def with_look(recipe: Recipe, old: Recipe, run: str) -> Recipe:
     """Pictures that are asked about are read as in the run, with the changes of the recipe."""
-    if not isinstance(recipe.reader, JoinedReader):
+    reader = recipe.reader.joined
+    if reader is None:
         return recipe  # which has no such setting, as is told later
-    look = old.reader.look if isinstance(old.reader, JoinedReader) else old.reader
-    if not isinstance(look, GridReader | PatchReader):
+    look = old.reader if old.reader.joined is None else old.reader.joined.look
+    if not look.is_picture or look.backbone is not None:
         raise SaccadeError(
             f'reader.look.init={run}: that run has reader.kind = "{look.kind}"; give one with "grid" or "patches", '
             "or leave it out"
         )
-    look = look.model_copy(update={"init": "", "changes": recipe.reader.look.changes})
-    return recipe.model_copy(update={"reader": recipe.reader.model_copy(update={"look": look})})
+    look = look.model_copy(update={"init": "", "changes": reader.look.changes})
+    return recipe.model_copy(update={"reader": reader.model_copy(update={"look": look})})
 
 
 def check_reads(recipe: Recipe, old: Recipe, run: str) -> None:
-    wanted: Any = recipe.reader
-    if isinstance(old.reader, MediaReader) and (old.reader.medium, old.reader.asks) == (wanted.medium, wanted.asks):
+    wanted = recipe.reader
+    if old.reader.medium and (old.reader.medium, old.reader.asks) == (wanted.medium, wanted.asks):
         return
-    theirs = f"{old.reader.medium}s" if isinstance(old.reader, MediaReader) else "texts"
-    theirs = "nothing" if isinstance(old.reader, NoReader) else theirs
+    theirs = "nothing" if old.reader.is_none else f"{old.reader.medium or 'text'}s"
     raise SaccadeError(
         f"{run}: that run reads {theirs}, and recipe '{recipe.name}' reads {wanted.medium}s"
         + (" with questions" if wanted.asks else "")
@@ -91,28 +80,23 @@ def check_reads(recipe: Recipe, old: Recipe, run: str) -> None:
 
 def with_writer(recipe: Recipe, old: Recipe, run: str) -> Recipe:
     """The writer and the tokenizer of a run that writes texts, and how many of its pieces a text may have."""
-    writer = old.writer
-    if not isinstance(writer, TokenWriter):
+    writer, ours = old.writer.tokens, recipe.writer.tokens
+    if writer is None:
         raise SaccadeError(
-            f'writer.init={run}: that run has writer.kind = "{writer.kind}", which writes no texts; give a language '
-            'model, or any run with writer.kind = "tokens"'
+            f'writer.init={run}: that run has writer.kind = "{old.writer.kind}", which writes no texts; give a '
+            'language model, or any run with writer.kind = "tokens"'
         )
-    if not isinstance(recipe.writer, TokenWriter):
+    if ours is None:
         raise SaccadeError(
             f"writer.init={run}: recipe '{recipe.name}' has writer.kind = \"{recipe.writer.kind}\", which writes no "
             "texts; leave it out, or take a recipe that describes"
         )
     tie = APART.get(writer.tie, writer.tie)
     return recipe.model_copy(update={
-        "writer": writer.model_copy(update={"init": "", "tie": tie, "ctc": recipe.writer.ctc}),
+        "writer": writer.model_copy(update={"init": "", "tie": tie, "ctc": ours.ctc}),
         "data": recipe.data.model_copy(update={"max_length": old.data.max_length}),
         "tokenizer": recipe.tokenizer.model_copy(update={"kind": "init", "shared": True, "files": ()}),
-        "objectives": tuple(map(without_coverage, recipe.objectives))
-        if isinstance(writer.stack, TransformerStack)
+        "objectives": tuple(objective.without_coverage() for objective in recipe.objectives)
+        if writer.stack.is_transformer
         else recipe.objectives,
     })  # fmt: skip
-
-
-def without_coverage(objective: Any) -> Any:
-    """Only a recurrent writer looks once for each word, so that its looks can be asked to be everywhere."""
-    return objective.model_copy(update={"coverage": 0.0}) if isinstance(objective, NextToken) else objective

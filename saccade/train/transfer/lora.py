@@ -12,7 +12,6 @@ from saccade.layers.attention.multihead import CrossAttention, SelfAttention
 from saccade.layers.blocks.feedforward import FeedForward
 from saccade.layers.blocks.lowrank import attach, merged
 from saccade.model.model import Model
-from saccade.model.writers.labels import Head
 
 # Where our own blocks keep their matrices, by what `on` calls them
 MATRICES: dict[str, dict[type[nn.Module], tuple[str, ...]]] = {
@@ -26,13 +25,13 @@ def add_low_rank(model: Model, recipe: Recipe) -> list[str]:
     settings = recipe.train.lora
     if settings is None:
         return []
-    starts = [recipe.init, *(getattr(part, "init", "") for part in (recipe.reader, recipe.writer))]
+    starts = [recipe.init, recipe.reader.init_run, recipe.writer.init_run]
     if not any(starts):
         raise SaccadeError("train.lora trains beside weights that were trained before; give init=RUN, or leave it out")
     if recipe.freeze:
         raise SaccadeError("train.lora freezes all matrices that were trained before by itself; leave freeze out")
     for name, parameter in model.named_parameters():
-        if not (isinstance(model.writer, Head) and name.startswith("writer.")):
+        if not (recipe.writer.is_label_head and name.startswith("writer.")):
             parameter.requires_grad_(False)
     found = list(matrices(model, settings))
     if not found:

@@ -12,7 +12,7 @@ ENDS = (".out.weight", ".down.weight")  # of attention and of the feed-forward n
 
 def draw(model: Model, start: Start) -> None:
     """Draws all matrices and tables anew where the recipe asks for it; norms and biases stay."""
-    if start.kind == "xavier":
+    if not start.is_drawn_anew:
         return
     for part in model.children():
         matrices = {

@@ -9,9 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saccade.config import schema
-from saccade.config.kinds import Custom
-from saccade.config.schema import FillWriter, MediaReader, NoReader, Recipe, TimmReader, TokenWriter
+from saccade.config.schema import Recipe, TimmReader
 from saccade.data.tokenization.labels import Labels
 from saccade.data.tokenization.tokenizers import UNKNOWN, Tokenizer, Tokenizers
 from saccade.errors import SaccadeError
@@ -51,10 +49,10 @@ def warm_start(
     model: Model, recipe: Recipe, tokenizers: Tokenizers, *, kinds: Mapping[str, Any] | None = None
 ) -> list[str]:
     """Takes over weights as `init` of the recipe and of its parts asks; says how many, the rest stays fresh."""
-    parts = {"": recipe.init, "reader.": part_init(recipe.reader), "writer.": part_init(recipe.writer)}
-    if isinstance(recipe.reader, schema.JoinedReader):
-        parts[LOOK] = recipe.reader.look.init
-    notes = take_published(model, recipe.reader) if isinstance(recipe.reader, TimmReader) else []
+    parts = {"": recipe.init, "reader.": recipe.reader.init_run, "writer.": recipe.writer.init_run}
+    if recipe.reader.joined is not None:
+        parts[LOOK] = recipe.reader.joined.look.init
+    notes = take_published(model, recipe.reader.backbone) if recipe.reader.backbone is not None else []
     for prefix, run in parts.items():
         if run:
             old = load_run(run, kinds=kinds)
@@ -80,15 +78,16 @@ def take_published(model: Model, reader: TimmReader) -> list[str]:
 def check_kind(recipe: Recipe, old: Recipe, *, prefix: str, run: str) -> None:
     """Stacks of pictures, sound and texts may have one form, but what one has learned is nothing for another."""
     if prefix == "writer.":
-        if isinstance(recipe.writer, TokenWriter) and not isinstance(old.writer, TokenWriter | FillWriter | Custom):
+        writes = old.writer.tokens is not None or old.writer.is_filling or old.writer.is_custom
+        if recipe.writer.tokens is not None and not writes:
             raise SaccadeError(
                 f'writer.init={run}: that run has writer.kind = "{old.writer.kind}", which writes no texts; give one '
                 "that does, or leave it out"
             )
         return
-    if any(isinstance(one.reader, Custom) for one in (old, recipe)) or isinstance(recipe.reader, NoReader):
+    if old.reader.is_custom or recipe.reader.is_custom or recipe.reader.is_none:
         return
-    read = [one.reader.medium if isinstance(one.reader, MediaReader) else "text" for one in (old, recipe)]
+    read = [one.reader.medium or "text" for one in (old, recipe)]
     if read[0] != read[1]:
         raise SaccadeError(
             f"{prefix}init={run}: that run reads {read[0]}s, and this recipe {read[1]}s; give one that reads the same, "
@@ -125,10 +124,6 @@ def crossing(model: Model) -> list[Any]:
     """The Transformer blocks of a writer that attend to memory."""
     blocks = getattr(getattr(model.writer, "stack", None), "blocks", ())
     return [block for block in blocks if getattr(block, "cross", None) is not None]
-
-
-def part_init(part: Any) -> str:
-    return "" if isinstance(part, Custom | NoReader) else str(part.init)
 
 
 @torch.no_grad()
