@@ -25,6 +25,7 @@ from saccade.model.run import named_weights
 
 KEPT = {-3: 32 << 20, -1: 256 << 20}  # glibc's M_MMAP_THRESHOLD, at most so much, and M_TRIM_THRESHOLD, in bytes
 SCALE = ".scale"  # after the name of a tensor of integers
+FLOAT = ".float"  # after its name, where a module that stays as it is has the same tensor (tied weights)
 
 
 class Place(NamedTuple):
@@ -73,6 +74,8 @@ def quantised(model: nn.Module) -> dict[str, Tensor]:
         weight = tensors[name]
         whole, tensors[scale] = quantise(weight.flatten(0, -2))
         tensors[name] = whole.view_as(weight)
+        if name + FLOAT in float_names(model):
+            tensors[name + FLOAT] = weight
     return tensors
 
 
@@ -82,6 +85,19 @@ def scale_names(model: nn.Module) -> set[str]:
     return {names[id(place.part.weight)] + SCALE for place in [*_products(model), *_tables(model)]}
 
 
+def float_names(model: nn.Module) -> set[str]:
+    """The names of quantised tensors that a module which is not replaced uses too; they are kept in float32 as well."""
+    names, places = _names(model), [*_products(model), *_tables(model)]
+    replaced, whole = {id(place.part) for place in places}, {id(place.part.weight) for place in places}
+    return {
+        names[id(weight)] + FLOAT
+        for module in model.modules()
+        if id(module) not in replaced
+        for weight in module.parameters(recurse=False)
+        if id(weight) in whole
+    }
+
+
 @torch.no_grad()
 def put_quantised(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Makes products and token tables of what `quantised` gave, and copies the rest by name."""
@@ -89,7 +105,9 @@ def put_quantised(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     names = _names(model)
     places, tables = _products(model), _tables(model)
     for name, tensor in named_weights(model).items():
-        if name + SCALE not in tensors:
+        if name + FLOAT in tensors:
+            tensor.copy_(tensors[name + FLOAT])
+        elif name + SCALE not in tensors:
             tensor.copy_(tensors[name])
     for place in places:
         name = names[id(place.part.weight)]

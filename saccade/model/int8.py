@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from saccade.errors import SaccadeError
 from saccade.kernels.cpu import prepared
-from saccade.model.inference import put_quantised, quantised, scale_names
+from saccade.model.inference import float_names, put_quantised, quantised, scale_names
 from saccade.model.run import MADE_FROM, VOCABULARY, fill_weights, named_weights, write_tensors
 
 FILE = "model.int8.safetensors"
@@ -41,7 +41,8 @@ def read_kept(path: Path, model: nn.Module, *, made_from: str, vocabulary: str) 
         return None
     expected = {name: tensor.shape for name, tensor in named_weights(model).items()}
     fits = {name: tensor.shape for name, tensor in tensors.items() if name in expected} == expected
-    return tensors if fits and tensors.keys() == expected.keys() | scale_names(model) else None
+    more = scale_names(model) | float_names(model)
+    return tensors if fits and tensors.keys() == expected.keys() | more else None
 
 
 def fingerprint(path: Path) -> str:

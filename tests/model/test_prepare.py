@@ -94,6 +94,21 @@ def test_tied_weights_are_quantised_once() -> None:
     assert isinstance(model.writer.embedding.tokens, Int8Table)
 
 
+def test_a_tied_matrix_that_stays_in_float_is_kept_with_the_int8_weights() -> None:
+    """The output matrix of a masked language model is its token table, and only the table is replaced."""
+    stack = {"layers": 1, "dim": 24, "heads": 3, "ff": 35}
+    tables = {"task": "encode", "reader": {"stack": stack}, "writer": {"kind": "masked"}, "train": {"metric": "loss"},
+              "objectives": [{"kind": "masked"}], "tokenizer": {"mask": True}}  # fmt: skip
+    first, second = (build(validate(tables, origin="test"), source_size=29, target_size=29).eval() for _ in range(2))
+    trained = first.writer.output.weight.detach().clone()
+    tensors = quantised(first)
+    assert not torch.equal(second.writer.output.weight, trained)  # as when int8 weights are read from a file
+    for model in (first, second):
+        put_quantised(model, tensors)
+        assert torch.equal(model.writer.output.weight, trained)
+    assert torch.equal(first.reader.embedding.tokens.weight, second.reader.embedding.tokens.weight)
+
+
 def test_a_block_of_a_user_stays_as_it_is() -> None:
     class Own(nn.Module):
         def __init__(self, size: int, memory_dim: int) -> None:
