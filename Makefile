@@ -25,7 +25,8 @@ test: $(VENV)/dev.stamp
 	$(PYTEST) --dist loadfile -m "not slow" --shard $(SHARD)
 
 # The fast tests of a file share fixtures in one worker; slow ones, of which a file may have hours, go to any.
-test-all: test
+test-all: $(VENV)/dev.stamp
+	$(PYTEST) --dist loadfile -m "not slow" --shard $(SHARD) --check-all-calls
 	$(PYTEST) --dist load --maxschedchunk 1 -m slow --shard $(SHARD)
 
 bench: $(VENV)/dev.stamp

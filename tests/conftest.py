@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,24 @@ os.environ.setdefault("SACCADE_STRICT_ENGINES", "1")  # a kernel that fails is a
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))  # for laid_out.py
+sys.path.insert(0, str(Path(__file__).parent))  # for laid_out.py and signature_checks.py
+
+import signature_checks
+
+signature_checks.install()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shard", default="1/1", metavar="K/N", help="run the K-th of N parts of the tests")
+    parser.addoption("--check-all-calls", action="store_true", help="check the signature of every call, not of some")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    signature_checks.Sampling.all_calls = config.getoption("--check-all-calls")
+
+
+def pytest_runtest_setup() -> None:
+    signature_checks.COUNTS.clear()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -57,6 +70,17 @@ def link_kernels(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> None
 @pytest.fixture(autouse=True)
 def seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def draw_loss() -> Iterator[Callable[[Path], None]]:
+    """Let trainings draw no loss curve, which takes longer than they do; gives the function that draws it."""
+    from saccade.train import finish
+
+    with pytest.MonkeyPatch.context() as patch:
+        original = finish.draw_loss
+        patch.setattr(finish, "draw_loss", lambda run: None)
+        yield original
 
 
 @pytest.fixture(scope="module")  # while it lives, no other test of the process can start an event loop

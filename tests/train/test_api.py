@@ -25,10 +25,12 @@ SHORT = {"steps": 2, "valid_every": 2, "save_every": 2, "report_every": 1, "accu
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(tmp_path_factory, draw_loss):
     run = tmp_path_factory.mktemp("trained") / "run"
     recipe = small.small(steps=6, valid_every=3, save_every=1, keep=2, report_every=2, valid_predictions=4)
-    return run, recipe, saccade.train(recipe, run=run)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(small.finish, "draw_loss", draw_loss)
+        return run, recipe, saccade.train(recipe, run=run)
 
 
 def test_training_gives_a_predictor_and_a_run_folder(trained):
