@@ -93,7 +93,7 @@ def exit_code(words: list[str]) -> int:
     """Of a command, with a model and a training so small that it takes seconds."""
     if words[0] == "train" and "--resume" not in words:
         tokenizer = [] if "--tiny" in words else ["tokenizer.size=270"]
-        words = [*words, *FEWER, *smaller(words[1]), *tokenizer]
+        words = [*words, *FEWER, *smaller(words[1]), *fewer_examples(words), *tokenizer]
     with pytest.raises(SystemExit) as left:
         main(words)
     return int(left.value.code or 0)
@@ -110,6 +110,14 @@ def smaller(name: str) -> list[str]:
         for key, value in SMALLER.items()
         if key in type(stack).model_fields
     ]
+
+
+def fewer_examples(words: list[str]) -> list[str]:
+    """Overrides for data that comes with the package; files that the examples name are small."""
+    if not (words[words.index("--data") + 1].startswith("embedded:") if "--data" in words else "--tiny" in words):
+        return []
+    held_out = "--valid" in words or isinstance(load(words[1], tiny=True).data.valid, tuple)
+    return ["data.train.0.examples=200", *(["data.valid.0.examples=20"] if held_out else [])]
 
 
 def test_the_tests_see_the_examples():
