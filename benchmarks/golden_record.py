@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-RUN, EXPORT = Path("run"), Path("export")
+RUN, EXPORT, INT8 = Path("run"), Path("export"), Path("run/model.int8.safetensors")
 LINES, OUTPUTS, VECTORS = Path("lines.txt"), Path("outputs.txt"), Path("vectors.npy")
 TIMING = {"seconds", "tokens_per_second", "data_wait", "minutes", "speed"}  # differ from run to run
 UNSTABLE = TIMING | {"seal", "files", "made_for", "schema_version"}  # of state.json: hashes of files, format version
@@ -136,6 +136,7 @@ def predictions(made: Record, inputs: list[str]) -> None:
     for way, words in PREDICTIONS.items():
         for number, line in enumerate(inputs, 1):
             LINES.write_text(f"{line}\n", encoding="utf-8")
+            INT8.unlink(missing_ok=True)  # made anew each time: 0.8 did not read tied weights back from it
             output = made.command(way, "predict", str(RUN), "--json", "--input", str(LINES), *words)
             if output is None:
                 break
