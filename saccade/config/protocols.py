@@ -32,6 +32,9 @@ class Capabilities:
     padded_targets: bool = False  # of a writer: learns from padded rows of tokens, to which more padding may be added
     static_step: bool = False  # decodes on preallocated buffers, so a CUDA graph can hold a decoding step
     fused_cpu_step: bool = False  # one decoding step is one call of C on a CPU
+    linear_head: bool = (
+        False  # of a writer: `head` is the product with `output`, so that losses need not hold all logits
+    )
     aux: bool = False  # of a writer: `write` also returns what its layers report (expert load, attention weights)
     reasons: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)  # why not, by capability
 
@@ -71,15 +74,34 @@ class State(Protocol):
 
 
 @runtime_checkable
+class PositionedState(State, Protocol):
+    """A state that knows how many positions each row has; the writer of tokens needs no more."""
+
+    @property
+    def lengths(self) -> Tensor: ...
+
+
+@runtime_checkable
 class Stack(Protocol):
-    """Layers over a sequence: hidden states in, hidden states out, optionally attending to a memory."""
+    """Layers over a sequence: hidden states in, hidden states out, optionally attending to a memory.
+
+    That of a writer also has `start(memory, *, rows, capacity) -> State`, to decode token by token.
+    """
 
     dim: int  # width of the hidden states that come out
 
     def __call__(
-        self, x: Tensor, mask: Tensor | Packing | None, memory: Memory | None = None, state: Any = None
+        self,
+        x: Tensor,
+        mask: Tensor | Packing | None,
+        memory: Memory | None = None,
+        state: State | None = None,
+        **more: Tensor,
     ) -> tuple[Tensor, Any, Any, Aux]:
-        """Return (hidden states, mask, state, aux); with a state, process only the next positions."""
+        """Return (hidden states, mask, state, aux); with a state, process only the next positions.
+
+        `more` is what only some stacks are built for, such as the segments of positions that tell them apart.
+        """
         ...
 
 
@@ -109,12 +131,26 @@ class ReportingWriter(Writer, Protocol):
 
 
 @runtime_checkable
+class HeadedWriter(Protocol):
+    """A writer whose `head` makes logits of hidden states."""
+
+    def head(self, hidden: Tensor) -> Tensor: ...
+
+
+class LinearHead(HeadedWriter, Protocol):
+    """A writer that declares `linear_head`: logits are output(output_scale * hidden)."""
+
+    output: Any  # nn.Linear
+    output_scale: float
+
+
+@runtime_checkable
 class StepwiseWriter(Writer, Protocol):
     """A writer that also decodes token by token: greedy search, sampling and beam search know nothing else."""
 
     def start(self, memory: Memory | None, *, capacity: int, rows: int = 0) -> State: ...
 
-    def step(self, inputs: Tensor, state: Any, *, align: bool = False) -> Step: ...
+    def step(self, inputs: Tensor, state: State, *, align: bool = False) -> Step: ...
 
 
 @dataclass(frozen=True)

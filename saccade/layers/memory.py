@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from saccade.layers.auxiliary import Aux
-from saccade.layers.packing import Packing
+from saccade.layers.packing import Packing, split_mask
 from saccade.layers.walking import Walking
 
 
@@ -27,12 +27,18 @@ class Memory:
     walking: Walking | None = None  # where a writer of actions begins
     aux: Aux = field(default_factory=Aux)  # what the layers of the reader report
 
+    @property
+    def padding(self) -> Bool[Tensor, "B S"]:
+        """The padding mask, for parts that do not declare packed_rows."""
+        _, mask = split_mask(self.mask)
+        assert mask is not None, "this part does not declare packed_rows, so it is never given any"
+        return mask
+
     def repeated(self, times: int) -> "Memory":
         """Each row so many times, one after the other."""
-        assert not isinstance(self.mask, Packing), "rows that are packed cannot be told apart"
         tokens, values = (None if x is None else x.repeat_interleave(times, 0) for x in (self.tokens, self.values))
         layers = self.final and tuple(tuple(x.repeat_interleave(times, 0) for x in layer) for layer in self.final)
-        states, mask = (x.repeat_interleave(times, 0) for x in (self.states, self.mask))
+        states, mask = (x.repeat_interleave(times, 0) for x in (self.states, self.padding))
         return Memory(states, mask, tokens, values, layers, self.grid, aux=self.aux)
 
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from saccade.config.protocols import Capabilities, get_capabilities
+from saccade.config.protocols import Capabilities, Reader, Writer, get_capabilities
 from saccade.data.batching.batch import Batch
 from saccade.layers.auxiliary import Aux
 from saccade.layers.memory import Memory
@@ -22,13 +22,15 @@ READ = ("source", "question")  # fields that are read, in this order; a question
 class Model(nn.Module):
     """X, attend, and Y: `writer(y, mask, read(x))`. Without a reader it is a language model: `read` gives None."""
 
-    def __init__(self, reader: Any, writer: Any, *, ctc: Any = None) -> None:
+    def __init__(self, reader: Reader | None, writer: Writer, *, ctc: nn.Module | None = None) -> None:
         """A TokenReader (or None) and a TokenWriter, or a user's own that are called as these are.
 
         `ctc` is a second writer on the same reader, where there is one.
         """
         super().__init__()
-        self.reader, self.writer, self.ctc = reader, writer, ctc
+        self.reader: Any = reader  # any further methods are a matter between recipe, objective and predictor
+        self.writer: Any = writer
+        self.ctc: Any = ctc
         self._collected: tuple[bool, list[Aux]] | None = None  # see `collect_aux`
 
     @property

@@ -28,6 +28,7 @@ HIDDEN = "."  # begins the names of folders that are being written or removed
 BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError)  # what reading a damaged checkpoint raises
 
 Tensors = Mapping[str, Tensor]
+Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Checkpoint:
         return safetensors.torch.load_file(self.path / f"{name}.safetensors")
 
 
-def save(folder: Path, *, step: int, groups: Mapping[str, Tensors], state: Mapping[str, Any]) -> Path:
+def save(folder: Path, *, step: int, groups: Mapping[str, Tensors], state: Json) -> Path:
     """Writes `folder/step-N` under another name, flushes it to the disk, and renames it."""
     partial, final = folder / f"{HIDDEN}step-{step}.partial", folder / f"step-{step}"
     try:

@@ -15,6 +15,7 @@ from saccade.errors import SaccadeError
 from saccade.layers.regions import compiled_regions
 from saccade.model.model import Model
 from saccade.train.augment.augment import Change
+from saccade.train.checkpoint import Json
 from saccade.train.distributed.ranks import Ranks
 from saccade.train.machine import autocast, widest
 from saccade.train.objectives.objectives import all_terms
@@ -101,7 +102,7 @@ class Meter:
         *totals, (tokens, _) = ranks.total(torch.stack(pairs)).tolist()
         return {"sums": dict(zip(self.sums, totals, strict=True)), "weights": self.weights, "tokens": int(tokens)}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: Json) -> None:
         """The first process goes on with the sums of all."""
         kind = widest(self.device)
         self.sums = {name: torch.tensor(pair, device=self.device, dtype=kind) for name, pair in state["sums"].items()}

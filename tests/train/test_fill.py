@@ -11,7 +11,7 @@ from saccade.data.batching.batch import Batch, pad
 from saccade.model.build.model import build
 from saccade.train.batches.pack import pack
 from saccade.train.objectives import masking
-from saccade.train.objectives.objectives import fill
+from saccade.train.objectives.fill import fill
 
 PARTS = {
     "reader": {"stack": small.STACK},

@@ -26,15 +26,16 @@ from saccade.train.batches.pack import pack
 from saccade.train.objectives.masked import (  # fmt: skip
     Hiding,
     any_piece,
+    build_masked,
     fixed_noise,
     gathered,
     hide,
     masked,
-    masked_from,
     most_hidden,
     noise,
 )
 from saccade.train.objectives.objectives import objectives_from
+from saccade.train.objectives.terms import Context
 
 SIZE, HIDDEN_AS = 40, 7
 HIDING = Hiding(0.15, 0.8, 0.1, mask=HIDDEN_AS, special=[(5, 1), (7, 2), (38, 2)], size=SIZE)
@@ -202,7 +203,7 @@ def test_a_tokenizer_without_a_piece_for_hidden_text_is_refused() -> None:
     with pytest.raises(SaccadeError, match=r"no piece that stands for hidden text \(\[MASK\] or <mask>\)"):
         mask_of(tokenizer)
     with pytest.raises(SaccadeError, match="no piece"):
-        masked_from(
+        build_masked(
             validate(
                 {
                     "objectives": [{"kind": "masked"}],
@@ -211,7 +212,7 @@ def test_a_tokenizer_without_a_piece_for_hidden_text_is_refused() -> None:
                     "writer": {"kind": "masked"},
                 }
             ).objectives[0],
-            tokenizer,
+            Context(tokenizer),
         )
 
 

@@ -5,6 +5,7 @@ import torch
 
 from saccade.data.batching.batch import Batch, Tokens, pad
 from saccade.layers.memory import Memory
+from saccade.layers.packing import layout_of
 from saccade.model.writers.fill import MASK
 from saccade.train.batches.pack import pack
 from saccade.train.objectives import masking
@@ -70,17 +71,17 @@ def test_texts_and_their_words(target):
         [False],
         [True] * 3 + [False],
     ]
-    assert masking.lengths_of(target.mask)[:4].tolist() == [6, 2, 1, 4]
-    assert masking.real_texts(target.mask).nonzero()[:, 0].tolist() == [0, 1, 2, 3]
-    assert masking.sums_of(target.ids > 8, target.mask)[:4].tolist() == [2, 0, 0, 2]
+    assert layout_of(target.mask).lengths[:4].tolist() == [6, 2, 1, 4]
+    assert layout_of(target.mask).real.nonzero()[:, 0].tolist() == [0, 1, 2, 3]
+    assert layout_of(target.mask).sum(target.ids > 8)[:4].tolist() == [2, 0, 0, 2]
 
 
 def test_places_of_texts_become_tokens_of_a_batch(target):
     width = 6 if isinstance(target.mask, torch.Tensor) else target.mask.longest
-    count = len(masking.lengths_of(target.mask))
+    count = len(layout_of(target.mask).lengths)
     places = torch.zeros(count, width, dtype=torch.bool)
     places[0, 4] = places[3, 1] = True
-    assert by_text(masking.by_token(places, target.mask), target.mask) == [
+    assert by_text(layout_of(target.mask).pack(places) & layout_of(target.mask).keep, target.mask) == [
         [False] * 4 + [True, False], [False] * 2, [False], [False, True, False, False],
     ]  # fmt: skip
 

@@ -5,11 +5,12 @@ import torch
 import torch.nn.functional as F
 
 from saccade.config.load import validate
+from saccade.config.protocols import get_capabilities
 from saccade.data.batching.batch import Batch, Tokens
 from saccade.data.tokenization.tokenizers import PAD, START
 from saccade.model.writers.tokens import TokenWriter, shift_right
 from saccade.train.objectives.objectives import all_terms, next_token, objectives_from, r_drop
-from saccade.train.objectives.terms import Term, has_plain_head
+from saccade.train.objectives.terms import Term
 
 DRAW = torch.Generator()
 
@@ -117,7 +118,7 @@ def test_head_of_the_users_own_has_the_same_terms_and_gradients(model, batch, ob
     weights = list(model.parameters())
     expected = outcome()
     model.writer.__class__ = OwnHead
-    assert not has_plain_head(model.writer)
+    assert not get_capabilities(model.writer).linear_head
 
     torch.testing.assert_close(outcome(), expected, rtol=1e-4, atol=1e-5)
 

@@ -11,7 +11,7 @@ from saccade.config.load import load
 from saccade.data.batching.batch import Batch, Pictures, pad
 from saccade.model.build.model import build
 from saccade.train.batches.feed import widened
-from saccade.train.objectives.objectives import double
+from saccade.train.batches.pack import double
 from saccade.view import moments
 
 QUICK = [

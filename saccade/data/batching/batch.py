@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ class Tokens:
 
     ids: Tensor  # (B, T) int64
     mask: Any  # (B, T) bool; for a packed row, where its texts are
+    shared: ClassVar[tuple[Tensor, ...]] = ()  # tensors that belong to no row
 
     @property
     def content(self) -> Tensor:
@@ -46,6 +47,7 @@ class Media:
 
     values: Tensor
     mask: Tensor
+    shared: ClassVar[tuple[Tensor, ...]] = ()
 
     @property
     def content(self) -> Tensor:
@@ -92,8 +94,12 @@ class Ground:
         return self.start.numel()
 
     @property
+    def shared(self) -> tuple[Tensor, ...]:
+        return self.moves, self.sights
+
+    @property
     def tensors(self) -> tuple[Tensor, ...]:
-        return self.start, self.mask, self.moves, self.sights
+        return self.start, self.mask, *self.shared
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Ground:
         return Ground(*(x.to(device, non_blocking=non_blocking) for x in self.tensors))

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from saccade.layers.attention.scores import Additive, Bilinear, Dot, attend
 from saccade.layers.memory import Memory
-from saccade.layers.packing import Packing
 from saccade.layers.record import keep, recording
 
 MIXED = 0.5  # of texts, while hard looks learn (Xu et al. 2015, section 4.1)
@@ -38,9 +37,8 @@ class Look(nn.Module):
         self.score = score
 
     def source(self, memory: Memory) -> Source:
-        assert not isinstance(memory.mask, Packing), "a recurrent writer takes no packed rows"
         values = memory.states if memory.values is None else memory.values.to(memory.states.dtype)
-        return Source(self.keys(memory), values, memory.mask[:, None])
+        return Source(self.keys(memory), values, memory.padding[:, None])
 
     def keys(self, memory: Memory) -> Float[Tensor, "B S E"]:
         return self.score.key(memory.states)

@@ -19,7 +19,7 @@ from saccade.layers.attention import masks
 from saccade.layers.attention.masks import Mask
 from saccade.layers.attention.positions import Rotary, ScoreTerm
 from saccade.layers.memory import KeyValue, LayerCache
-from saccade.layers.packing import Packing
+from saccade.layers.packing import Packing, split_mask
 from saccade.layers.record import keep, recording
 
 Form = Literal["paper", "full", "split"] | int
@@ -314,13 +314,13 @@ class CrossAttention(Attention):
         packing: Packing | None = None,
     ) -> Float[Tensor, "B T D"]:
         (query,) = self.query(x)
+        packed, padding = split_mask(mask)
         if packing is not None:
-            assert isinstance(mask, Packing), "a packed memory is attended to by packed texts"
-            return self.heads(self, query, memory.keys, memory.values, mask=None, packs=(packing, mask))
-        assert not isinstance(mask, Packing), "a packed memory is attended to by packed texts"
+            assert packed is not None, "packed sequences attend to packed memory"
+            return self.heads(self, query, memory.keys, memory.values, mask=None, packs=(packing, packed))
         if x.shape[0] > memory.keys.shape[0] or (x.shape[1] == 1 and step_attention.covers(query)):
-            return self._step(query, memory, mask)
-        real = None if mask is None else masks.padding(mask)
+            return self._step(query, memory, padding)
+        real = None if padding is None else masks.padding(padding)
         return self.heads(self, query, memory.keys, memory.values, mask=real)
 
     def _step(

@@ -18,7 +18,6 @@ from torch.utils.checkpoint import checkpoint
 from saccade.layers.attention.scores import attend, dot
 from saccade.layers.dropout import Dropout
 from saccade.layers.memory import Memory
-from saccade.layers.packing import Packing
 from saccade.layers.record import keep, recording
 from saccade.layers.regions import region
 
@@ -71,10 +70,9 @@ class Read:
 
     @classmethod
     def of(cls, memory: Memory) -> "Read":
-        assert not isinstance(memory.mask, Packing), "convolutions have padded batches"
         values = memory.states if memory.values is None else memory.values
-        scale = memory.mask.sum(1).sqrt().to(values.dtype)  # m sqrt(1/m)
-        return cls(memory.states, values * scale[:, None, None], memory.mask[:, None])
+        scale = memory.padding.sum(1).sqrt().to(values.dtype)  # m sqrt(1/m)
+        return cls(memory.states, values * scale[:, None, None], memory.padding[:, None])
 
     def rows(self, indices: Int[Tensor, " C"]) -> "Read":
         return Read(*(part.index_select(0, indices) for part in (self.keys, self.values, self.allowed)))

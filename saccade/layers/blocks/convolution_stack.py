@@ -16,7 +16,6 @@ from saccade.layers.auxiliary import Aux
 from saccade.layers.blocks.convolution import HALF, KEPT, RECOMPUTED, Matrices, Product, Read, neighbours
 from saccade.layers.dropout import Dropout
 from saccade.layers.memory import Memory
-from saccade.layers.packing import Packing
 
 ROUNDING = 1e-3  # of a position: 1.2 x 5 is 6 in every precision
 
@@ -158,8 +157,7 @@ class ConvolutionStack(nn.Module):
             return None, None
         if any(block.cross is not None for block in self.blocks):
             return Read.of(memory), None
-        assert not isinstance(memory.mask, Packing), "convolutions have padded batches"
-        return None, memory.states.masked_fill(~memory.mask[..., None], 0.0)
+        return None, memory.states.masked_fill(~memory.padding[..., None], 0.0)
 
     def _at(self, places: Float[Tensor, "B S D"], lengths: Int[Tensor, " B"], n: int) -> Float[Tensor, "B n D"]:
         """The next n places of each row; zeros where there are no more."""

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.attention import sdpa_kernel
 
+from saccade.config.protocols import Stack
 from saccade.layers.attention import masks
 from saccade.layers.attention.backends import BACKENDS
 from saccade.layers.blocks.feedforward import FeedForward
@@ -28,7 +29,7 @@ class Looked(NamedTuple):
     bias: Float[Tensor, "N 1 1 S"] | None
 
 
-def covers(stack: Any) -> bool:
+def covers(stack: Stack) -> bool:
     """Whether every block is made of what is known here, and nobody asks for gradients or weights."""
     if torch.is_grad_enabled() or recording() or not isinstance(stack, TransformerStack):
         return False
@@ -46,12 +47,15 @@ def bias_of(keep: Bool[Tensor, "N K"] | None, like: Float[Tensor, "..."]) -> Flo
     return zeros.masked_fill(~keep, -torch.inf)[:, None, None]
 
 
-def look(stack: Any, states: Float[Tensor, "N S D"], keep: Bool[Tensor, "N S"]) -> Looked:
+def look(stack: TransformerStack, states: Float[Tensor, "N S D"], keep: Bool[Tensor, "N S"]) -> Looked:
     return Looked(tuple(block.cross.keys_values(states) for block in stack.blocks), bias_of(keep, states))
 
 
 def over_texts(
-    stack: Any, x: Float[Tensor, "B T D"], bias: Float[Tensor, "B 1 1 T"] | None, looked: Looked | None = None
+    stack: TransformerStack,
+    x: Float[Tensor, "B T D"],
+    bias: Float[Tensor, "B 1 1 T"] | None,
+    looked: Looked | None = None,
 ) -> Float[Tensor, "B T D"]:
     """What the stack gives; rows next to each other may share a row of memory."""
     at = masks.positions(x.shape[1], x.device)

@@ -15,7 +15,6 @@ from saccade.layers.blocks.recurrence import FixedContext, LookAfter, LookFirst,
 from saccade.layers.blocks.recurrent import CELLS, Hidden, Name
 from saccade.layers.dropout import Dropout
 from saccade.layers.memory import Memory
-from saccade.layers.packing import Packing
 
 Context = Literal["last", "mean"]
 
@@ -35,13 +34,12 @@ class FirstState(nn.Module):
         self.predict = None if memory_dim is None or copied else nn.Linear(memory_dim, math.prod(self.shape))
 
     def summary(self, memory: Memory) -> Float[Tensor, "B M"]:
-        assert not isinstance(memory.mask, Packing), "a recurrent writer takes no packed rows"
         if self.context == "mean":
-            real = memory.mask[..., None]
+            real = memory.padding[..., None]
             return (memory.states * real).sum(1) / real.sum(1).clamp(min=1)
         if memory.final is not None:
             return memory.final[-1][0]
-        last = memory.mask.sum(1).clamp(min=1) - 1
+        last = memory.padding.sum(1).clamp(min=1) - 1
         return memory.states[torch.arange(len(last), device=last.device), last]
 
     def forward(self, memory: Memory | None, context: Tensor | None, like: Float[Tensor, "B M"]) -> tuple[Hidden, ...]:

@@ -22,7 +22,7 @@ from saccade.layers.blocks.experts import Choice, Routing, routed
 from saccade.layers.blocks.fused_step import take_fused_step
 from saccade.layers.blocks.residual import Residual, add_and_normalize
 from saccade.layers.memory import AttentionState, DynamicCache, KeyValue, LayerCache, Memory
-from saccade.layers.packing import Packing
+from saccade.layers.packing import Packing, split_mask
 from saccade.layers.regions import region
 
 
@@ -153,14 +153,14 @@ class TransformerStack(nn.Module):
         if state is not None:
             x, state = self._step(x, state)
             return x, mask, state, {}
-        packing = mask if isinstance(mask, Packing) else None
+        packing, padding = split_mask(mask)
         # Padding stands on the right, so a causal text needs no padding mask: no real position looks to its right.
-        real = None if self.causal or isinstance(mask, Packing) else mask
+        real = None if self.causal else padding
         if packing is not None and segments is not None:
             segments = packing.unpack(segments[..., None, None])[..., 0, 0]
         states, keep = (None, None) if memory is None else (memory.states, memory.mask)
         run_block = (RECOMPUTED if self.recompute and self.training else KEPT).select()
-        counted = mask.keep if isinstance(mask, Packing) else mask
+        counted = padding if packing is None else packing.keep
         routing: list[Routing] = []
         hidden, residual = x, None
         for block, window in zip(self.blocks, self.windows, strict=True):
@@ -261,8 +261,7 @@ class TransformerStack(nn.Module):
         seen = () if memory is None else tuple(block.cross.keys_values(memory.states) for block in self.blocks)
         heads, _, head_dim = self.blocks[0].self.project.shape
         like = seen[0].keys if seen else next(self.parameters())  # of the type that keys and values will have
-        mask, origins = None if memory is None else memory.mask, None
-        assert not isinstance(mask, Packing), "what is decoded is not packed"
+        mask, origins = None if memory is None else memory.padding, None
         if like.device.type == "cpu":  # where asking costs nothing
             fused = bool(seen) and step_attention.is_fused(seen[0].keys)
             seen = tuple(layer.by_head() if fused else layer.by_feature() for layer in seen)

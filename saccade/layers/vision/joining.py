@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from saccade.config.protocols import Stack
 from saccade.layers.attention.scores import masked_softmax, scaled_dot
 from saccade.layers.dropout import Dropout
 from saccade.layers.memory import Memory
@@ -33,7 +34,7 @@ class Glimpses(nn.Module):
     def forward(self, look: Memory, ask: Memory) -> Memory:
         cells, question = self.dropout(evened(look.states)), whole(ask)
         scores = self.energy(F.relu(self.cell(cells) + self.question(question)[:, None])).mT
-        weights = masked_softmax(scores, real(look)[:, None])
+        weights = masked_softmax(scores, look.padding[:, None])
         if recording():
             keep(self, weights[:, :, None])
         seen = (weights.to(cells.dtype) @ cells).flatten(1)
@@ -57,7 +58,7 @@ class Hops(nn.Module):
         self.dim = dim
 
     def forward(self, look: Memory, ask: Memory) -> Memory:
-        cells, mask = self.dropout(evened(look.states)), real(look)
+        cells, mask = self.dropout(evened(look.states)), look.padding
         weights, told = self.of_words(cells, mask, ask), self.evidence[0](cells)
         seen = self.question(whole(ask)) + (weights.to(cells.dtype) @ told)[:, 0]
         for evidence in self.evidence[1:]:
@@ -71,7 +72,7 @@ class Hops(nn.Module):
     def of_words(self, cells: Float[Tensor, "B S D"], mask: Bool[Tensor, "B S"], ask: Memory) -> Float[Tensor, "B 1 S"]:
         """The first look: the word that fits a cell best says how much it counts. A map shows each word its cells."""
         assert ask.inputs is not None, "a reader of tokens tells what it was given"
-        scores = scaled_dot(ask.inputs, self.match(cells)).masked_fill(~real(ask)[..., None], float("-inf"))
+        scores = scaled_dot(ask.inputs, self.match(cells)).masked_fill(~ask.padding[..., None], float("-inf"))
         best, which = scores.max(1)
         weights = masked_softmax(best[:, None].nan_to_num(neginf=0.0), mask[:, None])
         if recording():
@@ -83,14 +84,14 @@ class Hops(nn.Module):
 class Concat(nn.Module):
     """All cells and then all words, each through a matrix to one width, and through a stack where there is one."""
 
-    def __init__(self, cell_dim: int, word_dim: int, *, dim: int, stack: Any = None) -> None:
+    def __init__(self, cell_dim: int, word_dim: int, *, dim: int, stack: Stack | None = None) -> None:
         super().__init__()
         self.cell, self.word = nn.Linear(cell_dim, dim), nn.Linear(word_dim, dim)
         self.stack, self.dim = stack, dim
 
     def forward(self, look: Memory, ask: Memory) -> Memory:
         states = torch.cat((self.cell(look.states), self.word(ask.states)), 1)
-        mask = torch.cat((real(look), real(ask)), 1)
+        mask = torch.cat((look.padding, ask.padding), 1)
         if self.stack is None:
             return Memory(states, mask)
         states, _, _, aux = self.stack(states, mask)
@@ -112,18 +113,13 @@ def whole(ask: Memory) -> Float[Tensor, "B D"]:
     """A question as one vector: the last state of a recurrent reader, else the mean of the states of its words."""
     if ask.final is not None:
         return ask.final[-1][0]
-    mask = real(ask)[..., None]
+    mask = ask.padding[..., None]
     return (ask.states * mask).sum(1) / mask.sum(1).clamp(min=1).to(ask.states.dtype)
 
 
 def evened(states: Float[Tensor, "B S D"]) -> Float[Tensor, "B S D"]:
     """Cells of one length, so that a bright one is not looked at because it is bright; their numbers are about 1."""
     return F.normalize(states, dim=-1) * states.shape[-1] ** 0.5
-
-
-def real(memory: Memory) -> Bool[Tensor, "B S"]:
-    assert isinstance(memory.mask, Tensor), "what is joined comes in rows of its own"
-    return memory.mask
 
 
 def one_state(state: Float[Tensor, "B D"]) -> Memory:

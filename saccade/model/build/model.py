@@ -149,7 +149,7 @@ def build_token_model(table: schema.TokenWriter, half: Half) -> Model:
     return Model(half.reader, build_head(table, tokens, stack, half.options), ctc=ctc)
 
 
-def build_head(table: schema.TokenWriter, tokens: nn.Embedding, stack: Any, options: Options) -> TokenWriter:
+def build_head(table: schema.TokenWriter, tokens: nn.Embedding, stack: Stack, options: Options) -> TokenWriter:
     """Embedding, stack and output matrix together."""
     embedding = build_embedding(table, tokens, get_input_dim(stack), options.kinds)
     output = build_output(table, tokens, stack.dim)

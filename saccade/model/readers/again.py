@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import nn
 
+from saccade.config.protocols import Stack
 from saccade.data.tokenization.tokenizer import START
 from saccade.layers.auxiliary import merge_aux
 from saccade.layers.memory import Memory
@@ -15,9 +16,10 @@ from saccade.model.writers.tokens import shift_right
 class Again(nn.Module):
     """Memory -> Memory: at each place a causal stack knows the tokens before it, and attends to all that was read."""
 
-    def __init__(self, embedding: Embedding, stack: Any) -> None:
+    def __init__(self, embedding: Embedding, stack: Stack) -> None:
         super().__init__()
-        self.embedding, self.stack = embedding, stack
+        self.embedding = embedding
+        self.stack: Any = stack
 
     @property
     def dim(self) -> int:

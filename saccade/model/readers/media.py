@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from saccade.config.protocols import Capabilities, get_capabilities
+from saccade.config.protocols import Capabilities, Stack, get_capabilities
 from saccade.layers.attention import masks
 from saccade.layers.audio.downsampling import Stem
 from saccade.layers.auxiliary import Aux, merge_aux
@@ -33,18 +33,20 @@ class PictureReader(MediaReader):
     def __init__(
         self,
         cells: nn.Module,
-        stack: Any,
+        stack: Stack | None,
         *,
         dim: int,
         grid: tuple[int, int],
         positions: nn.Module | None,
         first: bool = False,
-        columns: Any = None,
+        columns: Stack | None = None,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.columns = columns
-        self.cells, self.stack, self.positions, self.dim, self.grid = cells, stack, positions, dim, grid
+        self.cells = cells
+        self.stack: Any = stack
+        self.positions, self.dim, self.grid = positions, dim, grid
         self.first = nn.Parameter(torch.empty(dim)) if first else None
         if self.first is not None:
             nn.init.normal_(self.first, std=dim**-0.5)
@@ -82,7 +84,7 @@ class PictureReader(MediaReader):
 class FrameReader(MediaReader):
     """Sound: a stem that makes fewer and wider frames, positions, then a stack that may look in both directions."""
 
-    def __init__(self, stem: Stem, stack: Any, *, positions: nn.Module | None = None, dropout: float = 0.0) -> None:
+    def __init__(self, stem: Stem, stack: Stack, *, positions: nn.Module | None = None, dropout: float = 0.0) -> None:
         super().__init__()
         self.stem, self.stack, self.positions, self.dim = stem, stack, positions, stack.dim
         self.dropout = Dropout(dropout)

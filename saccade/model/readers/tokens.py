@@ -7,14 +7,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from saccade.config.protocols import Capabilities, get_capabilities
+from saccade.config.protocols import Capabilities, Stack, get_capabilities
 from saccade.data.tokenization.tokenizer import END, START
 from saccade.kernels.cpu.prepared import CpuLayout, describe_table
 from saccade.kernels.weights import EmbeddingWeights, PositionTable, Unsupported
 from saccade.layers.attention import masks
 from saccade.layers.dropout import Dropout
 from saccade.layers.memory import Memory
-from saccade.layers.packing import Packing
+from saccade.layers.packing import Packing, layout_of
 
 More = tuple[nn.Embedding | None, nn.Module | None]
 
@@ -83,7 +83,7 @@ class TokenReader(nn.Module):
     def __init__(
         self,
         embedding: Embedding,
-        stack: Any,
+        stack: Stack,
         *,
         relates: bool = False,
         levels: bool = False,
@@ -96,7 +96,9 @@ class TokenReader(nn.Module):
         multi-level aligner of Mei et al. 2016). `again`: reads the text a second time, and its states are given.
         """
         super().__init__()
-        self.embedding, self.stack, self.relates, self.levels = embedding, stack, relates, levels
+        self.embedding = embedding
+        self.stack: Any = stack  # with further methods where its capabilities say so
+        self.relates, self.levels = relates, levels
         self.again = again
         self.dim = stack.dim + (width if levels else 0) if again is None else again.dim
 
@@ -136,4 +138,4 @@ def parts(ids: Int[Tensor, "B T"], at: Int[Tensor, "b T"] | None) -> Int[Tensor,
 
 def places(mask: Bool[Tensor, "B S"] | Packing | None) -> Int[Tensor, "1 N"] | None:
     """The position of each token in its text, where texts are packed; otherwise they follow from the shape."""
-    return mask.positions if isinstance(mask, Packing) else None
+    return None if mask is None else layout_of(mask).places

@@ -1,12 +1,12 @@
 """A writer of actions, which at each step also sees the world as it is after the actions so far (Mei et al. 2016)."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from saccade.config.protocols import Capabilities
+from saccade.config.protocols import Capabilities, PositionedState, Stack
 from saccade.kernels.cpu.prepared import CpuLayout
 from saccade.layers.auxiliary import Aux
 from saccade.layers.dropout import Dropout
@@ -40,7 +40,7 @@ class ActionWriter(TokenWriter):
     def __init__(
         self,
         embedding: Embedding,
-        stack: Any,
+        stack: Stack,
         *,
         output: nn.Module,
         output_scale: float = 1.0,
@@ -54,7 +54,7 @@ class ActionWriter(TokenWriter):
     @property
     def capabilities(self) -> Capabilities:
         """No fast path: each row stands somewhere else in the world."""
-        return Capabilities(aux=True)
+        return Capabilities(linear_head=True, aux=True)
 
     def write(
         self, ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | Packing | None, memory: Memory | None
@@ -66,13 +66,14 @@ class ActionWriter(TokenWriter):
     def start(self, memory: Memory | None, *, capacity: int, rows: int = 0) -> Underway:
         return Underway(super().start(memory, capacity=capacity, rows=rows), walking_of(memory))
 
-    def step(self, inputs: Int[Tensor, "B n"], state: Underway, *, align: bool = False) -> Step:
+    def step(self, inputs: Int[Tensor, "B n"], state: PositionedState, *, align: bool = False) -> Step:
         """As any writer does; but nobody chooses to walk against a wall."""
         made = super().step(inputs, state, align=align)
-        assert isinstance(made.state, Underway), "what was given comes back"
-        return made._replace(logits=made.logits.masked_fill(made.state.walking.blocked(), -torch.inf))
+        walking = cast(Underway, made.state).walking
+        return made._replace(logits=made.logits.masked_fill(walking.blocked(), -torch.inf))
 
-    def _advance(self, inputs: Tensor, state: Underway) -> tuple[Tensor, Underway]:
+    def _advance(self, inputs: Tensor, state: PositionedState) -> tuple[Tensor, Underway]:
+        state = cast(Underway, state)
         poses = state.walking.after(inputs)
         x = self._inputs(inputs, self._places(inputs, state.inner), state.walking, poses)
         hidden, _, inner, _ = self.stack(x, None, None, state.inner)

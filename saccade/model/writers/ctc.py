@@ -9,7 +9,6 @@ from saccade.data.batching.batch import Tokens
 from saccade.data.tokenization.tokenizer import PAD
 from saccade.layers.losses.ctc import silent_padding
 from saccade.layers.memory import Memory
-from saccade.layers.packing import Packing
 
 BLANK = PAD  # which no text has inside
 
@@ -23,15 +22,13 @@ class CtcHead(nn.Module):
 
     def forward(self, memory: Memory) -> Float[Tensor, "B S V"]:
         """Log-probabilities of every letter and of the blank; padding is surely blank."""
-        assert not isinstance(memory.mask, Packing), "rows that are packed cannot be told apart"
-        return silent_padding(self.output(memory.states).float().log_softmax(-1), memory.mask, BLANK)
+        return silent_padding(self.output(memory.states).float().log_softmax(-1), memory.padding, BLANK)
 
     def loss(self, memory: Memory, target: Tokens) -> Float[Tensor, ""]:
         """-log P(text) summed over rows, END not counted; of texts too long for their states it is left out."""
-        assert not isinstance(memory.mask, Packing), "rows that are packed cannot be told apart"
         log_probs = self.output(memory.states).float().log_softmax(-1)
         with torch.autocast(log_probs.device.type, enabled=False):
             return F.ctc_loss(
-                log_probs.transpose(0, 1), target.ids, memory.mask.sum(1), (target.mask.sum(1) - 1).clamp(min=0),
+                log_probs.transpose(0, 1), target.ids, memory.padding.sum(1), (target.mask.sum(1) - 1).clamp(min=0),
                 blank=BLANK, reduction="sum", zero_infinity=True,
             )  # fmt: skip

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from saccade.config.protocols import Capabilities, get_capabilities
+from saccade.config.protocols import Capabilities, Stack, get_capabilities
 from saccade.data.tokenization.tokenizers import END, PAD, START
 from saccade.kernels.cpu.prepared import CpuLayout
 from saccade.layers.attention.masks import positions
@@ -20,7 +20,7 @@ from saccade.layers.attention.scores import masked_softmax
 from saccade.layers.auxiliary import Aux
 from saccade.layers.blocks import filling
 from saccade.layers.memory import Memory
-from saccade.layers.packing import Packing
+from saccade.layers.packing import Packing, layout_of, split_mask
 from saccade.model.readers.tokens import Embedding, places
 
 Pass = Callable[[Tensor], Tensor]  # canvas (B, T) -> logits (B, T, V)
@@ -40,13 +40,16 @@ class FillWriter(nn.Module):
     """Text, all places at once: a stack that looks in both directions and at memory, and a head over the vocabulary."""
 
     cpu_layout = CpuLayout(("output",), exact=True)
+    output_scale = 1.0
 
     def __init__(
-        self, embedding: Embedding, stack: Any, *, output: nn.Module, memory_dim: int, reach: int, copy_source: bool
+        self, embedding: Embedding, stack: Stack, *, output: nn.Module, memory_dim: int, reach: int, copy_source: bool
     ) -> None:
         """`reach`: how many tokens an output may have more or fewer than its source."""
         super().__init__()
-        self.embedding, self.stack, self.output = embedding, stack, output
+        self.embedding = embedding
+        self.stack: Any = stack  # with further methods where its capabilities say so
+        self.output = output
         self.copy_source, self.reach = copy_source, reach
         self.number = Sinusoidal(NUMBER)
         self.length = nn.Sequential(
@@ -56,7 +59,10 @@ class FillWriter(nn.Module):
     @property
     def capabilities(self) -> Capabilities:
         found = get_capabilities(self.stack, "stack")
-        return Capabilities(packed_rows=found.packed_rows, static_step=True, aux=True, reasons=found.reasons)
+        linear = type(self).head is FillWriter.head
+        return Capabilities(
+            packed_rows=found.packed_rows, static_step=True, linear_head=linear, aux=True, reasons=found.reasons
+        )
 
     def forward(
         self, canvas: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | Packing | None, memory: Memory
@@ -115,25 +121,25 @@ def blank(lengths: Int[Tensor, " R"], width: int) -> Int[Tensor, "R T"]:
 
 def rectangle(memory: Memory) -> tuple[Float[Tensor, "R S D"], Bool[Tensor, "R S"]]:
     """Memory's states row by row, and which are real, also where texts are packed."""
-    if isinstance(memory.mask, Packing):
-        return memory.mask.unpack(memory.states[:, :, None])[:, :, 0], memory.mask.inside()
-    return memory.states, memory.mask
+    layout = layout_of(memory.mask)
+    return layout.rectangle(memory.states), layout.inside()
 
 
 def copied(memory: Memory, mask: Bool[Tensor, "B T"] | Packing | None, shape: Sequence[int]) -> Float[Tensor, "B T D"]:
     """For each place of a canvas the source states about as far on in their text: sum_i softmax_i(-|i - i_t|) h_i,
     where i_t = t (S - 1) / (T - 1) (the soft copy of Wei et al. 2019)."""
     states, real = rectangle(memory)
-    if isinstance(mask, Packing):
-        lengths, width = mask.offsets.diff(), mask.longest
+    packing, padding = split_mask(mask)
+    if packing is not None:
+        lengths, width = packing.lengths, packing.longest
     else:
         rows, width = shape
         each = rows // states.shape[0]
         if each > 1:
             states, real = (part[:, None].expand(-1, each, *part.shape[1:]).flatten(0, 1) for part in (states, real))
-        lengths = real.new_full((rows,), width, dtype=torch.long) if mask is None else mask.sum(1)
+        lengths = real.new_full((rows,), width, dtype=torch.long) if padding is None else padding.sum(1)
     ratio = (real.sum(1) - 1) / (lengths - 1).clamp(min=1)
     there = torch.arange(width, device=states.device) * ratio[:, None]
     away = (there[..., None] - torch.arange(states.shape[1], device=states.device)).abs() / NEAR
     y = masked_softmax(-away, real[:, None]).to(states.dtype) @ states
-    return mask.pack(y) if isinstance(mask, Packing) else y
+    return y if packing is None else packing.pack(y)

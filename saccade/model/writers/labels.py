@@ -13,7 +13,7 @@ from saccade.config.protocols import Capabilities
 from saccade.kernels.activations import ACTIVATIONS
 from saccade.layers.dropout import Dropout
 from saccade.layers.memory import Memory
-from saccade.layers.packing import Packing
+from saccade.layers.packing import Packing, split_mask
 
 Pooling = Literal["first", "mean", "last", "before-end"]
 BACK = {"last": 1, "before-end": 2}  # how far from behind a state stands
@@ -93,9 +93,10 @@ def pooled(memory: Memory, how: Pooling) -> Float[Tensor, "R D"]:
 
     Of an empty text, zeros or any state.
     """
-    states, mask = memory.states, memory.mask
-    if isinstance(mask, Packing):
-        return pooled_row(states[0], mask, how)
+    states, (packing, mask) = memory.states, split_mask(memory.mask)
+    if packing is not None:
+        return pooled_row(states[0], packing, how)
+    assert mask is not None, "a memory has a mask"
     if how == "first":
         return states[:, 0]
     count = mask.sum(1)

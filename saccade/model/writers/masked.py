@@ -35,7 +35,8 @@ class MaskedWriter(StatesHead):
     With `pairs` also two logits for each text: its second part follows the first, or not.
     """
 
-    capabilities = Capabilities(packed_rows=True)
+    capabilities = Capabilities(packed_rows=True, linear_head=True)
+    output_scale = 1.0
 
     def __init__(
         self,

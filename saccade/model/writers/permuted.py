@@ -19,7 +19,8 @@ class PermutedWriter(StatesHead):
     """
 
     queries_reader = True
-    capabilities = Capabilities(packed_rows=True)
+    capabilities = Capabilities(packed_rows=True, linear_head=True)
+    output_scale = 1.0
 
     def __init__(self, output: nn.Linear, *, dim: int) -> None:
         super().__init__()

@@ -1,14 +1,14 @@
 """Writers: Memory -> Y, all positions at once in training, step by step in decoding."""
 
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from saccade.config.protocols import Capabilities, get_capabilities
+from saccade.config.protocols import Capabilities, PositionedState, Stack, State, get_capabilities
 from saccade.errors import SaccadeError
 from saccade.kernels.cpu.prepared import CpuLayout
 from saccade.kernels.weights import Unsupported, WriterWeights, describe_linear
@@ -19,22 +19,19 @@ from saccade.layers.record import record
 from saccade.model.readers.tokens import Embedding, places
 
 
-class State(Protocol):
-    """What a writer carries from one step to the next: a value, which the caller gives up when it passes it on."""
-
-    def reorder(self, indices: Int[Tensor, " C"]) -> "State": ...
-
-
 class Step(NamedTuple):
     logits: Float[Tensor, "B V"]  # of the token after the last one given; the caller's to change
     state: State
     weights: Float[Tensor, "B S"] | None  # what the last position looked at in memory, where that was asked
 
 
-def shift_right(ids: Int[Tensor, "B T"], start: int, packing: Any = None) -> Int[Tensor, "B T"]:
+def shift_right(
+    ids: Int[Tensor, "B T"], start: int, mask: Bool[Tensor, "B T"] | Packing | None = None
+) -> Int[Tensor, "B T"]:
     """What the writer has seen before each target token: y_0 = [START], y_1, y_2 ..., in each text of a packed row."""
     shifted = F.pad(ids[:, :-1], (1, 0), value=start)
-    return shifted.masked_fill(packing.positions == 0, start) if isinstance(packing, Packing) else shifted
+    positions = places(mask)
+    return shifted if positions is None else shifted.masked_fill(positions == 0, start)
 
 
 class TokenWriter(nn.Module):
@@ -42,9 +39,11 @@ class TokenWriter(nn.Module):
 
     cpu_layout = CpuLayout(("output",), exact=True, stepwise=True)
 
-    def __init__(self, embedding: Embedding, stack: Any, *, output: nn.Module, output_scale: float = 1.0) -> None:
+    def __init__(self, embedding: Embedding, stack: Stack, *, output: nn.Module, output_scale: float = 1.0) -> None:
         super().__init__()
-        self.embedding, self.stack, self.output, self.output_scale = embedding, stack, output, output_scale
+        self.embedding = embedding
+        self.stack: Any = stack  # with further methods where its capabilities say so
+        self.output, self.output_scale = output, output_scale
         self._described: tuple[tuple[object, ...], WriterWeights] | None = None  # see `describe_step`
 
     @property
@@ -53,7 +52,9 @@ class TokenWriter(nn.Module):
 
     @property
     def capabilities(self) -> Capabilities:
-        return replace(get_capabilities(self.stack, "stack"), padded_targets=True, aux=True)
+        """Those of its stack; a subclass with a head of its own has none that losses know."""
+        linear = type(self).head is TokenWriter.head
+        return replace(get_capabilities(self.stack, "stack"), padded_targets=True, linear_head=linear, aux=True)
 
     def describe_step(self) -> WriterWeights:
         """Its weights for the kernels of a decoding step, the same object until they are laid out anew.
@@ -91,7 +92,7 @@ class TokenWriter(nn.Module):
         rows = rows if memory is None else memory.states.shape[0]
         return self.stack.start(memory, rows=rows, capacity=capacity)
 
-    def step(self, inputs: Int[Tensor, "B n"], state: Any, *, align: bool = False) -> Step:
+    def step(self, inputs: Int[Tensor, "B n"], state: PositionedState, *, align: bool = False) -> Step:
         """Reads the next n tokens of each row; with `align`, also says what the last of them looked at."""
         if not align:
             hidden, state = self._advance(inputs, state)
@@ -106,11 +107,11 @@ class TokenWriter(nn.Module):
             )
         return Step(self.head(hidden[:, -1]), state, cross[-1].mean(1)[:, -1])
 
-    def _advance(self, inputs: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def _advance(self, inputs: Tensor, state: PositionedState) -> tuple[Tensor, Any]:
         hidden, _, state, _ = self.stack(self.embedding(inputs, self._places(inputs, state)), None, None, state)
         return hidden, state
 
-    def _places(self, inputs: Int[Tensor, "B n"], state: Any) -> Int[Tensor, "b n"]:
+    def _places(self, inputs: Int[Tensor, "B n"], state: PositionedState) -> Int[Tensor, "b n"]:
         """Where in their texts the next tokens stand."""
         if isinstance(state, AttentionState):
             return state.positions(inputs.shape[1])

@@ -83,5 +83,4 @@ class ValuesWriter(nn.Module):
 
 def picked(memory: Memory, rows: Int[Tensor, " B"]) -> Memory:
     """Some rows of what was read."""
-    assert isinstance(memory.mask, Tensor), "pictures are never packed"
-    return Memory(memory.states.index_select(0, rows), memory.mask.index_select(0, rows), grid=memory.grid)
+    return Memory(memory.states.index_select(0, rows), memory.padding.index_select(0, rows), grid=memory.grid)

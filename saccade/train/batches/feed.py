@@ -16,6 +16,7 @@ from saccade.data.batching.batch import Batch, Media, Tokens
 from saccade.data.tokenization.tokenizers import PAD
 from saccade.train.batches.pack import tensors_of
 
+StreamState = dict[str, Any]  # where a stream stands, as JSON
 Shape = Callable[[Batch], Batch]  # brings batches into the form that training wants
 AHEAD = 4  # batches prepared while the GPU works
 GLANCE = 2e-4  # seconds between two looks for a batch that is not ready
@@ -26,15 +27,15 @@ class Stream(Protocol):
 
     def __iter__(self) -> Iterator[Batch]: ...
     def __next__(self) -> Batch: ...
-    def state(self) -> dict[str, Any]: ...
-    def restore(self, state: dict[str, Any]) -> None: ...
+    def state(self) -> StreamState: ...
+    def restore(self, state: StreamState) -> None: ...
     @property
     def epoch(self) -> float: ...
 
 
 class Item(NamedTuple):
     batch: Batch
-    state: dict[str, Any]  # of the stream, after this batch
+    state: StreamState  # of the stream, after this batch
     epoch: float
     rows: int  # texts of each field
     copied: torch.cuda.Event | None  # when the batch is on the device

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from saccade.data.batching.batch import PAD_ID, Batch, Ground, Tokens
-from saccade.layers.packing import Packing, bound, packing
+from saccade.data.batching.batch import PAD_ID, Batch, Tokens
+from saccade.layers.packing import bound, layout_of, packing
 
 STEPS = 16  # shapes between no tokens and the budget of a batch
 WORTH_PACKING = 0.05  # of padding: on a CPU the way to a row and back takes as long as computing that much for nothing
@@ -53,23 +53,28 @@ def rounded(count: int, step: int) -> int:
 
 
 def tensors_of(batch: Batch) -> list[Tensor]:
-    found: list[Tensor] = []
-    for tokens in batch.fields.values():
-        if isinstance(tokens, Ground):
-            found += tokens.tensors
-            continue
-        found += [tokens.content, *(tokens.mask.tensors() if isinstance(tokens.mask, Packing) else [tokens.mask])]
-    return found
+    fields = batch.fields.values()
+    return [part for field in fields for part in (field.content, *layout_of(field.mask).tensors(), *field.shared)]
 
 
 def shape_of(batch: Batch) -> Hashable:
-    longest = [tokens.mask.longest for tokens in batch.fields.values() if isinstance(tokens.mask, Packing)]
+    """What a CUDA graph is made for: the shapes of all tensors, and the bounds on the lengths of sequences."""
+    longest = [layout_of(field.mask).longest for field in batch.fields.values()]
     return (*(tuple(tensor.shape) for tensor in tensors_of(batch)), *longest)
 
 
 def cloned(batch: Batch) -> Batch:
+    fields = {
+        name: type(field)(field.content.clone(), layout_of(field.mask).clone(), *field.shared)
+        for name, field in batch.fields.items()
+    }
+    return Batch(fields, batch.counts)
+
+
+def double(batch: Batch) -> Batch:
+    """Every sequence twice, first all of them, then all of them again."""
     fields = {}
     for name, field in batch.fields.items():
-        mask = field.mask.each(Tensor.clone) if isinstance(field.mask, Packing) else field.mask.clone()
-        fields[name] = type(field)(field.content.clone(), mask)
-    return Batch(fields, batch.counts)
+        layout = layout_of(field.mask)
+        fields[name] = type(field)(layout.double(field.content), layout.doubled(), *field.shared)
+    return Batch(fields, {name: 2 * count for name, count in batch.counts.items()})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from saccade.data.worlds.episodes import Episode, Episodes, batch_of
 from saccade.errors import SaccadeError
 from saccade.model.model import Model
 from saccade.predict.predictors.playing import play
-from saccade.train.batches.feed import Stream
+from saccade.train.batches.feed import Stream, StreamState
 from saccade.train.distributed.ranks import Ranks
 
 
@@ -71,12 +70,12 @@ class Replay:
         gone = min(1.0, self._played / self._play.episodes)
         return 1.0 + gone * (self._play.explore - 1.0)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> StreamState:
         """What was played and is kept, as JSON."""
         kept = tuple((episode.number, episode.actions) for episode in self._kept)
         return {"played": self._played, "taken": self._taken, "kept": kept}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: StreamState) -> None:
         """Goes to a place: what was done is done again."""
         self._played, self._taken = state["played"], state["taken"]
         self._kept.clear()

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from saccade.data.batching.batch import Batch, Tokens
 from saccade.data.tokenization.labels import NONE
-from saccade.layers.packing import Packing
+from saccade.layers.packing import layout_of
 from saccade.model.model import Model
-from saccade.model.writers.labels import inside
 from saccade.train.augment.mixing import mixed
 from saccade.train.objectives.terms import Term
 
@@ -69,11 +68,9 @@ def class_term(logits: Float[Tensor, "N C"], ids: Int[Tensor, " N"], smoothing: 
 
 def of_texts(labels: Tokens) -> tuple[Int[Tensor, " R"], Bool[Tensor, " R"]]:
     """The id of each text, NONE for one that only fills up a batch, and which are real."""
-    if not isinstance(labels.mask, Packing):
-        return labels.ids[:, 0].masked_fill(~labels.mask[:, 0], NONE), labels.mask[:, 0]
-    begins = inside(labels.mask.offsets[:-1].long(), labels.ids.shape[1])
-    real = labels.mask.keep[0, begins] & (labels.mask.offsets.diff() > 0)
-    return labels.ids[0, begins].masked_fill(~real, NONE), real
+    layout = layout_of(labels.mask)
+    real = layout.keep.flatten().index_select(0, layout.begins) & (layout.lengths > 0)
+    return labels.ids.flatten().index_select(0, layout.begins).masked_fill(~real, NONE), real
 
 
 def numbers(ids: Int[Tensor, " R"]) -> Float[Tensor, " R"]:

@@ -21,12 +21,11 @@ from saccade.config import schema
 from saccade.data.batching.batch import Batch, Tokens
 from saccade.data.batching.segments import ALONE, PAIR, ROWS
 from saccade.data.tokenization.special_tokens import mask_of, special_runs
-from saccade.data.tokenization.tokenizer import UNKNOWN, Tokenizer
+from saccade.data.tokenization.tokenizer import UNKNOWN
 from saccade.layers.memory import Memory
-from saccade.layers.packing import Packing
+from saccade.layers.packing import layout_of
 from saccade.model.model import Model
-from saccade.train.objectives.masking import real_texts
-from saccade.train.objectives.terms import Objective, Term, real_tokens, token_sums
+from saccade.train.objectives.terms import Context, Objective, Term, real_tokens, token_sums
 
 DEVIATIONS = 6  # of the number of hidden tokens, above its mean: more of them occur once in a billion batches
 DRAWN = 2**24  # float32 tells so many numbers from 0 to 1 apart
@@ -73,8 +72,11 @@ def masked(
     return terms if pairs == "none" else {**terms, **pair_terms(model, memory, batch[PAIR], pair_weight)}
 
 
-def masked_from(table: schema.Masked, tokenizer: Tokenizer) -> Objective:
+def build_masked(table: schema.Masked, context: Context) -> Objective:
     """The objective of a recipe, for the pieces of a tokenizer."""
+    tokenizer = context.tokenizer
+    if tokenizer is None:
+        return functools.partial(masked, **table.model_dump(exclude={"kind"}))
     settings = table.model_dump(exclude={"kind", "rate", "masked", "replaced", "dynamic"})
     hiding = Hiding(
         table.rate, table.masked, table.replaced, mask=mask_of(tokenizer), special=special_runs(tokenizer),
@@ -111,15 +113,11 @@ def noise(given: Tokens, generator: torch.Generator) -> Float[Tensor, "3 B T"]:
 
 def fixed_noise(given: Tokens) -> Float[Tensor, "3 B T"]:
     """Numbers from 0 to below 1 that follow from the text of a token and its place in it, and from nothing else."""
-    packing = given.mask if isinstance(given.mask, Packing) else None
+    layout = layout_of(given.mask)
     at = torch.arange(given.ids.shape[1], device=given.ids.device).expand_as(given.ids)
-    at = at if packing is None else packing.positions
-    each = mixed(given.ids * 0x10001 + at) * real_tokens(given)
-    if packing is None:
-        text = each.sum(1, keepdim=True)
-    else:
-        text = torch.zeros(len(packing.offsets) - 1, dtype=torch.long, device=each.device)
-        text = text.index_add(0, packing.texts[0], each[0])[packing.texts]
+    at = at if layout.places is None else layout.places
+    each = mixed(given.ids * 0x10001 + at) * layout.keep
+    text = layout.spread(layout.sum(each))
     ways = torch.arange(3, device=each.device)[:, None, None]
     return ((mixed(text + 0x9E3779B9 * (3 * at + ways)) >> 16) & (DRAWN - 1)).float() / DRAWN
 
@@ -149,11 +147,9 @@ def most_hidden(tokens: int, rate: float) -> int:
 def pair_terms(model: Model, memory: Memory, pair: Tokens, weight: float) -> dict[str, Term]:
     """The cross-entropy of whether parts follow each other, over the texts that have two, and how often it is right."""
     logits = model.writer.pair(memory).float()
-    if isinstance(pair.mask, Packing):
-        said = pair.ids[0].index_select(0, pair.mask.offsets[:-1].clamp(max=pair.ids.shape[1] - 1))
-    else:
-        said = pair.ids[:, 0]
-    counted = real_texts(pair.mask) & (said != ALONE)
+    layout = layout_of(pair.mask)
+    said = pair.ids.flatten().index_select(0, layout.begins)
+    counted = layout.real & (said != ALONE)
     wanted = said.clamp(max=1)
     losses = F.cross_entropy(logits, wanted, reduction="none")
     right = (logits.argmax(-1) == wanted) & counted

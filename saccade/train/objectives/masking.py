@@ -6,33 +6,31 @@ its texts.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from saccade.data.batching.batch import Tokens
 from saccade.layers.memory import Memory
-from saccade.layers.packing import Packing
-from saccade.model.writers.fill import MASK
+from saccade.layers.packing import layout_of
+from saccade.model.writers.fill import MASK, FillWriter
 
 AT_ONCE = 2048  # tokens whose logits are held at once
 
 
 def hidden_tokens(
-    writer: Any, target: Tokens, memory: Memory, generator: torch.Generator, *, glancing: float, shown: float
+    writer: FillWriter, target: Tokens, memory: Memory, generator: torch.Generator, *, glancing: float, shown: float
 ) -> Bool[Tensor, "B T"]:
     """A share `glancing` of the texts by a first look, the others at random."""
-    words = lengths_of(target.mask) - 1
+    layout = layout_of(target.mask)
+    words = layout.lengths - 1
     noise = torch.rand(2, len(words), generator=generator, device=words.device)
     counts = any_number(words, noise[0])
     if glancing:
-        missed = sums_of(wrong_tokens(writer, target, memory), target.mask)
+        missed = layout.sum(wrong_tokens(writer, target, memory))
         counts = torch.where(noise[1] < glancing, unseen(words, missed, shown), counts)
-    width = target.mask.longest if isinstance(target.mask, Packing) else target.ids.shape[1]
-    places = torch.rand(len(words), width, generator=generator, device=words.device)
-    return by_token(chosen_places(places, words, counts), target.mask)
+    places = torch.rand(len(words), layout.longest, generator=generator, device=words.device)
+    return layout.pack(chosen_places(places, words, counts)) & layout.keep
 
 
 def any_number(words: Int[Tensor, " R"], noise: Float[Tensor, " R"]) -> Int[Tensor, " R"]:
@@ -55,7 +53,7 @@ def chosen_places(
 
 
 @torch.no_grad()
-def wrong_tokens(writer: Any, target: Tokens, memory: Memory) -> Bool[Tensor, "B T"]:
+def wrong_tokens(writer: FillWriter, target: Tokens, memory: Memory) -> Bool[Tensor, "B T"]:
     """Where the writer's first thought, when nothing is written yet, is another token than the target's."""
     words = target.ids.masked_fill(are_words(target), MASK)
     hidden = writer(words, target.mask, memory)
@@ -65,35 +63,6 @@ def wrong_tokens(writer: Any, target: Tokens, memory: Memory) -> Bool[Tensor, "B
 
 def are_words(target: Tokens) -> Bool[Tensor, "B T"]:
     """Every real token but END, the last of its text."""
-    if isinstance(target.mask, Packing):
-        last = lengths_of(target.mask)[target.mask.texts] - 1
-        return target.mask.keep & (target.mask.positions < last)
-    return target.mask & (torch.arange(target.ids.shape[1], device=target.ids.device) < target.mask.sum(1)[:, None] - 1)
-
-
-# ---- texts and their tokens, padded or packed
-
-
-def lengths_of(mask: Bool[Tensor, "B T"] | Packing) -> Int[Tensor, " R"]:
-    return mask.offsets.diff().long() if isinstance(mask, Packing) else mask.sum(1)
-
-
-def real_texts(mask: Bool[Tensor, "B T"] | Packing) -> Bool[Tensor, " R"]:
-    """Those that do not only fill up a packed row."""
-    if isinstance(mask, Packing):
-        count = ((mask.texts + 1) * mask.keep).amax()
-        return torch.arange(len(mask.offsets) - 1, device=mask.texts.device) < count
-    return mask.any(1)
-
-
-def sums_of(tokens: Bool[Tensor, "B T"], mask: Bool[Tensor, "B T"] | Packing) -> Int[Tensor, " R"]:
-    """How many are true in each text."""
-    if isinstance(mask, Packing):
-        zeros = torch.zeros(len(mask.offsets) - 1, dtype=torch.long, device=tokens.device)
-        return zeros.index_add(0, mask.texts[0], tokens[0].long())
-    return tokens.sum(1)
-
-
-def by_token(places: Bool[Tensor, "R L"], mask: Bool[Tensor, "B T"] | Packing) -> Bool[Tensor, "B T"]:
-    """What is said about each place of each text, for each token of a batch; False for what is not real."""
-    return places[mask.texts, mask.positions] & mask.keep if isinstance(mask, Packing) else places & mask
+    layout = layout_of(target.mask)
+    places = torch.arange(target.ids.shape[1], device=target.ids.device) if layout.places is None else layout.places
+    return layout.keep & (places < layout.spread(layout.lengths) - 1)

@@ -8,12 +8,10 @@ its micro-batch, weighted by that micro-batch's share of the first term's count.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from saccade.config.kinds import Custom
 from saccade.config.schema import (
@@ -32,28 +30,32 @@ from saccade.config.schema import (
     Tag,
     TemporalDifference,
 )
-from saccade.data.batching.batch import Batch, Tokens
+from saccade.data.batching.batch import Batch
 from saccade.data.tokenization.tokenizers import START, Tokenizer
 from saccade.layers.auxiliary import merge_aux
 from saccade.layers.blocks.experts import balance_loss, busiest, sum_use
-from saccade.layers.memory import Memory
-from saccade.layers.packing import Packing
 from saccade.model.model import Model
-from saccade.model.writers.fill import MASK
 from saccade.model.writers.tokens import shift_right
 from saccade.train.average import MovingAverage
-from saccade.train.objectives import masking
+from saccade.train.batches.pack import double
+from saccade.train.objectives.fill import fill
 from saccade.train.objectives.hidden_patches import patches
 from saccade.train.objectives.labels import label, regress, tag
-from saccade.train.objectives.masked import masked, masked_from
+from saccade.train.objectives.masked import build_masked
 from saccade.train.objectives.permuted import permuted
 from saccade.train.objectives.reinforce import reinforce
 from saccade.train.objectives.reward import reward
 from saccade.train.objectives.scheduled import scheduled
-from saccade.train.objectives.temporal_difference import temporal_difference
-from saccade.train.objectives.terms import Objective, Term, real_tokens, token_sums, twofold_sums
-
-OF_LENGTH = 0.1  # weight of the length beside the tokens (Ghazvininejad et al. 2019, in their code)
+from saccade.train.objectives.temporal_difference import build_temporal_difference
+from saccade.train.objectives.terms import (
+    Builder,
+    Context,
+    Objective,
+    Term,
+    real_tokens,
+    token_sums,
+    twofold_sums,
+)
 
 
 def next_token(
@@ -113,60 +115,6 @@ def r_drop(
     }
 
 
-def fill(
-    model: Model,
-    batch: Batch,
-    generator: torch.Generator,
-    *,
-    smoothing: float = 0.1,
-    glancing: float = 0.5,
-    shown: float = 0.5,
-    alpha: float = 0.0,
-    weight: float = 1.0,
-) -> dict[str, Term]:
-    """Cross-entropy of hidden target tokens given all others, and of the length (Ghazvininejad et al. 2019).
-
-    With `alpha` two passes with the same tokens hidden and different dropout must agree, as in r_drop.
-    """
-    target, writer = batch["target"], model.writer
-    memory = model.read(double(batch) if alpha else batch)
-    first = first_of_two(memory, batch) if alpha else memory
-    hidden = masking.hidden_tokens(writer, target, first, generator, glancing=glancing, shown=shown)
-    canvas = Batch({"canvas": Tokens(target.ids.masked_fill(hidden, MASK), target.mask)}, {"canvas": 0})
-    given = (double(canvas) if alpha else canvas)["canvas"]
-    (states, _), count = model.write(given.ids, given.mask, memory), hidden.sum()
-    long, texts = length_sums(writer, memory, target)
-    terms = {"length": Term(long, texts, weight * OF_LENGTH)}
-    if not alpha:
-        smoothed, nll = token_sums(writer, states, target.ids, hidden, smoothing)
-        return {"fill": Term(smoothed, count, weight), **terms, "nll": Term(nll, count, 0.0)}
-    smoothed, nll, apart = twofold_sums(writer, states, target.ids, hidden, smoothing, alpha)
-    return {
-        "fill": Term(smoothed / 2, count, weight),
-        "consistency": Term(apart, count, weight * alpha / 2),
-        **terms,
-        "nll": Term(nll / 2, count, 0.0),
-    }
-
-
-def length_sums(writer: Any, memory: Memory, target: Tokens) -> tuple[Tensor, Tensor]:
-    """The cross-entropy of the length of each real text, in the mean of its passes, and how many texts there are."""
-    logits, shortest = writer.lengths(memory)
-    real, wanted = masking.real_texts(target.mask), masking.lengths_of(target.mask)
-    passes = len(logits) // len(real)
-    chosen = (wanted.repeat(passes) - shortest).clamp(0, logits.shape[1] - 1)
-    losses = F.cross_entropy(logits.float(), chosen, reduction="none")
-    return (losses * real.repeat(passes)).sum() / passes, real.sum()
-
-
-def first_of_two(memory: Memory, batch: Batch) -> Memory:
-    """What was read in the first pass of a doubled batch."""
-    if isinstance(memory.mask, Packing):
-        return Memory(memory.states[:, : memory.states.shape[1] // 2], batch["source"].mask)
-    half = len(memory.states) // 2
-    return Memory(memory.states[:half], memory.mask[:half])
-
-
 def objectives_from(
     recipe: Recipe,
     *,
@@ -178,17 +126,14 @@ def objectives_from(
 
     One that hides tokens has to know the tokenizer, one that learns from a second network the moving average.
     """
+    context = Context(tokenizer, average)
     made: list[Objective] = []
     for table in recipe.objectives:
-        if isinstance(table, Masked) and tokenizer is not None:
-            made.append(masked_from(table, tokenizer))
-            continue
-        if isinstance(table, TemporalDifference) and average is not None:
-            settings = table.model_dump(exclude={"kind"})
-            made.append(functools.partial(temporal_difference, target=average.weights, **settings))
-            continue
-        settings = table.settings() if isinstance(table, Custom) else table.model_dump(exclude={"kind"})
-        made.append(functools.partial(SHIPPED.get(table.kind) or (kinds or {})[table.kind], **settings))
+        if table.kind in SHIPPED:
+            made.append(SHIPPED[table.kind](table, context))
+        else:
+            own = cast(Custom, table)
+            made.append(functools.partial((kinds or {})[own.kind], **own.settings()))
     return made
 
 
@@ -211,28 +156,23 @@ def all_terms(
     return terms
 
 
-def double(batch: Batch) -> Batch:
-    """Every text twice, first all texts, then all of them again."""
-    fields: dict[str, Any] = {}
-    for name, x in batch.fields.items():
-        if isinstance(x.mask, Packing):
-            fields[name] = Tokens(torch.cat([x.ids, x.ids], 1), x.mask.doubled())
-        else:
-            fields[name] = type(x)(torch.cat([x.content, x.content]), torch.cat([x.mask, x.mask]))
-    return Batch(fields, {name: 2 * count for name, count in batch.counts.items()})
+def build(function: Callable[..., dict[str, Term]]) -> Builder:
+    """An objective whose settings are those of its table."""
+    return lambda table, context: functools.partial(function, **table.model_dump(exclude={"kind"}))
 
 
-SHIPPED: dict[str, Any] = {
-    NextToken.model_fields["kind"].default: next_token,
-    Scheduled.model_fields["kind"].default: scheduled,
-    Reinforce.model_fields["kind"].default: reinforce,
-    RDrop.model_fields["kind"].default: r_drop,
-    Fill.model_fields["kind"].default: fill,
-    Reward.model_fields["kind"].default: reward,
-    Label.model_fields["kind"].default: label,
-    Regress.model_fields["kind"].default: regress,
-    Tag.model_fields["kind"].default: tag,
-    Permuted.model_fields["kind"].default: permuted,
-    Patches.model_fields["kind"].default: patches,
-    Masked.model_fields["kind"].default: masked,
+SHIPPED: dict[str, Builder] = {
+    NextToken.model_fields["kind"].default: build(next_token),
+    Scheduled.model_fields["kind"].default: build(scheduled),
+    Reinforce.model_fields["kind"].default: build(reinforce),
+    RDrop.model_fields["kind"].default: build(r_drop),
+    Fill.model_fields["kind"].default: build(fill),
+    Reward.model_fields["kind"].default: build(reward),
+    Label.model_fields["kind"].default: build(label),
+    Regress.model_fields["kind"].default: build(regress),
+    Tag.model_fields["kind"].default: build(tag),
+    Permuted.model_fields["kind"].default: build(permuted),
+    Patches.model_fields["kind"].default: build(patches),
+    Masked.model_fields["kind"].default: build_masked,
+    TemporalDifference.model_fields["kind"].default: build_temporal_difference,
 }

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from saccade.data.batching.batch import Batch, Tokens
 from saccade.data.tokenization.tokenizer import END
-from saccade.layers.packing import Packing
+from saccade.layers.packing import layout_of
 from saccade.model.model import Model
 from saccade.model.readers.tokens import parts
 from saccade.train.objectives.terms import Term, token_sums
@@ -90,7 +90,5 @@ def pieces(width: int, piece: int | None) -> Iterator[tuple[int, int]]:
 
 def rectangle(texts: Tokens) -> tuple[Int[Tensor, "N T"], Bool[Tensor, "N T"]]:
     """Ids text by text and which of them are real, also where texts are packed."""
-    if not isinstance(texts.mask, Packing):
-        return texts.ids, texts.mask
-    ids, keep = (texts.mask.unpack(x[..., None, None])[..., 0, 0] for x in (texts.ids, texts.mask.keep))
-    return ids, keep & texts.mask.inside()
+    layout = layout_of(texts.mask)
+    return layout.rectangle(texts.ids), layout.rectangle(layout.keep) & layout.inside()

@@ -7,7 +7,6 @@ does not know.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from saccade.config.protocols import StepwiseWriter
 from saccade.data.batching.batch import Batch
 from saccade.data.tokenization.tokenizers import END, PAD, START
 from saccade.errors import SaccadeError
@@ -77,7 +77,7 @@ reward.writes = True  # type: ignore[attr-defined]  # see `lets_write` in terms.
 
 
 def sample(
-    writer: Any, memory: Memory, reference: Int[Tensor, "B T"], generator: torch.Generator
+    writer: StepwiseWriter, memory: Memory, reference: Int[Tensor, "B T"], generator: torch.Generator
 ) -> Int[Tensor, "R L"]:
     """One output for each row of memory, drawn from the model; END is part of it, and PAD stands behind END.
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from saccade.config.protocols import HeadedWriter
 from saccade.data.batching.batch import Batch
 from saccade.data.tokenization.tokenizers import START
+from saccade.layers.memory import Memory
+from saccade.layers.packing import Packing
 from saccade.model.model import Model
-from saccade.model.writers.tokens import shift_right
+from saccade.model.writers.tokens import TokenWriter, shift_right
 from saccade.predict.search.greedy import sampling
 from saccade.train.objectives.terms import Term, real_tokens, token_sums
 
@@ -49,7 +50,12 @@ def scheduled(
 
 @torch.no_grad()
 def mixed(
-    writer: Any, seen: Int[Tensor, "B T"], mask: Any, memory: Any, sampled: float, generator: torch.Generator
+    writer: TokenWriter,
+    seen: Int[Tensor, "B T"],
+    mask: Tensor | Packing,
+    memory: Memory | None,
+    sampled: float,
+    generator: torch.Generator,
 ) -> Int[Tensor, "B T"]:
     """What a writer sees, a share of it replaced by what it would have said there itself."""
     drawn = drawn_words(writer, writer(seen, mask, memory), generator)
@@ -57,7 +63,7 @@ def mixed(
     return torch.where(chosen & (seen != START), shift_right(drawn, START, mask), seen)
 
 
-def drawn_words(writer: Any, hidden: Tensor, generator: torch.Generator) -> Int[Tensor, "B T"]:
+def drawn_words(writer: HeadedWriter, hidden: Tensor, generator: torch.Generator) -> Int[Tensor, "B T"]:
     """A word for each position, by the probabilities that the writer gives it."""
     choose = sampling((), generator)
     parts = [choose(writer.head(part).float()) for part in hidden.flatten(0, 1).split(PIECE)]

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import torch.nn.functional as F
 
+from saccade.config import schema
 from saccade.data.batching.batch import Batch
 from saccade.model.model import Model
 from saccade.train.average import Weights, wearing
-from saccade.train.objectives.terms import Term
+from saccade.train.objectives.terms import Context, Objective, Term
+
+
+def build_temporal_difference(table: schema.TemporalDifference, context: Context) -> Objective:
+    """The objective of a recipe, whose second network is the moving average of the weights."""
+    settings = table.model_dump(exclude={"kind"})
+    if context.average is not None:
+        settings["target"] = context.average.weights
+    return functools.partial(temporal_difference, **settings)
 
 
 def temporal_difference(

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from saccade.config.protocols import HeadedWriter, LinearHead, get_capabilities
 from saccade.data.batching.batch import Batch, Tokens
+from saccade.data.tokenization.tokenizer import Tokenizer
 from saccade.layers.losses.cross_entropy import smoothed_cross_entropy, twofold_cross_entropy
-from saccade.layers.packing import Packing
+from saccade.layers.packing import layout_of
 from saccade.layers.regions import region
 from saccade.model.model import Model
-from saccade.model.writers.fill import FillWriter
-from saccade.model.writers.masked import MaskedWriter
-from saccade.model.writers.permuted import PermutedWriter
-from saccade.model.writers.tokens import TokenWriter
+from saccade.train.average import MovingAverage
 
 COLUMNS = 8  # that a bias takes beside the output matrix: products of an odd number of columns are slow on a GPU
 
@@ -30,6 +29,16 @@ class Term(NamedTuple):
 
 
 Objective = Callable[[Model, Batch, torch.Generator], dict[str, Term]]
+
+
+class Context(NamedTuple):
+    """What some objectives need beside their table: to hide tokens, or to learn from a second network."""
+
+    tokenizer: Tokenizer | None = None
+    average: MovingAverage | None = None
+
+
+Builder = Callable[[Any, Context], Objective]  # from the table of a recipe
 
 
 def lets_write(objective: Objective) -> bool:
@@ -50,17 +59,19 @@ def _declares(objective: Objective, name: str) -> bool:
     return bool(getattr(function, name, False))
 
 
-def token_sums(writer: Any, hidden: Tensor, ids: Tensor, keep: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+def token_sums(
+    writer: HeadedWriter, hidden: Tensor, ids: Tensor, keep: Tensor, smoothing: float
+) -> tuple[Tensor, Tensor]:
     """Sums of the smoothed cross-entropy and of the plain one; only the first has gradients."""
     rows, ids, keep = hidden.flatten(0, -2), ids.flatten(), keep.flatten()
-    if has_plain_head(writer):
-        rows, matrix = product_of_head(writer, rows)
+    if get_capabilities(writer).linear_head:
+        rows, matrix = product_of_head(cast(LinearHead, writer), rows)
         return smoothed_cross_entropy(rows, matrix, ids, keep, smoothing)
     return smoothed_from(log_probabilities(writer.head, rows), ids, keep, smoothing)
 
 
 def twofold_sums(
-    writer: Any, hidden: Tensor, ids: Tensor, keep: Tensor, smoothing: float, apart_weight: float
+    writer: HeadedWriter, hidden: Tensor, ids: Tensor, keep: Tensor, smoothing: float, apart_weight: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The same for a doubled batch, and half of the sum of KL(P1 || P2) + KL(P2 || P1) between its halves.
 
@@ -68,8 +79,8 @@ def twofold_sums(
     """
     rows = hidden.reshape(2, -1, hidden.shape[-1])
     ids, keep = (x.flatten()[: rows.shape[1]] for x in (ids, keep))
-    if has_plain_head(writer):
-        rows, matrix = product_of_head(writer, rows)
+    if get_capabilities(writer).linear_head:
+        rows, matrix = product_of_head(cast(LinearHead, writer), rows)
         return twofold_cross_entropy(rows, matrix, ids, keep, smoothing, apart_weight)
     logs = log_probabilities(writer.head, rows)
     smoothed, nll = smoothed_from(logs, ids.expand(2, -1), keep, smoothing)
@@ -79,18 +90,9 @@ def twofold_sums(
     return smoothed + apart_weight * (apart - apart.detach()), nll, apart.detach()
 
 
-PLAIN = (TokenWriter, FillWriter, PermutedWriter, MaskedWriter)
-
-
-def has_plain_head(writer: Any) -> bool:
-    """Whether logits are the product with one matrix, which the loss can take piece by piece; else it asks `head`."""
-    shipped = next((kind for kind in PLAIN if isinstance(writer, kind)), None)
-    return shipped is not None and type(writer).head is shipped.head
-
-
-def product_of_head(writer: Any, rows: Tensor) -> tuple[Tensor, Tensor]:
+def product_of_head(writer: LinearHead, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Rows and the matrix whose product is the logits; a bias is one more column, where rows have a 1, before zeros."""
-    if isinstance(writer, TokenWriter) and writer.output_scale != 1.0:
+    if writer.output_scale != 1.0:
         rows = rows * writer.output_scale
     matrix, bias = writer.output.weight, writer.output.bias
     if bias is None:
@@ -116,4 +118,4 @@ def smoothed_from(logs: Tensor, ids: Tensor, mask: Tensor, smoothing: float) -> 
 
 def real_tokens(tokens: Tokens) -> Tensor:
     """(B, T) bool, which tokens are real; in a packed row, those of real texts."""
-    return tokens.mask.keep if isinstance(tokens.mask, Packing) else tokens.mask
+    return layout_of(tokens.mask).keep

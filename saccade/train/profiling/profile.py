@@ -51,7 +51,7 @@ class Watch:
         self.on, self.feed, self.device = on, feed, device
         self.kinds: list[str] = []
         self.taken = 0  # steps of these
-        self.kind = ""  # of the step that runs
+        self.phase = ""  # of the step that runs
         self.waited = 0.0  # seconds for data
         self.parts: dict[str, float] = defaultdict(float)
         self.trace: profile | None = None
@@ -74,7 +74,7 @@ class Watch:
     @property
     def apart(self) -> bool:
         """Whether the parts of this step must run one by one, not as one captured graph."""
-        return self.kind in ("parts", "traced")
+        return self.phase in ("parts", "traced")
 
     def step(self) -> AbstractContextManager[None]:
         """Around an optimizer step."""
@@ -82,11 +82,11 @@ class Watch:
 
     def part(self, name: str) -> AbstractContextManager[None]:
         """Around a part of a step, one of PARTS."""
-        if self.kind == "parts":
+        if self.phase == "parts":
             return self._timed(name)
-        if self.kind == "traced":
+        if self.phase == "traced":
             return record_function(name)
-        return self._waiting() if self.kind == "plain" and name == "data" else NOTHING
+        return self._waiting() if self.phase == "plain" and name == "data" else NOTHING
 
     def findings(self) -> Findings | None:
         """What was found, once, when the last watched step is done."""
@@ -106,13 +106,13 @@ class Watch:
     def _step(self, kind: str) -> Iterator[None]:
         if self.taken == 0 or self.kinds[self.taken - 1] != kind:
             self._begin(kind)
-        self.kind = kind
+        self.phase = kind
         rows, tokens = self.feed.rows, self.feed.tokens.copy()
         with self._timed("step") if kind in ("plain", "parts") else NOTHING:
             yield
         if kind == "plain":
             self._loads.append((self.feed.rows - rows, self.feed.tokens - tokens))
-        self.kind = ""
+        self.phase = ""
         self.taken += 1
         if self.taken == len(self.kinds) or self.kinds[self.taken] != kind:
             self._end(kind)
