@@ -54,13 +54,18 @@ def open_session(
     return session
 
 
-def place_in_data(state: dict[str, Any], settings: Train, say: Callable[[str], None]) -> dict[str, Any]:
+def place_in_data(position: dict[str, Any], settings: Train, say: Callable[[str], None]) -> dict[str, Any]:
     """Where the stream of batches goes on; batches of another size begin the epoch again."""
-    before = state.get("made_for", {}).get("batch_tokens", settings.batch_tokens)
+    before = position.get("made_for", {}).get("batch_tokens", settings.batch_tokens)
     if before == settings.batch_tokens:
-        return state
-    say(f"train.batch_tokens was {before} and is {settings.batch_tokens}: epoch {state['epoch'] + 1} begins again")
-    return {**state, "pool": 0, "batch": 0, "made_for": {**state["made_for"], "batch_tokens": settings.batch_tokens}}
+        return position
+    say(f"train.batch_tokens was {before} and is {settings.batch_tokens}: epoch {position['epoch'] + 1} begins again")
+    return {
+        **position,
+        "pool": 0,
+        "batch": 0,
+        "made_for": {**position["made_for"], "batch_tokens": settings.batch_tokens},
+    }
 
 
 def check_settings(recipe: Recipe) -> None:

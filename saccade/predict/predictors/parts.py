@@ -67,7 +67,7 @@ class LoadedModel:
     def inference(self) -> Iterator[None]:
         """Disable gradients and dropout; a model in training mode returns to it."""
         training = self.model.training
-        if training:  # eval() visits hundreds of modules, which takes as long as some of their work
+        if training:  # switching visits hundreds of modules, which takes as long as some of their work
             self.model.eval()
         try:
             with torch.inference_mode():

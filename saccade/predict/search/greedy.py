@@ -30,7 +30,10 @@ FEW = 2**15  # and so many numbers: maxima would take longer to begin than a sea
 class Writer(Protocol):
     """All that a search knows of a writer, once it has a state."""
 
-    def step(self, inputs: Int[Tensor, "R n"], state: Any, *, align: bool = False) -> Step: ...
+    @property
+    def step(self) -> Callable[..., Step]:
+        """step(inputs (R, n), state, *, align=False); each writer takes states of the type that it returns."""
+        ...
 
 
 class Decoder(Writer, Protocol):
