@@ -91,17 +91,9 @@ class Stack(Protocol):
     dim: int  # width of the hidden states that come out
 
     def __call__(
-        self,
-        x: Tensor,
-        mask: Tensor | Packing | None,
-        memory: Memory | None = None,
-        state: State | None = None,
-        **more: Tensor,
+        self, x: Tensor, mask: Tensor | Packing | None, memory: Memory | None = None, state: State | None = None
     ) -> tuple[Tensor, Any, Any, Aux]:
-        """Return (hidden states, mask, state, aux); with a state, process only the next positions.
-
-        `more` is what only some stacks are built for, such as the segments of positions that tell them apart.
-        """
+        """Return (hidden states, mask, state, aux); with a state, process only the next positions."""
         ...
 
 

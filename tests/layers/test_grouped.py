@@ -6,9 +6,9 @@ from torch import Tensor, nn
 
 from saccade.errors import SaccadeError
 from saccade.layers.attention import masks
+from saccade.layers.attention.cache import DynamicCache, KeyValue
 from saccade.layers.attention.multihead import SelfAttention
 from saccade.layers.attention.positions import Learned, Rotary, Sinusoidal, TransformerXL
-from saccade.layers.memory import DynamicCache, KeyValue
 from saccade.layers.packing import packing
 
 D, H, K, E = 12, 6, 2, 2

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from saccade.layers.attention.cache import KeyValue
 from saccade.layers.attention.local import LocalAttention, chunked_attention
-from saccade.layers.memory import KeyValue
 from saccade.layers.record import record
 
 B, H, T, E, D = 2, 3, 19, 5, 12

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from saccade.kernels.cpu import step_attention
+from saccade.layers.attention.cache import AttentionState
 from saccade.layers.attention.multihead import CrossAttention, SelfAttention
 from saccade.layers.blocks.feedforward import FeedForward
 from saccade.layers.blocks.residual import Residual
 from saccade.layers.blocks.transformer import Block, TransformerStack
-from saccade.layers.memory import AttentionState, Memory
+from saccade.layers.memory import Memory
 
 B, T, S, H, D, FF = 3, 5, 7, 2, 12, 11
 

@@ -5,8 +5,9 @@ import torch
 from torch import Tensor
 
 from saccade.config.load import validate
+from saccade.layers.attention.cache import AttentionState
 from saccade.layers.blocks.transformer import TransformerStack
-from saccade.layers.memory import AttentionState, Memory
+from saccade.layers.memory import Memory
 from saccade.model.build.model import build
 
 B, S, D, CAPACITY = 3, 5, 12, 11

@@ -5,7 +5,7 @@ from torch import Tensor
 from saccade.kernels.cpu import step_attention
 from saccade.kernels.cpu.step_attention import FEW_KEYS, WIDEST, covers, few_queries, is_fused, one_query
 from saccade.layers.attention import backends as kernels
-from saccade.layers.memory import KeyValue
+from saccade.layers.attention.cache import KeyValue
 
 B, Q, K, H, E = 3, 2, 7, 5, 11
 

@@ -13,7 +13,8 @@ from saccade.config.schema import Decoding
 from saccade.data.batching.batch import Batch, pad
 from saccade.kernels.cpu import search_steps
 from saccade.kernels.weights import WriterWeights
-from saccade.layers.memory import AttentionState, Memory
+from saccade.layers.attention.cache import AttentionState
+from saccade.layers.memory import Memory
 from saccade.model.model import Model
 from saccade.model.writers.tokens import Step, TokenWriter
 from saccade.predict.decode import ENGINES, decode

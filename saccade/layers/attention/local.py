@@ -8,9 +8,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from saccade.layers.attention import masks
+from saccade.layers.attention.cache import KeyValue
 from saccade.layers.attention.lsh import ChunkedAttention, as_matrix, with_chunk_before
 from saccade.layers.attention.multihead import Form
-from saccade.layers.memory import KeyValue
 from saccade.layers.record import recording
 
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from saccade.errors import SaccadeError
 from saccade.layers.attention import masks
+from saccade.layers.attention.cache import KeyValue
 from saccade.layers.attention.multihead import Attention, Form, HeadProjection, width_of_head
-from saccade.layers.memory import KeyValue
 from saccade.layers.record import keep as keep_weights
 from saccade.layers.record import recording
 

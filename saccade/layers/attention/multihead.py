@@ -16,9 +16,9 @@ from saccade.kernels.cpu.prepared import CpuLayout
 from saccade.kernels.weights import AttentionWeights, HeadProduct, LinearWeights, Unsupported, describe_linear
 from saccade.layers.attention import backends as kernels
 from saccade.layers.attention import masks
+from saccade.layers.attention.cache import KeyValue, LayerCache
 from saccade.layers.attention.masks import Mask
 from saccade.layers.attention.positions import Rotary, ScoreTerm
-from saccade.layers.memory import KeyValue, LayerCache
 from saccade.layers.packing import Packing, split_mask
 from saccade.layers.record import keep, recording
 

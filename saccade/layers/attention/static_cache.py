@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from saccade.layers.attention import masks
-from saccade.layers.memory import AttentionState, KeyValue
+from saccade.layers.attention.cache import AttentionState, KeyValue
 
 
 class StaticSizes(NamedTuple):

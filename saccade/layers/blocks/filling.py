@@ -15,10 +15,10 @@ from torch.nn.attention import sdpa_kernel
 from saccade.config.protocols import Stack
 from saccade.layers.attention import masks
 from saccade.layers.attention.backends import BACKENDS
+from saccade.layers.attention.cache import KeyValue
 from saccade.layers.blocks.feedforward import FeedForward
 from saccade.layers.blocks.residual import add_and_normalize
 from saccade.layers.blocks.transformer import TransformerStack
-from saccade.layers.memory import KeyValue
 from saccade.layers.record import recording
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from saccade.kernels.cpu.stack_step import StackStep, prepare_step
 from saccade.kernels.weights import StackWeights, Unsupported
-from saccade.layers.memory import AttentionState
+from saccade.layers.attention.cache import AttentionState
 from saccade.layers.record import recording
 
 

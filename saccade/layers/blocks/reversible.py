@@ -14,9 +14,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from saccade.layers.attention.cache import AttentionState, KeyValue
 from saccade.layers.auxiliary import Aux
 from saccade.layers.dropout import Dropout
-from saccade.layers.memory import AttentionState, KeyValue
 from saccade.layers.record import recording
 
 

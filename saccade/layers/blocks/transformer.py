@@ -14,6 +14,7 @@ from saccade.config.protocols import Capabilities
 from saccade.kernels.cpu import step_attention
 from saccade.kernels.weights import BlockWeights, StackWeights, Unsupported, describe_norm
 from saccade.layers.attention import masks
+from saccade.layers.attention.cache import AttentionState, DynamicCache, KeyValue, LayerCache
 from saccade.layers.attention.masks import Mask
 from saccade.layers.attention.multihead import CrossAttention, SelfAttention
 from saccade.layers.attention.static_cache import FixedState, StaticSizes
@@ -21,7 +22,7 @@ from saccade.layers.auxiliary import Aux, report_routing
 from saccade.layers.blocks.experts import Choice, Routing, routed
 from saccade.layers.blocks.fused_step import take_fused_step
 from saccade.layers.blocks.residual import Residual, add_and_normalize
-from saccade.layers.memory import AttentionState, DynamicCache, KeyValue, LayerCache, Memory
+from saccade.layers.memory import Memory
 from saccade.layers.packing import Packing, split_mask
 from saccade.layers.regions import region
 

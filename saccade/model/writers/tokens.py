@@ -12,8 +12,9 @@ from saccade.config.protocols import Capabilities, PositionedState, Stack, State
 from saccade.errors import SaccadeError
 from saccade.kernels.cpu.prepared import CpuLayout
 from saccade.kernels.weights import Unsupported, WriterWeights, describe_linear
+from saccade.layers.attention.cache import AttentionState
 from saccade.layers.auxiliary import Aux
-from saccade.layers.memory import AttentionState, Memory
+from saccade.layers.memory import Memory
 from saccade.layers.packing import Packing
 from saccade.layers.record import record
 from saccade.model.readers.tokens import Embedding, places

@@ -13,7 +13,7 @@ from saccade.data.tokenization.tokenizers import END
 from saccade.kernels.cpu import native
 from saccade.kernels.cpu.search_steps import Asked, SearchSteps, Steps, kernels
 from saccade.kernels.weights import Unsupported, WriterWeights
-from saccade.layers.memory import AttentionState
+from saccade.layers.attention.cache import AttentionState
 from saccade.layers.record import recording
 from saccade.predict.engines.engine import explain_fused_scores, explain_watched
 from saccade.predict.search.filters import Rule, plain
