@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 # Alone, since the checks of shapes that the tests add to every function are none of the model's graph.
 SCRIPT = """
 import sys
@@ -13,7 +15,7 @@ from saccade.config.load import load
 from saccade.model.build.model import build
 
 torch.manual_seed(0)
-model = build(load(sys.argv[1], overrides=sys.argv[2:]), source_size=23, target_size=23).eval()
+model = build(load(sys.argv[1]), source_size=23, target_size=23).eval()
 weights = list(model.parameters())
 
 
@@ -22,7 +24,7 @@ def logits(source, mask, target):
 
 
 torch._dynamo.config.specialize_float = True  # scales and dropout rates never change; otherwise traced twice
-compiled = torch.compile(logits, fullgraph=True, dynamic=True, backend="aot_eager")
+compiled = torch.compile(logits, fullgraph=True, dynamic=True, backend=sys.argv[2])
 for b, s, t in [(3, 7, 5), (4, 9, 6), (2, 11, 13)]:
     ids = torch.randint(4, 23, (b, s)), torch.arange(s) < torch.randint(1, s, (b, 1)), torch.randint(4, 23, (b, t))
     got, wanted = compiled(*ids), logits(*ids)
@@ -38,9 +40,12 @@ writer.positions = { kind = "rotary" }
 """
 
 
-def test_one_graph_for_all_shapes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)])
+def test_one_graph_for_all_shapes(tmp_path: Path, backend: str) -> None:
+    """With the second backend, gradients are compiled too."""
     recipe = tmp_path / "small.toml"
     recipe.write_text(SMALL)
-    done = subprocess.run([sys.executable, "-c", SCRIPT, str(recipe)], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", SCRIPT, str(recipe), backend]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.split() == ["graphs", "1"]

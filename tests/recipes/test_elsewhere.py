@@ -10,7 +10,10 @@ from saccade.demo.listing import demonstration
 from saccade.errors import SaccadeError
 from saccade.score.evaluate import evaluate_corpora
 
-FEW = ["train.steps=4", "train.schedule.warmup=1", "train.batch_tokens=512", "train.valid_every=4"]
+FEW = [
+    "train.steps=4", "train.schedule.warmup=1", "train.batch_tokens=512", "train.valid_every=4",
+    "data.train.0.examples=400", "data.valid.0.examples=40",
+]  # fmt: skip
 
 
 def held(name, count=200):
