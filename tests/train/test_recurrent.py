@@ -28,7 +28,9 @@ def stacks(name):
     return {side: {"stack": {**shared, **RECURRENT[name][side]}, "positions": {"kind": "none"}} for side in SIDES}
 
 
-@pytest.mark.parametrize("name", RECURRENT)
+@pytest.mark.parametrize(
+    "name", ["bahdanau", "deep-att", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sutskever", "luong"))]
+)
 def test_killed_and_resumed_is_bit_identical(finished, tmp_path, name):
     whole, run, train = tmp_path / "whole", tmp_path / "run", {**TRAIN, "parts": stacks(name)}
     assert finished(small.train_or_resume, str(whole), train) == 0
