@@ -12,7 +12,6 @@ FEWER = ["train.steps=3", "train.valid_every=3", "train.save_every=3", "data.tra
 
 def test_demo_trains_scores_predicts_draws_and_says_what_is_next(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SACCADE_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setenv("SACCADE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(demo, "load", lambda name, overrides: load(name, overrides=[*overrides, *FEWER]))
     monkeypatch.setattr(demo, "TEST", Corpus(files=("embedded:dates-heldout",), examples=7))
 

@@ -18,7 +18,6 @@ from saccade.errors import SaccadeError
 from saccade.exchange.exporting import export_run
 from saccade.exchange.importing import import_folder
 from saccade.model.run import Run, load_run, read_weights
-from saccade.train import finish
 from saccade.train.batches.pack import pack
 
 transformers = pytest.importorskip("transformers")
@@ -164,10 +163,9 @@ def test_what_would_give_other_numbers_is_refused(tmp_path: Path, core: Tokenize
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_a_fine_tuned_language_model_is_a_classifier_there(
-    family: str, load_theirs: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: str, load_theirs: Callable[..., Any], tmp_path: Path
 ) -> None:
     """Its head is theirs without a bias; its texts begin with nothing, whatever the tokenizer put before them."""
-    monkeypatch.setattr(finish, "draw_loss", lambda run: None)
     name = "GPT2LMHeadModel" if family == "gpt2" else "LlamaForCausalLM"
     getattr(transformers, name)(config_of(family)).save_pretrained(tmp_path / "folder")
     letters(family).save(str(tmp_path / "folder" / "tokenizer.json"))

@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 from saccade.config.load import load
 from saccade.exchange.importing import import_folder
 from saccade.predict.predictors.predictor import Predictor
-from saccade.train import api, finish
+from saccade.train import api
 
 FEW = [
     "train.valid_every=9", "train.save_every=9", "train.device=cpu", "train.valid_predictions=0", "train.steps=1",
@@ -26,8 +26,7 @@ def test_an_imported_model_is_told_to_learn_gently(make, tmp_path):
 
 @pytest.mark.parametrize("family", ["marian", "bart"])
 @pytest.mark.parametrize("start", ["recipe by name", "the run's own recipe"])
-def test_an_imported_model_goes_on_with_own_pairs(family, start, make, tmp_path, monkeypatch):
-    monkeypatch.setattr(finish, "draw_loss", lambda run: None)
+def test_an_imported_model_goes_on_with_own_pairs(family, start, make, tmp_path):
     folder, _ = make(family)
     imported, run = tmp_path / "imported", tmp_path / "run"
     import_folder(str(folder), str(imported))

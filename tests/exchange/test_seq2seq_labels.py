@@ -19,16 +19,9 @@ from saccade.exchange.families.family import Config
 from saccade.exchange.families.heads import label_config, texts_of
 from saccade.exchange.importing import import_folder
 from saccade.model.run import read_weights
-from saccade.train import finish
 
 transformers = pytest.importorskip("transformers")
 NAMES = {0: "bad", 1: "so", 2: "good"}
-
-
-@pytest.fixture(autouse=True)
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No picture of a loss."""
-    monkeypatch.setattr(finish, "draw_loss", lambda run: None)
 
 
 def imported(make: Callable[..., Any], tmp_path: Path, family: str, architecture: str, **settings: Any) -> Any:

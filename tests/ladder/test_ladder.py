@@ -21,7 +21,6 @@ from saccade.ladder.report import cells, note, page, write_report
 from saccade.ladder.results import Ladder, Tried, by_length, results
 from saccade.ladder.rungs import SIZES, choose, read_table, settings_of
 from saccade.model.build.model import build
-from saccade.train import finish
 
 RUNGS = ["no-attention", "without-norm", "transformer"]
 QUICK = [
@@ -43,11 +42,6 @@ def small() -> Callable[..., tuple[Ladder, list[str]]]:
         return ladder, said
 
     return run
-
-
-@pytest.fixture(autouse=True)
-def _no_pictures_of_losses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finish, "draw_loss", lambda run: None)
 
 
 def test_a_ladder_goes_on_where_it_stopped(small: Callable[..., tuple[Ladder, list[str]]], tmp_path: Path) -> None:

@@ -28,11 +28,6 @@ STILL = ["train.schedule={kind='constant', lr=1e-30, warmup=0}"]  # so that the 
 STACK = {"layers": 2, "dim": 12, "heads": 2, "ff": 17, "dropout": 0.0, "norm": "pre"}
 
 
-@pytest.fixture(autouse=True)
-def no_picture(monkeypatch):
-    monkeypatch.setattr(small.finish, "draw_loss", lambda run: None)
-
-
 def tensors(run):
     return load_file(run / "model.safetensors")
 

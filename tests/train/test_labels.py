@@ -44,9 +44,7 @@ def recipe(kind="label", *, name=None, data=None, reader=None, writer=None, **tr
 
 
 @pytest.fixture
-def fit(tmp_path, monkeypatch):
-    monkeypatch.setattr(small.finish, "draw_loss", lambda run: None)
-
+def fit(tmp_path):
     def run(name="run", kind="label", *, resume=False, overrides=(), **settings):
         path = tmp_path / name
         if resume:
@@ -169,9 +167,7 @@ def test_labels_of_validation_must_be_known(fit, tmp_path):
         fit(data=data)
 
 
-def test_a_head_of_a_users_own_is_called_with_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(small.finish, "draw_loss", lambda run: None)
-
+def test_a_head_of_a_users_own_is_called_with_memory(tmp_path):
     class Mine(torch.nn.Module):
         def __init__(self, classes, dim, *, gain: float = 1.0):
             super().__init__()

@@ -35,9 +35,7 @@ def recipe(*, data=SENTENCES, writer=None, **train):
 
 
 @pytest.fixture
-def fit(tmp_path, monkeypatch):
-    monkeypatch.setattr(small.finish, "draw_loss", lambda run: None)
-
+def fit(tmp_path):
     def run(name="run", *, resume=False, overrides=(), **settings):
         path = tmp_path / name
         if resume:

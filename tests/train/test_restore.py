@@ -43,9 +43,7 @@ def recipe(*, data: Any = SENTENCES, stack: Any = STACK, **train: Any) -> Any:
 
 
 @pytest.fixture
-def fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    monkeypatch.setattr(small.finish, "draw_loss", lambda run: None)
-
+def fit(tmp_path: Path) -> Callable[..., Path]:
     def run(name: str = "run", *, resume: bool = False, overrides: Any = (), **settings: Any) -> Path:
         path = tmp_path / name
         if resume:
@@ -141,8 +139,7 @@ FEW = ["train.steps=3", "train.batch_tokens=256", "train.valid_predictions=0", "
 
 
 @pytest.mark.parametrize("gated", [False, True])
-def test_an_imported_t5_goes_on_with_spans_and_with_pairs(tmp_path: Path, gated: bool, monkeypatch: Any) -> None:
-    monkeypatch.setattr(small.finish, "draw_loss", lambda run: None)
+def test_an_imported_t5_goes_on_with_spans_and_with_pairs(tmp_path: Path, gated: bool) -> None:
     run = imported(tmp_path / "theirs", gated=gated)
     texts = Corpus(files=("embedded:sentences",), examples=50)
     spans = saccade.train("t5", data=[texts], valid=0.1, run=tmp_path / "spans", overrides=[*FEW, f"init={run}"])

@@ -26,11 +26,6 @@ FEW = [
 ]  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def no_picture(monkeypatch):
-    monkeypatch.setattr(small.finish, "draw_loss", lambda run: None)
-
-
 def trained(path, values):
     api.train(validate({"train": SHORT, **values}), run=path)
     return path
