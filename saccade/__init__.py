@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     load = Predictor.load
 
-__version__ = "0.8.0"
+__version__ = "0.9.0"
 __all__ = ["SaccadeError", "__version__", "load", "train"]
 
 

@@ -65,7 +65,7 @@ class Model(nn.Module):
     def write(
         self, ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | Packing | None, memory: Memory | None
     ) -> tuple[Float[Tensor, "B T D"], Aux]:
-        """What the writer makes of the tokens before each one, and what its layers report, if it declares `aux`."""
+        """The writer's hidden states with teacher forcing, and the `aux` of its layers where it returns one."""
         if not get_capabilities(self.writer).aux:
             return self.writer(ids, mask, memory), {}
         hidden, aux = self.writer.write(ids, mask, memory)

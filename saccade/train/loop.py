@@ -27,7 +27,7 @@ AGREE_EVERY = 10  # steps after which several processes ask each other whether t
 
 
 def run_loop(s: Session) -> None:
-    """Trains until a budget is used up, patience is at its end, or somebody asks to stop."""
+    """Train until the step, epoch or time budget is used up, early stopping ends it, or a signal asks to stop."""
     settings, progress = s.recipe.train, s.progress
     s.mark = s.since = time.perf_counter()
     if s.captures:
@@ -70,7 +70,7 @@ def run_loop(s: Session) -> None:
 
 
 def optimizer_step(s: Session) -> None:
-    """One update of the weights, as one CUDA graph where that is possible.
+    """One optimizer step: forward, backward, clip, update; one CUDA graph where the model supports it.
 
     Gradients are those of all micro-batches, divided by the targets of all of them and of all processes.
     """

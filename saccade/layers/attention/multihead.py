@@ -272,7 +272,7 @@ class SelfAttention(Attention):
 
 
 class CrossAttention(Attention):
-    """What is being written asks what was read: queries from the writer, keys and values from memory."""
+    """Cross-attention: queries from the writer, keys and values from memory."""
 
     cpu_layout = CpuLayout(("query", "memory", "heads.out"))
 

@@ -148,7 +148,10 @@ class TransformerStack(nn.Module):
         state: AttentionState | None = None,
         segments: Int[Tensor, "B T"] | None = None,
     ) -> tuple[Float[Tensor, "B T D"], Any, AttentionState | None, Aux]:
-        """`segments`: the number of each position's, where a score term asks for it."""
+        """Hidden states after all blocks, mask, state and aux; with a state, only the next positions are processed.
+
+        `segments` is the segment of each position, for score terms that depend on it.
+        """
         if self.narrow and torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
         if state is not None:

@@ -81,7 +81,7 @@ class TokenWriter(nn.Module):
     def write(
         self, ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | Packing | None, memory: Memory | None
     ) -> tuple[Float[Tensor, "B T D"], Aux]:
-        """The same, and what the layers of the stack report."""
+        """Hidden states at each position given the tokens up to it, and the `aux` of the stack."""
         hidden, _, _, aux = self.stack(self.embedding(ids, places(mask)), mask, memory)
         return hidden, aux
 

@@ -140,7 +140,7 @@ def objectives_from(
 def all_terms(
     objectives: Sequence[Objective], model: Model, batch: Batch, generator: torch.Generator
 ) -> dict[str, Term]:
-    """The terms of all objectives; a name used twice gets a number.
+    """The loss terms of all objectives; a name used twice gets a number.
 
     A model with experts adds two: `balance`, the loss that gives all of them work, and `load`, the positions that the
     busiest one got, in units of their mean.
