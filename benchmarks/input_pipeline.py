@@ -23,10 +23,11 @@ from results import save
 
 from saccade.data.batching.batch import Batch
 from saccade.data.batching.batches import BatchStream
-from saccade.data.store.arrays import SIDES, Appender, Store, write_store
+from saccade.data.store.arrays import Appender, Store, write_store
 from saccade.train.batches.feed import AHEAD
 from saccade.train.batches.pack import pack
 
+SIDES = ("source", "target")
 VOCABULARY = 32_000
 SECONDS = 4.0  # of every measurement
 NEED = 1_500_000  # source + target tokens a second: Transformer-base in training on one H200

@@ -27,6 +27,7 @@ from results import save
 from torch import Tensor
 
 from saccade.layers.attention import backends as kernels
+from saccade.layers.attention.masks import Band
 
 NAME, PICTURE = "restricted_attention", "restricted-attention"
 REACH = 64  # keys seen on each side
@@ -135,7 +136,7 @@ def attention(way: str, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     if way == "naive":
         return kernels.explicit(query, key, value, scale=scale, allowed=None)[0]
     if way == "windowed":
-        return kernels.windowed(query, key, value, scale=scale, reach=REACH, causal=False, keep=None)
+        return kernels.windowed(query, key, value, scale=scale, band=Band(REACH))
     at = torch.arange(query.shape[2], device=query.device)[None]
     return kernels.fused(query, key, value, scale=scale, mask=None, q_pos=at, k_pos=at)
 

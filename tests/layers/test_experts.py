@@ -189,5 +189,7 @@ def test_gives_what_the_products_give_under_autocast(half: torch.dtype) -> None:
 
 def test_between_layers_they_add_to_what_passes() -> None:
     between, x = Between({2: made().eval()}), torch.randn(3, 4, D, dtype=torch.float64)
-    assert torch.equal(between(1, x), x)
-    torch.testing.assert_close(between(2, x), x + between.below["2"](x))
+    (passed, none), (added, [routing]) = between(1, x), between(2, x)
+    assert torch.equal(passed, x) and not none
+    torch.testing.assert_close(added, x + between.below["2"](x))
+    assert routing.experts is between.below["2"]

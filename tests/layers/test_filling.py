@@ -55,6 +55,15 @@ def test_a_reader_has_no_memory():
     torch.testing.assert_close(got[MASK], stack(x, MASK)[0][MASK], atol=1e-5, rtol=0)
 
 
+class Other(torch.nn.Linear):
+    """A user's own stack."""
+
+    dim = 2
+
+    def __init__(self):
+        super().__init__(2, 2)
+
+
 def test_what_it_does_not_know_is_not_covered():
     plain = made()
     assert not filling.covers(plain)  # gradients may be asked for
@@ -64,7 +73,7 @@ def test_what_it_does_not_know_is_not_covered():
         assert not filling.covers(made(window=2))
         assert not filling.covers(made(positions={"kind": "shaw"}))
         assert not filling.covers(made(ff=0))
-        assert not filling.covers(torch.nn.Linear(2, 2))
+        assert not filling.covers(Other())
         with record(plain):
             assert not filling.covers(plain)
 

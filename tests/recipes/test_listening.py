@@ -54,7 +54,7 @@ def test_files_are_heard_and_attention_lies_over_the_sound(tmp_path, monkeypatch
     loaded = saccade.load("runs/x")
     assert loaded.predict(files) == trained.predict(files)
     seen = loaded.view(files[0], "12")
-    frames = len(prepare(load("runs/x/recipe.toml")).valid.field(np.array([0])).mask[0])
+    frames = len(prepare(load("runs/x/recipe.toml")).valid.collate(np.array([0]), side=0).mask[0])
     assert seen.background.grid == (1, -(-frames // 4))
     [cross] = [layer for layer in seen.maps if "cross" in layer.address]
     assert torch.as_tensor(cross.weights).shape == (1, 3, -(-frames // 4))
@@ -113,7 +113,7 @@ def test_frames_that_others_made_are_read_alike(tmp_path):
     changes = [f"data.train={tmp_path / 'a.npz'}", "reader.sound.bands=13"]
     data = prepare(load("listen-attend-spell", overrides=changes), cache=tmp_path / "cache", report=told.append)
     assert data.train.lengths(np.arange(3), side=0).tolist() == [30, 20, 41]
-    frames = data.train.field(np.array([2])).values[0]
+    frames = data.train.collate(np.array([2]), side=0).values[0]
     torch.testing.assert_close(frames.mean(0), torch.zeros(13), atol=1e-5, rtol=0)
     assert told == [f"dropped 1 of 4 pairs with an empty side; first at {tmp_path / 'a.npz'} line 3"]
 
