@@ -123,9 +123,9 @@ class PictureReader(MediaReader):
         """Rows and columns of cells."""
         raise NotImplementedError
 
-    def get_level_grid(self, places: int) -> tuple[int, int]:
-        """Rows and columns of the level of the network that has so many places; all have the same grid by default."""
-        return self.grid
+    def get_level_grid(self, places: int) -> tuple[int, int] | None:
+        """Rows and columns of the level of the network that has so many places; None where it has no levels."""
+        return None
 
 
 class PatchReader(PictureReader):

@@ -174,7 +174,7 @@ def shown_on_grid(
     if first and cell is None:
         return weights[:, :1, 1:]
     weights = weights[:, first:, first:]
-    if (places := reader.get_level_grid(weights.shape[-1])) != grid:  # a level below the last: add up, cell by cell
+    if (places := reader.get_level_grid(weights.shape[-1])) is not None:  # of a level below the last: add up by cell
         weights = by_cell(weights, places, grid).sum(-1)
         weights = by_cell(weights.mT, places, grid).mean(-1).mT
     return weights.mean(1, keepdim=True) if cell is None else weights[:, cell : cell + 1]
