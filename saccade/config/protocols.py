@@ -32,6 +32,7 @@ class Capabilities:
     padded_targets: bool = False  # of a writer: learns from padded rows of tokens, to which more padding may be added
     static_step: bool = False  # decodes on preallocated buffers, so a CUDA graph can hold a decoding step
     fused_cpu_step: bool = False  # one decoding step is one call of C on a CPU
+    repeated_passes: bool = False  # many passes over one memory and mask, as mask-predict makes, share what is constant
     linear_head: bool = (
         False  # of a writer: `head` is the product with `output`, so that losses need not hold all logits
     )

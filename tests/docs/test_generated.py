@@ -20,7 +20,7 @@ def script(path: str):
     return module
 
 
-@pytest.mark.parametrize("path", ["docs/generate.py", "benchmarks/report.py"])
+@pytest.mark.parametrize("path", ["docs/generate.py", "docs/training_step.py", "benchmarks/report.py"])
 def test_generated_pages_are_fresh(path):
     done = subprocess.run([sys.executable, ROOT / path, "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

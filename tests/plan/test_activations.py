@@ -53,7 +53,7 @@ def total(found):
 def on_gpu(monkeypatch):
     """The kernels of a GPU and bfloat16, for tensors without numbers."""
     pytest.importorskip("triton")
-    monkeypatch.setattr(residual, "is_fused", lambda x, norm: hasattr(norm, "eps"))
+    monkeypatch.setattr(residual, "can_fuse", lambda norm, x: hasattr(norm, "eps"))
     monkeypatch.setattr(kernels, "packs", lambda query, packs: True)
     monkeypatch.setattr(feedforward.FeedForward, "_fuses", lambda self, x: self.up.bias is not None and not self.gate)
     torch.set_autocast_enabled("cuda", True)  # asked for by what joins norm and sum

@@ -28,7 +28,7 @@ def _kept(seed, row, share, columns: tl.constexpr):
 @no_type_check
 def _forward(  # noqa: PLR0913
     x, y, weight, bias, total, out, mean, rate, seed, rows, width, share, epsilon,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, ADDS: tl.constexpr, DROPS: tl.constexpr, NORMS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, ADDS: tl.constexpr, DROPS: tl.constexpr,
     CENTRES: tl.constexpr, SHIFTS: tl.constexpr, KEEPS: tl.constexpr,
 ):  # fmt: skip
     row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, COLUMNS)
@@ -42,63 +42,58 @@ def _forward(  # noqa: PLR0913
         value += more
     if KEEPS:
         tl.store(total + at, value.to(total.dtype.element_ty), mask=there)
-    if NORMS:
-        middle = tl.zeros([ROWS], tl.float32)
-        if CENTRES:
-            middle = tl.sum(value, 1) / width
-        away = tl.where(there, value - middle[:, None], 0.0)
-        scale = 1 / tl.sqrt(tl.sum(away * away, 1) / width + epsilon)
-        tl.store(mean + row, middle, mask=row < rows)
-        tl.store(rate + row, scale, mask=row < rows)
-        result = away * scale[:, None] * tl.load(weight + column, mask=column < width, other=0.0)[None, :]
-        if SHIFTS:
-            result += tl.load(bias + column, mask=column < width, other=0.0)[None, :]
-        tl.store(out + at, result.to(out.dtype.element_ty), mask=there)
+    middle = tl.zeros([ROWS], tl.float32)
+    if CENTRES:
+        middle = tl.sum(value, 1) / width
+    away = tl.where(there, value - middle[:, None], 0.0)
+    scale = 1 / tl.sqrt(tl.sum(away * away, 1) / width + epsilon)
+    tl.store(mean + row, middle, mask=row < rows)
+    tl.store(rate + row, scale, mask=row < rows)
+    result = away * scale[:, None] * tl.load(weight + column, mask=column < width, other=0.0)[None, :]
+    if SHIFTS:
+        result += tl.load(bias + column, mask=column < width, other=0.0)[None, :]
+    tl.store(out + at, result.to(out.dtype.element_ty), mask=there)
 
 
 @triton.jit
 @no_type_check
 def _backward(  # noqa: PLR0913
     dout, dtotal, total, weight, mean, rate, dx, dy, dweight, dbias, seed, rows, width, share,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, ADDS: tl.constexpr, DROPS: tl.constexpr, NORMS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, ADDS: tl.constexpr, DROPS: tl.constexpr,
     CENTRES: tl.constexpr, SHIFTS: tl.constexpr, JOINS: tl.constexpr, TURNS: tl.constexpr,
 ):  # fmt: skip
     column = tl.arange(0, COLUMNS)
     inside = column < width
     of_weight, of_bias = tl.zeros([ROWS, COLUMNS], tl.float32), tl.zeros([ROWS, COLUMNS], tl.float32)
-    scales = tl.full([COLUMNS], 1.0, tl.float32)
-    if NORMS:
-        scales = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    scales = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
     for turn in range(TURNS):
         row = (turn * tl.num_programs(0) + tl.program_id(0)) * ROWS + tl.arange(0, ROWS)
         there = (row < rows)[:, None] & inside[None, :]
         at = row.to(tl.int64)[:, None] * width + column[None, :]
         gradient = tl.load(dout + at, mask=there, other=0.0).to(tl.float32)
-        if NORMS:
-            middle = tl.load(mean + row, mask=row < rows, other=0.0)
-            scale = tl.load(rate + row, mask=row < rows, other=0.0)
-            value = tl.load(total + at, mask=there, other=0.0).to(tl.float32)
-            normal = tl.where(there, (value - middle[:, None]) * scale[:, None], 0.0)
-            of_weight += gradient * normal
-            if SHIFTS:
-                of_bias += gradient
-            inner = gradient * scales[None, :]
-            away = normal * (tl.sum(inner * normal, 1) / width)[:, None]
-            if CENTRES:
-                away += (tl.sum(inner, 1) / width)[:, None]
-            gradient = (inner - away) * scale[:, None]
-            if JOINS:
-                gradient += tl.load(dtotal + at, mask=there, other=0.0).to(tl.float32)
-            tl.store(dx + at, gradient.to(dx.dtype.element_ty), mask=there)
+        middle = tl.load(mean + row, mask=row < rows, other=0.0)
+        scale = tl.load(rate + row, mask=row < rows, other=0.0)
+        value = tl.load(total + at, mask=there, other=0.0).to(tl.float32)
+        normal = tl.where(there, (value - middle[:, None]) * scale[:, None], 0.0)
+        of_weight += gradient * normal
+        if SHIFTS:
+            of_bias += gradient
+        inner = gradient * scales[None, :]
+        away = normal * (tl.sum(inner * normal, 1) / width)[:, None]
+        if CENTRES:
+            away += (tl.sum(inner, 1) / width)[:, None]
+        gradient = (inner - away) * scale[:, None]
+        if JOINS:
+            gradient += tl.load(dtotal + at, mask=there, other=0.0).to(tl.float32)
+        tl.store(dx + at, gradient.to(dx.dtype.element_ty), mask=there)
         if ADDS:
             if DROPS:
                 gradient = tl.where(_kept(tl.load(seed), row, share, COLUMNS), gradient / (1 - share), 0.0)
             tl.store(dy + at, gradient.to(dy.dtype.element_ty), mask=there)
-    if NORMS:
-        part = tl.program_id(0) * width + column
-        tl.store(dweight + part, tl.sum(of_weight, 0), mask=inside)
-        if SHIFTS:
-            tl.store(dbias + part, tl.sum(of_bias, 0), mask=inside)
+    part = tl.program_id(0) * width + column
+    tl.store(dweight + part, tl.sum(of_weight, 0), mask=inside)
+    if SHIFTS:
+        tl.store(dbias + part, tl.sum(of_bias, 0), mask=inside)
 
 
 def _sizes(x: Tensor) -> dict[str, int]:
@@ -126,7 +121,7 @@ def add_norm(
     seed, sizes = _seed(x, share if y is not None else 0.0), _sizes(x)
     _forward[(triton.cdiv(rows, sizes["ROWS"]),)](
         x, x if y is None else y.contiguous(), weight, weight if bias is None else bias, total, out, mean, rate, seed,
-        rows, width, share, epsilon, ADDS=y is not None, DROPS=seed.numel() > 0, NORMS=True, CENTRES=centres,
+        rows, width, share, epsilon, ADDS=y is not None, DROPS=seed.numel() > 0, CENTRES=centres,
         SHIFTS=bias is not None, KEEPS=y is not None, **sizes,
     )  # fmt: skip
     return out, total, mean, rate, seed
@@ -149,35 +144,10 @@ def add_norm_backward(  # noqa: PLR0913
     )
     _backward[(programs,)](
         dout.contiguous(), total if dtotal is None else dtotal.contiguous(), total, weight, mean, rate, dx, dy, dweight,
-        dbias, seed, rows, width, share, ADDS=kind is not None, DROPS=seed.numel() > 0, NORMS=True, CENTRES=centres,
+        dbias, seed, rows, width, share, ADDS=kind is not None, DROPS=seed.numel() > 0, CENTRES=centres,
         SHIFTS=shifts, JOINS=dtotal is not None, TURNS=TURNS, **sizes,
     )  # fmt: skip
     return dx, dy, dweight.sum(0), dbias.sum(0)
-
-
-@torch.library.custom_op("saccade::add_dropped", mutates_args=())
-def add_dropped(x: Tensor, y: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """x + dropout(y), and dropout's seed."""
-    total, seed, sizes = torch.empty_like(x), _seed(x, share), _sizes(x)
-    rows, width = x.numel() // x.shape[-1], x.shape[-1]
-    _forward[(triton.cdiv(rows, sizes["ROWS"]),)](
-        x, y.contiguous(), x, x, total, x, x, x, seed, rows, width, share, 0.0, ADDS=True, DROPS=True, NORMS=False,
-        CENTRES=False, SHIFTS=False, KEEPS=True, **sizes,
-    )  # fmt: skip
-    return total, seed
-
-
-@torch.library.custom_op("saccade::dropped_backward", mutates_args=())
-def dropped_backward(dout: Tensor, seed: Tensor, share: float, kind: torch.dtype) -> Tensor:
-    dout = dout.contiguous()
-    dy, sizes = torch.empty_like(dout, dtype=kind), _sizes(dout)
-    rows, width = dout.numel() // dout.shape[-1], dout.shape[-1]
-    programs = triton.cdiv(rows, sizes["ROWS"] * TURNS)
-    _backward[(programs,)](
-        dout, dout, dout, dout, dout, dout, dy, dy, dy, dy, seed, rows, width, share, ADDS=True, DROPS=True,
-        NORMS=False, CENTRES=False, SHIFTS=False, JOINS=False, TURNS=TURNS, **sizes,
-    )  # fmt: skip
-    return dy
 
 
 @add_norm.register_fake
@@ -194,16 +164,6 @@ def _(dout, dtotal, total, weight, mean, rate, seed, share, centres, shifts, kin
     dy = total.new_empty(0) if kind is None else torch.empty_like(total, dtype=kind)
     dbias = torch.empty_like(weight, dtype=torch.float32)
     return torch.empty_like(total), dy, torch.empty_like(weight, dtype=torch.float32), dbias
-
-
-@add_dropped.register_fake
-def _(x, y, share):  # type: ignore[no-untyped-def]
-    return torch.empty_like(x), x.new_empty((), dtype=torch.int64)
-
-
-@dropped_backward.register_fake
-def _(dout, seed, share, kind):  # type: ignore[no-untyped-def]
-    return torch.empty(dout.shape, dtype=kind, device=dout.device)
 
 
 def _save_norm(ctx, inputs, output):  # type: ignore[no-untyped-def]
@@ -224,16 +184,4 @@ def _norm_gradients(ctx, dout, dtotal, *others):  # type: ignore[no-untyped-def]
     return dx, of_more, dweight, dbias if ctx.shifts else None, None, None, None, None
 
 
-def _save_dropped(ctx, inputs, output):  # type: ignore[no-untyped-def]
-    _, y, ctx.share = inputs
-    ctx.kind = y.dtype
-    ctx.save_for_backward(output[1])
-    ctx.set_materialize_grads(False)
-
-
-def _dropped_gradients(ctx, dout, dseed):  # type: ignore[no-untyped-def]
-    return dout, dropped_backward(dout, *ctx.saved_tensors, ctx.share, ctx.kind), None
-
-
 add_norm.register_autograd(_norm_gradients, setup_context=_save_norm)
-add_dropped.register_autograd(_dropped_gradients, setup_context=_save_dropped)

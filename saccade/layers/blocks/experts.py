@@ -232,9 +232,12 @@ def products(
     return torch.bmm(x, chosen) if bias is None else torch.baddbmm(bias.index_select(0, owners), x, chosen)
 
 
-def routed(feedforward: nn.Module, x: Float[Tensor, "... D"]) -> tuple[Float[Tensor, "... D"], Choice | None]:
+def routed(feedforward: Any, x: Float[Tensor, "... D"]) -> tuple[Float[Tensor, "... D"], Choice | None]:
     """What any network that each position passes alone gives, and which experts were chosen where it has some."""
-    return feedforward.routed(x) if isinstance(feedforward, Experts) else (feedforward(x), None)
+    if getattr(feedforward, "experts_per_token", None) is None:
+        return feedforward(x), None
+    found: tuple[Tensor, Choice] = feedforward.routed(x)
+    return found
 
 
 class Between(nn.Module):

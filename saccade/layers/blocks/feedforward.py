@@ -20,6 +20,7 @@ class FeedForward(nn.Module):
     """max(0, x W1 + b1) W2 + b2 (Vaswani et al. 2017, equation 2); with a gate: (f(x W1) * x Wg) W2 (Shazeer 2020)."""
 
     experts_per_token: int | None = None  # there are none
+    repeated_passes = True  # may be called pass after pass by `filling`, in place of the block
 
     def __init__(
         self,

@@ -12,11 +12,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.attention import sdpa_kernel
 
-from saccade.config.protocols import Stack
+from saccade.config.protocols import Reader, Stack, get_capabilities
 from saccade.layers.attention import masks
 from saccade.layers.attention.backends import BACKENDS
 from saccade.layers.attention.cache import KeyValue
-from saccade.layers.blocks.feedforward import FeedForward
 from saccade.layers.blocks.residual import add_and_normalize
 from saccade.layers.blocks.transformer import TransformerStack
 from saccade.layers.record import recording
@@ -29,14 +28,9 @@ class Looked(NamedTuple):
     bias: Float[Tensor, "N 1 1 S"] | None
 
 
-def covers(stack: Stack) -> bool:
-    """Whether every block is made of what is known here, and nobody asks for gradients or weights."""
-    if torch.is_grad_enabled() or recording() or not isinstance(stack, TransformerStack):
-        return False
-    plain = not stack.causal and all(window is None for window in stack.windows)
-    return plain and all(
-        type(block.feedforward) is FeedForward and block.self.heads.term is None for block in stack.blocks
-    )
+def covers(part: Stack | Reader) -> bool:
+    """Whether a stack or a reader declares it, and nobody asks for gradients or attention weights."""
+    return not torch.is_grad_enabled() and not recording() and get_capabilities(part).repeated_passes
 
 
 def bias_of(keep: Bool[Tensor, "N K"] | None, like: Float[Tensor, "..."]) -> Float[Tensor, "N 1 1 K"] | None:

@@ -5,7 +5,7 @@ output of the last sublayer (`hidden`) and the sum of all before it (`residual`)
 on a GPU in training both are one kernel.
 """
 
-from typing import Any, Literal
+from typing import Literal, TypeGuard
 
 import torch
 from jaxtyping import Float
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from saccade.layers.attention.backends import TRITON
 from saccade.layers.dropout import Dropout, DropRows
+from saccade.layers.norm import LayerNorm, RMSNorm
 
 WIDEST = 8192  # numbers of a row that one program of the kernel holds
 
@@ -25,10 +26,10 @@ def add_and_normalize(
     At the beginning of a stack there is no residual yet: `hidden` itself is the stream.
     """
     if residual is None:
-        if is_fused(hidden, norm):
+        if can_fuse(norm, hidden):
             return fused_add_norm(hidden, None, norm, None, dtype=product_dtype(hidden))[0], hidden
         return norm(hidden), hidden
-    if is_fused(residual, norm):
+    if can_fuse(norm, residual):
         return fused_add_norm(residual, hidden, norm, dropout, dtype=product_dtype(residual))
     total = residual + dropout(hidden)
     return norm(total), total
@@ -71,7 +72,7 @@ class Residual(nn.Module):
         if self.pre:
             return hidden, residual
         assert residual is not None, "post-norm has remembered the input"
-        if is_fused(residual, self.norm):
+        if can_fuse(self.norm, residual):
             return fused_add_norm(residual, hidden, self.norm, self.dropout, dtype=residual.dtype)[0], None
         return self.norm(residual + self.dropout(hidden)), None
 
@@ -79,11 +80,11 @@ class Residual(nn.Module):
 # ---- one kernel for the add, the dropout and the norm
 
 
-def is_fused(x: Float[Tensor, "B T D"], norm: nn.Module) -> bool:
-    """Whether the kernel serves here: in training on a GPU; elsewhere there is no backward pass to save."""
-    known = isinstance(norm, nn.LayerNorm | nn.RMSNorm) and norm.weight is not None
+def can_fuse(norm: nn.Module, x: Float[Tensor, "B T D"]) -> TypeGuard[LayerNorm | RMSNorm]:
+    """Whether the kernel applies: the norm declares it, in training on a GPU; elsewhere no backward pass is saved."""
+    declared = getattr(norm, "fused_add", False) and norm.weight is not None
     fits = x.shape[-1] <= WIDEST and x.dtype != torch.float64
-    return known and fits and TRITON and x.is_cuda and torch.is_grad_enabled()
+    return declared and fits and TRITON and x.is_cuda and torch.is_grad_enabled()
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
@@ -92,14 +93,17 @@ def product_dtype(x: Tensor) -> torch.dtype:
 
 
 def fused_add_norm(
-    residual: Tensor, hidden: Tensor | None, norm: Any, dropout: nn.Dropout | None, *, dtype: torch.dtype
+    residual: Tensor,
+    hidden: Tensor | None,
+    norm: LayerNorm | RMSNorm,
+    dropout: nn.Dropout | None,
+    *,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     """The norm as `dtype`, and residual + dropout(hidden), which is as wide as the residual stream is."""
     from saccade.kernels.triton.norm import add_norm
 
     epsilon = torch.finfo(residual.dtype).eps if norm.eps is None else norm.eps
-    centres = isinstance(norm, nn.LayerNorm)
-    bias = norm.bias if centres else None
     share = dropout.p if dropout is not None and dropout.training else 0.0
-    normal, total, *_ = add_norm(residual, hidden, norm.weight, bias, share, epsilon, centres, dtype)
+    normal, total, *_ = add_norm(residual, hidden, norm.weight, norm.bias, share, epsilon, norm.subtracts_mean, dtype)
     return normal, total

@@ -79,6 +79,11 @@ class Block(nn.Module):
             hidden, residual = others[-1].after(hidden, residual)
         return hidden, residual, choice
 
+    @property
+    def repeated_passes(self) -> bool:
+        """Whether `filling` can run it: scores have no term of their own, and the feed-forward network declares it."""
+        return self.self.heads.term is None and getattr(self.feedforward, "repeated_passes", False)
+
     def describe(self, window: int | None) -> BlockWeights:
         """Its weights for the kernels of a decoding step."""
         feedforward: Any = self.feedforward
@@ -136,8 +141,14 @@ class TransformerStack(nn.Module):
         """All of them, unless stochastic depth skips rows of a batch, which packed sequences would share."""
         skips = any(residual.skip is not None for block in self.blocks for residual in block.residuals)
         reasons = {"packed_rows": "stack skips whole rows of a batch (drop_path)"} if skips else {}
+        repeats = not self.causal and not any(self.windows) and all(block.repeated_passes for block in self.blocks)
         return Capabilities(
-            packed_rows=not skips, static_shapes=True, static_step=True, fused_cpu_step=True, reasons=reasons
+            packed_rows=not skips,
+            static_shapes=True,
+            static_step=True,
+            fused_cpu_step=True,
+            repeated_passes=repeats,
+            reasons=reasons,
         )
 
     def forward(

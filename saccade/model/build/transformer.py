@@ -14,6 +14,7 @@ from saccade.layers.attention.multihead import CrossAttention, Form, SelfAttenti
 from saccade.layers.blocks.residual import Residual
 from saccade.layers.blocks.reversible import ReversibleStack
 from saccade.layers.blocks.transformer import Block, TransformerStack
+from saccade.layers.norm import LayerNorm, RMSNorm
 from saccade.model.build.feedforward import build_feedforward
 from saccade.model.build.reversible import build_reversible
 
@@ -101,8 +102,8 @@ def build_norm(s: schema.TransformerStack) -> nn.Module:
     if s.norm == "none":
         return nn.Identity()
     if s.norm_kind == "layer":
-        return nn.LayerNorm(s.dim, eps=s.norm_epsilon or EPSILON["layer"])
-    return nn.RMSNorm(s.dim, eps=s.norm_epsilon or EPSILON["rms"])
+        return LayerNorm(s.dim, eps=s.norm_epsilon or EPSILON["layer"])
+    return RMSNorm(s.dim, eps=s.norm_epsilon or EPSILON["rms"])
 
 
 def build_rotary(where: Any, head_dim: int) -> positions.Rotary | None:

@@ -1,6 +1,7 @@
 """Readers: X -> Memory."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -111,7 +112,12 @@ class TokenReader(nn.Module):
     def capabilities(self) -> Capabilities:
         """Those of its stack and, where the sequence is read twice, of the second one."""
         first = get_capabilities(self.stack, "stack")
-        return first if self.again is None else first & get_capabilities(self.again.stack, "second stack")
+        if self.again is not None:
+            first &= get_capabilities(self.again.stack, "second stack")
+        plain = (
+            self.again is None and not self.relates and not self.levels and type(self).forward is TokenReader.forward
+        )
+        return first if plain else replace(first, repeated_passes=False)
 
     def forward(self, ids: Int[Tensor, "B S"], mask: Bool[Tensor, "B S"] | Packing) -> Memory:
         told = {"segments": parts(ids, places(mask))} if self.relates else {}
