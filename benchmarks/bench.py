@@ -2,9 +2,9 @@
 
     python benchmarks/bench.py [--part training|decoding] [--out FOLDER] [--tiny]
 
-The same work by everybody, in one process, with one thread, float32 where nothing else is said: a Transformer of 3 + 3
-layers of 256 with 8,000 words. Contenders take turns; each turn gives a ratio, and the table shows the median of them.
-Time is the CPU time of this process, so that other programs matter little. What is not installed is left out.
+All contenders do the same work in one process with one thread, in float32 unless noted: a Transformer of 3 + 3 layers
+of width 256 with 8,000 words. Contenders take turns; each turn gives a ratio, and the table shows the median ratio.
+Time is the CPU time of this process, so that other programs matter little. Packages that are not installed are skipped.
 """
 
 import argparse
@@ -40,7 +40,7 @@ TINY = Size(layers=1, dim=16, heads=2, ff=32, words=60, tokens=64, length=5, row
 
 
 class Case(NamedTuple):
-    """One kind of work; `makers` gives the step of each contender, and raises ImportError where it is missing."""
+    """One kind of work; `makers` build the step of each contender, and raise ImportError if it is not installed."""
 
     what: str
     makers: dict[str, Callable[[], Step]]
@@ -54,26 +54,26 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="toy sizes, to test the script")
     arguments = parser.parse_args()
     import torch
-    from bench_decoding import decoding
-    from bench_training import training
+    from bench_decoding import build_decoding_cases
+    from bench_training import build_training_cases
     from results import save
 
     torch.set_num_threads(1)
     size, start = TINY if arguments.tiny else Size(), time.monotonic()
-    parts = {"training": training, "decoding": decoding}
+    parts = {"training": build_training_cases, "decoding": build_decoding_cases}
     rows = []
     for name in [arguments.part] if arguments.part else parts:
         for case in parts[name](size):
             print(f"{case.what} ...", file=sys.stderr, flush=True)
-            rows.append(row_of(case, race(case, seconds=0.1 if arguments.tiny else 7.0)))
-    show(rows)
+            rows.append(build_row(case, race_contenders(case, seconds=0.1 if arguments.tiny else 7.0)))
+    print_table(rows)
     if arguments.out:
         notes = "One thread, CPU time of the process, medians of ratios of turns; above 1 we are faster."
         minutes = (time.monotonic() - start) / 60
         print(
             save(
                 "bench",
-                [flat for row in rows for flat in flattened(row)],
+                [flat for row in rows for flat in flatten_row(row)],
                 minutes=minutes,
                 folder=arguments.out,
                 notes=notes,
@@ -81,34 +81,34 @@ def main() -> None:
         )
 
 
-def race(case: Case, *, seconds: float) -> dict[str, list[float] | str]:
-    """The seconds of each contender's steps, turn by turn, at least 3 and at most 9 turns; or why there are none."""
+def race_contenders(case: Case, *, seconds: float) -> dict[str, list[float] | str]:
+    """Return the seconds of each contender's steps in 3 to 9 turns, or why it could not run."""
     steps: dict[str, Step] = {}
     times: dict[str, list[float] | str] = {}
     for name, make in case.makers.items():
         try:
             steps[name] = make()
-            once(steps[name])
+            time_once(steps[name])
             times[name] = []
         except ImportError:
             times[name] = MISSING
     begin, turns = time.process_time(), 0
     while turns < 3 or (turns < 9 and time.process_time() - begin < seconds):
         for name, step in steps.items():
-            times[name].append(once(step))  # type: ignore[union-attr]
+            times[name].append(time_once(step))  # type: ignore[union-attr]
         turns += 1
     return times
 
 
-def once(step: Step) -> float:
+def time_once(step: Step) -> float:
     gc.collect()
     begin = time.process_time()
     step()
     return time.process_time() - begin
 
 
-def row_of(case: Case, times: dict[str, list[float] | str]) -> dict[str, Any]:
-    """Our tokens a second, and the median of a peer's time over ours in the same turn, or why there is none."""
+def build_row(case: Case, times: dict[str, list[float] | str]) -> dict[str, Any]:
+    """Return our tokens per second, and for each peer the median of its time over ours, or why it could not run."""
     ours = times[OURS]
     assert isinstance(ours, list), "saccade itself is there"
     ratios: dict[str, float | str] = {}
@@ -120,8 +120,8 @@ def row_of(case: Case, times: dict[str, list[float] | str]) -> dict[str, Any]:
     return {"what": case.what, "speed": case.tokens / statistics.median(ours), "ratios": ratios}
 
 
-def flattened(row: dict[str, Any]) -> list[dict[str, Any]]:
-    """One row of results for each peer."""
+def flatten_row(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return one row of results for each peer."""
     speed = round(row["speed"], 1)
     rows = []
     for peer, ratio in row["ratios"].items():
@@ -134,8 +134,8 @@ def flattened(row: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def show(rows: Sequence[dict[str, Any]]) -> None:
-    """The table on the screen."""
+def print_table(rows: Sequence[dict[str, Any]]) -> None:
+    """Print the table."""
     from rich.console import Console
     from rich.table import Table
 
@@ -144,12 +144,12 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
     for name in ("saccade, tok/s", *PEERS):
         table.add_column(name, justify="right")
     for row in rows:
-        cells = [ratio_text(row["ratios"].get(peer)) for peer in PEERS]
+        cells = [format_ratio(row["ratios"].get(peer)) for peer in PEERS]
         table.add_row(row["what"], f"{row['speed']:,.0f}", *cells)
     Console(width=None if sys.stdout.isatty() else 110).print(table)
 
 
-def ratio_text(ratio: float | str | None) -> str:
+def format_ratio(ratio: float | str | None) -> str:
     if isinstance(ratio, float):
         return f"{ratio:.2f}x"
     return ratio or ""

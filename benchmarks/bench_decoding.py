@@ -1,6 +1,6 @@
-"""Translating with a fixed number of tokens, by us and by others: the cases of `bench.py` for decoding.
+"""Decoding a fixed number of tokens, by saccade and by others: the decoding cases of `bench.py`.
 
-Everybody has random weights of the same sizes and takes the same number of steps, whatever is written.
+All contenders have random weights of the same sizes and take the same number of steps, whatever the outputs are.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ PRECISIONS = {"fp32": "float32", "int8": "int8"}  # ours, CTranslate2's
 SPECIAL = ("<blank>", "<unk>", "<s>", "</s>")  # of CTranslate2's vocabulary
 
 
-def decoding(size: "Size") -> Iterable["Case"]:
+def build_decoding_cases(size: "Size") -> Iterable["Case"]:
     """Greedy and beam search, one sentence and many, in float32 and in int8."""
     from bench import OURS, Case
 
@@ -36,35 +36,35 @@ def decoding(size: "Size") -> Iterable["Case"]:
         for precision in PRECISIONS:
             for rows in (1, size.rows):
                 for beam in (1, 4):
-                    texts = sentences(size, rows)
+                    texts = sample_sentences(size, rows)
                     job = functools.partial(dict, size=size, texts=texts, beam=beam)
                     makers = {
                         OURS: lambda job=job, p=precision: ours(Path(folder), precision=p, **job()),
                         "CTranslate2": lambda job=job, p=precision: ctranslate2(Path(folder), precision=p, **job()),
                     }
                     if precision == "fp32":
-                        makers["Hugging Face"] = lambda job=job: generate(**job())
+                        makers["Hugging Face"] = lambda job=job: build_generate_step(**job())
                     search = "greedy" if beam == 1 else f"beam {beam}"
                     what = f"translate, {PRECISIONS[precision]}, batch {rows}, {search}"
                     yield Case(what, makers, rows * size.length)
 
 
-def sentences(size: "Size", rows: int) -> list[list[int]]:
-    """Numbers of words; with the end, each has the length of the size."""
+def sample_sentences(size: "Size", rows: int) -> list[list[int]]:
+    """Sample sentences of word ids; with the end token, each has `size.length` tokens."""
     return np.random.default_rng(3).integers(5, size.words, (rows, size.length - 1)).tolist()
 
 
 def ours(folder: Path, *, precision: str, size: "Size", texts: list[list[int]], beam: int) -> "Step":
     """`saccade.load` and `predict`, from text to text."""
-    predictor = saccade.load(made_run(folder, size), precision=precision)
+    predictor = saccade.load(create_run(folder, size), precision=precision)
     lines = [" ".join(f"w{number}" for number in text) for text in texts]
     steps = size.length - 1  # and one that writes the end
     decoding = Decoding(beam=beam, min_length=steps, max_length=steps, batch_tokens=10**6)
     return lambda: predictor.predict(lines, decoding=decoding)
 
 
-def made_run(folder: Path, size: "Size") -> Path:
-    """A run of one step, whose data has every word of the vocabulary once."""
+def create_run(folder: Path, size: "Size") -> Path:
+    """Train a run for one step on data that contains every word of the vocabulary once."""
     run = folder / "run"
     if run.exists():
         return run
@@ -88,7 +88,7 @@ def made_run(folder: Path, size: "Size") -> Path:
     return run
 
 
-def generate(*, size: "Size", texts: list[list[int]], beam: int) -> "Step":
+def build_generate_step(*, size: "Size", texts: list[list[int]], beam: int) -> "Step":
     """Hugging Face's generate with Marian."""
     from transformers import GenerationConfig, MarianMTModel
     from transformers.utils import logging
@@ -112,12 +112,12 @@ def generate(*, size: "Size", texts: list[list[int]], beam: int) -> "Step":
 
 
 def ctranslate2(folder: Path, *, precision: str, size: "Size", texts: list[list[int]], beam: int) -> "Step":
-    """CTranslate2 with a model of random weights, made without a converter."""
+    """Build the step of CTranslate2 with a model of random weights, written without a converter."""
     import ctranslate2 as engine
 
     path = folder / "ctranslate2"
     if not path.exists():
-        write_random(path, size)
+        write_random_model(path, size)
     translator = engine.Translator(
         str(path), device="cpu", compute_type=PRECISIONS[precision], inter_threads=1, intra_threads=1
     )
@@ -126,8 +126,8 @@ def ctranslate2(folder: Path, *, precision: str, size: "Size", texts: list[list[
     return lambda: translator.translate_batch(sources, beam_size=beam, max_batch_size=0, **length)
 
 
-def write_random(path: Path, size: "Size") -> None:
-    """The specification of a Transformer with post-norm and sinusoidal positions, filled with random numbers."""
+def write_random_model(path: Path, size: "Size") -> None:
+    """Write CTranslate2's specification of a post-norm Transformer with sinusoidal positions and random weights."""
     from ctranslate2.specs import Activation, TransformerSpec
 
     layers = (size.layers, size.layers)

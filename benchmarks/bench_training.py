@@ -1,4 +1,4 @@
-"""One training step of a translation model, by us and by others: the cases of `bench.py` for training.
+"""One training step of a translation model, by saccade and by others: the training cases of `bench.py`.
 
 The model, the batches, the loss (smoothed by 0.1), the dropout (0.1) and fused AdamW are the same for all.
 """
@@ -17,9 +17,9 @@ from saccade.data.batching.batch import Batch, pad
 from saccade.data.tokenization.tokenizers import END, PAD, START
 from saccade.model.build.model import build
 from saccade.model.writers.tokens import shift_right
-from saccade.train.batches.layout import packs_rows, shape_of_batches
-from saccade.train.loss import MicroLoss
-from saccade.train.objectives.objectives import objectives_from
+from saccade.train.batches.layout import choose_transform, should_pack
+from saccade.train.loss import MicroBatchLoss
+from saccade.train.objectives.objectives import build_objectives
 
 if TYPE_CHECKING:
     from bench import Case, Size, Step
@@ -28,11 +28,11 @@ SMOOTHING = DROPOUT = 0.1
 Pairs = list[tuple[np.ndarray, np.ndarray]]  # source and target ids, END last
 
 
-def training(size: "Size") -> Iterable["Case"]:
+def build_training_cases(size: "Size") -> Iterable["Case"]:
     """A step on one batch of equal lengths, and one on each of three batches of mixed lengths."""
     from bench import OURS, Case
 
-    for what, batches in (("one length", [equal(size)]), ("mixed lengths", mixed(size))):
+    for what, batches in (("one length", [build_equal_batches(size)]), ("mixed lengths", build_mixed_batches(size))):
         makers = {
             OURS: lambda batches=batches: ours(size, batches),
             "nn.Transformer": lambda batches=batches: plain(size, batches),
@@ -45,14 +45,14 @@ def training(size: "Size") -> Iterable["Case"]:
 # ---- batches
 
 
-def equal(size: "Size") -> Pairs:
+def build_equal_batches(size: "Size") -> Pairs:
     draw = np.random.default_rng(1)
     length = min(25, size.tokens // 4)
-    return [pair(draw, size, length, length) for _ in range(size.tokens // length)]
+    return [sample_pair(draw, size, length, length) for _ in range(size.tokens // length)]
 
 
-def mixed(size: "Size", batches: int = 3) -> list[Pairs]:
-    """Batches of like length out of many sentences, as every toolkit makes them: short, middle and long ones."""
+def build_mixed_batches(size: "Size", batches: int = 3) -> list[Pairs]:
+    """Build a short, a middle and a long batch of sentences with similar lengths, as bucketing makes them."""
     draw = np.random.default_rng(2)
     longest = min(80, size.tokens // 4)
     sources = np.clip(draw.lognormal(math.log(min(22, longest / 2)), 0.55, size=size.tokens), 3, longest).astype(int)
@@ -62,11 +62,11 @@ def mixed(size: "Size", batches: int = 3) -> list[Pairs]:
     for share in np.linspace(0.25, 0.9, batches):
         rows = order[int(share * len(order)) :]
         rows = rows[: max(1, size.tokens // int(max(sources[rows[0]], targets[rows[0]])))]
-        chosen.append([pair(draw, size, int(sources[row]), int(targets[row])) for row in rows])
+        chosen.append([sample_pair(draw, size, int(sources[row]), int(targets[row])) for row in rows])
     return chosen
 
 
-def pair(draw: np.random.Generator, size: "Size", source: int, target: int) -> tuple[np.ndarray, np.ndarray]:
+def sample_pair(draw: np.random.Generator, size: "Size", source: int, target: int) -> tuple[np.ndarray, np.ndarray]:
     first, second = (np.append(draw.integers(5, size.words, length - 1), END) for length in (source, target))
     return first, second
 
@@ -75,13 +75,13 @@ def pair(draw: np.random.Generator, size: "Size", source: int, target: int) -> t
 
 
 def ours(size: "Size", batches: list[Pairs]) -> "Step":
-    """The model, the objective and the form of batches of `saccade train`."""
+    """Build the step of saccade with the model, objective and packed batches of `saccade train`."""
     stack = schema.TransformerStack(layers=size.layers, dim=size.dim, heads=size.heads, ff=size.ff, dropout=DROPOUT)
     reader, writer = schema.TokenReader(stack=stack), schema.TokenWriter(stack=stack)
-    recipe = schema.Recipe(reader=reader, writer=writer, objectives=(schema.NextToken(smoothing=SMOOTHING),))
+    recipe = schema.Recipe(reader=reader, writer=writer, objectives=(schema.NextToken(label_smoothing=SMOOTHING),))
     model, device = build(recipe, source_size=size.words, target_size=size.words).train(), torch.device("cpu")
-    loss = MicroLoss(model, objectives=objectives_from(recipe), settings=recipe.train, device=device)
-    shape = shape_of_batches(recipe.train, packs=packs_rows(recipe.train, model, device), device=device)
+    loss = MicroBatchLoss(model, objectives=build_objectives(recipe), settings=recipe.train, device=device)
+    shape = choose_transform(recipe.train, packed=should_pack(recipe.train, model, device), device=device)
     made = [Batch({"source": pad([s for s, _ in one]), "target": pad([t for _, t in one])}) for one in batches]
     made = [shape(batch) if shape else batch for batch in made]
     generator = torch.Generator()
@@ -91,19 +91,19 @@ def ours(size: "Size", batches: list[Pairs]) -> "Step":
             sums = loss(batch, generator)
             yield sums.total / sums.count
 
-    return trained(model, losses)
+    return build_training_step(model, losses)
 
 
 def plain(size: "Size", batches: list[Pairs]) -> "Step":
     """`nn.Transformer` with embeddings around it, as its documentation shows."""
     model = Plain(size).train()
-    tensors = [rectangles(batch) for batch in batches]
+    tensors = [pad_batch(batch) for batch in batches]
 
     def losses() -> Iterable[Tensor]:
         for source, target in tensors:
-            yield smoothed(model(source, shift_right(target, START)), target)
+            yield compute_smoothed_loss(model(source, shift_right(target, START)), target)
 
-    return trained(model, losses)
+    return build_training_step(model, losses)
 
 
 def marian(size: "Size", batches: list[Pairs]) -> "Step":
@@ -111,15 +111,15 @@ def marian(size: "Size", batches: list[Pairs]) -> "Step":
     from transformers import MarianMTModel
 
     model = MarianMTModel(marian_settings(size)).train()
-    tensors = [rectangles(batch) for batch in batches]
+    tensors = [pad_batch(batch) for batch in batches]
 
     def losses() -> Iterable[Tensor]:
         for source, target in tensors:
             inputs = shift_right(target, START)
             found = model(input_ids=source, attention_mask=source != PAD, decoder_input_ids=inputs, use_cache=False)
-            yield smoothed(found.logits, target)
+            yield compute_smoothed_loss(found.logits, target)
 
-    return trained(model, losses)
+    return build_training_step(model, losses)
 
 
 def marian_settings(size: "Size") -> Any:
@@ -156,16 +156,16 @@ class Plain(nn.Module):
         return hidden @ self.embedding.weight.T
 
 
-def rectangles(batch: Pairs) -> tuple[Tensor, Tensor]:
+def pad_batch(batch: Pairs) -> tuple[Tensor, Tensor]:
     return pad([source for source, _ in batch]).ids, pad([target for _, target in batch]).ids
 
 
-def smoothed(logits: Tensor, target: Tensor) -> Tensor:
+def compute_smoothed_loss(logits: Tensor, target: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=PAD, label_smoothing=SMOOTHING)
 
 
-def trained(model: nn.Module, losses: Any) -> "Step":
-    """A step takes one update of the weights for each loss."""
+def build_training_step(model: nn.Module, losses: Any) -> "Step":
+    """Build a step that performs one optimizer update for each loss."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
     def step() -> None:

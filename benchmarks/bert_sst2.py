@@ -1,4 +1,4 @@
-"""An encoder pretrained on books, then fine-tuned on SST-2, beside the same model from fresh weights.
+"""Pretrain an encoder on books and fine-tune it on SST-2, compared with the same model from random weights.
 
     python benchmarks/bert_sst2.py --data FOLDER [--minutes 7] [--run RUN] [--seeds 1 2 3] [--together 1]
         [--out FOLDER] [KEY=VALUE ...]
@@ -22,24 +22,25 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from minutes import lines_of, steps_within
+from minutes import count_steps_within, read_metrics
 from results import save
 
 import saccade
 from saccade.config.load import load, override
 from saccade.config.schema import Corpus, Tokenizer
-from saccade.data.tokenization.tokenizer import SHARED
-from saccade.train.api import with_data
-from saccade.train.transfer.adopt import adopted
+from saccade.data.tokenization.tokenizer import SHARED_FILE
+from saccade.train.api import replace_data
+from saccade.train.transfer.adopt import adopt_run
 
 NAME = "bert_sst2"
-# A BERT of middle size for few minutes: norms before sublayers bear a high rate, and more tokens are hidden.
+# A medium-sized BERT for a few minutes: pre-norm tolerates a high learning rate, and more tokens are masked.
 FORM = [
     "reader.stack.layers=12", "reader.stack.dim=512", "reader.stack.heads=8", "reader.stack.ff=2048",
     "reader.stack.norm=pre", "reader.stack.norm_epsilon=1e-5", "data.max_length=128", "reader.positions.length=128",
-    "data.cross=true", "tokenizer.kind=wordpiece", "tokenizer.size=16000", "tokenizer.lowercase=true",
-    "objectives.0.rate=0.2", "train.batch_tokens=65536", "train.accumulate=1", "train.precision=bf16",
-    "train.optimizer.betas=[0.9, 0.98]", "train.clip=1.0", "train.report_every=100", "train.start.deep=true",
+    "data.cross_document=true", "tokenizer.kind=wordpiece", "tokenizer.size=16000", "tokenizer.lowercase=true",
+    "objectives.0.mask_rate=0.2", "train.batch_tokens=65536", "train.accumulate=1", "train.precision=bf16",
+    "train.optimizer.betas=[0.9, 0.98]", "train.clip=1.0", "train.report_every=100",
+    "train.weight_init.scale_by_depth=true",
 ]  # fmt: skip
 RATE, WARMUP = 1e-3, 0.06  # the highest learning rate of the pretraining, and the share of its steps up to it
 RATES = {"pretrained": (3e-5, 6e-5, 1e-4), "fresh": (1e-4, 3e-4, 6e-4)}
@@ -50,7 +51,7 @@ TUNED = [
 SMALL = [
     "reader.stack.layers=2", "reader.stack.dim=32", "reader.stack.heads=2", "reader.stack.ff=64", "data.max_length=48",
     "reader.positions.length=48", "tokenizer.size=400", "train.batch_tokens=1024", "train.precision=fp32",
-    "data.cross=false",
+    "data.cross_document=false",
 ]  # fmt: skip
 
 
@@ -80,32 +81,32 @@ def main() -> None:
         base = asked.run or Path(folder, "pretrained")
         if not (base / "model.safetensors").is_file():
             pretrain(base, Path(folder), asked)
-        rows = [*of_pretraining(base), *of_labels(base, Path(folder), asked)]
+        rows = [*report_pretraining(base), *compare_starts(base, Path(folder), asked)]
     for row in rows:
         print(f"{row['what']:70} {row['value']:.3f} {row['unit']}")
     save(NAME, rows, minutes=(time.perf_counter() - begin) / 60, folder=asked.out, notes=" ".join(asked.settings))
 
 
 def pretrain(base: Path, folder: Path, asked: argparse.Namespace) -> None:
-    """As many steps as fit into the minutes."""
+    """Pretrain for as many steps as fit into the minutes."""
     form = [*FORM, *(SMALL if asked.tiny else []), *asked.settings]
     recipe = load("roberta", tiny=asked.tiny, overrides=form)
     if asked.data:
-        recipe = with_data(
+        recipe = replace_data(
             recipe, data=asked.data / "classic-books/train.jsonl.xz", valid=asked.data / "classic-books/valid.jsonl.xz"
         )
-    steps = 60 if asked.tiny else steps_within(asked.minutes, recipe, folder / "few")
+    steps = 60 if asked.tiny else count_steps_within(asked.minutes, recipe, folder / "few")
     warmup = max(1, int(WARMUP * steps))
     lasting = [
         f"train.steps={steps}", f"train.valid_every={max(1, steps // 5)}", f"train.save_every={steps}",
-        f"train.schedule={{kind='linear', lr={RATE}, warmup={warmup}}}",
+        f"train.schedule={{kind='linear', lr={RATE}, warmup_steps={warmup}}}",
     ]  # fmt: skip
     saccade.train(override(recipe, lasting), run=base)
 
 
-def of_pretraining(base: Path) -> list[dict[str, Any]]:
-    """What the pretraining took, and how well hidden tokens are told at its end."""
-    lines = lines_of(base)
+def report_pretraining(base: Path) -> list[dict[str, Any]]:
+    """Report the cost of pretraining and its final accuracy on masked tokens."""
+    lines = read_metrics(base)
     last = [line for line in lines if line["event"] == "valid"][-1]
     minutes = lines[-1]["seconds"] / 60 if "seconds" in lines[-1] else last["seconds"] / 60
     return [
@@ -115,15 +116,15 @@ def of_pretraining(base: Path) -> list[dict[str, Any]]:
     ]
 
 
-def of_labels(base: Path, folder: Path, asked: argparse.Namespace) -> list[dict[str, Any]]:
-    """Accuracy on dev of the model from the run's weights and from fresh ones, in the mean of the seeds."""
+def compare_starts(base: Path, folder: Path, asked: argparse.Namespace) -> list[dict[str, Any]]:
+    """Compare the dev accuracy of pretrained and random initialization, as means over the seeds."""
     rows, means, some = [], {}, 1 if asked.tiny else None
     jobs = [
         Job(start, seed, rate)
         for start, rates in RATES.items() for seed in asked.seeds[:some] for rate in rates[:some]
     ]  # fmt: skip
     with ProcessPoolExecutor(asked.together, mp_context=get_context("spawn")) as pool:
-        accuracies = dict(zip(jobs, pool.map(partial(tuned, base, folder, asked), jobs), strict=True))
+        accuracies = dict(zip(jobs, pool.map(partial(fine_tune, base, folder, asked), jobs), strict=True))
     for start in RATES:
         found = [
             max(value for job, value in accuracies.items() if job[:2] == (start, seed)) for seed in asked.seeds[:some]
@@ -138,23 +139,23 @@ def of_labels(base: Path, folder: Path, asked: argparse.Namespace) -> list[dict[
     return [*rows, {"what": "SST-2 dev, pretrained above fresh", "value": apart, "unit": "points"}]
 
 
-def tuned(base: Path, folder: Path, asked: argparse.Namespace, job: Job) -> float:
-    """The best accuracy of one training, in per cent."""
+def fine_tune(base: Path, folder: Path, asked: argparse.Namespace, job: Job) -> float:
+    """Fine-tune once and return the best accuracy in percent."""
     start, seed, rate = job
-    recipe = adopted(load("classify", tiny=asked.tiny, overrides=[] if asked.tiny else TUNED), str(base))
+    recipe = adopt_run(load("classify", tiny=asked.tiny, overrides=[] if asked.tiny else TUNED), str(base))
     changes = {
         "init": str(base) if start == "pretrained" else "",
-        "tokenizer": Tokenizer(kind="file", files=(str(base / SHARED),)),
+        "tokenizer": Tokenizer(kind="file", files=(str(base / SHARED_FILE),)),
     }
     if asked.data:
         files = {side: (Corpus(files=(str(asked.data / "sst2" / f"{name}.tsv.gz"),)),) for side, name in SIDES.items()}
         changes["data"] = recipe.data.model_copy(update=files)
     recipe = recipe.model_copy(update=changes)
-    lasting = [f"train.schedule={{kind='linear', lr={rate}, warmup=100}}", f"train.seed={seed}"]
+    lasting = [f"train.schedule={{kind='linear', lr={rate}, warmup_steps=100}}", f"train.seed={seed}"]
     short = ["train.steps=20", "train.valid_every=10", "train.metric=accuracy"] if asked.tiny else []
     run = folder / f"{start}-{rate}-{seed}"
     saccade.train(override(recipe, [*lasting, *short]), run=run)
-    return max(line["accuracy"] for line in lines_of(run) if line["event"] == "valid")
+    return max(line["accuracy"] for line in read_metrics(run) if line["event"] == "valid")
 
 
 SIDES = {"train": "train", "valid": "dev"}

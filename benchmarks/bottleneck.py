@@ -1,13 +1,13 @@
-"""The bottleneck of one vector: how many letters of a text are reversed rightly, with and without attention.
+"""The bottleneck of one context vector: accuracy of reversing letters by length, with and without attention.
 
     python benchmarks/bottleneck.py [--longest 200] [--steps 6000] [--out benchmarks/results] [KEY=VALUE ...]
 
 The recipe `bahdanau` is trained twice on texts of 1 to 200 random letters, with the same settings and steps, and with
 writer.stack.attention=none and additive; KEY=VALUE are further settings of both. Most letters are in short texts,
-since what fits into one vector has to be learned well before it can be seen what does not: eight of fourteen parts of
-all letters are in texts of at most 10, two in those of at most 200, and one each in those of at most 20, 50, 100 and
-150. Numbers have 32 bits, as a vector that is rounded more coarsely holds less. Right is a letter that stands at its
-place in what the model writes, greedily, for texts that were never trained on.
+since the model has to learn short texts well before its capacity shows: eight of fourteen parts of all letters are in
+texts of at most 10, two in those of at most 200, and one each in those of at most 20, 50, 100 and 150. Training is in
+float32, since rounding reduces the capacity of the vector. Accuracy is the share of letters in the right position of
+greedy outputs for held-out texts.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from pathlib import Path
 from results import save
 
 import saccade
-from saccade.data.synthetic.sequences import letters
+from saccade.data.synthetic.sequences import generate_letters
 from saccade.predict.predictors.predictor import Predictor
 
 ATTENTION = ("none", "additive")
@@ -31,7 +31,7 @@ SAME = [
     "reader.stack.dropout=0",
     "writer.dropout=0",
     "writer.stack.dropout=0",
-    "objectives=[{ kind = 'next-token', smoothing = 0.0 }]",
+    "objectives=[{ kind = 'next-token', label_smoothing = 0.0 }]",
     "train.metric=loss",
     "train.precision=fp32",
     "train.valid_predictions=0",
@@ -52,18 +52,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         data = write_pairs(Path(folder), asked.examples, asked.longest)
         for attention in asked.attention.split(","):
-            run = trained(data, attention, longest=asked.longest, steps=asked.steps, settings=asked.settings)
-            for length in tested_lengths(asked.longest):
-                share = right_letters(run, length)
+            run = train_system(data, attention, longest=asked.longest, steps=asked.steps, settings=asked.settings)
+            for length in list_test_lengths(asked.longest):
+                share = measure_accuracy(run, length)
                 what = f"reverse, trained on 1 to {asked.longest} letters, attention={attention}: right at {length}"
                 rows.append({"what": what, "value": round(share, 2), "unit": "%"})
     save("bottleneck", rows, minutes=(time.perf_counter() - begin) / 60, folder=asked.out)
 
 
 def write_pairs(folder: Path, count: int, longest: int) -> list[Path]:
-    """Files of texts and reversed texts, for training and for validation, whose letters are shared out by PARTS."""
+    """Write files of texts and reversed texts for training and validation; PARTS distributes letters over lengths."""
     files = []
-    bounds = tested_lengths(longest)
+    bounds = list_test_lengths(longest)
     texts = [part / bound for part, bound in zip(PARTS, bounds, strict=False)]
     shares = {bound: number / sum(texts) for number, bound in zip(texts, bounds, strict=True)}
     for name, number, heldout in (("train", count, False), ("valid", max(count // 200, 20 * len(bounds)), True)):
@@ -71,12 +71,14 @@ def write_pairs(folder: Path, count: int, longest: int) -> list[Path]:
         with files[-1].open("w", encoding="utf-8") as file:
             for bound in bounds:
                 some = round(number * shares[bound])
-                pairs = letters(some, seed=1, reverse=True, heldout=heldout, lengths=(1, bound))
+                pairs = generate_letters(some, seed=1, reverse=True, heldout=heldout, lengths=(1, bound))
                 file.writelines(f"{source}\t{target}\n" for source, target in pairs)
     return files
 
 
-def trained(data: Sequence[Path], attention: str, *, longest: int, steps: int, settings: Sequence[str]) -> Predictor:
+def train_system(
+    data: Sequence[Path], attention: str, *, longest: int, steps: int, settings: Sequence[str]
+) -> Predictor:
     train, valid = data
     overrides = [
         *SAME,
@@ -93,14 +95,14 @@ def trained(data: Sequence[Path], attention: str, *, longest: int, steps: int, s
     return saccade.train("bahdanau", run=train.parent / attention, overrides=overrides)
 
 
-def tested_lengths(longest: int) -> list[int]:
-    """10, 20, 50, 100, 200 ... up to the longest."""
+def list_test_lengths(longest: int) -> list[int]:
+    """Return 10, 20, 50, 100, 200, ... up to the longest."""
     return sorted({length for length in (10, 20, 50, 100, 150, 200, 500, 1000) if length < longest} | {longest})
 
 
-def right_letters(run: Predictor, length: int) -> float:
-    """The share of letters at their place, in percent."""
-    pairs = list(letters(TESTED, seed=2, reverse=True, heldout=True, lengths=(length, length)))
+def measure_accuracy(run: Predictor, length: int) -> float:
+    """Return the percentage of letters in the right position."""
+    pairs = list(generate_letters(TESTED, seed=2, reverse=True, heldout=True, lengths=(length, length)))
     outputs = run.predict([source for source, _ in pairs])
     right = 0
     for output, (_, target) in zip(outputs, pairs, strict=True):

@@ -17,11 +17,11 @@ STUDY = Study(
     name="cifar10",
     recipe="vit",
     settings=(
-        "reader.stem=[64, 128, 256]", "reader.first=false", "writer.pooling=mean",
+        "reader.stem=[64, 128, 256]", "reader.class_token=false", "writer.pooling=mean",
         "reader.stack.layers=7", "reader.stack.dim=256", "reader.stack.heads=4", "reader.stack.ff=512",
-        "reader.stack.drop_path=0.1", "reader.changes={flip=0.5, crop=4, operations=2, strength=0.5}",
-        "objectives.0.smoothing=0.1", "objectives.0.mixup=0.4", "objectives.0.cutmix=1.0",
-        "train.batch_tokens=16384", "train.schedule.lr=0.0008", "train.optimizer.decay=0.05", "train.ema=0.999",
+        "reader.stack.drop_path=0.1", "reader.augment={flip=0.5, crop=4, num_ops=2, magnitude=0.5}",
+        "objectives.0.label_smoothing=0.1", "objectives.0.mixup=0.4", "objectives.0.cutmix=1.0",
+        "train.batch_tokens=16384", "train.schedule.lr=0.0008", "train.optimizer.weight_decay=0.05", "train.ema=0.999",
         "train.precision=bf16", "train.compile=true", "train.report_every=500",
     ),
     minutes=6.0,
@@ -30,9 +30,9 @@ STUDY = Study(
 )  # fmt: skip
 
 
-def pack_of(data: Path, folder: Path) -> Pack:
+def build_pack(data: Path, folder: Path) -> Pack:
     return Pack(*([data / "cifar10" / f"{split}.tar.gz"] for split in ("train", "test_a")))
 
 
 if __name__ == "__main__":
-    run_study(STUDY, pack_of, __doc__)
+    run_study(STUDY, build_pack, __doc__)

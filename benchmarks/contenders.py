@@ -15,36 +15,39 @@ from common import Contender, contender  # type: ignore[import-not-found]  # the
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from forms import gpt2, transformer
+from forms import build_gpt2, build_transformer
 
 from saccade.config.schema import Train
 from saccade.data.batching.batch import Batch, Tokens
 from saccade.layers.losses.cross_entropy import smoothed_cross_entropy
 from saccade.layers.regions import compiled_regions
-from saccade.train.batches.pack import pack
-from saccade.train.capture import Graphs
-from saccade.train.loss import Sums
-from saccade.train.objectives.objectives import next_token
+from saccade.train.batches.pack import pack_batch
+from saccade.train.capture import CudaGraphs
+from saccade.train.loss import LossSums
+from saccade.train.objectives.objectives import next_token_loss
 
 
 @contender("gpt-train")
 class LanguageModel(Contender):
-    """A writer without memory in the form of GPT-2, sums along its layers in bf16, its loss in pieces."""
+    """A GPT-2 style decoder-only model with a bf16 residual stream and a chunked loss."""
 
     name = "saccade, compile"
     sync_each = False
 
     def build(self, case: Any) -> None:
-        self.case, self.model = case, gpt2(case.size, train=Train(residual="bf16")).to(case.device).train()
+        self.case, self.model = (
+            case,
+            build_gpt2(case.size, train=Train(residual_precision="bf16")).to(case.device).train(),
+        )
         cuda = case.device == "cuda"
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=1e-4, betas=(0.9, 0.95), fused=True, capturable=cuda
         )
         keep = torch.ones_like(case.ids, dtype=torch.bool)
         self.batch = Batch({"ids": Tokens(case.ids, keep), "targets": Tokens(case.targets, keep)})
-        self.train = Graphs(self._step, generator=torch.Generator(case.device)) if cuda else self._step
+        self.train = CudaGraphs(self._step, generator=torch.Generator(case.device)) if cuda else self._step
 
-    def _step(self, batch: Batch) -> Sums:
+    def _step(self, batch: Batch) -> LossSums:
         self.optimizer.zero_grad(set_to_none=True)
         targets, keep = batch["targets"].ids.flatten(), batch["targets"].mask.flatten()
         with torch.autocast(self.case.device, torch.bfloat16, enabled=self.case.amp):
@@ -53,7 +56,7 @@ class LanguageModel(Contender):
             total, _ = smoothed_cross_entropy(hidden, self.model.output.weight, targets, keep, 0.0)
         (total / targets.numel()).backward()
         self.optimizer.step()
-        return Sums(total.detach(), keep.sum(), {})
+        return LossSums(total.detach(), keep.sum(), {})
 
     def step(self) -> torch.Tensor:
         return self.train(self.batch).total
@@ -61,7 +64,7 @@ class LanguageModel(Contender):
 
 @contender("seq2seq-train")
 class Translation(Contender):
-    """The blocks, the objective and the packed, captured steps of `saccade train`, with the suite's own optimizer."""
+    """Model, objective and packed, graph-captured steps of `saccade train`, with the suite's optimizer."""
 
     name = "saccade, compile"
     sync_each = False
@@ -69,29 +72,29 @@ class Translation(Contender):
 
     def build(self, case: Any) -> None:
         self.case = case
-        self.model = transformer(case.size, dropout=case.size.dropout).to(case.device).train()
+        self.model = build_transformer(case.size, dropout=case.size.dropout).to(case.device).train()
         self.batches = [self._batch(b) for b in case.batches]
         self.generator = torch.Generator(case.device)
         cuda = case.device == "cuda"
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=1e-4, betas=(0.9, 0.95), fused=True, capturable=cuda
         )
-        self.train = Graphs(self._step, generator=self.generator) if cuda else self._step
+        self.train = CudaGraphs(self._step, generator=self.generator) if cuda else self._step
 
     def _batch(self, b: Any) -> Batch:
         source = torch.ones_like(b.src, dtype=torch.bool) if b.src_real is None else b.src_real
         batch = Batch({"source": Tokens(b.src, source), "target": Tokens(b.out, b.out != 0)}).to("cpu")
         most = max(tokens.ids.numel() for tokens in batch.fields.values())
-        return pack(batch, budget=most if self.case.device == "cuda" else None).to(self.case.device)
+        return pack_batch(batch, budget=most if self.case.device == "cuda" else None).to(self.case.device)
 
-    def _step(self, batch: Batch) -> Sums:
+    def _step(self, batch: Batch) -> LossSums:
         self.optimizer.zero_grad(set_to_none=True)
         with torch.autocast(self.case.device, torch.bfloat16, enabled=self.case.amp), compiled_regions(self.compiled):
-            terms = next_token(self.model, batch, self.generator, smoothing=0.1)
+            terms = next_token_loss(self.model, batch, self.generator, label_smoothing=0.1)
         first = terms["next-token"]
         (first.sum / first.count).backward()
         self.optimizer.step()
-        return Sums(first.sum.detach(), first.count, terms)
+        return LossSums(first.sum.detach(), first.count, terms)
 
     def step(self) -> torch.Tensor:
         for batch in self.batches:

@@ -1,8 +1,8 @@
-"""saccade as a contender in a suite of translation on a CPU: `case.folder` holds a Marian model in Hugging Face form.
+"""saccade as a contender in a CPU translation suite: `case.folder` is a Hugging Face folder of a Marian model.
 
     python cpu_generate.py --threads 1 --clock cpu --plugin benchmarks/cpu_contenders.py
 
-The suite names the folder, the sources and how many tokens to write; this file puts the weights into our model.
+The suite provides the folder, the sources and the number of output tokens; this file loads the weights into our model.
 """
 
 import json
@@ -21,20 +21,20 @@ from saccade.config import schema
 from saccade.data.batching.batch import Batch, pad
 from saccade.data.tokenization.tokenizers import END, START
 from saccade.model.build.model import build
-from saccade.model.inference import keep_memory, pack, put_quantised, quantised
+from saccade.model.inference import keep_freed_memory, load_quantized_weights, prepack_weights, quantize_weights
 from saccade.model.model import Model
 from saccade.model.writers.tokens import Step
 from saccade.predict.search.beam import beam_search
-from saccade.predict.search.filters import min_length
-from saccade.predict.search.greedy import greedy, write_rows
+from saccade.predict.search.filters import require_min_length
+from saccade.predict.search.greedy import choose_best, decode_rows
 
 
-def marian(folder: Path) -> tuple[Model, list[int]]:
-    """The model with the weights of a Marian folder, and for each of its token numbers ours."""
+def load_marian(folder: Path) -> tuple[Model, list[int]]:
+    """Load the weights of a Marian folder into our model; also return our token id for each of its ids."""
     config = json.loads((folder / "config.json").read_text())
     theirs = load_file(folder / "model.safetensors")
     size = config["vocab_size"]
-    ours = numbers(size, end=config["eos_token_id"], start=config["decoder_start_token_id"])
+    ours = map_token_ids(size, end=config["eos_token_id"], start=config["decoder_start_token_id"])
     stack = schema.TransformerStack(
         layers=config["encoder_layers"],
         dim=config["d_model"],
@@ -54,18 +54,18 @@ def marian(folder: Path) -> tuple[Model, list[int]]:
         model.writer.output.bias = nn.Parameter(theirs["final_logits_bias"][0][rows])
         for side, part in (("encoder", model.reader), ("decoder", model.writer)):
             for i, block in enumerate(part.stack.blocks):
-                fill(block, theirs, f"model.{side}.layers.{i}.")
+                load_block(block, theirs, f"model.{side}.layers.{i}.")
     return model, ours
 
 
-def numbers(size: int, *, end: int, start: int) -> list[int]:
-    """Our number for each of theirs: END and START where we expect them, the others in order."""
+def map_token_ids(size: int, *, end: int, start: int) -> list[int]:
+    """Return our token id for each foreign id: our END and START ids for theirs, all others in order."""
     places = iter([i for i in range(size) if i not in (END, START)])
     return [END if i == end else START if i == start else next(places) for i in range(size)]
 
 
-def fill(block: Any, theirs: dict[str, Tensor], at: str) -> None:
-    """One block from the tensors whose names begin with `at`."""
+def load_block(block: Any, theirs: dict[str, Tensor], at: str) -> None:
+    """Load one block from the tensors whose names begin with `at`."""
 
     def linear(target: nn.Module, name: str) -> None:
         target.weight.copy_(theirs[f"{at}{name}.weight"])
@@ -92,8 +92,8 @@ def fill(block: Any, theirs: dict[str, Tensor], at: str) -> None:
         linear(residual.norm, name)
 
 
-class CutWriter:
-    """A writer whose outputs end for nothing after `length` tokens: the suite's peers stop there without END."""
+class TruncatedWriter:
+    """A writer that stops after `length` tokens without computing END, as the suite's peers do."""
 
     def __init__(self, writer: Any, *, length: int) -> None:
         self.writer, self.left = writer, length
@@ -114,13 +114,13 @@ class OnCpu(Contender):
 
     def build(self, case: Any) -> None:
         self.case = case
-        self.model, ours = marian(case.folder)
-        keep_memory()
+        self.model, ours = load_marian(case.folder)
+        keep_freed_memory()
         with torch.inference_mode():
             if self.precision == "int8":
-                put_quantised(self.model, quantised(self.model))
+                load_quantized_weights(self.model, quantize_weights(self.model))
             else:
-                pack(self.model)
+                prepack_weights(self.model)
         self.theirs = {number: i for i, number in enumerate(ours)}
         self.batch = Batch({"source": pad([[ours[i] for i in row] for row in case.src])})
 
@@ -128,9 +128,9 @@ class OnCpu(Contender):
         new, rows = self.case.new, torch.arange(len(self.case.src))
         with torch.inference_mode():
             state = self.model.writer.start(self.model.read(self.batch), capacity=new + 1)
-            writer, rules = CutWriter(self.model.writer, length=new), [min_length(new)]
+            writer, rules = TruncatedWriter(self.model.writer, length=new), [require_min_length(new)]
             if self.case.beams == 1:
-                found = write_rows(writer, state, rows=rows, choose=greedy, rules=rules, scored=False)
+                found = decode_rows(writer, state, sentence_ids=rows, choose=choose_best, rules=rules, scored=False)
             else:
                 limits = torch.full_like(rows, new)
                 found = beam_search(writer, state, limits=limits, width=self.case.beams, rules=rules)

@@ -54,8 +54,8 @@ def main() -> None:
     ours = common.REGISTRY["cpu-translate"]
     ours[:] = sorted((one for one in ours if one.name in named), key=lambda one: named.index(one.name))
     size, length = SimpleNamespace(**(TINY if own.tiny else SIZE)), 6 if own.tiny else 25
-    speed = measured(64 if own.tiny else 1536)
-    rows, shares = race(args, common, suite, size=size, length=length, speed=speed, work=own.work)
+    speed = measure_machine(64 if own.tiny else 1536)
+    rows, shares = race_contenders(args, common, suite, size=size, length=length, speed=speed, work=own.work)
     rates = ", ".join(
         f"{rate / 1e9:.0f} G{'FL' if kind == 'float32' else ''}OP/s in {kind}" for kind, rate in speed.rates.items()
     )
@@ -63,10 +63,10 @@ def main() -> None:
     save("cpu_decoding", rows, minutes=(time.perf_counter() - begin) / 60, folder=own.out, notes=notes)
 
 
-def race(
+def race_contenders(
     args: Any, common: Any, suite: Any, *, size: Any, length: int, speed: Any, work: Path
 ) -> tuple[list[dict[str, Any]], str]:
-    """The rows of all cases, and where our time goes in the largest."""
+    """Return the rows of all cases, and a profile of our largest case."""
     folder = work / f"marian-{size.vocab}-{size.dim}-{size.layers}"
     suite.make_model(folder, size)
     rng, rows, first = random.Random(1), [], {}
@@ -81,12 +81,12 @@ def race(
         for beams in (1, 4):
             label = f"batch {batch}, {'greedy' if beams == 1 else f'beam {beams}'}"
             case = SimpleNamespace(label=label, folder=folder, size=size, src=src, new=length, beams=beams, threads=1)
-            rows += compared(common.race("cpu-translate", case, args, columns, warmup=1), case, speed)
-    return rows, "; ".join(f"{kind}: {shares(common, case, ours)}" for kind, (_, ours) in KINDS.items())
+            rows += compare_speeds(common.race("cpu-translate", case, args, columns, warmup=1), case, speed)
+    return rows, "; ".join(f"{kind}: {profile_shares(common, case, ours)}" for kind, (_, ours) in KINDS.items())
 
 
-def compared(timed: list[dict[str, Any]], case: Any, speed: Any) -> list[dict[str, Any]]:
-    """Our speed against CTranslate2's in the same precision, and against the floor."""
+def compare_speeds(timed: list[dict[str, Any]], case: Any, speed: Any) -> list[dict[str, Any]]:
+    """Compare our speed with that of CTranslate2 in the same precision, and with the floor."""
     found = {row["contender"]: row for row in timed if "ms" in row}
     rows, tokens = [], len(case.src) * case.new
     for kind, (peer, ours) in KINDS.items():
@@ -105,7 +105,7 @@ def compared(timed: list[dict[str, Any]], case: Any, speed: Any) -> list[dict[st
                 "same": round(mine["same"], 3),
             }
         )
-        least = floor(case, kind, speed)
+        least = estimate_floor(case, kind, speed)
         rows.append(
             {
                 **value,
@@ -118,8 +118,8 @@ def compared(timed: list[dict[str, Any]], case: Any, speed: Any) -> list[dict[st
     return rows
 
 
-def floor(case: Any, kind: str, speed: Any) -> float:
-    """Seconds that reading once and writing step by step take at best."""
+def estimate_floor(case: Any, kind: str, speed: Any) -> float:
+    """Return the least seconds for encoding once and decoding step by step."""
     size, width = case.size, 4 if kind == "float32" else 1
     square, wide = size.dim**2, size.dim * size.ff
     read = size.layers * (4 * square + 2 * wide + 2 * square)  # the last: keys and values for the writer
@@ -130,14 +130,14 @@ def floor(case: Any, kind: str, speed: Any) -> float:
     return first + sum(max(2 * step * n / rate, width * step / speed.bandwidth) for n in rows)
 
 
-def measured(size: int) -> SimpleNamespace:
-    """Bytes a second that one thread reads, and operations a second of a product of size^3 in both kinds."""
-    from saccade.kernels.cpu.fma import float_linear
-    from saccade.kernels.cpu.prepared import quantise
-    from saccade.kernels.cpu.vnni import int8_linear
+def measure_machine(size: int) -> SimpleNamespace:
+    """Measure the memory bandwidth of one thread, and the FLOP/s of a size^3 matmul in both precisions."""
+    from saccade.kernels.cpu.fma import build_float_linear
+    from saccade.kernels.cpu.prepared import quantize_weight
+    from saccade.kernels.cpu.vnni import build_int8_linear
 
     numbers, x = torch.rand(max(size, 64) ** 2 * 20), torch.randn(size, size)
-    products = {"float32": float_linear(x, None), "int8": int8_linear(*quantise(x), None)}
+    products = {"float32": build_float_linear(x, None), "int8": build_int8_linear(*quantize_weight(x), None)}
     with torch.inference_mode():
         rates = {kind: 2 * size**3 / seconds(lambda product=product: product(x)) for kind, product in products.items()}
         return SimpleNamespace(bandwidth=4 * numbers.numel() / seconds(numbers.sum), rates=rates)
@@ -152,14 +152,14 @@ def seconds(work: Callable[[], Any]) -> float:
     return max(statistics.median(times[2:]), 1e-9)
 
 
-def shares(common: Any, case: Any, ours: str) -> str:
-    """The kinds of operations that take most of our time, with their share."""
+def profile_shares(common: Any, case: Any, ours: str) -> str:
+    """Return the operations that take most of our time, with their share."""
     from torch.profiler import ProfilerActivity, profile
 
     one = next(made for made in common.REGISTRY["cpu-translate"] if made.name == ours)()
     one.build(case)
     one.step()
-    with named_kernels(), profile(activities=[ProfilerActivity.CPU]) as seen:
+    with record_kernels(), profile(activities=[ProfilerActivity.CPU]) as seen:
         one.step()
     times: dict[str, float] = {}
     for event in seen.key_averages():
@@ -170,23 +170,23 @@ def shares(common: Any, case: Any, ours: str) -> str:
 
 
 @contextmanager
-def named_kernels() -> Iterator[None]:
-    """Lets the profiler see the kernels in C, which are no operations of torch."""
+def record_kernels() -> Iterator[None]:
+    """Make the C kernels, which are no torch operations, visible to the profiler."""
     from torch.profiler import record_function
 
     from saccade.kernels.cpu import step_attention, vnni
 
-    def seen(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+    def record_calls(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
         def run(*given: Any, **named: Any) -> Any:
             with record_function(name):
                 return work(*given, **named)
 
         return run
 
-    places = ((vnni.VnniLinear, "forward", "product in C"), (step_attention, "_fused", "attention in C"))
+    places = ((vnni.VnniLinear, "forward", "product in C"), (step_attention, "_attend_in_c", "attention in C"))
     plain = [getattr(owner, function) for owner, function, _ in places]
     for (owner, function, name), work in zip(places, plain, strict=True):
-        setattr(owner, function, seen(name, work))
+        setattr(owner, function, record_calls(name, work))
     try:
         yield
     finally:

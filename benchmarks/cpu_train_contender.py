@@ -15,11 +15,11 @@ from common import Contender, contender  # type: ignore[import-not-found]  # the
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from forms import transformer
+from forms import build_transformer
 
 from saccade.data.batching.batch import Batch, Tokens
-from saccade.train.batches.pack import pack_padded
-from saccade.train.objectives.objectives import next_token
+from saccade.train.batches.pack import pack_if_padded
+from saccade.train.objectives.objectives import next_token_loss
 
 
 @contender("cpu-train")
@@ -32,7 +32,7 @@ class Translation(Contender):
     def build(self, case: Any) -> None:
         size = case.size
         inner = size.dropout if self.inner_dropout else 0.0
-        self.model = transformer(size, dropout=size.dropout, inner_dropout=inner).train()
+        self.model = build_transformer(size, dropout=size.dropout, inner_dropout=inner).train()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, betas=(0.9, 0.95), fused=True)
         self.batches = [self._batch(b) for b in case.batches]
         self.generator = torch.Generator()
@@ -42,7 +42,7 @@ class Translation(Contender):
 
     def step(self) -> torch.Tensor:
         for batch in self.batches:
-            term = next_token(self.model, pack_padded(batch), self.generator, smoothing=0.1)["next-token"]
+            term = next_token_loss(self.model, pack_if_padded(batch), self.generator, label_smoothing=0.1)["next-token"]
             loss = term.sum / term.count
             loss.backward()
             self.optimizer.step()
@@ -52,7 +52,7 @@ class Translation(Contender):
 
 @contender("cpu-train")
 class AsThePeers(Translation):
-    """The same with dropout of attention weights and inside the feed-forward network, which the toolkits have."""
+    """The same with dropout of attention weights and in the feed-forward network, as the peers have it."""
 
     name = "saccade, dropout as the peers"
     inner_dropout = True

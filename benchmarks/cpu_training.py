@@ -50,16 +50,18 @@ def main() -> None:
     common.start(args)
     # The best peer first: the suite gives ratios against the first contender, round by round.
     common.REGISTRY["cpu-train"].sort(key=lambda one: one.name != BEST)
-    rows, timed = race(args, common, plain, tiny=own.tiny)
+    rows, timed = race_contenders(args, common, plain, tiny=own.tiny)
     notes = NOTES.format(shares=", ".join(f"{name} {share:.0%}" for name, share in timed))
     save("cpu_training", rows, minutes=(time.perf_counter() - begin) / 60, folder=own.out, notes=notes)
 
 
-def race(args: Any, common: Any, plain: Any, *, tiny: bool) -> tuple[list[dict[str, Any]], list[tuple[str, float]]]:
-    """The rows of both cases, and where our step's time goes."""
+def race_contenders(
+    args: Any, common: Any, plain: Any, *, tiny: bool
+) -> tuple[list[dict[str, Any]], list[tuple[str, float]]]:
+    """Return the rows of both cases, and a profile of our step."""
     size = SimpleNamespace(**(TINY if tiny else SIZE))
     tokens, length = (200, 8) if tiny else (2000, 25)
-    rate = product_rate(64 if tiny else 1536)
+    rate = measure_matmul_rate(64 if tiny else 1536)
     product = {"what": "large float32 product, one thread", "value": round(rate / 1e9, 1), "unit": "GFLOP/s"}
     rows: list[dict[str, Any]] = [{**product, "detail": True}]
     for label, fixed in ((f"80 x {length} tokens", length), ("mixed lengths", None)):
@@ -67,12 +69,12 @@ def race(args: Any, common: Any, plain: Any, *, tiny: bool) -> tuple[list[dict[s
         case = SimpleNamespace(label=label, size=size, batches=batches, dynamic=not fixed, device="cpu", amp=False)
         flops = sum(plain.seq2seq_flops(b, size.vocab, size.dim, size.layers, size.ff) for b in batches)
         timed = common.race("cpu-train", case, args, lambda case, seconds, one: {})
-        rows += compared(timed, tokens=sum(b.n_src + b.n_tgt for b in batches), floor=flops / rate)
-    return rows, shares(size, plain.seq2seq_batches(size.vocab, tokens, "cpu", None, count=3), common)
+        rows += compare_speeds(timed, tokens=sum(b.n_src + b.n_tgt for b in batches), floor=flops / rate)
+    return rows, profile_shares(size, plain.seq2seq_batches(size.vocab, tokens, "cpu", None, count=3), common)
 
 
-def compared(timed: list[dict[str, Any]], *, tokens: int, floor: float) -> list[dict[str, Any]]:
-    """Our speed against each peer that ran, and against the floor."""
+def compare_speeds(timed: list[dict[str, Any]], *, tokens: int, floor: float) -> list[dict[str, Any]]:
+    """Compare our speed with each peer that ran, and with the floor."""
     found = {row["contender"]: row for row in timed if "ms" in row}
     missing = [f"{row['contender']}: {row['error']}" for row in timed if "error" in row]
     if OURS not in found:
@@ -92,8 +94,8 @@ def compared(timed: list[dict[str, Any]], *, tokens: int, floor: float) -> list[
     return rows + [{**speed, "peer": f"not run: {line}", "peer_value": None, "detail": True} for line in missing]
 
 
-def product_rate(size: int) -> float:
-    """FLOP/s of a float32 product of size^3 on this thread."""
+def measure_matmul_rate(size: int) -> float:
+    """Measure the FLOP/s of a size^3 float32 matmul on this thread."""
     a, b = torch.randn(size, size), torch.randn(size, size)
     times = []
     for _ in range(7):
@@ -103,8 +105,8 @@ def product_rate(size: int) -> float:
     return 2 * size**3 / statistics.median(times[2:])
 
 
-def shares(size: Any, batches: list[Any], common: Any) -> list[tuple[str, float]]:
-    """The kinds of operations that take most of our step on mixed lengths, with their share."""
+def profile_shares(size: Any, batches: list[Any], common: Any) -> list[tuple[str, float]]:
+    """Return the operations that take most of our step on mixed lengths, with their share."""
     from torch.profiler import ProfilerActivity, profile
 
     one = next(made for made in common.REGISTRY["cpu-train"] if made.name == OURS)()

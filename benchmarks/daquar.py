@@ -1,4 +1,4 @@
-"""Questions about photographs of rooms: show-ask-attend-answer on DAQUAR, beside the same model without the picture.
+"""Visual questions about rooms: show-ask-attend-answer on DAQUAR, compared with the same model without the picture.
 
     python benchmarks/daquar.py --data FOLDER [--minutes 1.5] [--steps N] [--seeds 1 2 3] [--run FOLDER] [--out FOLDER]
         [--heldout] [KEY=VALUE ...]
@@ -21,24 +21,25 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from minutes import steps_within
-from packs import Pack, Study, arguments, lasting, recipe_of, scored, tests
+from minutes import count_steps_within
+from packs import Pack, Study, add_schedule, arguments, recipe_of, score_run, tests
 from results import save
 
 import saccade
 from saccade.config.load import override
 
-# Of 795 pictures little can be learned but by heart: cells are narrow, half of the questions do without them, and as no
-# layer comes in between, the logits of an answer are those of the question plus those of what is seen.
+# 795 pictures overfit easily: few channels, input dropout of half the pictures, and no hidden layer, so that the logits
+# of an answer are the sum of those from the question and those from the attended cells.
 STUDY = Study(
     name="daquar",
     recipe="show-ask-attend-answer",
     settings=(
-        "reader.look.fit=stretch", "reader.look.size=128", "reader.look.channels=[32, 64, 128, 16]",
-        "reader.look.changes={crop=16}", "reader.look.dropout=0.3", "reader.ask.stack.dim=256",
-        "reader.ask.dropout=0.4", "reader.join.glimpses=1", "reader.join.hidden=256", "reader.join.dropout=0.3",
-        "reader.blind=0.5", "writer.hidden=none", "writer.dropout=0.5",
-        "train.batch_tokens=8192", "train.schedule.lr=0.002", "train.optimizer.decay=0.05", "train.ema=0.99",
+        "reader.image.fit=stretch", "reader.image.size=128", "reader.image.channels=[32, 64, 128, 16]",
+        "reader.image.augment={crop=16}", "reader.image.dropout=0.3", "reader.question.stack.dim=256",
+        "reader.question.dropout=0.4", "reader.join.glimpses=1", "reader.join.hidden_dim=256",
+        "reader.join.dropout=0.3",
+        "reader.image_dropout=0.5", "writer.hidden_dim=none", "writer.dropout=0.5",
+        "train.batch_tokens=8192", "train.schedule.lr=0.002", "train.optimizer.weight_decay=0.05", "train.ema=0.99",
         "train.precision=bf16",
     ),
     minutes=1.5,
@@ -47,14 +48,14 @@ STUDY = Study(
 BLIND = replace(STUDY, name="daquar, question alone")
 JOIN = "reader.join."
 ABOUT_WHICH = re.compile(r"\s+in the image\d+(?=\s*\??\s*$)")
-MOST_STEPS = 1300  # about 24 epochs, after which pictures are only learned by heart
+MOST_STEPS = 1300  # about 24 epochs, after which the model overfits the pictures
 
 
 def main() -> None:
     asked = arguments(STUDY, __doc__, heldout="score training pictures that are not learned from; nothing is saved")
     begin, rows = time.perf_counter(), list[dict[str, Any]]()
     with tempfile.TemporaryDirectory() as folder:
-        pack = None if asked.tiny else pack_of(asked.data, Path(folder), heldout=asked.heldout)
+        pack = None if asked.tiny else build_pack(asked.data, Path(folder), heldout=asked.heldout)
         steps = asked.steps
         for seed in asked.seeds:
             for study in (STUDY, BLIND):
@@ -63,12 +64,12 @@ def main() -> None:
                     settings = [f"{JOIN}kind=question", *(one for one in settings if not one.startswith(JOIN))]
                 recipe = recipe_of(study, pack, settings)
                 if pack is not None:
-                    steps = steps or min(steps_within(asked.minutes, recipe, Path(folder, "few")), MOST_STEPS)
-                    recipe = override(recipe, lasting(recipe, steps, study.warmup))
+                    steps = steps or min(count_steps_within(asked.minutes, recipe, Path(folder, "few")), MOST_STEPS)
+                    recipe = override(recipe, add_schedule(recipe, steps, study.warmup))
                 run = (asked.run or Path(folder)) / f"{study.name.replace(', ', '-').replace(' ', '-')}-{seed}"
                 model = saccade.train(recipe, run=run)
-                rows += scored(study, model, run, corpora=tests(recipe, pack), seed=seed)
-    rows.append({"what": "daquar: accuracy above question alone", "value": gap(rows), "unit": "points"})
+                rows += score_run(study, model, run, corpora=tests(recipe, pack), seed=seed)
+    rows.append({"what": "daquar: accuracy above question alone", "value": compute_gap(rows), "unit": "points"})
     for row in rows:
         print(f"{row['what']:60} {row['value']:,.2f} {row['unit']}")
     if asked.heldout:
@@ -77,39 +78,39 @@ def main() -> None:
     save(STUDY.name, rows, minutes=(time.perf_counter() - begin) / 60, folder=asked.out, notes=notes)
 
 
-def gap(rows: list[dict[str, Any]]) -> float:
-    """In the mean of the seeds."""
+def compute_gap(rows: list[dict[str, Any]]) -> float:
+    """Return the accuracy with minus without the picture, as mean over the seeds."""
     means = [
         fmean(row["value"] for row in rows if row["what"] == f"{study.name}: accuracy") for study in (STUDY, BLIND)
     ]
     return round(means[0] - means[1], 3)
 
 
-def pack_of(data: Path, folder: Path, *, heldout: bool = False) -> Pack:
-    """Training and test; or nine tenths of the training pictures, and the other tenth in the place of the test."""
+def build_pack(data: Path, folder: Path, *, heldout: bool = False) -> Pack:
+    """Build training and test data; with `heldout`, a tenth of the training pictures replaces the test."""
     images = {split: data / f"daquar/{split}_images.tar.gz" for split in ("train", "test_a")}
-    rows = {split: rows_of(data / f"daquar/{split}.jsonl.gz") for split in images}
+    rows = {split: read_rows(data / f"daquar/{split}.jsonl.gz") for split in images}
     if heldout:
         images["test_a"] = images["train"]
-        rows = {split: [row for row in rows["train"] if held(row) == (split == "test_a")] for split in rows}
+        rows = {split: [row for row in rows["train"] if is_held_out(row) == (split == "test_a")] for split in rows}
     for split, some in rows.items():
         (folder / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in some), encoding="utf-8")
     train, test = ([images[split], folder / f"{split}.jsonl"] for split in images)
     return Pack(train, test)
 
 
-def rows_of(path: Path) -> list[dict[str, str]]:
+def read_rows(path: Path) -> list[dict[str, str]]:
     with gzip.open(path, "rt", encoding="utf-8") as file:
-        return [cleaned(json.loads(line)) for line in file]
+        return [clean_row(json.loads(line)) for line in file]
 
 
-def held(row: dict[str, str]) -> bool:
-    """Eight pictures in a row of every eighty: those with neighbouring numbers often show one room."""
+def is_held_out(row: dict[str, str]) -> bool:
+    """Hold out eight consecutive pictures of every eighty: neighbouring pictures often show the same room."""
     return int(re.sub(r"\D", "", row["image"])) // 8 % 10 == 9
 
 
-def cleaned(row: dict[str, Any]) -> dict[str, str]:
-    """A question that does not name its picture, and one answer."""
+def clean_row(row: dict[str, Any]) -> dict[str, str]:
+    """Remove the name of the picture from a question, and join its answers."""
     question = ABOUT_WHICH.sub("", row["question"])
     return {"image": row["image"], "question": question, "answer": ", ".join(row["answers"])}
 

@@ -1,4 +1,4 @@
-"""Memory that the data takes as a corpus grows: generated pairs are prepared and read as batches.
+"""Memory of the data pipeline as a corpus grows: generated pairs are prepared and read as batches.
 
     python benchmarks/data_memory.py [--pairs 100000 2000000] [--multi30k FOLDER] [--out FOLDER]
 
@@ -38,9 +38,9 @@ def main() -> None:
         print(json.dumps(measure(*arguments.measure)))
         return
     start = time.monotonic()
-    rows = growth(*arguments.pairs)
+    rows = compare_sizes(*arguments.pairs)
     if arguments.multi30k:
-        found = in_a_process(arguments.multi30k / "train.en.gz", arguments.multi30k / "train.de.gz")
+        found = measure_in_process(arguments.multi30k / "train.en.gz", arguments.multi30k / "train.de.gz")
         what = f"multi30k en-de, bpe {VOCABULARY}, batches of {BATCH_TOKENS} tokens"
         rows.append({"what": f"padding on {what}, both sides", "value": round(found["padding"] * 100, 2), "unit": "%"})
         rows.append({"what": f"batches made a second, {what}", "value": found["speed"], "unit": "source+target tok/s"})
@@ -49,13 +49,13 @@ def main() -> None:
     print(save("data_memory", rows, minutes=(time.monotonic() - start) / 60, folder=arguments.out))
 
 
-def growth(small: int, large: int) -> list[dict[str, Any]]:
-    """Peak private memory at two sizes, and what each pair more has cost."""
+def compare_sizes(small: int, large: int) -> list[dict[str, Any]]:
+    """Return the peak private memory at two sizes, and the bytes per additional pair."""
     peaks = {}
     for pairs in (small, large):
         with tempfile.TemporaryDirectory() as folder:
             files = generate(Path(folder), pairs)
-            peaks[pairs] = in_a_process(*files)["peak"]
+            peaks[pairs] = measure_in_process(*files)["peak"]
     per_pair = (peaks[large] - peaks[small]) / (large - small)
     rows: list[dict[str, Any]] = [
         {"what": f"peak private memory with {pairs:,} pairs", "value": round(peak / 2**20, 1), "unit": "MiB"}
@@ -66,7 +66,7 @@ def growth(small: int, large: int) -> list[dict[str, Any]]:
 
 
 def generate(folder: Path, pairs: int) -> tuple[Path, Path]:
-    """Sentences of words whose frequencies follow Zipf's law."""
+    """Write random sentences whose word frequencies follow Zipf's law."""
     rng = random.Random(1)
     words = ["".join(rng.choices("etaoinshrdlu", k=rng.randint(1, 9))) for _ in range(20_000)]
     weights = [1 / rank for rank in range(1, len(words) + 1)]
@@ -81,13 +81,13 @@ def generate(folder: Path, pairs: int) -> tuple[Path, Path]:
     return files
 
 
-def in_a_process(source: Path, target: Path) -> dict[str, float]:
+def measure_in_process(source: Path, target: Path) -> dict[str, float]:
     command = [sys.executable, __file__, "--measure", str(source), str(target)]
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
 def measure(source: str, target: str) -> dict[str, float]:
-    """Prepares the pairs and reads batches into the second epoch; everything is imported before it begins."""
+    """Prepare the pairs and read batches into the second epoch; all imports happen before measuring."""
     from saccade.config.schema import Data, Recipe, Tokenizer
     from saccade.data.batching.batches import BatchStream
     from saccade.data.prepare import prepare
@@ -100,17 +100,17 @@ def measure(source: str, target: str) -> dict[str, float]:
             batch = next(stream)
             tokens += sum(batch.counts.values())
         speed = tokens / (time.perf_counter() - start)
-        padding = stream.padding
+        padding = stream.padding_ratio
         for _ in range(50):
             next(stream)
     return {"peak": peak.value, "padding": padding, "speed": round(speed)}
 
 
 class Peak:
-    """The most private memory of this process while the block runs."""
+    """Context manager that samples the peak private memory of this process."""
 
     def __enter__(self) -> "Peak":
-        self.value = private_memory()
+        self.value = read_private_memory()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch)
         self._thread.start()
@@ -122,11 +122,11 @@ class Peak:
 
     def _watch(self) -> None:
         while not self._done.wait(0.02):
-            self.value = max(self.value, private_memory())
+            self.value = max(self.value, read_private_memory())
 
 
-def private_memory() -> int:
-    """Bytes of pages that belong to no file; pages of mapped files are the system's to drop, changed or not."""
+def read_private_memory() -> int:
+    """Return the bytes of pages that belong to no file; the system can drop pages of mapped files."""
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
         if line.startswith("Anonymous:"):
             return int(line.split()[1]) * 1024

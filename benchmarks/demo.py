@@ -1,8 +1,8 @@
-"""The demonstration with three seeds: exact match on dates of years that were never seen, and seconds of training.
+"""Run `saccade demo` with three seeds: exact match on dates of held-out years, and training time.
 
     python benchmarks/demo.py [--out benchmarks/results]
 
-Run it on a machine that does nothing else: two threads that wait for each other lose more than half of their time.
+Run it on an idle machine: two threads that compete with other programs lose more than half of their speed.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""How evenly a run uses its experts: the positions that the busiest one of each group gets, in units of their mean.
+"""Load balance of a run's experts: positions of the busiest expert of each group, relative to the mean.
 
     python benchmarks/expert_loads.py RUN --data SRC TGT [--out benchmarks/results]
 
-The run reads all sources and writes all targets. 2 means: twice as many as if all had the same.
+The run encodes all sources and decodes all targets with teacher forcing. 2 means twice the load of perfect balance.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from saccade.data.batching.batch import Batch, pad
 from saccade.data.sources.pairs import read_pairs
 from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.model.run import load_run
-from saccade.train.profiling.loads import expert_loads
+from saccade.train.profiling.loads import compute_expert_loads
 
 AT_ONCE = 128  # pairs
 
@@ -31,7 +31,7 @@ def main() -> None:
     begin, run = time.perf_counter(), load_run(asked.run)
     pairs = list(read_pairs(Corpus(files=tuple(asked.data))))
     rows = []
-    for name, loads in expert_loads(run.model, batches(pairs, run.tokenizers)).items():
+    for name, loads in compute_expert_loads(run.model, batches(pairs, run.tokenizers)).items():
         print(f"{name}: {'  '.join(f'{load:.2f}' for load in loads)}")
         what = f"{run.path.name}: busiest of {len(loads)} experts, {name}"
         rows.append({"what": what, "value": round(max(loads), 3), "unit": "times the mean load"})

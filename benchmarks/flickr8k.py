@@ -1,4 +1,4 @@
-"""Captions of photographs from scratch: show-attend-tell on Flickr8k, 6,000 pictures of 128 pixels, 5 captions each.
+"""Image captioning from scratch: show-attend-tell on Flickr8k, 6,000 pictures of 128 pixels, 5 captions each.
 
     python benchmarks/flickr8k.py --data FOLDER [--minutes 5] [--seeds 1] [--run FOLDER] [--out FOLDER] [KEY=VALUE ...]
     python benchmarks/flickr8k.py --tiny
@@ -17,9 +17,10 @@ STUDY = Study(
     recipe="show-attend-tell",
     settings=(
         "tokenizer.size=4000", "reader.channels=[64, 128, 256, 512]", "reader.depth=2", "reader.dropout=0.3",
-        "reader.changes={flip=0.5, crop=16, operations=1, strength=0.5}",
+        "reader.augment={flip=0.5, crop=16, num_ops=1, magnitude=0.5}",
         "writer.stack.dim=512", "writer.stack.dropout=0.5", "writer.dropout=0.4", "train.batch_tokens=12288",
-        "train.schedule.lr=0.001", "train.optimizer.decay=0.05", "train.ema=0.999", "train.valid_predictions=1000",
+        "train.schedule.lr=0.001", "train.optimizer.weight_decay=0.05", "train.ema=0.999",
+        "train.valid_predictions=1000",
         "predict.beam=5", "predict.length_penalty=0.8",
     ),
     minutes=5,
@@ -28,7 +29,7 @@ STUDY = Study(
 )  # fmt: skip
 
 
-def pack_of(data: Path, folder: Path) -> Pack:
+def build_pack(data: Path, folder: Path) -> Pack:
     def files(split: str) -> list[Path]:
         return [data / "flickr8k" / f"{split}_images.tar.gz", data / "flickr8k" / f"{split}.jsonl.gz"]
 
@@ -36,4 +37,4 @@ def pack_of(data: Path, folder: Path) -> Pack:
 
 
 if __name__ == "__main__":
-    run_study(STUDY, pack_of, __doc__)
+    run_study(STUDY, build_pack, __doc__)

@@ -1,4 +1,4 @@
-"""Our models in the sizes that a suite's case gives: what the contenders of all suites build."""
+"""Build our models in the sizes of a suite's case, for the contenders of all suites."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from saccade.model.model import Model
 from saccade.model.writers.tokens import TokenWriter
 
 
-def transformer(size: Any, *, dropout: float = 0.0, inner_dropout: float = 0.0) -> Model:
-    """The form of the recipe `transformer`; `inner_dropout` is that of attention and of the feed-forward network."""
+def build_transformer(size: Any, *, dropout: float = 0.0, inner_dropout: float = 0.0) -> Model:
+    """Build the model of the recipe `transformer`; `inner_dropout` applies in attention and feed-forward networks."""
     stack = schema.TransformerStack(
         layers=size.layers,
         dim=size.dim,
@@ -23,8 +23,8 @@ def transformer(size: Any, *, dropout: float = 0.0, inner_dropout: float = 0.0) 
     return build(recipe, source_size=size.vocab, target_size=size.vocab)
 
 
-def gpt2(size: Any, *, train: schema.Train | None = None) -> TokenWriter:
-    """The form of GPT-2: a writer without memory, without dropout."""
+def build_gpt2(size: Any, *, train: schema.Train | None = None) -> TokenWriter:
+    """Build a GPT-2 style decoder-only model without dropout."""
     stack = schema.TransformerStack(
         layers=size.layers,
         dim=size.dim,
@@ -35,5 +35,5 @@ def gpt2(size: Any, *, train: schema.Train | None = None) -> TokenWriter:
         dropout=0.0,
     )
     positions = schema.Learned(length=size.length)
-    writer = schema.TokenWriter(stack=stack, positions=positions, scale=False, dropout=0.0, tie="output")
+    writer = schema.TokenWriter(stack=stack, positions=positions, scale_embedding=False, dropout=0.0, tie="output")
     return build_writer(writer, size=size.vocab, train=train)

@@ -19,12 +19,13 @@ STUDY = Study(
     name="fsdd",
     recipe="listen-attend-spell",
     settings=(
-        "reader.sound.rate=8000", "reader.sound.bands=40", "reader.sound.normalise=whisper",
+        "reader.sound.sample_rate=8000", "reader.sound.mel_bands=40", "reader.sound.normalize=whisper",
         "reader.strides=[1]", "reader.kernel=5",
         "reader.stack.layers=2", "reader.stack.dim=256", "reader.stack.dropout=0.3", "reader.dropout=0.1",
-        "reader.changes={time_masks=1, time_share=0.1, band_masks=2, band_share=0.15, noise=0.15, speed=0.15}",
+        "reader.augment={time_masks=1, time_mask_ratio=0.1, freq_masks=2, freq_mask_ratio=0.15, noise=0.15, "
+        "speed=0.15}",
         "writer.stack.layers=1", "writer.stack.dim=256", "writer.ctc=true",
-        "objectives.0.ctc=0.3", "predict.ctc=0.3", "predict.beam=5",
+        "objectives.0.ctc_weight=0.3", "predict.ctc_weight=0.3", "predict.beam=5",
         "train.batch_tokens=4096", "train.schedule.lr=0.002", "train.ema=0.995",
     ),
     minutes=1.2,
@@ -32,8 +33,8 @@ STUDY = Study(
 )  # fmt: skip
 
 
-def pack_of(data: Path, folder: Path) -> Pack:
-    """Folders of recordings, each with a file that spells their digits."""
+def build_pack(data: Path, folder: Path) -> Pack:
+    """Build folders of recordings, each with a metadata file of their spelled digits."""
     found = []
     for split in ("train", "test_a"):
         with tarfile.open(data / "fsdd" / f"{split}.tar.gz") as archive:
@@ -45,4 +46,4 @@ def pack_of(data: Path, folder: Path) -> Pack:
 
 
 if __name__ == "__main__":
-    run_study(STUDY, pack_of, __doc__)
+    run_study(STUDY, build_pack, __doc__)

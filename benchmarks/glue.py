@@ -1,4 +1,4 @@
-"""A published encoder as a beginning: a folder of Hugging Face, imported and fine-tuned on SST-2, CoLA and RTE of GLUE.
+"""Import a published Hugging Face encoder and fine-tune it on SST-2, CoLA and RTE of GLUE.
 
     python benchmarks/glue.py --model FOLDER --data FOLDER [--tasks sst2,cola,rte] [--epochs N] [--seeds 1]
         [--share 1.0] [--run FOLDER] [--out FOLDER] [KEY=VALUE ...]
@@ -21,9 +21,9 @@ from pathlib import Path
 from statistics import mode
 from typing import Any, NamedTuple
 
-from learning_curves import written
-from minutes import lines_of
-from packs import row_of
+from learning_curves import write_rows
+from minutes import read_metrics
+from packs import build_row
 from results import save
 
 import saccade
@@ -34,15 +34,15 @@ from saccade.data.tokenization.text_pairs import encode_texts
 from saccade.exchange.exporting import export_run
 from saccade.exchange.importing import import_folder
 from saccade.score.labels import evaluate_labels, label_scores
-from saccade.score.pairs import labelled_pairs
+from saccade.score.pairs import read_labelled_pairs
 
 NAME, KIND = "glue", "label"
-HELD = 0.02  # of train, where there is no val
+VALID_SHARE = 0.02  # of train, where there is no val
 WARMUP = 0.1  # the share of all steps up to the highest learning rate
 VALIDATIONS = 10
 SETTINGS = [
-    "train.schedule.lr=5e-5", "data.max_length=256", "data.cut=true",
-    "train.save_every=100000", "train.keep=1", "train.precision=fp32",
+    "train.schedule.lr=5e-5", "data.max_length=256", "data.truncate=true",
+    "train.save_every=100000", "train.keep_checkpoints=1", "train.precision=fp32",
 ]  # fmt: skip
 TINY = ["data.max_length=48", "train.batch_tokens=512"]
 UNTRAINED = [
@@ -72,19 +72,19 @@ TASKS = {
     "cola": Task("CoLA", "matthews", 3, 512, "judgements", dict.fromkeys(("train", "val", "dev"), ("4", "2"))),
     "rte": Task("RTE", "accuracy", 3, 2048, "paraphrases", {"val": ("2", "3", "4")}),
 }
-TOLD = {"accuracy": ("accuracy", "%"), "matthews": ("Matthews correlation, times 100", "")}  # names and units
+SCORE_NAMES = {"accuracy": ("accuracy", "%"), "matthews": ("Matthews correlation, times 100", "")}  # names and units
 
 
 def main() -> None:
     asked, begin, rows = arguments(), time.perf_counter(), list[dict[str, Any]]()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        base = import_folder(str(untrained(folder) if asked.tiny else asked.model), str(folder / "base")).path
+        base = import_folder(str(write_toy_folder(folder) if asked.tiny else asked.model), str(folder / "base")).path
         for name in asked.tasks:
             for seed in asked.seeds:
-                rows += tuned(name, base, folder, asked, seed=seed)
+                rows += fine_tune(name, base, folder, asked, seed=seed)
             minutes = (time.perf_counter() - begin) / 60
-            save(NAME, rows, minutes=minutes, folder=asked.out, notes=notes_of(asked))
+            save(NAME, rows, minutes=minutes, folder=asked.out, notes=build_notes(asked))
     for row in rows:
         print(f"{row['what']:60} {row['value']:,.2f} {row['unit']}")
 
@@ -112,71 +112,75 @@ def arguments() -> argparse.Namespace:
     return asked
 
 
-def notes_of(asked: argparse.Namespace) -> str:
+def build_notes(asked: argparse.Namespace) -> str:
     tasks = [TASKS[name] for name in asked.tasks]
     epochs = ", ".join(f"{asked.epochs or task.epochs} of {task.title}" for task in tasks)
     tokens = ", ".join(f"{task.tokens} of {task.title}" for task in tasks)
     drawn = f" {asked.share:.0%} of the training examples." if asked.share < 1 else ""
     return (
         f"`classify` with `init=RUN`, RUN imported. Epochs: {epochs}; tokens of a batch: {tokens}.{drawn} "
-        f"Warm-up over {WARMUP:.0%} of the steps; the best of {VALIDATIONS} validations, on val, or on {HELD:.0%} of "
-        f"train where there is none. Settings: {' '.join(asked.settings)}."
+        f"Warm-up over {WARMUP:.0%} of the steps; the best of {VALIDATIONS} validations, on val, or on "
+        f"{VALID_SHARE:.0%} of train where there is none. Settings: {' '.join(asked.settings)}."
     )
 
 
-def untrained(folder: Path) -> Path:
-    """A folder with a BERT of toy size that has learned nothing."""
+def write_toy_folder(folder: Path) -> Path:
+    """Write a Hugging Face folder of a tiny BERT with random weights."""
     saccade.train("bert", tiny=True, run=folder / "bert", overrides=UNTRAINED)
     return export_run(folder / "bert", folder / "model")[0]
 
 
-def splits_of(name: str, data: Path | None, *, share: float, seed: int) -> Splits:
-    """What is learned from, what chooses the step, and what is scored."""
+def build_splits(name: str, data: Path | None, *, share: float, seed: int) -> Splits:
+    """Build the splits for training, for choosing the checkpoint, and for evaluation."""
     task = TASKS[name]
     if data is None:
-        rows = rows_of(Corpus(files=(f"embedded:{task.embedded}",), examples=60))
+        rows = read_rows(Corpus(files=(f"embedded:{task.embedded}",), examples=60))
         return Splits(rows[20:], rows[:20], Corpus(files=(f"embedded:{task.embedded}-heldout",), examples=20))
     files = {split: data / name / f"{split}.tsv.gz" for split in ("train", "val", "dev")}
     packs = {split: Corpus(files=(str(path),), columns=task.columns.get(split)) for split, path in files.items()}
-    train = rows_of(packs["train"])
+    train = read_rows(packs["train"])
     random.Random(seed).shuffle(train)
-    held = 0 if files["val"].is_file() else max(1, round(HELD * len(train)))
-    valid = train[:held] or rows_of(packs["val"])
+    held = 0 if files["val"].is_file() else max(1, round(VALID_SHARE * len(train)))
+    valid = train[:held] or read_rows(packs["val"])
     return Splits(train[held:][: math.ceil(share * (len(train) - held))], valid, packs["dev"])
 
 
-def rows_of(corpus: Corpus) -> list[Row]:
+def read_rows(corpus: Corpus) -> list[Row]:
     return [row[1:] for row in read_labelled(corpus, kind=KIND)]
 
 
-def tuned(name: str, base: Path, folder: Path, asked: argparse.Namespace, *, seed: int) -> list[dict[str, Any]]:
-    """One training, and what became of it on dev, beside what the most frequent label alone would give."""
-    task, splits = TASKS[name], splits_of(name, asked.data, share=asked.share, seed=seed)
+def fine_tune(name: str, base: Path, folder: Path, asked: argparse.Namespace, *, seed: int) -> list[dict[str, Any]]:
+    """Fine-tune once and evaluate on dev, compared with always predicting the most frequent label."""
+    task, splits = TASKS[name], build_splits(name, asked.data, share=asked.share, seed=seed)
     run = (asked.run or folder) / f"{name}-{seed}"
-    train = written(splits.train, folder / f"{name}-{seed}-train.jsonl")
-    valid = written(splits.valid, folder / f"{name}-{seed}-valid.jsonl")
+    train = write_rows(splits.train, folder / f"{name}-{seed}-train.jsonl")
+    valid = write_rows(splits.valid, folder / f"{name}-{seed}-valid.jsonl")
     settings = [f"train.batch_tokens={task.tokens}", *asked.settings]
-    lasting = lasting_of(splits.train, base, asked.epochs or task.epochs, settings)
+    lasting = add_schedule(splits.train, base, asked.epochs or task.epochs, settings)
     overrides = [f"init={base}", f"train.metric={task.score}", f"train.seed={seed}", *lasting]
     model = saccade.train("classify", data=train, valid=valid, run=run, overrides=overrides)
-    pairs = labelled_pairs([splits.dev], kind=KIND)
+    pairs = read_labelled_pairs([splits.dev], kind=KIND)
     found = evaluate_labels(model, pairs).scores[task.score]  # type: ignore[arg-type]
     labels = [label for _, label in pairs]
     most = label_scores(KIND, [mode(labels)] * len(labels), labels)[task.score]
-    told, unit = TOLD[task.score]
+    name, unit = SCORE_NAMES[task.score]
     beside = {"peer": "the most frequent label", "peer_value": round(most.value, 3), "signature": found.signature}
     return [
-        row_of(f"{task.title}, dev: {told}", found.value, unit, seed, **beside),
-        row_of(f"{task.title}: minutes of training", lines_of(run)[-1]["seconds"] / 60, "min", seed),
+        build_row(f"{task.title}, dev: {name}", found.value, unit, seed, **beside),
+        build_row(f"{task.title}: minutes of training", read_metrics(run)[-1]["seconds"] / 60, "min", seed),
     ]
 
 
-def lasting_of(rows: list[Row], base: Path, epochs: int, settings: list[str]) -> list[str]:
-    """The settings with a warm-up and validations that follow from how many steps there will be, about."""
+def add_schedule(rows: list[Row], base: Path, epochs: int, settings: list[str]) -> list[str]:
+    """Add warm-up and validation intervals that depend on the approximate number of steps."""
     texts = encode_texts(saccade.load(base).tokenizers.source, [row[:-1] for row in rows])
     steps = epochs * sum(map(len, texts)) / load("classify", overrides=settings).train.batch_tokens
     every = max(1, round(steps / VALIDATIONS))
-    last = [f"train.schedule.warmup={round(WARMUP * steps)}", f"train.epochs={epochs}", f"train.valid_every={every}"]
+    last = [
+        f"train.schedule.warmup_steps={round(WARMUP * steps)}",
+        f"train.epochs={epochs}",
+        f"train.valid_every={every}",
+    ]
     return [*last, *settings]
 
 

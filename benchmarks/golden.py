@@ -28,14 +28,18 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, NamedTuple
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from saccade.config.renames import get_renamed_paths
+
 ROOT, RECORDER = Path(__file__).resolve().parent.parent, Path(__file__).resolve().with_name("golden_record.py")
 BASE = "088a6fd07d7f9ebdbfb60ea4ba0d8a1e841f8a2e"  # 0.8
 KEPT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "saccade-golden"
 
-# What has another name in this tree than in the other one. All tables are empty while nothing is renamed.
+# What has another name in this tree than in the other one.
 RENAMED_RECIPES: dict[str, str] = {}  # name in the other tree: name here
 RENAMED_TENSORS: dict[str, str] = {}  # pattern of re.sub: replacement, such as r"\breader\.": "encoder."
-RENAMED_KEYS: dict[str, str] = {}  # key of a recipe, or its beginning ("reader."): the same here, for overrides
+RENAMED_KEYS: dict[str, str] = get_renamed_paths()  # dotted key of a recipe in the other tree: key here
 TENSORS = ("run weights/", "checkpoint/", "attention/")  # facts that are named after modules: these are renamed
 
 # The least that shows everything: two checkpoints to average, two validations to choose between, little data.
@@ -59,8 +63,8 @@ def main() -> None:
 
         store(ROOT)
         return
-    commit = resolved(asked.against)
-    with tempfile.TemporaryDirectory(prefix="golden-") as folder, checked_out(commit, Path(folder) / "old") as old:
+    commit = resolve_commit(asked.against)
+    with tempfile.TemporaryDirectory(prefix="golden-") as folder, check_out(commit, Path(folder) / "old") as old:
         new = Path(folder) / "new"
         shutil.copytree(ROOT / "saccade", new / "saccade", ignore=shutil.ignore_patterns("__pycache__"))
         names, ours = recipes(old), recipes(new)
@@ -89,7 +93,7 @@ def arguments() -> argparse.Namespace:
 
 
 class Comparison:
-    """Both trees, and where they work."""
+    """Compares records of this tree with those of the other one."""
 
     def __init__(self, old: Path, new: Path, commit: str, steps: int, *, fresh: bool) -> None:
         self.old, self.new, self.commit, self.steps, self.fresh = old, new, commit, steps, fresh
@@ -99,10 +103,10 @@ class Comparison:
         renamed, overrides = RENAMED_RECIPES.get(name, name), self.overrides(name)
         kept = KEPT / self.key(overrides) / f"{name}.json"
         again = kept.is_file() and not self.fresh
-        theirs = json.loads(kept.read_text("utf-8")) if again else recorded(self.old, name, overrides)
+        theirs = json.loads(kept.read_text("utf-8")) if again else record_recipe(self.old, name, overrides)
         if not again and "error" not in theirs:
             write(kept, json.dumps(theirs))
-        ours = recorded(self.new, renamed, [translated(one) for one in overrides])
+        ours = record_recipe(self.new, renamed, [translate_override(one) for one in overrides])
         found = differences(theirs, ours)
         facts = len(theirs.get("facts", {}))
         said = f"equal    {facts:5d} facts" if not found else f"DIFFERS  {brief(found)}"
@@ -123,7 +127,7 @@ class Comparison:
 # ---- the trees
 
 
-def resolved(commit: str) -> str:
+def resolve_commit(commit: str) -> str:
     if shutil.which("git") is None:
         raise SystemExit("error: git is needed to check the other tree out")
     found = git("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}")
@@ -133,7 +137,7 @@ def resolved(commit: str) -> str:
 
 
 @contextmanager
-def checked_out(commit: str, folder: Path) -> Iterator[Path]:
+def check_out(commit: str, folder: Path) -> Iterator[Path]:
     made = git("worktree", "add", "--detach", "--quiet", str(folder), commit)
     if made.returncode:
         raise SystemExit(f"error: cannot check {commit[:9]} out: {made.stderr.strip()}")
@@ -164,8 +168,8 @@ def environment(tree: Path) -> dict[str, str]:
     return {**os.environ, **beside, **fixed, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"}
 
 
-def recorded(tree: Path, recipe: str, overrides: list[str]) -> dict[str, Any]:
-    """What golden_record.py writes about one recipe; where it fails, the last line that it says, as `error`."""
+def record_recipe(tree: Path, recipe: str, overrides: list[str]) -> dict[str, Any]:
+    """Return the record of golden_record.py for one recipe; if it fails, the last line of its output as `error`."""
     work = tree.with_name(f"{tree.name}-runs") / recipe
     work.mkdir(parents=True)
     file = work / "record.json"
@@ -179,7 +183,7 @@ def recorded(tree: Path, recipe: str, overrides: list[str]) -> dict[str, Any]:
 
 
 def machine() -> list[str]:
-    """What numbers may depend on beside the code: the CPU, the C compiler, and all installed packages."""
+    """Describe what results depend on besides the code: CPU, C compiler and installed packages."""
     info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").is_file() else platform.processor()
     cpu = re.findall(r"^(?:model name|flags)\s*:.*$", info, re.MULTILINE)[:2] or [info]
     compiler = subprocess.run(["cc", "--version"], capture_output=True, text=True).stdout if shutil.which("cc") else ""
@@ -189,33 +193,31 @@ def machine() -> list[str]:
     return [sys.version, platform.platform(), *cpu, compiler, *sorted(packages)]
 
 
-def translated(override: str) -> str:
+def translate_override(override: str) -> str:
     """An override with the keys of this tree."""
-    for before, after in RENAMED_KEYS.items():
-        if override.startswith(before):
-            return after + override.removeprefix(before)
-    return override
+    key, equals, value = override.partition("=")
+    return RENAMED_KEYS.get(key, key) + equals + value
 
 
 # ---- the comparison
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """A line for each part of the records that is not the same."""
+    """Return a line for each part of the records that differs."""
     failed = [f"{name} tree: {one['error']}" for name, one in (("other", old), ("this", new)) if "error" in one]
     if failed:
         return failed
-    theirs, ours = {renamed(name): value for name, value in old["facts"].items()}, new["facts"]
+    theirs, ours = {rename_fact(name): value for name, value in old["facts"].items()}, new["facts"]
     lines = []
     for part in dict.fromkeys(name.partition("/")[0] for name in (*theirs, *ours)):
-        before, after = of_part(theirs, part), of_part(ours, part)
+        before, after = select_part(theirs, part), select_part(ours, part)
         if wrong := [name for name in before | after if before.get(name, MISSING) != after.get(name, MISSING)]:
             why = new["notes"].get(part) or old["notes"].get(part)
             lines.append(f"{part}: {len(wrong)} of {len(before | after)} differ; {first(wrong[0], before, after, why)}")
     return lines
 
 
-def of_part(facts: Facts, part: str) -> Facts:
+def select_part(facts: Facts, part: str) -> Facts:
     return {name.partition("/")[2]: value for name, value in facts.items() if name.partition("/")[0] == part}
 
 
@@ -229,10 +231,13 @@ def first(name: str, before: Facts, after: Facts, why: str | None) -> str:
     return f"first {name}: {old[start : start + 70]} is now {new[start : start + 70]}"
 
 
-def renamed(fact: str) -> str:
+def rename_fact(fact: str) -> str:
     if fact.startswith(TENSORS):
         for pattern, replacement in RENAMED_TENSORS.items():
             fact = re.sub(pattern, replacement, fact)
+    if fact.startswith("state/"):  # which has the schedule of the recipe
+        checkpoint, _, key = fact.rpartition(" ")
+        fact = f"{checkpoint} {RENAMED_KEYS.get(f'train.{key}', key).removeprefix('train.')}"
     return fact
 
 
@@ -261,7 +266,7 @@ def digest(text: str) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Writes a file under another name first, so that no half of one is ever read."""
+    """Write a file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(text, encoding="utf-8")

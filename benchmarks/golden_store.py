@@ -1,4 +1,4 @@
-"""Small runs that are kept in tests/stored, so that later versions can be tested to load, predict with and resume them.
+"""Store small runs in tests/stored, so that tests can check that later versions load, predict with and resume them.
 
     python benchmarks/golden.py --store
 
@@ -24,7 +24,13 @@ LARGEST = 400_000  # bytes of one stored run
 LETTERS = "abcdef"
 SENTENCES = ["a small fox sees the moon", "the old fox likes rain", "our red bird hears a tall tree"]
 SMALL = "{ kind = 'transformer', layers = 1, dim = 24, heads = 2, ff = 32, dropout = 0.1 }"
-EVERY = ["train.precision=fp32", "train.device=cpu", "train.batch_tokens=512", "train.report_every=20", "train.keep=1"]
+EVERY = [
+    "train.precision=fp32",
+    "train.device=cpu",
+    "train.batch_tokens=512",
+    "train.report_every=20",
+    "train.keep_checkpoints=1",
+]
 
 
 class Kind(NamedTuple):
@@ -38,16 +44,16 @@ class Kind(NamedTuple):
 def reversed_letters(folder: Path) -> str:
     rng = random.Random(1)
     rows = ["".join(rng.choices(LETTERS, k=rng.randint(1, 4))) for _ in range(300)]
-    return written(folder / "pairs.tsv", [f"{row}\t{row[::-1]}" for row in rows])
+    return write_lines(folder / "pairs.tsv", [f"{row}\t{row[::-1]}" for row in rows])
 
 
 def sentences(folder: Path) -> str:
     rng = random.Random(1)
-    return written(folder / "sentences.txt", rng.choices(SENTENCES, k=200))
+    return write_lines(folder / "sentences.txt", rng.choices(SENTENCES, k=200))
 
 
 def stripes(folder: Path) -> str:
-    """Pictures of 16 x 16 pixels with stripes, a folder for each direction."""
+    """Write pictures of 16 x 16 pixels with stripes, in one folder for each direction."""
     import numpy as np
     from PIL import Image
 
@@ -62,7 +68,7 @@ def stripes(folder: Path) -> str:
     return str(folder)
 
 
-def written(file: Path, lines: list[str]) -> str:
+def write_lines(file: Path, lines: list[str]) -> str:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return str(file)
@@ -72,24 +78,26 @@ RUNS = {
     "transformer": Kind(
         "transformer", reversed_letters, 400, ["ab", "cab", "dd", "fb"],
         ["tokenizer.kind=characters", f"reader.stack={SMALL}", f"writer.stack={SMALL}", "data.max_length=16",
-         "train.schedule={kind = 'cosine', lr = 0.01, warmup = 50}", "train.average={kind = 'none'}"],
+         "train.schedule={kind = 'cosine', lr = 0.01, warmup_steps = 50}", "train.average={kind = 'none'}"],
     ),
     "gpt2": Kind(
         "gpt2", sentences, 150, ["a small", "the old fox", "our"],
         ["tokenizer={kind = 'words'}", f"writer.stack={SMALL}", "writer.positions.length=48", "data.max_length=48",
-         "train.schedule={kind = 'cosine', lr = 0.01, warmup = 20}", "train.accumulate=1", "predict.sample=false"],
+         "train.schedule={kind = 'cosine', lr = 0.01, warmup_steps = 20}", "train.accumulate=1",
+         "predict.sample=false"],
     ),
     "vit": Kind(
         "vit", stripes, 60, ["data/across/00.png", "data/down/01.png", "data/down/39.png"],
-        ["reader.size=16", f"reader.stack={SMALL}", "reader.changes={flip = 0.5, crop = 1}", "train.epochs=none",
-         "objectives=[{kind = 'label', smoothing = 0.1}]", "train.schedule={kind = 'cosine', lr = 0.01, warmup = 10}",
+        ["reader.size=16", f"reader.stack={SMALL}", "reader.augment={flip = 0.5, crop = 1}", "train.epochs=none",
+         "objectives=[{kind = 'label', label_smoothing = 0.1}]",
+         "train.schedule={kind = 'cosine', lr = 0.01, warmup_steps = 10}",
          "train.ema=0.9"],
     ),
 }  # fmt: skip
 
 
 def store(root: Path) -> None:
-    """Stores RUNS, made by the package in `root`, which runs in processes of their own."""
+    """Store RUNS, created by the package in `root` in separate processes."""
     os.environ |= {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     version = saccade("--version").split()[-1]
     folder = root / "tests" / "stored" / version.rpartition(".")[0]
@@ -99,7 +107,7 @@ def store(root: Path) -> None:
             continue
         with tempfile.TemporaryDirectory() as work, contextlib.chdir(work):
             os.environ |= {"SACCADE_CACHE": f"{work}/cache", "SACCADE_RUNS": f"{work}/runs"}
-            made = stored(kind, Path(work))
+            made = store_run(kind, Path(work))
             size = sum(file.stat().st_size for file in made.rglob("*") if file.is_file())
             if size > LARGEST:
                 raise SystemExit(f"error: {name} has {size:,} bytes, at most {LARGEST:,} are wanted; make it smaller")
@@ -107,8 +115,8 @@ def store(root: Path) -> None:
         print(f"{folder / name}: {size:,} bytes")
 
 
-def stored(kind: Kind, work: Path) -> Path:
-    """A run folder with its data, and what is expected of it."""
+def store_run(kind: Kind, work: Path) -> Path:
+    """Create a run folder with its data and expected.json."""
     data, half = kind.data(Path("data")), kind.steps // 2
     steps = [f"train.steps={kind.steps}", f"train.valid_every={half}", f"train.save_every={half}"]
     saccade("train", kind.recipe, "--data", data, "--valid", "0.1", "--run", "made", *EVERY, *kind.overrides, *steps)
@@ -118,7 +126,7 @@ def stored(kind: Kind, work: Path) -> Path:
     shutil.copytree(work / "data", run / "data")
     with contextlib.chdir(run):
         ways = {"greedy": ["--beam", "1"], "beam": ["--n-best", "2"]}
-        predictions = {way: predicted(run, kind.inputs, words) for way, words in ways.items()}
+        predictions = {way: predict_inputs(run, kind.inputs, words) for way, words in ways.items()}
     resumed = work / "resumed"
     shutil.copytree(run, resumed)
     with contextlib.chdir(resumed):
@@ -132,7 +140,7 @@ def stored(kind: Kind, work: Path) -> Path:
     return run
 
 
-def predicted(run: Path, inputs: list[str], words: list[str]) -> list[Any]:
+def predict_inputs(run: Path, inputs: list[str], words: list[str]) -> list[Any]:
     output = saccade("predict", str(run), "--json", *words, *inputs)
     return [json.loads(line) for line in output.splitlines()]
 

@@ -58,7 +58,7 @@ nat() { # a student of TEACHER, a run, and of its translations of the training t
     [ -d "$teacher" ] || run teacher multi30k $pairs
     [ -f "$distilled" ] || python3 -m saccade predict "$teacher" --input "$work/train.en" --output "$distilled" beam=5
     run nat nat --data "$work/train.en" "$distilled" $valid init="$teacher"
-    scored nat nat-one iterations=1 lengths=1
+    scored nat nat-one iterations=1 length_candidates=1
     scored nat nat-refined
 }
 

@@ -15,12 +15,12 @@ from common import Contender, contender  # type: ignore[import-not-found]  # the
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from forms import gpt2, transformer
+from forms import build_gpt2, build_transformer
 
 from saccade.config import schema
 from saccade.data.batching.batch import Batch, Tokens
-from saccade.predict.engines.fixed_writer import has_kernels
 from saccade.predict.engines.graphs import decode_static
+from saccade.predict.engines.static_writer import has_kernels
 from saccade.predict.search.request import Request
 
 OURS = "saccade, CUDA graphs"
@@ -28,13 +28,13 @@ OURS = "saccade, CUDA graphs"
 
 @contender("gpt-generate")
 class Generation(Contender):
-    """The GPT-2 form of a writer without memory, as `[predict]` with beam = 1 decodes it."""
+    """A GPT-2 style decoder-only model, decoded greedily as `saccade predict` does."""
 
     name = OURS
 
     def build(self, case: Any) -> None:
         self.case = case
-        self.writer = gpt2(case.size).to(case.device, case.dtype).eval()
+        self.writer = build_gpt2(case.size).to(case.device, case.dtype).eval()
         self.decoding = schema.Decoding(beam=1, min_length=case.new)
         self.extra["kernels"] = has_kernels(self.writer, 1)
         if case.check:  # the cached loop against the model without a cache (bf16 ties may differ)
@@ -51,7 +51,7 @@ class Generation(Contender):
     def step(self) -> torch.Tensor:
         limits = [self.case.new] * self.case.prompt.shape[0]
         request = Request(limits, self.decoding, prompts=self.case.prompt)
-        return made(decode_static(self.writer, None, request), self.case)
+        return get_best_outputs(decode_static(self.writer, None, request), self.case)
 
 
 @contender("translate")
@@ -62,7 +62,7 @@ class Translation(Contender):
 
     def build(self, case: Any) -> None:
         self.case = case
-        self.model = transformer(case.size).to(case.device, case.dtype).eval()
+        self.model = build_transformer(case.size).to(case.device, case.dtype).eval()
         self.decoding = schema.Decoding(beam=case.beams, min_length=case.new)
         self.extra["kernels"] = has_kernels(self.model.writer, case.beams)
         self.batch = Batch({"source": Tokens(case.src, torch.ones_like(case.src, dtype=torch.bool))})
@@ -71,11 +71,13 @@ class Translation(Contender):
         limits = [self.case.new] * self.case.src.shape[0]
         with torch.inference_mode():
             memory = self.model.read(self.batch)
-        return made(decode_static(self.model.writer, memory, Request(limits, self.decoding, self.batch)), self.case)
+        return get_best_outputs(
+            decode_static(self.model.writer, memory, Request(limits, self.decoding, self.batch)), self.case
+        )
 
 
-def made(found: Any, case: Any) -> torch.Tensor:
-    """The best output of each row."""
+def get_best_outputs(found: Any, case: Any) -> torch.Tensor:
+    """Return the best output of each sequence."""
     ids = torch.tensor([outputs[0].ids for outputs in found], device=case.device)
     assert ids.shape[1] == case.new, ids.shape
     return ids

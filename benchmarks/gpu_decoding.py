@@ -54,9 +54,9 @@ def main() -> None:
     keep(common, only_ours=own.ours or own.profile)
     bandwidth = common.copy_bandwidth(args.device, 0.05 if own.tiny else 4.0)
     if own.profile:
-        common.run_suite = profiled
-        suite.run_suite = profiled
-    suite.run_suite = some_of(suite.run_suite, own.cases)
+        common.run_suite = profile_case
+        suite.run_suite = profile_case
+    suite.run_suite = select_cases(suite.run_suite, own.cases)
     rows = [*suite.gpt(args, bandwidth), *suite.translate(args, bandwidth)]
     if own.profile:
         return
@@ -69,8 +69,8 @@ def main() -> None:
     common.table(rows, f"decoding (copy {bandwidth / 1e12:.2f} TB/s)")
 
 
-def some_of(run_suite: Callable[..., list[dict[str, Any]]], cases: str) -> Callable[..., list[dict[str, Any]]]:
-    """The suite's timing, for the cases that are wanted."""
+def select_cases(run_suite: Callable[..., list[dict[str, Any]]], cases: str) -> Callable[..., list[dict[str, Any]]]:
+    """Restrict the suite's timing to the selected cases."""
 
     def run(suite: str, case: Any, *rest: Any, **more: Any) -> list[dict[str, Any]]:
         return run_suite(suite, case, *rest, **more) if any(word in case.label for word in cases.split(",")) else []
@@ -87,7 +87,7 @@ def keep(common: Any, *, only_ours: bool) -> None:
 
 
 def translation_floor(bandwidth: float, *, beams: int) -> float:
-    """Seconds in which a step of Transformer-base reads its weights, memory, and half of what is written at the end."""
+    """Return the seconds in which a step reads its weights, the memory and half of the final key-value cache."""
     dim, layers, ff, vocabulary, sentences, length = 512, 6, 2048, 32000, 64, 30
     weights = layers * (6 * dim**2 + 2 * dim * ff) + vocabulary * dim
     seen = 2 * layers * dim * sentences * (length + beams * length / 2)
@@ -95,7 +95,7 @@ def translation_floor(bandwidth: float, *, beams: int) -> float:
 
 
 def results(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Our speed in each case beside the best peer's, and how far it is from the floor."""
+    """Return our speed in each case with that of the best peer, and its ratio to the floor."""
     made = []
     for case in dict.fromkeys(row["case"] for row in rows):
         unit = "sent/s" if "->" in case else "tok/s"
@@ -115,8 +115,8 @@ def results(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return made
 
 
-def profiled(suite: str, case: Any, args: Any, columns: Any, **_: Any) -> list[dict[str, Any]]:
-    """In place of the suite's timing: what one whole output of ours spends its time on."""
+def profile_case(suite: str, case: Any, args: Any, columns: Any, **_: Any) -> list[dict[str, Any]]:
+    """Replace the suite's timing by a profile of one whole output of ours."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 

@@ -1,4 +1,4 @@
-"""Words in photographs: show-attend-read on IIIT5K, 2,000 real words and many that are drawn here.
+"""Scene text recognition: show-attend-read on IIIT5K, 2,000 real words and many rendered ones.
 
     python benchmarks/iiit5k.py --data FOLDER [--minutes 3.5] [--seeds 1] [--run FOLDER] [--out FOLDER] [KEY=VALUE ...]
     python benchmarks/iiit5k.py --tiny
@@ -31,15 +31,16 @@ import numpy as np
 from packs import Pack, Study, run_study, write_metadata
 from PIL import Image
 
-from saccade.data.synthetic.rendering import Colour, Hand, fonts_in, own_fonts, rendered
+from saccade.data.synthetic.rendering import Color, RenderStyle, find_fonts, list_bundled_fonts, render_word
 
 STUDY = Study(
     name="iiit5k",
     recipe="show-attend-read",
     settings=(
-        "reader.channels=[64, 128, 256]", "reader.depth=3", "reader.changes={crop=3, operations=2, strength=0.2}",
+        "reader.channels=[64, 128, 256]", "reader.depth=3", "reader.augment={crop=3, num_ops=2, magnitude=0.2}",
         "reader.dropout=0.1", "writer.stack.dim=384", "writer.stack.dropout=0.3", "train.batch_tokens=30720",
-        "train.schedule.lr=0.001", "train.optimizer.decay=0.02", "train.ema=0.999", "train.valid_predictions=150",
+        "train.schedule.lr=0.001", "train.optimizer.weight_decay=0.02", "train.ema=0.999",
+        "train.valid_predictions=150",
         "predict.beam=5", "predict.length_penalty=0.0",
     ),
     minutes=3.5,
@@ -55,18 +56,18 @@ MARKS = (".", ",", "!", "?", ":", "'", "-", "'s", '"')
 
 
 class Words(NamedTuple):
-    """Words to draw, and the sums of how often each one is taken."""
+    """Words to render, with cumulative sampling weights."""
 
     texts: tuple[str, ...]
     sums: tuple[float, ...]
 
 
-def pack_of(data: Path, folder: Path) -> Pack:
-    """Real words and drawn ones in one folder; some real ones in another."""
+def build_pack(data: Path, folder: Path) -> Pack:
+    """Build one folder of real and rendered words for training, and one of real words for validation."""
     real = real_words(data / "iiit5k", folder)
     random.Random("held out").shuffle(real)
-    hands = hands_of(data, [folder / "train" / name for name, _ in real])
-    drawn = draw_all(folder / "train" / "drawn", words_of(data, [text for _, text in real]), hands, DRAWN)
+    hands = sample_styles(data, [folder / "train" / name for name, _ in real])
+    drawn = draw_all(folder / "train" / "drawn", read_words(data, [text for _, text in real]), hands, DRAWN)
     write_metadata(folder / "train", [*(real[HELD:] * TIMES), *((f"drawn/{name}", text) for name, text in drawn)])
     (folder / "valid").mkdir()
     for name, _ in real[:HELD]:
@@ -77,7 +78,7 @@ def pack_of(data: Path, folder: Path) -> Pack:
 
 
 def real_words(pack: Path, folder: Path) -> list[tuple[str, str]]:
-    """Unpacks the real words: their files, and the words in lower case."""
+    """Unpack the real pictures; return their files and lower-cased words."""
     (folder / "train" / "real").mkdir(parents=True)
     with tarfile.open(pack / "train_images.tar.gz") as archive:
         for member in archive:
@@ -89,8 +90,8 @@ def real_words(pack: Path, folder: Path) -> list[tuple[str, str]]:
     return [(f"real/{row['image']}", row["text"].lower()) for row in rows]
 
 
-def words_of(data: Path, real: Sequence[str]) -> Words:
-    """Words of books and captions, rare and short ones more often than they occur, and those of the real pictures."""
+def read_words(data: Path, real: Sequence[str]) -> Words:
+    """Read words of books, captions and real pictures; rare and short words get a higher sampling weight."""
     counts = Counter[str]()
     for path in sorted(data.glob("multi30k/*.en.gz")):
         counts.update(re.findall(r"[a-z]+", gzip.decompress(path.read_bytes()).decode().lower()))
@@ -104,8 +105,8 @@ def words_of(data: Path, real: Sequence[str]) -> Words:
     return Words(tuple(shares), tuple(accumulate(shares.values())))
 
 
-def text_of(words: Words, rng: random.Random) -> str:
-    """What is drawn: words in small or large letters, numbers, and strings of letters that are no words."""
+def sample_text(words: Words, rng: random.Random) -> str:
+    """Sample a text to render: a word in some casing, a number, or random letters."""
     kind = rng.random()
     if kind < 0.12:
         return "".join(rng.choices("0123456789", k=rng.choice((1, 2, 2, 3, 3, 4, 4, 5, 6))))
@@ -120,24 +121,26 @@ def text_of(words: Words, rng: random.Random) -> str:
     return rng.choice((str.upper, str.upper, str.capitalize, str.lower))(word)
 
 
-def hands_of(data: Path, real: Sequence[Path]) -> list[Hand]:
-    """From plain to rough, most of them with the colours of real words."""
-    fonts = evenly((*own_fonts(), *(fonts_in(data / "fonts") if (data / "fonts").is_dir() else ())))
+def sample_styles(data: Path, real: Sequence[Path]) -> list[RenderStyle]:
+    """Sample rendering styles from plain to distorted, most of them with colours of real pictures."""
+    fonts = balance_families(
+        (*list_bundled_fonts(), *(find_fonts(data / "fonts") if (data / "fonts").is_dir() else ()))
+    )
     print(f"{len(set(fonts))} fonts")
-    colours = tuple(two_colours_of(path) for path in real)
-    return [Hand(fonts, rough / 10, colours if rough % 4 else (), BESIDE) for rough in range(1, 8)]
+    colours = tuple(get_two_colors(path) for path in real)
+    return [RenderStyle(fonts, rough / 10, colours if rough % 4 else (), BESIDE) for rough in range(1, 8)]
 
 
-def evenly(fonts: Sequence[str]) -> tuple[str, ...]:
-    """As many of each family, which is told by the first letters of the names of files."""
+def balance_families(fonts: Sequence[str]) -> tuple[str, ...]:
+    """Balance font families, which are identified by the first letters of the file names."""
     families = dict[str, list[str]]()
     for font in fonts:
         families.setdefault(re.split(r"[^A-Za-z]", Path(font).stem)[0], []).append(font)
     return tuple(font for family in families.values() for font in islice(cycle(family), ALIKE))
 
 
-def two_colours_of(path: Path) -> tuple[Colour, Colour]:
-    """The mean colours of the brighter and of the darker part of a picture; the ground is the one at the edges."""
+def get_two_colors(path: Path) -> tuple[Color, Color]:
+    """Return the mean colours of background (the one at the edges) and foreground of a picture."""
     with Image.open(path) as picture:
         pixels = np.asarray(picture.convert("RGB").resize((64, 24)), dtype=np.float64)
     grey = pixels.mean(-1)
@@ -148,8 +151,8 @@ def two_colours_of(path: Path) -> tuple[Colour, Colour]:
     return (ink[0], ink[1], ink[2]), (ground[0], ground[1], ground[2])
 
 
-def draw_all(folder: Path, words: Words, hands: Sequence[Hand], count: int) -> list[tuple[str, str]]:
-    """So many pictures, by all cores: names, and the letters and digits that are to be read."""
+def draw_all(folder: Path, words: Words, hands: Sequence[RenderStyle], count: int) -> list[tuple[str, str]]:
+    """Render pictures on all cores; return their names and texts."""
     folder.mkdir(parents=True)
     cores = os.cpu_count() or 1
     parts = np.array_split(np.arange(count), max(1, min(8 * cores, count // 100)))
@@ -158,19 +161,21 @@ def draw_all(folder: Path, words: Words, hands: Sequence[Hand], count: int) -> l
         return [row for rows in pool.map(draw, [part.tolist() for part in parts]) for row in rows]
 
 
-def draw_some(numbers: Sequence[int], *, folder: Path, words: Words, hands: Sequence[Hand]) -> list[tuple[str, str]]:
+def draw_some(
+    numbers: Sequence[int], *, folder: Path, words: Words, hands: Sequence[RenderStyle]
+) -> list[tuple[str, str]]:
     rows = []
     for number in numbers:
         rng = random.Random(f"drawn {number}")
-        text = text_of(words, rng)
+        text = sample_text(words, rng)
         shown = text
         if rng.random() < 0.12:
             shown = text + rng.choice(MARKS) if rng.random() < 0.8 else rng.choice(MARKS) + text
         name = f"{number:06d}.jpg"
-        rendered(shown, rng.choice(hands), rng).save(folder / name, quality=rng.randint(50, 95))
+        render_word(shown, rng.choice(hands), rng).save(folder / name, quality=rng.randint(50, 95))
         rows.append((name, re.sub(r"[^a-z0-9]", "", shown.lower())))
     return rows
 
 
 if __name__ == "__main__":
-    run_study(STUDY, pack_of, __doc__)
+    run_study(STUDY, build_pack, __doc__)

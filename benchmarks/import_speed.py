@@ -21,7 +21,7 @@ from typing import Any
 
 from results import save
 
-MOST = 5.0  # seconds that ours may take
+MAX_SECONDS = 5.0  # seconds that ours may take
 OURS = """
 import sys, time
 from saccade.exchange.importing import import_folder
@@ -58,7 +58,7 @@ def main() -> None:
         folder = own.folder or Path(temporary) / "folder"
         if not folder.exists():
             make_folder(folder, layers=own.layers, width=own.width, vocabulary=own.vocabulary)
-        rows = measured(folder, Path(temporary) / "run", repeat=own.repeat)
+        rows = measure_both(folder, Path(temporary) / "run", repeat=own.repeat)
     save("import_speed", rows, minutes=(time.perf_counter() - begin) / 60, folder=own.out)
     for row in rows:
         print(f"{row['what']}: {row['value']} {row['unit']}")
@@ -96,7 +96,7 @@ def make_folder(folder: Path, *, layers: int, width: int, vocabulary: int) -> No
 
 
 def tokenizer(size: int) -> Any:
-    """Bytes, and pairs of pieces as often as there is room, as many as GPT-2 has."""
+    """Build a byte-level BPE tokenizer with as many tokens as GPT-2."""
     import tokenizers
     from tokenizers import decoders, models, pre_tokenizers
 
@@ -117,20 +117,20 @@ def tokenizer(size: int) -> Any:
     return core
 
 
-def measured(folder: Path, run: Path, *, repeat: int) -> list[dict[str, Any]]:
-    """Ours and theirs in turn, so that a slow moment of the machine meets both."""
+def measure_both(folder: Path, run: Path, *, repeat: int) -> list[dict[str, Any]]:
+    """Measure both in turn, so that a slow moment of the machine affects both."""
     found: dict[str, list[tuple[float, float]]] = {"import and first token": [], "first token": [], "transformers": []}
     for _ in range(repeat):
         shutil.rmtree(run, ignore_errors=True)
         for name, program in zip(found, (OURS, AGAIN, THEIRS), strict=True):
-            if times := timed(program, folder, run):
+            if times := time_program(program, folder, run):
                 found[name].append(times)
     rows = []
     for name, times in found.items():
         for which, clock in ((0, "wall clock"), (1, "processor time")):
             if times:
                 value = round(min(item[which] for item in times), 2)
-                unit = f"s, at most {MOST:g}" if not which and name == "import and first token" else "s"
+                unit = f"s, at most {MAX_SECONDS:g}" if not which and name == "import and first token" else "s"
                 rows.append({"what": f"{name}, {clock}", "value": value, "unit": unit})
     if found["transformers"]:
         ours, theirs = (min(item[1] for item in found[name]) for name in ("first token", "transformers"))
@@ -138,8 +138,8 @@ def measured(folder: Path, run: Path, *, repeat: int) -> list[dict[str, Any]]:
     return rows
 
 
-def timed(program: str, folder: Path, run: Path) -> tuple[float, float] | None:
-    """Seconds by the clock of the wall and of the processor; none where the program cannot run."""
+def time_program(program: str, folder: Path, run: Path) -> tuple[float, float] | None:
+    """Return wall and CPU seconds of a program; None if it cannot run."""
     begin = time.perf_counter()
     quiet = {**os.environ, "TRANSFORMERS_VERBOSITY": "error", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(

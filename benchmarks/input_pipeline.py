@@ -23,9 +23,9 @@ from results import save
 
 from saccade.data.batching.batch import Batch
 from saccade.data.batching.batches import BatchStream
-from saccade.data.store.arrays import Appender, Store, write_store
-from saccade.train.batches.feed import AHEAD
-from saccade.train.batches.pack import pack
+from saccade.data.store.arrays import ArrayWriter, Store, write_store
+from saccade.train.batches.pack import pack_batch
+from saccade.train.batches.prefetch import PREFETCHED_BATCHES
 
 SIDES = ("source", "target")
 VOCABULARY = 32_000
@@ -43,15 +43,15 @@ def main() -> None:
     torch.set_num_threads(1)
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        rows = measure(generated(Path(folder) / "store", pairs=arguments.pairs))
+        rows = measure(write_random_pairs(Path(folder) / "store", pairs=arguments.pairs))
     for row in rows:
         print(f"{row['what']}: {row['value']:,} {row['unit']}, {row['ratio']:.1f} x {row['peer']}")
     notes = f"{arguments.pairs:,} generated pairs; one torch thread, two cores."
     print(save("input_pipeline", rows, minutes=(time.monotonic() - start) / 60, folder=arguments.out, notes=notes))
 
 
-def generated(folder: Path, *, pairs: int) -> Store:
-    """Pairs of 2 to 100 tokens, 27 in the mean on each side, the target about as long as the source."""
+def write_random_pairs(folder: Path, *, pairs: int) -> Store:
+    """Write random pairs of 2 to 100 tokens, mean 27, with targets about as long as the sources."""
     generator = np.random.default_rng(1)
     source = np.clip(generator.gamma(2.5, 11, size=pairs), 2, 100).astype(np.int64)
     target = np.clip(source * generator.normal(1, 0.15, size=pairs), 2, 100).astype(np.int64)
@@ -59,11 +59,11 @@ def generated(folder: Path, *, pairs: int) -> Store:
     def fill(inside: Path) -> dict[str, Any]:
         written = {}
         for side, lengths in zip(SIDES, (source, target), strict=True):
-            with Appender(inside, name=f"{side}-0", dtype="uint16") as appender:
+            with ArrayWriter(inside, name=f"{side}-0", dtype="uint16") as appender:
                 for part in np.array_split(lengths, 50):
                     tokens = generator.integers(4, VOCABULARY, size=part.sum())
-                    appender.add(np.split(tokens, np.cumsum(part)[:-1]))
-            written |= appender.files()
+                    appender.append(np.split(tokens, np.cumsum(part)[:-1]))
+            written |= appender.get_files()
         longest = int(max(source.max(), target.max()))
         dropped: dict[str, list[int]] = {"empty": [], "long": []}
         return {
@@ -77,11 +77,11 @@ def generated(folder: Path, *, pairs: int) -> Store:
 
 
 def measure(store: Store) -> list[dict[str, Any]]:
-    """Tokens a second of both forms of batches, alone and beside a busy loop."""
+    """Measure tokens per second of padded and packed batches, alone and beside a busy loop."""
     rows = []
     for use, budget in BUDGETS.items():
-        for form, shape in (("padded", None), ("packed", lambda batch, most=budget: pack(batch, budget=most))):
-            for where, speed in (("alone", alone), ("in a thread beside a busy loop", beside)):
+        for form, shape in (("padded", None), ("packed", lambda batch, most=budget: pack_batch(batch, budget=most))):
+            for where, speed in (("alone", measure_alone), ("in a thread beside a busy loop", measure_beside_loop)):
                 batches, tokens = speed(BatchStream(store, batch_tokens=budget, seed=1), shape)
                 what = f"{form} batches of {budget:,} tokens ({use}), {where}: {batches:,.0f} batches a second"
                 rows.append(
@@ -97,9 +97,9 @@ def measure(store: Store) -> list[dict[str, Any]]:
 Shape = Callable[[Batch], Batch] | None
 
 
-def alone(stream: Iterator[Batch], shape: Shape) -> tuple[float, float]:
-    """Batches and tokens in a second of CPU time."""
-    made = made_by(stream, shape)
+def measure_alone(stream: Iterator[Batch], shape: Shape) -> tuple[float, float]:
+    """Return batches and tokens per second of CPU time."""
+    made = count_tokens(stream, shape)
     next(made)
     start, batches, tokens = time.thread_time(), 0, 0
     while time.thread_time() - start < SECONDS:
@@ -108,13 +108,13 @@ def alone(stream: Iterator[Batch], shape: Shape) -> tuple[float, float]:
     return batches / seconds, tokens / seconds
 
 
-def beside(stream: Iterator[Batch], shape: Shape) -> tuple[float, float]:
-    """The same in a second of time, while the main thread keeps Python busy with small operators."""
-    ready: queue.Queue[int] = queue.Queue(maxsize=AHEAD)
+def measure_beside_loop(stream: Iterator[Batch], shape: Shape) -> tuple[float, float]:
+    """Return batches and tokens per second of wall time, while the main thread runs small operators in Python."""
+    ready: queue.Queue[int] = queue.Queue(maxsize=PREFETCHED_BATCHES)
     stop = threading.Event()
 
     def work() -> None:
-        for count in made_by(stream, shape):
+        for count in count_tokens(stream, shape):
             ready.put(count)
             if stop.is_set():
                 return
@@ -137,8 +137,8 @@ def beside(stream: Iterator[Batch], shape: Shape) -> tuple[float, float]:
     return batches / seconds, tokens / seconds
 
 
-def made_by(stream: Iterator[Batch], shape: Shape) -> Iterator[int]:
-    """The number of real tokens of each batch that was made."""
+def count_tokens(stream: Iterator[Batch], shape: Shape) -> Iterator[int]:
+    """Yield the number of real tokens of each batch."""
     for batch in stream:
         yield sum((shape(batch) if shape else batch).counts.values())
 

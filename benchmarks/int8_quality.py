@@ -12,7 +12,7 @@ from typing import Any
 
 from results import save
 
-from saccade.cli.predict import settings
+from saccade.cli.predict import build_decoding
 from saccade.config.schema import Corpus
 from saccade.data.sources.pairs import read_pairs
 from saccade.predict.predictors.predictor import Predictor
@@ -33,26 +33,26 @@ def main() -> None:
     use_all_cores()
     begin = time.perf_counter()
     pairs = list(read_pairs(Corpus(files=tuple(own.data))))
-    found = {kind: scored(find_run(own.run), pairs, own.changes, kind) for kind in ("fp32", "int8")}
-    rows = compared(found, name=f"{Path(own.run).name}, {' and '.join(Path(file).name for file in own.data)}")
+    found = {kind: score_run(find_run(own.run), pairs, own.changes, kind) for kind in ("fp32", "int8")}
+    rows = compare_precisions(found, name=f"{Path(own.run).name}, {' and '.join(Path(file).name for file in own.data)}")
     save("int8_quality", rows, minutes=(time.perf_counter() - begin) / 60, folder=own.out)
     for row in rows:
         print(f"{row['what']}: {row['value']} {row['unit']}")
 
 
-def scored(run: Path, pairs: list[tuple[str, str]], changes: list[str], precision: str) -> Evaluation:
+def score_run(run: Path, pairs: list[tuple[str, str]], changes: list[str], precision: str) -> Evaluation:
     predictor = Predictor.load(run, device="cpu", precision=precision)
-    return evaluate(predictor, pairs, metrics=("bleu",), decoding=settings(predictor.recipe, changes))
+    return evaluate(predictor, pairs, metrics=("bleu",), decoding=build_decoding(predictor.recipe, changes))
 
 
-def compared(found: dict[str, Evaluation], *, name: str) -> list[dict[str, Any]]:
-    """BLEU and speed of both, how much is lost, and how many outputs are the same."""
+def compare_precisions(found: dict[str, Evaluation], *, name: str) -> list[dict[str, Any]]:
+    """Compare BLEU and speed in both precisions: the loss of BLEU, and the share of equal outputs."""
     exact, short = found["fp32"], found["int8"]
     rows: list[dict[str, Any]] = []
     for kind, evaluation in found.items():
         score = evaluation.scores["bleu"]
-        told = {"unit": "BLEU", "signature": score.signature, "detail": True}
-        rows.append({"what": f"BLEU in {kind}, {name}", "value": round(score.value, 2), **told})
+        details = {"unit": "BLEU", "signature": score.signature, "detail": True}
+        rows.append({"what": f"BLEU in {kind}, {name}", "value": round(score.value, 2), **details})
         assert evaluation.speed is not None
         speed = round(evaluation.speed.sentences_per_second, 2)
         rows.append({"what": f"speed in {kind}, {name}", "value": speed, "unit": "sentences/s", "detail": True})

@@ -15,37 +15,39 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from minutes import lines_of
-from packs import row_of
+from minutes import read_metrics
+from packs import build_row
 from results import save
 
 import saccade
 from saccade.config.schema import Corpus
 from saccade.predict.predictors.player import Player
-from saccade.score.playing import evaluate_playing
+from saccade.score.playing import evaluate_episodes
 
 NAME, WORLD = "show-attend-interact", "embedded:greeting"
 FORMS = {"soft attention": [], "no attention": ["writer.stack.attention=none"]}
-FEW = ["train.steps=4", "train.batch_tokens=2560", "data.play.together=3", "reader.channels=[4,8]"]
+FEW = ["train.steps=4", "train.batch_tokens=2560", "data.play.parallel_episodes=3", "reader.channels=[4,8]"]
 
 
-def measured(what: str, changes: Sequence[str], run: Path, *, seed: int, asked: argparse.Namespace) -> list[dict]:
-    """A training, and what its model does in episodes that no model has learned from."""
+def measure_training(
+    what: str, changes: Sequence[str], run: Path, *, seed: int, asked: argparse.Namespace
+) -> list[dict]:
+    """Train once, and evaluate the model in held-out episodes."""
     few = [*FEW, "data.valid.0.examples=2"] if asked.tiny else []
     settings = [*few, *asked.settings, *changes, f"train.seed={seed}"]
     worlds: dict[str, Any] = {"data": [[WORLD]], "valid": [[WORLD]]} if asked.full else {}
     model = saccade.train(NAME, tiny=not asked.full, run=run, overrides=settings, **worlds)
     assert isinstance(model, Player), "the recipe acts"
-    found = evaluate_playing(model, [Corpus(files=(WORLD,), examples=asked.episodes)])
+    found = evaluate_episodes(model, [Corpus(files=(WORLD,), examples=asked.episodes)])
     weights = sum(weight.numel() for weight in model.model.parameters())
     rows = [
-        row_of(f"{what}: {name}", score.value, "", seed, signature=score.signature)
+        build_row(f"{what}: {name}", score.value, "", seed, signature=score.signature)
         for name, score in found.scores.items()
     ]
     return [
         *rows,
-        row_of(f"{what}: minutes of training", lines_of(run)[-1]["seconds"] / 60, "min", seed),
-        row_of(f"{what}: parameters", weights / 1e6, "M", seed),
+        build_row(f"{what}: minutes of training", read_metrics(run)[-1]["seconds"] / 60, "min", seed),
+        build_row(f"{what}: parameters", weights / 1e6, "M", seed),
     ]
 
 
@@ -63,7 +65,7 @@ def main() -> None:
         for seed in asked.seeds:
             for what, changes in FORMS.items():
                 run = Path(folder, f"{what.split()[0]}-{seed}")
-                rows += measured(what, changes, run, seed=seed, asked=asked)
+                rows += measure_training(what, changes, run, seed=seed, asked=asked)
     for row in rows:
         print(f"{row['what']:60} {row['value']:,.2f} {row['unit']}")
     notes = f"{asked.episodes:,} episodes; settings beside the recipe's: {' '.join(asked.settings) or 'none'}."

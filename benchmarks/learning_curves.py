@@ -1,4 +1,4 @@
-"""Pretrained against fresh: how good labels are, by how many of them there were to learn from.
+"""Learning curves of a pretrained and a randomly initialized classifier over the number of labelled examples.
 
     python benchmarks/learning_curves.py --init RUN --data FILE --valid FILE [--shares 0.01 0.1 1] [--seeds 1 2 3]
         [--steps 1000] [--recipe classify] [--metric accuracy] [--out FOLDER] [KEY=VALUE ...]
@@ -25,16 +25,16 @@ import saccade
 from saccade.config.load import load, override
 from saccade.config.schema import Corpus, Recipe, Tokenizer
 from saccade.data.sources.labelled import read_labelled
-from saccade.data.tokenization.tokenizer import SHARED, SOURCE
+from saccade.data.tokenization.tokenizer import SHARED_FILE, SOURCE_FILE
 from saccade.score.labels import evaluate_labels
-from saccade.score.pairs import labelled_pairs
-from saccade.train.transfer.adopt import adopted
+from saccade.score.pairs import read_labelled_pairs
+from saccade.train.transfer.adopt import adopt_run
 
 NAME = "learning_curves"
 STARTS = ("pretrained", "fresh")
 TINY = {
     "data": "embedded:judgements", "valid": "embedded:judgements-heldout", "steps": 120, "shares": [0.01, 0.1, 1.0],
-    "settings": ["train.batch_tokens=1024", "train.schedule={kind='linear', lr=0.002, warmup=12}"],
+    "settings": ["train.batch_tokens=1024", "train.schedule={kind='linear', lr=0.002, warmup_steps=12}"],
 }  # fmt: skip
 Curve = dict[str, list[tuple[int, float]]]
 
@@ -58,35 +58,35 @@ def main() -> None:
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         if asked.tiny:
-            vars(asked).update(TINY, init=pretrained(Path(folder)), settings=[*TINY["settings"], *asked.settings])
-        curve = measured(asked, Path(folder))
+            vars(asked).update(TINY, init=pretrain(Path(folder)), settings=[*TINY["settings"], *asked.settings])
+        curve = measure_curves(asked, Path(folder))
     rows = as_rows(curve, asked.recipe, asked.metric)
     for row in rows:
         print(f"{row['what']:70} {row['value']:.2f}")
     save(NAME, rows, minutes=(time.perf_counter() - begin) / 60, folder=asked.out)
-    print(drawn(curve, asked.metric, asked.out / f"{NAME}.png"))
+    print(plot_curves(curve, asked.metric, asked.out / f"{NAME}.png"))
 
 
-def pretrained(folder: Path) -> Path:
-    """A small language model of embedded sentences."""
+def pretrain(folder: Path) -> Path:
+    """Pretrain a small language model on embedded sentences."""
     saccade.train("shakespeare", tiny=True, run=folder / "language", overrides=["tokenizer.kind=words"])
     return folder / "language"
 
 
-def measured(asked: argparse.Namespace, folder: Path) -> Curve:
-    """For each start, how many labels there were and the mean score over the seeds."""
-    recipe = with_steps(adopted(load(asked.recipe), str(asked.init)), asked)
+def measure_curves(asked: argparse.Namespace, folder: Path) -> Curve:
+    """Return for each initialization the number of labels and the mean score over the seeds."""
+    recipe = with_steps(adopt_run(load(asked.recipe), str(asked.init)), asked)
     kind = recipe.writer.kind
     rows = [row[1:] for row in read_labelled(Corpus(files=(asked.data,)), kind=kind)]
-    pairs = labelled_pairs([Corpus(files=(asked.valid,))], kind=kind)
+    pairs = read_labelled_pairs([Corpus(files=(asked.valid,))], kind=kind)
     curve: Curve = {start: [] for start in STARTS}
     for share in asked.shares:
         count = max(1, round(share * len(rows)))
         found: dict[str, list[float]] = {start: [] for start in STARTS}
         for seed in asked.seeds:
-            data = written(random.Random(seed).sample(rows, count), folder / f"{count}-{seed}.jsonl")
+            data = write_rows(random.Random(seed).sample(rows, count), folder / f"{count}-{seed}.jsonl")
             for start in STARTS:
-                made = started(recipe, start, asked.init, data=data, valid=asked.valid, seed=seed)
+                made = build_recipe(recipe, start, asked.init, data=data, valid=asked.valid, seed=seed)
                 run = saccade.train(made, run=folder / f"{start}-{count}-{seed}")
                 found[start].append(evaluate_labels(run, pairs).scores[asked.metric].value)
         for start in STARTS:
@@ -95,15 +95,15 @@ def measured(asked: argparse.Namespace, folder: Path) -> Curve:
 
 
 def with_steps(recipe: Recipe, asked: argparse.Namespace) -> Recipe:
-    """So many updates, however little data there is; the best of five validations is taken."""
+    """Set a fixed number of updates, independent of the data size, with five validations."""
     every = max(1, asked.steps // 5)
     same = [f"train.steps={asked.steps}", "train.epochs=none", f"train.metric={asked.metric}"]
     return override(recipe, [*same, f"train.valid_every={every}", f"train.save_every={every}", *asked.settings])
 
 
-def started(recipe: Recipe, start: str, run: Path, *, data: Path, valid: str, seed: int) -> Recipe:
-    """From the run's weights, or from fresh ones; with its tokenizer and form in both cases."""
-    files = (str(run / (SOURCE if (run / SOURCE).exists() else SHARED)),)
+def build_recipe(recipe: Recipe, start: str, run: Path, *, data: Path, valid: str, seed: int) -> Recipe:
+    """Build the recipe with pretrained or random weights; tokenizer and architecture are the run's in both cases."""
+    files = (str(run / (SOURCE_FILE if (run / SOURCE_FILE).exists() else SHARED_FILE)),)
     changes = {
         "init": str(run) if start == "pretrained" else "",
         "tokenizer": Tokenizer(kind="file", files=files),
@@ -115,7 +115,7 @@ def started(recipe: Recipe, start: str, run: Path, *, data: Path, valid: str, se
     return recipe.model_copy(update=changes)
 
 
-def written(rows: Sequence[Sequence[str]], path: Path) -> Path:
+def write_rows(rows: Sequence[Sequence[str]], path: Path) -> Path:
     names = ("text", "label") if len(rows[0]) == 2 else ("text", "second", "label")
     lines = [json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) for row in rows]
     path.write_text("\n".join(lines), encoding="utf-8")
@@ -130,8 +130,8 @@ def as_rows(curve: Curve, recipe: str, metric: str) -> list[dict[str, object]]:
     ]
 
 
-def drawn(curve: Curve, metric: str, path: Path) -> Path:
-    """The score over the number of labels."""
+def plot_curves(curve: Curve, metric: str, path: Path) -> Path:
+    """Plot the score over the number of labels."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def rows(found: dict[str, tuple[float, float]], size: Size) -> list[dict[str, Any]]:
-    """Bytes and seconds of ours against each other way."""
+    """Compare bytes and seconds of our loss with each alternative."""
     memory, seconds = found["ours"]
     made: list[dict[str, Any]] = []
     for peer, (their_memory, their_seconds) in found.items():
@@ -131,7 +131,7 @@ def on_gpu(name: str, size: Size) -> tuple[float, float]:
 
 
 def on_cpu(name: str, size: Size) -> tuple[float, float]:
-    """The same in a process of its own, which has used neither way before."""
+    """Return peak bytes and seconds, measured in a fresh process."""
     torch.set_num_threads(1)
     given = inputs(size, "cpu")
     step(at_once, *inputs(Size(8, 8, 8), "cpu"))  # what the first backward pass of a process needs
@@ -148,7 +148,7 @@ def on_cpu(name: str, size: Size) -> tuple[float, float]:
 
 
 def resident(field: str) -> int:
-    """Bytes, as Linux counts them for this process."""
+    """Return the resident bytes of this process."""
     found = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
     assert found
     return 1024 * int(found[1])

@@ -58,11 +58,11 @@ def main() -> None:
         student, teacher = (
             Predictor.load(find_run(run), device=str(device), precision=precision) for run in (own.student, own.teacher)
         )
-        systems = systems_of(student, teacher, iterations=own.iterations, lengths=own.lengths)
-        for name, measured in race(systems, pairs, precision=precision, rounds=own.rounds, clock=clock).items():
+        systems = build_systems(student, teacher, iterations=own.iterations, lengths=own.lengths)
+        for name, measured in race_systems(systems, pairs, precision=precision, rounds=own.rounds, clock=clock).items():
             if name not in found or measured.speed > found[name].speed:
                 found[name] = measured
-    rows = compared(found, what=f"{Path(own.data[0]).name} -> {Path(own.data[1]).name}, {device.type}")
+    rows = compare_systems(found, what=f"{Path(own.data[0]).name} -> {Path(own.data[1]).name}, {device.type}")
     asked = "; ".join(f"{name}: BLEU {w['bleu']} and {w['ratio']} x wanted" for name, w in WANTED.items())
     notes = NOTES.format(rounds=own.rounds, wanted=asked)
     save(f"nat_speed_{device.type}", rows, minutes=(time.perf_counter() - begin) / 60, folder=own.out, notes=notes)
@@ -70,12 +70,14 @@ def main() -> None:
         print(f"{row['what']}: {row['value']} {row['unit']}" + (f", ratio {row['ratio']}" if "ratio" in row else ""))
 
 
-def systems_of(
+def build_systems(
     student: Predictor, teacher: Predictor, *, iterations: int, lengths: int
 ) -> dict[str, Callable[[Sequence[str]], list[str]]]:
-    """From texts to texts: the student twice, and its teacher."""
+    """Build the systems to compare: the student with and without refinement, and its teacher."""
     own = student.recipe.predict
-    one, refined = (own.model_copy(update={"iterations": n, "lengths": lengths, "n_best": 1}) for n in (1, iterations))
+    one, refined = (
+        own.model_copy(update={"iterations": n, "length_candidates": lengths, "n_best": 1}) for n in (1, iterations)
+    )
     beam = teacher.recipe.predict.model_copy(update={"beam": 4, "n_best": 1, "sample": False})
 
     def predicting(predictor: Predictor, decoding: Decoding) -> Callable[[Sequence[str]], list[str]]:
@@ -86,7 +88,7 @@ def systems_of(
     }  # fmt: skip
 
 
-def race(
+def race_systems(
     systems: dict[str, Callable[[Sequence[str]], list[str]]],
     pairs: Sequence[tuple[str, str]],
     *,
@@ -94,7 +96,7 @@ def race(
     rounds: int,
     clock: Callable[[], float],
 ) -> dict[str, Measured]:
-    """BLEU and speed of each system; they take turns, so that a busy machine is busy for all."""
+    """Measure BLEU and speed of each system in turns, so that a busy machine affects all."""
     texts, references = [source for source, _ in pairs], [target for _, target in pairs]
     scores = {
         name: corpus_scores(system(texts), references, metrics=("bleu",))["bleu"] for name, system in systems.items()
@@ -110,8 +112,8 @@ def race(
     return {name: Measured(precision, len(texts) / statistics.median(seconds[name]), scores[name]) for name in systems}
 
 
-def compared(found: dict[str, Measured], *, what: str) -> list[dict[str, Any]]:
-    """BLEU of all, and the speed of the student beside that of its teacher."""
+def compare_systems(found: dict[str, Measured], *, what: str) -> list[dict[str, Any]]:
+    """Return BLEU of all systems, and the student's speed compared with its teacher's."""
     rows: list[dict[str, Any]] = []
     for name, (precision, speed, bleu) in found.items():
         about = f"`nat` and its teacher, {what}: {name}, {precision}"

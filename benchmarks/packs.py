@@ -1,4 +1,4 @@
-"""A recipe trained on a pack of data and scored on its test: what scripts about pictures and sound have in common."""
+"""Train a recipe on a data set and evaluate it on its test: code that the picture and sound benchmarks share."""
 
 import argparse
 import json
@@ -9,19 +9,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from minutes import lines_of, steps_within
+from minutes import count_steps_within, read_metrics
 from results import save
 
 import saccade
 from saccade.config.load import load, override
 from saccade.config.schema import Corpus, Recipe
 from saccade.data.sources.media import read_media
-from saccade.model.run import count_weights
+from saccade.model.run import count_parameters
 from saccade.predict.predictors.labels import Labeller
 from saccade.predict.predictors.predictor import Predictor
 from saccade.runs import WEIGHTS
 from saccade.score.evaluate import evaluate_corpora
-from saccade.train.api import with_data
+from saccade.train.api import replace_data
 
 TINY = ["train.steps=8", "train.valid_every=8", "train.save_every=8", "train.valid_predictions=4"]
 
@@ -30,7 +30,7 @@ LANGUAGE = 0.2  # weight of a language model that has read the training texts al
 
 @dataclass(frozen=True)
 class Pack:
-    """The corpora of a pack; without `valid`, a run ends with its last weights."""
+    """The corpora of a data set; without `valid`, the final weights are evaluated."""
 
     train: Sequence[Path]
     test: Sequence[Path]
@@ -39,7 +39,7 @@ class Pack:
 
 @dataclass(frozen=True)
 class Study:
-    """What is measured: a recipe with its settings, for so many minutes, and which scores of its test are told."""
+    """A study: a recipe with its settings and training minutes, and the test scores to report."""
 
     name: str
     recipe: str
@@ -53,7 +53,7 @@ class Study:
 
 
 def run_study(study: Study, pack_of: Callable[[Path, Path], Pack], doc: str | None) -> None:
-    """The whole script: arguments, a training for each seed, and the file of results."""
+    """Run the whole script: parse arguments, train for each seed, and write the results file."""
     asked = arguments(study, doc)
     begin, rows = time.perf_counter(), list[dict[str, Any]]()
     with tempfile.TemporaryDirectory() as folder:
@@ -62,12 +62,14 @@ def run_study(study: Study, pack_of: Callable[[Path, Path], Pack], doc: str | No
         for seed in asked.seeds:
             recipe = recipe_of(study, pack, [*asked.settings, f"train.seed={seed}"])
             if pack is not None:
-                steps = steps or steps_within(asked.minutes, recipe, Path(folder, "few"))
-                recipe = override(recipe, lasting(recipe, steps, study.warmup))
+                steps = steps or count_steps_within(asked.minutes, recipe, Path(folder, "few"))
+                recipe = override(recipe, add_schedule(recipe, steps, study.warmup))
             run = (asked.run or Path(folder)) / f"{study.name}-{seed}"
             model = saccade.train(recipe, run=run)
-            advice = [advised(study, recipe, run, tiny=asked.tiny)] if study.language else []
-            rows += scored(replace(study, beside=[*study.beside, *advice]), model, run, tests(recipe, pack), seed=seed)
+            advice = [add_language_model(study, recipe, run, tiny=asked.tiny)] if study.language else []
+            rows += score_run(
+                replace(study, beside=[*study.beside, *advice]), model, run, tests(recipe, pack), seed=seed
+            )
     for row in rows:
         print(f"{row['what']:60} {row['value']:,.2f} {row['unit']}")
     notes = f"Settings beside the script's: {' '.join(asked.settings) or 'none'}."
@@ -98,13 +100,13 @@ def recipe_of(study: Study, pack: Pack | None, settings: Sequence[str]) -> Recip
         return load(study.recipe, tiny=True, overrides=[*TINY, *settings])
     recipe = override(load(study.recipe), [*study.settings, *([] if pack.valid else ["train.metric=loss"])])
     named = [[str(path) for path in files] for files in (pack.train, pack.valid)]
-    return override(with_data(recipe, data=[named[0]], valid=[named[1]] if named[1] else None), settings)
+    return override(replace_data(recipe, data=[named[0]], valid=[named[1]] if named[1] else None), settings)
 
 
-def lasting(recipe: Recipe, steps: int, warmup: float) -> list[str]:
-    """Schedules that end with the last step, and ten validations."""
+def add_schedule(recipe: Recipe, steps: int, warmup: float) -> list[str]:
+    """Add a schedule that ends with the last step, and ten validations."""
     return [
-        f"train.steps={steps}", "train.epochs=none", f"train.schedule.warmup={max(1, int(warmup * steps))}",
+        f"train.steps={steps}", "train.epochs=none", f"train.schedule.warmup_steps={max(1, int(warmup * steps))}",
         f"train.valid_every={max(1, steps // 10)}", f"train.save_every={steps}",
     ]  # fmt: skip
 
@@ -116,15 +118,15 @@ def tests(recipe: Recipe, pack: Pack | None) -> list[Corpus]:
     return [corpus.model_copy(update={"examples": 8}) for corpus in recipe.data.valid]
 
 
-def advised(study: Study, recipe: Recipe, run: Path, *, tiny: bool) -> dict[str, Any]:
-    """A decoding with a language model of the texts that the run has learned from, which is trained for it."""
+def add_language_model(study: Study, recipe: Recipe, run: Path, *, tiny: bool) -> dict[str, Any]:
+    """Train a language model on the training texts; return decoding settings with shallow fusion of it."""
     corpus, language, name = (
         recipe.data.train[0],
         run.with_name(f"{run.name}-language"),
         f"{study.name}, language model",
     )
     texts = run.with_name(f"{run.name}-texts.txt")
-    lines = (f"{text}\n" for _, _, text in read_media(corpus, medium="sound", wanted="text"))
+    lines = (f"{text}\n" for _, _, text in read_media(corpus, medium="sound", target="text"))
     texts.write_text("".join(lines), encoding="utf-8")
     longest, files = recipe.data.max_length, json.dumps([str(run / "tokenizer.json")])
     form = [
@@ -135,8 +137,10 @@ def advised(study: Study, recipe: Recipe, run: Path, *, tiny: bool) -> dict[str,
     return {"what": name, "lm": str(language), "lm_weight": LANGUAGE}
 
 
-def scored(study: Study, model: Predictor, run: Path, corpora: Sequence[Corpus], *, seed: int) -> list[dict[str, Any]]:
-    """Scores on the test, and what the training took."""
+def score_run(
+    study: Study, model: Predictor, run: Path, corpora: Sequence[Corpus], *, seed: int
+) -> list[dict[str, Any]]:
+    """Return the test scores and the cost of training."""
     rows = []
     for changes in ({"what": study.name}, *study.beside):
         name, more = changes["what"], {key: value for key, value in changes.items() if key != "what"}
@@ -145,25 +149,25 @@ def scored(study: Study, model: Predictor, run: Path, corpora: Sequence[Corpus],
         found = evaluate_corpora(model, corpora, metrics=metrics, lowercase=study.lowercase, decoding=decoding)
         for score in study.scores:
             value = found.scores[score]  # type: ignore[union-attr]
-            rows.append(row_of(f"{name}: {score}", value.value, "", seed, signature=value.signature))
-    return [*rows, *taken(study.name, run, seed=seed)]
+            rows.append(build_row(f"{name}: {score}", value.value, "", seed, signature=value.signature))
+    return [*rows, *read_training_cost(study.name, run, seed=seed)]
 
 
-def taken(what: str, run: Path, *, seed: int) -> list[dict[str, Any]]:
-    """Minutes and steps of a training, and the size of the model."""
-    lines = lines_of(run)
+def read_training_cost(what: str, run: Path, *, seed: int) -> list[dict[str, Any]]:
+    """Return minutes and steps of a training, and the size of the model."""
+    lines = read_metrics(run)
     return [
-        row_of(f"{what}: minutes of training", lines[-1]["seconds"] / 60, "min", seed),
-        row_of(f"{what}: steps", max(line.get("step", 0) for line in lines), "", seed),
-        row_of(f"{what}: parameters", count_weights(run / WEIGHTS) / 1e6, "M", seed),
+        build_row(f"{what}: minutes of training", lines[-1]["seconds"] / 60, "min", seed),
+        build_row(f"{what}: steps", max(line.get("step", 0) for line in lines), "", seed),
+        build_row(f"{what}: parameters", count_parameters(run / WEIGHTS) / 1e6, "M", seed),
     ]
 
 
-def row_of(what: str, value: float, unit: str, seed: int, **more: Any) -> dict[str, Any]:
+def build_row(what: str, value: float, unit: str, seed: int, **more: Any) -> dict[str, Any]:
     return {"what": what, "value": round(value, 3), "unit": unit, "seed": seed, **more}
 
 
 def write_metadata(folder: Path, rows: Sequence[tuple[str, str]]) -> None:
-    """What is said of each file of a folder, where a reader of folders looks for it."""
+    """Write the target of each file of a folder to its metadata file."""
     lines = (json.dumps({"file_name": name, "text": text}) for name, text in rows)
     (folder / "metadata.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

@@ -17,7 +17,7 @@ import numpy as np
 from playwright.sync_api import Page, sync_playwright
 from results import save
 
-from saccade.view.html import page as html
+from saccade.view.html import build_page as html
 
 RECORD = """() => {
   window.seen = [];
@@ -39,7 +39,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "page.html"
         file.write_text(html(document(options.tokens, options.heads)), encoding="utf-8")
-        rows = [row("size of the file", round(file.stat().st_size / 1e6, 2), "MB"), *measured(file)]
+        rows = [row("size of the file", round(file.stat().st_size / 1e6, 2), "MB"), *measure_frames(file)]
     for one in rows:
         print(one)
     notes = (
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def document(count: int, heads: int) -> dict[str, Any]:
-    """A causal text that looks at itself: a band along the diagonal, and random places far away."""
+    """Build a document with causal self-attention: a band along the diagonal, and random distant positions."""
     numbers = np.random.default_rng(0)
     places = np.arange(count)
     near = -np.abs(places[:, None] - places) / 300
@@ -66,7 +66,7 @@ def document(count: int, heads: int) -> dict[str, Any]:
     return {"schema": 1, "title": "long", "input": None, "output": "", "labels": labels, "maps": [entry]}
 
 
-def measured(file: Path) -> list[dict[str, Any]]:
+def measure_frames(file: Path) -> list[dict[str, Any]]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1200, "height": 900})
@@ -102,7 +102,7 @@ def frames(page: Page, what: str, act: Callable[[Page], None]) -> dict[str, Any]
 
 
 def pan(page: Page) -> None:
-    """Two seconds or more of dragging to and fro over the middle of the map."""
+    """Drag back and forth over the middle of the map for at least two seconds."""
     box = page.locator(".matrix .heat canvas").bounding_box()
     assert box
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2

@@ -1,4 +1,4 @@
-"""What `saccade plan` says of a training against what it takes: peak memory, and the time of a step.
+"""Compare the predictions of `saccade plan` with measurements: peak memory and time of a training step.
 
     python benchmarks/plan_check.py predict [--out benchmarks/results]     on any machine, before measuring
     python benchmarks/plan_check.py measure [--out benchmarks/results]     on one H200; needs what `predict` wrote
@@ -20,7 +20,7 @@ from results import save
 from train_end_to_end import QUIET, generate, stacks
 
 from saccade.config.load import load
-from saccade.plan.estimate import Asked, make_plan
+from saccade.plan.estimate import PlanRequest, make_plan
 from saccade.train import train
 
 PAIRS = 60_000
@@ -52,11 +52,11 @@ NOTES = (
 )
 
 
-def predicted(name: str) -> list[dict[str, Any]]:
-    """Peak memory and the time of a step, as planned."""
+def predict_case(name: str) -> list[dict[str, Any]]:
+    """Return the predicted peak memory and step time."""
     case = CASES[name]
-    plan = make_plan(load(name, overrides=case.changes), Asked(gpu="H200"))
-    peak, step = plan.memory.peak_of_batch(plan.batch_tokens), plan.step_seconds
+    plan = make_plan(load(name, overrides=case.changes), PlanRequest(gpu="H200"))
+    peak, step = plan.memory.get_batch_peak(plan.batch_tokens), plan.step_seconds
     assert peak is not None and step is not None
     return [
         {"what": f"{name}: peak memory", "value": round(GIGA * peak, 3), "unit": "GB", "detail": True},
@@ -64,8 +64,8 @@ def predicted(name: str) -> list[dict[str, Any]]:
     ]
 
 
-def measured(name: str, folder: Path, args: argparse.Namespace) -> list[float | None]:
-    """The same of a real training; no memory without a GPU."""
+def measure_case(name: str, folder: Path, args: argparse.Namespace) -> list[float | None]:
+    """Measure peak memory (on a GPU only) and step time of a real training."""
     folder.mkdir(parents=True, exist_ok=True)
     case, vocabulary = CASES[name], load(name).tokenizer.size
     words = 100 if args.tiny else vocabulary - SPECIAL
@@ -85,8 +85,8 @@ def measured(name: str, folder: Path, args: argparse.Namespace) -> list[float | 
     return [peak, MILLI * (last["seconds"] - first["seconds"]) / (last["step"] - first["step"])]
 
 
-def compared(rows: list[dict[str, Any]], values: list[float | None]) -> list[dict[str, Any]]:
-    """Measured values with the prediction as the peer."""
+def compare_cases(rows: list[dict[str, Any]], values: list[float | None]) -> list[dict[str, Any]]:
+    """Return measured values with the predictions as peer."""
     return [
         {
             **row,
@@ -108,15 +108,15 @@ def main() -> None:
     args = parser.parse_args()
     begin = time.perf_counter()
     if args.job == "predict":
-        rows = [row for name in CASES for row in predicted(name)]
+        rows = [row for name in CASES for row in predict_case(name)]
         save("plan_predictions", rows, minutes=(time.perf_counter() - begin) / 60, folder=args.out, notes=NOTES)
     else:
         said = json.loads((args.out / "plan_predictions.json").read_text())["rows"]
         rows = []
         for name in CASES:
             with tempfile.TemporaryDirectory() as folder:
-                values = measured(name, Path(folder), args)
-            rows += compared([row for row in said if row["what"].startswith(f"{name}:")], values)
+                values = measure_case(name, Path(folder), args)
+            rows += compare_cases([row for row in said if row["what"].startswith(f"{name}:")], values)
             save("plan_check", rows, minutes=(time.perf_counter() - begin) / 60, folder=args.out)
     for row in rows:
         print(f"{row['what']:<32} {row['value'] or 0:>10,.3f} {row['unit']:<3} {row.get('peer_value', '')}")

@@ -66,19 +66,19 @@ def main() -> None:
 
 
 def rows(found: dict[str, dict[int, int]], size: Size) -> list[dict[str, Any]]:
-    """The slopes over all lengths of each way, and the peak at each length."""
+    """Return the slope over all lengths for each variant, and the peak memory at each length."""
     slopes = {name: slope(list(peaks), list(peaks.values())) for name, peaks in found.items()}
     what = f"slope of memory against length, {size}, up to {max(found[OURS]):,} positions"
-    made: list[dict[str, Any]] = [compared(what, "exponent", slopes[OURS], slopes[PEER])]
+    made: list[dict[str, Any]] = [compare_memory(what, "exponent", slopes[OURS], slopes[PEER])]
     for length, peak in found[OURS].items():
         what = f"peak memory of a training step, {length:,} positions"
         theirs = found[PEER].get(length)
-        row = compared(what, "MiB", peak / MIB, None if theirs is None else theirs / MIB)
+        row = compare_memory(what, "MiB", peak / MIB, None if theirs is None else theirs / MIB)
         made.append({**row, "detail": length != size.lengths[-1]})
     return made
 
 
-def compared(what: str, unit: str, ours: float, theirs: float | None) -> dict[str, Any]:
+def compare_memory(what: str, unit: str, ours: float, theirs: float | None) -> dict[str, Any]:
     row = {"what": what, "value": round(ours, 3), "unit": unit}
     if theirs is None:
         return row
@@ -92,8 +92,8 @@ def slope(lengths: Sequence[int], peaks: Sequence[int]) -> float:
     return float(x @ y / (x @ x))
 
 
-def built(way: str, size: Size, length: int) -> ReversibleStack:
-    """The stack of the recipe in this size; the peer's chunk is the whole text: then attention is exact."""
+def build_stack(way: str, size: Size, length: int) -> ReversibleStack:
+    """Build the stack of the recipe in this size; the peer's chunk is the whole sequence, so its attention is exact."""
     stack = {
         "layers": size.layers, "dim": size.dim, "heads": size.heads, "head_dim": size.dim // size.heads,
         "ff": 4 * size.dim, "dropout": 0.0, "chunks.hashes": 2,
@@ -106,7 +106,7 @@ def built(way: str, size: Size, length: int) -> ReversibleStack:
 
 
 def step(way: str, stack: ReversibleStack, x: Tensor) -> None:
-    """Forward and backward; the gradients of all parameters are part of it."""
+    """Run forward and backward pass, with gradients of all parameters."""
     if way == OURS:
         y = stack(x, None)[0]
     else:
@@ -118,7 +118,7 @@ def step(way: str, stack: ReversibleStack, x: Tensor) -> None:
 
 
 def on_gpu(way: str, size: Size, length: int) -> int:
-    stack, x = built(way, size, length).cuda(), torch.randn(1, length, size.dim, device="cuda")
+    stack, x = build_stack(way, size, length).cuda(), torch.randn(1, length, size.dim, device="cuda")
     step(way, stack, x[:, : 2 * size.chunk])  # libraries take their room at the first call
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
@@ -131,14 +131,14 @@ def on_gpu(way: str, size: Size, length: int) -> int:
 
 def on_cpu(way: str, size: Size, length: int) -> int:
     torch.manual_seed(0)
-    stack, x = built(way, size, length), torch.randn(1, length, size.dim)
+    stack, x = build_stack(way, size, length), torch.randn(1, length, size.dim)
     with Living([x, *stack.parameters()]) as living:
         step(way, stack, x)
     return living.peak
 
 
 class Living(TorchDispatchMode):
-    """Counts the bytes of all tensors that were made inside and still live; those given at the start do not count."""
+    """Counts the bytes of live tensors that were created inside the block."""
 
     def __init__(self, given: Sequence[Tensor]) -> None:
         super().__init__()

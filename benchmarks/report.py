@@ -45,8 +45,8 @@ FRONT = (
     "iiit5k: accuracy",
     "SAIL, sentences, mean",
     "`make demo`, exact match on dates of held-out years: mean",
-)  # how the rows begin that the front page shows, in its order
-TOLD = {
+)  # beginnings of the rows on the front page, in order
+HEADLINE_NAMES = {
     "classic-books, GPT-2 124M form, 8 minutes of training, saccade: bits": (
         "`gpt2` on books, 8 minutes on an H200: bits per byte of other books"
     ),
@@ -57,7 +57,7 @@ TOLD = {
     "fsdd: accuracy": "`listen-attend-spell` on spoken digits (FSDD): % right",
     "iiit5k: accuracy": "`show-attend-read` on IIIT5K, words in photographs: % right",
     "SAIL, sentences, mean": "`listen-attend-walk` on SAIL, three together, a map never seen: % at the right place",
-}  # what the front page calls them, where a row's own name is too short for it
+}  # titles on the front page, if they differ from the row's name
 
 INTRODUCTION = """# Results
 
@@ -79,7 +79,7 @@ def main() -> int:
 
 
 def publish(pages: Mapping[Path, str], *, about: str, root: Path) -> int:
-    """Writes the pages that are not up to date, or with `--check` only names them; gives the exit code."""
+    """Write the pages that are out of date, or with `--check` only list them; return the exit code."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when something is stale")
     check = parser.parse_args().check
@@ -94,7 +94,7 @@ def publish(pages: Mapping[Path, str], *, about: str, root: Path) -> int:
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """All results in the order of their names; a file that lacks something is named."""
+    """Read all results in the order of their names; report a file with missing keys."""
     results = []
     for path in sorted(folder.glob("*.json")):
         result = json.loads(path.read_text("utf-8"))
@@ -112,13 +112,13 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 
 def page(results: Iterable[Mapping[str, Any]]) -> str:
-    """The page of all results."""
+    """Return the page of all results."""
     sections = [section(result) for result in results]
     return "\n".join([INTRODUCTION, *(sections or ["Nothing has been recorded yet.\n"])])
 
 
 def section(result: Mapping[str, Any]) -> str:
-    """One file: how it was obtained, then its rows."""
+    """Return the section of one results file: how it was obtained, then its rows."""
     versions = ", ".join(f"{package} {version}" for package, version in result["versions"].items())
     lines = [
         f"## {result['name']}",
@@ -138,7 +138,7 @@ def section(result: Mapping[str, Any]) -> str:
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A table of rows, with the columns for seeds and peers only where there are any."""
+    """Return a table of rows, with columns for seeds and peers only if there are any."""
     rows = list(rows)
     columns = ["what", "value"]
     columns += ["seed"] if any("seed" in row for row in rows) else []
@@ -160,7 +160,7 @@ def cell(row: Mapping[str, Any], column: str) -> str:
 
 
 def number(value: float | str) -> str:
-    """12,345 and 41.27 and 0.031: as many digits as somebody reads."""
+    """Format a number with few significant digits, such as 12,345 and 41.27 and 0.031."""
     if isinstance(value, str):
         return value
     if float(value).is_integer() or abs(value) >= 1000:
@@ -169,7 +169,7 @@ def number(value: float | str) -> str:
 
 
 def with_table(readme: str, results: Iterable[Mapping[str, Any]]) -> str:
-    """README with its table between the two marks replaced."""
+    """Return README with the table between its two marks replaced."""
     before, begin, rest = readme.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -180,25 +180,25 @@ def with_table(readme: str, results: Iterable[Mapping[str, Any]]) -> str:
 
 
 def with_tables(text: str, results: Iterable[Mapping[str, Any]]) -> str:
-    """A page with the rows of each file that it names, and the hardware above them."""
+    """Return a page with the table of each results file that it names, below a line on its hardware."""
     found = {result["name"]: result for result in results}
 
-    def shown(mark: re.Match[str]) -> str:
+    def build_table(mark: re.Match[str]) -> str:
         result = found.get(mark[2])
         body = ["Not recorded yet."]
         if result is not None:
             body = [f"{result['hardware']}; `{result['command']}`, {result['date']}.", "", *table(result["rows"])]
         return "\n".join([mark[1], *body, mark[3]])
 
-    return TABLE.sub(shown, text)
+    return TABLE.sub(build_table, text)
 
 
 def headlines(results: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What the front page shows: of all files, the rows that are named for it, without their seeds."""
+    """Return the rows for the front page, without their seeds."""
     rows = [row for result in results for row in result["rows"] if not row.get("detail")]
     found = {begin: next((row for row in rows if row["what"].startswith(begin)), None) for begin in FRONT}
     return [
-        {key: row[key] for key in row if key != "seed"} | {"what": TOLD.get(begin, row["what"])}
+        {key: row[key] for key in row if key != "seed"} | {"what": HEADLINE_NAMES.get(begin, row["what"])}
         for begin, row in found.items() if row is not None
     ]  # fmt: skip
 

@@ -35,7 +35,7 @@ WIDTH = 64  # of a head
 FITTED = 4  # longest texts that a slope is fitted to
 WAYS = ("naive", "full", "windowed")
 EXPECTED = {"naive": (2, 2), "full": (2, 1), "windowed": (1, 1)}  # slopes of time and memory
-COLOURS = {"naive": "#D55E00", "full": "#0072B2", "windowed": "#009E73"}  # told apart by all eyes (Okabe and Ito)
+COLOURS = {"naive": "#D55E00", "full": "#0072B2", "windowed": "#009E73"}  # safe for colour blindness (Okabe and Ito)
 
 
 class Limits(NamedTuple):
@@ -68,7 +68,7 @@ def measure(out: Path) -> None:
     torch.set_num_threads(1)
     keep_pages()
     start = time.monotonic()
-    rows = [row for way in WAYS for row in rows_of(way, points(way, limits, device))]
+    rows = [row for way in WAYS for row in build_rows(way, points(way, limits, device))]
     for row in rows:
         print(f"{row['what']}: n^{row['value']}  {row['points'][-1]}")
     notes = (
@@ -80,15 +80,15 @@ def measure(out: Path) -> None:
 
 
 def keep_pages() -> None:
-    """Freed memory stays with the process: else large tensors, and only they, pay for new pages in every step."""
+    """Keep freed memory in the process: otherwise large tensors would pay for new pages in every step."""
     if sys.platform == "linux":
         library = ctypes.CDLL(None)
         library.mallopt(-4, 0)  # M_MMAP_MAX: nothing from outside the heap
         library.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: nothing is given back
 
 
-def rows_of(way: str, found: list[tuple[int, float, int]]) -> list[dict[str, Any]]:
-    """The slopes of a way, with the measured points behind them."""
+def build_rows(way: str, found: list[tuple[int, float, int]]) -> list[dict[str, Any]]:
+    """Return the slopes of a variant and its measured points."""
     rows = []
     for what, column, expected in zip(("time", "memory"), (1, 2), EXPECTED[way], strict=True):
         values = [(point[0], point[column]) for point in found]
@@ -104,7 +104,7 @@ def rows_of(way: str, found: list[tuple[int, float, int]]) -> list[dict[str, Any
 
 
 def points(way: str, limits: Limits, device: torch.device) -> list[tuple[int, float, int]]:
-    """(n, seconds, bytes) for longer and longer texts, until the next one would pass a limit."""
+    """Return (n, seconds, bytes) for growing lengths, until the next one would exceed a limit."""
     found: list[tuple[int, float, int]] = []
     n = limits.shortest
     grows = [2.0**slope for slope in EXPECTED[way]]
@@ -124,7 +124,7 @@ def points(way: str, limits: Limits, device: torch.device) -> list[tuple[int, fl
 
 
 def inputs(n: int, limits: Limits, device: torch.device) -> list[Tensor]:
-    """Queries, keys and values as a projection lays them out: heads side by side."""
+    """Build queries, keys and values in the memory layout of a projection, with heads side by side."""
     kind = torch.bfloat16 if device.type == "cuda" else torch.float32
     shape = (limits.batch, n, limits.heads, WIDTH)
     made = [torch.randn(shape, device=device, dtype=kind).transpose(1, 2) for _ in range(3)]
@@ -134,15 +134,15 @@ def inputs(n: int, limits: Limits, device: torch.device) -> list[Tensor]:
 def attention(way: str, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     scale = 1 / math.sqrt(WIDTH)
     if way == "naive":
-        return kernels.explicit(query, key, value, scale=scale, allowed=None)[0]
+        return kernels.explicit_attention(query, key, value, scale=scale, allowed=None)[0]
     if way == "windowed":
-        return kernels.windowed(query, key, value, scale=scale, band=Band(REACH))
+        return kernels.window_attention(query, key, value, scale=scale, band=Band(REACH))
     at = torch.arange(query.shape[2], device=query.device)[None]
-    return kernels.fused(query, key, value, scale=scale, mask=None, q_pos=at, k_pos=at)
+    return kernels.sdpa_attention(query, key, value, scale=scale, mask=None, q_pos=at, k_pos=at)
 
 
 def seconds(step: Callable[[], None], device: torch.device) -> float:
-    """The shortest of several, of which there are fewer where one takes long."""
+    """Return the shortest of several timings; fewer repetitions if one takes long."""
     took: list[float] = []
     enough = 0.1 if device.type == "cuda" else 0.8
     while len(took) < 3 or sum(took) < enough:
@@ -167,7 +167,7 @@ def one_on_gpu(step: Callable[[], None], repeats: int = 5) -> float:
 
 
 def memory(step: Callable[[], None], device: torch.device) -> int:
-    """The most bytes beyond those there before."""
+    """Return the peak bytes beyond those in use before."""
     if device.type == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -189,7 +189,7 @@ def memory(step: Callable[[], None], device: torch.device) -> int:
 
 
 def slope(values: list[tuple[int, float]]) -> float:
-    """Of the line through the logarithms."""
+    """Return the slope of a line fitted on a log-log scale."""
     xs, ys = [math.log(x) for x, _ in values], [math.log(y) for _, y in values]
     x, y = sum(xs) / len(xs), sum(ys) / len(ys)
     return sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True)) / sum((a - x) ** 2 for a in xs)
@@ -199,7 +199,7 @@ def slope(values: list[tuple[int, float]]) -> float:
 
 
 def draw(results: Path, folder: Path) -> None:
-    """Time and memory side by side, a line of panels for each machine there are results of."""
+    """Plot time and memory side by side, with a row of panels for each machine."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -220,7 +220,7 @@ def draw(results: Path, folder: Path) -> None:
 
 
 def panel(axes: Any, what: str, lines: list[dict[str, Any]]) -> None:
-    """One line for each way, named at its end with its slope."""
+    """Plot one line for each variant, labelled with its slope."""
     unit, size = ("ms", 1e-3) if what == "time" else ("MiB", 2**20)
     for line in lines:
         way = line["what"].split()[0]

@@ -1,4 +1,4 @@
-"""How a benchmark records what it measured: one JSON file each, with everything needed to do it again."""
+"""Save the results of a benchmark as one JSON file, with everything needed to reproduce them."""
 
 import json
 import platform
@@ -15,14 +15,14 @@ PACKAGES = ("saccade", "torch", "tokenizers", "sacrebleu", "numpy")
 
 
 def save(name: str, rows: Sequence[Mapping[str, Any]], *, minutes: float, folder: Path, notes: str = "") -> Path:
-    """Writes `folder/name.json`; `notes` is what a reader of the numbers must know."""
+    """Write `folder/name.json`; `notes` explain the numbers to readers."""
     content = {
         "name": name,
         "command": command(),
         "commit": commit(),
         "date": date.today().isoformat(),
         "hardware": hardware(),
-        "versions": {package: found for package in PACKAGES if (found := installed(package))},
+        "versions": {package: found for package in PACKAGES if (found := get_version(package))},
         "minutes": round(minutes, 2),
         "notes": notes,
         "rows": list(rows),
@@ -34,12 +34,12 @@ def save(name: str, rows: Sequence[Mapping[str, Any]], *, minutes: float, folder
 
 
 def command() -> str:
-    """What was typed, without the folders of this machine."""
+    """Return the command line without the folders of this machine."""
     return shlex.join(["python", *(Path(word).name if Path(word).is_absolute() else word for word in sys.argv)])
 
 
 def hardware() -> str:
-    """The GPU where there is one, else the processor."""
+    """Return the name of the GPU if there is one, else of the processor."""
     import torch
 
     if torch.cuda.is_available():
@@ -56,7 +56,7 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def installed(package: str) -> str:
+def get_version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
@@ -64,7 +64,7 @@ def installed(package: str) -> str:
 
 
 def commit() -> str:
-    """The commit this tree stands at, marked where files differ from it."""
+    """Return the commit of this tree, marked as dirty if files differ from it."""
     here = Path(__file__).resolve().parent
     try:
         said = subprocess.run(

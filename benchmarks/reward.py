@@ -1,4 +1,4 @@
-"""The second stage of GNMT: a run goes on by the GLEU of what it writes, and by likelihood, for as many updates.
+"""The second stage of GNMT: continue a run with the GLEU of its outputs as reward, and with maximum likelihood.
 
     python benchmarks/reward.py --data FOLDER [--base RUN] [--steps 1000] [--tiny] [--out FOLDER] [KEY=VALUE ...]
 
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def data(folder: Path | None) -> list[str]:
-    """The files as settings; embedded data are already in the recipe."""
+    """Return the overrides for the files; embedded data is already in the recipe."""
     if folder is None:
         return []
     parts = (("train", "train"), ("valid", "val"))
@@ -64,7 +64,7 @@ def data(folder: Path | None) -> list[str]:
 def continuations(
     base: Path, folder: Path | None, *, tiny: bool, overrides: Sequence[str], settings: Sequence[str]
 ) -> dict[str, Recipe]:
-    """Two recipes that begin with the weights of a run and are trained alike."""
+    """Build two recipes that start from the weights of a run and have the same training budget."""
     same = [*data(folder), f"init={base}", "train.valid_predictions=2000", *overrides]
     rewarded = load("gnmt-reward", tiny=tiny, overrides=same)
     sizes = []
@@ -76,13 +76,13 @@ def continuations(
 
 
 def scores(what: str, run: Path) -> list[dict[str, object]]:
-    """GLEU and BLEU of a run on its validation data."""
+    """Return GLEU and BLEU of a run on its validation data."""
     predictor = saccade.load(run)
     valid = predictor.recipe.data.valid
     assert isinstance(valid, tuple), "validation data are files of their own"
     pairs = [pair for corpus in valid for pair in read_pairs(corpus)]
     rows = []
-    for how, decoding in (("word by word", {"beam": 1, "coverage": 0.0}), ("searched", {})):
+    for how, decoding in (("word by word", {"beam": 1, "coverage_penalty": 0.0}), ("searched", {})):
         settings = predictor.recipe.predict.model_copy(update=decoding)
         found = evaluate(predictor, pairs, metrics=METRICS, decoding=settings).scores
         rows += [

@@ -1,4 +1,4 @@
-"""Instructions that are followed on a map that was never seen: listen-attend-walk on SAIL (Chen and Mooney 2011).
+"""Following instructions on an unseen map: listen-attend-walk on SAIL (Chen and Mooney 2011).
 
     python benchmarks/sail.py --data FOLDER [--routes sentences paragraphs] [--seeds 1 2 3] [--steps 800] [--out FOLDER]
     python benchmarks/sail.py --tiny
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from packs import taken
+from packs import read_training_cost
 from results import save
 
 import saccade
@@ -30,7 +30,7 @@ from saccade.score.evaluate import evaluate_corpora
 
 MAPS = ("grid", "jelly")
 FILES = {"sentences": ("single_sentence",), "paragraphs": ("single_sentence", "paragraph")}
-TOLD = {"sentences": "success", "paragraphs": "place"}  # what counts
+HEADLINE_SCORES = {"sentences": "success", "paragraphs": "place"}  # what counts
 WORLDS = Corpus(files=("embedded:worlds",), examples=18_000, weight=0.1)
 SETTINGS = ["data.valid=0.0", "train.metric=loss"]
 TINY = ["train.steps=4", "train.valid_every=4", "train.save_every=4", "train.valid_predictions=4"]
@@ -40,7 +40,7 @@ def corpus(data: Path, kind: str, world: str) -> Corpus:
     return Corpus(files=(str(data / "sail" / f"map-{world}.xml.gz"), str(data / "sail" / f"{kind}_{world}.jsonl.gz")))
 
 
-def recipe_for(asked: argparse.Namespace, routes: str, world: str) -> Recipe:
+def build_recipe(asked: argparse.Namespace, routes: str, world: str) -> Recipe:
     if asked.tiny:
         return load("listen-attend-walk", tiny=True, overrides=[*TINY, *asked.settings])
     lasting = [f"train.steps={asked.steps}", f"train.save_every={asked.steps}", f"train.valid_every={asked.steps}"]
@@ -56,9 +56,11 @@ def tests(asked: argparse.Namespace, routes: str, world: str) -> list[Corpus]:
     return [corpus(asked.data, FILES[routes][-1], world)]
 
 
-def walked(asked: argparse.Namespace, routes: str, learns: str, walks: str, folder: Path) -> list[dict[str, Any]]:
-    """One direction: each seed alone, and all of them together."""
-    recipe, runs = recipe_for(asked, routes, learns), list[Path]()
+def measure_direction(
+    asked: argparse.Namespace, routes: str, learns: str, walks: str, folder: Path
+) -> list[dict[str, Any]]:
+    """Train on one map and evaluate on the other: each seed alone, and the ensemble of all seeds."""
+    recipe, runs = build_recipe(asked, routes, learns), list[Path]()
     what, rows = f"SAIL, {routes}, {learns} to {walks}", []
     for seed in asked.seeds:
         runs.append(folder / f"{routes}-{learns}-{seed}")
@@ -66,10 +68,10 @@ def walked(asked: argparse.Namespace, routes: str, learns: str, walks: str, fold
         seeded = override(recipe, [f"train.seed={seed}"])
         model = saccade.load(runs[-1]) if there else saccade.train(seeded, run=runs[-1])
         found = evaluate_corpora(model, tests(asked, routes, walks)).scores
-        rows.append({"what": what, "value": round(found[TOLD[routes]].value, 2), "unit": "%", "seed": seed})
-        rows += taken(what, runs[-1], seed=seed)
+        rows.append({"what": what, "value": round(found[HEADLINE_SCORES[routes]].value, 2), "unit": "%", "seed": seed})
+        rows += read_training_cost(what, runs[-1], seed=seed)
     found = evaluate_corpora(Predictor.load(runs), tests(asked, routes, walks)).scores
-    value = round(found[TOLD[routes]].value, 2)
+    value = round(found[HEADLINE_SCORES[routes]].value, 2)
     return [*rows, {"what": f"{what}, {len(runs)} together", "value": value, "unit": "%"}]
 
 
@@ -91,7 +93,7 @@ def arguments() -> argparse.Namespace:
     return asked
 
 
-def mean_of(routes: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def build_mean_row(routes: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     both = [row["value"] for row in rows if routes in row["what"] and "together" in row["what"]]
     return {"what": f"SAIL, {routes}, mean of both directions", "value": round(sum(both) / len(both), 2), "unit": "%"}
 
@@ -101,8 +103,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for routes in asked.routes:
             for learns, walks in (MAPS, MAPS[::-1]):
-                rows += walked(asked, routes, learns, walks, asked.run or Path(folder))
-            rows.append(mean_of(routes, rows))
+                rows += measure_direction(asked, routes, learns, walks, asked.run or Path(folder))
+            rows.append(build_mean_row(routes, rows))
     for row in rows:
         print(f"{row['what']:60} {row['value']:.2f} {row['unit']}")
     notes = f"Settings beside the script's: {' '.join(asked.settings) or 'none'}."

@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from translation import PYTHON, Rows, asked, call, run_all
+from translation import PYTHON, Rows, call, parse_arguments, run_all
 
 SPLITS = {"simple": "simple", "length": "length", "jump": "addprim_jump"}
 WORDS = ["tokenizer.kind=words", "tokenizer.shared=false", "data.valid=0.05", "data.max_length=64"]
 WORDS += ["predict.beam=1", "predict.max_length=63"]  # some actions are longer than twice their command and 20
-EXACT = ["objectives=[{kind='next-token', smoothing=0.0}]", "train.metric=loss", "train.valid_predictions=0"]
+EXACT = ["objectives=[{kind='next-token', label_smoothing=0.0}]", "train.metric=loss", "train.valid_predictions=0"]
 BUDGET = ["train.steps=4000", "train.batch_tokens=4096", "train.valid_every=500", "train.save_every=4000"]
 
 
@@ -29,7 +29,7 @@ class System(NamedTuple):
 
 
 def stacks(*settings: str, sides: tuple[str, ...] = ("reader", "writer")) -> list[str]:
-    """The same settings of the stacks on both sides."""
+    """Return the same stack settings for reader and writer."""
     return [f"{side}.{setting}" for side in sides for setting in settings]
 
 
@@ -42,7 +42,7 @@ SYSTEMS = {
         [
             "writer.tie=output",
             *SMALL,
-            *stacks("dropout=0.1", "stack.dropout=0.1", "positions={kind='shaw', distance=16}"),
+            *stacks("dropout=0.1", "stack.dropout=0.1", "positions={kind='shaw', max_distance=16}"),
         ],
     ),
 }
@@ -68,7 +68,7 @@ def jobs() -> Iterator[Job]:
 
 
 def write_pairs(data: Path, split: str, folder: Path) -> list[Path]:
-    """The commands and actions of a split as files with columns, for training and for the test."""
+    """Write the commands and actions of a split as two-column files for training and test."""
     files = []
     for part in ("train", "test"):
         path = folder / f"{split}.{part}.tsv"
@@ -82,7 +82,7 @@ def write_pairs(data: Path, split: str, folder: Path) -> list[Path]:
 
 
 def run(job: Job, args: argparse.Namespace) -> Rows:
-    """Trains and scores one model; returns its row, in a list."""
+    """Train and evaluate one model; return its row in a list."""
     system = SYSTEMS[job.system]
     train, test = (str(args.work / f"{job.split}.{part}.tsv") for part in ("train", "test"))
     folder, log = (args.work / f"{job.name}{end}" for end in ("", ".log"))
@@ -97,7 +97,7 @@ def run(job: Job, args: argparse.Namespace) -> Rows:
 
 
 def main() -> None:
-    args = asked(__doc__, jobs="", work="runs/scan")
+    args = parse_arguments(__doc__, jobs="", work="runs/scan")
     args.name = args.name or "scan"
     wanted = [job for job in jobs() if job.name.startswith(tuple(args.jobs.split(",")))]
     for split in {job.split for job in wanted}:

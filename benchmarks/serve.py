@@ -1,8 +1,8 @@
-"""How much more a server answers when many ask at once: requests in a second and waiting times, with one client and
-with several, against the same server and model in one run.
+"""Throughput of the server with concurrent clients: requests per second and latencies with one and with several
+clients, for the same server and model in one run.
 
-The clients are in another process than the server. Each sends its next request when it has the answer to the last one.
-Rounds with one and with many clients alternate, so that whatever else the machine does falls on both.
+The clients run in another process than the server. Each sends its next request when the previous one is answered.
+Rounds with one and with many clients alternate, so that other load of the machine affects both.
 
     python benchmarks/serve.py RUN [--clients 32] [--seconds 4] [--rounds 5]
 """
@@ -28,7 +28,7 @@ TEXTS = ["Tuesday, 5 March 1024", "14 juillet 1789", "31 de diciembre de 1999", 
 
 @dataclass
 class Measured:
-    """What some clients saw: seconds for each answer, of all rounds."""
+    """The latencies of some clients over all rounds, in seconds."""
 
     clients: int
     seconds: float = 0.0
@@ -39,7 +39,7 @@ class Measured:
         return len(self.waited) / self.seconds
 
     def rows(self) -> list[dict[str, Any]]:
-        """Medians and what only one request in a hundred exceeds."""
+        """Return the median and the 99th percentile of the latencies."""
         cuts = statistics.quantiles(self.waited, n=100)
         what = f"time to an answer, {self.clients} {'client' if self.clients == 1 else 'clients'}"
         return [

@@ -1,4 +1,4 @@
-"""Plays of Shakespeare letter by letter, in nanoGPT's size: loss on the last tenth, and seconds of training.
+"""Character language model of Shakespeare's plays in nanoGPT's size: loss on the last tenth, and training time.
 
     python benchmarks/shakespeare.py --data FOLDER [--seeds 1] [--out FOLDER] [KEY=VALUE ...]
 
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from minutes import lines_of
+from minutes import read_metrics
 from results import save
 
 import saccade
@@ -34,17 +34,19 @@ def main() -> None:
     asked = parser.parse_args()
     begin, rows = time.perf_counter(), []
     with tempfile.TemporaryDirectory() as folder:
-        parts = cut(asked.data / "tinyshakespeare" / "input.txt.gz", Path(folder))
+        parts = split_text(asked.data / "tinyshakespeare" / "input.txt.gz", Path(folder))
         for seed in asked.seeds:
-            rows += measured(parts, Path(folder, f"run-{seed}"), [*asked.settings, f"train.seed={seed}"], seed=seed)
+            rows += measure_training(
+                parts, Path(folder, f"run-{seed}"), [*asked.settings, f"train.seed={seed}"], seed=seed
+            )
     for row in rows:
         print(f"{row['what']:70} {row['value']:.4f} {row['unit']}")
     notes = f"Settings beside the recipe's: {' '.join(asked.settings) or 'none'}."
     save("shakespeare", rows, minutes=(time.perf_counter() - begin) / 60, folder=asked.out, notes=notes)
 
 
-def cut(packed: Path, folder: Path) -> list[Path]:
-    """The files for training and validation."""
+def split_text(packed: Path, folder: Path) -> list[Path]:
+    """Write the files for training and validation."""
     text = gzip.decompress(packed.read_bytes()).decode()
     border = int(0.9 * len(text))
     files = [folder / "train.txt", folder / "valid.txt"]
@@ -53,8 +55,8 @@ def cut(packed: Path, folder: Path) -> list[Path]:
     return files
 
 
-def measured(parts: Sequence[Path], run: Path, settings: Sequence[str], *, seed: int) -> list[dict[str, Any]]:
-    """Loss and seconds of one training."""
+def measure_training(parts: Sequence[Path], run: Path, settings: Sequence[str], *, seed: int) -> list[dict[str, Any]]:
+    """Train once; return loss and seconds."""
     train, valid = parts
     model = saccade.train("shakespeare", data=train, valid=valid, run=run, overrides=settings)
     loss = evaluate_corpora(model, [Corpus(files=(str(valid),))]).loss  # type: ignore[union-attr]
@@ -63,7 +65,7 @@ def measured(parts: Sequence[Path], run: Path, settings: Sequence[str], *, seed:
     return [
         {"what": f"{what}: validation loss", "value": round(loss, 4), "unit": "nats", "seed": seed,
          "peer": peer, "peer_value": value, "ratio": round(loss / value, 4)},
-        {"what": f"{what}: seconds of training", "value": lines_of(run)[-1]["seconds"], "unit": "s", "seed": seed},
+        {"what": f"{what}: seconds of training", "value": read_metrics(run)[-1]["seconds"], "unit": "s", "seed": seed},
     ]  # fmt: skip
 
 

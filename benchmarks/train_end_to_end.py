@@ -1,4 +1,4 @@
-"""Training speed of `saccade train` itself, data and all, and the seconds that it takes to a given score.
+"""End-to-end training speed of `saccade train`, with data loading, and the seconds to reach a given score.
 
     python benchmarks/train_end_to_end.py [--data FOLDER] [--jobs base,small,score] [--out FOLDER]
 
@@ -31,7 +31,7 @@ QUIET = ["train.save_every=100000", "train.valid_every=100000"]
 
 
 def generate(folder: Path, *, pairs: int, words: int = 32000) -> list[str]:
-    """Random ones of so many words, the target within 20% of the source's length; the same files every time."""
+    """Write random pairs with a given vocabulary size and target lengths within 20% of the source's; reproducible."""
     draw = random.Random(1)
     paths = [folder / "train.source", folder / "train.target"]
     with paths[0].open("w") as sources, paths[1].open("w") as targets:
@@ -44,7 +44,7 @@ def generate(folder: Path, *, pairs: int, words: int = 32000) -> list[str]:
 
 
 def train(command: list[str], folder: Path) -> list[dict[str, Any]]:
-    """Runs `saccade train` to its end and returns its reports."""
+    """Run `saccade train` to its end and return the lines of its metrics."""
     subprocess.run([*PYTHON, *command, "--run", str(folder / "run")], check=True)
     lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
     return [line for line in map(json.loads, lines) if line["event"] == "train"]
@@ -102,7 +102,7 @@ def small(folder: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def target_share(run: Path, args: argparse.Namespace) -> float:
-    """Of all tokens of the training data, those of the target."""
+    """Return the share of target tokens in the training data."""
     from saccade.data.tokenization.tokenizers import Tokenizers
 
     tokenizers, counts = Tokenizers.load(run), []
@@ -119,7 +119,7 @@ def multi30k(args: argparse.Namespace) -> list[str]:
 
 
 def score(folder: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """The process is watched from outside, so that everything counts: imports, tokenising, compiling, validating."""
+    """Measure the time to a score from outside the process: imports, tokenization, compilation and validation count."""
     steps = 42 if args.tiny else 4200
     settings = [f"train.steps={steps}", f"train.valid_every={steps // 6}", f"train.save_every={steps}"]
     metrics, begin = folder / "run" / "metrics.jsonl", time.perf_counter()

@@ -30,13 +30,13 @@ def main() -> None:
     args = common.parser("", seconds=400).parse_args(wanted)
     begin = time.perf_counter()
     common.start(args)
-    rows = mixed(args, common, plain, suite)
+    rows = run_mixed(args, common, plain, suite)
     save("train_speed", result(rows), minutes=(time.perf_counter() - begin) / 60, folder=own.out)
     common.table(rows, "training, Transformer-base, mixed lengths")
 
 
-def mixed(args: Any, common: Any, plain: Any, suite: Any) -> list[dict[str, Any]]:
-    """The suite's case of mixed lengths, for the peer and for us alone."""
+def run_mixed(args: Any, common: Any, plain: Any, suite: Any) -> list[dict[str, Any]]:
+    """Run the suite's case of mixed lengths for the peer and for us only."""
     size = {"vocab": 256, "dim": 32, "layers": 1, "heads": 2, "ff": 64} if args.tiny else BASE
     batches = plain.seq2seq_batches(size["vocab"], 512 if args.tiny else 25600, args.device)
     shape = SimpleNamespace(**size, dropout=0.1)

@@ -41,33 +41,33 @@ class Job:
 
 def jobs() -> Iterator[Job]:
     test = "test_2016_flickr"
-    files = aligned("multi30k", ("train", "val", test), "en", "de")
+    files = list_files("multi30k", ("train", "val", test), "en", "de")
     score = f"multi30k en->de, {test}, cased sacreBLEU (13a), beam 5, checkpoint chosen on val only"
     peer = ("JoeyNMT 2.3.0, 2.35 M parameters, average of 5, after 165 s", 37.6)
     minutes = "the same, minutes of training on one H200: multi30k en->de"
     for seed in (1, 2, 3):
         yield Job(f"multi30k-en-de-{seed}", "multi30k", score, minutes, files, seed, peer)
     for source, target in (("en", "fr"), ("de", "en")):
-        files = aligned("multi30k", ("train", "val", test), source, target)
+        files = list_files("multi30k", ("train", "val", test), source, target)
         what = f"multi30k en->fr and de->en, {test}: {source}->{target}"
         score, minutes = f"{what}, cased sacreBLEU (13a), beam 5", f"{what}, minutes of training"
         yield Job(f"multi30k-{source}-{target}-1", "multi30k", score, minutes, files, 1)
-    files = aligned("tatoeba-de-en", ("train", "valid", "test"), "de", "en")
+    files = list_files("tatoeba-de-en", ("train", "valid", "test"), "de", "en")
     score, minutes = "tatoeba de->en, test, cased sacreBLEU (13a), beam 5", "tatoeba de->en, minutes of training"
     peer = ("fairseq, 36.7 M parameters, after 404 s", 53.7)
     yield Job("tatoeba-de-en-1", "tatoeba", score, minutes, files, 1, peer)
-    files = aligned("multi30k", ("train", "val", test), "en", "de")
+    files = list_files("multi30k", ("train", "val", test), "en", "de")
     for recipe in SYSTEMS:
         what = f"`{recipe}`: multi30k en->de, {test}"
         yield Job(f"{recipe}-1", recipe, f"{what}, cased sacreBLEU (13a), beam 5", f"{what}, minutes", files, 1)
 
 
-def aligned(pack: str, parts: Sequence[str], source: str, target: str) -> tuple[tuple[str, str], ...]:
+def list_files(pack: str, parts: Sequence[str], source: str, target: str) -> tuple[tuple[str, str], ...]:
     return tuple((f"{pack}/{part}.{source}.gz", f"{pack}/{part}.{target}.gz") for part in parts)
 
 
 def run(job: Job, args: argparse.Namespace) -> Rows:
-    """Trains and scores one model; returns its rows."""
+    """Train and evaluate one model; return its rows."""
     train, valid, test = ([str(args.data / name) for name in pair] for pair in job.files)
     folder, log, outputs = (args.work / f"{job.name}{end}" for end in ("", ".log", ".txt"))
     command = [*PYTHON, "train", job.recipe, "--data", *train, "--valid", *valid, "--run", str(folder)]
@@ -88,7 +88,7 @@ def run(job: Job, args: argparse.Namespace) -> Rows:
 
 
 def call(command: Sequence[str], log: Path, limit: float | None = None) -> str:
-    """Runs a command to its end, keeps what it says in `log`, and returns its standard output."""
+    """Run a command to its end, write its output to `log`, and return its standard output."""
     with log.open("a") as file:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=file, text=True, timeout=limit, check=False)
     if done.returncode:
@@ -96,8 +96,8 @@ def call(command: Sequence[str], log: Path, limit: float | None = None) -> str:
     return done.stdout
 
 
-def means(rows: Rows) -> Rows:
-    """A row for the mean of everything that was measured with several seeds."""
+def build_means(rows: Rows) -> Rows:
+    """Return a row with the mean of each measurement that has several seeds."""
     added = []
     for what in dict.fromkeys(row["what"] for row in rows):
         same = [row for row in rows if row["what"] == what]
@@ -111,14 +111,14 @@ def means(rows: Rows) -> Rows:
     return added
 
 
-def sharing(together: int) -> str:
+def format_sharing_note(together: int) -> str:
     return (
         f"Up to {together} trainings shared the device at a time, so minutes are upper bounds." if together > 1 else ""
     )
 
 
-def asked(about: str, *, jobs: str, work: str) -> argparse.Namespace:
-    """What was typed; the folder of the runs is there then."""
+def parse_arguments(about: str, *, jobs: str, work: str) -> argparse.Namespace:
+    """Parse the command line and create the folder for runs."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--jobs", default=jobs, help="beginnings of the names of the jobs to run, by commas")
@@ -134,7 +134,7 @@ def asked(about: str, *, jobs: str, work: str) -> argparse.Namespace:
 
 
 def run_all(wanted: Sequence[Any], run: Callable[[Any, argparse.Namespace], Rows], args: argparse.Namespace) -> None:
-    """Runs jobs, some of them together, saves after every one, and prints all rows at the end."""
+    """Run jobs, several in parallel, save after each one, and print all rows at the end."""
     rows: Rows = []
     begin = time.perf_counter()
     with ThreadPoolExecutor(args.together) as pool:
@@ -144,13 +144,19 @@ def run_all(wanted: Sequence[Any], run: Callable[[Any, argparse.Namespace], Rows
             except (RuntimeError, OSError, subprocess.TimeoutExpired, ValueError, KeyError) as error:
                 print(f"{job.name} failed: {error}", file=sys.stderr, flush=True)
             minutes = (time.perf_counter() - begin) / 60
-            save(args.name, rows + means(rows), minutes=minutes, folder=args.out, notes=sharing(args.together))
-    for row in rows + means(rows):
+            save(
+                args.name,
+                rows + build_means(rows),
+                minutes=minutes,
+                folder=args.out,
+                notes=format_sharing_note(args.together),
+            )
+    for row in rows + build_means(rows):
         print(f"{row['value']:>14,.2f} {row['unit']:<10} {row['what']} {row.get('seed', '')}")
 
 
 def main() -> None:
-    args = asked(__doc__, jobs="multi30k,tatoeba", work="runs/benchmark")
+    args = parse_arguments(__doc__, jobs="multi30k,tatoeba", work="runs/benchmark")
     args.name = args.name or "translation"
     run_all([job for job in jobs() if job.name.startswith(tuple(args.jobs.split(",")))], run, args)
 

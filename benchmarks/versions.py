@@ -41,7 +41,7 @@ def main() -> None:
 
     start, rows = time.monotonic(), []
     with checked_out(arguments.commit) as old:
-        trees = [started(HERE, tiny=arguments.tiny), started(old, tiny=arguments.tiny)]
+        trees = [start_process(HERE, tiny=arguments.tiny), start_process(old, tiny=arguments.tiny)]
         names = [answer(tree)["names"] for tree in trees]
         for name in [name for name in names[0] if name in names[1] and arguments.only in name]:
             for tree in trees:
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def one_round(trees: list[Any], *, turns: int) -> tuple[float, float, float]:
-    """Medians of the seconds of both, and of their ratio in the same turn; who begins changes from turn to turn."""
+    """Return the median seconds of both trees and of their ratio per turn; the trees alternate in going first."""
     seconds: list[list[float]] = [[], []]
     for turn in range(turns):
         for number in (0, 1) if turn % 2 else (1, 0):
@@ -82,8 +82,8 @@ def checked_out(commit: str) -> Iterator[Path]:
             subprocess.run([*git, "remove", "--force", str(tree)], check=True)
 
 
-def started(tree: Path, *, tiny: bool) -> Any:
-    """A process that runs the steps of one tree when it is asked to."""
+def start_process(tree: Path, *, tiny: bool) -> Any:
+    """Start a process that runs the steps of one tree on request."""
     paths = os.pathsep.join([str(tree), str(tree / "benchmarks")])
     environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, __file__, "--worker", *(["--tiny"] if tiny else [])]
@@ -105,18 +105,18 @@ def answer(tree: Any) -> dict[str, Any]:
 
 
 def work(*, tiny: bool) -> None:
-    """In a tree's process: makes the step that is asked for, and runs it as often as it is asked to."""
+    """Serve a tree's process: build the requested step, and run it on each request."""
     del sys.path[0]  # the folder of this file; PYTHONPATH has that of the tree
     import bench
     import torch
-    from bench_decoding import decoding
-    from bench_training import training
+    from bench_decoding import build_decoding_cases
+    from bench_training import build_training_cases
 
     torch.set_num_threads(1)
     output, sys.stdout = sys.stdout, sys.stderr
     size = bench.TINY if tiny else bench.Size()
-    translations = decoding(size)  # the folder of its models is there until it is exhausted
-    cases = {case.what: case for case in [*training(size), *itertools.islice(translations, TRANSLATIONS)]}
+    translations = build_decoding_cases(size)  # the folder of its models is there until it is exhausted
+    cases = {case.what: case for case in [*build_training_cases(size), *itertools.islice(translations, TRANSLATIONS)]}
     print(json.dumps({"names": list(cases)}), file=output, flush=True)
     step = None
     for line in sys.stdin:
@@ -124,10 +124,10 @@ def work(*, tiny: bool) -> None:
         found = {}
         if "make" in question:
             step = cases[question["make"]].makers[bench.OURS]()
-            bench.once(step)
+            bench.time_once(step)
         else:
             assert step is not None
-            found = {"seconds": bench.once(step)}
+            found = {"seconds": bench.time_once(step)}
         print(json.dumps(found), file=output, flush=True)
 
 

@@ -27,6 +27,7 @@ from typer.testing import CliRunner
 
 from saccade.cli import app
 from saccade.config import kinds, schema
+from saccade.config.descriptions import get_descriptions
 from saccade.config.task import Task, list_tasks
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "benchmarks"))
@@ -95,7 +96,7 @@ def commands(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple[s
 
 
 def configuration() -> str:
-    """One table for each table of a recipe, with what the comments of the schema say."""
+    """One section for each table of a recipe, with the descriptions of its keys."""
     intro = (
         "Every key of a recipe, its type and its default. Numbers here are the defaults of the command line and of "
         "Python alike. `saccade recipes show transformer` prints a whole recipe; [Recipes](recipes.md) explains them.\n"
@@ -109,7 +110,7 @@ def configuration() -> str:
 
 
 # Readers in a joined reader have the tables of readers, and what joins them has a stack as they do: that is said once.
-INNER = re.compile(r"^reader\.(look|ask|join)")
+INNER = re.compile(r"^reader\.(image|question|join)")
 
 
 def places(model: type[BaseModel], path: str = "") -> dict[type[BaseModel], list[str]]:
@@ -123,7 +124,7 @@ def places(model: type[BaseModel], path: str = "") -> dict[type[BaseModel], list
     return found
 
 
-def listed(names: list[str]) -> str:
+def join_names(names: list[str]) -> str:
     """`a, b and c`."""
     *before, last = names
     return f"{', '.join(before)} and {last}" if before else last
@@ -132,18 +133,18 @@ def listed(names: list[str]) -> str:
 def table(model: type[BaseModel], paths: list[str]) -> str:
     """What a table is, and one row for each of its keys that is not a table itself."""
     kind = only_kind(model)
-    told = [path for path in paths if INNER.sub("reader", path, count=1) not in {*paths} - {path}]
-    heading = listed([f"`[{path}]`" for path in told]) if paths != [""] else "The top of a recipe"
+    shown = [path for path in paths if INNER.sub("reader", path, count=1) not in {*paths} - {path}]
+    heading = join_names([f"`[{path}]`" for path in shown]) if paths != [""] else "The top of a recipe"
     about = inspect.getdoc(model) if model.__doc__ else ""
-    comments = comments_of(model)
+    descriptions = {name: escape(text) for name, text in get_descriptions(model).items()}
     rows = [
-        f"| `{name}` | {type_name(field.annotation, field.metadata)} | {default(field)} | {comments.get(name, '')} |"
+        f"| `{name}` | {type_name(field.annotation, field.metadata)} | {default(field)} | {descriptions[name]} |"
         for name, field in model.model_fields.items()
         if not models(field.annotation) and name != "schema_version" and not (name == "kind" and kind)
     ]
     parts = [f'## {heading}, kind = "{kind}"' if kind else f"## {heading}"]
     parts += [about] if about else []
-    parts += ["\n".join(["| key | type | default | |", "|---|---|---|---|", *rows])] if rows else []
+    parts += ["\n".join(["| key | type | default | description |", "|---|---|---|---|", *rows])] if rows else []
     return "\n\n".join(parts) + "\n"
 
 
@@ -161,17 +162,9 @@ def models(annotation: Any) -> list[type[BaseModel]]:
     return [model for part in get_args(annotation) for model in models(part)]
 
 
-def comments_of(model: type[BaseModel]) -> dict[str, str]:
-    """The comment behind each field, as it stands in the source."""
-    lines = inspect.getsource(model).splitlines()
-    tree = ast.parse("\n".join(lines)).body[0]
-    assert isinstance(tree, ast.ClassDef)
-    found = {}
-    for node in tree.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.end_lineno:
-            _, mark, comment = lines[node.end_lineno - 1][node.end_col_offset :].partition("#")
-            found[node.target.id] = comment.strip().replace("|", "\\|").replace("<", "&lt;") if mark else ""
-    return found
+def escape(text: str) -> str:
+    """A description as a cell of a Markdown table."""
+    return text.replace("|", "\\|").replace("<", "&lt;")
 
 
 def type_name(annotation: Any, metadata: list[Any]) -> str:

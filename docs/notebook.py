@@ -1,4 +1,4 @@
-"""Writes docs/view.ipynb: runs its cells and stores what they give. `python docs/notebook.py`, about two minutes."""
+"""Writes docs/view.ipynb: runs its cells and stores their outputs. `python docs/notebook.py`, about two minutes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ CELLS = [
     (
         "markdown",
         """\
-# Looking at attention
+# Looking at attention weights
 
-What a model looks at, in a notebook: as a page to play with, and as arrays to compute with. The model reads
-dates in many languages and writes them as ISO dates; it is trained here, on embedded data, in about a minute.""",
+Attention weights in a notebook: as an interactive page, and as arrays to compute with. The model translates
+dates in many languages to ISO dates; it is trained here, on embedded data, in about a minute.""",
     ),
     (
         "code",
@@ -36,8 +36,8 @@ run.predict(["Tuesday, 5 March 1024", "14 juillet 1789", "3 сентября 181
         """\
 ## The page
 
-`run.view` shows all layers and heads, how the output was found, and what kind of heads these are. Point at a
-letter, pin it with a click, or let the steps play.""",
+`run.view` shows all layers and heads, the steps of the search, and statistics of the heads. Point at a
+letter, pin it with a click, or play the steps.""",
     ),
     (
         "code",
@@ -48,8 +48,8 @@ view""",
     (
         "markdown",
         """\
-In a terminal the same is a map of letters. `view.save` writes a page (.html), data (.json) or a picture
-(.png, .svg).""",
+In a terminal the weights are a heat map of characters. `view.save` writes a page (.html), data (.json) or a
+picture (.png, .svg).""",
     ),
     (
         "code",
@@ -62,8 +62,8 @@ view.save("march.html"), view.save("march.png", layer=1, theme="dark")""",
         """\
 ## The arrays
 
-`run.attention` gives an array for each attention layer, under its address in the model, with the names of its
-axes and the labels along them.""",
+`run.attention` returns an array for each attention layer, under its address in the model, with named axes and
+their labels.""",
     ),
     (
         "code",
@@ -76,17 +76,17 @@ list(seen.values())""",
         """\
 cross = seen["writer.stack.blocks.0.cross"]
 weights = np.asarray(cross).mean(axis=0)
-for written, row in zip(cross.labels["target"], weights, strict=True):
+for token, row in zip(cross.labels["target"], weights, strict=True):
     best = row.argmax()
-    print(f"{written:>6} looks at {cross.labels['source'][best]} ({row[best]:.2f})")""",
+    print(f"{token:>6} attends to {cross.labels['source'][best]} ({row[best]:.2f})")""",
     ),
     (
         "markdown",
         """\
-## What kind of head is it?
+## Head statistics
 
-Entropy (in bits: 0 looks at one place), distance (in tokens from the straight way) and how diagonal it is (1
-from left to right, -1 backwards), for each head.""",
+Entropy (in bits; 0: all weight on one position), distance (in tokens, from the diagonal) and diagonality (1:
+monotonic from left to right, -1: reversed) of each head.""",
     ),
     (
         "code",
@@ -99,10 +99,10 @@ for address, numbers in view.document()["statistics"].items():
     (
         "markdown",
         """\
-## What if?
+## A given output
 
-A given target is forced upon the model, with the probability of each letter: here day and month are the wrong
-way round. `beside` puts two views on one page, where they can be compared.""",
+With teacher forcing, the view shows the attention and the probability of each letter for a given output: here
+day and month are swapped. `beside` puts two views on one page for comparison.""",
     ),
     (
         "code",
@@ -118,19 +118,19 @@ both.save("both.html")""",
 
 def main() -> None:
     names: dict[str, Any] = {}
-    made = []
+    cells = []
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
         os.environ.pop("SACCADE_RUNS", None)
         for number, (kind, cell) in enumerate(CELLS):
-            outputs = run(cell, names) if kind == "code" else None
+            outputs = run_cell(cell, names) if kind == "code" else None
             count = sum(kind == "code" for kind, _ in CELLS[: number + 1])
-            made.append(described(cell, outputs, number, count=count))
+            cells.append(build_cell(cell, outputs, number, count=count))
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    notebook = {"cells": made, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    notebook = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
     NOTEBOOK.write_text(json.dumps(notebook, ensure_ascii=False, indent=1) + "\n", "utf-8")
 
 
-def described(cell: str, outputs: list[dict[str, Any]] | None, number: int, *, count: int) -> dict[str, Any]:
+def build_cell(cell: str, outputs: list[dict[str, Any]] | None, number: int, *, count: int) -> dict[str, Any]:
     both = {"id": f"cell-{number}", "metadata": {}, "source": cell.splitlines(keepends=True)}
     if outputs is None:
         return {"cell_type": "markdown", **both}
@@ -138,19 +138,19 @@ def described(cell: str, outputs: list[dict[str, Any]] | None, number: int, *, c
     return {"cell_type": "code", **both, "execution_count": count, "outputs": numbered}
 
 
-def run(cell: str, names: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a cell prints, and what its last expression is; progress on stderr is left out."""
+def run_cell(cell: str, names: dict[str, Any]) -> list[dict[str, Any]]:
+    """Outputs of a cell: what it prints, and its last expression; progress on stderr is dropped."""
     *body, last = ast.parse(cell).body
-    shown, result = StringIO(), None
-    with redirect_stdout(shown), redirect_stderr(StringIO()):
+    printed, result = StringIO(), None
+    with redirect_stdout(printed), redirect_stderr(StringIO()):
         if isinstance(last, ast.Expr):
             exec(compile(ast.Module(body, []), "cell", "exec"), names)
             result = eval(compile(ast.Expression(last.value), "cell", "eval"), names)
         else:
             exec(compile(cell, "cell", "exec"), names)
     outputs: list[dict[str, Any]] = []
-    if shown.getvalue():
-        text = shown.getvalue().splitlines(keepends=True)
+    if printed.getvalue():
+        text = printed.getvalue().splitlines(keepends=True)
         outputs.append({"output_type": "stream", "name": "stdout", "text": text})
     if result is not None:
         data = {"text/plain": repr(result).splitlines(keepends=True)}

@@ -1,6 +1,6 @@
-"""Photographs the attention page for the docs: `python docs/page_pictures.py PAGE.html`, made by `saccade view --html`.
+"""Takes the screenshots of docs/attention-page.md: `python docs/page_pictures.py PAGE.html`.
 
-Needs playwright and chromium. The page should hold two runs (`--compare`).
+PAGE.html is written by `saccade view --html` with two runs (`--compare`). Needs playwright and chromium.
 """
 
 import sys
@@ -34,7 +34,7 @@ def main(file: Path) -> None:
         browser.close()
 
 
-def tab(page: Page, name: str) -> None:
+def open_tab(page: Page, name: str) -> None:
     page.get_by_role("tab", name=name).click()
 
 
@@ -44,11 +44,11 @@ def heads(page: Page) -> None:
 
 
 def matrices(page: Page) -> None:
-    tab(page, "Matrix")
+    open_tab(page, "Matrix")
 
 
 def matrix(page: Page) -> None:
-    tab(page, "Matrix")
+    open_tab(page, "Matrix")
     page.locator(".thumb").nth(1).click()
     page.mouse.move(1, 1)
     for key in ["ArrowDown"] * 7 + ["ArrowRight"] * 2:
@@ -56,18 +56,18 @@ def matrix(page: Page) -> None:
 
 
 def steps(page: Page) -> None:
-    tab(page, "Steps")
+    open_tab(page, "Steps")
     page.locator(".word.out").nth(6).click()
 
 
 def compare(page: Page) -> None:
-    tab(page, "Compare")
+    open_tab(page, "Compare")
     page.locator(".compare .heat canvas").first.hover()
     page.evaluate("scrollTo(0, 0)")
 
 
 def statistics(page: Page) -> None:
-    tab(page, "Statistics")
+    open_tab(page, "Statistics")
     page.get_by_role("button", name="Diagonal").click()
 
 

@@ -1,7 +1,7 @@
-"""Draws pictures of docs/view.md from trained runs: `python docs/pictures.py NAME RUN`, where NAME is one of PICTURES.
+"""Draws the pictures of docs/view.md from trained runs: `python docs/pictures.py NAME RUN`, NAME being one of PICTURES.
 
 inversion: a model of `saccade train multi30k --data train.en.gz train.fr.gz`; or of `bahdanau`, as in the paper.
-order: the same recipe with German in the place of French.
+order: the same recipe with German instead of French.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import saccade
-from saccade.view.statistics import entropy
+from saccade.view.statistics import compute_entropy
 from saccade.view.viewing import View
 
 IMAGES = Path(__file__).parent / "images"
@@ -20,7 +20,7 @@ IMAGES = Path(__file__).parent / "images"
 class Picture(NamedTuple):
     text: str
     theme: str = "light"
-    heads: bool = False  # all heads of the layer, else the clearest alone
+    heads: bool = False  # all heads of the layer, else only the clearest one
 
 
 PICTURES = {
@@ -31,17 +31,17 @@ PICTURES = {
 }
 
 
-def clearest(view: View) -> tuple[int, int]:
-    """Layer and head of the cross-attention that comes nearest to pairs of words: sharp, and no word left out.
+def find_clearest_head(view: View) -> tuple[int, int]:
+    """Layer and head of the cross-attention that is closest to a word alignment: sharp, with every source word covered.
 
-    Of the upper half of the layers: heads of lower ones often look for what was written last, a row too late.
+    Only the upper half of the layers counts: heads of lower ones often align the previous token, one row too late.
     """
     found = {}
     layers = max(entry.layer for entry in view.maps if entry.part == "cross")
     for entry in view.maps:
         if entry.part == "cross" and 2 * entry.layer > layers:
-            covered = entry.weights.max(1).mean(1)  # how much each word of the source gets at best
-            scores = covered - 0.1 * entropy(entry.weights)
+            covered = entry.weights.max(1).mean(1)  # largest weight of each source word
+            scores = covered - 0.1 * compute_entropy(entry.weights)
             found |= {(entry.layer, head + 1): float(score) for head, score in enumerate(scores)}
     return max(found, key=lambda place: found[place])
 
@@ -49,7 +49,7 @@ def clearest(view: View) -> tuple[int, int]:
 def main(name: str, run: str) -> None:
     picture = PICTURES[name]
     view = saccade.load(run).view(picture.text)
-    layer, head = clearest(view)
+    layer, head = find_clearest_head(view)
     chosen = None if picture.heads else head
     path = view.save(IMAGES / f"view-{name}.png", layer=layer, head=chosen, words=True, theme=picture.theme)
     print(f"{path}: layer {layer}, head {head}: {view.output}")

@@ -1,6 +1,6 @@
-"""Photographs the page of a run for the docs: `python docs/watch_pictures.py PAGE.html`.
+"""Takes the screenshots of docs/watch.md: `python docs/watch_pictures.py PAGE.html`.
 
-The page is made by `saccade watch RUN --html PAGE.html`. Needs playwright and chromium.
+PAGE.html is written by `saccade watch RUN --html PAGE.html`. Needs playwright and chromium.
 """
 
 import sys
@@ -29,9 +29,9 @@ def main(file: Path) -> None:
             if theme == "light":
                 page.locator(".curve-place").first.hover()
             else:
-                page.get_by_label("What it attends to").evaluate("part => part.scrollIntoView()")
+                page.get_by_label("Attention during training").evaluate("part => part.scrollIntoView()")
                 for _ in range(9):
-                    page.get_by_role("button", name="Moment before").click()
+                    page.get_by_role("button", name="Previous snapshot").click()
             page.wait_for_timeout(400)
             page.screenshot(path=IMAGES / f"watch-{theme}.png")
             context.close()

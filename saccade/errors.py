@@ -1,9 +1,9 @@
-"""The exceptions that users are meant to see."""
+"""Exceptions whose messages are meant for users."""
 
 
 class SaccadeError(ValueError):
-    """A user's mistake or a failure of the machine, told in one line: what, expected, got, what to do."""
+    """A user's mistake or a failure of the machine, in one line: what, expected, got, what to do."""
 
 
 class Diverged(SaccadeError):
-    """The loss of a training is no longer a finite number."""
+    """The training loss is no longer a finite number."""

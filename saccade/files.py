@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written under another name, flushed to the disk, then renamed."""
+"""Atomic writing of files: write to a temporary name, flush to disk, rename."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pathlib import Path
 
 from saccade.errors import SaccadeError
 
-FULL = (errno.ENOSPC, errno.EDQUOT)  # no space, or none left for this user
+DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)  # disk full, or quota of the user exceeded
 
 
-def default_cache() -> Path:
-    """$SACCADE_CACHE, or .cache/saccade in the home folder."""
+def get_cache_folder() -> Path:
+    """The folder of cached data: $SACCADE_CACHE, or .cache/saccade in the home folder."""
     return Path(os.environ.get("SACCADE_CACHE") or Path.home() / ".cache" / "saccade")
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary name to write to, which becomes `path` when all is on disk and vanishes when something fails."""
+def atomic_replace(path: Path) -> Iterator[Path]:
+    """Yield a temporary path to write to; rename it to `path` at the end, or delete it on an exception."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
@@ -42,18 +42,18 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def atomic_write(path: Path, content: bytes) -> None:
-    """Writes a file that is whole or absent, also after a power failure."""
-    with replacing(path) as temporary:
+    """Write a file that is complete or absent, also after a power failure."""
+    with atomic_replace(path) as temporary:
         temporary.write_bytes(content)
 
 
 @contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
-    """Makes a folder, which is new or empty, to write files to; nothing is left of it when something fails."""
+def create_folder(path: Path) -> Iterator[Path]:
+    """Create a folder that is new or empty; delete it on an exception."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SaccadeError(f"cannot make the folder '{path}': {error.strerror or error}") from None
+        raise SaccadeError(f"cannot create the folder '{path}': {error.strerror or error}") from None
     try:
         yield path
     except BaseException:
@@ -62,14 +62,14 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def open_source(file: str | Path | bytes, *, unnamed: str = "") -> tuple[str | BytesIO, str]:
-    """What a decoder opens, and its name: a path, or the bytes of an upload, which are `unnamed`."""
+    """Return what a decoder opens and its name: a path, or the bytes of an upload under the name `unnamed`."""
     return (BytesIO(file), unnamed) if isinstance(file, bytes) else (str(file), str(file))
 
 
-def get_reason(error: Exception) -> str:
-    """Why a file cannot be read, without its name; an OSError says it in words, other errors as they are."""
+def get_error_reason(error: Exception) -> str:
+    """Why a file cannot be read, without its name."""
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 def is_full_disk(error: BaseException) -> bool:
-    return isinstance(error, OSError) and error.errno in FULL
+    return isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS

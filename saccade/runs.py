@@ -1,4 +1,4 @@
-"""The folder of runs: where they are and how far each has come, known without torch."""
+"""Runs on disk: where they are and what state they are in. Does not import torch."""
 
 from __future__ import annotations
 
@@ -16,56 +16,56 @@ from saccade.errors import SaccadeError
 
 try:
     import fcntl
-except ImportError:  # Windows has no such locks, so nobody is kept out there
+except ImportError:  # Windows has no such locks; runs are not protected there
     fcntl = None  # type: ignore[assignment]
 
-RECIPE, WEIGHTS = "recipe.toml", "model.safetensors"  # with the tokenizers all that is needed to use a model
+RECIPE, WEIGHTS = "recipe.toml", "model.safetensors"  # with the tokenizers, all that prediction needs
 CHECKPOINTS, METRICS, CARD = "checkpoints", "metrics.jsonl", "card.md"
-SAMPLES = "samples.jsonl"  # what the model wrote for some validation texts, one line for each validation
-LOCK = ".training"  # held by the process that trains the run, for as long as it lives
-_told: list[Callable[[Path], None]] = []
+SAMPLES = "samples.jsonl"  # outputs for some validation examples, one line per validation
+LOCK = ".training"  # locked by the process that trains the run
+_callbacks: list[Callable[[Path], None]] = []
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One run as `saccade runs` shows it."""
+class RunEntry:
+    """One run in the list of `saccade runs`."""
 
     name: str
     path: str
     state: str  # training, interrupted or finished
     step: int
-    score: str  # of the weights in use, by the metric that the recipe chose
-    bytes: int  # of the weights
+    score: str  # of the weights in use, by train.metric
+    bytes: int  # size of the weights
 
     @property
     def size(self) -> str:
         return f"{self.bytes / 1e6:.1f} MB" if self.bytes else "-"
 
 
-def runs_folder() -> Path:
-    """./runs, or what SACCADE_RUNS says."""
+def get_runs_folder() -> Path:
+    """The folder of all runs: $SACCADE_RUNS, or ./runs."""
     return Path(os.environ.get("SACCADE_RUNS") or "runs")
 
 
 def find_run(name: str | Path) -> Path:
-    """The folder of a run given by its path, or by its name in the folder of runs."""
+    """The folder of a run, given by its path or by its name in the folder of runs."""
     path = Path(name)
-    inside = runs_folder() / path
+    inside = get_runs_folder() / path
     if not path.exists() and not path.is_absolute() and inside.exists():
         return inside
     return path
 
 
-def not_a_run(path: Path) -> SaccadeError:
-    """The message for a folder that is no run, with the name that may have been meant."""
-    close = difflib.get_close_matches(path.name, [entry.name for entry in runs_folder().glob("*/")], n=1)
+def build_not_a_run_error(path: Path) -> SaccadeError:
+    """The error for a folder that is no run, with the most similar name."""
+    close = difflib.get_close_matches(path.name, [entry.name for entry in get_runs_folder().glob("*/")], n=1)
     hint = f"did you mean '{close[0]}'?" if close else "`saccade runs` lists the runs"
     return SaccadeError(f"'{path}' is not a run: expected a folder with {RECIPE}; {hint}")
 
 
 @contextmanager
-def training(path: Path) -> Iterator[None]:
-    """Keeps every other process from training the same run; a process that dies lets go of it."""
+def lock_run(path: Path) -> Iterator[None]:
+    """Lock a run against training by other processes; the lock ends with the process."""
     lock = path / LOCK
     try:
         file = lock.open("a")
@@ -77,8 +77,8 @@ def training(path: Path) -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise SaccadeError(f"run '{path}' is being trained by another process; wait until it ends") from None
-        for tell in _told:
-            tell(path)
+        for callback in _callbacks:
+            callback(path)
         try:
             yield
         finally:
@@ -86,16 +86,16 @@ def training(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def hearing_of_runs(tell: Callable[[Path], None]) -> Iterator[None]:
-    """Tells the folder of every run that this process begins to train, before anything else is known of it."""
-    _told.append(tell)
+def notify_of_runs(callback: Callable[[Path], None]) -> Iterator[None]:
+    """Call back with the folder of every run that this process starts to train, before training starts."""
+    _callbacks.append(callback)
     try:
         yield
     finally:
-        _told.remove(tell)
+        _callbacks.remove(callback)
 
 
-def in_training(path: Path) -> bool:
+def is_training(path: Path) -> bool:
     try:
         with (path / LOCK).open("r") as file:
             if fcntl is not None:
@@ -107,22 +107,22 @@ def in_training(path: Path) -> bool:
         return False
 
 
-def list_runs(folder: Path | None = None) -> list[Entry]:
+def list_runs(folder: Path | None = None) -> list[RunEntry]:
     """All runs of a folder, newest last."""
-    folder = runs_folder() if folder is None else folder
+    folder = get_runs_folder() if folder is None else folder
     if not folder.is_dir():
         return []
     found = [path for path in folder.iterdir() if (path / RECIPE).is_file()]
-    return [_entry(path) for path in sorted(found, key=lambda path: ((path / RECIPE).stat().st_mtime, path.name))]
+    return [_build_entry(path) for path in sorted(found, key=lambda path: ((path / RECIPE).stat().st_mtime, path.name))]
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """What every whole line of metrics.jsonl says; nothing where there is no such file yet."""
-    return [values for _, values in metric_lines(path)]
+    """The complete lines of metrics.jsonl; an empty list where there is no such file yet."""
+    return [values for _, values in read_metric_lines(path)]
 
 
-def metric_lines(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Every whole line, as text and as values; the last one may be half written while the run goes on."""
+def read_metric_lines(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Complete lines as text and as values; the last line may be incomplete while the run is training."""
     found = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []:
         try:
@@ -134,38 +134,38 @@ def metric_lines(path: Path) -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
-def _entry(path: Path) -> Entry:
+def _build_entry(path: Path) -> RunEntry:
     lines = read_metrics(path / METRICS)
     weights = path / WEIGHTS
-    return Entry(
+    return RunEntry(
         name=path.name,
         path=str(path),
-        state=state_of(path),
+        state=get_state(path),
         step=max((line["step"] for line in lines), default=0),
-        score=_score(lines, _metric(path / RECIPE)),
+        score=_format_score(lines, _read_metric(path / RECIPE)),
         bytes=weights.stat().st_size if weights.exists() else 0,
     )
 
 
-def state_of(path: Path) -> str:
+def get_state(path: Path) -> str:
     """training, interrupted or finished."""
-    if in_training(path):
+    if is_training(path):
         return "training"
     written = [file.stat().st_mtime for name in (METRICS, RECIPE) if (file := path / name).exists()]
-    card = path / CARD  # the last file of a run; one that went on has newer metrics
+    card = path / CARD  # the last file of a run; metrics of a resumed run are newer
     return "finished" if card.exists() and card.stat().st_mtime >= max(written) else "interrupted"
 
 
-def _score(lines: list[dict[str, Any]], metric: str) -> str:
-    """That of the weights in use: the mean of checkpoints where it was chosen, else the best validation so far."""
+def _format_score(lines: list[dict[str, Any]], metric: str) -> str:
+    """Score of the weights in use: averaged checkpoints where they were chosen, else the best validation."""
     best = [line for line in lines if line.get("event") == "valid" and line.get("best")]
     mean = [line for line in lines if line.get("event") == "average" and line.get("chosen")]
     value = [line.get(metric) for line in [*best, *mean]][-1:]
     return f"{metric} {value[0]:.2f}" if value and isinstance(value[0], int | float) else "-"
 
 
-def _metric(path: Path) -> str:
+def _read_metric(path: Path) -> str:
     try:
         return str(tomllib.loads(path.read_text(encoding="utf-8"))["train"]["metric"])
     except (OSError, ValueError, KeyError, TypeError):
-        return "loss"  # what a broken recipe has is told when somebody uses it, not in a list
+        return "loss"  # errors of the recipe are reported when the run is used

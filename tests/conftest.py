@@ -78,8 +78,8 @@ def draw_loss() -> Iterator[Callable[[Path], None]]:
     from saccade.train import finish
 
     with pytest.MonkeyPatch.context() as patch:
-        original = finish.draw_loss
-        patch.setattr(finish, "draw_loss", lambda run: None)
+        original = finish.plot_loss
+        patch.setattr(finish, "plot_loss", lambda run: None)
         yield original
 
 

@@ -5,7 +5,7 @@ import torch
 from saccade.config.load import load
 from saccade.data.tokenization.tokenizers import END
 from saccade.model.build.model import build
-from saccade.model.inference import pack, put_quantised, quantised
+from saccade.model.inference import load_quantized_weights, prepack_weights, quantize_weights
 from saccade.model.model import Model
 
 SIZES = ["layers=2", "dim=48", "heads=3", "ff=80"]
@@ -24,7 +24,7 @@ def made(
         parameter.data += 0.1 * torch.randn_like(parameter)
     model.writer.embedding.tokens.weight.data[END] *= end
     if kind == "int8":
-        put_quantised(model, quantised(model))
+        load_quantized_weights(model, quantize_weights(model))
     else:
-        pack(model)
+        prepack_weights(model)
     return model

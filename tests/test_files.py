@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from saccade.errors import SaccadeError
-from saccade.files import atomic_write, is_full_disk, replacing
+from saccade.files import atomic_replace, atomic_write, is_full_disk
 
 FULL = [OSError(errno.ENOSPC, "No space left on device"), OSError(errno.EDQUOT, "Disk quota exceeded")]
 
 
 def half_written(path: Path, error: BaseException) -> None:
-    with replacing(path) as temporary:
+    with atomic_replace(path) as temporary:
         temporary.write_bytes(b"ne")
         raise error
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "saccade"
 TREES = {path: ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
 MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in TREES}
-TASKS = {path.stem for path in (PACKAGE / "tasks").glob("[a-z]*.py")}
+TASKS = {path.stem.replace("_", "-") for path in (PACKAGE / "tasks").glob("[a-z]*.py")}
 PARTS = {"stack", "reader", "writer", "model", "predictor", "state"}
 
 
@@ -70,7 +70,7 @@ def tells_tasks_apart(node: ast.AST) -> bool:
 
 
 def test_only_tasks_know_which_task_it_is():
-    assert {"translate", "write", "label"} <= TASKS
+    assert {"translate", "language-model", "classify"} <= TASKS
     assert not [where(path, node) for path, node in outside("tasks", "config") if tells_tasks_apart(node)]
 
 

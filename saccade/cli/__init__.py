@@ -1,4 +1,7 @@
-"""The verbs: each parses, calls the library, prints. Results go to stdout, progress and errors to stderr."""
+"""The command line: each command parses its arguments, calls the library and prints.
+
+Results go to stdout, progress and errors to stderr.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from typing import Annotated
 import typer
 
 from saccade.cli import lectures, recipes
-from saccade.cli.arguments import gather
+from saccade.cli.arguments import join_paired_values
 from saccade.cli.exchange import export_model, import_model
+from saccade.cli.exits import report_errors
 from saccade.cli.ladder import ladder
-from saccade.cli.leave import telling
 from saccade.cli.plan import plan
 from saccade.cli.predict import predict
 from saccade.cli.runs import runs
@@ -24,37 +27,39 @@ from saccade.cli.watch import watch
 
 app = typer.Typer(
     name="saccade",
-    help="Attention models: read something, attend to it, write something. Start with: saccade demo",
+    help="Train, decode, evaluate and visualize attention models. Start with: saccade demo",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (demo, train, watch, predict, evaluate, compare, ladder, view, serve, plan, runs):
-    app.command()(telling()(verb))
-app.command("import")(telling()(import_model))
-app.command("export")(telling()(export_model))
+for command in (demo, train, watch, predict, evaluate, compare, ladder, view, serve, plan, runs):
+    app.command()(report_errors()(command))
+app.command("import")(report_errors()(import_model))
+app.command("export")(report_errors()(export_model))
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(lectures.app, name="lectures")
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         from saccade import __version__
 
         print(f"saccade {__version__}")
         raise typer.Exit
 
 
-Version = Annotated[bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)]
+Version = Annotated[
+    bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+]
 
 
 @app.callback()
-def _before(version: Version = False) -> None: ...
+def _parse_global_options(version: Version = False) -> None: ...
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs one verb and leaves with its exit code."""
-    with telling():
-        words = gather(sys.argv[1:] if arguments is None else arguments)
-    app(words, prog_name="saccade")
+    """Run one command and exit with its exit code."""
+    with report_errors():
+        joined = join_paired_values(sys.argv[1:] if arguments is None else arguments)
+    app(joined, prog_name="saccade")

@@ -1,4 +1,4 @@
-"""Arguments that the parser cannot take by itself: `--data SRC TGT` with one or two values, and `key=value`."""
+"""Arguments that typer cannot parse itself: `--data SRC TGT` with one or two values, and `key=value` overrides."""
 
 from __future__ import annotations
 
@@ -11,66 +11,79 @@ import typer
 
 from saccade.errors import SaccadeError
 
-PAIRED = ("--data", "--valid", "--test")
+PAIRED_OPTIONS = ("--data", "--valid", "--test")
 OVERRIDE = re.compile(r"[A-Za-z_][\w.]*=\S.*|[A-Za-z_][\w.]*=", re.DOTALL)
-SINGLE = re.compile(r"embedded:.*|.*\.(tsv|csv|jsonl|json|parquet)(\.(gz|xz))?")  # sources that hold both sides
+# A corpus whose source and target are in one file: `--data` takes no second value then.
+SINGLE_FILE_CORPUS = re.compile(r"embedded:.*|.*\.(tsv|csv|jsonl|json|parquet)(\.(gz|xz))?")
 
 Data = Annotated[
     list[str],
-    typer.Option("--data", metavar="SRC [TGT]", help="Two aligned files, or one with both sides. Repeatable."),
+    typer.Option(
+        "--data", metavar="SRC [TGT]", help="Two aligned files, or one file with source and target columns. Repeatable."
+    ),
 ]
 Valid = Annotated[
-    list[str], typer.Option("--valid", metavar="SRC [TGT]", help="The same for validation; or a share to hold out.")
+    list[str],
+    typer.Option(
+        "--valid", metavar="SRC [TGT]", help="Validation data, or the fraction of the training data to hold out."
+    ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="For programs: JSON on stdout.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 
 
-def gather(arguments: Sequence[str]) -> list[str]:
-    """Joins the values after each `--data`, `--valid` and `--test` into one, so that an ordinary parser can go on."""
-    left = list(arguments)
+def join_paired_values(arguments: Sequence[str]) -> list[str]:
+    """Join the one or two values after each `--data`, `--valid` and `--test` into one JSON list, which typer can parse.
+
+    `--data a.en a.de` becomes `--data=["a.en", "a.de"]`; everything after `--` is left as it is.
+    """
+    remaining = list(arguments)
     joined: list[str] = []
-    while left:
-        word = left.pop(0)
+    while remaining:
+        word = remaining.pop(0)
         if word == "--":
-            return [*joined, word, *left]
+            return [*joined, word, *remaining]
         name, equals, first = word.partition("=")
-        if name not in PAIRED:
+        if name not in PAIRED_OPTIONS:
             joined.append(word)
             continue
-        values = [first] if equals else _take(left)
-        if values and not SINGLE.fullmatch(values[0]):
-            values += _take(left)
+        values = [first] if equals else _pop_value(remaining)
+        if values and not SINGLE_FILE_CORPUS.fullmatch(values[0]):
+            values += _pop_value(remaining)
         if not values:
             raise SaccadeError(f"{name} needs one or two values: {name} SRC TGT, or {name} FILE with both sides")
         joined.append(f"{name}={json.dumps(values)}")
     return joined
 
 
-def corpora(joined: Sequence[str]) -> list[list[str]]:
-    """The values of `--data`, `--valid` or `--test` as `gather` joined them: one list of files for each corpus."""
-    return [json.loads(item) for item in joined]
+def parse_corpora(values: Sequence[str]) -> list[list[str]]:
+    """Parse the values of `--data`, `--valid` or `--test` after `join_paired_values`: one list of files per corpus."""
+    return [json.loads(item) for item in values]
 
 
-def overrides(words: Sequence[str]) -> list[str]:
-    """`words`, each of which must be `key=value`."""
+def check_overrides(words: Sequence[str]) -> list[str]:
+    """Raise unless every argument has the form `key=value`; return them as a list."""
     for word in words:
         if not is_override(word):
             raise SaccadeError(f"unexpected argument '{word}'; expected key=value, such as train.steps=2000")
     return list(words)
 
 
-def separate(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Texts and settings; a word without spaces that looks like key=value is a setting, so that typos are found."""
-    found = [word for word in words if is_override(word) and " " not in word.partition("=")[0]]
-    return [word for word in words if word not in found], found
+def split_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split arguments into inputs and `key=value` overrides.
+
+    An argument whose part before `=` has no spaces is an override, whether its key exists or not, so that a mistyped
+    key is reported instead of translated.
+    """
+    overrides = [word for word in words if is_override(word) and " " not in word.partition("=")[0]]
+    return [word for word in words if word not in overrides], overrides
 
 
 def is_override(word: str) -> bool:
     return OVERRIDE.fullmatch(word) is not None
 
 
-def _take(left: list[str]) -> list[str]:
-    """The next word, unless it is an option or an override."""
-    if not left or (left[0].startswith("-") and left[0] != "-") or is_override(left[0]):
+def _pop_value(arguments: list[str]) -> list[str]:
+    """Remove and return the next argument as a list of one; an empty list where it is an option or an override."""
+    if not arguments or (arguments[0].startswith("-") and arguments[0] != "-") or is_override(arguments[0]):
         return []
-    return [left.pop(0)]
+    return [arguments.pop(0)]

@@ -1,4 +1,4 @@
-"""`saccade predict --embed`: vectors of texts."""
+"""`saccade predict --embed`: sentence embeddings from an encoder."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ if TYPE_CHECKING:
     from saccade.predict.predictors.encoder import Encoder
     from saccade.predict.predictors.predictor import Predictor
 
-AT_ONCE = 1024  # lines
+LINES_PER_BATCH = 1024
 
 Embed = Annotated[
     str | None,
     typer.Option(
         "--embed",
         metavar="mean|first",
-        help="Of an encoder: a vector of length 1 for each text, the mean of its states or the first; --output x.npy.",
+        help="Encoders: print one L2-normalized embedding per input, mean-pooled or of the first token; "
+        "--output x.npy writes an array.",
     ),
 ]
 
 
-def write_vectors(predictor: Predictor, lines: Iterable[str], *, pool: str, output: str | None) -> None:
-    """A line of JSON for each text, or one array for all of them where the file is called .npy."""
+def write_embeddings(predictor: Predictor, lines: Iterable[str], *, pool: str, output: str | None) -> None:
+    """Write one JSON line per input with its L2-normalized embedding, or one array (inputs, dim) to a .npy file."""
     if not predictor.supports_embedding:
         raise SaccadeError(f'--embed is for encoders (task = "encode"), got task = "{predictor.recipe.task.name}"')
     encoder = cast("Encoder", predictor)
@@ -41,21 +42,21 @@ def write_vectors(predictor: Predictor, lines: Iterable[str], *, pool: str, outp
 
         from saccade.files import atomic_write
 
-        found, content = encoder.embed([line.rstrip("\r\n") for line in lines], pool=pool), io.BytesIO()  # type: ignore[arg-type]
-        np.save(content, found)
+        content = io.BytesIO()
+        np.save(content, encoder.embed([line.rstrip("\r\n") for line in lines], pool=pool))  # type: ignore[arg-type]
         atomic_write(Path(output), content.getvalue())
         return
-    described = _described(encoder, lines, pool)
-    first = next(described, None)  # before an older file is emptied
+    json_lines = _generate_json_lines(encoder, lines, pool)
+    first = next(json_lines, None)  # fails, if it does, before an older output file is truncated
     with open(output, "w", encoding="utf-8") if output else nullcontext(sys.stdout) as file:
         for line in [] if first is None else [first]:
             print(line, file=file, flush=True)
-        for line in described:
+        for line in json_lines:
             print(line, file=file, flush=True)
 
 
-def _described(encoder: Encoder, lines: Iterable[str], pool: str) -> Iterator[str]:
-    left = iter(lines)
-    while block := [line.rstrip("\r\n") for line in islice(left, AT_ONCE)]:
-        for text, vector in zip(block, encoder.embed(block, pool=pool), strict=True):  # type: ignore[arg-type]
+def _generate_json_lines(encoder: Encoder, lines: Iterable[str], pool: str) -> Iterator[str]:
+    remaining = iter(lines)
+    while batch := [line.rstrip("\r\n") for line in islice(remaining, LINES_PER_BATCH)]:
+        for text, vector in zip(batch, encoder.embed(batch, pool=pool), strict=True):  # type: ignore[arg-type]
             yield json.dumps({"input": text, "embedding": [round(float(x), 6) for x in vector]}, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""`saccade import` and `saccade export`."""
+"""`saccade import` and `saccade export`: models from and to the formats of Hugging Face and GGUF."""
 
 from __future__ import annotations
 
@@ -9,25 +9,29 @@ import typer
 
 Source = Annotated[
     str,
-    typer.Argument(metavar="FOLDER|FILE|NAME", help="A folder with config.json, a .gguf file, or a name of the Hub."),
+    typer.Argument(
+        metavar="FOLDER|FILE|NAME", help="Folder with config.json, .gguf file, or model name on the Hugging Face Hub."
+    ),
 ]
-RunName = Annotated[str | None, typer.Option("--run", metavar="NAME", help="Name of the run; default that of FOLDER.")]
+RunName = Annotated[
+    str | None, typer.Option("--run", metavar="NAME", help="Name of the new run; default: name of the source.")
+]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="Folder or name of a run.")]
-Folder = Annotated[str, typer.Argument(metavar="FOLDER", help="A new or empty folder.")]
+Folder = Annotated[str, typer.Argument(metavar="FOLDER", help="New or empty folder to write to.")]
 
 
 def import_model(source: Source, run: RunName = None) -> None:
-    """Make a run of a Hugging Face model (a folder, or a name of the Hub, which is then downloaded) or a GGUF file."""
+    """Convert a Hugging Face model (a folder, or a name on the Hub to download) or a GGUF file to a run."""
     from saccade.exchange.importing import import_folder
 
-    made = import_folder(source, run or Path(source).resolve().name.removesuffix(".gguf"))
-    print(f"{made.path}: {made.family}, {made.parameters:,} numbers")
-    if made.harmless:
-        print(f"settings that change no number and were left out: {', '.join(made.harmless)}")
+    imported = import_folder(source, run or Path(source).resolve().name.removesuffix(".gguf"))
+    print(f"{imported.path}: {imported.family}, {imported.parameters:,} parameters")
+    if imported.ignored_keys:
+        print(f"ignored keys of config.json, which do not affect the outputs: {', '.join(imported.ignored_keys)}")
 
 
 def export_model(run: Run, folder: Folder) -> None:
-    """Write a run as a Hugging Face folder, which transformers loads."""
+    """Convert a run to a Hugging Face folder that transformers can load."""
     from saccade.exchange.exporting import export_run
 
     path, family = export_run(run, folder)

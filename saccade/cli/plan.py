@@ -1,4 +1,4 @@
-"""`saccade plan`."""
+"""`saccade plan`: estimate parameters, FLOPs, memory, time and cost of training a recipe."""
 
 from __future__ import annotations
 
@@ -8,28 +8,44 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saccade.cli.arguments import Json, overrides
-from saccade.cli.table import aligned
-from saccade.cli.train import Changes, Recipe
+from saccade.cli.arguments import Json, check_overrides
+from saccade.cli.table import align_columns
+from saccade.cli.train import Overrides
 from saccade.errors import SaccadeError
 from saccade.runs import RECIPE, WEIGHTS, find_run
 
 if TYPE_CHECKING:
     from saccade.plan.estimate import Plan
 
-Vocabulary = Annotated[int | None, typer.Option("--vocabulary", metavar="N", help="Pieces; default tokenizer.size.")]
-Tokens = Annotated[float | None, typer.Option("--tokens", metavar="N", help="Trained on; default all steps, full.")]
-Length = Annotated[int | None, typer.Option("--length", metavar="N", help="Tokens of a text, for attention's scores.")]
-Gpu = Annotated[str, typer.Option("--gpu", metavar="NAME", help="Such as H200, A100 or RTX-4090.")]
-Gpus = Annotated[int, typer.Option("--gpus", metavar="N", help="How many of them.")]
-Price = Annotated[float | None, typer.Option("--price", metavar="USD", help="Of one GPU for an hour.")]
-Mfu = Annotated[float | None, typer.Option("--mfu", metavar="SHARE", help="Of a large product's speed.")]
-Tabled = Annotated[bool, typer.Option("--table", help="The lectures' table of larger and larger models, counted.")]
+RecipeOrRun = Annotated[
+    str | None, typer.Argument(metavar="RECIPE|RUN", help="Name of a recipe, a .toml file, or a run.")
+]
+Vocabulary = Annotated[
+    int | None, typer.Option("--vocabulary", metavar="N", help="Vocabulary size; default tokenizer.size.")
+]
+Tokens = Annotated[
+    float | None, typer.Option("--tokens", metavar="N", help="Training tokens; default: train.steps full batches.")
+]
+Length = Annotated[
+    int | None, typer.Option("--length", metavar="N", help="Sequence length, for the cost of the attention scores.")
+]
+Gpu = Annotated[str, typer.Option("--gpu", metavar="NAME", help="GPU model, such as H200, A100 or RTX-4090.")]
+Gpus = Annotated[int, typer.Option("--gpus", metavar="N", help="Number of GPUs.")]
+Price = Annotated[float | None, typer.Option("--price", metavar="USD", help="Price of one GPU hour in US dollars.")]
+Mfu = Annotated[
+    float | None,
+    typer.Option(
+        "--mfu", metavar="SHARE", help="Model FLOPs utilization: fraction of the speed of a large matrix product."
+    ),
+]
+ShowTable = Annotated[
+    bool, typer.Option("--table", help="Print the lectures' table of growing models with our parameter counts.")
+]
 
 
-def plan(  # noqa: PLR0913  # the options of a verb are its parameters
-    recipe: Recipe = None,
-    changes: Changes = [],  # noqa: B006  # typer copies it
+def plan(  # noqa: PLR0913  # the options of a command are its parameters
+    recipe: RecipeOrRun = None,
+    overrides: Overrides = [],  # noqa: B006  # typer copies it
     vocabulary: Vocabulary = None,
     tokens: Tokens = None,
     length: Length = None,
@@ -37,53 +53,55 @@ def plan(  # noqa: PLR0913  # the options of a verb are its parameters
     gpus: Gpus = 1,
     price: Price = None,
     mfu: Mfu = None,
-    table: Tabled = False,
+    table: ShowTable = False,
     as_json: Json = False,
 ) -> None:
-    """Say what training a recipe takes: parameters, operations, memory, time, money."""
+    """Estimate what training a recipe takes: parameters, FLOPs, memory, time and cost."""
     if table:
         if recipe is not None:
-            raise SaccadeError(f"--table is one table of all models of the lectures; leave '{recipe}' out, or --table")
-        show_table(as_json=as_json)
+            raise SaccadeError(f"--table takes no recipe, got '{recipe}'; leave one of the two out")
+        print_table(as_json=as_json)
         return
     if recipe is None:
         raise SaccadeError("plan needs a recipe (`saccade recipes` lists them), a run, or --table")
     from saccade.config.load import load
-    from saccade.plan.estimate import Asked, make_plan, vocabulary_of
+    from saccade.plan.estimate import PlanRequest, get_vocabulary_size, make_plan
 
-    run = run_of(recipe)
-    said = load(recipe if run is None else run / RECIPE, overrides=overrides(changes))
+    run = find_run_folder(recipe)
+    loaded = load(recipe if run is None else run / RECIPE, overrides=check_overrides(overrides))
     if run is not None and vocabulary is None:
-        vocabulary = vocabulary_of(said, run)
-    found = make_plan(said, Asked(vocabulary, tokens, length, gpu, gpus, price, mfu))
-    print(json.dumps(found.as_dict(), indent=2) if as_json else in_words(found))
+        vocabulary = get_vocabulary_size(loaded, run)
+    estimate = make_plan(loaded, PlanRequest(vocabulary, tokens, length, gpu, gpus, price, mfu))
+    print(json.dumps(estimate.as_dict(), indent=2) if as_json else format_plan(estimate))
 
 
-def run_of(name: str) -> Path | None:
-    """The folder of a run, named by itself or by the recipe in it; a recipe that comes with saccade is none."""
-    from saccade.config.load import shipped
+def find_run_folder(name: str) -> Path | None:
+    """Find the folder of a trained run by its name, its path, or the path of its recipe; None for any other recipe."""
+    from saccade.config.load import list_recipes
 
-    found = find_run(name)
-    folder = found.parent if found.name == RECIPE else found
-    return folder if name not in shipped() and (folder / RECIPE).is_file() and (folder / WEIGHTS).is_file() else None
+    path = find_run(name)
+    folder = path.parent if path.name == RECIPE else path
+    return (
+        folder if name not in list_recipes() and (folder / RECIPE).is_file() and (folder / WEIGHTS).is_file() else None
+    )
 
 
-def in_words(found: Plan) -> str:
-    from saccade.plan.show import columns, sections
+def format_plan(plan: Plan) -> str:
+    from saccade.plan.show import build_sections, pad_rows
 
-    parts = [f"{title}\n{indented(aligned(columns(rows)))}" for title, rows in sections(found)]
+    parts = [f"{title}\n{indent(align_columns(pad_rows(rows)))}" for title, rows in build_sections(plan)]
     return "\n\n".join(parts)
 
 
-def indented(text: str) -> str:
+def indent(text: str) -> str:
     return "\n".join(f"  {line}" for line in text.splitlines())
 
 
-def show_table(*, as_json: bool) -> None:
-    from saccade.lectures.scale.growth import as_dicts, cost_lines, table_rows
+def print_table(*, as_json: bool) -> None:
+    from saccade.lectures.scale.growth import build_table, format_cost, to_dict
 
     if as_json:
-        print(json.dumps(as_dicts(), indent=2, ensure_ascii=False))
+        print(json.dumps(to_dict(), indent=2, ensure_ascii=False))
         return
-    print(aligned(table_rows()))
-    print("\n" + "\n".join(cost_lines()))
+    print(align_columns(build_table()))
+    print("\n" + "\n".join(format_cost()))

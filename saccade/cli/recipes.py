@@ -1,4 +1,4 @@
-"""`saccade recipes`: list, show, copy."""
+"""`saccade recipes`: list, show and copy the recipes that come with saccade."""
 
 from __future__ import annotations
 
@@ -7,47 +7,49 @@ from typing import Annotated
 
 import typer
 
-from saccade.cli.leave import telling
+from saccade.cli.exits import report_errors
 from saccade.errors import SaccadeError
 
 app = typer.Typer(help="List, show and copy the recipes that come with saccade.", invoke_without_command=True)
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A name of `saccade recipes`.")]
-Target = Annotated[Path | None, typer.Argument(metavar="FILE", help="The new file; default NAME.toml here.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a recipe, see `saccade recipes`.")]
+Target = Annotated[
+    Path | None, typer.Argument(metavar="FILE", help="File to write; default: NAME.toml in the current folder.")
+]
 
 
 @app.callback()
-def _default(context: typer.Context) -> None:
+def _list_by_default(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         list_()
 
 
 @app.command("list")
-@telling()
+@report_errors()
 def list_() -> None:
-    """The recipes and what they are."""
-    from saccade.config.load import read, shipped, shipped_path
+    """List all recipes with a one-line description."""
+    from saccade.config.load import get_recipe_path, list_recipes, read_recipe
 
-    width = max(map(len, shipped()))
-    for name in shipped():
-        print(f"{name:<{width}}  {read(shipped_path(name)).get('about', '')}")
+    width = max(map(len, list_recipes()))
+    for name in list_recipes():
+        print(f"{name:<{width}}  {read_recipe(get_recipe_path(name)).get('about', '')}")
 
 
 @app.command()
-@telling()
+@report_errors()
 def show(name: Name) -> None:
-    """A recipe as it is written."""
-    from saccade.config.load import shipped_path
+    """Print a recipe."""
+    from saccade.config.load import get_recipe_path
 
-    print(shipped_path(name).read_text(encoding="utf-8"), end="")
+    print(get_recipe_path(name).read_text(encoding="utf-8"), end="")
 
 
 @app.command()
-@telling()
+@report_errors()
 def copy(name: Name, target: Target = None) -> None:
-    """Copy a recipe, to change it and train it: saccade train FILE.toml."""
-    from saccade.config.load import shipped_path
+    """Copy a recipe to a file, to edit it and train it with saccade train FILE.toml."""
+    from saccade.config.load import get_recipe_path
 
-    text = shipped_path(name).read_text(encoding="utf-8")
+    text = get_recipe_path(name).read_text(encoding="utf-8")
     target = target or Path(f"{name}.toml")
     if target.suffix != ".toml":
         raise SaccadeError(f"a recipe's file name ends in .toml, got '{target}'")

@@ -1,4 +1,4 @@
-"""`saccade evaluate` and `saccade compare`."""
+"""`saccade evaluate` and `saccade compare`: score outputs against references."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saccade.cli.arguments import Json, corpora, overrides
-from saccade.cli.predict import Engine, Precision, load, settings, tell_cuts
-from saccade.cli.prompts import Examples, Options, TemplateText, asked, evaluate_tasks
-from saccade.cli.table import aligned
+from saccade.cli.arguments import Json, check_overrides, parse_corpora
+from saccade.cli.predict import Engine, Precision, build_decoding, load_predictor, report_truncated
+from saccade.cli.prompts import Examples, Options, TemplateText, evaluate_tasks, parse_prompt_options
+from saccade.cli.table import align_columns
 from saccade.errors import SaccadeError
 from saccade.runs import find_run
 
@@ -22,51 +22,60 @@ if TYPE_CHECKING:
     from saccade.score.evaluate import Evaluation
     from saccade.score.result import Result
 
-EMBEDDED = 1_000  # pairs of embedded data; a corpus for training has many more, and each one has to be decoded
+MAX_EMBEDDED_PAIRS = 1_000  # of a synthetic corpus (embedded:NAME), which for training is much larger: all are decoded
 
 Data = Annotated[
     list[str],
     typer.Option(
         "--data",
         metavar="SRC [TGT]",
-        help=f"Two aligned files, one with both sides, or text; embedded:NAME is {EMBEDDED:,} pairs. Repeatable.",
+        help="Two aligned files, one file with source and target columns, or plain text; "
+        f"embedded:NAME is {MAX_EMBEDDED_PAIRS:,} pairs. Repeatable.",
     ),
 ]
-RunOrNone = Annotated[
+OptionalRun = Annotated[
     str | None, typer.Argument(metavar="RUN", help="Folder or name of a run; RUN,RUN is an ensemble.")
 ]
-Runs = Annotated[list[str], typer.Argument(metavar="RUN", help="Folders or names of runs.")]
-Changes = Annotated[list[str], typer.Argument(metavar="KEY=VALUE", help="Decoding settings such as beam=5.")]
-Hyp = Annotated[str | None, typer.Option("--hyp", metavar="FILE", help="Score this file instead of a run.")]
-Ref = Annotated[str | None, typer.Option("--ref", metavar="FILE", help="What --hyp is scored against.")]
-Lowercase = Annotated[bool, typer.Option("--lowercase", help="Ignore case; the signature says so.")]
+Runs = Annotated[list[str], typer.Argument(metavar="RUN", help="Folders or names of the runs to compare.")]
+DecodingOverrides = Annotated[list[str], typer.Argument(metavar="KEY=VALUE", help="Decoding settings, such as beam=5.")]
+Hyp = Annotated[
+    str | None, typer.Option("--hyp", metavar="FILE", help="Score the outputs (hypotheses) in FILE instead of a run.")
+]
+Ref = Annotated[str | None, typer.Option("--ref", metavar="FILE", help="References for --hyp, line by line.")]
+Lowercase = Annotated[bool, typer.Option("--lowercase", help="Score case-insensitively; noted in the signature.")]
 Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Keep the outputs in FILE, or the values of all tokens."),
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write the outputs to FILE; for language models, the log-probabilities of all tokens.",
+    ),
 ]
 Metrics = Annotated[
     str | None,
     typer.Option(
         "--metrics",
         metavar="NAMES",
-        help="By commas, of bleu, chrf, ter, gleu, accuracy: all of them; also wer, cer; captions: bleu-1 to bleu-4, "
-        "cider; language models: hit@10, ndcg@10, valid. TER takes long where words repeat.",
+        help="Comma-separated metrics; default: bleu,chrf,ter,gleu,accuracy. Also wer, cer; captions: bleu-1 to "
+        "bleu-4, cider; language models: hit@10, ndcg@10, valid. TER is slow where words repeat.",
     ),
 ]
 Metric = Annotated[
     str | None,
     typer.Option(
         "--metric",
-        help="bleu, accuracy; captions: bleu-4; sound: wer, cer; labels: accuracy, f1, matthews, pearson, spearman.",
+        help="Metric to compare: bleu, accuracy; captions: bleu-4; speech: wer, cer; labels: accuracy, f1, matthews, "
+        "pearson, spearman.",
     ),
 ]
-Markdown = Annotated[bool, typer.Option("--markdown", help="A table for Markdown.")]
-Latex = Annotated[bool, typer.Option("--latex", help="A table for LaTeX.")]
+Markdown = Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")]
+Latex = Annotated[bool, typer.Option("--latex", help="Print a LaTeX table.")]
 
 
-def evaluate(  # noqa: PLR0913  # the options of a verb are its parameters
-    run: RunOrNone = None,
-    changes: Changes = [],  # noqa: B006  # typer copies it
+def evaluate(  # noqa: PLR0913  # the options of a command are its parameters
+    run: OptionalRun = None,
+    overrides: DecodingOverrides = [],  # noqa: B006  # typer copies it
     data: Data = [],  # noqa: B006
     hyp: Hyp = None,
     ref: Ref = None,
@@ -80,26 +89,28 @@ def evaluate(  # noqa: PLR0913  # the options of a verb are its parameters
     options: Options = "",
     as_json: Json = False,
 ) -> None:
-    """Score a run on pairs or text (without --data, on its validation data), or two files with --hyp and --ref."""
-    chosen, made = None if metrics is None else metrics.split(","), asked(template, examples, options)
-    found: Result
+    """Score a run on test data (default: its validation data), or a file of outputs with --hyp and --ref."""
+    names, prompt = None if metrics is None else metrics.split(","), parse_prompt_options(template, examples, options)
+    result: Result
     if hyp is not None or ref is not None:
-        found = of_files(hyp, ref, run, metrics=chosen, lowercase=lowercase)
+        result = score_files(hyp, ref, run, metrics=names, lowercase=lowercase)
     elif run is None:
         raise SaccadeError("evaluate needs a RUN, or --hyp FILE and --ref FILE")
     else:
-        predictor = load(run.split(","), engine=engine, precision=precision)
-        if made is not None:
-            found = evaluate_tasks(predictor, made, data, changes, options=options, metrics=chosen, lowercase=lowercase)
+        predictor = load_predictor(run.split(","), engine=engine, precision=precision)
+        if prompt is not None:
+            result = evaluate_tasks(
+                predictor, prompt, data, overrides, options=options, metrics=names, lowercase=lowercase
+            )
         else:
-            found = of_run(
-                predictor, run.split(",")[0], data, overrides(changes), metrics=chosen, lowercase=lowercase,
-                keep=output is not None,
+            result = score_run(
+                predictor, run.split(",")[0], data, check_overrides(overrides), metrics=names, lowercase=lowercase,
+                keep_outputs=output is not None,
             )  # fmt: skip
-            tell_cuts(found.cut, len(found.hypotheses), predictor.recipe)
+            report_truncated(result.truncated_lengths, len(result.hypotheses), predictor.recipe)
     if output is not None:
-        output.write_text("".join(f"{' '.join(text.splitlines())}\n" for text in found.hypotheses), encoding="utf-8")
-    print(json.dumps(found.to_dict(), indent=2) if as_json else f"{aligned(found.rows())}\n{found.summary()}")
+        output.write_text("".join(f"{' '.join(text.splitlines())}\n" for text in result.hypotheses), encoding="utf-8")
+    print(json.dumps(result.to_dict(), indent=2) if as_json else f"{align_columns(result.rows())}\n{result.summary()}")
 
 
 def compare(
@@ -110,61 +121,67 @@ def compare(
     latex: Latex = False,
     as_json: Json = False,
 ) -> None:
-    """Compare runs on the same pairs (without --data, on the first run's validation data), with intervals and cost."""
+    """Compare runs on the same data (default: the first run's validation data), with confidence intervals and speed."""
     from saccade.score import table
     from saccade.score.compare import check_comparable
     from saccade.score.compare import compare as compare_runs
 
     folders = [find_run(name) for name in runs]
     check_comparable(folders)
-    found = compare_runs(folders, read_test_pairs(folders[0], data), metric=metric)
+    comparison = compare_runs(folders, read_test_pairs(folders[0], data), metric=metric)
     if as_json:
-        print(json.dumps(found.to_dict(), indent=2))
+        print(json.dumps(comparison.to_dict(), indent=2))
     elif markdown or latex:
-        print(table.markdown(found) if markdown else table.latex(found))
+        print(table.to_markdown(comparison) if markdown else table.to_latex(comparison))
     else:
-        print(f"{aligned(table.cells(found))}\n\n{table.note(found)}")
+        print(f"{align_columns(table.to_cells(comparison))}\n\n{table.format_note(comparison)}")
 
 
-def of_files(
+def score_files(
     hyp: str | None, ref: str | None, run: str | None, *, metrics: Sequence[str] | None, lowercase: bool
 ) -> Evaluation:
     if hyp is None or ref is None or run is not None:
-        raise SaccadeError("--hyp FILE and --ref FILE belong together, and take no run")
-    from saccade.score.evaluate import ALL, evaluate_files
+        raise SaccadeError("--hyp FILE and --ref FILE must be given together and without a run")
+    from saccade.score.evaluate import DEFAULT_METRICS, evaluate_files
 
-    return evaluate_files(hyp, ref, metrics=metrics or ALL, lowercase=lowercase)
+    return evaluate_files(hyp, ref, metrics=metrics or DEFAULT_METRICS, lowercase=lowercase)
 
 
-def of_run(
+def score_run(
     predictor: Predictor,
     name: str,
     data: Sequence[str],
-    changes: Sequence[str],
+    overrides: Sequence[str],
     *,
     metrics: Sequence[str] | None,
     lowercase: bool,
-    keep: bool,
+    keep_outputs: bool,
 ) -> Result:
     from saccade.score.evaluate import evaluate_corpora
 
-    decoding, chosen = settings(predictor.recipe, changes), chosen_corpora(find_run(name), data)
+    decoding, chosen = build_decoding(predictor.recipe, overrides), choose_corpora(find_run(name), data)
     return evaluate_corpora(
-        predictor, chosen, metrics=metrics, lowercase=lowercase, decoding=decoding, made=EMBEDDED, keep=keep
+        predictor,
+        chosen,
+        metrics=metrics,
+        lowercase=lowercase,
+        decoding=decoding,
+        synthetic_count=MAX_EMBEDDED_PAIRS,
+        keep_token_scores=keep_outputs,
     )
 
 
-def chosen_corpora(run: Path, data: Sequence[str]) -> list[Corpus]:
-    """What --data names, or else the validation files that the run was trained with."""
+def choose_corpora(run: Path, data: Sequence[str]) -> list[Corpus]:
+    """Choose the corpora to evaluate: those of `--data`, or the validation files of the run's recipe."""
     from saccade.config.schema import Corpus
-    from saccade.data.sources.labelled import like
-    from saccade.score.pairs import recipe_of
+    from saccade.data.sources.labelled import inherit_columns
+    from saccade.score.pairs import load_recipe_of_run
 
-    chosen, recipe = [Corpus(files=tuple(files)) for files in corpora(data)], recipe_of(run)
+    chosen, recipe = [Corpus(files=tuple(files)) for files in parse_corpora(data)], load_recipe_of_run(run)
     if not chosen and recipe is not None:
         chosen = list(recipe.data.valid_corpora)
     if recipe is not None and recipe.task.predicts_labels and recipe.data.train:
-        chosen = [like(corpus, recipe.data.train[0]) for corpus in chosen]
+        chosen = [inherit_columns(corpus, recipe.data.train[0]) for corpus in chosen]
     if not chosen:
         files = "FOLDER" if recipe is not None and recipe.reader.medium else "SRC REF"
         raise SaccadeError(f"'{run}' has no validation files of its own; give --data {files}")
@@ -172,8 +189,12 @@ def chosen_corpora(run: Path, data: Sequence[str]) -> list[Corpus]:
 
 
 def read_test_pairs(run: Path, data: Sequence[str]) -> list[tuple[str, str]]:
-    """What a run is asked, and what is right, whatever its task."""
-    from saccade.score.pairs import pairs_of, recipe_of
+    """Read the inputs and references of the test data in the form of the run's task."""
+    from saccade.score.pairs import load_recipe_of_run, read_text_pairs
 
-    recipe, chosen = recipe_of(run), chosen_corpora(run, data)
-    return pairs_of(chosen, made=EMBEDDED) if recipe is None else recipe.task.read_pairs(recipe, chosen, made=EMBEDDED)
+    recipe, chosen = load_recipe_of_run(run), choose_corpora(run, data)
+    return (
+        read_text_pairs(chosen, synthetic_count=MAX_EMBEDDED_PAIRS)
+        if recipe is None
+        else recipe.task.read_pairs(recipe, chosen, synthetic_count=MAX_EMBEDDED_PAIRS)
+    )

@@ -1,4 +1,4 @@
-"""`saccade serve`."""
+"""`saccade serve`: serve models over HTTP."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from typing import Annotated
 
 import typer
 
-from saccade.cli.predict import Engine, Precision, load
+from saccade.cli.predict import Engine, Precision, load_predictor
 from saccade.errors import SaccadeError
 
-NEEDED = ("fastapi", "uvicorn")
-FORMS = "python-multipart"  # by which files are sent
+REQUIRED_PACKAGES = ("fastapi", "uvicorn")
+FORM_PACKAGE = "python-multipart"  # parses file uploads
 
 Runs = Annotated[
     list[str],
-    typer.Argument(metavar="RUN", help="Folders or names of runs; without any, the model of `saccade demo`."),
+    typer.Argument(metavar="RUN", help="Folders or names of runs to serve; default: the model of `saccade demo`."),
 ]
-Host = Annotated[str, typer.Option("--host", help="Address to listen at; other than this machine: with a token.")]
-Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen at; 0 is any free one.")]
+Host = Annotated[str, typer.Option("--host", help="Address to listen on; other than localhost only with a token.")]
+Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 picks a free one.")]
 Token = Annotated[
-    str, typer.Option("--token", envvar="SACCADE_TOKEN", help="What clients must send as bearer token.", metavar="TEXT")
+    str, typer.Option("--token", envvar="SACCADE_TOKEN", help="Bearer token that clients must send.", metavar="TEXT")
 ]
-Timeout = Annotated[float, typer.Option("--timeout", min=0.1, max=86400, help="Seconds until an answer must be there.")]
-Queue = Annotated[int, typer.Option("--queue", min=1, help="Requests that may wait for a model.")]
-Batch = Annotated[int, typer.Option("--batch", min=1, help="Texts that are decoded together at most.")]
+Timeout = Annotated[float, typer.Option("--timeout", min=0.1, max=86400, help="Seconds until a request fails.")]
+Queue = Annotated[int, typer.Option("--queue", min=1, help="Maximum number of requests waiting for a model.")]
+Batch = Annotated[int, typer.Option("--batch", min=1, help="Maximum number of inputs in a batch.")]
 MaxBody = Annotated[
     int | None,
-    typer.Option("--max-body", min=1, help="Kilobytes that a request may have; without it 1000, with files 20000."),
+    typer.Option("--max-body", min=1, help="Maximum size of a request in kB; default 1000, with file uploads 20000."),
 ]
-MaxPixels = Annotated[  # of more than 178 million, Pillow reads none
-    int, typer.Option("--max-pixels", min=1, max=178, help="Millions of pixels that a picture may have.")
+MaxPixels = Annotated[  # Pillow refuses images of more than 178 million pixels
+    int, typer.Option("--max-pixels", min=1, max=178, help="Maximum size of an image in million pixels.")
 ]
 
 
-def serve(  # noqa: PLR0913  # the options of a verb are its parameters
+def serve(  # noqa: PLR0913  # the options of a command are its parameters
     runs: Runs = [],  # noqa: B006  # typer copies it
     host: Host = "127.0.0.1",
     port: Port = 8000,
@@ -47,32 +47,38 @@ def serve(  # noqa: PLR0913  # the options of a verb are its parameters
     max_body: MaxBody = None,
     max_pixels: MaxPixels = 50,
 ) -> None:
-    """Serve models over HTTP: a page to try them, and an API for programs."""
-    check_installed("serve", FORMS)
-    from saccade.serve.app import make_app, named
-    from saccade.serve.limits import Limits, body_for
-    from saccade.serve.served import form_of
-    from saccade.serve.server import address, bind, check_address, make_server, run, to_try
+    """Serve models over HTTP: a web page to try them, and a JSON API."""
+    check_installed("serve", FORM_PACKAGE)
+    from saccade.serve.app import create_app, get_model_names
+    from saccade.serve.limits import Limits, get_max_body_bytes
+    from saccade.serve.served import list_form_fields
+    from saccade.serve.server import bind, check_address, create_server, format_curl_command, format_url, run_server
 
     check_address(host, token)
-    names = named(runs)
-    with bind(host, port) as place:  # first, for it is soon known whether that can be
+    names = get_model_names(runs)
+    with bind(host, port) as listener:  # before the models are loaded: a port in use is reported at once
         text = "Two dogs are running ."
         if not runs:
-            from saccade.demo.dates import SHOWN, ready_demo
+            from saccade.demo.dates import EXAMPLES, find_or_train_demo
 
-            runs, names, text = [str(ready_demo())], ["demo"], SHOWN[0]
-        loaded = [load(each.split(","), engine=engine, precision=precision) for each in runs]
-        body = body_for(loaded) if max_body is None else max_body * 1000
-        limits = Limits(seconds=timeout, queue=queue, batch=batch, body=body, pixels=max_pixels * 1_000_000)
-        app = make_app(dict(zip(names, loaded, strict=True)), token=token, limits=limits)
-        url = address(place)
-        print(f"serving {', '.join(names)} at {url} (end with Ctrl+C)")
-        print(to_try(url, text, token=bool(token), form=form_of(loaded[0])), flush=True)
-        run(make_server(app, limits), place)
+            runs, names, text = [str(find_or_train_demo())], ["demo"], EXAMPLES[0]
+        predictors = [load_predictor(each.split(","), engine=engine, precision=precision) for each in runs]
+        limits = Limits(
+            timeout=timeout,
+            max_queue=queue,
+            max_batch=batch,
+            max_body_bytes=get_max_body_bytes(predictors) if max_body is None else max_body * 1000,
+            max_pixels=max_pixels * 1_000_000,
+        )
+        app = create_app(dict(zip(names, predictors, strict=True)), token=token, limits=limits)
+        url = format_url(listener)
+        print(f"serving {', '.join(names)} at {url} (stop with Ctrl+C)")
+        command = format_curl_command(url, text, token=bool(token), form_fields=list_form_fields(predictors[0]))
+        print(command, flush=True)
+        run_server(create_server(app, limits), listener)
 
 
-def check_installed(verb: str, *more: str) -> None:
-    missing = [name for name in (*NEEDED, *more) if importlib.util.find_spec(name.replace("-", "_")) is None]
+def check_installed(command: str, *more: str) -> None:
+    missing = [name for name in (*REQUIRED_PACKAGES, *more) if importlib.util.find_spec(name.replace("-", "_")) is None]
     if missing:
-        raise SaccadeError(f"{verb} needs {' and '.join(missing)}; install with: pip install 'saccade[serve]'")
+        raise SaccadeError(f"{command} needs {' and '.join(missing)}; install with: pip install 'saccade[serve]'")

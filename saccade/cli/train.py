@@ -2,54 +2,89 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Annotated
 
 import typer
 
-from saccade.cli.arguments import Data, Valid, corpora, is_override, overrides
-from saccade.cli.table import aligned
-from saccade.cli.watch import shown_while_training
+from saccade.cli.arguments import Data, Valid, check_overrides, is_override, parse_corpora
+from saccade.cli.table import align_columns
+from saccade.cli.watch import serve_training_page
 from saccade.errors import SaccadeError
 
-Recipe = Annotated[str | None, typer.Argument(metavar="RECIPE", help="A name of `saccade recipes`, or a .toml file.")]
-Changes = Annotated[list[str], typer.Argument(metavar="KEY=VALUE", help="Such as train.steps=2000.")]
-RunName = Annotated[str | None, typer.Option("--run", metavar="NAME", help="Name of the run; default RECIPE-N.")]
-Tiny = Annotated[bool, typer.Option("--tiny", help="A small model on embedded data: three minutes at most.")]
-Resume = Annotated[str | None, typer.Option("--resume", metavar="RUN", help="Go on with a run; needs no recipe.")]
-Watch = Annotated[bool, typer.Option("--watch", help="Serve a page that shows how it learns.")]
-DemoName = Annotated[str, typer.Argument(metavar="NAME", help="A name of --list; without it, dates.")]
-Listed = Annotated[bool, typer.Option("--list", help="List what can be shown: name, embedded data, what it is.")]
-Seed = Annotated[int, typer.Option(min=0, help="Of data, weights and order.")]
+Recipe = Annotated[
+    str | None, typer.Argument(metavar="RECIPE", help="Name of a recipe (see `saccade recipes`), or a .toml file.")
+]
+Overrides = Annotated[
+    list[str], typer.Argument(metavar="KEY=VALUE", help="Overrides of recipe keys, such as train.steps=2000.")
+]
+RunName = Annotated[str | None, typer.Option("--run", metavar="NAME", help="Name of the run; default: RECIPE-N.")]
+Tiny = Annotated[bool, typer.Option("--tiny", help="Train a small model on synthetic data, in at most three minutes.")]
+Resume = Annotated[
+    str | None, typer.Option("--resume", metavar="RUN", help="Resume training a run from its last checkpoint.")
+]
+Watch = Annotated[bool, typer.Option("--watch", help="Serve a page with learning curves, samples and attention.")]
+Verbose = Annotated[
+    bool,
+    typer.Option("--verbose", help="Report on stderr why batches are not packed or why CUDA graphs are not used."),
+]
+DemoName = Annotated[str, typer.Argument(metavar="NAME", help="Name of a demonstration, see --list.")]
+ListDemos = Annotated[
+    bool, typer.Option("--list", help="List all demonstrations with their synthetic data and a description.")
+]
+Seed = Annotated[int, typer.Option(min=0, help="Random seed of data, initialization and batch order.")]
 
 
-def train(
+def train(  # noqa: PLR0913  # the options of a command are its parameters
     recipe: Recipe = None,
-    changes: Changes = [],  # noqa: B006  # typer copies it
+    overrides: Overrides = [],  # noqa: B006  # typer copies it
     data: Data = [],  # noqa: B006
     valid: Valid = [],  # noqa: B006
     run: RunName = None,
     tiny: Tiny = False,
     resume: Resume = None,
     watch: Watch = False,
+    verbose: Verbose = False,
 ) -> None:
-    """Train a model, or go on training one."""
+    """Train a model from a recipe, or resume training."""
     if recipe is not None and is_override(recipe):
-        changes, recipe = [recipe, *changes], None
+        overrides, recipe = [recipe, *overrides], None
     if recipe is None and resume is None:
-        raise SaccadeError("train needs a recipe (`saccade recipes` lists them), or --resume RUN to go on with a run")
-    files, more = validation(valid)
-    chosen = [*overrides(changes), *more, *(["train.watch=true"] if watch else [])]
-    with shown_while_training() if watch else nullcontext():
+        raise SaccadeError("train needs a recipe (`saccade recipes` lists them), or --resume RUN to continue a run")
+    files, more = parse_validation(valid)
+    chosen = [*check_overrides(overrides), *more, *(["train.watch=true"] if watch else [])]
+    with serve_training_page() if watch else nullcontext(), log_to_stderr() if verbose else nullcontext():
         from saccade.train.api import train as run_training
 
-        data_files = corpora(data) or None
+        data_files = parse_corpora(data) or None
         run_training(recipe, data=data_files, valid=files, run=run, tiny=tiny, resume=resume, overrides=chosen)
 
 
-def validation(valid: list[str]) -> tuple[list[list[str]] | None, list[str]]:
-    """Files of `--valid`, or the override that `--valid 0.01` stands for: a share of the training pairs held out."""
-    files = corpora(valid)
+@contextmanager
+def log_to_stderr() -> Iterator[None]:
+    """Print the INFO messages of the logger `saccade` on stderr, one line each; in distributed training, of rank 0."""
+    if os.environ.get("RANK", "0") != "0":
+        yield
+        return
+    logger = logging.getLogger("saccade")
+    handler, level = logging.StreamHandler(sys.stderr), logger.level
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
+
+
+def parse_validation(valid: list[str]) -> tuple[list[list[str]] | None, list[str]]:
+    """Parse `--valid`: its files, or the override `data.valid=0.01` where it is a fraction of the training data."""
+    files = parse_corpora(valid)
     try:
         [[text]] = files
         return None, [f"data.valid={float(text)}"]
@@ -57,17 +92,17 @@ def validation(valid: list[str]) -> tuple[list[list[str]] | None, list[str]]:
         return files or None, []
 
 
-def demo(name: DemoName = "dates", run: RunName = None, seed: Seed = 1, listed: Listed = False) -> None:
-    """Train a small model on embedded data in a minute or three, and look at what it learned."""
-    if listed:
-        from saccade.demo.listing import demonstrations
+def demo(name: DemoName = "dates", run: RunName = None, seed: Seed = 1, list_demos: ListDemos = False) -> None:
+    """Train a small model on synthetic data in one to three minutes, and show its outputs and attention."""
+    if list_demos:
+        from saccade.demo.listing import list_demonstrations
 
-        print(aligned([(one.name, one.data, str(one.target), one.about) for one in demonstrations()]))
+        print(align_columns([(one.name, one.data, str(one.target), one.about) for one in list_demonstrations()]))
     elif name == "dates":
         from saccade.demo.dates import run_demo
 
         run_demo(run=run, seed=seed)
     else:
-        from saccade.demo.systems import show
+        from saccade.demo.systems import run_demonstration
 
-        show(name, run=run, seed=seed)
+        run_demonstration(name, run=run, seed=seed)

@@ -1,4 +1,4 @@
-"""`saccade view`."""
+"""`saccade view`: show the attention weights of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from saccade.cli.arguments import Json
-from saccade.cli.predict import Fields, together
+from saccade.cli.predict import Fields, join_fields
 from saccade.errors import SaccadeError
 
 if TYPE_CHECKING:
@@ -20,27 +20,36 @@ THEMES = ("light", "dark")
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="Folder or name of a run.")]
 Text = Annotated[
-    str | None, typer.Argument(metavar="TEXT", help="What the model reads, or goes on from; or a file. See --field.")
+    str | None, typer.Argument(metavar="TEXT", help="Input or prompt of the model, or a file. See --field.")
 ]
-Target = Annotated[str | None, typer.Option("--target", help="What it writes; without it, its own prediction.")]
-Png = Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Draw all heads to a .png or .svg file.")]
-Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="The same to an .svg file.")]
-Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page that shows all of it.")]
-Part = Annotated[
+Target = Annotated[
+    str | None, typer.Option("--target", help="Target to force-decode; default: the model's own output.")
+]
+Png = Annotated[
+    Path | None, typer.Option("--png", metavar="FILE", help="Plot all heads of a layer to a .png or .svg file.")
+]
+Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Plot all heads of a layer to an .svg file.")]
+Html = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="Write an interactive page with all layers and heads.")
+]
+AttentionPart = Annotated[
     str | None,
     typer.Option(
         "--part",
-        help="cross: output to input; writer, reader: to itself. Without it, the first that there is.",
+        help="cross: cross-attention; writer, reader: self-attention of the decoder or encoder. "
+        "Default: the first of these that the model has.",
     ),
 ]
-Layer = Annotated[int | None, typer.Option("--layer", min=1, help="Counted from 1; without it, the last.")]
-Head = Annotated[int | None, typer.Option("--head", min=1, help="Counted from 1; without it, the mean of all.")]
-Words = Annotated[bool, typer.Option("--words", help="Put the pieces of each word together.")]
-Theme = Annotated[str, typer.Option("--theme", help="Of pictures: light or dark.")]
-Compare = Annotated[str | None, typer.Option("--compare", metavar="RUN", help="One more run, shown beside.")]
+Layer = Annotated[int | None, typer.Option("--layer", min=1, help="Layer, counted from 1; default: the last.")]
+Head = Annotated[
+    int | None, typer.Option("--head", min=1, help="Head, counted from 1; default: the mean of all heads.")
+]
+Words = Annotated[bool, typer.Option("--words", help="Merge the subword tokens of each word.")]
+Theme = Annotated[str, typer.Option("--theme", help="Color theme of plots: light or dark.")]
+Compare = Annotated[str | None, typer.Option("--compare", metavar="RUN", help="Second run, shown next to the first.")]
 
 
-def view(  # noqa: PLR0913  # the options of a verb are its parameters
+def view(  # noqa: PLR0913  # the options of a command are its parameters
     run: Run,
     text: Text = None,
     field: Fields = [],  # noqa: B006  # typer copies it
@@ -48,7 +57,7 @@ def view(  # noqa: PLR0913  # the options of a verb are its parameters
     png: Png = None,
     svg: Svg = None,
     html: Html = None,
-    part: Part = None,
+    part: AttentionPart = None,
     layer: Layer = None,
     head: Head = None,
     words: Words = False,
@@ -56,46 +65,46 @@ def view(  # noqa: PLR0913  # the options of a verb are its parameters
     compare: Compare = None,
     as_json: Json = False,
 ) -> None:
-    """Show where the model looked: in the terminal, as a picture, as a page, or as JSON."""
+    """Show attention weights: in the terminal, as a plot, as an interactive page, or as JSON."""
     check_suffix(png, "--png", (".png", ".svg"))
     check_suffix(svg, "--svg", (".svg",))
     check_suffix(html, "--html", (".html",))
     if theme not in THEMES:
         raise SaccadeError(f"--theme must be one of {', '.join(THEMES)}, got '{theme}'")
-    text = one_input(text, field)
-    shown = looked(run, text, target, field)
+    text = get_single_input(text, field)
+    result = compute_view(run, text, target, field)
     if compare is not None:
-        shown = shown.beside(looked(compare, text, target, field))
+        result = result.beside(compute_view(compare, text, target, field))
     for path in (png, svg, html):
         if path is not None:
-            print(shown.save(path, part=part, layer=layer, head=head, words=words, theme=theme))
+            print(result.save(path, part=part, layer=layer, head=head, words=words, theme=theme))
     if as_json:
-        print(shown.only(part=part, layer=layer, head=head).json())
+        print(result.only(part=part, layer=layer, head=head).json())
     elif png is svg is html is None:
         width = shutil.get_terminal_size((100, 24)).columns
-        print(shown.text(width=width, part=part, layer=layer, head=head, words=words))
+        print(result.text(width=width, part=part, layer=layer, head=head, words=words))
 
 
-def one_input(text: str | None, fields: Sequence[str]) -> str:
-    """The argument, or what --field gives together."""
-    given = [*([] if text is None else [text]), *together(fields)]
-    if len(given) != 1:
-        raise SaccadeError(f"attention is shown for one TEXT, or for what --field gives; got {len(given)} of them")
-    return given[0]
+def get_single_input(text: str | None, fields: Sequence[str]) -> str:
+    """Return the TEXT argument, or the values of `--field` as one JSON line; exactly one of the two must be given."""
+    inputs = [*([] if text is None else [text]), *join_fields(fields)]
+    if len(inputs) != 1:
+        raise SaccadeError(f"attention is shown for one input: expected TEXT or --field, got {len(inputs)} inputs")
+    return inputs[0]
 
 
-def looked(run: str, text: str, target: str | None, fields: Sequence[str]) -> View:
-    from saccade.cli.predict import check_fields, load
+def compute_view(run: str, text: str, target: str | None, fields: Sequence[str]) -> View:
+    from saccade.cli.predict import check_fields, load_predictor
 
-    predictor = load([run])
+    predictor = load_predictor([run])
     check_fields(predictor, fields)
-    found = list(predictor.inputs([text]))
-    if len(found) != 1:
-        raise SaccadeError(f"attention is shown for one file at a time, got the {len(found):,} of {text}; name one")
-    return predictor.view(found[0], target, title=Path(run).name)
+    inputs = list(predictor.expand_inputs([text]))
+    if len(inputs) != 1:
+        raise SaccadeError(f"attention is shown for one file at a time, got the {len(inputs):,} of {text}; name one")
+    return predictor.view(inputs[0], target, title=Path(run).name)
 
 
 def check_suffix(path: Path | None, option: str, suffixes: tuple[str, ...]) -> None:
-    """Told before the model is loaded and has looked."""
+    """Check the file name before the model is loaded."""
     if path is not None and path.suffix.lower() not in suffixes:
         raise SaccadeError(f"the file of {option} must end in {' or '.join(suffixes)}, got {path.name!r}; rename it")

@@ -1,4 +1,4 @@
-"""`saccade watch`, and what `saccade train --watch` serves."""
+"""`saccade watch` and `saccade train --watch`: a page with the learning curves, samples and attention of a run."""
 
 from __future__ import annotations
 
@@ -17,74 +17,78 @@ from saccade.errors import SaccadeError
 if TYPE_CHECKING:
     import socket
 
-HOST, PORT = "127.0.0.1", 8010
+HOST, DEFAULT_PORT = "127.0.0.1", 8010
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="Folder or name of a run, in training or not.")]
+Run = Annotated[str, typer.Argument(metavar="RUN", help="Folder or name of a run, in training or finished.")]
 Port = Annotated[
-    int | None, typer.Option("--port", min=0, max=65535, help="Port to listen at; without it, 8010 or a free one.")
+    int | None, typer.Option("--port", min=0, max=65535, help="Port to listen on; default: 8010, or a free one.")
 ]
 Html = Annotated[
-    Path | None, typer.Option("--html", metavar="FILE", help="Write the page to one file that needs no server.")
+    Path | None,
+    typer.Option("--html", metavar="FILE", help="Write a self-contained page to FILE instead of serving it."),
 ]
 
 
 def watch(run: Run, port: Port = None, html: Html = None) -> None:
-    """Show how a run learns: curves, what it writes, and what it attends to."""
-    from saccade.runs import RECIPE, find_run, not_a_run
+    """Show the learning curves, sample outputs and attention of a run on a web page."""
+    from saccade.runs import RECIPE, build_not_a_run_error, find_run
 
     path = find_run(run)
     if not (path / RECIPE).is_file():
-        raise not_a_run(path)
+        raise build_not_a_run_error(path)
     if html is not None:
         write_page(path, html)
         return
     check_installed("watch")
-    from saccade.serve.server import address, make_server
-    from saccade.serve.server import run as serve
-    from saccade.serve.watch import LIMITS, make_watch_app
+    from saccade.serve.server import create_server, format_url, run_server
+    from saccade.serve.watch import LIMITS, create_watch_app
 
-    with listening(port) as place:
-        print(f"{path.name} is shown at {address(place)} (end with Ctrl+C)", flush=True)
-        serve(make_server(make_watch_app(lambda: path), LIMITS), place)
+    with open_socket(port) as listener:
+        print(f"{path.name} is shown at {format_url(listener)} (stop with Ctrl+C)", flush=True)
+        run_server(create_server(create_watch_app(lambda: path), LIMITS), listener)
 
 
 def write_page(run: Path, file: Path) -> None:
     from saccade.files import atomic_write
-    from saccade.serve.history import whole
-    from saccade.view.html import training_page
+    from saccade.serve.history import read_history_with_attention
+    from saccade.view.html import build_training_page
 
     if file.suffix.lower() != ".html":
         raise SaccadeError(f"the file of --html must end in .html, got {file.name!r}; rename it")
-    atomic_write(file, training_page(whole(run)).encode())
+    atomic_write(file, build_training_page(read_history_with_attention(run)).encode())
     print(file)
 
 
 @contextmanager
-def shown_while_training() -> Iterator[None]:
-    """Serves the page of the run that is trained inside it, for as long as that takes."""
+def serve_training_page() -> Iterator[None]:
+    """Serve the page of the run that is trained inside this context."""
     check_installed("train --watch")
-    if os.environ.get("RANK", "0") != "0":  # of several processes, the first one writes and talks
+    if os.environ.get("RANK", "0") != "0":  # in distributed training, rank 0 alone reports
         yield
         return
-    from saccade.runs import hearing_of_runs
-    from saccade.serve.server import address, make_server, running
-    from saccade.serve.watch import LIMITS, make_watch_app
+    from saccade.runs import notify_of_runs
+    from saccade.serve.server import create_server, format_url, run_in_background
+    from saccade.serve.watch import LIMITS, create_watch_app
 
-    known: list[Path] = []
-    app = make_watch_app(lambda: known[-1] if known else None)
-    with listening(None) as place, running(make_server(app, LIMITS), place), hearing_of_runs(known.append):
-        print(f"watch it at {address(place)}", file=sys.stderr, flush=True)
+    runs: list[Path] = []
+    app = create_watch_app(lambda: runs[-1] if runs else None)
+    with (
+        open_socket(None) as listener,
+        run_in_background(create_server(app, LIMITS), listener),
+        notify_of_runs(runs.append),
+    ):
+        print(f"watch the training at {format_url(listener)}", file=sys.stderr, flush=True)
         yield
-    print(f"look at it again with: saccade watch {known[-1]}", file=sys.stderr)
+    print(f"show the page again with: saccade watch {runs[-1]}", file=sys.stderr)
 
 
-def listening(port: int | None) -> socket.socket:
-    """A socket at the port; where none is asked for, at the usual one or, if it is taken, at any free one."""
+def open_socket(port: int | None) -> socket.socket:
+    """Listen on the port; without one, on the default port or, if it is in use, on any free one."""
     from saccade.serve.server import bind
 
     if port is not None:
         return bind(HOST, port)
     try:
-        return bind(HOST, PORT)
+        return bind(HOST, DEFAULT_PORT)
     except SaccadeError:
         return bind(HOST, 0)

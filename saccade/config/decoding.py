@@ -1,4 +1,4 @@
-"""Table of a recipe: how outputs are searched."""
+"""The table [predict] of a recipe: how outputs are decoded."""
 
 from __future__ import annotations
 
@@ -13,43 +13,81 @@ if TYPE_CHECKING:
 
 
 class Decoding(Table):
-    """How the writer's output is searched. beam = 1 is greedy; sample = true draws instead.
+    """How outputs are decoded: beam search, greedy search with beam = 1, or sampling with sample = true.
 
-    A writer that fills its output at once has no beam and no length penalty: those two say nothing to it.
+    A non-autoregressive writer (kind = "fill") ignores `beam` and `length_penalty`.
     """
 
     beam: Count = 4
-    length_penalty: float = 0.6  # alpha of ((5 + length) / 6)^alpha (Wu et al. 2016)
-    coverage: Annotated[float, Field(ge=0)] = 0.0  # beta of the same: beams pay for input that was not attended to
+    """Width of the beam search. 1 is greedy search; 4 to 10 are usual for translation, and the cost grows with it."""
+    length_penalty: float = 0.6
+    """Exponent alpha of the length normalization ((5 + length) / 6)^alpha by which scores of beam search are divided
+    (Wu et al. 2016). 0 prefers short outputs, 1 compares means per token."""
+    coverage_penalty: Annotated[float, Field(ge=0)] = 0.0
+    """Weight beta of the coverage penalty of beam search, which punishes hypotheses that did not attend to all of the
+    source (Wu et al. 2016). 0 disables it; try 0.2 where outputs leave parts of the source out."""
     n_best: Count = 1
+    """Number of hypotheses returned for each input, best first; at most `beam`, unless outputs are sampled."""
     sample: bool = False
+    """Sample tokens from the model instead of searching for likely ones; see `temperature`, `top_k` and `top_p`."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
+    """Sampling: logits are divided by this. Below 1 sampling is closer to greedy search, above 1 more random."""
     top_k: Annotated[int, Field(ge=0)] = 0
+    """Sampling: only the k most likely tokens can be sampled (Fan et al. 2018). 0 allows all of them."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Nucleus sampling: only the most likely tokens that together have this probability can be sampled
+    (Holtzman et al. 2020). 1 allows all of them; 0.9 is usual for language models."""
     seed: Annotated[int, Field(ge=0)] = 1
+    """Seed of the random numbers of sampling; the same seed gives the same outputs."""
     min_length: Annotated[int, Field(ge=0)] = 0
-    max_length: Count | None = None  # none: 2 x source + 20, at least 50, or all after a prompt; in data.max_length
-    no_repeat: Annotated[int, Field(ge=0)] = 0  # no n-gram of this size twice
-    prefix: str = ""  # every output begins with this text
-    stop: tuple[str, ...] = ()  # after a prompt: texts before which an output ends
-    slide: bool = False  # of a prompt that is too long for the model, the last tokens are taken
-    repetition: Annotated[float, Field(ge=1)] = 1.0  # log-probabilities of tokens that occurred, times this
-    frequency: Annotated[float, Field(ge=0)] = 0.0  # taken off the log-probability of a token for each time it occurred
-    replace_unknown: bool = False  # unknown words become the source word that was looked at, or its lexicon's
-    iterations: Count = 1  # of a writer that fills: passes, each of which writes the least sure tokens again
-    lengths: Count = 1  # of a writer that fills: lengths that are tried side by side
-    collapse: bool = False  # of a writer that fills: equal neighbours become one token
-    ctc: Share = 0.0  # share of the head of writer.ctc in what is compared (Watanabe et al. 2017)
-    lm: str = ""  # a run of task "write" with the same tokenizer, which has a say in what is written (shallow fusion)
-    lm_weight: Annotated[float, Field(ge=0)] = 0.3  # of its log-probabilities beside those of the model
+    """Minimal number of tokens of an output; the end token is forbidden before it."""
+    max_length: Count | None = None
+    """Maximal number of tokens of an output. None allows 2 x source length + 20, at least 50, or as much as fits after
+    a prompt; data.max_length of the run is the limit in any case."""
+    no_repeat_ngram: Annotated[int, Field(ge=0)] = 0
+    """Forbid any n-gram of this size to occur twice in an output. 0 disables it; 3 stops models that loop."""
+    prefix: str = ""
+    """Text with which every output is forced to begin; its tokens are not chosen by the model."""
+    stop: tuple[str, ...] = ()
+    """Language models: an output ends before the first occurrence of any of these texts."""
+    truncate_prompt: bool = False
+    """Language models: keep only the last tokens of a prompt that is too long for the model, instead of an error."""
+    repetition_penalty: Annotated[float, Field(ge=1)] = 1.0
+    """Language models: log-probabilities of tokens that occurred already are multiplied by this (Keskar et al. 2019).
+    1 disables it; 1.2 is a usual value. Only for greedy search and sampling."""
+    frequency_penalty: Annotated[float, Field(ge=0)] = 0.0
+    """Language models: subtracted from the log-probability of a token for each time that it occurred already.
+    0 disables it. Only for greedy search and sampling."""
+    replace_unknown: bool = False
+    """Replace each unknown token of an output by the source word with the most attention, or by its entry in the
+    lexicon that training learns (Luong et al. 2015). For word vocabularies with unknown words."""
+    iterations: Count = 1
+    """Non-autoregressive writers: number of mask-predict passes; each pass masks the least certain tokens and predicts
+    them again (Ghazvininejad et al. 2019). 1 is fastest, 4 to 10 are better."""
+    length_candidates: Count = 1
+    """Non-autoregressive writers: how many of the most likely output lengths are decoded in parallel; the most likely
+    output wins. 1 is fastest, 3 to 5 are better."""
+    collapse: bool = False
+    """Non-autoregressive writers: merge equal adjacent tokens of an output, a frequent error of such models."""
+    ctc_weight: Share = 0.0
+    """Weight of the log-probabilities of the CTC head (writer.ctc) in the scores of beam search; the writer has the
+    rest (Watanabe et al. 2017). 0 ignores the head; 0.3 is usual for speech."""
+    lm: str = ""
+    """Run of a language model with the same tokenizer whose log-probabilities are added during search (shallow
+    fusion, Gulcehre et al. 2015). Empty: none."""
+    lm_weight: Annotated[float, Field(ge=0)] = 0.3
+    """Weight of the log-probabilities of `lm`. 0 ignores it; too large values make outputs fluent but unfaithful."""
     batch_tokens: Count = 4096
+    """Padded source tokens in one batch of prediction, beams not counted. Lower it where memory runs out."""
 
     def find_conflict(self, recipe: Recipe) -> str:
-        """What of the recipe does not go with this table, in one line."""
-        if self.ctc and not (recipe.writer.tokens and recipe.writer.tokens.ctc):
-            return f"predict.ctc = {self.ctc:g} needs writer.ctc = true; set it, or predict.ctc = 0"
-        if self.lm and (recipe.writer.is_filling or not recipe.task.supports_fusion):
-            return "predict.lm advises what is written token by token about something that was read; leave it out"
+        """One line about a setting of the recipe that is incompatible with this table; empty where there is none."""
+        if self.ctc_weight and not (recipe.writer.tokens and recipe.writer.tokens.ctc):
+            return (
+                f"predict.ctc_weight = {self.ctc_weight:g} needs writer.ctc = true; set it, or predict.ctc_weight = 0"
+            )
+        if self.lm and (recipe.writer.is_non_autoregressive or not recipe.task.supports_fusion):
+            return "predict.lm is for models that write token by token about an input that they read; leave it out"
         return ""
 
     @field_validator("stop", mode="before")
@@ -61,9 +99,11 @@ class Decoding(Table):
     @model_validator(mode="after")
     def _consistent(self) -> Decoding:
         if "" in self.stop:
-            raise ValueError("stop must be texts of at least one letter, got an empty one; leave it out")
-        if self.beam > 1 and not self.sample and (self.repetition != 1.0 or self.frequency):
-            raise ValueError(f"repetition and frequency change what beams compare; set beam = 1, got {self.beam}")
+            raise ValueError("stop must be texts of at least one character, got an empty one; leave it out")
+        if self.beam > 1 and not self.sample and (self.repetition_penalty != 1.0 or self.frequency_penalty):
+            raise ValueError(
+                f"repetition_penalty and frequency_penalty are not for beam search; set beam = 1, got {self.beam}"
+            )
         if self.n_best > self.beam and not self.sample:
             raise ValueError(f"n_best must be at most beam, got n_best = {self.n_best} and beam = {self.beam}")
         return self

@@ -1,11 +1,11 @@
-"""Tables that come in several kinds, and kinds that users bring themselves."""
+"""Tables that come in several kinds, chosen by their key `kind`, and kinds that users bring themselves."""
 
 from __future__ import annotations
 
 import difflib
 import inspect
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, ClassVar, NotRequired, Required, Union, get_args
+from typing import Annotated, Any, ClassVar, NotRequired, Required, Union, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -30,27 +30,27 @@ from saccade.config.table import (
     WriterTraits,
 )
 
-MARK = "#"  # begins the tags that choose a kind, so that they can be told from keys in an error's path
+TAG_PREFIX = "#"  # distinguishes tags of kinds from keys in the location of a pydantic error
 
 
 class Custom(BaseModel, ReaderTraits, WriterTraits, StackTraits, PositionTraits, JoinTraits, ObjectiveTraits):
-    """A kind that the user brings: its settings are the keyword-only arguments of the class or function behind it."""
+    """A kind that the user brings; its settings are the keyword-only arguments of its class or function."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
     is_custom: ClassVar[bool] = True
-    label_kind: ClassVar[str] = "label"  # as a writer of the task "label"
+    label_kind: ClassVar[str] = "label"  # as a writer of the task "classify"
     kind: str
 
     @model_validator(mode="before")
     @classmethod
     def _check_against_signature(cls, value: Any, info: ValidationInfo) -> Any:
-        """Validates the settings against the signature, so that typos are found here too."""
+        """Validate the settings against the signature, so that unknown ones are errors here too."""
         if isinstance(value, Custom):
             return value
-        maker = user_kinds(info)[value["kind"]]
+        maker = get_user_kinds(info)[value["kind"]]
         given = {key: item for key, item in value.items() if key != "kind"}
-        settings = TypeAdapter(signature_table(maker)).validate_python(given)
-        return {"kind": value["kind"], **signature_defaults(maker), **settings}
+        settings = TypeAdapter(build_signature_type(maker)).validate_python(given)
+        return {"kind": value["kind"], **get_signature_defaults(maker), **settings}
 
     @property
     def init_run(self) -> str:
@@ -64,53 +64,61 @@ class Custom(BaseModel, ReaderTraits, WriterTraits, StackTraits, PositionTraits,
 
     @property
     def width(self) -> int | None:
-        """As a stack: its setting `dim`, where it has one."""
+        """Width of a stack: its setting `dim`, where it has one."""
         return self.settings().get("dim")
 
-    def trained_form(self) -> Custom:
+    def to_trained_form(self) -> Custom:
         return self
 
     def settings(self) -> dict[str, Any]:
-        """The keyword arguments for the class or function behind this kind."""
+        """The keyword arguments for the class or function of this kind."""
         return dict(self.model_extra or {})
 
 
 class ByKind:
-    """Marks a union of tables whose key `kind` chooses one; without the key it is the first one."""
+    """Marks a union of tables whose key `kind` chooses one; the first one without the key."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        names = {kind_of(table): table for table in get_args(source) if table is not Custom}
+        names = {get_kind_name(table): table for table in get_args(source) if table is not Custom}
         default = next(iter(names))
 
         def check(value: Any, info: ValidationInfo) -> Any:
-            kind = given_kind(value, default)
-            others = user_kinds(info)
+            kind = get_kind(value, default)
+            others = get_user_kinds(info)
             if kind in names and kind in others:
                 message = f"'{kind}' is a kind of saccade already; give yours another name"
                 raise PydanticCustomError("kind", "{message}", {"message": message})
             if kind not in names and kind not in others and not isinstance(value, Custom):
-                message = f"unknown kind '{kind}'" + expected_names("kinds", kind, [*names, *others])
+                message = f"unknown kind '{kind}'" + format_suggestion("kinds", kind, [*names, *others])
                 message += "" if "did you mean" in message else f"; your own: kinds={{'{kind}': ...}}"
                 raise PydanticCustomError("kind", "{message}", {"message": message})
             return value
 
         def choose(value: Any) -> str:
-            kind = given_kind(value, default)
-            return MARK + (kind if kind in names else "")
+            kind = get_kind(value, default)
+            return TAG_PREFIX + (kind if kind in names else "")
 
-        options = [Annotated[table, Tag(MARK + name)] for name, table in names.items()]
-        options.append(Annotated[Custom, Tag(MARK)])
+        options = [Annotated[table, Tag(TAG_PREFIX + name)] for name, table in names.items()]
+        options.append(Annotated[Custom, Tag(TAG_PREFIX)])
         return handler.generate_schema(
             Annotated[Union[tuple(options)], Discriminator(choose), BeforeValidator(check)]  # noqa: UP007
         )
 
 
-def kind_of(table: type[BaseModel]) -> str:
+def list_tables(hint: Any) -> list[type[BaseModel]]:
+    """All tables that a type hint mentions."""
+    if isinstance(hint, type) and get_origin(hint) is None:
+        return [hint] if issubclass(hint, BaseModel) else []
+    inner = get_args(hint)[:1] if get_origin(hint) is Annotated else get_args(hint)
+    return [table for part in inner for table in list_tables(part)]
+
+
+def get_kind_name(table: type[BaseModel]) -> str:
     """The name by which recipes choose this table."""
     return str(get_args(table.model_fields["kind"].annotation)[0])
 
 
-def given_kind(value: Any, default: str) -> str:
+def get_kind(value: Any, default: str) -> str:
     if isinstance(value, BaseModel):
         value = {"kind": value.__dict__.get("kind")}
     if not isinstance(value, Mapping):
@@ -121,36 +129,36 @@ def given_kind(value: Any, default: str) -> str:
     return kind
 
 
-def user_kinds(info: ValidationInfo) -> Mapping[str, Any]:
+def get_user_kinds(info: ValidationInfo) -> Mapping[str, Any]:
     return (info.context or {}).get("kinds") or {}
 
 
-def signature_table(maker: Any) -> Any:
-    """The keyword-only arguments of `maker` as a type that pydantic can check."""
+def build_signature_type(maker: Any) -> Any:
+    """The keyword-only arguments of `maker` as a type that pydantic can validate."""
     keys: dict[str, Any] = {}
-    for name, parameter in keyword_only(maker).items():
+    for name, parameter in get_keyword_only(maker).items():
         hint = Any if parameter.annotation is inspect.Parameter.empty else parameter.annotation
         keys[name] = Required[hint] if parameter.default is inspect.Parameter.empty else NotRequired[hint]
-    make: Any = TypedDict  # mypy wants the keys of a TypedDict written out; these come from a signature
+    make: Any = TypedDict  # mypy wants literal keys of a TypedDict; these come from a signature
     table = make("table", keys)
     table.__pydantic_config__ = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
     return table
 
 
-def signature_defaults(maker: Any) -> dict[str, Any]:
-    """The defaults that a recipe can hold; any other default is left to `maker` itself."""
+def get_signature_defaults(maker: Any) -> dict[str, Any]:
+    """The defaults that TOML can express; any other default is left to `maker` itself."""
     plain = (str, int, float, bool, list, tuple, dict)
-    defaults = {name: parameter.default for name, parameter in keyword_only(maker).items()}
+    defaults = {name: parameter.default for name, parameter in get_keyword_only(maker).items()}
     return {name: value for name, value in defaults.items() if isinstance(value, plain)}
 
 
-def keyword_only(maker: Any) -> dict[str, inspect.Parameter]:
+def get_keyword_only(maker: Any) -> dict[str, inspect.Parameter]:
     parameters = inspect.signature(maker, eval_str=True).parameters
     return {name: item for name, item in parameters.items() if item.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
-def expected_names(what: str, got: str, names: Iterable[str]) -> str:
-    """`; did you mean 'x'? (kinds: x, y)`: the nearest of `names`, and all of them."""
+def format_suggestion(what: str, got: str, names: Iterable[str]) -> str:
+    """`; did you mean 'x'? (kinds: x, y)`: the closest of `names`, and all of them."""
     known = list(names)
     near = difflib.get_close_matches(got, known, n=1, cutoff=0.6)
     hint = f"; did you mean '{near[0]}'?" if near else ""

@@ -1,4 +1,4 @@
-"""Recipes as files: read, merge, override, check, write."""
+"""Load, merge, override, validate and save recipes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import Any
 import tomli_w
 from pydantic import BaseModel, ValidationError
 
-from saccade.config.kinds import Custom, expected_names
-from saccade.config.messages import explain, keys
+from saccade.config.kinds import Custom, format_suggestion
+from saccade.config.messages import explain_errors, strip_tags
+from saccade.config.renames import Renamed, check_overrides, report_renames, translate
 from saccade.config.schema import SCHEMA, Recipe
 from saccade.errors import SaccadeError
 from saccade.files import atomic_write
@@ -25,69 +26,88 @@ Address = tuple[str | int, ...]  # ("reader", "stack", "dim"), ("objectives", 0,
 def load(
     name_or_path: str | Path, *, overrides: Sequence[str] = (), tiny: bool = False, kinds: Kinds | None = None
 ) -> Recipe:
-    """The recipe of that name or in that file, with its `[tiny]` table and then `key=value` overrides applied."""
-    path = find(name_or_path)
+    """Load a recipe by name or file, with its `[tiny]` table and then `key=value` overrides applied."""
+    path = find_recipe(name_or_path)
     origin = f"recipe '{name_or_path}'"
-    values = read(path)
+    values = read_recipe(path)
     small = values.pop("tiny", None)
+    renamed: Renamed = {}
+    # No note about the recipe of a run: nobody edits it.
+    values = translate(values, {}, kinds or {}, {} if path.name == "recipe.toml" else renamed)
     if tiny and not isinstance(small, dict):
         raise SaccadeError(f"{origin} has no [tiny] table; leave --tiny out and give data with --data SRC TGT")
     values.setdefault("name", path.stem)
     inherited: set[Address] = set()
-    for layer in ([small] if tiny else []) + _layers(overrides):
-        values = merge(values, layer, inherited)
+    if tiny:
+        values = merge(values, translate(small, values, kinds or {}, renamed), inherited)
+    values = _apply_overrides(overrides, values, kinds or {}, inherited, renamed)
+    report_renames(origin, renamed)
     return validate(values, kinds=kinds, origin=origin, inherited=inherited)
 
 
 def override(recipe: Recipe, overrides: Sequence[str], *, kinds: Kinds | None = None, origin: str = "recipe") -> Recipe:
-    """The recipe with `key=value` overrides applied, checked as a whole."""
-    values = _plain(recipe)
+    """Apply `key=value` overrides to a recipe and validate the result."""
     inherited: set[Address] = set()
-    for layer in _layers(overrides):
-        values = merge(values, layer, inherited)
+    renamed: Renamed = {}
+    values = _apply_overrides(overrides, _to_plain(recipe), kinds or {}, inherited, renamed)
+    report_renames(origin, renamed)
     return validate(values, kinds=kinds, origin=origin, inherited=inherited)
 
 
+def _apply_overrides(
+    overrides: Sequence[str], values: dict[str, Any], kinds: Kinds, inherited: set[Address], renamed: Renamed
+) -> dict[str, Any]:
+    """Merge `key=value` overrides, under old or new names, into plain values."""
+    found: Renamed = {}
+    for layer in _parse_overrides(overrides):
+        values = merge(values, translate(layer, values, kinds, found), inherited)
+    check_overrides([_get_key(item) for item in overrides], found)
+    renamed |= found
+    return values
+
+
 def save(recipe: Recipe, path: Path) -> None:
-    """Writes the whole recipe, defaults included; the file is whole or absent."""
+    """Write the whole recipe, defaults included, atomically."""
     atomic_write(path, dump(recipe).encode())
 
 
 def dump(recipe: Recipe) -> str:
     """The whole recipe as TOML."""
-    return tomli_w.dumps({**_plain(recipe), "task": recipe.task.name})
+    return tomli_w.dumps({**_to_plain(recipe), "task": recipe.task.name})
 
 
-def shipped() -> list[str]:
-    """The names of the recipes that come with saccade."""
-    return sorted(item.name.removesuffix(".toml") for item in _folder().iterdir() if item.name.endswith(".toml"))
+def list_recipes() -> list[str]:
+    """Names of the recipes that come with saccade."""
+    return sorted(
+        item.name.removesuffix(".toml") for item in _get_recipe_folder().iterdir() if item.name.endswith(".toml")
+    )
 
 
-def shipped_path(name: str) -> Path:
-    """The file of a recipe that comes with saccade."""
-    if name not in shipped():
-        hint = expected_names("recipes", name, shipped())
+def get_recipe_path(name: str) -> Path:
+    """File of a recipe that comes with saccade."""
+    if name not in list_recipes():
+        hint = format_suggestion("recipes", name, list_recipes())
         raise SaccadeError(f"unknown recipe '{name}'{hint}; or give the path of a .toml file")
-    return _folder() / f"{name}.toml"
+    return _get_recipe_folder() / f"{name}.toml"
 
 
-def find(name_or_path: str | Path) -> Path:
-    """The file behind a recipe's name or path."""
+def find_recipe(name_or_path: str | Path) -> Path:
+    """File of a recipe given by name or path."""
     text, path = str(name_or_path), Path(name_or_path)
-    if text not in shipped() and path.is_dir() and (path / "recipe.toml").exists():
+    if text not in list_recipes() and path.is_dir() and (path / "recipe.toml").exists():
         raise SaccadeError(
             f"'{text}' is a run, not a recipe: go on with `saccade train --resume {text}`, "
             f"or start anew from '{path / 'recipe.toml'}'"
         )
     if path.suffix != ".toml":
-        return shipped_path(text)
+        return get_recipe_path(text)
     if not path.is_file():
         raise SaccadeError(f"recipe file '{text}' not found; `saccade recipes` lists the names that need no file")
     return path
 
 
-def read(path: Path) -> dict[str, Any]:
-    """The values of a recipe file, not yet checked, except that this version can read them."""
+def read_recipe(path: Path) -> dict[str, Any]:
+    """Parse a recipe file; its values are not validated yet, except the schema version."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
@@ -106,7 +126,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def merge(base: Any, layer: Any, inherited: set[Address], at: Address = ()) -> Any:
-    """`layer` laid over `base`, table by table; where a kind changes, the old kind's keys are noted in `inherited`."""
+    """Merge `layer` into `base`, table by table; where a kind changes, keys of the old kind go to `inherited`."""
     if isinstance(base, list) and isinstance(layer, dict) and layer and all(key.isdigit() for key in layer):
         return _merge_list(base, layer, inherited, at)
     if not isinstance(base, dict) or not isinstance(layer, dict):
@@ -119,7 +139,7 @@ def merge(base: Any, layer: Any, inherited: set[Address], at: Address = ()) -> A
 
 
 def _merge_list(base: list[Any], layer: dict[str, Any], inherited: set[Address], at: Address) -> list[Any]:
-    """`objectives.0.alpha=3`: one item of a list is changed."""
+    """Change single items of a list, as in `objectives.0.alpha=3`."""
     changed = list(base)
     for key, value in layer.items():
         index = int(key)
@@ -130,18 +150,18 @@ def _merge_list(base: list[Any], layer: dict[str, Any], inherited: set[Address],
     return changed
 
 
-def _layers(overrides: Sequence[str]) -> list[dict[str, Any]]:
-    """A change of kind comes before the settings of that kind, whatever the order in which they were typed."""
-    return [_nested(item) for item in sorted(overrides, key=lambda item: not _key(item).endswith("kind"))]
+def _parse_overrides(overrides: Sequence[str]) -> list[dict[str, Any]]:
+    """Overrides as nested tables; changes of a kind come before settings of that kind, in whatever order they are."""
+    return [_parse_override(item) for item in sorted(overrides, key=lambda item: not _get_key(item).endswith("kind"))]
 
 
-def _key(override: str) -> str:
+def _get_key(override: str) -> str:
     return override.partition("=")[0].strip()
 
 
-def _nested(override: str) -> dict[str, Any]:
+def _parse_override(override: str) -> dict[str, Any]:
     """`train.steps=2000` as {"train": {"steps": 2000}}."""
-    parts, text = _key(override).split("."), override.partition("=")[2]
+    parts, text = _get_key(override).split("."), override.partition("=")[2]
     if "=" not in override or not all(parts):
         raise SaccadeError(f"override '{override}': expected key=value, such as train.steps=2000")
     nested = {parts[-1]: parse_value(text)}
@@ -151,7 +171,7 @@ def _nested(override: str) -> dict[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """A TOML value; what is none is taken as text, so that names need no quotes in the shell."""
+    """Parse a TOML value; anything else is taken as text, so that names need no quotes in a shell."""
     try:
         values = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
@@ -166,15 +186,18 @@ def validate(
     origin: str = "recipe",
     inherited: Set[Address] = frozenset(),
 ) -> Recipe:
-    """A recipe from plain values; all mistakes are told at once, `inherited` keys that fit no more are left out."""
+    """Build a recipe from plain values; an error lists all mistakes. Unknown keys in `inherited` are dropped."""
+    renamed: Renamed = {}
+    values = translate(values, {}, kinds or {}, renamed)
+    report_renames(origin, renamed)
     try:
         return Recipe.model_validate(values, context={"kinds": kinds or {}})
     except ValidationError as error:
-        unknown = {tuple(keys(item["loc"])) for item in error.errors() if item["type"] == "extra_forbidden"}
+        unknown = {tuple(strip_tags(item["loc"])) for item in error.errors() if item["type"] == "extra_forbidden"}
         if stale := unknown & inherited:
-            # Keys of the kind that an override replaced: nobody asked for them.
+            # Keys of a kind that an override replaced.
             return validate(_without(values, stale), kinds=kinds, origin=origin, inherited=inherited - stale)
-        lines = explain(error, values, kinds or {})
+        lines = explain_errors(error, values, kinds or {})
     if len(lines) == 1:
         raise SaccadeError(f"{origin}: {lines[0]}")
     raise SaccadeError("\n  ".join([f"{origin} has {len(lines)} mistakes:", *lines]))
@@ -190,24 +213,27 @@ def _without(values: dict[str, Any], paths: set[Address]) -> dict[str, Any]:
     return result
 
 
-def _plain(value: Any) -> Any:
-    """Tables as dictionaries without None, except "none" where a key would otherwise get its default back."""
+def _to_plain(value: Any) -> Any:
+    """Tables as dictionaries without None, except "none" where a key would otherwise get its default."""
     if isinstance(value, Custom):
-        return {"kind": value.kind, **{key: _plain(item) for key, item in value.settings().items() if item is not None}}
+        return {
+            "kind": value.kind,
+            **{key: _to_plain(item) for key, item in value.settings().items() if item is not None},
+        }
     if isinstance(value, BaseModel):
         fields = type(value).model_fields
         items = {key: getattr(value, key) for key in fields}
         return {
-            key: "none" if item is None else _plain(item)
+            key: "none" if item is None else _to_plain(item)
             for key, item in items.items()
             if item is not None or fields[key].default is not None
         }
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_to_plain(item) for item in value]
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _to_plain(item) for key, item in value.items()}
     return value
 
 
-def _folder() -> Path:
+def _get_recipe_folder() -> Path:
     return Path(str(resources.files("saccade") / "recipes"))

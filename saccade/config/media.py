@@ -1,4 +1,4 @@
-"""What reads pictures, and how a picture meets a question about it, as tables of a recipe; sound is like pictures."""
+"""The table [reader] of a recipe for images, and the fusion of an image and a question."""
 
 from __future__ import annotations
 
@@ -15,107 +15,120 @@ if TYPE_CHECKING:
     from saccade.config.schema import Recipe
 
 CellStack = Annotated[TransformerStack | Custom, ByKind()]
-Each = tuple[float, float, float]
-Side = Annotated[int, Field(ge=1, le=4096)]  # in pixels
-Where = Literal["learned", "sinusoidal", "none"]  # how a model is told where in its picture a cell is
+Rgb = tuple[float, float, float]
+Pixels = Annotated[int, Field(ge=1, le=4096)]
+CellPositions = Literal["learned", "sinusoidal", "none"]
 
 
-def above_zero(std: Each) -> Each:
+def check_std(std: Rgb) -> Rgb:
     if min(std) <= 0:
-        raise ValueError(f"std must be above 0 for each colour, got {list(std)}")
+        raise ValueError(f"std must be above 0 for each color, got {list(std)}")
     return std
 
 
-class PictureChanges(Table):
-    """What is changed at random in pictures that a model learns from; each of these is off at 0."""
+class ImageAugmentation(Table):
+    """Random augmentation of training images, different for each image and step. Each is off at 0."""
 
-    flip: Annotated[float, Field(ge=0, le=1)] = 0.0  # the share of pictures that are mirrored, left and right
-    crop: Annotated[int, Field(ge=0)] = 0  # pixels, at most, by which pictures are moved up or down, left or right
-    operations: Annotated[int, Field(ge=0)] = (
-        0  # one after the other, each drawn of ten (RandAugment, Cubuk et al. 2020)
-    )
-    strength: Annotated[float, Field(ge=0, le=1)] = 0.5  # of these operations
+    flip: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Probability that an image is mirrored horizontally. 0.5 suits photographs; 0 where left and right matter, as for
+    text."""
+    crop: Annotated[int, Field(ge=0)] = 0
+    """Random crop: images are padded by this many pixels and cropped back at a random offset. 4 suits images of 32
+    pixels. 0 disables it."""
+    num_ops: Annotated[int, Field(ge=0)] = 0
+    """RandAugment: number of random operations applied one after the other, each sampled from ten (Cubuk et al. 2020).
+    0 disables it; 2 is usual."""
+    magnitude: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """RandAugment: strength of the operations, from 0 (none) to 1 (strongest)."""
 
 
 class MediaReader(Table, ReaderTraits):
-    """What every reader of pictures or sound has."""
+    """Base class of readers of images and audio."""
 
-    init: str = ""  # a run whose reader's weights to start from
+    init: str = ""
+    """Run whose reader weights training starts from. Empty: they are initialized at random."""
 
     @property
     def media(self) -> MediaReader:
         return self
 
     @property
-    def counted(self) -> str:
-        """What outputs are counted in: pictures, sounds, or questions about them."""
-        return "questions" if self.asks else f"{self.medium}s"
+    def unit(self) -> str:
+        """What one input is called in reports: pictures, sounds, or questions."""
+        return "questions" if self.has_question else f"{self.medium}s"
 
     @property
     def augmentation(self) -> Table | None:
-        """The table `changes`, where it has one."""
+        """The table `augment`, where it has one."""
         return None
 
     @property
-    def of_files(self) -> MediaReader:
-        """What reads the files: this one, or a part of it."""
+    def file_reader(self) -> MediaReader:
+        """The reader of the files: this one, or a part of it."""
         return self
 
     @property
     def states(self) -> int | None:
-        """How many states every file has; None where that depends on its length."""
+        """Number of memory states per file; None where it depends on the length."""
         return None
 
     @property
     def class_tokens(self) -> int:
-        """States before those of the cells, which stand for the whole."""
+        """Number of class tokens before the cells."""
         return 0
 
     def find_conflict(self, recipe: Recipe) -> str:
         what = f"a reader of {self.medium}s"
         if recipe.writer.shared_tie:
-            return f'{what} has no token vectors to share; set writer.tie = "output"'
+            return f'{what} has no token embeddings to share; set writer.tie = "output"'
         if recipe.predict.replace_unknown:
             return f"{what} reads no words that could replace unknown ones; set predict.replace_unknown = false"
         if recipe.data.stream:
-            return f"{what} keeps them decoded on the disk; set data.stream = false"
+            return f"{what} stores them decoded on disk; set data.stream = false"
         if recipe.tokenizer.dropout:
-            return f"{what} goes with one way to tokenise; set tokenizer.dropout = 0"
-        if not recipe.tokenizer.shared and not self.asks:
-            return f"{what} has one vocabulary, that of what is written; set tokenizer.shared = true"
+            return f"{what} supports one tokenization of its texts; set tokenizer.dropout = 0"
+        if not recipe.tokenizer.shared and not self.has_question:
+            return f"{what} has one vocabulary, that of the outputs; set tokenizer.shared = true"
         return ""
 
     def find_stack_conflict(self, stack: StackTraits | None) -> str:
-        """Reversible stacks are made for texts."""
+        """Why the stack is incompatible with this reader; reversible stacks are for text."""
         if stack is None or not stack.is_reversible:
             return ""
-        return f'reader.stack.residual = "reversible" is for readers of texts, got one of {self.medium}s; leave it out'
+        return f'reader.stack.residual = "reversible" is for readers of text, got one of {self.medium}s; leave it out'
 
 
 class PictureReader(MediaReader):
-    """Pictures of one size: others are scaled."""
+    """Base class of readers of images; all images are resized to one shape."""
 
     medium: ClassVar[str] = "picture"
     is_picture: ClassVar[bool] = True
-    size: Side = 224  # pixels of each side of what is read
-    width: Side | None = None  # pixels from left to right, where these are others than those of the height
-    fit: Literal["crop", "stretch", "pad"] = "crop"  # of another shape: ends are lost, or the shape, or a border added
-    resample: Literal["bilinear", "bicubic"] = "bilinear"  # how pictures are scaled
-    margin: Annotated[int, Field(ge=0, le=4096)] = 0  # pixels that are then cut off on each side
-    changes: PictureChanges = PictureChanges()
+    size: Pixels = 224
+    """Height of the images in pixels, and their width unless `width` is given."""
+    width: Pixels | None = None
+    """Width of the images in pixels. None: the same as `size`."""
+    fit: Literal["crop", "stretch", "pad"] = "crop"
+    """How an image of another aspect ratio is made to fit: "crop" cuts its ends off, "stretch" distorts it, "pad" adds
+    a grey border."""
+    resample: Literal["bilinear", "bicubic"] = "bilinear"
+    """Interpolation by which images are resized. Imported models need the one that they were trained with."""
+    margin: Annotated[int, Field(ge=0, le=4096)] = 0
+    """Pixels that are cropped from each side after resizing, as in the center crop of ImageNet models."""
+    augment: ImageAugmentation = ImageAugmentation()
+    """Random augmentation of the training images."""
 
     @property
     def column_layers(self) -> int:
-        """Layers of an LSTM over the columns of cells."""
+        """Layers of the LSTM over the columns of the feature map."""
         return 0
 
     @property
     def augmentation(self) -> Table:
-        return self.changes
+        return self.augment
 
     @property
-    def sides(self) -> tuple[int, int]:
-        """Pixels from top to bottom, and from left to right."""
+    def image_shape(self) -> tuple[int, int]:
+        """Height and width in pixels."""
         return self.size, self.width or self.size
 
     @property
@@ -123,41 +136,52 @@ class PictureReader(MediaReader):
         """Rows and columns of cells."""
         raise NotImplementedError
 
-    def get_level_grid(self, places: int) -> tuple[int, int] | None:
-        """Rows and columns of the level of the network that has so many places; None where it has no levels."""
+    def get_level_grid(self, cells: int) -> tuple[int, int] | None:
+        """Rows and columns of the level that has this many cells; None where the reader has no levels."""
         return None
 
 
 class PatchReader(PictureReader):
-    """Square patches of a picture, each a vector as a word is (ViT, Dosovitskiy et al. 2021)."""
+    """Reads an image as square patches, each projected to a vector (ViT, Dosovitskiy et al. 2021)."""
 
     kind: Literal["patches"] = "patches"
-    patch: Count = 16  # pixels of the side of a patch
-    stem: tuple[Count, ...] = ()  # channels of convolutions in the place of one matrix; the last halve the sides
-    mean: Each = (0.5, 0.5, 0.5)  # taken off red, green and blue, which are numbers from 0 to 1
-    std: Annotated[Each, AfterValidator(above_zero)] = (0.5, 0.5, 0.5)  # by which the rest is divided
-    first: bool = True  # a learned vector before the patches, whose state stands for the whole picture
+    """Chooses this reader: patches of an image."""
+    patch_size: Count = 16
+    """Side of a patch in pixels. Smaller patches see finer detail; half the size is four times as many positions."""
+    stem: tuple[Count, ...] = ()
+    """Output channels of a convolutional stem in place of the linear patch projection (Xiao et al. 2021); the last ones
+    halve the resolution. Empty: the linear projection."""
+    mean: Rgb = (0.5, 0.5, 0.5)
+    """Mean of red, green and blue that is subtracted from pixel values between 0 and 1."""
+    std: Annotated[Rgb, AfterValidator(check_std)] = (0.5, 0.5, 0.5)
+    """Standard deviation of red, green and blue by which pixel values are divided after that."""
+    class_token: bool = True
+    """Prepend a learned class token, whose final state represents the whole image. Without it, use writer.pooling =
+    "mean"."""
     stack: CellStack = TransformerStack()
-    positions: Where = "learned"
-    dropout: Share = 0.0  # of patches and positions
+    """The layers over the patches."""
+    positions: CellPositions = "learned"
+    """Position vectors added to the patches: learned, fixed sinusoids of the index, or none."""
+    dropout: Share = 0.0
+    """Dropout probability of the patch vectors after positions are added."""
 
     @property
-    def class_token(self) -> bool:
-        return self.first
+    def has_class_token(self) -> bool:
+        return self.class_token
 
     @property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of patches."""
-        high, wide = self.sides
-        return high // self.patch, wide // self.patch
+        high, wide = self.image_shape
+        return high // self.patch_size, wide // self.patch_size
 
     @property
     def class_tokens(self) -> int:
-        return int(self.first)
+        return int(self.class_token)
 
     @property
     def states(self) -> int:
-        return math.prod(self.grid) + self.first
+        return math.prod(self.grid) + self.class_token
 
     @property
     def patches(self) -> PatchReader:
@@ -168,50 +192,66 @@ class PatchReader(PictureReader):
 
     @model_validator(mode="after")
     def _whole_patches(self) -> PatchReader:
-        for name, pixels in zip(("size", "width"), self.sides, strict=True):
-            if pixels % self.patch:
-                raise ValueError(f"{name} must be a multiple of patch = {self.patch}, got {pixels}")
-        if self.stem and self.patch not in [1 << n for n in range(len(self.stem) + 1)]:
+        for name, pixels in zip(("size", "width"), self.image_shape, strict=True):
+            if pixels % self.patch_size:
+                raise ValueError(f"{name} must be a multiple of patch_size = {self.patch_size}, got {pixels}")
+        if self.stem and self.patch_size not in [1 << n for n in range(len(self.stem) + 1)]:
             raise ValueError(
-                f"each convolution of stem halves the sides at most once, so that patch must be a power of 2, with "
-                f"{len(self.stem)} of them at most {1 << len(self.stem)}, got {self.patch}"
+                "each convolution of stem halves the sides at most once, so that patch_size must be a power of 2, with "
+                f"{len(self.stem)} of them at most {1 << len(self.stem)}, got {self.patch_size}"
             )
         return self
 
 
 class GridReader(PictureReader):
-    """A grid of cells that convolutions make of a picture; each level halves its sides (Xu et al. 2015)."""
+    """Reads an image as a grid of cells, the feature map of a convolutional network (Xu et al. 2015).
+
+    Each level of the network halves height and width.
+    """
 
     kind: Literal["grid"] = "grid"
+    """Chooses this reader: the feature map of a small convolutional network."""
     channels: Annotated[tuple[Count, ...], Field(min_length=1)] = (
         64,
         128,
         256,
         512,
-    )  # of each level, the last of cells
-    depth: Count = 1  # blocks of two convolutions in each level
-    attention: tuple[Count, ...] = ()  # levels, from 1, after which all places look at all others (Zhang et al. 2019)
-    flat: Annotated[int, Field(ge=0)] = 0  # the last n levels halve the height alone: letters stand side by side
-    columns: Annotated[int, Field(ge=0)] = 0  # layers of an LSTM over columns, whose last state stands for the whole
-    stack: CellStack | None = None  # over the cells, such as self-attention; its dim is that of the last level
-    positions: Where = "learned"
-    dropout: Share = 0.0  # of cells
+    )
+    """Output channels of each level; the last one is the width of the cells."""
+    depth: Count = 1
+    """Residual blocks of two convolutions in each level. More are slower and more accurate."""
+    attention_levels: tuple[Count, ...] = ()
+    """Levels, counted from 1, that are followed by self-attention over all cells (Zhang et al. 2019). Empty: none."""
+    height_only_levels: Annotated[int, Field(ge=0)] = 0
+    """The last n levels halve only the height, which keeps letters of a line of text side by side. 0 for photographs.
+    """
+    column_lstm_layers: Annotated[int, Field(ge=0)] = 0
+    """Layers of an LSTM over the columns of the feature map, whose final state summarizes the image (Li et al. 2019).
+    0: none."""
+    stack: CellStack | None = None
+    """Layers over the cells, such as a Transformer; its width must be that of the last level. None: no such layers."""
+    positions: CellPositions = "learned"
+    """Position vectors added to the cells: learned, fixed sinusoids of the index, or none."""
+    dropout: Share = 0.0
+    """Dropout probability of the cells."""
 
     @property
     def column_layers(self) -> int:
-        return self.columns
+        return self.column_lstm_layers
 
     @property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of cells."""
-        high, wide = self.sides
+        high, wide = self.image_shape
         levels = len(self.channels)
-        return high >> levels, wide >> levels - self.flat
+        return high >> levels, wide >> levels - self.height_only_levels
 
-    def get_level_grid(self, places: int) -> tuple[int, int]:
+    def get_level_grid(self, cells: int) -> tuple[int, int]:
         high, wide = self.grid
-        sides = ((high << above, wide << above - min(self.flat, above)) for above in range(len(self.channels)))
-        return next(side for side in sides if side[0] * side[1] == places)
+        sides = (
+            (high << above, wide << above - min(self.height_only_levels, above)) for above in range(len(self.channels))
+        )
+        return next(side for side in sides if side[0] * side[1] == cells)
 
     @property
     def states(self) -> int:
@@ -223,11 +263,17 @@ class GridReader(PictureReader):
     @model_validator(mode="after")
     def _whole_cells(self) -> GridReader:
         levels = len(self.channels)
-        if max(self.attention, default=0) > levels:
-            raise ValueError(f"attention numbers levels, of which there are {levels}, got {max(self.attention)}")
-        if self.flat > levels:
-            raise ValueError(f"flat must be at most the number of levels, {levels}, got {self.flat}")
-        for name, pixels, halved in zip(("size", "width"), self.sides, (levels, levels - self.flat), strict=True):
+        if max(self.attention_levels, default=0) > levels:
+            raise ValueError(
+                f"attention_levels must be at most the number of levels, {levels}, got {max(self.attention_levels)}"
+            )
+        if self.height_only_levels > levels:
+            raise ValueError(
+                f"height_only_levels must be at most the number of levels, {levels}, got {self.height_only_levels}"
+            )
+        for name, pixels, halved in zip(
+            ("size", "width"), self.image_shape, (levels, levels - self.height_only_levels), strict=True
+        ):
             if pixels % (1 << halved):
                 raise ValueError(
                     f"{name} must be a multiple of {1 << halved}, as each of {halved} levels halves it, got {pixels}"
@@ -239,17 +285,27 @@ class GridReader(PictureReader):
 
 
 class TimmReader(PictureReader):
-    """A grid of cells that a network of the package timm makes of a picture."""
+    """Reads an image as the feature map of a pretrained network of the package timm."""
 
     kind: Literal["timm"] = "timm"
-    name: str = "resnet18"  # one of timm.list_models()
-    pretrained: bool = False  # whether its published weights are downloaded when a run begins
-    tuned: bool = True  # whether it is trained with the rest; else it stays as it is
-    step: Count = 32  # pixels along the side of a cell: chooses one of its maps
-    dim: Count = 512  # of cells; a matrix makes them that wide
-    stack: CellStack | None = None  # over the cells, such as self-attention
-    positions: Where = "learned"
-    dropout: Share = 0.0  # of cells
+    """Chooses this reader: a backbone of the package timm."""
+    name: str = "resnet18"
+    """Name of the network, one of timm.list_models()."""
+    pretrained: bool = False
+    """Download the published weights when a run starts. False: random initialization."""
+    trainable: bool = True
+    """Fine-tune the network with the rest. False keeps it frozen, which is faster and suits small data."""
+    stride: Count = 32
+    """Pixels per cell of the feature map; chooses one of the network's feature maps. Smaller strides give more cells.
+    """
+    dim: Count = 512
+    """Width of the cells after a linear projection of the feature map."""
+    stack: CellStack | None = None
+    """Layers over the cells, such as a Transformer; its width must be `dim`. None: no such layers."""
+    positions: CellPositions = "learned"
+    """Position vectors added to the cells: learned, fixed sinusoids of the index, or none."""
+    dropout: Share = 0.0
+    """Dropout probability of the cells."""
 
     @property
     def backbone(self) -> TimmReader:
@@ -258,8 +314,8 @@ class TimmReader(PictureReader):
     @property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of cells."""
-        high, wide = self.sides
-        return high // self.step, wide // self.step
+        high, wide = self.image_shape
+        return high // self.stride, wide // self.stride
 
     @property
     def states(self) -> int:
@@ -270,45 +326,56 @@ class TimmReader(PictureReader):
 
     @model_validator(mode="after")
     def _whole_cells(self) -> TimmReader:
-        for name, pixels in zip(("size", "width"), self.sides, strict=True):
-            if pixels % self.step:
-                raise ValueError(f"{name} must be a multiple of step = {self.step}, got {pixels}")
+        for name, pixels in zip(("size", "width"), self.image_shape, strict=True):
+            if pixels % self.stride:
+                raise ValueError(f"{name} must be a multiple of stride = {self.stride}, got {pixels}")
         width = None if self.stack is None or self.stack.is_custom else self.stack.width
         if width not in (None, self.dim):
             raise ValueError(f"stack.dim must be dim = {self.dim}, got {width}")
         return self
 
 
-CellReader = PatchReader | GridReader | TimmReader  # what makes as many states of every picture
+CellReader = PatchReader | GridReader | TimmReader  # as many states for every picture
 
 
-# ---- a picture and a question
+# ---- an image and a question
 
 
 class GlimpsesJoin(Table, JoinTraits):
-    """The whole question looks at all cells, several times at once (Kazemi and Elqursh 2017)."""
+    """The encoded question attends to the image several times in parallel (Kazemi and Elqursh 2017)."""
 
     kind: Literal["glimpses"] = "glimpses"
+    """Chooses this fusion: parallel glimpses of the question at the image."""
     glimpses: Count = 2
-    hidden: Count = 512  # width of the layer in which a cell meets the question
-    dropout: Share = 0.0  # of cells
+    """Number of parallel attention distributions over the image."""
+    hidden_dim: Count = 512
+    """Width of the hidden layer that scores a cell against the question."""
+    dropout: Share = 0.0
+    """Dropout probability of the cells before attention."""
 
 
 class HopsJoin(Table, JoinTraits):
-    """Each word looks at all cells, and then the question with what it has seen looks again (Xu and Saenko 2016)."""
+    """Each word attends to the image, then the question with its context attends again (Xu and Saenko 2016)."""
 
     kind: Literal["hops"] = "hops"
+    """Chooses this fusion: several hops of attention."""
     hops: Count = 2
-    dim: Count = 512  # of what is seen
-    dropout: Share = 0.0  # of cells
+    """Number of successive rounds of attention to the image."""
+    dim: Count = 512
+    """Width of the attended image features."""
+    dropout: Share = 0.0
+    """Dropout probability of the cells before attention."""
 
 
 class ConcatJoin(Table, JoinTraits):
-    """All cells and all words one after the other, and a stack over both where there is one."""
+    """Image cells and question tokens as one sequence, with layers over both."""
 
     kind: Literal["concat"] = "concat"
-    dim: Count = 512  # to which both are brought; that of the stack
+    """Chooses this fusion: one sequence of cells and tokens."""
+    dim: Count = 512
+    """Width to which cells and tokens are projected; that of the stack."""
     stack: CellStack | None = None
+    """Layers over the joint sequence, such as a Transformer. None: cells and tokens are only concatenated."""
 
     @property
     def is_side_by_side(self) -> bool:
@@ -316,10 +383,11 @@ class ConcatJoin(Table, JoinTraits):
 
 
 class QuestionJoin(Table, JoinTraits):
-    """The question alone: how well answers can be guessed without seeing."""
+    """The question alone, without the image: a baseline of what can be guessed."""
 
     reads_picture: ClassVar[bool] = False
     kind: Literal["question"] = "question"
+    """Chooses the question alone: the language-only baseline."""
 
 
 Join = Annotated[GlimpsesJoin | HopsJoin | ConcatJoin | QuestionJoin | Custom, ByKind()]

@@ -1,14 +1,14 @@
-"""What pydantic found wrong with a recipe, told in short lines: which key, what was expected, what was found."""
+"""Validation errors of pydantic as short lines: the key, the expected value, the given one."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Annotated, Any, get_args, get_origin
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from saccade.config.kinds import MARK, Custom, keyword_only, kind_of
+from saccade.config.kinds import TAG_PREFIX, Custom, get_keyword_only, get_kind_name, list_tables
 from saccade.config.schema import Recipe
 
 _EXPECTED = {
@@ -28,46 +28,46 @@ _EXPECTED = {
 }
 
 
-def explain(error: ValidationError, values: Mapping[str, Any], kinds: Mapping[str, Any]) -> list[str]:
-    """One line for each mistake, in the order of the recipe."""
-    found = [item for item in error.errors(include_url=False) if not _follows(item)]
-    return [f"{path(item['loc'])}: {_line(item, values, kinds)}" for item in found]
+def explain_errors(error: ValidationError, values: Mapping[str, Any], kinds: Mapping[str, Any]) -> list[str]:
+    """One line per mistake, in the order of the recipe."""
+    found = [item for item in error.errors(include_url=False) if not _is_consequence(item)]
+    return [f"{format_path(item['loc'])}: {_format_error(item, values, kinds)}" for item in found]
 
 
-def path(location: tuple[str | int, ...]) -> str:
-    """`reader.stack.dim` for where pydantic says ("reader", "#tokens", "stack", "#transformer", "dim")."""
-    return ".".join(str(part) for part in keys(location)) or "recipe"
+def format_path(location: tuple[str | int, ...]) -> str:
+    """`reader.stack.dim` for the location ("reader", "#tokens", "stack", "#transformer", "dim")."""
+    return ".".join(str(part) for part in strip_tags(location)) or "recipe"
 
 
-def keys(location: tuple[str | int, ...]) -> list[str | int]:
-    """The keys of a location, without the tags that chose a kind."""
-    return [part for part in location if not str(part).startswith(MARK)]
+def strip_tags(location: tuple[str | int, ...]) -> list[str | int]:
+    """The keys of a location, without the tags of kinds."""
+    return [part for part in location if not str(part).startswith(TAG_PREFIX)]
 
 
-def _follows(item: Any) -> bool:
-    """A list counts as too short when its items are wrong; those have been told already."""
+def _is_consequence(item: Any) -> bool:
+    """Whether an error follows from others: a list is too short when its items are invalid."""
     return bool(item["type"] == "too_short" and len(item["input"]) >= item["ctx"]["min_length"])
 
 
-def _line(item: Any, values: Mapping[str, Any], kinds: Mapping[str, Any]) -> str:
-    kind, got, context = item["type"], _short(item["input"]), item.get("ctx", {})
+def _format_error(item: Any, values: Mapping[str, Any], kinds: Mapping[str, Any]) -> str:
+    kind, got, context = item["type"], _format_value(item["input"]), item.get("ctx", {})
     if kind == "extra_forbidden":
-        return _unknown_key(item["loc"], values, kinds)
+        return _explain_unknown_key(item["loc"], values, kinds)
     if kind == "missing":
         return "is missing"
     if kind == "literal_error":
-        return f"expected {context['expected']}, got {got}{_nearest(item['input'], context['expected'])}"
+        return f"expected {context['expected']}, got {got}{_suggest_nearest(item['input'], context['expected'])}"
     if kind == "kind":
         return str(context["message"])
     if kind == "value_error":
         return str(context["error"])
-    expected = _EXPECTED.get(kind) or _bound(kind, context)
+    expected = _EXPECTED.get(kind) or _format_bound(kind, context)
     if expected == "a list" and isinstance(item["input"], str):
         return f'expected a list such as ["a", "b"], got {got}'
     return f"expected {expected}, got {got}" if expected else f"{item['msg']}, got {got}"
 
 
-def _bound(kind: str, context: Mapping[str, Any]) -> str:
+def _format_bound(kind: str, context: Mapping[str, Any]) -> str:
     words = {
         "greater_than_equal": "at least {ge}",
         "greater_than": "more than {gt}",
@@ -79,47 +79,43 @@ def _bound(kind: str, context: Mapping[str, Any]) -> str:
     return words.get(kind, "").format(**context)
 
 
-def _unknown_key(location: tuple[str | int, ...], values: Mapping[str, Any], kinds: Mapping[str, Any]) -> str:
-    wrong, known = str(location[-1]), _known_keys(location[:-1], values, kinds)
+def _explain_unknown_key(location: tuple[str | int, ...], values: Mapping[str, Any], kinds: Mapping[str, Any]) -> str:
+    wrong, known = str(location[-1]), _list_known_keys(location[:-1], values, kinds)
     near = difflib.get_close_matches(wrong, known, n=1, cutoff=0.6)
     hint = f"did you mean '{near[0]}'?" if near else f"keys here: {', '.join(known)}"
     return f"unknown key; {hint}"
 
 
-def _known_keys(location: tuple[str | int, ...], values: Mapping[str, Any], kinds: Mapping[str, Any]) -> list[str]:
-    """The keys of the table at `location`, found by walking down the schema and the recipe together."""
+def _list_known_keys(location: tuple[str | int, ...], values: Mapping[str, Any], kinds: Mapping[str, Any]) -> list[str]:
+    """The keys of the table at `location`, found by descending schema and recipe together."""
     tables: list[type[BaseModel]] = [Recipe]
     here: Any = values
     for part in location:
-        if str(part).startswith(MARK):
-            tables = [table for table in tables if part == (MARK if table is Custom else MARK + _kind(table))] or tables
+        if str(part).startswith(TAG_PREFIX):
+            tables = [
+                table
+                for table in tables
+                if part == (TAG_PREFIX if table is Custom else TAG_PREFIX + _get_kind_or_corpora(table))
+            ] or tables
             continue
         here = here[part]
         if isinstance(part, str):
-            tables = [found for table in tables for found in _tables(table.model_fields[part].annotation)]
+            tables = [found for table in tables for found in list_tables(table.model_fields[part].annotation)]
     if tables == [Custom]:
-        return list(keyword_only(kinds[here["kind"]]))
+        return list(get_keyword_only(kinds[here["kind"]]))
     return [name for table in tables for name in table.model_fields]
 
 
-def _kind(table: type[BaseModel]) -> str:
-    return kind_of(table) if "kind" in table.model_fields else "corpora"
+def _get_kind_or_corpora(table: type[BaseModel]) -> str:
+    return get_kind_name(table) if "kind" in table.model_fields else "corpora"
 
 
-def _tables(hint: Any) -> list[type[BaseModel]]:
-    """All tables that a type hint mentions."""
-    if isinstance(hint, type) and get_origin(hint) is None:
-        return [hint] if issubclass(hint, BaseModel) else []
-    inner = get_args(hint)[:1] if get_origin(hint) is Annotated else get_args(hint)
-    return [table for part in inner for table in _tables(part)]
-
-
-def _nearest(got: Any, expected: str) -> str:
+def _suggest_nearest(got: Any, expected: str) -> str:
     near = difflib.get_close_matches(str(got), expected.replace("'", "").replace(" or ", ", ").split(", "), n=1)
     return f"; did you mean '{near[0]}'?" if near else ""
 
 
-def _short(value: Any) -> str:
+def _format_value(value: Any) -> str:
     value = list(value) if isinstance(value, tuple) else value
     text = str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

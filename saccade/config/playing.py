@@ -1,4 +1,4 @@
-"""What plays in a world and learns from it, as tables of a recipe."""
+"""Tables of the task "play": the reinforcement learning settings, the writer of action values and its objective."""
 
 from __future__ import annotations
 
@@ -6,31 +6,41 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from saccade.config.stacks import RecurrentWriting
+from saccade.config.stacks import RecurrentWriterStack
 from saccade.config.table import Count, ObjectiveTraits, Share, Table, WriterTraits
 
 if TYPE_CHECKING:
     from saccade.config.schema import Recipe
 
 
-class Play(Table):
-    """How a model that learns from what it does plays; what it played last is kept (data.buffer, in steps)."""
+class PlaySettings(Table):
+    """Task "play": how episodes are played during training. The last `data.buffer` steps are kept for replay."""
 
-    together: Count = 16  # episodes that are played at a time
-    every: Count = 4  # batches are drawn before more is played
-    explore: Annotated[float, Field(ge=0, le=1)] = 0.05  # the share of actions that are drawn, in the end
-    episodes: Count = 3000  # over which it goes down to that, from all of them
+    parallel_episodes: Count = 16
+    """Episodes that are played at once in one round, as one batch of the model."""
+    batches_per_round: Count = 4
+    """Training batches that are sampled from the replay buffer between two rounds of playing. Fewer keep the replayed
+    data closer to the current policy, more learn more from each episode."""
+    final_epsilon: Annotated[float, Field(ge=0, le=1)] = 0.05
+    """Share of random actions after `epsilon_episodes` episodes of epsilon-greedy exploration; it starts at 1.
+    0 ends without exploration, 1 plays at random forever."""
+    epsilon_episodes: Count = 3000
+    """Number of episodes over which the share of random actions falls linearly from 1 to `final_epsilon`."""
 
 
 class ValuesWriter(Table, WriterTraits):
-    """What each action is worth, after each picture of an episode (DARQN, Sorokin et al. 2015)."""
+    """Predicts the value of each action after each picture of an episode (DARQN, Sorokin et al. 2015)."""
 
     predicts_classes: ClassVar[bool] = True
-    learns_by: ClassVar[tuple[str, ...]] = ("temporal-difference",)
+    objective_kinds: ClassVar[tuple[str, ...]] = ("temporal-difference",)
     kind: Literal["values"] = "values"
-    stack: RecurrentWriting = RecurrentWriting(attention="additive", context="mean", dropout=0.0)
+    """Chooses this writer: Q-values of actions, for the task "play"."""
+    stack: RecurrentWriterStack = RecurrentWriterStack(attention="additive", context="mean", dropout=0.0)
+    """The recurrent stack that attends to the picture at each step of an episode."""
     tie: Literal["none"] = "none"
+    """Which weight matrices are shared; none here, since actions are no tokens."""
     init: str = ""
+    """Run whose writer weights training starts from. Empty: they are initialized at random."""
 
     @property
     def values(self) -> ValuesWriter:
@@ -38,16 +48,19 @@ class ValuesWriter(Table, WriterTraits):
 
 
 class TemporalDifference(Table, ObjectiveTraits):
-    """What a step brings and what comes after it (double Q-learning); the other network is the moving average."""
+    """Double Q-learning (van Hasselt et al. 2016); the target network is the moving average of the weights."""
 
     kind: Literal["temporal-difference"] = "temporal-difference"
-    discount: Share = 0.9  # of what comes a step later
+    """Chooses this objective: squared temporal-difference error, for the task "play"."""
+    discount: Share = 0.9
+    """Discount factor gamma per step. 0 values only the next reward; towards 1 later rewards count as much."""
     weight: float = 1.0
+    """Weight of this objective in the sum of all objectives."""
 
     def find_conflict(self, recipe: Recipe) -> str:
         if recipe.train.ema:
             return ""
         return (
-            'the objective "temporal-difference" needs a second network, which is the moving average; '
+            'the objective "temporal-difference" needs a target network, which is the moving average; '
             "set train.ema = 0.99"
         )

@@ -1,4 +1,4 @@
-"""The interfaces between the parts of a model, as typing protocols, and what a part declares that it supports.
+"""Interfaces between the parts of a model, as typing protocols, and the capabilities that a part declares.
 
 A model is a reader and a writer, each usually an embedding and a stack. Users bring their own parts with `kinds=`; a
 part needs no base class, only these methods. Nothing here imports torch when it runs.
@@ -28,24 +28,22 @@ class Capabilities:
 
     packed_rows: bool = False  # takes a `Packing` in place of a padding mask: sequences one after the other in one row
     static_shapes: bool = False  # never synchronizes with the device on padded batches, so a CUDA graph can hold it
-    fixed_inputs: bool = False  # of a reader: all inputs have one size, so that batches need no padding
-    padded_targets: bool = False  # of a writer: learns from padded rows of tokens, to which more padding may be added
+    fixed_inputs: bool = False  # of a reader: all inputs have the same size, so batches need no padding
+    padded_targets: bool = False  # of a writer: trains on padded rows of tokens, which may be padded further
     static_step: bool = False  # decodes on preallocated buffers, so a CUDA graph can hold a decoding step
-    fused_cpu_step: bool = False  # one decoding step is one call of C on a CPU
+    fused_cpu_step: bool = False  # one decoding step is one call of C code on a CPU
     repeated_passes: bool = False  # many passes over one memory and mask, as mask-predict makes, share what is constant
-    linear_head: bool = (
-        False  # of a writer: `head` is the product with `output`, so that losses need not hold all logits
-    )
+    linear_head: bool = False  # of a writer: `head` is a product with `output`, so losses need not keep all logits
     aux: bool = False  # of a writer: `write` also returns what its layers report (expert load, attention weights)
     reasons: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)  # why not, by capability
 
     def __and__(self, other: Capabilities) -> Capabilities:
-        """What two parts support together, with the reasons of both."""
+        """Capabilities that both parts have, with the reasons of both."""
         both: dict[str, Any] = {name: getattr(self, name) and getattr(other, name) for name in CAPABILITIES}
         return Capabilities(**both, reasons={**other.reasons, **self.reasons})
 
     def explain_missing(self, name: str) -> str:
-        """The reason why a capability is not there; empty where it is."""
+        """The reason why a capability is missing; empty where it is not."""
         return "" if getattr(self, name) else self.reasons.get(name, f"nothing declares {name}")
 
 
@@ -67,7 +65,7 @@ def get_capabilities(part: object, role: str = "the part") -> Capabilities:
 
 @runtime_checkable
 class State(Protocol):
-    """What a writer carries from one decoding step to the next. The caller gives up the state that it passes on."""
+    """State of a writer between decoding steps. A state that was passed to a step must not be used again."""
 
     def reorder(self, indices: Tensor) -> State:
         """Select rows, as beam search does after each step; fewer indices drop finished rows."""
@@ -76,7 +74,7 @@ class State(Protocol):
 
 @runtime_checkable
 class PositionedState(State, Protocol):
-    """A state that knows how many positions each row has; the writer of tokens needs no more."""
+    """A state with the number of positions of each row; the writer of tokens needs no more."""
 
     @property
     def lengths(self) -> Tensor: ...
@@ -86,7 +84,7 @@ class PositionedState(State, Protocol):
 class Stack(Protocol):
     """Layers over a sequence: hidden states in, hidden states out, optionally attending to a memory.
 
-    That of a writer also has `start(memory, *, rows, capacity) -> State`, to decode token by token.
+    A writer's stack also has `start(memory, *, rows, capacity) -> State`, to decode token by token.
     """
 
     dim: int  # width of the hidden states that come out
@@ -119,13 +117,13 @@ class ReportingWriter(Writer, Protocol):
     """A writer that declares `aux`."""
 
     def write(self, ids: Tensor, mask: Tensor | Packing | None, memory: Memory | None) -> tuple[Tensor, Aux]:
-        """The same as a call, and what the layers report."""
+        """Hidden states as from a call, and what the layers report."""
         ...
 
 
 @runtime_checkable
 class HeadedWriter(Protocol):
-    """A writer whose `head` makes logits of hidden states."""
+    """A writer whose `head` maps hidden states to logits."""
 
     def head(self, hidden: Tensor) -> Tensor: ...
 
@@ -139,7 +137,7 @@ class LinearHead(HeadedWriter, Protocol):
 
 @runtime_checkable
 class StepwiseWriter(Writer, Protocol):
-    """A writer that also decodes token by token: greedy search, sampling and beam search know nothing else."""
+    """A writer that also decodes token by token; greedy search, sampling and beam search use only this."""
 
     def start(self, memory: Memory | None, *, capacity: int, rows: int = 0) -> State: ...
 

@@ -1,4 +1,4 @@
-"""What reads, as tables of a recipe: text, a picture and a question about it, or nothing."""
+"""The table [reader] of a recipe for text, for an image with a question, or for none."""
 
 from __future__ import annotations
 
@@ -17,45 +17,71 @@ if TYPE_CHECKING:
     from saccade.config.schema import Recipe
 
 
-class Again(Table):
-    """A text is read once more by what could write it: each place knows those before it, and all of the first reading.
+class SecondPass(Table):
+    """A decoder that reads the same text again, from left to right, and attends to the states of the first pass.
 
-    So BART labels texts (Lewis et al. 2020). Its vectors of tokens are those of the first reading.
+    BART classifies texts in this way (Lewis et al. 2020). Token embeddings are shared with the first pass.
     """
 
     stack: TransformerStack = TransformerStack()
+    """The Transformer layers of the decoder."""
     positions: Positions = Sinusoidal()
-    scale: bool = True
+    """Positions of the decoder."""
+    scale_embedding: bool = True
+    """Multiply token embeddings by sqrt(dim) before positions are added."""
     embedding_norm: bool = False
+    """LayerNorm of the sum of token and position embeddings."""
     dropout: Share = 0.1
-    start: Literal["own", "pad", "end"] = "own"  # what stands before the text: a vector of its own, or another piece's
+    """Dropout probability of the embeddings."""
+    start_token: Literal["own", "pad", "end"] = "own"
+    """First input token of the decoder: "own" is a start token with a learned embedding of its own, "pad" and "end"
+    reuse those tokens (BART starts with end)."""
 
     @property
     def embedding_options(self) -> EmbeddingOptions:
-        return EmbeddingOptions(norm=self.embedding_norm, start=self.start)
+        return EmbeddingOptions(norm=self.embedding_norm, start_token=self.start_token)
 
 
 class TokenReader(Table, ReaderTraits):
+    """Reads text: token embeddings and a stack of layers."""
+
     kind: Literal["tokens"] = "tokens"
+    """Chooses this reader: tokens of a text."""
     stack: ReaderStack = TransformerStack()
+    """The layers over the token embeddings."""
     positions: Positions = Sinusoidal()
-    scale: bool = True  # token vectors times sqrt(dim)
-    embedding_norm: bool = False  # LayerNorm of tokens and positions together
-    embedding_dim: Count | None = None  # width of the vectors of tokens, which a matrix makes as wide as the stack
-    segments: Annotated[int, Field(ge=0)] = 0  # vectors for the 1st, 2nd ... part of a text, each ended by <end>
-    dropout: Share = 0.1  # of the embedding
-    causal: bool = False  # no state knows what comes after it, as in a language model; for Transformers
-    levels: bool = False  # a writer attends to the vector of each token beside its state (Mei et al. 2016)
-    again: Again | None = None  # states are those of a second reading from left to right; for labels and vectors
-    init: str = ""  # a run whose reader's weights to start from
+    """How the reader is informed about token positions."""
+    scale_embedding: bool = True
+    """Multiply token embeddings by sqrt(dim) before positions are added (Vaswani et al. 2017). BERT and GPT-2 do not.
+    """
+    embedding_norm: bool = False
+    """LayerNorm of the sum of token and position embeddings, as in BERT."""
+    embedding_dim: Count | None = None
+    """Width of token embeddings, which a linear projection brings to the width of the stack (ALBERT). Smaller saves
+    parameters. None: the width of the stack."""
+    segments: Annotated[int, Field(ge=0)] = 0
+    """Number of learned segment embeddings for the first, second, ... part of the input, each ended by <end> (BERT has
+    2). 0: none."""
+    dropout: Share = 0.1
+    """Dropout probability of the embeddings."""
+    causal: bool = False
+    """Causal self-attention: no state sees later tokens, as in a language model. Only for Transformers."""
+    concat_embedding: bool = False
+    """The writer attends to the concatenation of each token's embedding and its state (multi-level alignment, Mei et
+    al. 2016)."""
+    second_pass: SecondPass | None = None
+    """A decoder over the same text whose states are used in place of the encoder's. Only for classification and
+    embeddings. None: no second pass."""
+    init: str = ""
+    """Run whose reader weights training starts from. Empty: they are initialized at random."""
 
     @property
     def embedding_options(self) -> EmbeddingOptions:
         return EmbeddingOptions(self.embedding_dim, self.segments, self.embedding_norm)
 
     @property
-    def embedded_parts(self) -> tuple[Any, ...]:
-        return (self,) if self.again is None else (self, self.again)
+    def embedding_tables(self) -> tuple[Any, ...]:
+        return (self,) if self.second_pass is None else (self, self.second_pass)
 
     @property
     def token_stack(self) -> ReaderStack:
@@ -74,11 +100,11 @@ class TokenReader(Table, ReaderTraits):
         return self.causal
 
     @property
-    def second_reading(self) -> Again | None:
-        return self.again
+    def second_pass_table(self) -> SecondPass | None:
+        return self.second_pass
 
     @property
-    def tells_segments(self) -> bool:
+    def uses_segments(self) -> bool:
         return self.segments > 1 or self.positions.uses_segments
 
     @property
@@ -90,73 +116,89 @@ class TokenReader(Table, ReaderTraits):
             kind = self.stack.kind
             return f'reader.causal = true is for a Transformer, got reader.stack.kind = "{kind}"; leave it out'
         conflict = find_reversible_conflict("reader", self.stack, self.positions)
-        return conflict if conflict or self.again is None else self._find_again_conflict(self.again, recipe)
+        if conflict or self.second_pass is None:
+            return conflict
+        return self._find_second_pass_conflict(self.second_pass, recipe)
 
-    def _find_again_conflict(self, again: Again, recipe: Recipe) -> str:
+    def _find_second_pass_conflict(self, second: SecondPass, recipe: Recipe) -> str:
         if not (recipe.writer.is_label_head or recipe.writer.gives_states):
             return (
-                "reader.again is for labels and for vectors of texts, got writer.kind = "
+                "reader.second_pass is for classification and embeddings, got writer.kind = "
                 f'"{recipe.writer.kind}"; leave it out, or set writer.kind = "label"'
             )
         if not self.stack.transformer:
-            return f'reader.again attends to a Transformer, got reader.stack.kind = "{self.stack.kind}"; leave it out'
-        if self.stack.is_reversible or again.stack.is_reversible:
-            return 'reader.again has no place beside residual = "reversible"; set it to true on both stacks'
-        if self.levels:
-            return "reader.again gives states alone to what comes after it; set reader.levels = false"
-        if again.positions.uses_segments:
-            return "reader.again.positions.segments: only the first reading tells segments apart; set it to false"
+            kind = self.stack.kind
+            return f'reader.second_pass attends to a Transformer, got reader.stack.kind = "{kind}"; leave it out'
+        if self.stack.is_reversible or second.stack.is_reversible:
+            return 'reader.second_pass is incompatible with residual = "reversible"; set it to true on both stacks'
+        if self.concat_embedding:
+            return "reader.second_pass has no embeddings to concatenate; set reader.concat_embedding = false"
+        if second.positions.uses_segments:
+            return (
+                "reader.second_pass.positions.relative_segments: only the first pass distinguishes segments; "
+                "set it to false"
+            )
         return ""
 
 
 class JoinedReader(MediaReader):
-    """A picture and a question about it, each with a reader of its own."""
+    """Reads an image and a question about it, each with a reader of its own."""
 
     medium: ClassVar[str] = "picture"
-    asks: ClassVar[bool] = True
+    has_question: ClassVar[bool] = True
     kind: Literal["joined"] = "joined"
-    look: Annotated[GridReader | PatchReader, ByKind()] = GridReader()  # reads the picture
-    ask: TokenReader = TokenReader()  # reads the question
+    """Chooses this reader: an image and a question."""
+    image: Annotated[GridReader | PatchReader, ByKind()] = GridReader()
+    """The reader of the image, a grid or patches."""
+    question: TokenReader = TokenReader()
+    """The reader of the question, its tokens."""
     join: Join = GlimpsesJoin()
-    blind: Share = 0.0  # of the questions that it learns from, so many see nothing of their picture
+    """How image and question are fused."""
+    image_dropout: Share = 0.0
+    """Probability that the image of a training example is hidden, so that the question must do alone. 0 disables it;
+    0.1 regularizes."""
 
     @property
-    def joined(self) -> JoinedReader:
+    def joined_table(self) -> JoinedReader:
         return self
 
     @property
-    def of_files(self) -> MediaReader:
-        return self.look
+    def file_reader(self) -> MediaReader:
+        return self.image
 
     @property
-    def embedded_parts(self) -> tuple[Any, ...]:
-        return self.ask.embedded_parts
+    def embedding_tables(self) -> tuple[Any, ...]:
+        return self.question.embedding_tables
 
     def find_conflict(self, recipe: Recipe) -> str:
         writer = recipe.writer
-        if self.ask.init:
-            return "reader.ask.init has no run that it could start from; set reader.init, or leave it out"
-        if self.look.init and not self.join.reads_picture:
-            return "reader.look.init is for what reads pictures, and the question alone reads none; leave it out"
-        if self.join.is_side_by_side and writer.pooled not in ("", "mean"):
+        if self.question.init:
+            return "reader.question.init is not supported; set reader.init, or leave it out"
+        if self.image.init and not self.join.reads_picture:
+            return 'reader.image.init needs a reader of pictures, and join.kind = "question" has none; leave it out'
+        if self.join.is_side_by_side and writer.pooling_kind not in ("", "mean"):
             return (
-                f"without reader.join.stack no state knows of the others, so that writer.pooling = "
-                f'"{writer.pooled}" sees one cell or word alone; set it to "mean", or give a stack'
+                f"without reader.join.stack states do not depend on each other, so that writer.pooling = "
+                f'"{writer.pooling_kind}" depends on one cell or word only; set it to "mean", or give a stack'
             )
-        if self.ask.causal and not self.ask.stack.transformer:
-            kind = self.ask.stack.kind
-            return f'reader.ask.causal = true is for a Transformer, got reader.ask.stack.kind = "{kind}"; leave it out'
-        if self.ask.again is not None:
-            return "a question about a picture is read once; leave reader.ask.again out"
+        if self.question.causal and not self.question.stack.transformer:
+            kind = self.question.stack.kind
+            return (
+                f'reader.question.causal = true is for a Transformer, got reader.question.stack.kind = "{kind}"; '
+                "leave it out"
+            )
+        if self.question.second_pass is not None:
+            return "a question about a picture has one pass; leave reader.question.second_pass out"
         return super().find_conflict(recipe)
 
 
 class NoReader(Table, ReaderTraits):
-    """Nothing is read: the writer is a language model."""
+    """No reader: the writer is a language model."""
 
     is_none: ClassVar[bool] = True
 
     kind: Literal["none"] = "none"
+    """Chooses no reader, for language models."""
 
 
 Reader = Annotated[

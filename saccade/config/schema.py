@@ -1,8 +1,9 @@
-"""The recipe: every setting of saccade, its type and its default.
+"""The recipe: every setting of saccade with its type, default and description.
 
-Every table is frozen and rejects unknown keys. Where several kinds of a thing exist, the key `kind` chooses one.
-Readers are in readers.py, media.py and sound.py, writers in writers.py, stacks and positions in stacks.py, objectives
-and training in training.py, the search in decoding.py; all of them can be had from here.
+Every table is frozen and rejects unknown keys. Where a table comes in several kinds, its key `kind` chooses one.
+Readers are in readers.py, media.py and sound.py, writers in writers.py, stacks in stacks.py, positions in positions.py,
+objectives and training in training.py, decoding in decoding.py; all of them can be imported from here. The docstring
+below a field is the description of the key, see descriptions.py.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ from pydantic import Discriminator, Field, field_validator, model_validator
 from pydantic import Tag as TagOf
 
 from saccade.config.decoding import Decoding
-from saccade.config.kinds import MARK
+from saccade.config.kinds import TAG_PREFIX
 from saccade.config.media import (
     CellReader,
     ConcatJoin,
     GlimpsesJoin,
     GridReader,
     HopsJoin,
+    ImageAugmentation,
     MediaReader,
     PatchReader,
-    PictureChanges,
     PictureReader,
     QuestionJoin,
     TimmReader,
 )
-from saccade.config.playing import Play, TemporalDifference, ValuesWriter
+from saccade.config.playing import PlaySettings, TemporalDifference, ValuesWriter
 from saccade.config.positions import (
     Alibi,
     Axial,
@@ -40,14 +41,14 @@ from saccade.config.positions import (
     Sinusoidal,
     TransformerXL,
 )
-from saccade.config.readers import Again, JoinedReader, NoReader, Reader, TokenReader
-from saccade.config.sound import FrameReader, Sound, SoundChanges
+from saccade.config.readers import JoinedReader, NoReader, Reader, SecondPass, TokenReader
+from saccade.config.sound import AudioAugmentation, FrameReader, Sound
 from saccade.config.stacks import (
     ConvolutionStack,
     Experts,
     ReaderStack,
-    RecurrentReading,
-    RecurrentWriting,
+    RecurrentReaderStack,
+    RecurrentWriterStack,
     TransformerStack,
     WriterStack,
 )
@@ -70,9 +71,9 @@ from saccade.config.training import (
     Reward,
     Schedule,
     Scheduled,
-    Start,
     Tag,
     Train,
+    WeightInit,
 )
 from saccade.config.writers import (
     ActionWriter,
@@ -92,8 +93,8 @@ from saccade.config.writers import (
 __all__ = [
     "SCHEMA",
     "ActionWriter",
-    "Again",
     "Alibi",
+    "AudioAugmentation",
     "Average",
     "Axial",
     "Bucketed",
@@ -112,6 +113,7 @@ __all__ = [
     "GridReader",
     "Head",
     "HopsJoin",
+    "ImageAugmentation",
     "JoinedReader",
     "Label",
     "LabelWriter",
@@ -131,28 +133,26 @@ __all__ = [
     "Patches",
     "Permuted",
     "PermutedWriter",
-    "PictureChanges",
     "PictureReader",
-    "Play",
+    "PlaySettings",
     "Positions",
     "QuestionJoin",
     "RDrop",
     "Reader",
     "ReaderStack",
     "Recipe",
-    "RecurrentReading",
-    "RecurrentWriting",
+    "RecurrentReaderStack",
+    "RecurrentWriterStack",
     "Regress",
     "Reinforce",
     "Reward",
     "Rotary",
     "Schedule",
     "Scheduled",
+    "SecondPass",
     "Shaw",
     "Sinusoidal",
     "Sound",
-    "SoundChanges",
-    "Start",
     "StatesWriter",
     "Table",
     "Tag",
@@ -167,67 +167,94 @@ __all__ = [
     "TransformerXL",
     "Valid",
     "ValuesWriter",
+    "WeightInit",
     "Writer",
     "WriterStack",
 ]
 
-SCHEMA = 1  # raised when a recipe of an older version can no longer be read as it is
+SCHEMA = 1  # increased when recipes of older versions can no longer be read, not even by renames.py
 
 
 # ---- data
 
 
 class Corpus(Table):
-    """Two line-aligned files, one file with columns, a Hub data set, `embedded:NAME`; or text, in files or folders.
+    """A data set: two line-aligned files, one file with columns, a Hub data set, `embedded:NAME`, or text in files or
+    folders.
 
-    Of pictures and sound: a folder or a .tar of them, alone with what is said of them or with a second file of that.
+    Images and audio are a folder or .tar archive, with labels or texts inside or in a second file.
     """
 
     files: Annotated[tuple[str, ...], Field(min_length=1, max_length=2)]
-    columns: Annotated[tuple[str, ...], Field(min_length=1, max_length=3)] | None = None  # source, target; text, label
-    split: str = "train"  # of a Hub data set
-    weight: Annotated[float, Field(gt=0)] = 1.0  # passes over this corpus in one epoch
-    examples: Count | None = None  # how many examples to take (or to make, for embedded data)
+    """Path of the data, or of source and target as two line-aligned files; OWNER/NAME is a data set of the Hugging
+    Face Hub, `embedded:NAME` is generated data."""
+    columns: Annotated[tuple[str, ...], Field(min_length=1, max_length=3)] | None = None
+    """Names of the columns to use: source and target, text and label, or file, question and answer. None: chosen by
+    their usual names."""
+    split: str = "train"
+    """Split of a Hub data set, such as train or validation."""
+    weight: Annotated[float, Field(gt=0)] = 1.0
+    """Passes over this corpus in one epoch, to mix corpora of different sizes. 0.5 uses half of it, 2 all of it twice.
+    """
+    examples: Count | None = None
+    """Maximal number of examples to read, or number to generate of embedded data. None: all of them, or its default."""
 
 
-def _corpora_or_share(value: Any) -> str:
-    return MARK + ("corpora" if isinstance(value, tuple) else "share")
+def _get_valid_tag(value: Any) -> str:
+    return TAG_PREFIX + ("corpora" if isinstance(value, tuple) else "share")
 
 
 Corpora = tuple[Corpus, ...]
 Valid = Annotated[
-    Annotated[Corpora, TagOf(MARK + "corpora")] | Annotated[Share, TagOf(MARK + "share")],
-    Discriminator(_corpora_or_share),
+    Annotated[Corpora, TagOf(TAG_PREFIX + "corpora")] | Annotated[Share, TagOf(TAG_PREFIX + "share")],
+    Discriminator(_get_valid_tag),
 ]
 
 
 class Data(Table):
+    """The data of a recipe, and how it is cut into training sequences."""
+
     train: Corpora = ()
-    valid: Valid = ()  # a number: this share of the training pairs is held out
-    max_length: Count = 256  # tokens, <end> included: longer pairs are dropped and counted, longer documents are cut
-    documents: Literal["lines", "blank", "file"] = "lines"  # of a text file: each line, between empty lines, all of it
-    cut: bool = False  # texts with labels that are too long are cut at their end, of a pair the longer; else dropped
-    cross: bool = False  # rows of max_length tokens go on from one document to the next, and attention with them
-    stream: bool = False  # documents are tokenised as they come, and nothing of them is kept on the disk
-    buffer: Count = 10_000  # with stream: documents shuffled among each other; the tokenizer learns from the first ones
-    hidden: Annotated[float, Field(gt=0, lt=1)] = 0.15  # task "restore": the share of tokens that are hidden
-    span: Annotated[float, Field(ge=1)] = 3.0  # and how many of them stand together, in the mean
-    play: Play = Play()  # task "interact": how a model plays that learns from what it does
+    """Corpora to train on, mixed by their weights."""
+    valid: Valid = ()
+    """Corpora to validate on, or the share of training examples that is held out for it, such as 0.01."""
+    max_length: Count = 256
+    """Maximal length of a sequence in tokens, the end token included. Longer pairs are skipped and counted, longer
+    documents are split. Memory grows with it."""
+    documents: Literal["lines", "blank", "file"] = "lines"
+    """What one document of a text file is: each line, the lines between "blank" ones, or the whole file."""
+    truncate: bool = False
+    """Task "classify": truncate texts that are too long, the longer one of a pair first. False: they are skipped and
+    counted."""
+    cross_document: bool = False
+    """Fill rows of max_length tokens across document boundaries, with attention across them too (as RoBERTa and GPT-2
+    do). False: a document starts a new row."""
+    stream: bool = False
+    """Tokenize documents while they are read, and store nothing on disk; for data that does not fit there."""
+    buffer: Count = 10_000
+    """Documents in the shuffle buffer of `stream`, of which the first ones also train the tokenizer. Task "play": steps
+    in the replay buffer."""
+    corruption_rate: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    """Task "denoise": share of tokens in masked spans (T5, Raffel et al. 2020). 0.15 is usual."""
+    mean_span_length: Annotated[float, Field(ge=1)] = 3.0
+    """Task "denoise": mean length of a masked span in tokens. 3 is usual."""
+    play: PlaySettings = PlaySettings()
+    """Task "play": how episodes are played during training."""
 
     @property
     def valid_share(self) -> float:
-        """The share of the training examples that is held out for validation; 0 where files are named for it."""
+        """Share of the training examples that is held out for validation; 0 where `valid` names files."""
         return self.valid if isinstance(self.valid, float) else 0.0
 
     @property
     def valid_corpora(self) -> Corpora:
-        """The corpora that are named for validation."""
+        """Corpora that `valid` names."""
         return () if isinstance(self.valid, float) else self.valid
 
     @field_validator("train", "valid", mode="before")
     @classmethod
     def _short_form(cls, value: Any) -> Any:
-        """`["a.en", "a.de"]` is one corpus of two files, `"a.tsv"` one of one file; a list of these is several."""
+        """`["a.en", "a.de"]` is short for a corpus of two files, `"a.tsv"` for one of one file; lists of them too."""
         if isinstance(value, str):
             value = (value,)
         if not isinstance(value, list | tuple):
@@ -238,25 +265,41 @@ class Data(Table):
 
 
 class Tokenizer(Table):
+    """How text becomes tokens."""
+
     kind: Literal["bpe", "unigram", "wordpiece", "characters", "bytes", "words", "file", "init"] = "bpe"
-    size: Annotated[int, Field(ge=4)] = 8000  # at most; characters and words stop at what the data has
-    shared: bool = True  # one vocabulary for source and target
+    """Algorithm: subwords by "bpe" (Sennrich et al. 2016), "unigram" (Kudo 2018) or "wordpiece"; "characters", "bytes"
+    or "words"; "file" reads `files`, "init" takes the tokenizer of the run in `init`."""
+    size: Annotated[int, Field(ge=4)] = 8000
+    """Maximal vocabulary size, special tokens included. Characters and words may need less. 8,000 to 50,000 are usual
+    for subwords."""
+    shared: bool = True
+    """One vocabulary for source and target, which tied embeddings need. False: one for each side."""
     lowercase: bool = False
-    begin: bool = False  # a piece [CLS] before every text, whose state can stand for all of it
-    mask: bool = False  # a piece [MASK] that stands for hidden text
-    dropout: Share = 0.0  # BPE dropout (Provilkov et al. 2020), training pairs only
-    variants: Count = 8  # encodings of the training pairs that BPE dropout alternates between
-    sentinels: Annotated[int, Field(ge=0)] = 0  # of `size`, pieces <extra_id_0> ... that stand for hidden spans
-    files: tuple[str, ...] = ()  # kind = "file": one tokenizer.json, or one each for source and target
+    """Lowercase all text before tokenization, outputs too."""
+    cls_token: bool = False
+    """Prepend a [CLS] token to every text, whose state can represent the whole text (BERT)."""
+    mask_token: bool = False
+    """Reserve a [MASK] token, which masked language modelling needs."""
+    dropout: Share = 0.0
+    """BPE dropout: probability that a merge is skipped in training pairs (Provilkov et al. 2020). 0 disables it; 0.1
+    regularizes small data."""
+    variants: Count = 8
+    """Number of different encodings of the training pairs between which BPE dropout alternates. More need more disk."""
+    sentinels: Annotated[int, Field(ge=0)] = 0
+    """Number of sentinel tokens <extra_id_0> ... within `size`, which mark masked spans of the task "denoise". T5 has
+    100."""
+    files: tuple[str, ...] = ()
+    """With kind = "file": one tokenizer.json, or one each for source and target."""
 
     @property
     def from_files(self) -> bool:
-        """Whether it is read from the files that the recipe names."""
+        """Whether it is loaded from `files`."""
         return self.kind == "file"
 
     @property
     def from_run(self) -> bool:
-        """Whether it is that of the run to start from."""
+        """Whether it is the tokenizer of the run that training starts from."""
         return self.kind == "init"
 
     @property
@@ -275,38 +318,55 @@ class Tokenizer(Table):
         return not (self.from_files or self.from_run)
 
 
-# ---- the whole
+# ---- the whole recipe
 
 
 class Recipe(Table):
+    """A whole recipe: task, data, model, training and decoding."""
+
     schema_version: int = SCHEMA
+    """Version of the format of recipes, written into the recipe of each run."""
     name: str = ""
-    about: str = ""  # the system, its paper, the lecture rows
+    """Name of the recipe, from which runs are named. Empty: the name of its file."""
+    about: str = ""
+    """The system that the recipe describes, its paper and the lecture rows; free text."""
     task: Annotated[Task, TaskByName()] = Field(default_factory=lambda: get_task("translate"))
+    """What the model does: "translate" (any text to text), "language-model", "classify" (also regression and tagging),
+    "denoise" (T5 span corruption), "encode" (encoder pretraining and embeddings), "media-to-text" (captions,
+    transcripts, answers), "navigate" (instructions in a map) or "play" (reinforcement learning)."""
     data: Data = Data()
+    """Training and validation data."""
     tokenizer: Tokenizer = Tokenizer()
+    """The tokenizer: how text becomes tokens."""
     reader: Reader = TokenReader()
+    """The reader (encoder), and its layers."""
     writer: Writer = TokenWriter()
+    """The writer (decoder or head)."""
     objectives: Annotated[tuple[Objective, ...], Field(min_length=1)] = (NextToken(),)
+    """Losses, whose weighted sum is minimized."""
     train: Train = Train()
+    """How the model is trained."""
     predict: Decoding = Decoding()
-    init: str = ""  # a run whose weights to start from
+    """How outputs are decoded, unless a command says otherwise."""
+    init: str = ""
+    """Run whose weights training starts from, as far as names and shapes agree. Empty: random initialization."""
     freeze: tuple[Literal["reader", "writer"], ...] = ()
+    """Parts whose weights are not trained: "reader", "writer" or both."""
 
     @field_validator("freeze", mode="before")
     @classmethod
-    def _one_part(cls, value: Any) -> Any:
+    def _expand_part(cls, value: Any) -> Any:
         """`freeze = "reader"` is short for `freeze = ["reader"]`."""
         return (value,) if isinstance(value, str) else value
 
     @model_validator(mode="after")
-    def _task_fits_its_parts(self) -> Recipe:
+    def _check_task(self) -> Recipe:
         if conflict := self.task.find_conflict(self):
             raise ValueError(conflict)
         return self
 
     @model_validator(mode="after")
-    def _tied_vocabularies_are_one(self) -> Recipe:
+    def _check_tied_vocabularies(self) -> Recipe:
         if (tie := self.writer.shared_tie) and not self.tokenizer.shared:
             raise ValueError(
                 f'writer.tie = "{tie}" needs one vocabulary for source and target; '
@@ -315,19 +375,19 @@ class Recipe(Table):
         return self
 
     @model_validator(mode="after")
-    def _writer_learns_what_it_does(self) -> Recipe:
-        """A writer that fills is not trained by the next token, nor the other way round."""
-        known = self.writer.learns_by
+    def _check_objectives(self) -> Recipe:
+        """Every objective must be able to train the writer."""
+        known = self.writer.objective_kinds
         for objective in () if self.writer.is_custom else self.objectives:
             if not objective.is_custom and objective.kind not in known:
-                fitting = " or ".join(f'"{kind}"' for kind in known[:2])
+                suitable = " or ".join(f'"{kind}"' for kind in known[:2])
                 raise ValueError(
-                    f'a writer of kind "{self.writer.kind}" cannot learn by the objective "{objective.kind}"; '
-                    f"take {fitting}, or change writer.kind"
+                    f'a writer of kind "{self.writer.kind}" cannot be trained by the objective "{objective.kind}"; '
+                    f"use {suitable}, or change writer.kind"
                 )
         return self
 
     def find_part_conflict(self) -> str:
-        """What reader, writer, objectives and decoding find in the recipe that does not go with them."""
+        """One line about a setting that is incompatible with reader, writer, objectives or decoding; empty: none."""
         conflicts = (part.find_conflict(self) for part in (self.reader, self.writer, *self.objectives, self.predict))
         return next(filter(None, conflicts), "")

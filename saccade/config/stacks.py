@@ -1,4 +1,4 @@
-"""Tables of a recipe: the stacks that read and write."""
+"""The tables `stack` of a recipe: Transformer, convolutional and recurrent layers of readers and writers."""
 
 from __future__ import annotations
 
@@ -12,66 +12,122 @@ from saccade.config.table import Count, Share, StackTraits, Table
 
 
 class Experts(Table):
-    """A sparsely gated mixture (Shazeer et al. 2017): `count` networks, of which each position passes a few."""
+    """A sparsely gated mixture of experts (Shazeer et al. 2017): each position is processed by `top_k` of `count`."""
 
     count: Count = 8
-    chosen: Annotated[int, Field(ge=2)] = 2  # that each position passes; of one alone a gate learns nothing
-    hidden: Count | None = None  # width inside of one; none: ff of a Transformer, dim of a recurrent stack
-    every: Count = 1  # in every n-th block of a Transformer; between recurrent layers, above every n-th
-    noise: bool = True  # in training, gates choose with noise that they learn
-    balance: Annotated[float, Field(ge=0)] = 0.01  # weight of the loss that gives all of them work
+    """Number of expert networks. More experts add parameters, but hardly any computation per token."""
+    top_k: Annotated[int, Field(ge=2)] = 2
+    """Number of experts that process each position; at least 2, since the gate learns from comparing them. More cost
+    more computation."""
+    hidden_dim: Count | None = None
+    """Width of the hidden layer of one expert. None: `ff` of a Transformer, `dim` of a recurrent stack."""
+    every_n_layers: Count = 1
+    """Every n-th Transformer block has experts in place of its feed-forward network; in recurrent stacks they follow
+    every n-th layer."""
+    noise: bool = True
+    """Add learned noise to the gates during training, so that all experts are tried (noisy top-k gating)."""
+    balance_weight: Annotated[float, Field(ge=0)] = 0.01
+    """Weight of the loss that balances the load of the experts. 0 lets a few experts get all positions; too large
+    values hurt the main loss."""
 
     @model_validator(mode="after")
     def _some_are_left(self) -> Experts:
-        if self.chosen >= self.count:
+        if self.top_k >= self.count:
             raise ValueError(
-                f"experts.chosen must be smaller than experts.count, got {self.chosen} of {self.count}; choose fewer"
+                f"experts.top_k must be smaller than experts.count, got {self.top_k} of {self.count}; choose fewer"
             )
         return self
 
 
-EPSILON = {"layer": 1e-5, "rms": 1e-6}  # of norms, where a stack says none
+DEFAULT_NORM_EPSILON = {"layer": 1e-5, "rms": 1e-6}  # by norm_kind, where norm_epsilon is None
 
 
 class Chunks(Table):
-    """How far attention sees in a stack that is computed backwards: its own chunk and the one before it."""
+    """Chunked attention of a reversible stack (Reformer): a position attends to its own chunk and the one before."""
 
-    length: Count = 64  # positions of a chunk; of "lsh", after they were sorted by their buckets
-    local: Count | None = None  # the same for "local"; none: as many
-    hashes: Count = 2  # rounds of hashing
-    buckets: tuple[Count, ...] = ()  # even numbers whose product counts the buckets; none: as the length asks
-    seed: int | None = None  # of the rotations in training; none: others at each step
-    feedforward: Count | None = None  # positions that pass the feed-forward network at a time; none: all
+    length: Count = 64
+    """Positions of a chunk. For "lsh" attention positions are sorted by their hash buckets first."""
+    local: Count | None = None
+    """Positions of a chunk of "local" attention. None: the same as `length`."""
+    hashes: Count = 2
+    """Rounds of hashing of "lsh" attention. More rounds come closer to full attention and cost proportionally more."""
+    buckets: tuple[Count, ...] = ()
+    """Hash buckets, as even factors whose product is their number. Empty: as many as the sequence length suggests."""
+    seed: int | None = None
+    """Seed of the random hash rotations during training. None: new rotations at each step."""
+    feedforward: Count | None = None
+    """Positions that pass the feed-forward network at a time; fewer save memory. None: all at once."""
 
 
 class TransformerStack(Table, StackTraits):
+    """Transformer layers: self-attention, cross-attention in writers, and a feed-forward network (Vaswani et al. 2017).
+
+    Lists such as `window` and `attention` are repeated over the layers.
+    """
+
     is_transformer: ClassVar[bool] = True
     kind: Literal["transformer"] = "transformer"
+    """Chooses this stack: Transformer layers."""
     layers: Count = 6
+    """Number of Transformer blocks. Parameters, computation and memory grow in proportion."""
     dim: Count = 512
+    """Width of hidden states (d_model); a multiple of `heads`, unless `head_dim` is given."""
     heads: Count = 8
-    kv_heads: Count | None = None  # of keys and values, each shared by equally many of the heads; none: as many
-    ff: Annotated[int, Field(ge=0)] = 2048  # width of the feed-forward network; 0: there is none
+    """Number of attention heads; each has width `dim / heads`."""
+    kv_heads: Count | None = None
+    """Heads of keys and values, each shared by equally many query heads: grouped-query attention (Ainslie et al.
+    2023), multi-query with 1. Fewer save memory of the decoding cache. None: as many as `heads`."""
+    ff: Annotated[int, Field(ge=0)] = 2048
+    """Width of the hidden layer of the feed-forward network (d_ff); usually 4 x `dim`. 0: blocks without one."""
     norm: Literal["post", "pre", "none"] = "post"
-    residual: bool | Literal["reversible"] = True  # what a sublayer gives is added to what it reads; or in two halves
-    attention: tuple[Literal["full", "local", "lsh"], ...] = ("full",)  # by layer; the latter two if "reversible"
-    chunks: Chunks = Chunks()  # of "local" and "lsh"
+    """Where normalization is: after each residual sum (the paper), before each sublayer (stable in deep stacks and
+    without warmup), or nowhere."""
+    residual: bool | Literal["reversible"] = True
+    """Residual connections. "reversible" recomputes activations backwards from two streams instead of keeping them,
+    which saves memory (Reformer, Kitaev et al. 2020)."""
+    attention: tuple[Literal["full", "local", "lsh"], ...] = ("full",)
+    """Kind of self-attention by layer. "local" and "lsh" are chunked attention, see `chunks`, and need
+    residual = "reversible"."""
+    chunks: Chunks = Chunks()
+    """Settings of "local" and "lsh" attention."""
     norm_kind: Literal["layer", "rms"] = "layer"
-    norm_epsilon: Annotated[float, Field(gt=0)] | None = None  # none: 1e-5 for layer, 1e-6 for rms
+    """LayerNorm (Ba et al. 2016), or RMSNorm (Zhang and Sennrich 2019), which is faster and used by Llama and T5."""
+    norm_epsilon: Annotated[float, Field(gt=0)] | None = None
+    """Epsilon added to the variance in norms. None: 1e-5 for LayerNorm, 1e-6 for RMSNorm. Matters for imported
+    weights."""
     activation: Literal["relu", "gelu", "gelu-tanh", "silu", "sigmoid"] = "relu"
-    gated: bool = False  # feed-forward with a gate (GLU variants)
+    """Activation function of the feed-forward network. "gelu-tanh" is the approximation that GPT-2 uses."""
+    gated: bool = False
+    """Gated feed-forward network: the activation is multiplied by a second projection (GLU variants, Shazeer 2020;
+    SwiGLU with activation = "silu")."""
     dropout: Share = 0.1
+    """Dropout probability of the output of each sublayer, before the residual sum. 0.3 suits small data, 0 large."""
     attention_dropout: Share = 0.0
-    ff_dropout: Share = 0.0  # inside the feed-forward network
-    drop_path: Share = 0.0  # of sublayers passed by, row by row; grows to this from 0 (Huang et al. 2016)
-    heads_form: Literal["paper", "full", "split"] = "paper"  # three ways to make heads (lecture row 63)
-    head_dim: Count | None = None  # width of a head; none: dim / heads
-    scale: bool | Literal["first"] = True  # divide scores by sqrt(d_k); "first": only the first weights, as in T5
+    """Dropout probability of attention weights. 0 allows the fastest attention kernels."""
+    ff_dropout: Share = 0.0
+    """Dropout probability inside the feed-forward network, after the activation."""
+    drop_path: Share = 0.0
+    """Stochastic depth: probability that a sublayer is skipped for an example during training, rising linearly from 0
+    in the first block to this value in the last (Huang et al. 2016). 0 disables it; 0.1 suits small ViTs."""
+    head_projection: Literal["paper", "full", "split"] = "paper"
+    """How heads are made: "paper" projects the input to dim / heads per head, "full" to dim per head, "split" gives
+    each head its own slice of the input (lecture row 63)."""
+    head_dim: Count | None = None
+    """Width of one attention head. None: `dim / heads`. Set it where they differ, as in some T5 models."""
+    scale_attention: bool | Literal["first"] = True
+    """Divide attention scores by sqrt(d_k). "first" divides only the initial query weights instead, as in T5; false
+    does neither."""
     bias: bool = True
-    attention_bias: bool = True  # false: the projections of attention have none, whatever the others have
-    window: tuple[Annotated[int, Field(ge=0)] | Literal["none"], ...] | None = None  # keys seen on each side; by layer
-    experts: Experts | None = None  # in the place of the feed-forward network
-    share: bool = False  # all layers have the weights of one (ALBERT, Lan et al. 2020)
+    """Bias terms in the linear projections of attention and feed-forward network. Llama and T5 have none."""
+    attention_bias: bool = True
+    """Bias terms in the projections of attention, where `bias` is true. False leaves only those out (GPT-Neo)."""
+    window: tuple[Annotated[int, Field(ge=0)] | Literal["none"], ...] | None = None
+    """Sliding-window attention: keys on each side of a query that it can attend to, by layer. "none" in the list:
+    full attention in that layer; None: in all layers."""
+    experts: Experts | None = None
+    """Mixture of experts in place of the feed-forward network. None: a plain feed-forward network."""
+    share_layers: bool = False
+    """All layers share the weights of one (ALBERT, Lan et al. 2020): fewer parameters, the same computation."""
 
     @property
     def transformer(self) -> TransformerStack:
@@ -87,26 +143,27 @@ class TransformerStack(Table, StackTraits):
 
     @property
     def embedding_eps(self) -> float:
-        return self.norm_epsilon or EPSILON["layer"]
+        return self.norm_epsilon or DEFAULT_NORM_EPSILON["layer"]
 
-    def trained_form(self) -> TransformerStack:
-        """With what follows from other settings where it says none, and lists for all layers."""
+    def to_trained_form(self) -> TransformerStack:
+        """Fill in settings that follow from others, and repeat lists over all layers."""
         follow = {
-            "norm_epsilon": EPSILON[self.norm_kind], "head_dim": self.dim // self.heads, "kv_heads": self.heads,
+            "norm_epsilon": DEFAULT_NORM_EPSILON[self.norm_kind], "head_dim": self.dim // self.heads,
+            "kv_heads": self.heads,
         }  # fmt: skip
-        told: dict[str, Any] = {name: number for name, number in follow.items() if getattr(self, name) is None}
+        derived: dict[str, Any] = {name: number for name, number in follow.items() if getattr(self, name) is None}
         lists = {name: getattr(self, name) for name in ("attention", "window") if getattr(self, name)}
-        told |= {name: tuple(islice(cycle(items), self.layers)) for name, items in lists.items()}
-        return self.model_copy(update={**told, "scale": self.scale is True})
+        derived |= {name: tuple(islice(cycle(items), self.layers)) for name, items in lists.items()}
+        return self.model_copy(update={**derived, "scale_attention": self.scale_attention is True})
 
     @field_validator("window", mode="before")
     @classmethod
     def _windows(cls, value: Any) -> Any:
-        """`window = 128` is short for `window = [128]`; a list is gone through layer by layer, and then again."""
+        """`window = 128` is short for `window = [128]`; a list is repeated over the layers."""
         given = value if isinstance(value, list | tuple) else (value,)
         if value is None:
             return None
-        if not given or not all(reach == "none" or (type(reach) is int and reach >= 0) for reach in given):
+        if not given or not all(size == "none" or (type(size) is int and size >= 0) for size in given):
             raise ValueError(
                 f'window must be a number of keys, at least 0, or a list of such and of "none", got {value!r}'
             )
@@ -115,46 +172,49 @@ class TransformerStack(Table, StackTraits):
     @field_validator("attention", mode="before")
     @classmethod
     def _attentions(cls, value: Any) -> Any:
-        """`attention = "lsh"` is short for `attention = ["lsh"]`; a list is gone through layer by layer, and again."""
+        """`attention = "lsh"` is short for `attention = ["lsh"]`; a list is repeated over the layers."""
         return (value,) if isinstance(value, str) else value or ("full",)
 
     @model_validator(mode="after")
     def _consistent(self) -> TransformerStack:
         check_reversible(self)
-        if self.kv_heads is not None and (self.heads % self.kv_heads or self.heads_form != "paper"):
+        if self.kv_heads is not None and (self.heads % self.kv_heads or self.head_projection != "paper"):
             raise ValueError(
-                f'kv_heads must divide heads = {self.heads}, with heads_form = "paper", got {self.kv_heads} and '
-                f'"{self.heads_form}"'
+                f'kv_heads must divide heads = {self.heads}, with head_projection = "paper", got {self.kv_heads} and '
+                f'"{self.head_projection}"'
             )
-        if self.head_dim is not None and self.heads_form != "paper":
-            raise ValueError(f'head_dim is for heads_form = "paper", got "{self.heads_form}"; leave one of them out')
+        if self.head_dim is not None and self.head_projection != "paper":
+            raise ValueError(
+                f'head_dim is for head_projection = "paper", got "{self.head_projection}"; leave one of them out'
+            )
         if self.head_dim is None and self.dim % self.heads:
             raise ValueError(f"dim must be a multiple of heads, got dim = {self.dim} and heads = {self.heads}")
-        if self.experts is not None and self.share:
-            raise ValueError("experts are different in every layer; set share = false, or leave experts out")
+        if self.experts is not None and self.share_layers:
+            raise ValueError("experts are different in every layer; set share_layers = false, or leave experts out")
         if self.experts is not None and self.gated:
-            raise ValueError("experts have no gate inside; set gated = false, or leave experts out")
-        if self.experts is not None and not (self.experts.hidden or self.ff):
-            raise ValueError("experts need a width inside; set experts.hidden, or ff above 0")
-        if self.experts is not None and self.experts.every > self.layers:
+            raise ValueError("experts are not gated networks; set gated = false, or leave experts out")
+        if self.experts is not None and not (self.experts.hidden_dim or self.ff):
+            raise ValueError("experts need a hidden width; set experts.hidden_dim, or ff above 0")
+        if self.experts is not None and self.experts.every_n_layers > self.layers:
             raise ValueError(
-                f"experts.every must be at most layers = {self.layers}, or no block has any, got {self.experts.every}"
+                f"experts.every_n_layers must be at most layers = {self.layers}, or no block has any, got "
+                f"{self.experts.every_n_layers}"
             )
         return self
 
 
 def check_reversible(stack: TransformerStack) -> None:
-    """What does not go with `residual = "reversible"`, and what goes with nothing else."""
+    """Refuse settings that a reversible stack cannot have, and those that need one."""
     if stack.is_reversible:
         fixed = {
-            "norm": "pre", "kv_heads": None, "window": None, "experts": None, "heads_form": "paper", "share": False,
-            "drop_path": 0.0,
+            "norm": "pre", "kv_heads": None, "window": None, "experts": None, "head_projection": "paper",
+            "share_layers": False, "drop_path": 0.0,
         }  # fmt: skip
         other = [name for name, value in fixed.items() if getattr(stack, name) != value]
         if other or not stack.ff:
             raise ValueError(
                 'residual = "reversible" goes with norm = "pre", ff above 0, and without kv_heads, window, experts, '
-                f"share, drop_path and other forms of heads; change {other[0] if other else 'ff'}"
+                f"share_layers, drop_path and other head projections; change {other[0] if other else 'ff'}"
             )
         return
     special = [kind for kind in stack.attention if kind != "full"]
@@ -165,19 +225,34 @@ def check_reversible(stack: TransformerStack) -> None:
 
 
 class ConvolutionStack(Table, StackTraits):
-    """Lists are gone through layer by layer, and then from their beginning again."""
+    """Convolutional layers of ConvS2S (Gehring et al. 2017) or ByteNet (Kalchbrenner et al. 2016).
+
+    Lists such as `dilations` are repeated over the layers.
+    """
 
     kind: Literal["convolution"] = "convolution"
-    block: Literal["gated", "residual"] = "gated"  # that of ConvS2S or that of ByteNet
+    """Chooses this stack: convolutional layers."""
+    block: Literal["gated", "residual"] = "gated"
+    """The block of ConvS2S (convolution with a gated linear unit), or the residual block of ByteNet."""
     layers: Count = 15
+    """Number of convolutional blocks; each widens the receptive field by (kernel - 1) x dilation."""
     dim: Count = 512
-    hidden: Count | None = None  # features of a convolution; none: dim if gated, half of it if residual
-    kernel: Count = 3  # positions that a convolution joins
-    dilations: Annotated[tuple[Count, ...], Field(min_length=1)] = (1,)  # how far apart they are
-    attention: Annotated[tuple[bool, ...], Field(min_length=1)] = (True,)  # of a writer; all false: memory is added
-    unfold: tuple[float, float] = (1.0, 0.0)  # a, b: a reader makes a n + b states of n tokens
-    weight_norm: bool = True  # matrices have a length and a direction for each output
+    """Width of the hidden states between blocks."""
+    hidden_dim: Count | None = None
+    """Channels of the convolution inside a block. None: `dim` in gated blocks, half of it in residual blocks."""
+    kernel: Count = 3
+    """Kernel size in positions. Larger kernels see more context per layer and cost more."""
+    dilations: Annotated[tuple[Count, ...], Field(min_length=1)] = (1,)
+    """Dilation of the kernel by layer: the distance of neighbouring taps. ByteNet uses 1, 2, 4, 8, 16."""
+    attention: Annotated[tuple[bool, ...], Field(min_length=1)] = (True,)
+    """Writers only: which layers attend to the memory. All false: memory states are added position by position, as in
+    ByteNet."""
+    unfold: tuple[float, float] = (1.0, 0.0)
+    """Dynamic unfolding of ByteNet, as [a, b]: a reader gives a n + b states for n tokens. [1, 0] disables it."""
+    weight_norm: bool = True
+    """Weight normalization (Salimans and Kingma 2016): length and direction of each filter are separate parameters."""
     dropout: Share = 0.1
+    """Dropout probability of the input of each block."""
 
     @property
     def width(self) -> int:
@@ -191,29 +266,43 @@ class ConvolutionStack(Table, StackTraits):
         return self
 
 
-def check_ways(*, residual: bool, fast_forward: bool) -> None:
+def check_shortcuts(*, residual: bool, fast_forward: bool) -> None:
     if residual and fast_forward:
-        raise ValueError("residual and fast_forward are two ways past a layer; set one of them to false")
+        raise ValueError("residual and fast_forward are both shortcuts past a layer; set one of them to false")
 
 
-def check_between(experts: Experts | None, layers: int) -> None:
-    if experts is not None and experts.every >= layers:
+def check_expert_interval(experts: Experts | None, layers: int) -> None:
+    if experts is not None and experts.every_n_layers >= layers:
         raise ValueError(
-            f"experts stand between layers: experts.every must be smaller than layers = {layers}, got {experts.every}"
+            f"experts are between layers: experts.every_n_layers must be smaller than layers = {layers}, got "
+            f"{experts.every_n_layers}"
         )
 
 
-class RecurrentReading(Table, StackTraits):
+class RecurrentReaderStack(Table, StackTraits):
+    """Recurrent layers of a reader: RNN, GRU or LSTM."""
+
     kind: Literal["recurrent"] = "recurrent"
+    """Chooses this stack: recurrent layers."""
     cell: Literal["rnn", "gru", "lstm"] = "lstm"
+    """Recurrent cell: Elman RNN, GRU (Cho et al. 2014) or LSTM (Hochreiter and Schmidhuber 1997)."""
     layers: Count = 1
-    dim: Count = 512  # of the states; of both directions together
-    bidirectional: bool | Literal["first", "alternate"] = False  # backwards: half of each layer, of the 1st; every 2nd
-    reverse: bool = False  # read from the last token to the first
-    residual: bool = False  # layers from the third on add their input to what they give
-    fast_forward: bool = False  # linear maps of what each layer is given and gives lead past the recurrences
-    experts: Experts | None = None  # between layers
-    dropout: Share = 0.2  # of what each layer gives
+    """Number of recurrent layers. From 4 on, `residual` or `fast_forward` helps."""
+    dim: Count = 512
+    """Width of the hidden states; both directions together where the stack is bidirectional."""
+    bidirectional: bool | Literal["first", "alternate"] = False
+    """Read backwards too: true gives half of every layer to each direction, "first" only of the first layer (GNMT),
+    "alternate" lets every second layer read backwards (Deep-Att)."""
+    reverse: bool = False
+    """Read the tokens from last to first, which shortens the distance to the output (Sutskever et al. 2014)."""
+    residual: bool = False
+    """Layers from the third on add their input to their output (GNMT, Wu et al. 2016)."""
+    fast_forward: bool = False
+    """Fast-forward connections past the recurrences of each layer (Deep-Att, Zhou et al. 2016)."""
+    experts: Experts | None = None
+    """Mixture of experts between layers. None: no experts."""
+    dropout: Share = 0.2
+    """Dropout probability of the output of each layer."""
 
     @property
     def width(self) -> int:
@@ -224,9 +313,9 @@ class RecurrentReading(Table, StackTraits):
         return self.cell, self.layers, self.dim
 
     @model_validator(mode="after")
-    def _consistent(self) -> RecurrentReading:
-        check_ways(residual=self.residual, fast_forward=self.fast_forward)
-        check_between(self.experts, self.layers)
+    def _consistent(self) -> RecurrentReaderStack:
+        check_shortcuts(residual=self.residual, fast_forward=self.fast_forward)
+        check_expert_interval(self.experts, self.layers)
         if self.bidirectional and self.reverse:
             raise ValueError("bidirectional reads in both directions already; take out reverse = true")
         if self.bidirectional in (True, "first") and self.dim % 2:
@@ -234,30 +323,48 @@ class RecurrentReading(Table, StackTraits):
         return self
 
 
-class RecurrentWriting(Table, StackTraits):
+class RecurrentWriterStack(Table, StackTraits):
+    """Recurrent layers of a writer, with or without attention to the memory of the reader."""
+
     kind: Literal["recurrent"] = "recurrent"
+    """Chooses this stack: recurrent layers."""
     cell: Literal["rnn", "gru", "lstm"] = "lstm"
+    """Recurrent cell: Elman RNN, GRU (Cho et al. 2014) or LSTM (Hochreiter and Schmidhuber 1997)."""
     layers: Count = 1
+    """Number of recurrent layers. From 4 on, `residual` or `fast_forward` helps."""
     dim: Count = 512
-    attention: Literal["none", "additive", "dot", "general", "around"] = (
-        "none"  # additive: Bahdanau's; dot, general: Luong's; around: of cells with those around them (Li et al. 2019)
-    )
-    hard: bool = False  # additive: one state is drawn by the weights, and nothing is mixed (Xu et al. 2015)
-    gate: bool = False  # additive: how much of what was looked at is wanted, told by the state (Xu et al. 2015)
-    input_feeding: bool = True  # what was looked at enters the recurrence; without attention: c at each step
-    context: Literal["last", "mean"] = "last"  # c: the last state of the reader, or the mean of all
+    """Width of the hidden states."""
+    attention: Literal["none", "additive", "dot", "general", "around"] = "none"
+    """Attention to the memory: "additive" (Bahdanau et al. 2015), "dot" or "general" (Luong et al. 2015), "around" over
+    the cells of a picture and their neighbours (Li et al. 2019), or none."""
+    hard_attention: bool = False
+    """Additive attention: sample one memory state instead of their weighted mean (Xu et al. 2015). Needs the objective
+    "reinforce"."""
+    context_gate: bool = False
+    """Additive attention: multiply the context by a sigmoid gate of the hidden state (Xu et al. 2015)."""
+    input_feeding: bool = True
+    """Feed the context into the recurrence at the next step (Luong et al. 2015). Without attention: feed the fixed
+    context vector c at every step."""
+    context: Literal["last", "mean"] = "last"
+    """Fixed context vector c of the memory: its last state or the mean of all; it makes the initial state."""
     residual: bool = False
+    """Layers from the third on add their input to their output (GNMT, Wu et al. 2016)."""
     fast_forward: bool = False
-    experts: Experts | None = None  # between layers
-    first: Literal["predicted", "copied"] = "predicted"  # state: tanh(W c), or the last ones of the reader's layers
-    dropout: Share = 0.2  # of what each layer gives
+    """Fast-forward connections past the recurrences of each layer (Deep-Att, Zhou et al. 2016)."""
+    experts: Experts | None = None
+    """Mixture of experts between layers. None: no experts."""
+    initial_state: Literal["predicted", "copied"] = "predicted"
+    """Initial hidden state: tanh(W c) of the fixed context vector, or a copy of the final states of the reader's
+    layers, which must then have the same shape (Sutskever et al. 2014)."""
+    dropout: Share = 0.2
+    """Dropout probability of the output of each layer."""
 
     @property
     def width(self) -> int:
         return self.dim
 
     @property
-    def recurrent_writing(self) -> RecurrentWriting:
+    def recurrent_writer(self) -> RecurrentWriterStack:
         return self
 
     @property
@@ -266,29 +373,29 @@ class RecurrentWriting(Table, StackTraits):
 
     @property
     def copies_states(self) -> bool:
-        return self.first == "copied"
+        return self.initial_state == "copied"
 
     @model_validator(mode="after")
-    def _consistent(self) -> RecurrentWriting:
-        check_ways(residual=self.residual, fast_forward=self.fast_forward)
-        check_between(self.experts, self.layers)
+    def _consistent(self) -> RecurrentWriterStack:
+        check_shortcuts(residual=self.residual, fast_forward=self.fast_forward)
+        check_expert_interval(self.experts, self.layers)
         if self.attention == "additive" and not self.input_feeding:
             raise ValueError(
-                'attention = "additive" looks before each step, for that step; input_feeding = false is for "dot", '
-                '"general" and "around"'
+                'attention = "additive" is computed before each step, for that step; input_feeding = false is for '
+                '"dot", "general" and "around"'
             )
-        for name in ("gate", "hard"):
+        for name in ("context_gate", "hard_attention"):
             if getattr(self, name) and self.attention != "additive":
                 raise ValueError(f'{name} = true is for attention = "additive", got "{self.attention}"; leave it out')
         return self
 
 
-ReaderStack = Annotated[TransformerStack | ConvolutionStack | RecurrentReading | Custom, ByKind()]
-WriterStack = Annotated[TransformerStack | ConvolutionStack | RecurrentWriting | Custom, ByKind()]
+ReaderStack = Annotated[TransformerStack | ConvolutionStack | RecurrentReaderStack | Custom, ByKind()]
+WriterStack = Annotated[TransformerStack | ConvolutionStack | RecurrentWriterStack | Custom, ByKind()]
 
 
 def find_reversible_conflict(side: str, stack: StackTraits, positions: Any) -> str:
-    """A reversible stack of text takes positions at its input alone."""
+    """Why these positions are incompatible with a reversible stack, which takes positions at its input only."""
     if stack.is_reversible and positions.inside_attention:
         return (
             f'{side}.stack.residual = "reversible" takes positions at the input, got "{positions.kind}"; '

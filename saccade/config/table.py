@@ -1,6 +1,6 @@
-"""What every table of a recipe shares, and what tables of one sort answer: readers, writers, stacks, objectives.
+"""The base class of all tables of a recipe, and traits that readers, writers, stacks and objectives declare.
 
-A user's own kind (`Custom`) has these answers too, so that code asks a table and never which class it has.
+A user's own kind (`Custom`) has the same traits, so that other code asks a table for a trait and never for its class.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self, ge
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from saccade.config.renames import rename_keys
+
 if TYPE_CHECKING:
     from saccade.config.media import MediaReader, PatchReader, TimmReader
     from saccade.config.playing import ValuesWriter
     from saccade.config.positions import Axial, Bucketed, Learned, Rotary
-    from saccade.config.readers import Again, JoinedReader, TokenReader
+    from saccade.config.readers import JoinedReader, SecondPass, TokenReader
     from saccade.config.schema import Recipe
-    from saccade.config.stacks import RecurrentWriting, TransformerStack
+    from saccade.config.stacks import RecurrentWriterStack, TransformerStack
     from saccade.config.writers import ActionWriter, MaskedWriter, TokenWriter
 
 Count = Annotated[int, Field(ge=1)]
@@ -23,23 +25,24 @@ Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class Table(BaseModel):
-    """What every table shares: frozen, no unknown keys, no silent conversion of types."""
+    """A table of a recipe: frozen, without unknown keys, without silent conversion of types."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
     def _from_toml(cls, value: Any) -> Any:
-        """TOML has lists and no null: lists become tuples, and "none" stands for None where a key may be None."""
+        """Accept old keys; convert lists to tuples and, where a key may be None, "none" to None: TOML has no null."""
         if not isinstance(value, dict):
             return value
+        value = rename_keys(cls, value)
         optional = {name for name, field in cls.model_fields.items() if type(None) in get_args(field.annotation)}
         value = {key: None if item == "none" and key in optional else item for key, item in value.items()}
         return {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
 
     @property
     def init_run(self) -> str:
-        """The run whose weights to start from, where the table has the key `init`."""
+        """The run whose weights training starts from, where the table has the key `init`."""
         return str(self.__dict__.get("init", ""))
 
     def without_init(self) -> Self:
@@ -48,29 +51,29 @@ class Table(BaseModel):
     def has_kind_of(self, other: Any) -> bool:
         return bool(self.__dict__.get("kind") == other.kind)
 
-    def trained_form(self) -> Table:
-        """The table as trained weights know it: derived settings filled in, those of initialization left out."""
+    def to_trained_form(self) -> Table:
+        """The table as far as trained weights depend on it: derived settings filled in, initialization left out."""
         return self
 
 
 class PartTraits:
-    """What every reader, writer and objective answers."""
+    """Traits of readers, writers and objectives."""
 
-    is_custom: ClassVar[bool] = False  # whether it is a user's own kind
+    is_custom: ClassVar[bool] = False  # whether it is a kind that the user brings
 
     def find_conflict(self, recipe: Recipe) -> str:
-        """What of the recipe does not go with this table, in one line; empty where all goes together."""
+        """One line about a setting of the recipe that is incompatible with this table; empty where there is none."""
         return ""
 
 
 class PositionTraits:
-    """What every table of positions answers."""
+    """Traits of positions."""
 
-    inside_attention: ClassVar[bool] = False  # whether it acts on queries and keys, or on scores, and not at the input
+    inside_attention: ClassVar[bool] = False  # acts on queries and keys or on scores, not at the input
 
     @property
-    def concatenated(self) -> bool:
-        """Whether position vectors are concatenated to token vectors, not added."""
+    def is_concatenated(self) -> bool:
+        """Whether position vectors are concatenated to token embeddings, not added."""
         return False
 
     @property
@@ -78,68 +81,68 @@ class PositionTraits:
         """Whether scores depend on the segments of query and key."""
         return False
 
-    # The table itself, where it is of the kind asked for
+    # The table itself where it is of this kind, else None
     @property
-    def learned(self) -> Learned | None:
+    def learned_table(self) -> Learned | None:
         return None
 
     @property
-    def axial(self) -> Axial | None:
+    def axial_table(self) -> Axial | None:
         return None
 
     @property
-    def rotary(self) -> Rotary | None:
+    def rotary_table(self) -> Rotary | None:
         return None
 
     @property
-    def bucketed(self) -> Bucketed | None:
+    def bucketed_table(self) -> Bucketed | None:
         return None
 
-    def find_misfit(self, longest: int) -> str:
-        """What is wrong for sequences of up to `longest` tokens, in one line; empty where nothing is."""
+    def find_length_conflict(self, max_length: int) -> str:
+        """One line about why sequences of `max_length` tokens are too long; empty where they are not."""
         return ""
 
 
 class ObjectiveTraits(PartTraits):
-    """What every table of an objective answers."""
+    """Traits of objectives."""
 
-    learns_hard_attention: ClassVar[bool] = False  # whether it learns where to look, of samples
-    needs_pairs: ClassVar[bool] = False  # whether it needs references for outputs that a model samples
+    learns_hard_attention: ClassVar[bool] = False  # whether it trains hard attention
+    needs_pairs: ClassVar[bool] = False  # whether it compares sampled outputs with references
 
     def without_coverage(self) -> Self:
-        """Without a penalty of attention that only a recurrent decoder can have."""
+        """The table without the coverage penalty, which only a recurrent decoder supports."""
         return self
 
     @property
     def learns_ctc(self) -> bool:
-        """Whether it trains the head of `writer.ctc`."""
+        """Whether it trains the CTC head of `writer.ctc`."""
         return False
 
     @property
     def forward_passes(self) -> int:
-        """How often every example goes through the model in one step."""
+        """Forward passes of every example per step."""
         return 1
 
     @property
     def sentence_pairs(self) -> str:
-        """Which pairs of sentences it learns to tell apart: "none", "next" (as BERT) or "order" (as ALBERT)."""
+        """Which loss on sentence pairs it has: "none", "next" (BERT) or "order" (ALBERT)."""
         return "none"
 
     @property
-    def redraws(self) -> bool:
-        """Whether what is hidden of an example is drawn anew in each epoch."""
+    def remasks_each_epoch(self) -> bool:
+        """Whether other tokens of an example are masked in each epoch."""
         return True
 
     @property
-    def predicted_share(self) -> float:
-        """Of an encoder: the share of the tokens that are read that are predicted."""
+    def prediction_rate(self) -> float:
+        """Share of the input tokens of an encoder that are predicted."""
         return 0.0
 
 
 class StackTraits:
-    """What every table of a stack answers."""
+    """Traits of stacks."""
 
-    is_custom: ClassVar[bool] = False  # whether it is a user's own kind
+    is_custom: ClassVar[bool] = False  # whether it is a kind that the user brings
     is_transformer: ClassVar[bool] = False
 
     @property
@@ -148,33 +151,33 @@ class StackTraits:
         return None
 
     @property
-    def recurrent_writing(self) -> RecurrentWriting | None:
+    def recurrent_writer(self) -> RecurrentWriterStack | None:
         """The table itself where it is a recurrent decoder."""
         return None
 
     @property
     def is_reversible(self) -> bool:
-        """Whether activations are recomputed backwards."""
+        """Whether activations are recomputed in the backward pass instead of kept."""
         return False
 
     @property
     def reduction(self) -> int:
-        """How many inputs become one state."""
+        """Number of inputs per output state."""
         return 1
 
     @property
     def width(self) -> int | None:
-        """Of the states that it gives; None where only the user's own code knows it."""
+        """Width of the output states; None where only the code of the user's own kind knows it."""
         return None
 
     @property
     def embedding_eps(self) -> float:
-        """The epsilon of LayerNorm outside of the stack, as around its embedding."""
+        """The epsilon of LayerNorm outside of the stack, as in its embedding."""
         return 1e-5
 
     @property
     def copies_states(self) -> bool:
-        """Whether a recurrent writer starts from the final states of the reader's layers."""
+        """Whether a recurrent writer starts with the final states of the reader's layers."""
         return False
 
     @property
@@ -184,70 +187,70 @@ class StackTraits:
 
 
 class EmbeddingOptions(NamedTuple):
-    """What an embedding has beside tokens and positions."""
+    """Options of an embedding beside tokens and positions."""
 
-    dim: int | None = None  # width of token vectors, projected to that of the stack; none: as wide as the stack
-    segments: int = 0  # vectors of segments
-    norm: bool = False  # LayerNorm of the sum
-    start: str = "own"  # the vector of START: its own, or that of another token ("pad", "end")
+    dim: int | None = None  # width of token embeddings, projected to that of the stack; None: the same width
+    segments: int = 0  # number of segment embeddings
+    norm: bool = False  # LayerNorm of the sum of all embeddings
+    start_token: str = "own"  # embedding of the start token: its own, or that of "pad" or "end"
 
 
 class ReaderTraits(PartTraits):
-    """What every table of a reader answers."""
+    """Traits of readers."""
 
-    medium: ClassVar[str] = ""  # kind of the files that are read: "picture" or "sound"; empty where text is read
-    asks: ClassVar[bool] = False  # whether a question is read with each file
-    is_none: ClassVar[bool] = False  # whether nothing is read
-    is_picture: ClassVar[bool] = False  # whether pictures alone are read
+    medium: ClassVar[str] = ""  # kind of the input files, "picture" or "sound"; empty for text
+    has_question: ClassVar[bool] = False  # whether a question comes with each file
+    is_none: ClassVar[bool] = False  # whether there is no reader
+    is_picture: ClassVar[bool] = False  # whether the input is a picture without a question
 
     @property
     def text(self) -> TokenReader | None:
-        """The table itself where it reads text."""
+        """The table itself where it is a reader of text."""
         return None
 
     @property
-    def joined(self) -> JoinedReader | None:
-        """The table itself where it reads a picture and a question."""
+    def joined_table(self) -> JoinedReader | None:
+        """The table itself where it is a reader of a picture and a question."""
         return None
 
     @property
     def backbone(self) -> TimmReader | None:
-        """The table itself where it is a network of somebody else, with published weights."""
+        """The table itself where it is a backbone of the package timm."""
         return None
 
     @property
     def patches(self) -> PatchReader | None:
-        """The table itself where it reads a picture as patches."""
+        """The table itself where it is a reader of patches."""
         return None
 
     @property
-    def class_token(self) -> bool:
-        """Whether a learned vector stands before the cells of a picture."""
+    def has_class_token(self) -> bool:
+        """Whether a class token precedes the cells of a picture."""
         return False
 
     @property
     def is_causal(self) -> bool:
-        """Whether no state knows what comes after it."""
+        """Whether no state depends on later tokens."""
         return False
 
     @property
-    def second_reading(self) -> Again | None:
-        """The decoder that reads the text a second time, where there is one."""
+    def second_pass_table(self) -> SecondPass | None:
+        """The decoder that processes the text in a second pass, where there is one."""
         return None
 
     @property
-    def tells_segments(self) -> bool:
-        """Whether it distinguishes the second part of a text from the first."""
+    def uses_segments(self) -> bool:
+        """Whether it distinguishes the segments of an input."""
         return False
 
     @property
     def text_init(self) -> str:
-        """The run whose weights to start from, where it reads text."""
+        """The run whose weights training starts from, where it is a reader of text."""
         return ""
 
     @property
-    def embedded_parts(self) -> tuple[Any, ...]:
-        """The tables inside, this one included, that embed tokens and have positions."""
+    def embedding_tables(self) -> tuple[Any, ...]:
+        """All tables with token embeddings and positions, this one and those inside."""
         return ()
 
     @property
@@ -256,34 +259,34 @@ class ReaderTraits(PartTraits):
 
     @property
     def embedding_eps(self) -> float:
-        """The epsilon of LayerNorm in heads over its states."""
+        """The epsilon of LayerNorm in heads over the reader's states."""
         return 1e-5
 
     @property
     def token_stack(self) -> StackTraits | None:
-        """The table of the stack that reads tokens."""
+        """The stack over token embeddings."""
         return None
 
     @property
     def media(self) -> MediaReader | None:
-        """The table itself where it reads files."""
+        """The table itself where it is a reader of images or audio."""
         return None
 
 
 class WriterTraits(PartTraits):
-    """What every table of a writer answers."""
+    """Traits of writers."""
 
-    is_encoding: ClassVar[bool] = False  # whether it restores what was hidden from a reader, or gives its states
-    is_filling: ClassVar[bool] = False  # whether it writes all tokens at once
-    is_permuted: ClassVar[bool] = False  # whether it predicts tokens in permuted order
-    restores_patches: ClassVar[bool] = False  # whether it restores hidden patches of pictures
-    learns_by: ClassVar[tuple[str, ...]] = ()  # kinds of objectives, those to advise first
-    label_kind: ClassVar[str] = ""  # "label", "number" or "tags" where it predicts such
-    labels_words: ClassVar[bool] = False  # whether each word gets a label of its own
-    predicts_classes: ClassVar[bool] = False  # whether it predicts labels or actions, whose number only data tells
-    is_label_head: ClassVar[bool] = False  # whether it is one of saccade's own heads that predict labels
-    is_head: ClassVar[bool] = False  # whether it reads the states of the reader, without a stack of its own
-    gives_states: ClassVar[bool] = False  # whether the states of the reader are all that is wanted
+    is_encoding: ClassVar[bool] = False  # predicts masked inputs of a reader, or returns its states
+    is_non_autoregressive: ClassVar[bool] = False  # writes all tokens in parallel
+    is_permuted: ClassVar[bool] = False  # predicts tokens in permuted order
+    reconstructs_patches: ClassVar[bool] = False  # predicts masked patches of pictures
+    objective_kinds: ClassVar[tuple[str, ...]] = ()  # kinds of objectives that train it, the usual ones first
+    label_kind: ClassVar[str] = ""  # "label", "number" or "tags" where it predicts one of them
+    labels_each_word: ClassVar[bool] = False  # predicts a label for each word
+    predicts_classes: ClassVar[bool] = False  # predicts labels or actions, whose number depends on the data
+    is_label_head: ClassVar[bool] = False  # is one of saccade's own heads that predict labels
+    is_head: ClassVar[bool] = False  # is a head over the reader's states, without a stack
+    gives_states: ClassVar[bool] = False  # returns the reader's states
 
     @property
     def tied(self) -> str | None:
@@ -292,71 +295,71 @@ class WriterTraits(PartTraits):
 
     @property
     def predicts_pairs(self) -> bool:
-        """Whether it also says if the second part of a text follows the first."""
+        """Whether it has a head that classifies sentence pairs."""
         return False
 
     @property
-    def pooled(self) -> str:
-        """How the states of a text become one; empty where they do not."""
+    def pooling_kind(self) -> str:
+        """How states are pooled to one vector; empty where they are not."""
         return ""
 
     @property
     def shared_tie(self) -> str:
-        """The setting `tie` where it shares the embedding of the reader; empty where it does not."""
+        """The value of `tie` where it shares the embedding of the reader; empty where it does not."""
         return self.tied if self.tied in ("all", "input") else ""
 
     @property
     def tokens(self) -> TokenWriter | None:
-        """The table itself where it writes token by token."""
+        """The table itself where it is an autoregressive writer of tokens."""
         return None
 
     @property
     def masked(self) -> MaskedWriter | None:
-        """The table itself where it restores masked tokens."""
+        """The table itself where it predicts masked tokens."""
         return None
 
     @property
-    def pools_first(self) -> bool:
-        """Whether it was trained on the first state, which stands for the text."""
+    def pools_first_state(self) -> bool:
+        """Whether it was trained on the first state as the representation of the text."""
         return self.predicts_pairs
 
     @property
     def values(self) -> ValuesWriter | None:
-        """The table itself where it gives values of actions."""
+        """The table itself where it predicts values of actions."""
         return None
 
     @property
-    def attention(self) -> RecurrentWriting | None:
-        """The recurrent stack that attends to what was read, where it has one."""
+    def attention(self) -> RecurrentWriterStack | None:
+        """The recurrent stack with attention to the memory, where it has one."""
         return None
 
     @property
     def text_init(self) -> str:
-        """The run whose weights to start from, where it writes text."""
+        """The run whose weights training starts from, where it is a writer of tokens."""
         return ""
 
     @property
-    def embedded_parts(self) -> tuple[Any, ...]:
-        """The tables inside, this one included, that embed tokens and have positions."""
+    def embedding_tables(self) -> tuple[Any, ...]:
+        """All tables with token embeddings and positions, this one and those inside."""
         return ()
 
     @property
     def token_stack(self) -> StackTraits | None:
-        """The table of the stack that writes tokens one by one."""
+        """The stack of an autoregressive writer of tokens."""
         return None
 
     @property
     def actions(self) -> ActionWriter | None:
-        """The table itself where it writes actions that are carried out in a map."""
+        """The table itself where it writes actions in a map."""
         return None
 
 
 class JoinTraits:
-    """What every table of a join of a picture and a question answers."""
+    """Traits of the fusion of a picture and a question."""
 
     reads_picture: ClassVar[bool] = True
 
     @property
     def is_side_by_side(self) -> bool:
-        """Whether cells and words stand side by side, and nothing goes over both."""
+        """Whether cells and words are concatenated without layers over both."""
         return False

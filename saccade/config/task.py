@@ -1,6 +1,6 @@
-"""What a task is: one object that knows everything in which translating, labelling, captioning, ... differ.
+"""The protocol of a task: one object with everything in which translation, classification, captioning, ... differ.
 
-A recipe names its task; `Recipe.task` is the object of that name, a user's own of `kinds=` or that of the module
+A recipe names its task; `Recipe.task` is the object of that name, a user's own from `kinds=` or that of the module
 `saccade.tasks.NAME`. Other packages call its methods and never compare it with a name. Nothing here imports torch.
 """
 
@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from pydantic import GetCoreSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from saccade.config.kinds import user_kinds
+from saccade.config.kinds import get_user_kinds
+from saccade.config.renames import TASKS
 
 if TYPE_CHECKING:
     from saccade.config.schema import Corpus, Decoding, Recipe
     from saccade.data.batching.batches import Rows
-    from saccade.data.prepare import Prepared
-    from saccade.data.sources.corpus import Part
+    from saccade.data.prepare import PreparedData
+    from saccade.data.sources.corpus import CorpusSplit
     from saccade.data.store.arrays import Store
-    from saccade.data.tokenization.encode import Settings
+    from saccade.data.tokenization.encode import EncodingSettings
     from saccade.data.tokenization.tokenizers import Tokenizers
     from saccade.predict.predictors.predictor import Predictor, PredictorFactory
     from saccade.score.compare import ComparisonSettings
@@ -33,57 +34,57 @@ if TYPE_CHECKING:
     from saccade.train.session import Session
 
 PACKAGE = "saccade.tasks"
-Pairs = list[tuple[str, str]]  # an input and its reference
+Pairs = list[tuple[str, str]]  # (input, reference)
 
 
 @runtime_checkable
 class Task(Protocol):
     """The interface of a task. `saccade.tasks.BaseTask` has defaults for everything but the name."""
 
-    name: str  # by which recipes choose it
-    learns_from_documents: bool  # the training data are documents; otherwise they are pairs, or inputs with labels
-    predicts_labels: bool  # outputs are classes, tags or numbers, whose names are kept in the run
-    writes_stepwise: bool  # outputs are decoded token by token, so that several models can decode together
-    is_language_model: bool  # a run of it can be the language model of shallow fusion, `predict.lm`
-    supports_fusion: bool  # outputs can be decoded together with such a language model
+    name: str  # by which recipes choose the task
+    learns_from_documents: bool  # trains on documents, not on pairs or inputs with labels
+    predicts_labels: bool  # outputs are classes, tags or numbers; their names are saved in the run
+    writes_stepwise: bool  # outputs are decoded token by token, so that ensembles are possible
+    is_language_model: bool  # its runs can be the language model of shallow fusion, `predict.lm`
+    supports_fusion: bool  # outputs can be decoded with shallow fusion
 
     @property
     def transfer_group(self) -> str:
-        """Tasks of one group can continue from each other's reader and writer."""
+        """Name of the group of tasks whose runs can initialize each other's reader and writer."""
         ...
 
     def find_conflict(self, recipe: Recipe) -> str:
-        """What of the recipe does not go with its task or does not go together, in one line; empty where all does."""
+        """One line about settings of the recipe that are incompatible with the task or each other; empty: none."""
         ...
 
     # ---- data
 
     def prepare(
         self, recipe: Recipe, *, tokenizers: Tokenizers | None, cache: Path | None, report: Callable[[str], None]
-    ) -> Prepared:
-        """Everything of the recipe's data, tokenized."""
+    ) -> PreparedData:
+        """Load and tokenize all data of the recipe."""
         ...
 
-    def build_part(
-        self, recipe: Recipe, corpus: Corpus, *, share: float = 0.0, heldout: bool = False, varied: bool = False
-    ) -> Part:
-        """A corpus, or the share of it that is (not) held out, as rows; `varied`: with the variants to train on."""
+    def build_split(
+        self, recipe: Recipe, corpus: Corpus, *, share: float = 0.0, heldout: bool = False, augment: bool = False
+    ) -> CorpusSplit:
+        """A corpus as rows, or the share of it that is (not) held out; `augment`: with augmented rows."""
         ...
 
-    def get_encoding(self, recipe: Recipe) -> Settings:
-        """Which sides a tokenized row has, and how long it may be."""
+    def get_encoding(self, recipe: Recipe) -> EncodingSettings:
+        """The sides of a tokenized row and its maximal length."""
         ...
 
     def build_rows(self, store: Store, recipe: Recipe, tokenizers: Tokenizers) -> Rows:
-        """What batches are made of, from the tokenized rows."""
+        """The rows that batches are sampled from, built from the tokenized rows."""
         ...
 
     def get_source_texts(self, recipe: Recipe, pairs: Pairs) -> list[str] | None:
-        """The texts that the model tokenizes for these pairs; None where it tokenizes none."""
+        """The texts of these pairs that the model tokenizes as input; None where its input is no text."""
         ...
 
     def get_data_usage(self, recipe: Recipe) -> str:
-        """How training data are given on the command line and in Python, for a message."""
+        """How training data is given on the command line and in Python, for an error message."""
         ...
 
     # ---- prediction
@@ -92,80 +93,84 @@ class Task(Protocol):
 
     # ---- scores
 
-    def read_pairs(self, recipe: Recipe, corpora: Sequence[Corpus], *, made: int | None = None) -> Pairs:
-        """Inputs and references of test data; `made` is how many are taken of embedded data that does not say it."""
+    def read_pairs(self, recipe: Recipe, corpora: Sequence[Corpus], *, synthetic_count: int | None = None) -> Pairs:
+        """Inputs and references of test data; at most `synthetic_count` of embedded data without `examples`."""
         ...
 
     def evaluate(self, predictor: Predictor, corpora: Sequence[Corpus], options: EvaluationOptions) -> Result:
-        """What `saccade evaluate` measures."""
+        """Metrics of `saccade evaluate`."""
         ...
 
     def evaluate_pairs(
         self, predictor: Predictor, pairs: Pairs, *, metrics: Sequence[str], decoding: Decoding | None = None
     ) -> ScoredResult:
-        """What `saccade compare` measures of one run."""
+        """Metrics and outputs of one run for `saccade compare`."""
         ...
 
     def get_comparison(self, recipe: Recipe) -> ComparisonSettings | None:
-        """By what runs are compared; None where they have no outputs with references."""
+        """Settings of `saccade compare`; None where outputs have no references."""
         ...
 
     def get_references(self, recipe: Recipe, pairs: Pairs) -> list[Any]:
-        """What outputs are compared with, in the order of the outputs that `evaluate_pairs` gives."""
+        """References, in the order of the outputs of `evaluate_pairs`."""
         ...
 
     # ---- training
 
     def measure_validation(self, session: Session) -> dict[str, float | str]:
-        """Loss and scores of the session's model on its validation data."""
+        """Validation loss and scores of the session's model."""
         ...
 
     def get_forced_target(self, target: str) -> str | None:
-        """The target that is forced while attention is recorded during training (`train.watch`); None: none."""
+        """The target that is forced while attention is recorded (`train.watch`); None: the model's own output."""
         ...
 
     def adopt_parts(self, recipe: Recipe, old: Recipe) -> dict[str, Any]:
-        """Reader and writer for a recipe that continues from a run with the recipe `old`; {} to keep its own."""
+        """Reader and writer for a recipe that is initialized from a run with the recipe `old`; {} to keep its own."""
         ...
 
     def adopts_writer(self, old: Recipe) -> bool:
-        """Whether `init=RUN` of a recipe that reads pictures or sound takes over the writer too."""
+        """Whether `init=RUN` of a recipe for images or audio takes over the writer too."""
         ...
 
     # ---- presentation
 
     def get_target_ratio(self, recipe: Recipe) -> float:
-        """Target tokens for each source token, for `saccade plan`."""
+        """Target tokens per source token, for `saccade plan`."""
         ...
 
-    def get_examples(self, predictor: Predictor, corpora: Sequence[Corpus], *, count: int, made: int) -> Pairs:
-        """Inputs to try a model with, and what it should say where that is known, for `saccade demo`."""
+    def get_examples(
+        self, predictor: Predictor, corpora: Sequence[Corpus], *, count: int, synthetic_count: int
+    ) -> Pairs:
+        """Example inputs with references where known, for `saccade demo`."""
         ...
 
     def get_input_title(self, source: str) -> str:
-        """What to show of an input in a table."""
+        """Short text for an input in a table."""
         ...
 
     def get_next_step(self, predictor: Predictor, folder: Path, source: str) -> str:
-        """The command that a demonstration ends with."""
+        """The command that `saccade demo` suggests at its end."""
         ...
 
 
 def list_tasks() -> list[str]:
-    """The names of the tasks that come with saccade."""
+    """Names of the tasks that come with saccade."""
     found = importlib.util.find_spec(PACKAGE)
     assert found is not None and found.submodule_search_locations, "saccade is not installed whole"
     modules = pkgutil.iter_modules(found.submodule_search_locations)
-    return sorted(module.name for module in modules if not module.name.startswith("_"))
+    return sorted(module.name.replace("_", "-") for module in modules if not module.name.startswith("_"))
 
 
 def get_task(name: str, kinds: dict[str, Any] | None = None) -> Task:
-    """The task of that name: the user's own, or the object TASK of the module `saccade.tasks.NAME`."""
+    """The task of a name, an old one too: the user's own, or the object TASK of the module `saccade.tasks.NAME`."""
     built_in, own = list_tasks(), (kinds or {}).get(name)
+    if own is None:
+        name = TASKS.get(name, name)
     if name in built_in:
         if isinstance(own, Task):
             raise ValueError(f"'{name}' is a task of saccade already; give yours another name")
-        task: Task = importlib.import_module(f"{PACKAGE}.{name}").TASK
+        task: Task = importlib.import_module(f"{PACKAGE}.{name.replace('-', '_')}").TASK
         return task
     if not isinstance(own, Task):
         known = [*built_in, *(key for key, kind in (kinds or {}).items() if isinstance(kind, Task))]
@@ -177,14 +182,14 @@ def get_task(name: str, kinds: dict[str, Any] | None = None) -> Task:
 
 
 class TaskByName:
-    """Lets pydantic read a task from its name, and write it as its name."""
+    """Makes pydantic parse a task from its name, and serialize it as its name."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         def resolve(value: Any, info: ValidationInfo) -> Task:
             if isinstance(value, Task):
                 return value
             try:
-                return get_task(str(value), dict(user_kinds(info)))
+                return get_task(str(value), dict(get_user_kinds(info)))
             except KeyError as error:
                 raise PydanticCustomError("literal_error", "expected {expected}", {"expected": error.args[0]}) from None
 

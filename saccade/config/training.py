@@ -1,4 +1,4 @@
-"""Tables of a recipe: what is learned, and how."""
+"""The tables [objectives] and [train] of a recipe."""
 
 from __future__ import annotations
 
@@ -13,25 +13,33 @@ from saccade.config.table import Count, ObjectiveTraits, Share, Table
 if TYPE_CHECKING:
     from saccade.config.schema import Recipe
 
-HIGHEST = 0.1  # learning rate that Adam is ever given; a larger one is the factor of another schedule
+MAX_LEARNING_RATE = 0.1  # a larger one is meant as the factor of the schedule "warmup"
 
 
 Metric = Literal["loss", "bleu", "gleu", "accuracy", "f1", "matthews", "pearson", "spearman", "wer", "cer", "success"]
-LOWER = ("loss", "wer", "cer")  # metrics of which less is better
+LOWER_IS_BETTER = ("loss", "wer", "cer")
 
 
-def tell_hard_attention(objective: Any, *, hard: bool) -> str:
+def format_hard_attention_message(objective: Any, *, hard: bool) -> str:
     return (
-        'writer.stack.hard = true draws where to look, which the objective "reinforce" learns, and nothing '
-        f'else does; got hard = {str(hard).lower()} and "{objective.kind}"'
+        'writer.stack.hard_attention = true samples attention, which only the objective "reinforce" trains; '
+        f'got hard_attention = {str(hard).lower()} and "{objective.kind}"'
     )
 
 
 class NextToken(Table, ObjectiveTraits):
+    """Cross-entropy of the next token, with teacher forcing."""
+
     kind: Literal["next-token"] = "next-token"
-    smoothing: Share = 0.1
-    coverage: Annotated[float, Field(ge=0)] = 0.0  # what each cell gets of all looks is drawn to 1 (Xu et al. 2015)
+    """Chooses this objective: cross-entropy of the next token."""
+    label_smoothing: Share = 0.1
+    """Label smoothing: probability mass spread over all tokens instead of the reference (Szegedy et al. 2016). 0
+    disables it; 0.1 is usual for translation, 0 for language models."""
+    coverage: Annotated[float, Field(ge=0)] = 0.0
+    """Weight of the doubly stochastic penalty, which draws the attention that each memory state receives over all steps
+    to 1 (Xu et al. 2015, equation 14). Needs additive attention; 0 disables it."""
     weight: float = 1.0
+    """Weight of this objective in the sum of all objectives."""
 
     def without_coverage(self) -> NextToken:
         return self.model_copy(update={"coverage": 0.0})
@@ -44,46 +52,69 @@ class NextToken(Table, ObjectiveTraits):
 
 
 class Scheduled(Table, ObjectiveTraits):
-    """The next token, where some of those before it are the model's own (scheduled sampling, Bengio et al. 2015)."""
+    """Cross-entropy of the next token with scheduled sampling (Bengio et al. 2015), optionally with a CTC loss."""
 
     kind: Literal["scheduled"] = "scheduled"
-    sampled: Share = 0.1  # of what is read, drawn from the model
-    ctc: Share = 0.0  # share of the head of writer.ctc in the loss; the rest is the next token's
-    smoothing: Share = 0.1
+    """Chooses this objective: next token with scheduled sampling."""
+    sampling_probability: Share = 0.1
+    """Probability that an input token is sampled from the model instead of taken from the reference. 0 is plain teacher
+    forcing; larger values make the model robust against its own errors."""
+    ctc_weight: Share = 0.0
+    """Share of the CTC loss of the head writer.ctc in the loss; the cross-entropy has the rest (Kim et al. 2017). 0
+    disables it; 0.3 is usual for speech."""
+    label_smoothing: Share = 0.1
+    """Label smoothing: probability mass spread over all tokens instead of the reference (Szegedy et al. 2016). 0
+    disables it; 0.1 is usual for translation, 0 for language models."""
     weight: float = 1.0
+    """Weight of this objective in the sum of all objectives."""
 
     @property
     def learns_ctc(self) -> bool:
-        return self.ctc > 0
+        return self.ctc_weight > 0
 
     def find_conflict(self, recipe: Recipe) -> str:
         if self.learns_ctc and not (recipe.writer.tokens and recipe.writer.tokens.ctc):
-            return 'ctc of the objective "scheduled" needs its head; set writer.ctc = true, or ctc = 0'
+            return 'ctc_weight of the objective "scheduled" needs a CTC head; set writer.ctc = true, or ctc_weight = 0'
         return ""
 
 
 class Reinforce(Table, ObjectiveTraits):
-    """The next token where looks are drawn: those after which a text is likelier than usual are drawn more often."""
+    """Cross-entropy of the next token with hard attention, which is trained by REINFORCE (Xu et al. 2015)."""
 
     learns_hard_attention: ClassVar[bool] = True
     kind: Literal["reinforce"] = "reinforce"
-    reward: Annotated[float, Field(ge=0)] = 0.1  # weight of what is learned of looks beside the tokens (Xu et al. 2015)
-    entropy: Annotated[float, Field(ge=0)] = 0.01  # and of how spread their weights are, so that all places are tried
-    decay: Share = 0.9  # of the moving average of log-likelihoods, which says what is usual
-    smoothing: Share = 0.0
+    """Chooses this objective: the next token with sampled hard attention."""
+    reward_weight: Annotated[float, Field(ge=0)] = 0.1
+    """Weight of the REINFORCE term of the sampled attention, beside the cross-entropy of the tokens."""
+    entropy_weight: Annotated[float, Field(ge=0)] = 0.01
+    """Weight of the entropy of attention weights, which keeps exploration up. 0 lets attention become deterministic
+    early."""
+    baseline_decay: Share = 0.9
+    """Decay of the moving average of log-likelihoods that is the baseline of the reward. Closer to 1 is smoother and
+    slower."""
+    label_smoothing: Share = 0.0
+    """Label smoothing: probability mass spread over all tokens instead of the reference (Szegedy et al. 2016). 0
+    disables it; 0.1 is usual for translation, 0 for language models."""
     weight: float = 1.0
+    """Weight of this objective in the sum of all objectives."""
 
     def find_conflict(self, recipe: Recipe) -> str:
-        return "" if recipe.writer.tokens is not None else tell_hard_attention(self, hard=False)
+        return "" if recipe.writer.tokens is not None else format_hard_attention_message(self, hard=False)
 
 
 class RDrop(Table, ObjectiveTraits):
-    """Two passes with different dropout, drawn together (Liang et al. 2021)."""
+    """R-Drop: two forward passes with different dropout must agree (Liang et al. 2021)."""
 
     kind: Literal["r-drop"] = "r-drop"
-    smoothing: Share = 0.1
+    """Chooses this objective: the next token with R-Drop."""
+    label_smoothing: Share = 0.1
+    """Label smoothing: probability mass spread over all tokens instead of the reference (Szegedy et al. 2016). 0
+    disables it; 0.1 is usual for translation, 0 for language models."""
     alpha: Annotated[float, Field(ge=0)] = 5.0
+    """Weight of the symmetric Kullback-Leibler divergence of the two passes. 0 is plain training at twice the cost; 5
+    is usual for translation."""
     weight: float = 1.0
+    """Weight of this objective in the sum of all objectives."""
 
     @property
     def forward_passes(self) -> int:
@@ -91,14 +122,22 @@ class RDrop(Table, ObjectiveTraits):
 
 
 class Fill(Table, ObjectiveTraits):
-    """Masked target tokens given the others (Ghazvininejad et al. 2019), by glancing too (Qian et al. 2021)."""
+    """Masked target tokens given the others (CMLM, Ghazvininejad et al. 2019; GLAT, Qian et al. 2021)."""
 
     kind: Literal["fill"] = "fill"
-    smoothing: Share = 0.1
-    glancing: Annotated[float, Field(ge=0, le=1)] = 0.5  # share of texts shown more where a first look is bad
-    shown: Share = 0.5  # so many tokens are shown for each one that the first look had wrong
-    alpha: Annotated[float, Field(ge=0)] = 0.0  # two passes with different dropout must agree, as in r-drop
+    """Chooses this objective, for non-autoregressive writers."""
+    label_smoothing: Share = 0.1
+    """Label smoothing: probability mass spread over all tokens instead of the reference (Szegedy et al. 2016). 0
+    disables it; 0.1 is usual for translation, 0 for language models."""
+    glancing: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Share of sequences trained by glancing: a first pass without target tokens determines how many of them are
+    revealed. The others are masked at random; 0 disables it."""
+    reveal_ratio: Share = 0.5
+    """Glancing: number of target tokens that are revealed for each error of the first pass."""
+    alpha: Annotated[float, Field(ge=0)] = 0.0
+    """Weight of the divergence of two passes with different dropout, as in R-Drop. 0 disables the second pass."""
     weight: float = 1.0
+    """Weight of this objective in the sum of all objectives."""
 
     @property
     def forward_passes(self) -> int:
@@ -106,73 +145,107 @@ class Fill(Table, ObjectiveTraits):
 
 
 class Reward(Table, ObjectiveTraits):
-    """The reward of outputs that the model draws (Wu et al. 2016), for models that were trained by likelihood."""
+    """Expected reward of sampled outputs (Wu et al. 2016), to fine-tune a model that was trained by likelihood."""
 
     needs_pairs: ClassVar[bool] = True
     kind: Literal["reward"] = "reward"
-    samples: Annotated[int, Field(ge=2)] = 8  # outputs drawn for each pair; what is better than their mean is learned
-    alpha: Annotated[float, Field(ge=0)] = 0.017  # of the likelihood of the reference beside it
-    smoothing: Share = 0.0  # of that likelihood
+    """Chooses this objective: the expected GLEU of sampled outputs."""
+    samples: Annotated[int, Field(ge=2)] = 8
+    """Outputs sampled for each pair; their mean reward is the baseline. More reduce the variance and cost more."""
+    alpha: Annotated[float, Field(ge=0)] = 0.017
+    """Weight of the likelihood of the reference beside the expected reward. 0 may lose fluency."""
+    label_smoothing: Share = 0.0
+    """Label smoothing of the likelihood of the reference. 0 disables it."""
     weight: float = 1.0
+    """Weight of this objective in the sum of all objectives."""
 
 
 class Label(Table, ObjectiveTraits):
-    """The class of each text or picture."""
+    """Cross-entropy of the class of each text or image."""
 
     kind: Literal["label"] = "label"
-    smoothing: Share = 0.0
-    mixup: Annotated[float, Field(ge=0)] = 0.0  # pictures: two are mixed, by shares of Beta(a, a) (Zhang et al. 2018)
-    cutmix: Annotated[float, Field(ge=0)] = 0.0  # a rectangle comes from another one (Yun et al. 2019), else mixup
+    """Chooses this objective: cross-entropy of classes."""
+    label_smoothing: Share = 0.0
+    """Label smoothing: probability mass spread over all classes instead of the right one (Szegedy et al. 2016). 0
+    disables it."""
+    mixup: Annotated[float, Field(ge=0)] = 0.0
+    """Mixup of images: parameter a of Beta(a, a), from which the shares of two mixed images are sampled (Zhang et al.
+    2018). 0 disables it; 0.2 to 0.8 are usual."""
+    cutmix: Annotated[float, Field(ge=0)] = 0.0
+    """CutMix of images: parameter a of Beta(a, a), from which the area of a rectangle of another image is sampled (Yun
+    et al. 2019). With `mixup` too, each batch takes one of both. 0 disables it."""
     weight: float = 1.0
+    """Weight of this objective in the sum of all objectives."""
 
     def find_conflict(self, recipe: Recipe) -> str:
         if not (self.mixup or self.cutmix):
             return ""
-        if recipe.reader.asks:
-            return "a picture made of two has no one question, so that mixup and cutmix must be 0 here; set them to 0"
+        if recipe.reader.has_question:
+            return "a mixed picture has no question of its own, so that mixup and cutmix must be 0 here; set them to 0"
         if not (recipe.reader.is_picture or recipe.reader.is_custom):
             return 'mixup and cutmix of the objective "label" mix pictures, but none are read; set them to 0'
         return ""
 
 
 class Regress(Table, ObjectiveTraits):
-    """The square of how far the number of each text is missed."""
+    """Mean squared error of the number of each text."""
 
     kind: Literal["regress"] = "regress"
+    """Chooses this objective: mean squared error."""
     weight: float = 1.0
+    """Weight of this objective in the sum of all objectives."""
 
 
 class Tag(Table, ObjectiveTraits):
-    """The class of each word."""
+    """Cross-entropy of the class of each word."""
 
     kind: Literal["tag"] = "tag"
-    smoothing: Share = 0.0
+    """Chooses this objective: cross-entropy of tags."""
+    label_smoothing: Share = 0.0
+    """Label smoothing: probability mass spread over all classes instead of the right one (Szegedy et al. 2016). 0
+    disables it."""
     weight: float = 1.0
+    """Weight of this objective in the sum of all objectives."""
 
 
 class Masked(Table, ObjectiveTraits):
-    """Hidden tokens given all others (Devlin et al. 2019), and whether one part of a text follows another."""
+    """Masked language modelling (BERT, Devlin et al. 2019), with a loss of sentence pairs where wanted."""
 
     kind: Literal["masked"] = "masked"
-    rate: Annotated[float, Field(gt=0, lt=1)] = 0.15  # of the tokens, special ones never among them
-    masked: Annotated[float, Field(ge=0, le=1)] = 0.8  # of those, shown as the piece for hidden text
-    replaced: Annotated[float, Field(ge=0, le=1)] = 0.1  # of those, shown as any piece; what is left stays as it is
-    dynamic: bool = True  # drawn anew each time (RoBERTa, Liu et al. 2019); else the same tokens of a text always
-    pairs: Literal["none", "next", "order"] = "none"  # half of the second parts are others' (BERT), or first (ALBERT)
-    pair_weight: Annotated[float, Field(ge=0)] = 1.0  # of that beside the tokens
-    smoothing: Share = 0.0
+    """Chooses this objective: masked language modelling."""
+    mask_rate: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    """Share of tokens that are selected for prediction, special tokens excluded. 0.15 in BERT; more make the task
+    harder and the signal denser."""
+    mask_replace_prob: Annotated[float, Field(ge=0, le=1)] = 0.8
+    """Share of the selected tokens that are replaced by the mask token."""
+    random_replace_prob: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Share of the selected tokens that are replaced by random tokens; the rest stays unchanged."""
+    dynamic_masking: bool = True
+    """Select other tokens in each epoch (RoBERTa, Liu et al. 2019). False: always the same tokens of a text, as in
+    BERT."""
+    pairs: Literal["none", "next", "order"] = "none"
+    """Second loss on pairs of sentences: "next", whether the second follows the first (BERT), "order", whether they are
+    in order (ALBERT), or none."""
+    pair_weight: Annotated[float, Field(ge=0)] = 1.0
+    """Weight of the loss of sentence pairs beside that of the masked tokens."""
+    label_smoothing: Share = 0.0
+    """Label smoothing: probability mass spread over all tokens instead of the reference (Szegedy et al. 2016). 0
+    disables it; 0.1 is usual for translation, 0 for language models."""
     weight: float = 1.0
+    """Weight of this objective in the sum of all objectives."""
 
     def find_conflict(self, recipe: Recipe) -> str:
         tokenizer = recipe.tokenizer
         if self.pairs == "none":
             return ""
-        if recipe.data.cross:
-            return "parts of a text that follow each other are of one document; set data.cross = false"
+        if recipe.data.cross_document:
+            return "sentence pairs are taken from one document; set data.cross_document = false"
         if tokenizer.dropout:
-            return "documents are cut into sentences once, so that tokenizer.dropout must be 0 with objectives.0.pairs"
-        if tokenizer.is_learned and not tokenizer.begin:
-            return "whether parts follow each other is told by the first state; set tokenizer.begin = true"
+            return (
+                "documents are split into sentences once, so that tokenizer.dropout must be 0 with objectives.0.pairs"
+            )
+        if tokenizer.is_learned and not tokenizer.cls_token:
+            return "sentence pairs are classified by the first state; set tokenizer.cls_token = true"
         return ""
 
     @property
@@ -180,51 +253,62 @@ class Masked(Table, ObjectiveTraits):
         return self.pairs
 
     @property
-    def redraws(self) -> bool:
-        return self.dynamic
+    def remasks_each_epoch(self) -> bool:
+        return self.dynamic_masking
 
     @property
-    def predicted_share(self) -> float:
-        return self.rate
+    def prediction_rate(self) -> float:
+        return self.mask_rate
 
     @model_validator(mode="after")
     def _shares_of_one_whole(self) -> Masked:
-        if self.masked + self.replaced > 1:
+        if self.mask_replace_prob + self.random_replace_prob > 1:
             raise ValueError(
-                f"masked and replaced are shares of the hidden tokens, together at most 1, got {self.masked:g} and "
-                f"{self.replaced:g}"
+                "mask_replace_prob and random_replace_prob are shares of the selected tokens, together at most 1, got "
+                f"{self.mask_replace_prob:g} and {self.random_replace_prob:g}"
             )
         return self
 
 
 class Permuted(Table, ObjectiveTraits):
-    """Tokens given those before them in an order that is drawn for each text (Yang et al. 2019)."""
+    """Permutation language modelling: tokens given those before them in a random order (XLNet, Yang et al. 2019)."""
 
     kind: Literal["permuted"] = "permuted"
-    one_in: Count = 6  # of so many tokens, one is predicted: the last ones of the order
-    span: Count = 1  # so many tokens that stand together come one after the other in the order
-    piece: Count | None = None  # texts are gone through in pieces of so many tokens; none: in one
-    memory: Annotated[int, Field(ge=0)] = 0  # states before a piece that it sees, without a gradient
+    """Chooses this objective: permutation language modelling."""
+    tokens_per_prediction: Count = 6
+    """One of this many tokens is predicted, the last ones of the random order (K of the paper). Smaller predicts more
+    tokens from less context."""
+    span_length: Count = 1
+    """Adjacent tokens that follow each other in the random order. 1 permutes single tokens."""
+    segment_length: Count | None = None
+    """Tokens of a segment; longer sequences are processed segment by segment. None: as a whole."""
+    memory_length: Annotated[int, Field(ge=0)] = 0
+    """States of earlier segments that a segment attends to, without gradient (Transformer-XL). 0: none."""
     weight: float = 1.0
+    """Weight of this objective in the sum of all objectives."""
 
     @property
-    def predicted_share(self) -> float:
-        return 1 / self.one_in
+    def prediction_rate(self) -> float:
+        return 1 / self.tokens_per_prediction
 
     @model_validator(mode="after")
     def _something_to_remember(self) -> Permuted:
-        if self.memory and self.piece is None:
-            raise ValueError(f"memory = {self.memory} is of the pieces before, but there is one; set piece too")
+        if self.memory_length and self.segment_length is None:
+            raise ValueError(f"memory_length = {self.memory_length} needs several segments; set segment_length too")
         return self
 
 
 class Patches(Table, ObjectiveTraits):
-    """The pixels of hidden patches given the others (He et al. 2022; Xie et al. 2022)."""
+    """Masked image modelling: pixels of masked patches given the others (He et al. 2022; Xie et al. 2022)."""
 
     kind: Literal["patches"] = "patches"
-    hidden: Annotated[float, Field(gt=0, lt=1)] = 0.6  # the share of patches, others each time
-    normalised: bool = True  # of each patch, how its pixels differ from their mean, in their standard deviation
+    """Chooses this objective: reconstruction of masked patches."""
+    mask_ratio: Annotated[float, Field(gt=0, lt=1)] = 0.6
+    """Share of patches that are masked, others at each step. 0.6 to 0.75 are usual; small values are too easy."""
+    normalize_pixels: bool = True
+    """Reconstruct pixels that are normalized by the mean and standard deviation of their patch."""
     weight: float = 1.0
+    """Weight of this objective in the sum of all objectives."""
 
 
 Written = NextToken | Scheduled | Reinforce | RDrop | Fill | Reward
@@ -233,106 +317,180 @@ Objective = Annotated[Written | Labelled | Masked | Permuted | Patches | Tempora
 
 
 class Optimizer(Table):
+    """Adam with decoupled weight decay (Kingma and Ba 2015; AdamW, Loshchilov and Hutter 2019)."""
+
     kind: Literal["adam"] = "adam"
+    """Chooses the optimizer; Adam is the only one."""
     betas: tuple[float, float] = (0.9, 0.98)
+    """Decay rates of the moving averages of gradients and of squared gradients. (0.9, 0.98) suits Transformers, (0.9,
+    0.999) is the usual default."""
     eps: float = 1e-9
-    decay: Annotated[float, Field(ge=0)] = 0.0  # decoupled; not for biases, norms and embeddings
+    """Epsilon added to the denominator of the update, for numerical stability. Larger values damp updates of rarely
+    used weights."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Decoupled weight decay, not applied to biases, norms and embeddings. 0 disables it; 0.01 to 0.1 are usual for
+    pretraining and ViTs."""
 
 
 class Schedule(Table):
-    """warmup: lr * D^-0.5 * min(step^-0.5, step * warmup^-1.5); the others rise to lr, then go down to `floor`."""
+    """Learning rate schedule.
+
+    "warmup" is that of Vaswani et al. 2017: lr * D^-0.5 * min(step^-0.5, step * warmup_steps^-1.5). The others rise
+    linearly to `lr` over `warmup_steps`; "linear" and "cosine" then decay to `min_lr` at the last step.
+    """
 
     kind: Literal["warmup", "linear", "cosine", "constant"] = "warmup"
+    """Shape of the schedule; see above."""
     lr: Annotated[float, Field(gt=0)] = 1.0
-    warmup: Annotated[int, Field(ge=0)] = 4000
-    floor: Annotated[float, Field(ge=0)] = 0.0
+    """Peak learning rate. With "warmup" a factor of the rate that follows from the width of the model, so that 1 is
+    usual."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 4000
+    """Optimizer steps of linear warmup. More are safer for deep post-norm Transformers."""
+    min_lr: Annotated[float, Field(ge=0)] = 0.0
+    """Learning rate at the end of "linear" and "cosine"."""
 
     @property
-    def is_by_width(self) -> bool:
-        """Whether `lr` is a factor of a rate that follows from the width of the model."""
+    def scales_with_width(self) -> bool:
+        """Whether `lr` is multiplied by the inverse square root of the width of the model."""
         return self.kind == "warmup"
 
     @property
-    def ends(self) -> bool:
-        """Whether the rate arrives at its floor with the last step, which must then be known."""
+    def decays_to_end(self) -> bool:
+        """Whether the rate reaches `min_lr` at the last step, whose number must then be known."""
         return self.kind in ("linear", "cosine")
 
     @model_validator(mode="after")
     def _lr_is_meant(self) -> Schedule:
-        if self.kind != "warmup" and self.lr > HIGHEST:
+        if self.kind != "warmup" and self.lr > MAX_LEARNING_RATE:
             raise ValueError(
-                f'lr of a "{self.kind}" schedule is the highest learning rate itself, at most {HIGHEST}, '
+                f'lr of a "{self.kind}" schedule is the highest learning rate itself, at most {MAX_LEARNING_RATE}, '
                 f"got {self.lr:g}; try lr = 0.001"
             )
         return self
 
 
 class Average(Table):
-    """The weights to use: one checkpoint, or the mean of several."""
+    """Which weights a finished run uses: one checkpoint, or the mean of several (Vaswani et al. 2017)."""
 
     kind: Literal["none", "last", "best"] = "none"
+    """Checkpoints that are averaged: the "last" ones, the "best" ones by train.metric, or none: the best checkpoint
+    alone."""
     n: Count = 5
+    """Number of checkpoints that are averaged."""
 
     @property
-    def takes_any(self) -> bool:
+    def is_enabled(self) -> bool:
         return self.kind != "none"
 
     @property
-    def takes_best(self) -> bool:
-        """Whether the checkpoints are chosen by the validation metric, not by their age."""
+    def uses_best(self) -> bool:
+        """Whether checkpoints are chosen by the validation metric, not by their age."""
         return self.kind == "best"
 
 
-class Start(Table):
-    """How first weights are drawn. xavier: as Glorot and Bengio (2010), tables of vectors by their width^-0.5."""
+class WeightInit(Table):
+    """Initialization of weights."""
 
     kind: Literal["xavier", "normal"] = "xavier"
-    std: Annotated[float, Field(gt=0)] = 0.02  # normal: of all matrices and tables, as of BERT and GPT-2
-    deep: bool = False  # normal: matrices that end a sublayer are smaller, by the root of the number of sublayers
+    """"xavier": uniform matrices after Glorot and Bengio (2010), embeddings with standard deviation width^-0.5.
+    "normal": all matrices and embeddings with standard deviation `init_std`, as BERT and GPT-2."""
+    init_std: Annotated[float, Field(gt=0)] = 0.02
+    """Standard deviation of "normal". 0.02 in BERT and GPT-2; large models use less."""
+    scale_by_depth: bool = False
+    """With "normal": divide the output matrix of each sublayer by the square root of the number of sublayers, as GPT-2
+    does."""
 
     @property
-    def is_drawn_anew(self) -> bool:
-        """Whether the weights with which layers are built are replaced."""
+    def overrides_layer_init(self) -> bool:
+        """Whether it replaces the weights that the layers initialize themselves."""
         return self.kind != "xavier"
 
 
 class Lora(Table):
-    """Low-rank additions beside frozen matrices (Hu et al. 2022): W + alpha / rank * up down."""
+    """Low-rank adaptation (LoRA, Hu et al. 2022): train W + alpha / rank * up down with W frozen.
+
+    Heads are trained too; at the end the additions are merged into the weights.
+    """
 
     rank: Count = 8
+    """Rank of the additions. 4 to 16 are usual; more have more trainable parameters."""
     alpha: Annotated[float, Field(gt=0)] = 16.0
-    on: Annotated[tuple[Literal["attention", "feedforward"], ...], Field(min_length=1)] = ("attention", "feedforward")
+    """Scale of the additions, which are multiplied by alpha / rank."""
+    target_modules: Annotated[tuple[Literal["attention", "feedforward"], ...], Field(min_length=1)] = (
+        "attention",
+        "feedforward",
+    )
+    """Modules that get additions: the projections of attention, of the feed-forward network, or both."""
 
 
 class Train(Table):
+    """How a model is trained."""
+
     steps: Count | None = 100_000
+    """Optimizer steps. None: until `epochs`, `minutes` or `patience` end the training."""
     epochs: Count | None = None
+    """Passes over the training data after which training ends. None: no such limit."""
     minutes: Annotated[float, Field(gt=0)] | None = None
-    batch_tokens: Count = 4096  # padded tokens of the longer side in one micro-batch
-    accumulate: Count = 1  # micro-batches in one optimizer step
+    """Minutes of training, validation not counted, after which training ends. None: no such limit."""
+    batch_tokens: Count = 4096
+    """Size of a micro-batch in padded tokens of the longer side. Lower it where memory runs out, and raise
+    `accumulate`."""
+    accumulate: Count = 1
+    """Gradient accumulation: micro-batches per optimizer step. The effective batch is batch_tokens x accumulate x
+    processes."""
     optimizer: Optimizer = Optimizer()
+    """The optimizer and its settings."""
     schedule: Schedule = Schedule()
-    clip: Annotated[float, Field(ge=0)] = 0.0  # largest norm of the gradient; 0: no clipping
-    precision: Literal["auto", "fp32", "bf16"] = "auto"  # auto: bf16 on CUDA, fp32 elsewhere
-    residual: Literal["fp32", "bf16"] = "fp32"  # what sums along the layers are kept in where precision is bf16
+    """The learning rate schedule."""
+    clip: Annotated[float, Field(ge=0)] = 0.0
+    """Maximal norm of the gradient; larger gradients are scaled down. 0 disables clipping; 1 is usual."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Number format of matrix products: automatic (bf16 mixed precision on CUDA, fp32 elsewhere), fp32 or bf16."""
+    residual_precision: Literal["fp32", "bf16"] = "fp32"
+    """Number format of the residual stream where precision is bf16. bf16 is faster and less exact."""
     compile: bool = False
-    pack: bool | None = None  # texts one behind the other, without padding; none: where that is possible and faster
-    graphs: bool | None = None  # a step as one CUDA graph for each shape of batch; none: where that is possible
-    recompute: bool = False  # activation checkpointing: less memory, one more forward pass
-    device: str = "auto"  # auto: CUDA, Apple MPS, CPU, in this order
+    """Compile the model with torch.compile: faster steps after a start of minutes."""
+    pack: bool | None = None
+    """Pack sequences into rows without padding. None: where the model supports it and it is faster."""
+    cuda_graphs: bool | None = None
+    """Capture each training step as a CUDA graph per batch shape, which saves the launch time of small models. None:
+    where possible."""
+    recompute: bool = False
+    """Activation checkpointing: recompute activations in the backward pass. Saves memory, costs one more forward pass.
+    """
+    device: str = "auto"
+    """Device to train on, such as cpu, cuda, cuda:1 or mps. auto takes CUDA, Apple MPS or the CPU, in this order."""
     seed: Annotated[int, Field(ge=0)] = 1
-    deterministic: bool | None = None  # none: on for CPU, off for GPU
+    """Seed of initialization, data order and dropout. The same seed repeats a training on the same machine."""
+    deterministic: bool | None = None
+    """Use deterministic algorithms only, which may be slower. None: on CPUs yes, on GPUs no."""
     report_every: Count = 50
+    """Optimizer steps between two reports of the loss."""
     valid_every: Count = 1000
-    valid_predictions: Annotated[int, Field(ge=0)] = 500  # validation pairs decoded for the score; 0: loss only
-    metric: Metric = "loss"  # what the best checkpoint is best at
-    patience: Count | None = None  # validations without a better one before an early stop
+    """Optimizer steps between two validations."""
+    valid_predictions: Annotated[int, Field(ge=0)] = 500
+    """Number of validation examples that are decoded for scores such as BLEU. 0: only the loss is measured."""
+    metric: Metric = "loss"
+    """Validation metric by which the best checkpoint is chosen."""
+    patience: Count | None = None
+    """Early stopping: validations without improvement of `metric` after which training ends. None: no early stopping.
+    """
     save_every: Count = 1000
-    keep: Count = 3  # newest checkpoints kept, beside those that `average` and `metric` need
-    ema: Share = 0.0  # decay of the moving average of weights; 0: none
+    """Optimizer steps between two checkpoints."""
+    keep_checkpoints: Count = 3
+    """Number of newest checkpoints on disk, beside those that `average` and `metric` need."""
+    ema: Share = 0.0
+    """Decay of an exponential moving average of the weights, which is then validated and used. 0 disables it; 0.999
+    suits long trainings."""
     average: Average = Average()
-    start: Start = Start()
-    lora: Lora | None = None  # only low-rank additions, and heads, are trained; at the end they join the weights
+    """Checkpoint averaging at the end."""
+    weight_init: WeightInit = WeightInit()
+    """Initialization of weights."""
+    lora: Lora | None = None
+    """Fine-tune low-rank additions instead of all weights. None: all weights are trained."""
     tensorboard: bool = False
-    watch: bool = False  # keep what fixed validation texts are attended to while the model learns (saccade watch)
-    profile: bool = False  # write where the time of a step goes: profile.md, profile.json, trace.json
+    """Write TensorBoard logs to the folder of the run."""
+    watch: bool = False
+    """Record the attention of fixed validation examples during training, for `saccade watch`."""
+    profile: bool = False
+    """Write a profile of the training step to the run: profile.md, profile.json and trace.json."""

@@ -1,4 +1,4 @@
-"""What writes, as tables of a recipe: decoders of tokens, and heads over the states of a reader."""
+"""The table [writer] of a recipe: decoders of tokens, and heads over the states of a reader."""
 
 from __future__ import annotations
 
@@ -8,35 +8,53 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from saccade.config.kinds import ByKind, Custom
 from saccade.config.playing import ValuesWriter
 from saccade.config.positions import Positions, Sinusoidal
-from saccade.config.stacks import RecurrentWriting, TransformerStack, WriterStack, find_reversible_conflict
+from saccade.config.stacks import RecurrentWriterStack, TransformerStack, WriterStack, find_reversible_conflict
 from saccade.config.table import Count, EmbeddingOptions, Share, Table, WriterTraits
-from saccade.config.training import tell_hard_attention
+from saccade.config.training import format_hard_attention_message
 
 if TYPE_CHECKING:
     from saccade.config.schema import Recipe
 
 
 class TokenWriter(Table, WriterTraits):
-    learns_by: ClassVar[tuple[str, ...]] = ("next-token", "r-drop", "scheduled", "reinforce", "reward")
+    """Writes text token by token: an autoregressive decoder, or a language model without a reader."""
+
+    objective_kinds: ClassVar[tuple[str, ...]] = ("next-token", "r-drop", "scheduled", "reinforce", "reward")
     kind: Literal["tokens"] = "tokens"
+    """Chooses this writer: autoregressive tokens."""
     stack: WriterStack = TransformerStack()
+    """The layers of the decoder."""
     positions: Positions = Sinusoidal()
-    scale: bool = True
+    """How the decoder is informed about token positions."""
+    scale_embedding: bool = True
+    """Multiply token embeddings by sqrt(dim) before positions are added (Vaswani et al. 2017). BERT and GPT-2 do not.
+    """
     embedding_norm: bool = False
+    """LayerNorm of the sum of token and position embeddings, as in BART."""
     dropout: Share = 0.1
-    tie: Literal["none", "input", "output", "all"] = "all"  # input: both embeddings; output: the writer's and it
-    start: Literal["own", "pad", "end"] = "own"  # what is read first: a vector of its own, or that of another piece
-    output_scale: bool = False  # states divided by sqrt(dim) before the output matrix
-    output_bias: bool = False  # of the logits; it is not trained
-    ctc: bool = False  # beside it stands a head that says a letter, or nothing, for each state of the reader
+    """Dropout probability of the embeddings."""
+    tie: Literal["none", "input", "output", "all"] = "all"
+    """Weight tying (Press and Wolf 2017): "input" shares the embeddings of reader and writer, "output" the writer's
+    embedding and output matrix, "all" all three."""
+    start_token: Literal["own", "pad", "end"] = "own"
+    """First input token: "own" is a start token with a learned embedding of its own, "pad" and "end" reuse those tokens
+    (T5 and MarianMT start with pad, BART with end)."""
+    output_scale: bool = False
+    """Divide states by sqrt(dim) before the output matrix, as T5 with tied embeddings does."""
+    output_bias: bool = False
+    """Fixed bias of the logits, which is not trained; for imported models that have one, such as MarianMT."""
+    ctc: bool = False
+    """Add a CTC head over the states of the reader (Graves et al. 2006), trained by `ctc_weight` of the objective
+    "scheduled"."""
     init: str = ""
+    """Run whose writer weights training starts from. Empty: they are initialized at random."""
 
     @property
     def embedding_options(self) -> EmbeddingOptions:
-        return EmbeddingOptions(norm=self.embedding_norm, start=self.start)
+        return EmbeddingOptions(norm=self.embedding_norm, start_token=self.start_token)
 
     @property
-    def embedded_parts(self) -> tuple[Any, ...]:
+    def embedding_tables(self) -> tuple[Any, ...]:
         return (self,)
 
     @property
@@ -56,8 +74,8 @@ class TokenWriter(Table, WriterTraits):
         return self
 
     @property
-    def attention(self) -> RecurrentWriting | None:
-        return self.stack.recurrent_writing
+    def attention(self) -> RecurrentWriterStack | None:
+        return self.stack.recurrent_writer
 
     def find_conflict(self, recipe: Recipe) -> str:
         return (
@@ -67,60 +85,65 @@ class TokenWriter(Table, WriterTraits):
         )
 
     def _find_attention_conflict(self, recipe: Recipe) -> str:
-        """Attention that samples must be learned by what learns that; attention around cells needs cells."""
+        """Hard attention needs the objective that trains it; attention around cells needs a picture."""
         attention, reader = self.attention, recipe.reader
-        hard = attention is not None and attention.hard
+        hard = attention is not None and attention.hard_attention
         for objective in () if self.stack.is_custom else recipe.objectives:
             if objective.learns_hard_attention != hard and not objective.is_custom:
-                return tell_hard_attention(objective, hard=hard)
-        cells = (reader.is_picture and not reader.class_token) or reader.is_custom
+                return format_hard_attention_message(objective, hard=hard)
+        cells = (reader.is_picture and not reader.has_class_token) or reader.is_custom
         if attention is not None and attention.attention == "around" and not cells:
             return (
-                'writer.stack.attention = "around" looks at the cells of a picture; set reader.kind = "grid", or '
+                'writer.stack.attention = "around" attends to the cells of a picture; set reader.kind = "grid", or '
                 "another attention"
             )
         return ""
 
     def _find_ctc_conflict(self, recipe: Recipe) -> str:
-        """A head must stand on a reader, and an objective must train it."""
+        """A CTC head needs a reader, and an objective that trains it."""
         trained = any(objective.learns_ctc or objective.is_custom for objective in recipe.objectives)
         if self.ctc and recipe.reader.is_none:
-            return (
-                "writer.ctc = true says a letter for each state of a reader, but there is none; set writer.ctc = false"
-            )
+            return "writer.ctc = true is a head over the states of a reader, but there is none; set writer.ctc = false"
         if self.ctc and not trained:
             return (
                 'writer.ctc = true is a head that no objective trains; set objectives.0.kind = "scheduled" with '
-                "ctc = 0.3, or writer.ctc = false"
+                "ctc_weight = 0.3, or writer.ctc = false"
             )
         return ""
 
 
 def find_writer_conflict(writer: TokenWriter | FillWriter, recipe: Recipe) -> str:
-    """What does not go with the positions and the reversible stack of a writer of tokens."""
+    """Why positions or a reversible stack of a writer of tokens are incompatible with the recipe."""
     kind = 'writer.stack.residual = "reversible"'
     if writer.stack.is_reversible and not recipe.reader.is_none:
-        return f'{kind} has no place for attention to what is read; set reader.kind = "none" and task = "write"'
+        return f'{kind} has no cross-attention; set reader.kind = "none" and task = "language-model"'
     if conflict := find_reversible_conflict("writer", writer.stack, writer.positions):
         return conflict
     if writer.stack.is_reversible and writer.tie != "none":
-        return f'{kind} gives states twice as wide as token vectors; set writer.tie = "none"'
+        return f'{kind} has states twice as wide as token embeddings; set writer.tie = "none"'
     if writer.positions.uses_segments:
-        return "writer.positions.segments is for readers: what is written is one segment; set it to false"
+        return "writer.positions.relative_segments is for readers: an output is one segment; set it to false"
     return ""
 
 
 class ActionWriter(TokenWriter):
-    """Writes actions, each of which is carried out in a world before the next one (Mei et al. 2016)."""
+    """Writes actions, each of which is carried out in a map before the next one (Mei et al. 2016)."""
 
-    learns_by: ClassVar[tuple[str, ...]] = ("next-token",)
-    kind: Literal["actions"] = "actions"  # type: ignore[assignment]  # a table of its own
+    objective_kinds: ClassVar[tuple[str, ...]] = ("next-token",)
+    kind: Literal["actions"] = "actions"  # type: ignore[assignment]
+    """Chooses this writer: actions of the task "navigate"."""
     tie: Literal["none", "output"] = "output"
-    items: tuple[str, ...] = ("barstool", "chair", "easel", "hatrack", "lamp", "sofa")  # that stand in the worlds
+    """Weight tying (Press and Wolf 2017): "output" shares the embedding of actions and the output matrix."""
+    items: tuple[str, ...] = ("barstool", "chair", "easel", "hatrack", "lamp", "sofa")
+    """Names of the objects that can stand in the maps."""
     floors: tuple[str, ...] = ("blue", "brick", "concrete", "flower", "grass", "gravel", "wood", "yellow")
+    """Names of the floor patterns of the maps."""
     walls: tuple[str, ...] = ("butterfly", "fish", "tower")
-    mirror: bool = True  # it also learns in mirrored worlds, where left and right are exchanged
-    blind: Share = 0.0  # of what is seen while it learns, so much is hidden
+    """Names of the wall pictures of the maps."""
+    mirror: bool = True
+    """Augment training data with mirrored maps, where left and right are exchanged."""
+    input_dropout: Share = 0.0
+    """Dropout probability of the observed surroundings during training. 0 disables it."""
 
     @property
     def actions(self) -> ActionWriter:
@@ -128,26 +151,37 @@ class ActionWriter(TokenWriter):
 
 
 class FillWriter(Table, WriterTraits):
-    """Writes all tokens at once (Gu et al. 2018): how many there will be is predicted first."""
+    """Writes all tokens in parallel: a non-autoregressive decoder that predicts the length first (Gu et al. 2018)."""
 
-    is_filling: ClassVar[bool] = True
-    learns_by: ClassVar[tuple[str, ...]] = ("fill",)
+    is_non_autoregressive: ClassVar[bool] = True
+    objective_kinds: ClassVar[tuple[str, ...]] = ("fill",)
     kind: Literal["fill"] = "fill"
+    """Chooses this writer: non-autoregressive tokens."""
     stack: Annotated[TransformerStack | Custom, ByKind()] = TransformerStack()
+    """The layers of the decoder."""
     positions: Positions = Sinusoidal()
-    scale: bool = True
+    """How the decoder is informed about token positions."""
+    scale_embedding: bool = True
+    """Multiply token embeddings by sqrt(dim) before positions are added (Vaswani et al. 2017). BERT and GPT-2 do not.
+    """
     dropout: Share = 0.1
+    """Dropout probability of the embeddings."""
     tie: Literal["none", "output", "all"] = "all"
-    reach: Count = 16  # an output has at most so many tokens more or fewer than its source
-    copy_source: bool = True  # a place where nothing is written yet sees the source states around it
+    """Weight tying (Press and Wolf 2017): "output" shares the embedding and the output matrix of the writer, "all"
+    those of the reader too."""
+    max_length_difference: Count = 16
+    """Maximal difference of output and source length, in tokens; the range of the length predictor."""
+    copy_source: bool = True
+    """Masked positions also get the source states around them as input."""
     init: str = ""
+    """Run whose writer weights training starts from. Empty: they are initialized at random."""
 
     @property
     def embedding_options(self) -> EmbeddingOptions:
         return EmbeddingOptions()
 
     @property
-    def embedded_parts(self) -> tuple[Any, ...]:
+    def embedding_tables(self) -> tuple[Any, ...]:
         return (self,)
 
     @property
@@ -162,74 +196,93 @@ Pooling = Literal["first", "mean", "last", "before-end"]
 
 
 class Head(Table, WriterTraits):
-    """What every head over the states of a reader has: dropout, a layer in between where one is wanted, a product."""
+    """Base class of heads over the states of a reader: dropout, an optional hidden layer, a linear output."""
 
     is_head: ClassVar[bool] = True
     is_label_head: ClassVar[bool] = True
     predicts_classes: ClassVar[bool] = True
-    hidden: Count | None = None  # width of a layer in between (BERT's pooler: dim); none: there is no such layer
-    activation: Literal["tanh", "relu", "gelu", "gelu-tanh", "silu", "sigmoid"] = "tanh"  # of that layer
+    hidden_dim: Count | None = None
+    """Width of a hidden layer before the output; the width of the reader makes it BERT's pooler. None: no such layer.
+    """
+    activation: Literal["tanh", "relu", "gelu", "gelu-tanh", "silu", "sigmoid"] = "tanh"
+    """Activation function of the hidden layer."""
     dropout: Share = 0.1
-    bias: bool = True  # of the output
+    """Dropout probability of the input of the output layer."""
+    bias: bool = True
+    """Bias term of the output layer."""
     init: str = ""
+    """Run whose writer weights training starts from. Empty: they are initialized at random."""
 
 
 class LabelWriter(Head):
-    """One class for a whole text, or for a pair of texts."""
+    """Predicts one class for a text, a pair of texts, an image or a recording."""
 
     label_kind: ClassVar[str] = "label"
-    learns_by: ClassVar[tuple[str, ...]] = ("label",)
+    objective_kinds: ClassVar[tuple[str, ...]] = ("label",)
     kind: Literal["label"] = "label"
-    pooling: Pooling = "mean"  # of a text's states: the first, their mean, the last, or the one before <end>
+    """Chooses this writer: a classification head."""
+    pooling: Pooling = "mean"
+    """How states become one vector: the "first" state (the class token), their "mean", the "last" one, or the one
+    "before-end", before the end token."""
 
     @property
-    def pooled(self) -> str:
+    def pooling_kind(self) -> str:
         return self.pooling
 
     def find_conflict(self, recipe: Recipe) -> str:
-        whole = ("mean", "first") if recipe.reader.class_token else ("mean",)
+        whole = ("mean", "first") if recipe.reader.has_class_token else ("mean",)
         if not recipe.reader.is_picture or self.pooling in whole:
             return ""
         return (
-            f'writer.pooling = "{self.pooling}" would take one corner of a picture for the whole; set '
-            'writer.pooling = "mean", or "first" with reader.kind = "patches" and reader.first = true'
+            f'writer.pooling = "{self.pooling}" would represent a picture by one corner of it; set '
+            'writer.pooling = "mean", or "first" with reader.kind = "patches" and reader.class_token = true'
         )
 
 
 class NumberWriter(Head):
-    """A number for a whole text, or for a pair of texts."""
+    """Predicts a number for a text or a pair of texts."""
 
     label_kind: ClassVar[str] = "number"
-    learns_by: ClassVar[tuple[str, ...]] = ("regress",)
+    objective_kinds: ClassVar[tuple[str, ...]] = ("regress",)
     kind: Literal["number"] = "number"
+    """Chooses this writer: a regression head."""
     pooling: Pooling = "mean"
+    """How states become one vector: the "first" state (the class token), their "mean", the "last" one, or the one
+    "before-end", before the end token."""
 
     @property
-    def pooled(self) -> str:
+    def pooling_kind(self) -> str:
         return self.pooling
 
 
 class TagWriter(Head):
-    """A class for each word, told by the state of its first piece."""
+    """Predicts a class for each word, from the state of its first token."""
 
     label_kind: ClassVar[str] = "tags"
-    learns_by: ClassVar[tuple[str, ...]] = ("tag",)
-    labels_words: ClassVar[bool] = True
+    objective_kinds: ClassVar[tuple[str, ...]] = ("tag",)
+    labels_each_word: ClassVar[bool] = True
     kind: Literal["tags"] = "tags"
+    """Chooses this writer: a tagging head."""
 
 
 class MaskedWriter(Table, WriterTraits):
-    """Restores tokens that were hidden from the reader (Devlin et al. 2019)."""
+    """Predicts masked tokens: the masked language modelling head of BERT (Devlin et al. 2019)."""
 
     is_head: ClassVar[bool] = True
     is_encoding: ClassVar[bool] = True
-    learns_by: ClassVar[tuple[str, ...]] = ("masked",)
+    objective_kinds: ClassVar[tuple[str, ...]] = ("masked",)
     kind: Literal["masked"] = "masked"
-    activation: Literal["relu", "gelu", "gelu-tanh", "silu"] = "gelu"  # after the matrix before the output matrix
-    tie: Literal["none", "all"] = "all"  # all: the output matrix is the reader's embedding
-    pairs: bool = False  # says also whether the second part of a text follows the first
-    dropout: Share = 0.1  # of what it says that from
+    """Chooses this writer: a masked language modelling head."""
+    activation: Literal["relu", "gelu", "gelu-tanh", "silu"] = "gelu"
+    """Activation function between the two linear layers of the head."""
+    tie: Literal["none", "all"] = "all"
+    """Weight tying (Press and Wolf 2017): "all" uses the reader's embedding as the output matrix."""
+    pairs: bool = False
+    """Add a head that classifies sentence pairs from the first state; the objective's `pairs` trains it."""
+    dropout: Share = 0.1
+    """Dropout probability before the head of sentence pairs."""
     init: str = ""
+    """Run whose writer weights training starts from. Empty: they are initialized at random."""
 
     @property
     def masked(self) -> MaskedWriter:
@@ -248,34 +301,38 @@ class MaskedWriter(Table, WriterTraits):
             return (
                 f"writer.pairs = {str(self.pairs).lower()} needs "
                 + ('objectives.0.pairs = "next" or "order"' if self.pairs else 'objectives.0.pairs = "none"')
-                + ", by which it learns whether one part of a text follows another; change one of them"
+                + ", which trains the head of sentence pairs; change one of them"
             )
-        if recipe.tokenizer.is_learned and not recipe.tokenizer.mask:
-            return "tokens are hidden by a piece of the tokenizer; set tokenizer.mask = true"
+        if recipe.tokenizer.is_learned and not recipe.tokenizer.mask_token:
+            return "masked language modelling needs a mask token; set tokenizer.mask_token = true"
         return ""
 
 
 class PermutedWriter(Table, WriterTraits):
-    """Says the token at a place, given those that come before it in whatever order (Yang et al. 2019)."""
+    """Predicts tokens in permuted order with two-stream attention (XLNet, Yang et al. 2019)."""
 
     is_permuted: ClassVar[bool] = True
     is_head: ClassVar[bool] = True
     is_encoding: ClassVar[bool] = True
-    learns_by: ClassVar[tuple[str, ...]] = ("permuted",)
+    objective_kinds: ClassVar[tuple[str, ...]] = ("permuted",)
     kind: Literal["permuted"] = "permuted"
-    tie: Literal["none", "all"] = "all"  # all: the output matrix is the reader's embedding
+    """Chooses this writer: a permutation language modelling head."""
+    tie: Literal["none", "all"] = "all"
+    """Weight tying (Press and Wolf 2017): "all" uses the reader's embedding as the output matrix."""
     init: str = ""
+    """Run whose writer weights training starts from. Empty: they are initialized at random."""
 
     @property
     def tied(self) -> str:
         return self.tie
 
     def find_conflict(self, recipe: Recipe) -> str:
-        """Two streams go through the reader, so that not every reader will do."""
-        two, reader = 'writer.kind = "permuted" leads two streams through the reader', recipe.reader.text
+        """Two-stream attention needs a Transformer reader with positions inside attention."""
+        two, reader = 'writer.kind = "permuted" has two-stream attention', recipe.reader.text
         if reader is None or not reader.stack.transformer:
             return (
-                f'{two}, which must be a Transformer of tokens; set reader.kind = "tokens", reader.stack.kind likewise'
+                f'{two}, which needs a Transformer reader of tokens; set reader.kind = "tokens" and '
+                'reader.stack.kind = "transformer"'
             )
         stack = reader.stack.transformer
         needed: dict[str, tuple[Any, Any, str]] = {
@@ -284,48 +341,55 @@ class PermutedWriter(Table, WriterTraits):
             "window": (stack.window, None, '"none"'),
             "experts": (stack.experts, None, '"none"'),
         }
-        for name, (value, wanted, said) in needed.items():
-            if value != wanted:
-                return f"{two}, which is made for reader.stack.{name} = {said}, got {value!r}; set it so"
+        for name, (value, supported, expected) in needed.items():
+            if value != supported:
+                return f"{two}, which needs reader.stack.{name} = {expected}, got {value!r}; set it so"
         if reader.embedding_dim is not None:
-            return f'{two}, of one width from the embedding on; set reader.embedding_dim = "none"'
+            return f'{two}, which needs embeddings as wide as the stack; set reader.embedding_dim = "none"'
         if reader.causal:
-            return f"{two}, and what each sees follows from an order; set reader.causal = false"
+            return f"{two}, which is masked by a random order; set reader.causal = false"
         if not reader.positions.inside_attention:
             return (
-                f"{two}, one of which knows its places from attention alone, got reader.positions.kind = "
+                f"{two}, which needs positions inside attention, got reader.positions.kind = "
                 f'"{reader.positions.kind}"; set it to "transformer-xl"'
             )
         return ""
 
 
 class StatesWriter(Table, WriterTraits):
-    """Writes nothing: the states of the reader are what is wanted."""
+    """No output: the states of the reader are the result, such as sentence embeddings."""
 
     is_head: ClassVar[bool] = True
     gives_states: ClassVar[bool] = True
     is_encoding: ClassVar[bool] = True
-    learns_by: ClassVar[tuple[str, ...]] = ("masked",)
+    objective_kinds: ClassVar[tuple[str, ...]] = ("masked",)
     kind: Literal["states"] = "states"
-    pool: bool = False  # a matrix and tanh for the first state, which stands for the text
+    """Chooses this writer: the reader's states."""
+    pooler: bool = False
+    """BERT's pooler: a linear layer and tanh over the first state."""
     tie: Literal["none"] = "none"
+    """Which weight matrices are shared; none here, since there is no output matrix."""
     init: str = ""
+    """Run whose writer weights training starts from. Empty: they are initialized at random."""
 
     @property
-    def pools_first(self) -> bool:
-        return self.pool
+    def pools_first_state(self) -> bool:
+        return self.pooler
 
 
 class PatchWriter(Table, WriterTraits):
-    """Draws the pixels of patches that were hidden from the reader."""
+    """Predicts the pixels of masked patches from the states of the reader."""
 
     is_head: ClassVar[bool] = True
     is_encoding: ClassVar[bool] = True
-    restores_patches: ClassVar[bool] = True
-    learns_by: ClassVar[tuple[str, ...]] = ("patches",)
+    reconstructs_patches: ClassVar[bool] = True
+    objective_kinds: ClassVar[tuple[str, ...]] = ("patches",)
     kind: Literal["patches"] = "patches"
+    """Chooses this writer: a pixel reconstruction head."""
     tie: Literal["none"] = "none"
+    """Which weight matrices are shared; none here, since pixels are no tokens."""
     init: str = ""
+    """Run whose writer weights training starts from. Empty: they are initialized at random."""
 
     @property
     def tied(self) -> str:
@@ -335,11 +399,11 @@ class PatchWriter(Table, WriterTraits):
         reader = recipe.reader.patches
         if reader is None:
             kind = recipe.reader.kind
-            return f'writer.kind = "patches" restores patches, got reader.kind = "{kind}"; set it to "patches"'
+            return f'writer.kind = "patches" predicts patches, got reader.kind = "{kind}"; set it to "patches"'
         if math.prod(reader.grid) < 2:
             return (
-                f"a picture of one patch has no others to restore it from; set reader.patch below {reader.patch}, or a "
-                "larger reader.size"
+                "a picture of one patch has no others to predict it from; set reader.patch_size below "
+                f"{reader.patch_size}, or a larger reader.size"
             )
         return ""
 

@@ -1,4 +1,4 @@
-"""From a recipe to tokenised pairs, or documents: tokenizers learned, text tokenised once, both kept in a cache."""
+"""Prepare the data of a recipe: train the tokenizers and tokenize the corpora, once each, in a cache folder."""
 
 from __future__ import annotations
 
@@ -14,236 +14,270 @@ from typing import Any
 from saccade.config import schema
 from saccade.config.schema import Corpus, Recipe
 from saccade.data.batching.batches import Rows
-from saccade.data.sources.corpus import WHAT, Part, notes_of, unanswerable
-from saccade.data.sources.labelled import checked, like
+from saccade.data.sources.corpus import ROW_NOUNS, CorpusSplit, format_dropped_notes, format_unanswerable_notes
+from saccade.data.sources.labelled import inherit_columns, validate_labels
 from saccade.data.store.arrays import Store, discard, open_store, write_folder, write_store
-from saccade.data.store.media import Library, MediaEncoder, MediaStore, decoded, skipped
-from saccade.data.store.streaming import Streamed, check_stream, in_turn
+from saccade.data.store.media import MediaEncoder, MediaLibrary, MediaStore, format_skipped_notes, open_or_decode
+from saccade.data.store.streaming import DocumentStream, interleave, validate_stream
 from saccade.data.tokenization import encode
-from saccade.data.tokenization.labels import Labels, learn_labels
-from saccade.data.tokenization.text_pairs import joined
+from saccade.data.tokenization.labels import Labels, collect_labels
+from saccade.data.tokenization.text_pairs import join_texts
 from saccade.data.tokenization.tokenizers import VERSION, Tokenizers, train_tokenizers
-from saccade.data.worlds.episodes import Episodes
-from saccade.data.worlds.route_store import SIDES as ROUTES
-from saccade.data.worlds.route_store import Atlas, RouteEncoder, RouteStore, instructions
+from saccade.data.worlds.episodes import VectorEnvironment
+from saccade.data.worlds.route_store import ROUTE_SIDES, Atlas, RouteEncoder, RouteStore, iter_route_texts
 from saccade.errors import SaccadeError
-from saccade.files import default_cache
+from saccade.files import get_cache_folder
 from saccade.runs import find_run
 
 Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """What training needs: tokenizers, tokenised pairs or documents, and some validation pairs as text."""
+class PreparedData:
+    """The data that a training run needs."""
 
     tokenizers: Tokenizers
-    train: Rows | Streamed | Episodes
-    valid: Rows | Episodes | None
-    valid_pairs: list[tuple[str, str]]
-    notes: list[str]
+    train: Rows | DocumentStream | VectorEnvironment
+    valid: Rows | VectorEnvironment | None
+    valid_pairs: list[tuple[str, str]]  # text of some validation examples, to decode and score during training
+    notes: list[str]  # messages about dropped rows and skipped files
 
 
-def _say(text: str) -> None:
+def _print_note(text: str) -> None:
     print(text, file=sys.stderr)
 
 
 def prepare(
-    recipe: Recipe, *, tokenizers: Tokenizers | None = None, cache: Path | None = None, report: Report = _say
-) -> Prepared:
-    """Everything of the recipe's data, tokenised; `tokenizers` of an earlier run are used as they are."""
+    recipe: Recipe, *, tokenizers: Tokenizers | None = None, cache: Path | None = None, report: Report = _print_note
+) -> PreparedData:
+    """Tokenize the data of a recipe; `tokenizers` of an earlier run are used instead of training new ones."""
     return recipe.task.prepare(recipe, tokenizers=tokenizers, cache=cache, report=report)
 
 
-def prepare_rows(recipe: Recipe, *, tokenizers: Tokenizers | None, cache: Path | None, report: Report) -> Prepared:
-    """The same for tasks whose data are corpora: each is tokenized once, and kept in the cache."""
-    folder = cache or default_cache()
-    train, valid = _parts(recipe)
+def prepare_rows(recipe: Recipe, *, tokenizers: Tokenizers | None, cache: Path | None, report: Report) -> PreparedData:
+    """`prepare` for tasks that learn from corpora: look each one up in the cache, or tokenize it and store it there."""
+    folder = cache or get_cache_folder()
+    train, valid = _build_splits(recipe)
     if recipe.data.stream:
-        check_stream(recipe)
-        train = [replace(part, stream=True) for part in train]
+        validate_stream(recipe)
+        train = [replace(split, stream=True) for split in train]
     stored = [] if recipe.data.stream else train
-    keys = {part: part.key for part in (*stored, *valid)}  # reads every file once, to its end
+    keys = {split: split.key for split in (*stored, *valid)}  # hashes the content of all files
     if tokenizers is None:
-        learned = _tokenizers(recipe, train, [keys[part] for part in stored], folder)
-        tokenizers = replace(learned, labels=_labels(train, learned.labels))
+        trained = _train_or_load_tokenizers(recipe, train, [keys[split] for split in stored], folder)
+        tokenizers = replace(trained, labels=_collect_labels(train, trained.labels))
     settings = recipe.task.get_encoding(recipe)
-    libraries = [_library(parts, keys, folder) for parts in (stored, valid)]
+    libraries = [_build_library(splits, keys, folder) for splits in (stored, valid)]
     stores = [
-        _store(parts, [keys[part] for part in parts], tokenizers, folder, use, library) if parts else None
-        for parts, use, (library, _) in zip(
+        _open_or_write_store(splits, [keys[split] for split in splits], tokenizers, folder, encoding, library)
+        if splits
+        else None
+        for splits, encoding, (library, _) in zip(
             (stored, valid), (settings, settings.without_dropout()), libraries, strict=True
         )
     ]
-    notes = list(dict.fromkeys(note for _, told in libraries for note in told))
+    notes = list(dict.fromkeys(note for _, skipped in libraries for note in skipped))
     notes += [
         note
-        for store, parts in zip(stores, (stored, valid), strict=True)
+        for store, splits in zip(stores, (stored, valid), strict=True)
         if store
-        for note in notes_of(store, parts, recipe.data.max_length)
+        for note in format_dropped_notes(store, splits, recipe.data.max_length)
     ]
-    notes += [note for part in valid for note in unanswerable(part, tokenizers.labels)]
+    notes += [note for split in valid for note in format_unanswerable_notes(split, tokenizers.labels)]
     for note in notes:
         report(note)
-    wanted = recipe.train.valid_predictions if len(settings.sides) > 1 else 0  # a document alone has no right answer
-    readable = None if libraries[1][0] is None else libraries[1][0].numbers()
-    found = (pair for path, pair in _full_pairs(valid) if readable is None or path in readable)
-    pairs = list(islice(found, wanted))
+    count = recipe.train.valid_predictions if len(settings.sides) > 1 else 0  # a document has no reference output
+    readable = None if libraries[1][0] is None else libraries[1][0].get_file_numbers()
+    decodable = (pair for path, pair in _iter_complete_pairs(valid) if readable is None or path in readable)
+    pairs = list(islice(decodable, count))
     rows = [store and recipe.task.build_rows(store, recipe, tokenizers) for store in stores]
-    return Prepared(tokenizers, rows[0] or _streamed(recipe, train, tokenizers), rows[1], pairs, notes)
+    return PreparedData(tokenizers, rows[0] or _build_stream(recipe, train, tokenizers), rows[1], pairs, notes)
 
 
-def _streamed(recipe: Recipe, parts: list[Part], tokenizers: Tokenizers) -> Streamed:
+def _build_stream(recipe: Recipe, splits: list[CorpusSplit], tokenizers: Tokenizers) -> DocumentStream:
     settings, buffer = recipe.task.get_encoding(recipe), recipe.data.buffer
-    names = (part.corpus.model_dump_json() for part in parts)
-    return Streamed(
-        documents=lambda: in_turn([part.rows for part in parts]), encoder=encode.Encoder(tokenizers, settings),
-        in_rows=lambda store: recipe.task.build_rows(store, recipe, tokenizers), buffer=buffer,
-        name=_digest(*names, tokenizers.target.fingerprint(), repr((settings, recipe.data.documents, buffer))),
+    names = (split.corpus.model_dump_json() for split in splits)
+    key = f"({settings.cache_key}, {recipe.data.documents!r}, {buffer!r})"  # as in 0.8, so that its runs resume
+    return DocumentStream(
+        open_documents=lambda: interleave([split.iter_rows for split in splits]),
+        encoder=encode.TextEncoder(tokenizers, settings),
+        build_rows=lambda store: recipe.task.build_rows(store, recipe, tokenizers), buffer=buffer,
+        name=_hash_texts(*names, tokenizers.target.fingerprint(), key),
     )  # fmt: skip
 
 
-def _full_pairs(parts: Iterable[Part]) -> Iterator[tuple[str, tuple[str, str]]]:
-    """The first text of each row, and a pair: its last one is what the others are to give; these stand in one line."""
-    full = (texts for texts in _texts(parts) if all(text.strip() for text in texts))
-    return ((texts[0], (joined(texts[:-1]), texts[-1])) for texts in full)
+def _iter_complete_pairs(splits: Iterable[CorpusSplit]) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield (first cell, (input, reference)) of each row without empty cells; several inputs are joined by tabs.
+
+    The first cell of a picture or recording is its path.
+    """
+    complete = (texts for texts in _iter_texts(splits) if all(text.strip() for text in texts))
+    return ((texts[0], (join_texts(texts[:-1]), texts[-1])) for texts in complete)
 
 
-def _parts(recipe: Recipe) -> tuple[list[Part], list[Part]]:
+def _build_splits(recipe: Recipe) -> tuple[list[CorpusSplit], list[CorpusSplit]]:
     data = recipe.data
 
-    def made(
-        corpora: Iterable[Corpus], *, share: float = 0.0, heldout: bool = False, varied: bool = False
-    ) -> list[Part]:
-        part = partial(recipe.task.build_part, recipe, share=share, heldout=heldout, varied=varied)
-        return [part(corpus) for corpus in corpora]
+    def build(
+        corpora: Iterable[Corpus], *, share: float = 0.0, heldout: bool = False, augment: bool = False
+    ) -> list[CorpusSplit]:
+        build_split = partial(recipe.task.build_split, recipe, share=share, heldout=heldout, augment=augment)
+        return [build_split(corpus) for corpus in corpora]
 
     if not data.train:
         raise SaccadeError("no training data: give --data SOURCE TARGET, set data.train, or try --tiny")
     if share := data.valid_share:
-        return made(data.train, share=share, varied=True), made(data.train, share=share, heldout=True)
-    train = made(data.train, varied=True)
-    texts = train[0].labels and train[0].media is None
-    valid = [like(corpus, data.train[0]) for corpus in data.valid_corpora] if texts else data.valid_corpora
-    return train, made(valid)
+        return build(data.train, share=share, augment=True), build(data.train, share=share, heldout=True)
+    train = build(data.train, augment=True)
+    is_labelled_text = train[0].label_kind and train[0].media_reader is None
+    valid = (
+        [inherit_columns(corpus, data.train[0]) for corpus in data.valid_corpora]
+        if is_labelled_text
+        else data.valid_corpora
+    )
+    return train, build(valid)
 
 
-def _labels(parts: list[Part], before: Labels | None) -> Labels | None:
-    """The labels of the training data; those that a run to start from knew, where they are enough."""
-    if not (kind := parts[0].labels):
+def _collect_labels(splits: list[CorpusSplit], earlier: Labels | None) -> Labels | None:
+    """Collect the labels of the training data; keep `earlier`, those of the run to start from, if they contain them."""
+    if not (kind := splits[0].label_kind):
         return None
-    media = parts[0].media
-    labelled = "texts" if media is None else "questions" if media.asks else f"{media.medium}s"
-    found = learn_labels(kind, (row for part in parts for row in part.rows()), labelled=labelled)
-    if before is not None and before.is_like(found) and set(found.names) <= set(before.names):
-        return replace(before, texts=found.texts)
+    media = splits[0].media_reader
+    noun = "texts" if media is None else "questions" if media.has_question else f"{media.medium}s"
+    found = collect_labels(kind, (row for split in splits for row in split.iter_rows()), noun=noun)
+    if earlier is not None and earlier.has_same_kind(found) and set(found.names) <= set(earlier.names):
+        return replace(earlier, num_texts=found.num_texts)
     return found
 
 
-def _tokenizers(recipe: Recipe, parts: list[Part], keys: list[str], cache: Path) -> Tokenizers:
-    # Pictures or sound alone: there is no text to learn from
-    if parts[0].media is not None and not {"question", "target"} & set(recipe.task.get_encoding(recipe).sides):
-        return train_tokenizers(schema.Tokenizer(kind="bytes"), lambda: ())
+def _train_or_load_tokenizers(recipe: Recipe, splits: list[CorpusSplit], keys: list[str], cache: Path) -> Tokenizers:
+    if splits[0].media_reader is not None and not {"question", "target"} & set(recipe.task.get_encoding(recipe).sides):
+        return train_tokenizers(schema.Tokenizer(kind="bytes"), lambda: ())  # there is no text; it is not used
     if recipe.tokenizer.from_files:
         return train_tokenizers(recipe.tokenizer, lambda: ())
     if recipe.tokenizer.from_run:
-        loaded = Tokenizers.load(_first_run(recipe))
-        return replace(loaded, target=loaded.source) if parts[0].labels else loaded
+        loaded = Tokenizers.load(_find_init_run(recipe))
+        return replace(loaded, target=loaded.source) if splits[0].label_kind else loaded
     if recipe.data.stream:
-        return train_tokenizers(recipe.tokenizer, lambda: islice(_first_texts(parts), recipe.data.buffer))
-    learned = recipe.tokenizer.model_copy(update={"dropout": 0.0, "variants": 1})  # what learning depends on
-    folder = cache / f"tokenizer-{_digest(str(VERSION), *keys, learned.model_dump_json())}"
+        return train_tokenizers(recipe.tokenizer, lambda: islice(_iter_documents(splits), recipe.data.buffer))
+    folder = cache / f"tokenizer-{_hash_texts(str(VERSION), *keys, _get_training_key(recipe.tokenizer))}"
     try:
         return Tokenizers.load(folder)
-    except SaccadeError:  # not there yet, or damaged
+    except SaccadeError:  # not cached, or damaged
         discard(folder)
-        made = train_tokenizers(recipe.tokenizer, lambda: _texts_to_read(parts))
-        write_folder(folder, made.save)
-        return made
+        trained = train_tokenizers(recipe.tokenizer, lambda: _iter_tokenizer_texts(splits))
+        write_folder(folder, trained.save)
+        return trained
 
 
-def _first_run(recipe: Recipe) -> Path:
-    """The run to start from."""
-    own = recipe.writer.text_init if recipe.reader.medium else recipe.reader.text_init  # whose texts they are
+def _get_training_key(settings: schema.Tokenizer) -> str:
+    """Return the settings that training a tokenizer depends on, as JSON with the names of 0.8, which the cache has."""
+    values = settings.model_copy(update={"dropout": 0.0, "variants": 1}).model_dump_json()
+    return values.replace('"cls_token":', '"begin":').replace('"mask_token":', '"mask":')
+
+
+def _find_init_run(recipe: Recipe) -> Path:
+    """Find the run whose tokenizers are used: `init`, or that of the text half of the model."""
+    own = recipe.writer.text_init if recipe.reader.medium else recipe.reader.text_init
     if not (name := recipe.init or own):
-        raise SaccadeError('tokenizer.kind = "init" is that of a run to start from; give init=RUN, or another kind')
+        raise SaccadeError(
+            'tokenizer.kind = "init" takes the tokenizer of the run to start from; give init=RUN, or another kind'
+        )
     return find_run(name)
 
 
-def _first_texts(parts: list[Part]) -> Iterator[Any]:
-    return ((text,) for _, text in in_turn([part.rows for part in parts]))
+def _iter_documents(splits: list[CorpusSplit]) -> Iterator[Any]:
+    return ((text,) for _, text in interleave([split.iter_rows for split in splits]))
 
 
-def training_pairs(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """The pairs that the recipe trains on, as text."""
-    return _texts(_parts(recipe)[0])
+def iter_training_pairs(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """Yield the training pairs of a recipe as text."""
+    return _iter_texts(_build_splits(recipe)[0])
 
 
-def _texts(parts: Iterable[Part]) -> Iterator[Any]:
-    """The texts of each row: source and target, or a document alone."""
-    for part in parts:
-        for _, *texts in part.rows():
+def _iter_texts(splits: Iterable[CorpusSplit]) -> Iterator[Any]:
+    """Yield the cells of each row: source and target, or a document alone; a path for a picture or recording."""
+    for split in splits:
+        for _, *texts in split.iter_rows():
             yield tuple(texts)
 
 
-def _texts_to_read(parts: Iterable[Part]) -> Iterator[Any]:
-    """The same without labels and without the names of files."""
-    if any(part.walks for part in parts):
-        return instructions(_texts(parts))
-    return (texts[part.media is not None : -1 if part.labels else None] for part in parts for texts in _texts([part]))
+def _iter_tokenizer_texts(splits: Iterable[CorpusSplit]) -> Iterator[Any]:
+    """Yield what tokenizers are trained on: the texts of each row, without labels and paths."""
+    if any(split.action_writer for split in splits):
+        return iter_route_texts(_iter_texts(splits))
+    return (
+        texts[split.media_reader is not None : -1 if split.label_kind else None]
+        for split in splits
+        for texts in _iter_texts([split])
+    )
 
 
-def _library(parts: list[Part], keys: dict[Part, str], cache: Path) -> tuple[Library | None, list[str]]:
-    """The decoded files of all parts, where they are pictures or sound, and what is told of broken ones."""
-    if not parts or parts[0].media is None:
+def _build_library(
+    splits: list[CorpusSplit], keys: dict[CorpusSplit, str], cache: Path
+) -> tuple[MediaLibrary | None, list[str]]:
+    """Decode the pictures or recordings of all splits; also return messages about files that cannot be read."""
+    if not splits or splits[0].media_reader is None:
         return None, []
-    sources = [part.source for part in parts]
-    found = [decoded(source, keys[part].rpartition(" ")[0], cache) for source, part in zip(sources, parts, strict=True)]
-    notes = [note for source, one in zip(sources, found, strict=True) for note in skipped(source, one)]
-    return Library(sources, found), notes
+    sources = [split.media_source for split in splits]
+    decoded = [
+        open_or_decode(source, keys[split].rpartition(" ")[0], cache)
+        for source, split in zip(sources, splits, strict=True)
+    ]
+    notes = [
+        note for source, media in zip(sources, decoded, strict=True) for note in format_skipped_notes(source, media)
+    ]
+    return MediaLibrary(sources, decoded), notes
 
 
-def _store(
-    parts: list[Part],
+def _open_or_write_store(
+    splits: list[CorpusSplit],
     keys: list[str],
     tokenizers: Tokenizers,
     cache: Path,
-    settings: encode.Settings,
-    library: Library | None = None,
+    settings: encode.EncodingSettings,
+    library: MediaLibrary | None = None,
 ) -> Store:
-    prints = [side.fingerprint() for side in (tokenizers.source, tokenizers.target, tokenizers.labels) if side]
-    if library is not None and library.broken:
-        prints.append(repr(library.broken))  # other settings of the reader may make them readable
-    folder = cache / f"{'pairs' if len(settings.sides) > 1 else 'texts'}-{_digest(*keys, *prints, repr(settings))}"
-    weights = [part.corpus.weight for part in parts]
+    fingerprints = [side.fingerprint() for side in (tokenizers.source, tokenizers.target, tokenizers.labels) if side]
+    if library is not None and library.broken_numbers:
+        fingerprints.append(repr(library.broken_numbers))  # depends on the settings of the reader
+    folder = (
+        cache
+        / f"{'pairs' if len(settings.sides) > 1 else 'texts'}-{_hash_texts(*keys, *fingerprints, settings.cache_key)}"
+    )
+    weights = [split.corpus.weight for split in splits]
     store = open_store(folder, weights=weights)
-    atlas = Atlas.of(parts, tokenizers.target) if settings.sides == ROUTES else None
+    atlas = Atlas.from_splits(splits, tokenizers.target) if settings.sides == ROUTE_SIDES else None
     if store is None:
         discard(folder)
         labels = tokenizers.labels
         corpora = [
-            part.rows if labels is None or part.asks else checked(part.rows, labels, part.name) for part in parts
+            split.iter_rows
+            if labels is None or split.has_questions
+            else validate_labels(split.iter_rows, labels, split.name)
+            for split in splits
         ]
         encoder: Any = library and MediaEncoder(
-            library.numbers(), labels or (tokenizers.target if len(settings.sides) > 1 else None),
-            limit=settings.max_length, files=library.size, question=tokenizers.source if parts[0].asks else None,
+            library.get_file_numbers(), labels or (tokenizers.target if len(settings.sides) > 1 else None),
+            max_length=settings.max_length, num_files=library.size,
+            question=tokenizers.source if splits[0].has_questions else None,
         )  # fmt: skip
         if atlas is not None:
-            encoder = RouteEncoder(tokenizers, atlas, limit=settings.max_length)
-        write_store(folder, lambda temporary: encode.encode_pairs(temporary, corpora, tokenizers, settings, encoder))
+            encoder = RouteEncoder(tokenizers, atlas, max_length=settings.max_length)
+        write_store(folder, lambda temporary: encode.encode_rows(temporary, corpora, tokenizers, settings, encoder))
         store = Store(folder, weights=weights)
     if len(store) and atlas is not None:
         return RouteStore(folder, atlas, weights=weights)
     if len(store):
         return store if library is None else MediaStore(folder, library, weights=weights)
-    what = WHAT[settings.sides]
-    if notes := notes_of(store, parts, settings.max_length):
-        raise SaccadeError(f"no {what} is left: {'; '.join(notes)}; raise data.max_length or look at the files")
-    names = ", ".join(part.name for part in parts)
-    if parts[0].heldout:
-        raise SaccadeError(f"data.valid = {parts[0].share} holds out no {what}; raise it (data: {names})")
-    raise SaccadeError(f"there is no {what} in {names}; expected at least one; is it the right data set and split?")
+    noun = ROW_NOUNS[settings.sides]
+    if notes := format_dropped_notes(store, splits, settings.max_length):
+        raise SaccadeError(f"no {noun} is left: {'; '.join(notes)}; raise data.max_length or look at the files")
+    names = ", ".join(split.name for split in splits)
+    if splits[0].heldout:
+        raise SaccadeError(f"data.valid = {splits[0].share} holds out no {noun}; raise it (data: {names})")
+    raise SaccadeError(f"there is no {noun} in {names}; expected at least one; is it the right data set and split?")
 
 
-def _digest(*texts: str) -> str:
+def _hash_texts(*texts: str) -> str:
     return sha256("\0".join(texts).encode()).hexdigest()[:32]

@@ -1,1 +1,1 @@
-"""The whole way on embedded data: learn, score, predict, look."""
+"""Demonstrations on embedded data: train, evaluate, predict, view attention."""

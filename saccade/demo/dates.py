@@ -1,4 +1,4 @@
-"""`saccade demo`: the whole way on embedded data, from nothing to a picture of what the model looks at."""
+"""`saccade demo`: train on embedded dates, evaluate, predict, and draw the attention weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.table import Table
 from saccade.config.load import load
 from saccade.config.schema import Corpus
 from saccade.data.sources.pairs import read_pairs
-from saccade.demo.listing import demonstration
+from saccade.demo.listing import get_demonstration
 from saccade.predict.predictors.predictor import Predictor
 from saccade.runs import list_runs
 from saccade.score.accuracy import exact_match
@@ -22,7 +22,7 @@ from saccade.view.picture import Panel, draw_panels
 
 RECIPE, NAME = "dates", "demo"
 TEST = Corpus(files=("embedded:dates-heldout",), examples=1000)
-SHOWN = (  # ten languages and six scripts, one with a spelling mistake
+EXAMPLES = (  # ten languages and six scripts; one date has a spelling mistake
     "Tuesday, 5 March 1024",
     "den 17. Aguust 2083",
     "14 juillet 1789",
@@ -34,22 +34,22 @@ SHOWN = (  # ten languages and six scripts, one with a spelling mistake
     "28 فبراير 2076",
     "21 սեպտեմբերի, 1991 թ.",
 )
-PICTURED = (0, 5, 7, 8)
+DRAWN_EXAMPLES = (0, 5, 7, 8)
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a demonstration came to."""
+class DemoResult:
+    """The result of a demonstration."""
 
     folder: Path
-    correct: float  # per cent of dates of held-out years, exactly right
-    seconds: float  # of training, from reading the recipe to the weights
+    correct: float  # exact match on dates of held-out years, in percent
+    seconds: float  # training time, from loading the recipe to the saved weights
 
 
-def run_demo(*, run: str | None = None, seed: int = 1) -> Outcome:
-    """Trains the embedded default, scores it on years it never saw, predicts, draws, and says what to try next."""
+def run_demo(*, run: str | None = None, seed: int = 1) -> DemoResult:
+    """Train the demo recipe, evaluate it on held-out years, predict, draw attention, and suggest next steps."""
     console, errors = Console(), Console(stderr=True)
-    errors.print("[bold]1. Learn[/]: dates in 31 languages, letter by letter, to ISO dates, from 60,000 examples")
+    errors.print("[bold]1. Train[/]: dates in 31 languages, character by character, to ISO dates; 60,000 examples")
     begin = time.perf_counter()
     folder = train_demo(run, seed=seed)
     seconds = time.perf_counter() - begin
@@ -57,47 +57,49 @@ def run_demo(*, run: str | None = None, seed: int = 1) -> Outcome:
     pairs = list(read_pairs(TEST))
     correct = exact_match(predictor.predict([source for source, _ in pairs]), [target for _, target in pairs])
     console.print(
-        f"[bold]2. Score[/]: {correct.value:.1f}% of {len(pairs):,} dates exactly right, all of years it never saw"
+        f"[bold]2. Evaluate[/]: {correct.value:.1f}% of {len(pairs):,} dates exactly right, all of held-out years"
     )
-    console.print(f"   target: {demonstration(RECIPE).target.verdict({'accuracy': correct.value})}", highlight=False)
+    console.print(
+        f"   target: {get_demonstration(RECIPE).target.format_verdict({'accuracy': correct.value})}", highlight=False
+    )
     console.print(f"   trained in {seconds:.0f} seconds", highlight=False)
     console.print("[bold]3. Predict[/]:")
-    console.print(predictions(predictor, SHOWN))
-    picture = draw_attention(predictor, [SHOWN[i] for i in PICTURED], folder / "attention.png")
-    console.print(f"[bold]4. Look[/]: what each written digit looked at: {picture}")
-    console.print(next_steps(folder), highlight=False, soft_wrap=True)
-    return Outcome(folder, correct.value, seconds)
+    console.print(build_prediction_table(predictor, EXAMPLES))
+    picture = draw_attention(predictor, [EXAMPLES[i] for i in DRAWN_EXAMPLES], folder / "attention.png")
+    console.print(f"[bold]4. View[/]: attention weights of each output character: {picture}")
+    console.print(format_next_steps(folder), highlight=False, soft_wrap=True)
+    return DemoResult(folder, correct.value, seconds)
 
 
 def train_demo(run: str | None, *, seed: int) -> Path:
-    """Trains the embedded default and gives the folder of its run."""
+    """Train the demo recipe and return the folder of its run."""
     return train_run(load(RECIPE, overrides=[f"train.seed={seed}", f"name={NAME}"]), run, resumed=False, kinds=None)
 
 
-def ready_demo() -> Path:
-    """The newest finished run of the demonstration; where there is none, one that is trained now."""
+def find_or_train_demo() -> Path:
+    """Return the newest finished run of the demonstration; train one if there is none."""
     finished = [run.path for run in list_runs() if run.state == "finished" and run.name.startswith(NAME)]
     return Path(finished[-1]) if finished else train_demo(None, seed=1)
 
 
-def predictions(predictor: Predictor, texts: Sequence[str]) -> Table:
-    table = Table("written", "read as", box=None, padding=(0, 3, 0, 2))
+def build_prediction_table(predictor: Predictor, texts: Sequence[str]) -> Table:
+    table = Table("input", "output", box=None, padding=(0, 3, 0, 2))
     for text, answer in zip(texts, predictor.predict(texts), strict=True):
         table.add_row(text, answer)
     return table
 
 
 def draw_attention(predictor: Predictor, texts: Sequence[str], path: Path) -> Path:
-    """The writer's attention to what was read, as the mean of its heads, one panel for each text."""
+    """Draw the writer's cross-attention, averaged over heads, with one panel for each text."""
     panels = []
     for text in texts:
-        seen = predictor.attention(text)
-        weights = [maps for address, maps in seen.maps.items() if address.endswith("cross")][-1].mean(0)
-        panels.append(Panel(weights.numpy(), rows=seen.target_labels, columns=seen.source_labels, name=text))
-    return draw_panels(panels, path=path, title="What each written character looked at")
+        attention = predictor.attention(text)
+        weights = [maps for address, maps in attention.maps.items() if address.endswith("cross")][-1].mean(0)
+        panels.append(Panel(weights.numpy(), rows=attention.target_labels, columns=attention.source_labels, name=text))
+    return draw_panels(panels, path=path, title="Attention weights of each output character")
 
 
-def next_steps(folder: Path) -> str:
+def format_next_steps(folder: Path) -> str:
     return f"""[bold]5. Try next[/]:
    saccade predict {folder} "zondag 3 mei 1456"        your own dates
    saccade view {folder} "4 juin 1932"                 attention in the terminal

@@ -1,4 +1,4 @@
-"""`saccade demo NAME`: any system on the data that is made for it, from nothing to a page of what it looks at."""
+"""`saccade demo NAME`: train any recipe on its embedded data, evaluate, predict, and write the attention page."""
 
 from __future__ import annotations
 
@@ -11,75 +11,82 @@ from rich.table import Table
 from rich.text import Text
 
 from saccade.config.load import load
-from saccade.demo.listing import demonstration
+from saccade.demo.listing import get_demonstration
 from saccade.errors import SaccadeError
 from saccade.predict.predictors.predictor import Predictor
 from saccade.score.evaluate import evaluate_corpora
 from saccade.train.api import train_run
 
-SHOWN = 5  # inputs that are predicted
-SCORED = 1000  # of embedded data that does not say how many there are
-WIDEST = 60  # letters of a cell
-OWN = {"sasrec": ("hit@10", "ndcg@10"), "smiles": ("valid",)}  # what tells more than the probability of texts
-Given = tuple[str, str]  # what a model is given, and what it should say, where that is known
+SHOWN_EXAMPLES = 5  # inputs to predict
+SCORED_EXAMPLES = 1000  # of embedded data without a fixed number of examples
+MAX_CELL_CHARACTERS = 60  # of a table cell
+RECIPE_METRICS = {
+    "sasrec": ("hit@10", "ndcg@10"),
+    "smiles": ("valid",),
+}  # more meaningful than perplexity
+Example = tuple[str, str]  # input, and the expected output where it is known
 
 
-def show(name: str, *, run: str | None = None, seed: int = 1) -> Path:
-    """Trains the small form of a recipe, scores it, predicts, and writes the attention page; gives the run."""
-    chosen = demonstration(name)
+def run_demonstration(name: str, *, run: str | None = None, seed: int = 1) -> Path:
+    """Train the tiny version of a recipe, evaluate it, predict, and write the attention page; return the run."""
+    chosen = get_demonstration(name)
     console, errors = Console(), Console(stderr=True)
-    errors.print(f"[bold]1. Learn[/]: {chosen.about}; from embedded:{chosen.data}", highlight=False)
+    errors.print(f"[bold]1. Train[/]: {chosen.about}; on embedded:{chosen.data}", highlight=False)
     begin = time.perf_counter()
     recipe = load(name, tiny=True, overrides=[f"train.seed={seed}", f"name={name}-demo"])
     folder = train_run(recipe, run, resumed=False, kinds=None)
     seconds = time.perf_counter() - begin
     predictor, corpora = Predictor.load(folder), recipe.data.valid
-    assert isinstance(corpora, tuple), "small recipes name what they are tried on"
-    console.print(f"[bold]2. Score[/]: on {corpora[0].files[0]}, after {seconds:.0f} seconds of training")
-    found = evaluate_corpora(predictor, corpora, metrics=OWN.get(name), made=SCORED).rows()
-    console.print(scores(found))
-    verdict = chosen.target.verdict({metric: float(value) for metric, value, _ in found})
+    assert isinstance(corpora, tuple), "tiny recipes have validation data"
+    console.print(f"[bold]2. Evaluate[/]: on {corpora[0].files[0]}, after {seconds:.0f} seconds of training")
+    found = evaluate_corpora(
+        predictor, corpora, metrics=RECIPE_METRICS.get(name), synthetic_count=SCORED_EXAMPLES
+    ).rows()
+    console.print(build_score_table(found))
+    verdict = chosen.target.format_verdict({metric: float(value) for metric, value, _ in found})
     console.print(f"   target: {verdict}", highlight=False)
-    given = recipe.task.get_examples(predictor, corpora, count=SHOWN, made=SCORED)
-    says = not (predictor.supports_embedding and predictor.medium)  # these give vectors alone
-    if says:
+    given = recipe.task.get_examples(predictor, corpora, count=SHOWN_EXAMPLES, synthetic_count=SCORED_EXAMPLES)
+    has_outputs = not (predictor.supports_embedding and predictor.medium)  # encoders of media return vectors only
+    if has_outputs:
         console.print("[bold]3. Predict[/]:")
-        console.print(predictions(predictor, given))
+        console.print(build_prediction_table(predictor, given))
     console.print(
-        f"[bold]{3 + says}. Look[/]: {looked(predictor, given[0][0], folder)}", highlight=False, soft_wrap=True
+        f"[bold]{3 + has_outputs}. View[/]: {save_attention_page(predictor, given[0][0], folder)}",
+        highlight=False,
+        soft_wrap=True,
     )
     next_step = recipe.task.get_next_step(predictor, folder, given[0][0])
-    step = Text.assemble((f"{4 + says}. Try next", "bold"), f": saccade {next_step}")
+    step = Text.assemble((f"{4 + has_outputs}. Try next", "bold"), f": saccade {next_step}")
     console.print(step, soft_wrap=True)
     return folder
 
 
-def scores(found: Sequence[tuple[str, str, str]]) -> Table:
+def build_score_table(found: Sequence[tuple[str, str, str]]) -> Table:
     table = Table(box=None, show_header=False, padding=(0, 3, 0, 2))
     for name, value, _ in found:
         table.add_row(name, value)
     return table
 
 
-def predictions(predictor: Predictor, given: Sequence[Given]) -> Table:
-    """What is said of each input beside what should be said."""
-    table = Table("given", "said", "right", box=None, padding=(0, 3, 0, 2))
+def build_prediction_table(predictor: Predictor, given: Sequence[Example]) -> Table:
+    """Build a table of inputs, outputs and expected outputs."""
+    table = Table("input", "output", "expected", box=None, padding=(0, 3, 0, 2))
     for (source, right), said in zip(given, predictor.predict([source for source, _ in given]), strict=True):
-        table.add_row(*(Text(short(text)) for text in (predictor.recipe.task.get_input_title(source), said, right)))
+        table.add_row(*(Text(shorten(text)) for text in (predictor.recipe.task.get_input_title(source), said, right)))
     return table
 
 
-def looked(predictor: Predictor, source: str, folder: Path) -> str:
-    """Where the page is that shows what was attended to, or why there is none."""
+def save_attention_page(predictor: Predictor, source: str, folder: Path) -> str:
+    """Write the attention page; return its path, or why there is none."""
     try:
         return str(predictor.view(source, title=folder.name).save(folder / "attention.html"))
     except SaccadeError as error:
-        return f"there is nothing to show: {error}"
+        return f"no attention to show: {error}"
 
 
-def short(text: str) -> str:
-    """In one line; of a long path or text, its end or its beginning."""
+def shorten(text: str) -> str:
+    """Shorten to one line of a table cell: the file name of a path, the beginning of a long text."""
     line = " ".join(text.split())
     if line.startswith("/"):
         line = line.rpartition("/")[2]
-    return line if len(line) <= WIDEST else line[: WIDEST - 1] + "…"
+    return line if len(line) <= MAX_CELL_CHARACTERS else line[: MAX_CELL_CHARACTERS - 1] + "…"

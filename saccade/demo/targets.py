@@ -1,4 +1,4 @@
-"""What each demonstration should come to: a score on data that it was not trained on."""
+"""The target score of each demonstration on held-out data."""
 
 from __future__ import annotations
 
@@ -8,47 +8,46 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Target:
-    """A score as `saccade evaluate` names it, and the number that it should reach from one side or the other."""
+    """A metric of `saccade evaluate` and the value that it should reach."""
 
     metric: str
     number: float
-    lower: bool = False  # whether less is better
+    lower_is_better: bool = False
 
-    def reached(self, score: float) -> bool:
-        return score <= self.number if self.lower else score >= self.number
+    def is_reached(self, score: float) -> bool:
+        return score <= self.number if self.lower_is_better else score >= self.number
 
-    def verdict(self, scores: Mapping[str, float]) -> str:
-        """The target, and whether scores of these names reach it."""
-        return f"{self}: {'reached' if self.reached(scores[self.metric]) else 'not reached'}"
+    def format_verdict(self, scores: Mapping[str, float]) -> str:
+        """Return the target and whether these scores reach it."""
+        return f"{self}: {'reached' if self.is_reached(scores[self.metric]) else 'not reached'}"
 
     def __str__(self) -> str:
-        return f"{self.metric} {'<=' if self.lower else '>='} {self.number:g}"
+        return f"{self.metric} {'<=' if self.lower_is_better else '>='} {self.number:g}"
 
 
-# By the name of a recipe, or else by the data that it learns from. Frequencies of letters, words and tokens alone give
-# language models a perplexity of 19, T5 one of 28, BERT 37 and RoBERTa 55; wanted is half of that loss, of BERT and
-# RoBERTa half a nat less.
-OF_RECIPE = {
+# Targets by recipe, or else by training data. Unigram frequencies alone give language models a perplexity of 19, T5 28,
+# BERT 37 and RoBERTa 55; the target is half of that loss, for BERT and RoBERTa half a nat less than it.
+RECIPE_TARGETS = {
     "dates": Target("accuracy", 95),
     "cnn-self-attention": Target("accuracy", 95),
-    "roberta": Target("pseudo-perplexity", 33, lower=True),
-    "t5": Target("perplexity", 5.2, lower=True),
-    "t5-base": Target("perplexity", 5.2, lower=True),
-    "vit-masked": Target("loss", 0.05, lower=True),  # 0.061 by the mean colour of each picture
+    "roberta": Target("pseudo-perplexity", 33, lower_is_better=True),
+    "t5": Target("perplexity", 5.2, lower_is_better=True),
+    "t5-base": Target("perplexity", 5.2, lower_is_better=True),
+    "vit-masked": Target("loss", 0.05, lower_is_better=True),  # predicting the mean colour of each picture gives 0.061
 }
-OF_DATA = {
+DATA_TARGETS = {
     "copy": Target("accuracy", 30),
     "dates": Target("accuracy", 30),
     "greeting": Target("success", 95),
     "molecules": Target("valid", 85),
     "opinions": Target("accuracy", 90),
-    "questions": Target("accuracy", 60),  # less than 40 without the picture
+    "questions": Target("accuracy", 60),  # below 40 without the picture
     "roles": Target("accuracy", 90),
     "scenes": Target("accuracy", 85),
-    "sentences": Target("perplexity", 4.3, lower=True),
+    "sentences": Target("perplexity", 4.3, lower_is_better=True),
     "sessions": Target("hit@10", 98),
     "shapes": Target("accuracy", 93),
-    "stories": Target("pseudo-perplexity", 22, lower=True),
+    "stories": Target("pseudo-perplexity", 22, lower_is_better=True),
     "sums": Target("accuracy", 98),
     "tones": Target("accuracy", 95),
     "words": Target("accuracy", 85),
@@ -56,6 +55,6 @@ OF_DATA = {
 }
 
 
-def target_of(name: str, data: str) -> Target:
-    """What the recipe of that name should reach at tiny size, on `embedded:DATA-heldout`."""
-    return OF_RECIPE.get(name) or OF_DATA[data]
+def get_target(name: str, data: str) -> Target:
+    """Return the target of a recipe at tiny size on `embedded:DATA-heldout`."""
+    return RECIPE_TARGETS.get(name) or DATA_TARGETS[data]

@@ -1,1 +1,1 @@
-"""Weights in and out: folders of Hugging Face become runs, and runs such folders."""
+"""Import Hugging Face folders and GGUF files as runs, and export runs as Hugging Face folders."""

@@ -1,4 +1,4 @@
-"""`saccade export`: a run becomes a folder that transformers loads."""
+"""`saccade export`: convert a run to a folder that Hugging Face transformers loads."""
 
 from __future__ import annotations
 
@@ -10,147 +10,178 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from saccade.config.schema import Recipe
-from saccade.data.tokenization.special_tokens import find_mask
-from saccade.data.tokenization.tokenizer import END, PAD, PIECES, SHARED, START, TARGET, UNKNOWN, Tokenizer
+from saccade.data.tokenization.special_tokens import find_mask_id
+from saccade.data.tokenization.tokenizer import (
+    END,
+    PAD,
+    SHARED_FILE,
+    SPECIAL_TOKENS,
+    START,
+    TARGET_FILE,
+    UNKNOWN,
+    Tokenizer,
+)
 from saccade.errors import SaccadeError
-from saccade.exchange.families.catalogue import family_of
-from saccade.exchange.families.family import NEVER, Family, Numbering, place_of
-from saccade.exchange.families.heads import label_config, release_open
-from saccade.exchange.formats.read import CONFIG, SENSE, WHOLE
-from saccade.exchange.formats.vocabulary import numbering, release
-from saccade.files import atomic_write, new_folder
+from saccade.exchange.families.catalogue import find_family
+from saccade.exchange.families.family import MASKED_LOGIT, Family, VocabularyMapping, find_tensor
+from saccade.exchange.families.heads import build_label_config, export_decoder_tokenizer
+from saccade.exchange.formats.hugging_face import CONFIG_FILE, PREPROCESSOR_FILE, WEIGHTS_FILE
+from saccade.exchange.formats.vocabulary import export_tokenizer, map_vocabulary
+from saccade.files import atomic_write, create_folder
 from saccade.model.run import Run, load_run, named_weights
 
 
 def export_run(run: str | Path, folder: str | Path) -> tuple[Path, str]:
-    """Writes the folder, which must be new or empty, and says of which family it is."""
+    """Write the folder, which must be new or empty; return its path and the `model_type`."""
     path = Path(folder)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise SaccadeError(f"'{path}' exists already and is not an empty folder; choose another one")
     loaded = load_run(run)
-    family = family_of(loaded.recipe, loaded.tokenizers.source)
+    family = find_family(loaded.recipe, loaded.tokenizers.source)
     weights = named_weights(loaded.model)
     labels = loaded.tokenizers.labels
-    numbers = numbering_of(loaded.tokenizers.target, weights, labelled=labels is not None or not family.texts)
-    tensors = back(loaded, weights, numbers, family)
-    with new_folder(path):
-        write_settings(path, loaded, numbers.size, family)
-        if family.texts:
-            write_tokenizers(path, loaded, numbers.size, family)
-        atomic_write(path / WHOLE, to_bytes(tensors, metadata={"format": "pt"}))
+    mapping = map_run_vocabulary(loaded.tokenizers.target, weights, labelled=labels is not None or not family.uses_text)
+    tensors = convert_weights(loaded, weights, mapping, family)
+    with create_folder(path):
+        write_configs(path, loaded, mapping.size, family)
+        if family.uses_text:
+            write_tokenizers(path, loaded, mapping.size, family)
+        atomic_write(path / WEIGHTS_FILE, to_bytes(tensors, metadata={"format": "pt"}))
     return path, family.name
 
 
-def numbering_of(target: Tokenizer, weights: dict[str, Tensor], *, labelled: bool = False) -> Numbering:
-    """All rows, but for those that are never written: they were added when the model was imported."""
+def map_run_vocabulary(target: Tokenizer, weights: dict[str, Tensor], *, labelled: bool = False) -> VocabularyMapping:
+    """Map our token ids to rows of the exported tables, without tokens that only an import added."""
     bias = None if labelled else weights.get("writer.output.bias")
-    size = rows_of_others(target) if bias is None else int((bias > NEVER).sum())
-    return numbering(target, size)
+    size = count_original_tokens(target) if bias is None else int((bias > MASKED_LOGIT).sum())
+    return map_vocabulary(target, size)
 
 
-def rows_of_others(tokenizer: Tokenizer) -> int:
-    """How many pieces stand before those that were added here, behind all others."""
-    ours = {tokenizer.core.token_to_id(piece) for piece in PIECES}
+def count_original_tokens(tokenizer: Tokenizer) -> int:
+    """Count the tokens before the special tokens that saccade appended to the vocabulary."""
+    ours = {tokenizer.backend.token_to_id(token) for token in SPECIAL_TOKENS}
     return next(size for size in range(tokenizer.size, 0, -1) if size - 1 not in ours)
 
 
-def back(run: Run, weights: dict[str, Tensor], numbers: Numbering, family: Family) -> dict[str, Tensor]:
-    """Every tensor under their name and in their form."""
-    names, tensors = family.names(run.recipe), {}
+def convert_weights(
+    run: Run, weights: dict[str, Tensor], mapping: VocabularyMapping, family: Family
+) -> dict[str, Tensor]:
+    """Convert all tensors to the names and layouts of the foreign model."""
+    tensor_map, tensors = family.get_tensor_map(run.recipe), {}
     for name, ours in weights.items():
-        form, theirs = place_of(name, names)
-        made = form.back(ours, numbers)
-        if not made and bool((ours > NEVER).logical_and(ours != 0).any()):
+        conversion, theirs = find_tensor(name, tensor_map)
+        converted = conversion.to_theirs(ours, mapping)
+        if not converted and bool((ours > MASKED_LOGIT).logical_and(ours != 0).any()):
             raise SaccadeError(
-                f"{run.path}: {name} is not 0, but {family.name} has no such tensor; it cannot be exported"
+                f"{run.path}: {name} is not 0, but {family.name} has no such tensor; the run cannot be exported"
             )
-        tensors.update({there: part.contiguous() for there, part in zip(theirs, made, strict=True)})
-    return tensors | ({} if family.fixed is None else dict(family.fixed(run.recipe)))
+        tensors.update({there: part.contiguous() for there, part in zip(theirs, converted, strict=True)})
+    return tensors | ({} if family.compute_constants is None else dict(family.compute_constants(run.recipe)))
 
 
-def write_settings(path: Path, run: Run, size: int, family: Family) -> None:
-    """config.json, and what else such a folder has: how texts are written, how files of pictures or sound are read."""
+def write_configs(path: Path, run: Run, size: int, family: Family) -> None:
+    """Write config.json and, where the model has them, generation_config.json and preprocessor_config.json."""
     values = {
         "model_type": family.name, "architectures": [family.architecture], "dtype": "float32",
-        **family.config(run.recipe),
-        **({} if run.tokenizers.labels is None else label_config(run.tokenizers.labels)),
+        **family.to_config(run.recipe),
+        **({} if run.tokenizers.labels is None else build_label_config(run.tokenizers.labels)),
     }  # fmt: skip
-    files = {CONFIG: values}
-    if family.texts:
-        ids, generation = numbers_of_roles(run, size, family)
-        files = {CONFIG: {**ids, "vocab_size": size, **values}}
-        if writes(run):
+    files = {CONFIG_FILE: values}
+    if family.uses_text:
+        ids, generation = get_special_token_ids(run, size, family)
+        files = {CONFIG_FILE: {**ids, "vocab_size": size, **values}}
+        if is_autoregressive(run):
             files["generation_config.json"] = generation
-    if family.senses is not None:
-        files[SENSE] = family.senses(run.recipe)
+    if family.to_preprocessor is not None:
+        files[PREPROCESSOR_FILE] = family.to_preprocessor(run.recipe)
     for name, content in files.items():
         atomic_write(path / name, (json.dumps(content, indent=2) + "\n").encode())
 
 
-def numbers_of_roles(run: Run, size: int, family: Family) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Which pieces begin, end and fill up, and how outputs are searched there."""
+def get_special_token_ids(run: Run, size: int, family: Family) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the ids of the special tokens for config.json, and the values of generation_config.json."""
     target = run.tokenizers.target
-    second: Any = run.recipe.writer if writes(run) else run.recipe.reader.second_reading
-    first = (*target.begin, START)[0] if second is None else {"own": START, "pad": PAD, "end": END}[second.start]
+    second: Any = run.recipe.writer if is_autoregressive(run) else run.recipe.reader.second_pass_table
+    first = (
+        (*target.prefix_ids, START)[0] if second is None else {"own": START, "pad": PAD, "end": END}[second.start_token]
+    )
     ids = {
-        "pad_token_id": padding(run, size, family),
+        "pad_token_id": get_padding_token(run, size, family),
         "eos_token_id": END,
-        "decoder_start_token_id" if family.reads and second is not None else "bos_token_id": first,
+        "decoder_start_token_id" if family.has_encoder and second is not None else "bos_token_id": first,
     }
-    if family.prompt is not None:
+    if family.get_prompt is not None:
         ids |= {"pad_token_id": END, "bos_token_id": END}
-    elif target.begin and second is not None:
-        ids |= {"bos_token_id": target.begin[0], "forced_bos_token_id": target.begin[0]}
-    # A piece of our own has no number there.
-    numbers = {key: target.order[number] if target.order[number] < size else None for key, number in ids.items()}
+    elif target.prefix_ids and second is not None:
+        ids |= {"bos_token_id": target.prefix_ids[0], "forced_bos_token_id": target.prefix_ids[0]}
+    # Tokens that only our vocabulary has have no id in the exported folder.
+    theirs = {key: target.library_ids[ours] if target.library_ids[ours] < size else None for key, ours in ids.items()}
     generation: dict[str, Any] = {
-        **numbers,
+        **theirs,
         "num_beams": run.recipe.predict.beam,
         "max_length": run.recipe.data.max_length,
     }
-    if family.prompt is not None:
-        generation["forced_decoder_ids"] = [[at, target.order[number]] for at, number in enumerate(target.begin, 1)]
-    return {key: there for key, there in numbers.items() if key != "forced_bos_token_id"}, generation
+    if family.get_prompt is not None:
+        generation["forced_decoder_ids"] = [
+            [i, target.library_ids[token]] for i, token in enumerate(target.prefix_ids, 1)
+        ]
+    return {key: token for key, token in theirs.items() if key != "forced_bos_token_id"}, generation
 
 
-def writes(run: Run) -> bool:
-    """Whether one token is written after another."""
+def is_autoregressive(run: Run) -> bool:
+    """Whether the model generates token by token."""
     return run.recipe.task.writes_stepwise
 
 
-def padding(run: Run, size: int, family: Family) -> int:
-    """What fills texts up; where a decoder labels them, their last piece is found by it, so that there must be one."""
-    tokenizer, decodes = run.tokenizers.source, run.tokenizers.labels is not None and not family.reads
-    return END if decodes and tokenizer.order[PAD] >= size else PAD
+def get_padding_token(run: Run, size: int, family: Family) -> int:
+    """Return our id of the padding token; END where a decoder with labels, which needs padding, has none.
+
+    Sequence classifiers over a decoder find the last token of a sequence by the padding after it.
+    """
+    tokenizer, decodes = run.tokenizers.source, run.tokenizers.labels is not None and not family.has_encoder
+    return END if decodes and tokenizer.library_ids[PAD] >= size else PAD
 
 
 def write_tokenizers(path: Path, run: Run, size: int, family: Family) -> None:
-    """tokenizer.json, and where the target has another one, that too; of what reads, with the end behind every text.
+    """Write tokenizer.json (and the target's file, if it has its own) and tokenizer_config.json.
 
-    Where a model encodes, the pieces around texts and the one for hidden text are told too, whether it wants to know
-    which part of a text a piece is in, and on which side texts are filled up.
+    The tokenizer of a model with an encoder appends the end token. For encoders, tokenizer_config.json also names
+    the CLS, SEP and mask tokens, whether the model expects `token_type_ids`, and the padding side.
     """
-    tokenizers, source, parts = run.tokenizers, run.tokenizers.source, has_parts(run.recipe)
-    decodes = not family.reads and tokenizers.labels is not None
-    text = release_open(source, size) if decodes else release(source, size, ends=family.reads, parts=parts)
-    atomic_write(path / SHARED, text.encode())
-    if not tokenizers.shared:
-        atomic_write(path / TARGET, release(tokenizers.target, size, ends=family.reads).encode())
-    first = START if writes(run) else (*source.begin, START)[0]
-    roles = {"pad_token": padding(run, size, family), "bos_token": first, "eos_token": END, "unk_token": UNKNOWN}
-    theirs = {role: source.order[number] for role, number in roles.items()}
-    names = {role: source.core.id_to_token(number) for role, number in theirs.items() if number < size}
-    if family.encodes:
-        extra = {"cls_token": (source.begin or source.after)[:1], "sep_token": [END], "mask_token": [find_mask(source)]}
-        numbers = {role: number for role, ids in extra.items() for number in ids if number is not None}
-        names |= {role: source.core.id_to_token(source.order[number]) for role, number in numbers.items()}
-    told: dict[str, Any] = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]} if parts else {}
-    if family.encodes and run.recipe.writer.pooled == "last":  # which would be that of padding
-        told["padding_side"] = "left"
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **names, **told}
+    tokenizers, source, segments = run.tokenizers, run.tokenizers.source, uses_segments(run.recipe)
+    decodes = not family.has_encoder and tokenizers.labels is not None
+    text = (
+        export_decoder_tokenizer(source, size)
+        if decodes
+        else export_tokenizer(source, size, append_end=family.has_encoder, segments=segments)
+    )
+    atomic_write(path / SHARED_FILE, text.encode())
+    if not tokenizers.is_shared:
+        target = export_tokenizer(tokenizers.target, size, append_end=family.has_encoder)
+        atomic_write(path / TARGET_FILE, target.encode())
+    first = START if is_autoregressive(run) else (*source.prefix_ids, START)[0]
+    roles = {
+        "pad_token": get_padding_token(run, size, family),
+        "bos_token": first,
+        "eos_token": END,
+        "unk_token": UNKNOWN,
+    }
+    theirs = {role: source.library_ids[ours] for role, ours in roles.items()}
+    names = {role: source.backend.id_to_token(token) for role, token in theirs.items() if token < size}
+    if family.is_encoder_only:
+        cls_ids = (source.prefix_ids or source.suffix_ids)[:1]
+        extra = {"cls_token": cls_ids, "sep_token": [END], "mask_token": [find_mask_id(source)]}
+        ours = {role: token for role, ids in extra.items() for token in ids if token is not None}
+        names |= {role: source.backend.id_to_token(source.library_ids[token]) for role, token in ours.items()}
+    inputs: dict[str, Any] = (
+        {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]} if segments else {}
+    )
+    if family.is_encoder_only and run.recipe.writer.pooling_kind == "last":  # padded on the right, the last is padding
+        inputs["padding_side"] = "left"
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **names, **inputs}
     atomic_write(path / "tokenizer_config.json", (json.dumps(settings, indent=2) + "\n").encode())
 
 
-def has_parts(recipe: Recipe) -> bool:
-    """Whether the reader tells the second part of a text from the first one, at its input or inside of attention."""
-    return recipe.reader.tells_segments
+def uses_segments(recipe: Recipe) -> bool:
+    """Whether the reader uses segment ids, in its embedding or in relative attention."""
+    return recipe.reader.uses_segments

@@ -1,4 +1,4 @@
-"""`saccade import`: a folder of Hugging Face, a model of the Hub or a GGUF file becomes a run."""
+"""`saccade import`: convert a Hugging Face folder, a model of the Hub or a GGUF file to a run."""
 
 from __future__ import annotations
 
@@ -15,230 +15,258 @@ from saccade.config.load import save, validate
 from saccade.config.schema import Recipe
 from saccade.config.schema import Tokenizer as Settings
 from saccade.config.task import get_task
-from saccade.data.tokenization.tokenizer import SHARED, SOURCE, TARGET
+from saccade.data.tokenization.tokenizer import SHARED_FILE, SOURCE_FILE, TARGET_FILE
 from saccade.data.tokenization.tokenizers import Tokenizers, train_tokenizers
 from saccade.errors import SaccadeError
-from saccade.exchange.families.catalogue import ALONE, family_named
-from saccade.exchange.families.family import Config, Family, Numbering, place_of, unknown_names
-from saccade.exchange.families.heads import check_ends, labels_of
+from saccade.exchange.families.catalogue import LANGUAGE_MODEL_TABLES, get_family
+from saccade.exchange.families.family import Config, Family, VocabularyMapping, find_tensor, find_unknown_tensors
+from saccade.exchange.families.heads import check_final_token, read_labels
 from saccade.exchange.formats.gguf import GgufFile, is_gguf
-from saccade.exchange.formats.read import CONFIG, SENSE, Named, Tensors, find_folder, read_json
-from saccade.exchange.formats.vocabulary import (
-    adopt,
-    for_chats,
-    numbering,
-    read_tokenizers,
-    start_of,
-    start_of_encoder,
-    with_prompt,
+from saccade.exchange.formats.hugging_face import (
+    CONFIG_FILE,
+    PREPROCESSOR_FILE,
+    FolderTensors,
+    TensorReader,
+    find_folder,
+    read_json,
 )
-from saccade.files import atomic_write, new_folder
+from saccade.exchange.formats.vocabulary import (
+    add_prompt,
+    adopt_tokenizers,
+    find_encoder_start,
+    find_start,
+    map_vocabulary,
+    read_tokenizers,
+    set_chat_tokens,
+)
+from saccade.files import atomic_write, create_folder
 from saccade.model.build.model import build
-from saccade.model.run import Undrawn, named_weights, write_tensors
+from saccade.model.run import SkipInit, named_weights, write_tensors
 from saccade.runs import CARD, RECIPE, WEIGHTS
-from saccade.train.api import named_folder
+from saccade.train.api import resolve_run_folder
 
-OUTPUTS = ("lm_head.weight", "cls.predictions.decoder.weight", "lm_head.decoder.weight", "predictions.decoder.weight")
-# Newer folders have them in generation_config.json.
-LATER = ("decoder_start_token_id", "forced_bos_token_id", "forced_decoder_ids", "is_multilingual")
-CLOSE = 2e-3  # float16 knows numbers up to 1 that well
-# What has learned already learns on from own data gently and not for long, as everybody fine-tunes.
-TUNING = {
+OUTPUT_WEIGHTS = (
+    "lm_head.weight",
+    "cls.predictions.decoder.weight",
+    "lm_head.decoder.weight",
+    "predictions.decoder.weight",
+)
+# Keys of config.json that newer folders store in generation_config.json.
+GENERATION_KEYS = ("decoder_start_token_id", "forced_bos_token_id", "forced_decoder_ids", "is_multilingual")
+CONSTANT_TOLERANCE = 2e-3  # largest rounding error of float16 for values up to 1, with some margin
+# The [train] table of an imported recipe: the usual fine-tuning settings, with a small learning rate and few epochs.
+FINE_TUNING = {
     "steps": None, "epochs": 3, "clip": 1.0, "valid_every": 200,
-    "optimizer": {"kind": "adam", "betas": [0.9, 0.999], "eps": 1e-8, "decay": 0.01},
-    "schedule": {"kind": "linear", "lr": 5e-5, "warmup": 10},
+    "optimizer": {"kind": "adam", "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01},
+    "schedule": {"kind": "linear", "lr": 5e-5, "warmup_steps": 10},
 }  # fmt: skip
 
 
-class Imported(NamedTuple):
+class ImportResult(NamedTuple):
     path: Path
     family: str
     parameters: int
-    harmless: list[str]  # keys of config.json that change no number
+    ignored_keys: list[str]  # keys of config.json that do not affect the outputs of the model
 
 
-def import_folder(source: str, run: str) -> Imported:
-    """Makes a run of a foreign model; nothing is left of it if something cannot be read."""
-    path = named_folder(run, resumes=False)
-    given = GgufFile(source) if is_gguf(source) else Folder(find_folder(source))
-    config = given.config()
-    with config.reading():
-        family = family_named(config)
-        tables = family.recipe(config)
-        task, again = get_task(tables.get("task", "translate")), tables.get("reader", {}).get("again")
+def import_folder(source: str, run: str) -> ImportResult:
+    """Convert a foreign model to a run; a failed import leaves no folder behind."""
+    path = resolve_run_folder(run, resumable=False)
+    files = GgufFile(source) if is_gguf(source) else HuggingFaceFolder(find_folder(source))
+    config = files.read_config()
+    with config.convert_errors():
+        family = get_family(config)
+        tables = family.to_recipe(config)
+        task, second_reading = get_task(tables.get("task", "translate")), tables.get("reader", {}).get("second_pass")
         writes = task.writes_stepwise
-        starts = writes or again is not None
-        tokenizers, numbers, start = of_texts(config, given, family, starts=starts) if family.texts else no_texts()
-        if family.sense is not None:
-            given.sense(family, tables)
-    config.check_rest()
-    tensors = given.tensors(family)
+        needs_start = writes or second_reading is not None
+        tokenizers, mapping, start = (
+            read_vocabulary(config, files, family, needs_start=needs_start)
+            if family.uses_text
+            else build_empty_vocabulary()
+        )
+        if family.read_preprocessor is not None:
+            files.read_preprocessor(family, tables)
+    config.check_unused()
+    tensors = files.open_tensors(family)
     if task.predicts_labels:
-        tokenizers = replace(tokenizers, labels=labels_of(config, tables["writer"]["kind"], alike=not family.texts))
-        if again is not None or (not family.reads and tables["writer"]["kind"] != "tags"):
-            check_ends(config, tokenizers, ended=family.reads)  # words are asked where they stand
-    if family.look is not None:
-        family.look(tables, tensors)
+        tokenizers = replace(
+            tokenizers, labels=read_labels(config, tables["writer"]["kind"], allow_duplicates=not family.uses_text)
+        )
+        # Only the label of a whole sequence is read from its last token; tags are read from every token.
+        if second_reading is not None or (not family.has_encoder and tables["writer"]["kind"] != "tags"):
+            check_final_token(config, tokenizers, with_end=family.has_encoder)
+    if family.refine_recipe is not None:
+        family.refine_recipe(tables, tensors)
     if writes:
-        tables["writer"] |= {"start": start, "output_bias": has_bias(tensors, numbers)}
-    elif again is not None:
-        again["start"] = start
-    if is_apart(tensors, family) and tables["writer"].get("kind") != "states":
-        tables["writer"]["tie"] = family.apart
-    tables |= ALONE if writes and not family.reads else {}
-    recipe = make_recipe(tables, tokenizers, path, family=family, source=source)
-    weights = convert(recipe, tokenizers, tensors, numbers, family)
+        tables["writer"] |= {"start_token": start, "output_bias": has_output_bias(tensors, mapping)}
+    elif second_reading is not None:
+        second_reading["start_token"] = start
+    if has_untied_output(tensors, family) and tables["writer"].get("kind") != "states":
+        tables["writer"]["tie"] = family.untied
+    tables |= LANGUAGE_MODEL_TABLES if writes and not family.has_encoder else {}
+    recipe = build_recipe(tables, tokenizers, path, family=family, source=source)
+    weights = convert_weights(recipe, tokenizers, tensors, mapping, family)
     write_run(path, recipe, tokenizers, weights, about=f"Imported from {source} (family {family.name}).")
     parameters = sum(tensor.numel() for tensor in weights.values())
-    return Imported(path, family.name, parameters, sorted(config.values.keys() - config.used))
+    return ImportResult(path, family.name, parameters, sorted(config.values.keys() - config.used))
 
 
-def of_texts(
-    config: Config, given: Folder | GgufFile, family: Family, *, starts: bool
-) -> tuple[Tokenizers, Numbering, str]:
-    """Its tokenizers, whose rows theirs are, and what is written first, or read, where something `starts` texts."""
+def read_vocabulary(
+    config: Config, source: HuggingFaceFolder | GgufFile, family: Family, *, needs_start: bool
+) -> tuple[Tokenizers, VocabularyMapping, str]:
+    """Return the tokenizers, the mapping of their ids to rows of the foreign tables, and the kind of start token.
+
+    `needs_start`: whether a decoder reads a start token (`writer.start` of a recipe: own, pad, end or begin).
+    """
     size = int(config.take("vocab_size"))
-    cores = given.tokenizers(family, size)
-    if starts:
-        cores = for_chats(config, cores, family)
-    if family.prompt is not None:
-        with_prompt(cores[0], family.prompt(config, cores[0]))
-    start = start_of(config, cores, family) if starts else start_of_encoder(cores)
-    tokenizers = adopt(cores, size=size, start=start)
-    check_first(config, tokenizers)
-    return tokenizers, numbering(tokenizers.target, size), start
+    cores = source.read_tokenizers(family, size)
+    if needs_start:
+        cores = set_chat_tokens(config, cores, family)
+    if family.get_prompt is not None:
+        add_prompt(cores[0], family.get_prompt(config, cores[0]))
+    start = find_start(config, cores, family) if needs_start else find_encoder_start(cores)
+    tokenizers = adopt_tokenizers(cores, size=size, start=start)
+    check_forced_bos(config, tokenizers)
+    return tokenizers, map_vocabulary(tokenizers.target, size), start
 
 
-def no_texts() -> tuple[Tokenizers, Numbering, str]:
-    """The same of a model that neither reads nor writes any."""
-    return train_tokenizers(Settings(kind="bytes"), lambda: ()), Numbering([], [], 0), "own"
+def build_empty_vocabulary() -> tuple[Tokenizers, VocabularyMapping, str]:
+    """Return what `read_vocabulary` returns, for a model without text."""
+    return train_tokenizers(Settings(kind="bytes"), lambda: ()), VocabularyMapping([], [], 0), "own"
 
 
-class Folder(NamedTuple):
-    """A folder of Hugging Face; a GGUF file has the same methods."""
+class HuggingFaceFolder(NamedTuple):
+    """A Hugging Face folder; `GgufFile` has the same methods."""
 
     path: Path
 
-    def config(self) -> Config:
-        path = self.path / CONFIG
+    def read_config(self) -> Config:
+        path = self.path / CONFIG_FILE
         if not path.is_file():
             raise SaccadeError(
-                f"'{self.path}' has no {CONFIG}; expected a folder of Hugging Face with {CONFIG} and weights"
+                f"'{self.path}' has no {CONFIG_FILE}; expected a Hugging Face folder with {CONFIG_FILE} and weights"
             )
-        later = read_json(self.path / "generation_config.json")
-        said = {key: later[key] for key in LATER if later.get(key) is not None}
-        return Config({**said, **read_json(path)}, origin=str(path))
+        generation = read_json(self.path / "generation_config.json")
+        values = {key: generation[key] for key in GENERATION_KEYS if generation.get(key) is not None}
+        return Config({**values, **read_json(path)}, origin=str(path))
 
-    def tokenizers(self, family: Family, size: int) -> list[Core]:
+    def read_tokenizers(self, family: Family, size: int) -> list[Core]:
         return read_tokenizers(self.path, family, size)
 
-    def sense(self, family: Family, tables: dict[str, Any]) -> None:
-        """How files become numbers, into the tables of the recipe."""
-        path = self.path / SENSE
-        said = {key: value for key, value in read_json(path).items() if value is not None}
-        config = Config(said, origin=str(path))
-        assert family.sense is not None, "it was asked"
-        with config.reading():
-            family.sense(config, tables)
-        config.check_rest()
+    def read_preprocessor(self, family: Family, tables: dict[str, Any]) -> None:
+        """Add the preprocessing of pictures or sound (preprocessor_config.json) to the tables of the recipe."""
+        path = self.path / PREPROCESSOR_FILE
+        config = Config({key: value for key, value in read_json(path).items() if value is not None}, origin=str(path))
+        assert family.read_preprocessor is not None, "only called for families with a preprocessor"
+        with config.convert_errors():
+            family.read_preprocessor(config, tables)
+        config.check_unused()
 
-    def tensors(self, family: Family) -> Tensors:
-        return Tensors(self.path, prefix=family.prefix)
+    def open_tensors(self, family: Family) -> FolderTensors:
+        return FolderTensors(self.path, prefix=family.prefix)
 
 
-def check_first(config: Config, tokenizers: Tokenizers) -> None:
-    """What must be written first can only be what the tokenizer puts before texts."""
+def check_forced_bos(config: Config, tokenizers: Tokenizers) -> None:
+    """Check that a forced first target token is the one that the tokenizer puts before a sequence."""
     target = tokenizers.target
     forced = config.take("forced_bos_token_id", None)
-    if forced is not None and [forced] != [target.order[number] for number in target.begin]:
-        raise config.refusal("forced_bos_token_id", "only the piece that the tokenizer puts before texts can be")
+    if forced is not None and [forced] != [target.library_ids[token] for token in target.prefix_ids]:
+        raise config.build_error(
+            "forced_bos_token_id", "it must be the token that the tokenizer puts before a sequence"
+        )
 
 
-def has_bias(tensors: Named, numbers: Numbering) -> bool:
-    """Whether logits have a bias: that of the folder, or what keeps our own pieces from being written."""
+def has_output_bias(tensors: TensorReader, mapping: VocabularyMapping) -> bool:
+    """Whether logits have a bias: that of the folder, or one that masks tokens which only our vocabulary has."""
     name = "final_logits_bias"
-    return bool(numbers.dead) or (name in tensors and bool(tensors[name].any()))
+    return bool(mapping.unmapped) or (name in tensors and bool(tensors[name].any()))
 
 
-def is_apart(tensors: Named, family: Family) -> bool:
-    """Whether the output matrix is another one than the embedding; no other copy may differ from its original."""
-    apart = False
-    for copy, original in family.copies.items():
+def has_untied_output(tensors: TensorReader, family: Family) -> bool:
+    """Whether the output matrix differs from the embedding; every other duplicate must equal its original."""
+    is_untied = False
+    for copy, original in family.duplicates.items():
         if copy in tensors and not torch.equal(tensors[copy], tensors[original]):
-            if copy not in OUTPUTS or not family.apart:
+            if copy not in OUTPUT_WEIGHTS or not family.untied:
                 raise SaccadeError(
-                    f"{tensors.where[copy]}: {copy} differs from {original}, but both are one in {family.name}"
+                    f"{tensors.files[copy]}: {copy} differs from {original}, but {family.name} ties the two"
                 )
-            apart = True
-    return apart
+            is_untied = True
+    return is_untied
 
 
-def make_recipe(
+def build_recipe(
     tables: Mapping[str, Any], tokenizers: Tokenizers, path: Path, *, family: Family, source: str
 ) -> Recipe:
-    """The whole recipe; training from it takes the run's own tokenizer, where there are texts."""
-    files = [SHARED] if tokenizers.shared else [SOURCE, TARGET]
+    """Build the complete recipe; training with it uses the tokenizer files of the run, if the model has text."""
+    files = [SHARED_FILE] if tokenizers.is_shared else [SOURCE_FILE, TARGET_FILE]
     tokenizer = {"kind": "file", "files": [str(path / file) for file in files], "shared": True}
     values = {
-        **tables, "name": family.name, "about": f"{family.name}, imported from {source}", "train": TUNING,
-        **({"tokenizer": tokenizer} if family.texts else {}),
+        **tables, "name": family.name, "about": f"{family.name}, imported from {source}", "train": FINE_TUNING,
+        **({"tokenizer": tokenizer} if family.uses_text else {}),
     }  # fmt: skip
-    return validate(values, origin=f"what {CONFIG} says")
+    return validate(values, origin=f"the recipe from {CONFIG_FILE}")
 
 
-def convert(
-    recipe: Recipe, tokenizers: Tokenizers, tensors: Named, numbers: Numbering, family: Family
+def convert_weights(
+    recipe: Recipe, tokenizers: Tokenizers, tensors: TensorReader, mapping: VocabularyMapping, family: Family
 ) -> dict[str, Tensor]:
-    """Every tensor of our model, from theirs; all of theirs must be used."""
-    with torch.device("meta"), Undrawn():
+    """Convert the foreign tensors to those of our model; a tensor that nothing uses is an error."""
+    with torch.device("meta"), SkipInit():
         model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target_size)
-    names, used, weights = family.names(recipe), set(), {}
+    tensor_map, used, weights = family.get_tensor_map(recipe), set(), {}
     for name, ours in named_weights(model).items():
-        form, theirs = place_of(name, names)
+        conversion, theirs = find_tensor(name, tensor_map)
         optional = name == "writer.output.bias" and not all(there in tensors for there in theirs)
-        given = [] if optional else [tensors[there] for there in theirs]
+        stored = [] if optional else [tensors[there] for there in theirs]
         used.update(theirs)
-        weights[name] = shaped(form.into, given, ours.shape, numbers, theirs, tensors).contiguous()
-    for name, known in ({} if family.fixed is None else family.fixed(recipe)).items():
+        weights[name] = convert_tensor(conversion.to_ours, stored, ours.shape, mapping, theirs, tensors).contiguous()
+    for name, expected in ({} if family.compute_constants is None else family.compute_constants(recipe)).items():
         used.add(name)
         if name in tensors:
-            check_fixed(tensors, name, known)
-    for extra in unknown_names(tensors.where, used, family):
-        raise SaccadeError(f"{tensors.where[extra]} has the tensor {extra!r}, of which {family.name} knows nothing")
+            check_constant(tensors, name, expected)
+    for extra in find_unknown_tensors(tensors.files, used, family):
+        raise SaccadeError(f"{tensors.files[extra]} has the tensor {extra!r}, which {family.name} does not have")
     return weights
 
 
-def check_fixed(tensors: Named, name: str, known: Tensor) -> None:
-    """A table that follows from settings must be the one that does."""
+def check_constant(tensors: TensorReader, name: str, expected: Tensor) -> None:
+    """Check a stored constant, such as a table of sinusoids, against the value computed from the settings."""
     found = tensors[name]
-    if found.shape != known.shape or bool((found - known).abs().max() > CLOSE):
+    if found.shape != expected.shape or bool((found - expected).abs().max() > CONSTANT_TOLERANCE):
         raise SaccadeError(
-            f"{tensors.where[name]}: {name} of shape {tuple(found.shape)} is not the table {tuple(known.shape)} that "
-            f"{CONFIG} asks for, and nothing else can be imported"
+            f"{tensors.files[name]}: {name} of shape {tuple(found.shape)} differs from the table of shape "
+            f"{tuple(expected.shape)} that follows from {CONFIG_FILE}; only that one can be imported"
         )
 
 
-def shaped(
-    into: Any, given: list[Tensor], shape: torch.Size, numbers: Numbering, names: list[str], tensors: Named
+def convert_tensor(
+    to_ours: Any,
+    theirs: list[Tensor],
+    shape: torch.Size,
+    mapping: VocabularyMapping,
+    names: list[str],
+    tensors: TensorReader,
 ) -> Tensor:
-    """One tensor in our form; theirs must have had the shape for it."""
+    """Convert one tensor to our layout and check its shape."""
     try:
-        made: Tensor = into(given, shape, numbers)
+        converted: Tensor = to_ours(theirs, shape, mapping)
     except (RuntimeError, IndexError):
-        made = torch.empty(0)
-    if made.shape != shape:
-        got = ", ".join(str(tuple(part.shape)) for part in given)
+        converted = torch.empty(0)
+    if converted.shape != shape:
+        got = ", ".join(str(tuple(part.shape)) for part in theirs)
         raise SaccadeError(
-            f"{tensors.folder}: {' + '.join(names)} of shape {got} cannot become {tuple(shape)}, "
-            f"which {CONFIG} asks for"
+            f"{tensors.path}: {' + '.join(names)} of shape {got} cannot become {tuple(shape)}, "
+            f"the shape that {CONFIG_FILE} specifies"
         )
-    return made
+    return converted
 
 
 def write_run(path: Path, recipe: Recipe, tokenizers: Tokenizers, weights: Mapping[str, Tensor], *, about: str) -> None:
-    """The files of a run."""
-    with new_folder(path):
+    """Write the files of a run into a new folder."""
+    with create_folder(path):
         tokenizers.save(path)
         save(recipe, path / RECIPE)
-        write_tensors(weights, path / WEIGHTS, vocabulary=tokenizers.vocabulary())
+        write_tensors(weights, path / WEIGHTS, vocabulary=tokenizers.hash_vocabulary())
         atomic_write(path / CARD, f"# {path.name}\n\n{about}\n".encode())

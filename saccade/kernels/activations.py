@@ -1,4 +1,4 @@
-"""Activation functions by name; they are the reference of what the kernels compute."""
+"""Activation functions by name; the reference for the kernels."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,6 +1,6 @@
-"""What becomes of a kernel or engine that fails: it is counted and warned about, and the reference goes on.
+"""Failures of kernels and engines: they are counted and reported as warnings, and the reference implementation is used.
 
-Where the environment says SACCADE_STRICT_ENGINES=1, as in our tests, the failure is raised instead.
+With SACCADE_STRICT_ENGINES=1 in the environment, as in our tests, the error is raised instead.
 """
 
 import os
@@ -9,11 +9,11 @@ from collections import Counter
 
 STRICT = "SACCADE_STRICT_ENGINES"
 
-FAILURES: Counter[tuple[str, str]] = Counter()  # by the name of what failed and of the exception
+FAILURES: Counter[tuple[str, str]] = Counter()  # by the name of the kernel or engine and of the exception
 
 
 def report_failure(name: str, error: Exception, message: str) -> None:
-    """Count a failure and warn about it; the caller calls this once for what it then does without."""
+    """Count a failure and warn about it; callers report each failing kernel or engine once."""
     if os.environ.get(STRICT) == "1":
         raise error
     FAILURES[name, type(error).__name__] += 1

@@ -1,4 +1,4 @@
-"""Which tokens may be written next, and the best of them: everything that decides it is on the device."""
+"""Selection of the next tokens under decoding constraints, all of which are tensors on the device."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -8,8 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 
-class Best(NamedTuple):
-    """The best tokens that may be written, best first, and the log of the sum over the whole vocabulary."""
+class TopTokens(NamedTuple):
+    """The best allowed tokens of each row, best first, and the logsumexp over the whole vocabulary."""
 
     values: Float[Tensor, "R k"]  # logits
     tokens: Int[Tensor, "R k"]
@@ -17,37 +17,39 @@ class Best(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rules:
-    """What an output must begin with, how short and how long it may be, and what is never written."""
+class DecodingConstraints:
+    """Forced prefix, minimum and maximum length, and suppressed tokens of outputs."""
 
-    step: Int[Tensor, " 1"]  # how many tokens every row has written
-    least: Int[Tensor, " 1"]  # no END before so many
-    limits: Int[Tensor, " N"]  # only END after so many, for each sentence
-    prefix: Int[Tensor, " T"]  # the token that must come at each place, -1 where any may
-    never: Int[Tensor, " V"]  # 1 for tokens that are no text
-    end: int
+    step: Int[Tensor, " 1"]  # tokens that every row has generated
+    min_length: Int[Tensor, " 1"]  # END is not allowed before
+    max_lengths: Int[Tensor, " N"]  # of each sentence: only END is allowed afterwards
+    forced_prefix: Int[Tensor, " T"]  # the token that is forced at each position, -1 for none
+    suppressed: Int[Tensor, " V"]  # 1 for tokens that are never generated
+    end_id: int
 
-    def first(self, sentences: int) -> "Rules":
-        return Rules(self.step, self.least, self.limits[:sentences], self.prefix, self.never, self.end)
+    def select_first(self, sentences: int) -> "DecodingConstraints":
+        return DecodingConstraints(
+            self.step, self.min_length, self.max_lengths[:sentences], self.forced_prefix, self.suppressed, self.end_id
+        )
 
-    def apply(self, logits: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
-        """The logits with -inf for what may not be written."""
+    def mask_logits(self, logits: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
+        """The logits with -inf for tokens that are not allowed."""
         tokens = torch.arange(logits.shape[1], device=logits.device)
-        may_end = self.step >= self.least
-        free = (self.never == 0) & ((tokens != self.end) | may_end)
-        beams = logits.shape[0] // self.limits.shape[0]
-        full = (self.limits <= self.step)[:, None].expand(-1, beams).flatten()
-        forced = torch.where(full, self.end, self.prefix.index_select(0, self.step))[:, None]
+        may_end = self.step >= self.min_length
+        free = (self.suppressed == 0) & ((tokens != self.end_id) | may_end)
+        beams = logits.shape[0] // self.max_lengths.shape[0]
+        full = (self.max_lengths <= self.step)[:, None].expand(-1, beams).flatten()
+        forced = torch.where(full, self.end_id, self.forced_prefix.index_select(0, self.step))[:, None]
         return logits.masked_fill(~torch.where(forced >= 0, tokens == forced, free), -torch.inf)
 
 
-def best_tokens(logits: Float[Tensor, "R V"], rules: Rules, count: int) -> Best:
-    """The reference: holds the logits of the whole vocabulary."""
+def select_top_tokens(logits: Float[Tensor, "R V"], constraints: DecodingConstraints, count: int) -> TopTokens:
+    """Reference implementation, with the logits of the whole vocabulary."""
     logits = logits.float()
-    allowed = rules.apply(logits)
-    if count == 1:  # of equal ones the smaller, which topk does not promise
+    allowed = constraints.mask_logits(logits)
+    if count == 1:  # ties go to the smaller token, which topk does not guarantee
         tokens = allowed.argmax(-1, keepdim=True)
-        return Best(allowed.gather(1, tokens), tokens, logits.logsumexp(-1))
+        return TopTokens(allowed.gather(1, tokens), tokens, logits.logsumexp(-1))
     tokens = allowed.topk(count, sorted=False).indices.sort(dim=1).values
     values, order = allowed.gather(1, tokens).sort(dim=1, descending=True, stable=True)
-    return Best(values, tokens.gather(1, order), logits.logsumexp(-1))
+    return TopTokens(values, tokens.gather(1, order), logits.logsumexp(-1))

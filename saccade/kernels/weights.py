@@ -1,9 +1,8 @@
-"""The weights of a Transformer decoder in plain terms: all that the kernels of a decoding step know of a model.
+"""A description of the weights of a Transformer decoder, from which the kernels of a decoding step compute.
 
-A stack or writer exports them with `describe_step()`, whatever blocks it is made of, and raises `Unsupported` where
-they cannot express what it computes. Products that were laid out for a CPU (`cpu/fma.py`, `cpu/vnni.py`) stand for
-their weights; as these do not change any more, the same description should be returned each time: what C needs is
-prepared once for each.
+A stack or writer returns it from `describe_step()`, and raises `Unsupported` where it cannot express what the stack
+computes. Weights packed for a CPU (`cpu/fma.py`, `cpu/vnni.py`) are described by their linear layer. As these are
+constant, the same description should be returned each time: C structures are prepared once per description.
 """
 
 from collections.abc import Callable
@@ -13,52 +12,52 @@ from typing import Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from saccade.kernels.cpu.native import NativeProduct
+from saccade.kernels.cpu.native import NativeLinear
 
 
 class Unsupported(Exception):
-    """A fast path cannot express a part; the message says which and why."""
+    """Raised where a fast path does not support a part; the message has the part and the reason."""
 
 
 @dataclass(frozen=True, eq=False)
 class LinearWeights:
-    """x W^T + b, as plain tensors, or as a product that was prepared for C, or as neither of both."""
+    """A linear layer x W^T + b: plain tensors, a packed layer for C, or neither where it is packed otherwise."""
 
-    weight: Tensor | None = None  # (..., K); all axes but the last are outputs
+    weight: Tensor | None = None  # (..., K): all axes but the last are outputs
     bias: Tensor | None = None
-    native: NativeProduct | None = None
+    native: NativeLinear | None = None
 
     @property
     def matrix(self) -> Tensor:
-        """(N, K), of a plain product."""
+        """The weight as a matrix (N, K); raises `Unsupported` for packed weights."""
         if self.weight is None:
-            raise Unsupported("its products are prepared for another kernel")
+            raise Unsupported("its weights are packed for another kernel")
         return self.weight.flatten(0, -2)
 
     @property
     def vector(self) -> Tensor | None:
-        """The bias (N), where there is one."""
+        """The bias (N), if there is one."""
         return None if self.bias is None else self.bias.flatten()
 
     @property
-    def prepared(self) -> NativeProduct:
+    def native_linear(self) -> NativeLinear:
         if self.native is None:
-            raise Unsupported("its products are not prepared for C")
+            raise Unsupported("its weights are not packed for C")
         return self.native
 
 
 @runtime_checkable
-class HeadProduct(Protocol):
-    """A product that gives each head its vectors."""
+class HeadLinear(Protocol):
+    """A projection to several vectors per head, such as `HeadProjection`."""
 
-    shape: tuple[int, int, int]  # heads, vectors of each, features of a vector
+    shape: tuple[int, int, int]  # heads, vectors per head, features of a vector
 
     def describe(self) -> LinearWeights: ...
 
 
 @dataclass(frozen=True, eq=False)
 class NormWeights:
-    """LayerNorm, RMSNorm, or nothing at all."""
+    """LayerNorm, RMSNorm or no norm."""
 
     kind: Literal["none", "layer", "rms"] = "none"
     weight: Tensor | None = None
@@ -68,7 +67,8 @@ class NormWeights:
 
 @dataclass(frozen=True, eq=False)
 class AttentionWeights:
-    """Multi-head attention: to itself, query, key and value in one product; or to memory, with the query alone."""
+    """Multi-head attention: `project` computes query, key and value in self-attention, only the query in
+    cross-attention."""
 
     project: LinearWeights
     out: LinearWeights
@@ -80,7 +80,7 @@ class AttentionWeights:
 
 @dataclass(frozen=True, eq=False)
 class FeedForwardWeights:
-    """down(activation(up(x)) * gate(x)), where there is a gate."""
+    """down(activation(up(x)) * gate(x)), or without `gate` down(activation(up(x)))."""
 
     up: LinearWeights
     gate: LinearWeights | None
@@ -90,7 +90,7 @@ class FeedForwardWeights:
 
 @dataclass(frozen=True, eq=False)
 class BlockWeights:
-    """Sublayers, each added to the residual stream, and their norms in the order of use."""
+    """The sublayers of a block, each with a residual connection, and their norms in order."""
 
     attention: AttentionWeights
     cross: AttentionWeights | None
@@ -102,7 +102,7 @@ class BlockWeights:
 
 @dataclass(frozen=True, eq=False)
 class StackWeights:
-    """Blocks that are all pre-norm or all post-norm, and the norm behind them."""
+    """Blocks, all pre-norm or all post-norm, and the final norm."""
 
     blocks: tuple[BlockWeights, ...]
     norm: NormWeights
@@ -112,29 +112,29 @@ class StackWeights:
 
 @runtime_checkable
 class PositionTable(Protocol):
-    """Positions that are vectors, one for each place; their number may be limited."""
+    """Absolute positional encodings; `max_length` is None where their number is not limited."""
 
     max_length: int | None
 
     def make_table(self, length: int, device: torch.device) -> Tensor:
-        """The vectors of the first `length` positions, or of all that there are (L, D)."""
+        """The encodings (L, D) of at least the first `length` positions."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class EmbeddingWeights:
-    """Token vectors times `scale`, plus those of their positions."""
+    """Token embeddings times `scale`, plus positional encodings."""
 
-    tokens: Tensor  # (V, D); of int8, each row times its number in `token_scales`
+    tokens: Tensor  # (V, D); int8 rows are multiplied by `token_scales`
     token_scales: Tensor | None
     scale: float
     positions: PositionTable | None
-    rows: Callable[[Tensor], Tensor]  # ids -> the rows of `tokens` in which they are looked up
+    rows: Callable[[Tensor], Tensor]  # token ids -> rows of `tokens`
 
 
 @dataclass(frozen=True, eq=False)
 class WriterWeights:
-    """Embedding, stack and the product to the vocabulary."""
+    """Embedding, stack and output projection."""
 
     embedding: EmbeddingWeights
     stack: StackWeights
@@ -142,8 +142,8 @@ class WriterWeights:
 
 
 def describe_linear(part: nn.Module) -> LinearWeights:
-    """The weights of an `nn.Linear`, or a product that was prepared in its place."""
-    if isinstance(part, NativeProduct):
+    """Describe an `nn.Linear`, or the packed layer in its place."""
+    if isinstance(part, NativeLinear):
         return LinearWeights(native=part)
     return LinearWeights(part.weight, part.bias) if isinstance(part, nn.Linear) else LinearWeights()
 

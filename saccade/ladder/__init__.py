@@ -1,1 +1,1 @@
-"""The ladder of architectures: each rung trained on the same data with the same budget, and compared."""
+"""The ladder of architectures: an ablation whose rungs are trained on the same data with the same budget."""

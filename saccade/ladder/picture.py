@@ -1,4 +1,4 @@
-"""The score of every rung against the length of what it read: where a bottleneck is, the curve falls."""
+"""Plot the score of every rung against the source length: the curve of a rung with a bottleneck falls."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from saccade.ladder.results import Ladder, Row
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#999999")  # Okabe and Ito
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
-WHOLE = "transformer"  # also drawn beside those that lack something of it
+TRANSFORMER = "transformer"  # also shown in the panel of its ablations
 TITLES = {"system": "the systems", "almost": "almost a Transformer"}
-SCORES = {"letters": "letters at their place, %", "bleu": "BLEU"}
+SCORES = {"letters": "letters in the right position, %", "bleu": "BLEU"}
 
 
-def draw(ladder: Ladder, path: Path) -> None:
-    """Writes the picture; the ending of the path says which kind."""
+def draw_lengths(ladder: Ladder, path: Path) -> None:
+    """Write the figure in the format of the file extension."""
     panels = {group: [row for row in ladder.rows if row.group == group] for group in TITLES}
     panels = {group: rows for group, rows in panels.items() if rows}
     if "almost" in panels:
-        panels["almost"] += [row for row in ladder.rows if row.rung == WHOLE]
+        panels["almost"] += [row for row in ladder.rows if row.rung == TRANSFORMER]
     with matplotlib.rc_context({"svg.hashsalt": "saccade", "svg.fonttype": "none", "font.size": 9}):
         figure = Figure(figsize=(4.6 * len(panels), 3.8), layout="constrained")
         areas = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         for axes, (group, rows) in zip(areas, panels.items(), strict=True):
-            _curves(axes, ladder, rows)
+            _plot_curves(axes, ladder, rows)
             axes.set_title(TITLES[group])
         areas[0].set_ylabel(SCORES[ladder.metric])
-        dated = {"Date": None} if path.suffix == ".svg" else None  # the same numbers make the same file
+        dated = {"Date": None} if path.suffix == ".svg" else None  # reproducible files
         figure.savefig(path, dpi=150, metadata=dated)
 
 
-def _curves(axes: Axes, ladder: Ladder, rows: Sequence[Row]) -> None:
+def _plot_curves(axes: Axes, ladder: Ladder, rows: Sequence[Row]) -> None:
     lengths = [part.mean for part in ladder.bins]
     for i, row in enumerate(rows):
-        colour, mark = ("black", ".") if row.rung == WHOLE else (COLOURS[i % len(COLOURS)], MARKS[i % len(MARKS)])
+        colour, mark = ("black", ".") if row.rung == TRANSFORMER else (COLOURS[i % len(COLOURS)], MARKS[i % len(MARKS)])
         axes.plot(lengths, row.by_length, label=row.rung, color=colour, marker=mark, markersize=4, linewidth=1.3)
     axes.set_xlabel(f"length of the source, {ladder.unit}")
     axes.set_ylim(-2, 102 if ladder.metric == "letters" else None)

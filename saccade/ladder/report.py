@@ -1,4 +1,4 @@
-"""A ladder as a table and as files: JSON and CSV of all numbers, a picture, and a page that explains them."""
+"""Format a ladder as a table, and write it to files: JSON, CSV, a figure and a Markdown report."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from saccade.files import atomic_write
-from saccade.ladder.picture import draw
+from saccade.ladder.picture import draw_lengths
 from saccade.ladder.results import Ladder, Row
 
 TITLES = {"letters": "letters %", "bleu": "BLEU"}
-TOLD = {
-    "letters": "letters %: letters that stand at their place, of all in the longer of output and reference",
+METRIC_NOTES = {
+    "letters": "letters %: letters in the right position, relative to the longer of output and reference",
     "bleu": "BLEU signature: {signature}",
 }
 
 
-def cells(ladder: Ladder) -> list[list[str]]:
-    """Titles and rows as text."""
+def format_table(ladder: Ladder) -> list[list[str]]:
+    """Return titles and rows as text."""
     titles = ["rung", TITLES[ladder.metric], "difference [95%]", "to", "p", "parameters", "training", "sentences/s"]
-    return [titles, *(_cells(row) for row in ladder.rows)]
+    return [titles, *(_format_row(row) for row in ladder.rows)]
 
 
-def _cells(row: Row) -> list[str]:
+def _format_row(row: Row) -> list[str]:
     change = row.difference
     return [
         row.rung,
@@ -34,46 +34,46 @@ def _cells(row: Row) -> list[str]:
         row.against,
         "" if change is None else f"{change.p_value:.3f}",
         f"{row.parameters:,}",
-        _time(row.seconds),
+        _format_time(row.seconds),
         f"{row.sentences_per_second:,.0f}",
     ]
 
 
-def _time(seconds: float | None) -> str:
+def _format_time(seconds: float | None) -> str:
     if seconds is None:
         return ""
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.1f} min"
 
 
-def note(ladder: Ladder) -> str:
-    """How the numbers were made."""
+def format_note(ladder: Ladder) -> str:
+    """Return a note on data and statistics for below the table."""
     return (
         f"{ladder.data}; {ladder.sentences:,} test pairs; "
-        f"{TOLD[ladder.metric].format(signature=ladder.signature)}; differences with 95% intervals and two-sided "
-        "p-values by paired bootstrap"
-        + (f"; the loss of {', '.join(ladder.diverged)} was no longer a number" if ladder.diverged else "")
+        f"{METRIC_NOTES[ladder.metric].format(signature=ladder.signature)}; differences with 95% intervals and "
+        "two-sided p-values by paired bootstrap"
+        + (f"; {', '.join(ladder.diverged)} diverged (the loss became NaN or infinite)" if ladder.diverged else "")
     )
 
 
 def write_report(ladder: Ladder, out: Path) -> Path:
-    """ladder.json, ladder.csv, lengths.csv, lengths.svg, lengths.png and report.md, which is returned."""
+    """Write ladder.json, ladder.csv, lengths.csv, lengths.svg, lengths.png and report.md; return the latter's path."""
     out.mkdir(parents=True, exist_ok=True)
     texts = {
         "ladder.json": json.dumps(ladder.to_dict(), indent=2) + "\n",
-        "ladder.csv": _csv(_numbers(ladder)),
-        "lengths.csv": _csv(_lengths(ladder)),
-        "report.md": page(ladder),
+        "ladder.csv": _to_csv(_list_scores(ladder)),
+        "lengths.csv": _to_csv(_list_lengths(ladder)),
+        "report.md": format_page(ladder),
     }
     for ending in (".svg", ".png"):
-        draw(ladder, out / f"lengths{ending}")
+        draw_lengths(ladder, out / f"lengths{ending}")
     for name, text in texts.items():
         atomic_write(out / name, text.encode())
     return out / "report.md"
 
 
-def page(ladder: Ladder) -> str:
-    """Table, picture, and what each rung is, in Markdown."""
-    titles, *rows = cells(ladder)
+def format_page(ladder: Ladder) -> str:
+    """Return the Markdown report: table, figure, and a description of each rung."""
+    titles, *rows = format_table(ladder)
     lines = [f"| {' | '.join(line)} |" for line in (titles, ["---", *["--:"] * (len(titles) - 1)], *rows)]
     rungs = [f"* **{row.rung}** (recipe `{row.recipe}`): {row.about}" for row in ladder.rows]
     seeds = max((row.seeds for row in ladder.rows), default=1)
@@ -82,7 +82,7 @@ def page(ladder: Ladder) -> str:
         [
             "# The ladder of architectures", "",
             f"Every rung was trained on the same data, with the same tokenizer, batches and steps.{more}", "",
-            *lines, "", f"{note(ladder)}.", "",
+            *lines, "", f"{format_note(ladder)}.", "",
             "## What if T = 1000?", "",
             f"![Score of each rung against the length of the source in {ladder.unit}](lengths.svg)", "",
             "## The rungs", "", *rungs, "",
@@ -90,7 +90,7 @@ def page(ladder: Ladder) -> str:
     )  # fmt: skip
 
 
-def _numbers(ladder: Ladder) -> list[list[object]]:
+def _list_scores(ladder: Ladder) -> list[list[object]]:
     names = list(ladder.rows[0].scores)
     titles = ["rung", "recipe", "seeds", ladder.metric, "spread", "against", "difference", "low", "high", "p"]
     rows: list[list[object]] = [[*titles, "parameters", "seconds", "sentences_per_second", *names]]
@@ -106,7 +106,7 @@ def _numbers(ladder: Ladder) -> list[list[object]]:
     return rows
 
 
-def _lengths(ladder: Ladder) -> list[list[object]]:
+def _list_lengths(ladder: Ladder) -> list[list[object]]:
     rows: list[list[object]] = [["rung", "shortest", "longest", "mean", "sentences", ladder.metric]]
     for row in ladder.rows:
         for part, score in zip(ladder.bins, row.by_length, strict=True):
@@ -114,7 +114,7 @@ def _lengths(ladder: Ladder) -> list[list[object]]:
     return rows
 
 
-def _csv(rows: Sequence[Sequence[object]]) -> str:
+def _to_csv(rows: Sequence[Sequence[object]]) -> str:
     written = io.StringIO()
     csv.writer(written, lineterminator="\n").writerows(rows)
     return written.getvalue()

@@ -1,4 +1,4 @@
-"""What a ladder came to: a row for each rung, with intervals, cost, and the score at each length."""
+"""The results of a ladder: a row for each rung with scores, confidence intervals, cost, and the score by length."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any
 import numpy as np
 
 from saccade.errors import SaccadeError
-from saccade.ladder.ground import Ground
+from saccade.ladder.data import LadderData
 from saccade.ladder.rungs import Rung
-from saccade.score.statistics import Difference, paired_bootstrap, score_of, statistics
+from saccade.score.statistics import Difference, compute_statistics, get_score_function, paired_bootstrap
 
-BINS = 8  # of lengths, at most
-SAMPLES = 1000  # of the bootstrap
+MAX_BINS = 8  # of source lengths
+BOOTSTRAP_SAMPLES = 1000
 
 
 @dataclass(frozen=True)
-class Tried:
-    """One run on the test pairs."""
+class RunResult:
+    """Outputs and scores of one run on the test pairs."""
 
     hypotheses: list[str]
     scores: dict[str, float]
     signature: str  # of BLEU
     parameters: int
-    seconds: float | None  # of training
+    seconds: float | None  # training time
     sentences_per_second: float
 
 
@@ -42,7 +42,7 @@ class Bin:
 
 @dataclass(frozen=True)
 class Row:
-    """One rung; where it has several seeds, their mean."""
+    """The result of one rung; the mean over its seeds."""
 
     rung: str
     group: str
@@ -51,7 +51,7 @@ class Row:
     seeds: int
     score: float
     spread: float | None  # standard deviation over the seeds
-    against: str  # the rung that it is compared with; none for the first
+    against: str  # the rung that it is compared with; "" for the first
     difference: Difference | None
     parameters: int
     seconds: float | None
@@ -70,67 +70,68 @@ class Ladder:
     sentences: int
     bins: list[Bin]
     rows: list[Row]
-    diverged: list[str]  # runs whose loss was no longer a number
+    diverged: list[str]  # runs whose loss became NaN or infinite
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def results(
-    ground: Ground, rungs: Sequence[Rung], tried: Mapping[str, Sequence[Tried]], *, diverged: Sequence[str] = ()
+def build_ladder(
+    data: LadderData, rungs: Sequence[Rung], runs: Mapping[str, Sequence[RunResult]], *, diverged: Sequence[str] = ()
 ) -> Ladder:
-    """The rows of all rungs, each compared with the rung that it names, or else with the one before it."""
-    rungs = [rung for rung in rungs if tried[rung.name]]
+    """Build the rows of all rungs, each compared with its `against` rung, or else with the previous one."""
+    rungs = [rung for rung in rungs if runs[rung.name]]
     if not rungs:
         raise SaccadeError(f"no rung could be trained: {', '.join(diverged)} diverged; try train.schedule.lr=0.001")
-    references = [target for _, target in ground.test]
+    references = [target for _, target in data.test]
     numbers = {
-        rung.name: [statistics(ground.metric, run.hypotheses, references) for run in tried[rung.name]] for rung in rungs
+        rung.name: [compute_statistics(data.metric, run.hypotheses, references) for run in runs[rung.name]]
+        for rung in rungs
     }
-    groups = by_length(ground.lengths())
+    groups = group_by_length(data.count_lengths())
     rows = []
     for i, rung in enumerate(rungs):
         other = rung.against if rung.against in numbers else rungs[i - 1].name if i else ""
         change = None
         if other:
             pair = [numbers[other], numbers[rung.name]]
-            change = paired_bootstrap(pair, score_of(ground.metric), samples=SAMPLES)[1]
-        rows.append(_row(rung, tried[rung.name], numbers[rung.name], (other, change), ground.metric, groups))
+            change = paired_bootstrap(pair, get_score_function(data.metric), samples=BOOTSTRAP_SAMPLES)[1]
+        rows.append(_build_row(rung, runs[rung.name], numbers[rung.name], (other, change), data.metric, groups))
     return Ladder(
-        size=ground.size,
-        data=ground.about,
-        metric=ground.metric,
-        signature=tried[rungs[0].name][0].signature,
-        unit=ground.unit,
+        size=data.size,
+        data=data.about,
+        metric=data.metric,
+        signature=runs[rungs[0].name][0].signature,
+        unit=data.unit,
         sentences=len(references),
-        bins=[_bin(group, ground.lengths()) for group in groups],
+        bins=[_build_bin(group, data.count_lengths()) for group in groups],
         rows=rows,
         diverged=list(diverged),
     )
 
 
-def by_length(lengths: Sequence[int], bins: int = BINS) -> list[np.ndarray]:
-    """Which sentences belong together: about as many in each group, and those of one length in the same."""
+def group_by_length(lengths: Sequence[int], bins: int = MAX_BINS) -> list[np.ndarray]:
+    """Group sentence indices into bins of about equal size; sentences of the same length share a bin."""
     values = np.array(lengths)
     edges = np.unique(np.quantile(values, np.linspace(0, 1, bins + 1)[1:], method="higher"))
     places = np.searchsorted(edges, values)
     return [found for place in range(len(edges)) if len(found := np.flatnonzero(places == place))]
 
 
-def _bin(group: np.ndarray, lengths: Sequence[int]) -> Bin:
+def _build_bin(group: np.ndarray, lengths: Sequence[int]) -> Bin:
     inside = [lengths[i] for i in group]
     return Bin(min(inside), max(inside), len(inside), fmean(inside))
 
 
-def _row(
+def _build_row(
     rung: Rung,
-    runs: Sequence[Tried],
+    runs: Sequence[RunResult],
     numbers: Sequence[np.ndarray],
     compared: tuple[str, Difference | None],
     metric: str,
     groups: Sequence[np.ndarray],
 ) -> Row:
-    score = score_of(metric)
+    score = get_score_function(metric)
     values = [score(each.sum(0)) for each in numbers]
     seconds = [run.seconds for run in runs if run.seconds is not None]
     return Row(

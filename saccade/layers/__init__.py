@@ -1,5 +1,5 @@
-"""Blocks that know no task.
+"""Neural network layers that do not depend on a task: attention, blocks and stacks, vision, audio, losses.
 
-Letters mean one thing everywhere: B batch, S source length, T target length, Q and K query and key length, H heads,
-D model width, E head width, V vocabulary. A mask is boolean and True means "may be attended" or "is real".
+Letters in tensor shapes: B batch size, S source length, T target length, Q and K number of queries and keys, H heads,
+D model width, E head width, V vocabulary size. Masks are boolean; True means "may be attended" or "is not padding".
 """

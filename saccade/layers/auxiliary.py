@@ -1,4 +1,7 @@
-"""What layers report beside their output: returned by a stack, in the `aux` of a Memory, by a writer's `write`."""
+"""Auxiliary outputs of layers, such as attention weights and the routing of experts.
+
+Stacks and the `write` method of writers return them, and readers put them into the `aux` of a Memory.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
@@ -12,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class StepAttention(NamedTuple):
-    """Attention weights of a recurrent writer with their gradients, step by step, and what hard attention sampled."""
+    """Attention weights of a recurrent writer, step by step and with gradients, and the positions sampled if hard."""
 
     steps: Sequence[Float[Tensor, "B t S"]]
     sampled_steps: Sequence[Int[Tensor, "B t"]] = ()
@@ -22,21 +25,21 @@ class StepAttention(NamedTuple):
         return torch.cat(tuple(self.steps), 1)
 
     @property
-    def sampled(self) -> Int[Tensor, "B T"]:
-        """The position that each step attended to; negative where it attended to all of them."""
+    def sampled_positions(self) -> Int[Tensor, "B T"]:
+        """The position that hard attention sampled in each step; negative where attention was soft."""
         return torch.cat(tuple(self.sampled_steps), 1)
 
 
 class Aux(TypedDict, total=False):
-    """Nothing is computed for it before somebody reads it."""
+    """Holds references only: what is derived from them is computed when it is read."""
 
-    values: Tensor  # what attention mixes where that is not the states (ConvS2S)
+    values: Tensor  # values for cross-attention, where they are not the states (ConvS2S)
     attention: StepAttention
-    routing: "list[Routing]"  # the choices of all experts in the order of use
+    routing: "list[Routing]"  # of all experts, in the order of use
 
 
 def merge_aux(*parts: Aux) -> Aux:
-    """What several layers report together; where two report the same, the choices of experts add up, else the last."""
+    """Merge auxiliary outputs: routing is concatenated, for other keys the last one wins."""
     merged: Aux = {}
     for part in parts:
         merged |= part
@@ -44,5 +47,5 @@ def merge_aux(*parts: Aux) -> Aux:
 
 
 def report_routing(routing: "list[Routing]") -> Aux:
-    """Nothing where there are no experts."""
+    """The routing as auxiliary output; empty without experts."""
     return {"routing": routing} if routing else {}

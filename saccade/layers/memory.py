@@ -1,4 +1,4 @@
-"""What crosses from a reader to a writer."""
+"""The output of a reader (encoder), which a writer (decoder or head) attends to."""
 
 from dataclasses import dataclass, field
 
@@ -6,33 +6,33 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from saccade.layers.auxiliary import Aux
+from saccade.layers.navigation import Navigation
 from saccade.layers.packing import Packing, split_mask
-from saccade.layers.walking import Walking
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What was read: one state for each position of the input, and which of them are real."""
+    """The encoded input: one state per position, and the padding mask or packing."""
 
     states: Float[Tensor, "B S D"]
-    mask: Bool[Tensor, "B S"] | Packing  # which of them are real, or where each text of a packed row is
-    tokens: Int[Tensor, "B N"] | None = None  # what was read; a stack may have made more or fewer states of it
-    values: Float[Tensor, "B S D"] | None = None  # what attention mixes, where it is not the states (ConvS2S)
-    final: tuple[tuple[Tensor, ...], ...] | None = None  # of a recurrent reader: the last state (B, D) of each layer
-    grid: tuple[int, int] | None = None  # rows and columns in which the last states lie in what was read: a picture
-    inputs: Float[Tensor, "B N E"] | None = None  # what the reader's stack was given: tokens as vectors
-    walking: Walking | None = None  # where a writer of actions begins
-    aux: Aux = field(default_factory=Aux)  # what the layers of the reader report
+    mask: Bool[Tensor, "B S"] | Packing  # padding mask (True: real), or the packing of the sequences in one row
+    tokens: Int[Tensor, "B N"] | None = None  # input ids; a stack may return more or fewer states
+    values: Float[Tensor, "B S D"] | None = None  # values for cross-attention, where they are not the states (ConvS2S)
+    final: tuple[tuple[Tensor, ...], ...] | None = None  # of a recurrent reader: last states (B, D) of each layer
+    grid: tuple[int, int] | None = None  # of a picture: rows and columns of the grid that the last states form
+    inputs: Float[Tensor, "B N E"] | None = None  # inputs of the reader's stack: embedded tokens
+    navigation: Navigation | None = None  # initial poses, for a writer of actions
+    aux: Aux = field(default_factory=Aux)  # auxiliary outputs of the reader's layers
 
     @property
     def padding(self) -> Bool[Tensor, "B S"]:
-        """The padding mask, for parts that do not declare packed_rows."""
+        """The padding mask, for parts that do not declare the capability packed_rows."""
         _, mask = split_mask(self.mask)
-        assert mask is not None, "this part does not declare packed_rows, so it is never given any"
+        assert mask is not None, "only parts that declare packed_rows are given packed sequences"
         return mask
 
-    def repeated(self, times: int) -> "Memory":
-        """Each row so many times, one after the other."""
+    def repeat_rows(self, times: int) -> "Memory":
+        """Repeat each row `times` times, as `repeat_interleave` does."""
         tokens, values = (None if x is None else x.repeat_interleave(times, 0) for x in (self.tokens, self.values))
         layers = self.final and tuple(tuple(x.repeat_interleave(times, 0) for x in layer) for layer in self.final)
         states, mask = (x.repeat_interleave(times, 0) for x in (self.states, self.padding))

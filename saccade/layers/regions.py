@@ -1,7 +1,7 @@
-"""Parts of a model that are compiled once and used many times.
+"""Regional compilation with torch.compile.
 
-Compiling a whole model takes minutes, and again for every new depth. A region is a function, such as one block over a
-whole text, that is compiled by itself: all layers of one kind share one graph, for all lengths and batch sizes.
+Compiling a whole model takes minutes, and again for every new depth. A region is a function, such as the forward pass
+of one block, that is compiled on its own: all layers of one kind share one graph, for all lengths and batch sizes.
 """
 
 import functools
@@ -13,39 +13,39 @@ from typing import Generic, ParamSpec, TypeVar
 
 import torch
 
-from saccade.layers.record import recording
+from saccade.layers.record import is_recording
 
 BACKEND = "SACCADE_COMPILE_BACKEND"  # an environment variable; the default is inductor
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
 
-_threads: dict[int, bool] = {}  # those in which regions run compiled, and whether for all shapes at once
+_threads: dict[int, bool] = {}  # threads in which regions run compiled, and whether with dynamic shapes
 
 
 @contextmanager
-def compiled_regions(on: bool = True, *, dynamic: bool = True) -> Iterator[None]:
-    """Inside the block, and in this thread, regions run compiled; elsewhere they are plain functions.
+def compiled_regions(enabled: bool = True, *, dynamic: bool = True) -> Iterator[None]:
+    """Inside the block, in this thread, regions run compiled; elsewhere they are plain functions.
 
-    One graph serves all shapes, or with dynamic=False one for each shape: faster where all batches have the same.
+    One graph serves all shapes; with dynamic=False there is one per shape, which is faster if batches have few shapes.
     """
-    me = threading.get_ident()
-    if not on or me in _threads:
+    thread = threading.get_ident()
+    if not enabled or thread in _threads:
         yield
         return
-    import torch._dynamo.config as dynamo  # here, since it takes a second, which prediction should not pay
+    import torch._dynamo.config as dynamo  # slow to import, and prediction does not need it
     import torch.fx.experimental._config as shapes
 
-    _threads[me] = dynamic
+    _threads[thread] = dynamic
     try:
-        # Lengths that happen to be equal in the first batch are not always equal; settings such as dropout are.
+        # Sizes that are equal in the first batch are not always equal; floats such as dropout rates are constant.
         with shapes.patch(use_duck_shape=False), dynamo.patch(specialize_float=True):  # type: ignore[attr-defined]
             yield
     finally:
-        _threads.pop(me)
+        _threads.pop(thread)
 
 
 class Region(Generic[Parameters, Returned]):
-    """A function that may run compiled; its arguments are tensors and modules, and every shape may change."""
+    """A function of tensors and modules that may run compiled, with dynamic shapes."""
 
     def __init__(self, function: Callable[Parameters, Returned]) -> None:
         self.function = function
@@ -57,9 +57,9 @@ class Region(Generic[Parameters, Returned]):
 
     def select(self) -> Callable[Parameters, Returned]:
         """The function itself or, inside `compiled_regions`, its compiled form."""
-        # A graph that was made when nobody recorded would leave no weights, so recording is always plain.
+        # A graph compiled without recording would record nothing, so recording always uses the plain function.
         dynamic = _threads.get(threading.get_ident()) if _threads else None
-        if dynamic is None or recording():
+        if dynamic is None or is_recording():
             return self.function
         if dynamic not in self._compiled:
             backend = os.environ.get(BACKEND, "inductor")

@@ -1,4 +1,4 @@
-"""All rows of the lectures, in their order: checks, and prose."""
+"""All rows of the lectures: checks, and prose from rows.toml."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import NamedTuple
 
 from saccade.errors import SaccadeError
 from saccade.lectures import attention, scale, systems, tables
-from saccade.lectures.claims import CHECKS, Row
+from saccade.lectures.claims import CHECKS, LectureRow
 
-TOPICS = (attention, scale, systems)  # packages; every module in them registers its checks when it is imported
+TOPICS = (attention, scale, systems)  # packages whose modules register their checks on import
 
 
 class Place(NamedTuple):
-    """Where a row stands: lecture, line."""
+    """The lecture and the line of a row."""
 
     lecture: str
     line: int
 
 
-def rows() -> list[Row]:
-    """All of them, by number."""
+def load_rows() -> list[LectureRow]:
+    """Return all rows, sorted by number."""
     for topic in TOPICS:
         for module in iter_modules(topic.__path__, f"{topic.__name__}."):
             import_module(module.name)
-    others = [Row(**item) for item in tables.read("rows.toml")["rows"]]
+    others = [LectureRow(**item) for item in tables.read_table("rows.toml")["rows"]]
     return sorted([*CHECKS, *others], key=lambda row: row.row)
 
 
-def find(number: int) -> Row:
-    """One row; a number that is none of ours is the user's mistake."""
-    known = rows()
+def find_row(number: int) -> LectureRow:
+    """Return the row of this number."""
+    known = load_rows()
     for row in known:
         if row.row == number:
             return row
@@ -41,22 +41,27 @@ def find(number: int) -> Row:
     )
 
 
-def lectures() -> dict[str, str]:
-    """Short name -> title."""
-    return dict(tables.read("rows.toml")["lectures"])
+def load_titles() -> dict[str, str]:
+    """Return the title of each lecture by its short name, such as S3."""
+    return dict(tables.read_table("rows.toml")["lectures"])
 
 
-def places(where: str) -> list[Place]:
-    """Where a row begins in each lecture that has it, such as S1:24-29, S4:28-33."""
+def find_places(where: str) -> list[Place]:
+    """Return the first line of a row in each of its lectures, from a text such as "S1:24-29, S4:28-33"."""
     found: dict[str, int] = {}
     for lecture, line in re.findall(r"(S\d):(\d+)", where):
         found.setdefault(lecture, int(line))
     return [Place(lecture, line) for lecture, line in found.items()]
 
 
-def in_slide_order(lecture: str) -> list[Row]:
-    """The rows of one lecture in the order of its lines."""
-    if lecture not in lectures():
-        raise SaccadeError(f"there is no lecture '{lecture}'; lectures are {', '.join(lectures())}")
-    found = [(place.line, row.row, row) for row in rows() for place in places(row.where) if place.lecture == lecture]
+def get_rows_in_order(lecture: str) -> list[LectureRow]:
+    """Return the rows of one lecture in the order of its lines."""
+    if lecture not in load_titles():
+        raise SaccadeError(f"there is no lecture '{lecture}'; lectures are {', '.join(load_titles())}")
+    found = [
+        (place.line, row.row, row)
+        for row in load_rows()
+        for place in find_places(row.where)
+        if place.lecture == lecture
+    ]
     return [row for _, _, row in sorted(found, key=lambda item: item[:2])]

@@ -1,4 +1,4 @@
-"""A claim of the lectures as something that is measured: what was expected, what came out, how near that must be."""
+"""Claims of the lectures as checks: each compares measured values with expected ones, within a tolerance."""
 
 from __future__ import annotations
 
@@ -12,79 +12,79 @@ Value = float | int | str
 
 
 @dataclass(frozen=True)
-class Compared:
-    """One number of a claim beside the number that was measured."""
+class Comparison:
+    """An expected value of a claim and the measured value."""
 
     what: str
     expected: Value
     measured: Value
-    tolerance: str  # how the two must agree, in words
+    tolerance: str  # how the two must agree, such as "at most"
     holds: bool
 
 
-def near(what: str, measured: float, expected: float, *, within: float) -> Compared:
-    """The two differ by at most `within`; what is no number never holds."""
-    return Compared(what, expected, measured, f"± {within:.3g}", abs(measured - expected) <= within)
+def expect_near(what: str, measured: float, expected: float, *, within: float) -> Comparison:
+    """Expect the two to differ by at most `within`; NaN never holds."""
+    return Comparison(what, expected, measured, f"± {within:.3g}", abs(measured - expected) <= within)
 
 
-def same(what: str, measured: Value, expected: Value) -> Compared:
-    """The two are equal, as counts, texts and shapes can be."""
-    return Compared(what, expected, measured, "exactly", measured == expected)
+def expect_equal(what: str, measured: Value, expected: Value) -> Comparison:
+    """Expect the two to be equal (counts, strings, shapes)."""
+    return Comparison(what, expected, measured, "exactly", measured == expected)
 
 
-def at_most(what: str, measured: float, limit: float) -> Compared:
-    return Compared(what, limit, measured, "at most", measured <= limit)
+def expect_at_most(what: str, measured: float, limit: float) -> Comparison:
+    return Comparison(what, limit, measured, "at most", measured <= limit)
 
 
-def at_least(what: str, measured: float, limit: float) -> Compared:
-    return Compared(what, limit, measured, "at least", measured >= limit)
+def expect_at_least(what: str, measured: float, limit: float) -> Comparison:
+    return Comparison(what, limit, measured, "at least", measured >= limit)
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What a check found: it holds where every comparison does."""
+class CheckResult:
+    """The result of a check, which holds if every comparison does."""
 
-    compared: tuple[Compared, ...]
+    comparisons: tuple[Comparison, ...]
     drawing: Drawing | None = None
     note: str = ""
-    table: tuple[tuple[str, ...], ...] = ()  # titles and rows, where the notes have a table
+    table: tuple[tuple[str, ...], ...] = ()  # titles and rows, if the lecture has a table
 
     @property
     def holds(self) -> bool:
-        return bool(self.compared) and all(item.holds for item in self.compared)
+        return bool(self.comparisons) and all(item.holds for item in self.comparisons)
 
 
-def measured(
-    *compared: Compared, drawing: Drawing | None = None, note: str = "", table: Sequence[tuple[str, ...]] = ()
-) -> Measured:
-    return Measured(compared, drawing, note, tuple(table))
+def build_result(
+    *comparisons: Comparison, drawing: Drawing | None = None, note: str = "", table: Sequence[tuple[str, ...]] = ()
+) -> CheckResult:
+    return CheckResult(comparisons, drawing, note, tuple(table))
 
 
 @dataclass(frozen=True)
-class Row:
-    """A row of the lectures: a fact with the function that measures it, or a sentence that states none."""
+class LectureRow:
+    """A row of the lecture catalogue: a claim with the function that checks it, or prose without a claim."""
 
     row: int
     where: str  # lecture and line, such as "S3:121"; several are separated by commas
     sentence: str
     formula: str = ""  # LaTeX, in the subset that formula.py reads
-    code: tuple[Any, ...] = ()  # the blocks that are measured
-    measure: Callable[[], Measured] | None = None
-    trains: bool = False  # takes minutes, so that it runs only when asked
-    state: str = ""  # of a row that states no fact: what it is instead
-    why: str = ""  # and why nothing is measured
+    code: tuple[Any, ...] = ()  # the functions and classes under test
+    measure: Callable[[], CheckResult] | None = None
+    trains: bool = False  # takes minutes, so it runs only on request
+    state: str = ""  # of a row without a check, such as "prose"
+    why: str = ""  # why it has no check
 
 
-CHECKS: list[Row] = []  # filled by `check`, as the modules of the topics are imported
+CHECKS: list[LectureRow] = []  # filled by `check` when the modules are imported
 
 
 def check(
     row: int, where: str, sentence: str, *, formula: str, code: Sequence[Any] = (), trains: bool = False
-) -> Callable[[Callable[[], Measured]], Row]:
-    """Make a row of the function that measures it, and register it."""
+) -> Callable[[Callable[[], CheckResult]], LectureRow]:
+    """Register the decorated function as the check of a row."""
 
-    def register(measure: Callable[[], Measured]) -> Row:
-        CHECKS.append(Row(row, where, sentence, formula, tuple(code), measure, trains))
+    def register(measure: Callable[[], CheckResult]) -> LectureRow:
+        CHECKS.append(LectureRow(row, where, sentence, formula, tuple(code), measure, trains))
         return CHECKS[-1]
 
     return register

@@ -1,4 +1,4 @@
-"""Drawings of the report: an SVG picture, and the same numbers as CSV."""
+"""Figures of the lecture report, as SVG, and their data as CSV."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ if TYPE_CHECKING:
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#999999")  # Okabe and Ito
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
-MANY = 24  # points, above which a curve needs no marks
+MAX_MARKED_POINTS = 24  # points of a curve, above which markers are omitted
 
 
 class Drawing(Protocol):
-    """What a check can draw."""
+    """A figure that a check can return."""
 
     @property
     def caption(self) -> str: ...
 
     def plot(self, figure: Figure) -> None:
-        """Draw it with matplotlib."""
+        """Plot it with matplotlib."""
         ...
 
     def rows(self) -> Iterator[list[object]]:
-        """Its numbers as lines of a CSV file, titles first."""
+        """Yield its data as lines of a CSV file, titles first."""
         ...
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Curves over one axis: name -> (x, y)."""
+    """Line plots with a common x axis: name -> (x, y)."""
 
     x: str
     y: str
@@ -45,7 +45,7 @@ class Lines:
     def plot(self, figure: Figure) -> None:
         axes = figure.add_subplot()
         for index, (name, (x, y)) in enumerate(self.curves.items()):
-            mark = MARKS[index % len(MARKS)] if len(x) <= MANY else ""
+            mark = MARKS[index % len(MARKS)] if len(x) <= MAX_MARKED_POINTS else ""
             axes.plot(x, y, label=name, color=COLOURS[index % len(COLOURS)], marker=mark, markersize=4, linewidth=1.4)
         axes.set_xscale("log" if self.log_x else "linear")
         axes.set_yscale("log" if self.log_y else "linear")
@@ -56,7 +56,7 @@ class Lines:
             axes.legend(fontsize=8, frameon=False)
 
     def rows(self) -> Iterator[list[object]]:
-        """One for each point."""
+        """Yield one line for each point."""
         yield ["curve", self.x, self.y]
         for name, (x, y) in self.curves.items():
             yield from ([name, *point] for point in zip(x, y, strict=True))
@@ -64,7 +64,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A table of numbers drawn as colours: rows look at columns, or rows are positions and columns features."""
+    """A heat map, such as attention weights of queries (rows) over keys (columns)."""
 
     row_title: str
     column_title: str
@@ -87,15 +87,15 @@ class Matrix:
         figure.colorbar(image, ax=axes, shrink=0.9)
 
     def rows(self) -> Iterator[list[object]]:
-        """One for each row of the matrix."""
+        """Yield one line for each row of the matrix."""
         width = len(self.values[0])
         yield [f"{self.row_title} / {self.column_title}", *(self.column_labels or range(1, width + 1))]
         labels = self.row_labels or [str(number) for number in range(1, len(self.values) + 1)]
         yield from ([label, *row] for label, row in zip(labels, self.values, strict=True))
 
 
-def as_svg(drawing: Drawing) -> str:
-    """The picture; letters stay letters, so that they can be found and read aloud."""
+def to_svg(drawing: Drawing) -> str:
+    """Render a figure as SVG; text stays text, so that it can be searched and read aloud."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -107,7 +107,7 @@ def as_svg(drawing: Drawing) -> str:
     return written.getvalue()
 
 
-def as_csv(drawing: Drawing) -> str:
+def to_csv(drawing: Drawing) -> str:
     written = io.StringIO()
     csv.writer(written, lineterminator="\n").writerows(drawing.rows())
     return written.getvalue()

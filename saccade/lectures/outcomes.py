@@ -1,4 +1,4 @@
-"""What came of the checks: each has random numbers of its own, so that it gives the same alone and among others."""
+"""Run checks and format their outcomes; each check has its own random seed, so the order does not matter."""
 
 from __future__ import annotations
 
@@ -10,59 +10,59 @@ from typing import Any
 
 import torch
 
-from saccade.lectures.claims import Compared, Measured, Row, Value
-from saccade.lectures.formula import as_text
+from saccade.lectures.claims import CheckResult, Comparison, LectureRow, Value
+from saccade.lectures.formula import to_text
 
 HOLDS, FAILS, NEEDS_TRAINING = "holds", "fails", "needs training"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A row and its state; what was measured where it ran, and the error where it could not."""
+    """The state of a row, with the result of its check, or the error that the check raised."""
 
-    row: Row
+    row: LectureRow
     state: str
-    measured: Measured | None = None
+    result: CheckResult | None = None
     error: str = ""
     seconds: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the outcome for JSON."""
         row = self.row
         found: dict[str, Any] = {"row": row.row, "lecture": row.where, "sentence": row.sentence, "state": self.state}
         if row.measure is None:
             return {**found, "why": row.why}
-        found |= {"formula": as_text(row.formula), "latex": row.formula, "seconds": round(self.seconds, 3)}
-        if self.measured is not None:
-            found |= {"compared": [asdict(item) for item in self.measured.compared], "note": self.measured.note}
-            found |= {"table": self.measured.table} if self.measured.table else {}
+        found |= {"formula": to_text(row.formula), "latex": row.formula, "seconds": round(self.seconds, 3)}
+        if self.result is not None:
+            found |= {"compared": [asdict(item) for item in self.result.comparisons], "note": self.result.note}
+            found |= {"table": self.result.table} if self.result.table else {}
         return {**found, "error": self.error} if self.error else found
 
 
-def outcome(row: Row, *, train: bool = True) -> Outcome:
-    """Runs a check, unless it takes minutes and nobody asked for that; an exception in it is a failure of the row."""
+def run_check(row: LectureRow, *, train: bool = True) -> Outcome:
+    """Run the check of a row, unless it trains and `train` is false; an exception counts as a failure."""
     if row.measure is None:
         return Outcome(row, row.state)
     if row.trains and not train:
         return Outcome(row, NEEDS_TRAINING)
     begin = time.perf_counter()
-    found, error = _measured(row.row, row.measure)
+    found, error = _run_measure(row.row, row.measure)
     state = HOLDS if found is not None and found.holds else FAILS
     return Outcome(row, state, found, error, time.perf_counter() - begin)
 
 
-def _measured(seed: int, measure: Callable[[], Measured]) -> tuple[Measured | None, str]:
-    with torch.random.fork_rng(devices=[]), torch.enable_grad(), one_thread():
+def _run_measure(seed: int, measure: Callable[[], CheckResult]) -> tuple[CheckResult | None, str]:
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), use_one_thread():
         torch.manual_seed(seed)
         try:
             return measure(), ""
-        except Exception as error:  # whatever a check meets, the other rows are still of interest
+        except Exception as error:  # one broken check must not stop the others
             return None, f"{type(error).__name__}: {error}"
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Matrices are so small here that threads would only wait for each other, and times would mean nothing."""
+def use_one_thread() -> Iterator[None]:
+    """Use one thread: matrices are small, and several threads would distort timings."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -71,60 +71,62 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def outcomes(rows: Iterable[Row], *, train: bool) -> Iterator[Outcome]:
-    """One after the other, as they are known."""
+def run_checks(rows: Iterable[LectureRow], *, train: bool) -> Iterator[Outcome]:
+    """Run the checks of rows one by one and yield each outcome."""
     for row in rows:
-        yield outcome(row, train=train)
+        yield run_check(row, train=train)
 
 
-# ---- as text
+# ---- formatting
 
 
-LARGEST = 1e15  # above which nobody counts digits
+MAX_WRITTEN_NUMBER = 1e15  # above it, numbers are shown in scientific notation
 
 
-def number(value: Value) -> str:
-    """As many digits as matter."""
+def format_number(value: Value) -> str:
+    """Format a value with four significant digits; integers with all digits."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):
         return value
-    if isinstance(value, int) or (1000 <= abs(value) < LARGEST and value == int(value)):
+    if isinstance(value, int) or (1000 <= abs(value) < MAX_WRITTEN_NUMBER and value == int(value)):
         return f"{int(value):,}"
     return f"{value:.4g}"
 
 
-def comparison(item: Compared) -> str:
-    """expected ... measured ..., as a reader wants to see it."""
+def format_comparison(item: Comparison) -> str:
+    """Format a comparison as "expected ..., measured ..."."""
     expected = (
-        f"{item.tolerance} {number(item.expected)}" if item.tolerance.startswith("at ") else number(item.expected)
+        f"{item.tolerance} {format_number(item.expected)}"
+        if item.tolerance.startswith("at ")
+        else format_number(item.expected)
     )
     near = f" {item.tolerance}" if item.tolerance.startswith("±") else ""
-    return f"expected {expected}{near}, measured {number(item.measured)}"
+    return f"expected {expected}{near}, measured {format_number(item.measured)}"
 
 
-def as_line(item: Outcome) -> str:
-    """Row, state, sentence; what is wrong where something is."""
+def format_line(item: Outcome) -> str:
+    """Format an outcome as one line, plus one line for each failed comparison."""
     line = f"{item.row.row:>3}  {item.state:<14}  {item.row.where.split(',')[0]:<14}  {item.row.sentence}"
-    return "\n".join([line, *(f"       {text}" for text in _failures(item))])
+    return "\n".join([line, *(f"       {text}" for text in _format_failures(item))])
 
 
-def _failures(item: Outcome) -> list[str]:
+def _format_failures(item: Outcome) -> list[str]:
     if item.error:
         return [item.error]
-    wrong = [] if item.measured is None else [one for one in item.measured.compared if not one.holds]
-    return [f"{one.what}: {comparison(one)}" for one in wrong]
+    wrong = [] if item.result is None else [one for one in item.result.comparisons if not one.holds]
+    return [f"{one.what}: {format_comparison(one)}" for one in wrong]
 
 
-def in_full(item: Outcome) -> str:
-    """The row with its formula and everything that was compared."""
+def format_full(item: Outcome) -> str:
+    """Format an outcome with its formula and all comparisons."""
     row = item.row
     lines = [f"row {row.row}, {row.where}: {item.state}", row.sentence]
     if row.measure is None:
         return "\n".join([*lines, f"({row.why})"])
-    lines += ["", f"    {as_text(row.formula)}", ""]
-    if item.measured is not None:
-        for one in item.measured.compared:
-            lines += [f"  {'holds' if one.holds else 'FAILS'}  {one.what}", f"         {comparison(one)}"]
-        lines += [f"\n{item.measured.note}"] if item.measured.note else []
+    lines += ["", f"    {to_text(row.formula)}", ""]
+    if item.result is not None:
+        for one in item.result.comparisons:
+            lines += [f"  {'holds' if one.holds else 'FAILS'}  {one.what}", f"         {format_comparison(one)}"]
+        lines += [f"\n{item.result.note}"] if item.result.note else []
     return "\n".join([*lines, item.error] if item.error else lines)

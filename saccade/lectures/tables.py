@@ -1,4 +1,4 @@
-"""The two tables of the notes, which are data of this package: BLEU and cost, and the growth of Transformers."""
+"""Two tables of the lecture notes, stored as TOML: BLEU and training cost, and the sizes of Transformers."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any, NamedTuple
 
 
 class Translation(NamedTuple):
-    """A row of the table of BLEU and cost; None where the table has no number."""
+    """A row of the table of BLEU and training cost; None where the table has no value."""
 
     name: str
     en_de: float | None = None
     en_fr: float | None = None
     cost_en_de: float | None = None  # floating-point operations
     cost_en_fr: float | None = None
-    hours: float | None = None  # of training, where the paper says how long
+    hours: float | None = None  # training time, if the paper states it
 
 
 class Size(NamedTuple):
-    """A row of the scaling table, and what is needed to count the parameters."""
+    """A row of the scaling table, with the settings that determine the number of parameters."""
 
     row: int
     name: str
@@ -27,38 +27,38 @@ class Size(NamedTuple):
     width: int
     heads: int
     vocabulary: int
-    said: float  # parameters in the notes
-    computed: float  # and by counting
+    said: float  # parameters according to the notes
+    computed: float  # parameters by our count
     source: str
-    precision: float = 0.0  # of `computed`
-    positions: int = 0  # learned ones
+    precision: float = 0.0  # tolerance of `computed`
+    positions: int = 0  # number of learned positions
     segments: int = 0
     pooler: bool = False
     embedding_norm: bool = False
-    relative: bool = False  # one more D x D in each layer, for the keys of relative positions
+    relative: bool = False  # one more D x D matrix per layer, for the keys of relative positions
     biased: bool = True  # linear layers have biases
     extra: int = 0
-    length: int = 512  # tokens of a text in training
-    recipe: str = ""  # of which it is built, instead of from the sizes
-    why: str = ""  # where the notes' number counts something else
+    length: int = 512  # tokens of a training sequence
+    recipe: str = ""  # to build it from, instead of from the sizes above
+    why: str = ""  # why the number of the notes differs
     data: str = ""
     training: str = ""
 
 
-def read(name: str) -> dict[str, Any]:
-    """A table of this package."""
+def read_table(name: str) -> dict[str, Any]:
+    """Read a TOML file of this package."""
     return tomllib.loads(files(__package__).joinpath(name).read_text("utf-8"))
 
 
-def translations() -> tuple[list[Translation], float]:
-    """The rows, and the operations that the paper's GPUs do in an hour."""
-    table = read("bleu.toml")
+def load_translations() -> tuple[list[Translation], float]:
+    """Return the rows, and the FLOPs per hour of the GPUs in the paper."""
+    table = read_table("bleu.toml")
     return [Translation(**row) for row in table["systems"]], table["gpus"] * table["gpu_flops"] * 3600
 
 
-def sizes() -> list[Size]:
-    return [Size(**row) for row in read("scaling.toml")["models"]]
+def load_sizes() -> list[Size]:
+    return [Size(**row) for row in read_table("scaling.toml")["models"]]
 
 
-def cost() -> dict[str, Any]:
-    return dict(read("scaling.toml")["cost"])
+def load_cost() -> dict[str, Any]:
+    return dict(read_table("scaling.toml")["cost"])

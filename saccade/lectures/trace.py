@@ -1,4 +1,4 @@
-"""Q, K, V, E, A and Y with the names and shapes of the notes: on numbers that can be checked by hand, or of a run."""
+"""Trace attention with the names and shapes of the lecture notes (Q, K, V, E, A, Y), on a small example or in a run."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from saccade.layers.attention.scores import AttentionLayer, attend, dot, scaled_
 from saccade.predict.predictors.predictor import Predictor
 
 Trace = dict[str, Tensor]
-WIDEST = 8  # columns that are printed
-WEIGHTS = ("W_Q", "W_K", "W_V")
-NAMES = {  # in the order of computation: shape in the letters of the notes, and what it is
+MAX_COLUMNS = 8  # printed columns of a matrix
+WEIGHT_NAMES = ("W_Q", "W_K", "W_V")
+MATRICES = {  # in the order of computation: symbolic shape, and description
     "X": ("N_X x D_X", "input vectors, one row for each word"),
     "W_Q": ("D_X x D_Q", "query matrix"),
     "W_K": ("D_X x D_Q", "key matrix"),
@@ -23,7 +23,7 @@ NAMES = {  # in the order of computation: shape in the letters of the notes, and
     "K": ("N_X x D_Q", "keys, X W_K"),
     "V": ("N_X x D_V", "values, X W_V"),
     "QK^T": ("N_Q x N_X", "dot products"),
-    "R": ("N_Q x N_X", "what relative positions add to E"),
+    "R": ("N_Q x N_X", "bias from relative positions, added to E"),
     "E": ("N_Q x N_X", "similarities, QK^T / √D_Q"),
     "A": ("N_Q x N_X", "attention weights, softmax of each row of E"),
     "Y": ("N_Q x D_V", "outputs, A V"),
@@ -31,8 +31,8 @@ NAMES = {  # in the order of computation: shape in the letters of the notes, and
 
 
 @torch.no_grad()
-def worked() -> Trace:
-    """Two words and D_Q = 64, where all but two numbers are 0: scores 112 and 96, as in The Illustrated Transformer."""
+def trace_example() -> Trace:
+    """Trace two words with D_Q = 64, 62 features of which are 0: scores 112 and 96 (The Illustrated Transformer)."""
     layer = AttentionLayer(2, key_dim=64, value_dim=2)
     for matrix, rows in (
         (layer.query, ((4, 8), (4, -4))),
@@ -48,9 +48,9 @@ def worked() -> Trace:
     return {"X": x, **matrices, "Q": q, "K": k, "V": v, "QK^T": dot(q, k), "E": scaled_dot(q, k), "A": a, "Y": y}
 
 
-def of_run(predictor: Predictor, text: str, *, layer: int, head: int) -> tuple[Trace, list[str]]:
-    """The same for one head of the reader of a trained model, and the words; `layer` and `head` count from 1."""
-    attention = chosen_layer(predictor, layer)
+def trace_run(predictor: Predictor, text: str, *, layer: int, head: int) -> tuple[Trace, list[str]]:
+    """Trace one head of a trained reader; return the matrices and the tokens. `layer` and `head` count from 1."""
+    attention = get_layer(predictor, layer)
     seen: list[tuple[Tensor, ...]] = []
     inputs: list[Tensor] = []
 
@@ -67,7 +67,7 @@ def of_run(predictor: Predictor, text: str, *, layer: int, head: int) -> tuple[T
     if not 1 <= head <= heads:
         raise SaccadeError(f"--head must be from 1 to {heads}, got {head}")
     query, key, value = (part.float().transpose(1, 2) for part in seen[-1])  # (1, H, N, E)
-    at = masks.positions(query.shape[2], query.device)
+    at = masks.make_positions(query.shape[2], query.device)
     if attention.rotary is not None:
         query, key = (attention.rotary(part, at) for part in (query, key))
     trace = {"X": inputs[-1][0].float()}
@@ -78,13 +78,13 @@ def of_run(predictor: Predictor, text: str, *, layer: int, head: int) -> tuple[T
         added = term(query * attention.heads.scale, at, at).expand(1, heads, -1, -1)
         trace["R"] = added[0, head - 1]
         trace["E"] = trace["E"] + trace["R"]
-    trace["A"] = maps.maps[address_of(predictor, attention)][head - 1]
+    trace["A"] = maps.maps[get_module_name(predictor, attention)][head - 1]
     trace["Y"] = trace["A"] @ trace["V"]
-    return {name: trace[name].detach() for name in NAMES if name in trace}, maps.source_labels
+    return {name: trace[name].detach() for name in MATRICES if name in trace}, maps.source_labels
 
 
-def chosen_layer(predictor: Predictor, layer: int) -> SelfAttention:
-    """The self-attention of one layer of the reader."""
+def get_layer(predictor: Predictor, layer: int) -> SelfAttention:
+    """Return the self-attention of one layer of the reader."""
     named = predictor.model.named_modules()
     found = [module for name, module in named if name.startswith("reader.") and isinstance(module, SelfAttention)]
     if not found:
@@ -94,34 +94,34 @@ def chosen_layer(predictor: Predictor, layer: int) -> SelfAttention:
     return found[layer - 1]
 
 
-def address_of(predictor: Predictor, attention: SelfAttention) -> str:
+def get_module_name(predictor: Predictor, attention: SelfAttention) -> str:
     return next(name for name, module in predictor.model.named_modules() if module is attention)
 
 
-def shown(trace: Trace, words: list[str] | None = None) -> str:
-    """Every matrix with its name, its shape in letters and numbers, and its numbers."""
+def format_trace(trace: Trace, words: list[str] | None = None) -> str:
+    """Format every matrix with its name, symbolic and actual shape, and values."""
     parts = []
     for name, matrix in trace.items():
-        (letters, meaning), size = NAMES[name], f"{matrix.shape[0]} x {matrix.shape[1]}"
-        beside = None if name in WEIGHTS else words
-        parts.append(f"{name}  {meaning}  ({letters} = {size})\n{_rows(matrix, beside)}")
+        (letters, meaning), size = MATRICES[name], f"{matrix.shape[0]} x {matrix.shape[1]}"
+        beside = None if name in WEIGHT_NAMES else words
+        parts.append(f"{name}  {meaning}  ({letters} = {size})\n{_format_rows(matrix, beside)}")
     return "\n\n".join(parts)
 
 
-def _rows(matrix: Tensor, words: list[str] | None) -> str:
-    """At most eight columns; what is left out is told, and whether it is all zeros."""
+def _format_rows(matrix: Tensor, words: list[str] | None) -> str:
+    """Format at most eight columns, with a note on omitted columns and whether they are all zero."""
     full = matrix.shape[1]
     used = int((matrix.abs().sum(0) > 0).nonzero().max()) + 1 if bool(matrix.abs().sum() > 0) else full
-    columns = min(used, WIDEST)
+    columns = min(used, MAX_COLUMNS)
     rest = full - columns
     more = "" if not rest else f"  … {rest} more, all 0" if columns == used else f"  … {rest} more"
     width = max(map(len, words)) if words else 0
     lines = []
     for index, row in enumerate(matrix[:, :columns].tolist()):
         name = f"  {words[index]:<{width}}" if words else " "
-        lines.append(f"{name} {' '.join(f'{_number(value):>8}' for value in row)}{more}")
+        lines.append(f"{name} {' '.join(f'{_format_number(value):>8}' for value in row)}{more}")
     return "\n".join(lines)
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:.0f}" if value == int(value) and abs(value) < 1e6 else f"{value:.4f}"

@@ -1,4 +1,4 @@
-"""A model: what reads, and what writes."""
+"""The model: a reader (encoder) and a writer (decoder or head)."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,35 +13,32 @@ from saccade.config.protocols import Capabilities, Reader, Writer, get_capabilit
 from saccade.data.batching.batch import Batch
 from saccade.layers.auxiliary import Aux
 from saccade.layers.memory import Memory
+from saccade.layers.navigation import Navigation
 from saccade.layers.packing import Packing
-from saccade.layers.walking import Walking
 
-READ = ("source", "question")  # fields that are read, in this order; a question where there is one
+READ_FIELDS = ("source", "question")  # batch fields that the reader gets, in this order; absent ones are skipped
 
 
 class Model(nn.Module):
-    """X, attend, and Y: `writer(y, mask, read(x))`. Without a reader it is a language model: `read` gives None."""
+    """Reader and writer: `writer(y, mask, read(x))`. Without a reader it is a language model; `read` returns None."""
 
     def __init__(self, reader: Reader | None, writer: Writer, *, ctc: nn.Module | None = None) -> None:
-        """A TokenReader (or None) and a TokenWriter, or a user's own that are called as these are.
-
-        `ctc` is a second writer on the same reader, where there is one.
-        """
+        """`ctc` is an optional second head on the memory, trained with the CTC loss."""
         super().__init__()
-        self.reader: Any = reader  # any further methods are a matter between recipe, objective and predictor
+        self.reader: Any = reader  # objectives and predictors use methods beyond the protocol
         self.writer: Any = writer
         self.ctc: Any = ctc
-        self._collected: tuple[bool, list[Aux]] | None = None  # see `collect_aux`
+        self._aux_collector: tuple[bool, list[Aux]] | None = None  # see `collect_aux`
 
     @property
     def dim(self) -> int:
-        """The width of what reads; where nothing is read, of what writes."""
+        """Width of the reader's memory; of the writer where there is no reader."""
         part = self.writer if self.reader is None else self.reader
         return int(part.dim)
 
     @property
     def capabilities(self) -> Capabilities:
-        """What reader and writer support together; how it decodes is the writer's alone."""
+        """What reader and writer support together; capabilities of decoding are those of the writer alone."""
         writer = get_capabilities(self.writer, "the writer")
         if self.reader is None:
             return writer
@@ -52,38 +49,38 @@ class Model(nn.Module):
         return replace(writer, **shared, fixed_inputs=reader.fixed_inputs, reasons={**writer.reasons, **reasons})
 
     def read(self, batch: Batch) -> Any:
-        """A Memory, or None where nothing is read."""
+        """Encode the source, and the question if there is one, into a Memory; None without a reader."""
         if self.reader is None:
             return None
-        given = [batch[name] for name in READ if name in batch.fields]
-        memory = self.reader(*(part for field in given for part in (field.content, field.mask)))
-        self._report(memory.aux)
+        inputs = [batch[name] for name in READ_FIELDS if name in batch.fields]
+        memory = self.reader(*(tensor for field in inputs for tensor in (field.content, field.mask)))
+        self._collect(memory.aux)
         if (ground := batch.fields.get("ground")) is None:
             return memory
-        return replace(memory, walking=Walking(ground.start[:, 0], ground.moves, ground.sights))
+        return replace(memory, navigation=Navigation(ground.start_poses[:, 0], ground.transitions, ground.observations))
 
     def write(
         self, ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | Packing | None, memory: Memory | None
     ) -> tuple[Float[Tensor, "B T D"], Aux]:
-        """The writer's hidden states with teacher forcing, and the `aux` of its layers where it returns one."""
+        """Return the writer's hidden states under teacher forcing, and the `aux` of its layers ({} if it has none)."""
         if not get_capabilities(self.writer).aux:
             return self.writer(ids, mask, memory), {}
         hidden, aux = self.writer.write(ids, mask, memory)
-        self._report(aux)
+        self._collect(aux)
         return hidden, aux
 
     @contextmanager
     def collect_aux(self) -> Iterator[list[Aux]]:
-        """Yields what all calls of `read` and `write` inside the block report.
+        """Yield a list that receives the `aux` of every call of `read` and `write` inside the block.
 
-        Without those in another gradient mode: what trains has no use for passes in which an objective only looks.
+        Calls in another gradient mode are left out: passes under `no_grad` must not enter the training loss.
         """
-        outer, self._collected = self._collected, (torch.is_grad_enabled(), [])
+        outer, self._aux_collector = self._aux_collector, (torch.is_grad_enabled(), [])
         try:
-            yield self._collected[1]
+            yield self._aux_collector[1]
         finally:
-            self._collected = outer
+            self._aux_collector = outer
 
-    def _report(self, aux: Aux) -> None:
-        if self._collected is not None and self._collected[0] == torch.is_grad_enabled():
-            self._collected[1].append(aux)
+    def _collect(self, aux: Aux) -> None:
+        if self._aux_collector is not None and self._aux_collector[0] == torch.is_grad_enabled():
+            self._aux_collector[1].append(aux)

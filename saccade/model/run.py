@@ -1,4 +1,4 @@
-"""A run on disk: what is in its folder, how its files are written and read."""
+"""Loads a run from disk and reads and writes files of weights (safetensors)."""
 
 import errno
 import math
@@ -15,45 +15,42 @@ from torch.overrides import TorchFunctionMode
 
 from saccade.config.load import load
 from saccade.config.schema import Recipe
-from saccade.data.tokenization.labels import FILE as LABELS
+from saccade.data.tokenization.labels import LABELS_FILE as LABELS
 from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
-from saccade.files import replacing
+from saccade.files import atomic_replace
 from saccade.model.build.model import build
 from saccade.model.model import Model
-from saccade.runs import RECIPE, WEIGHTS, find_run, not_a_run
+from saccade.runs import RECIPE, WEIGHTS, build_not_a_run_error, find_run
 
-# ---- Models whose first numbers are not drawn, as others take their place at once.
-
-DRAWN = ("normal_", "uniform_", "kaiming_uniform_")  # the last one draws by another inside of it
+INIT_FUNCTIONS = ("normal_", "uniform_", "kaiming_uniform_")  # the last calls another one inside
 
 
-class Undrawn(TorchFunctionMode):
-    """Leaves parameters as memory has them: to draw 124 million numbers takes a second.
+class SkipInit(TorchFunctionMode):
+    """Skips the random initialization of parameters that are overwritten by loaded weights.
 
-    Where they have no memory either, even a drawing of nothing would load torch's compiler, which takes seconds.
+    Initializing 124 million parameters takes a second; on the meta device it would even import torch's compiler, which
+    takes several.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func.__name__ in DRAWN:
-            given = kwargs["tensor"] if "tensor" in kwargs else args[0]
-            if isinstance(given, nn.Parameter):
-                return given
+        if func.__name__ in INIT_FUNCTIONS:
+            tensor = kwargs["tensor"] if "tensor" in kwargs else args[0]
+            if isinstance(tensor, nn.Parameter):
+                return tensor
         return func(*args, **kwargs)
 
 
-# ----
-
-
-VOCABULARY = "vocabulary"  # in the metadata of the weights
-MADE_FROM = "made_from"  # there too, where they were made from other weights
-Fill = Callable[[nn.Module, Path, str], None]
+# Keys in the metadata of a file of weights
+VOCABULARY = "vocabulary"  # hash of the vocabulary that the weights belong to
+MADE_FROM = "made_from"  # hash of the file of weights that these were converted from
+WeightLoader = Callable[[nn.Module, Path, str], None]  # model, file of weights, hash of the vocabulary
 
 
 @dataclass(frozen=True)
 class Run:
-    """A trained model, ready to use."""
+    """A trained model with its recipe and tokenizers."""
 
     path: Path
     recipe: Recipe
@@ -62,31 +59,34 @@ class Run:
 
 
 def load_run(
-    path: str | Path, *, kinds: Mapping[str, Any] | None = None, device: str = "cpu", fill: Fill | None = None
+    path: str | Path,
+    *,
+    kinds: Mapping[str, Any] | None = None,
+    device: str = "cpu",
+    weight_loader: WeightLoader | None = None,
 ) -> Run:
-    """Reads recipe, tokenizers and weights; nothing else of the folder is needed.
+    """Load recipe, tokenizers and weights of a run and return the model in eval mode.
 
-    `fill` puts weights into the fresh model, from the file of weights and for a vocabulary: `fill_weights`, unless
-    they are wanted in another form.
+    `weight_loader` fills the newly built model from the file of weights; the default is `load_weights`.
     """
     folder = find_run(path)
     if not (folder / RECIPE).is_file():
-        raise not_a_run(folder)
+        raise build_not_a_run_error(folder)
     recipe = load(folder / RECIPE, kinds=kinds)
     tokenizers = Tokenizers.load(folder)
     if recipe.task.predicts_labels and tokenizers.labels is None:
-        raise SaccadeError(f"{folder} has no {LABELS}, which names what it was trained to say; put it back")
+        raise SaccadeError(f"{folder} has no {LABELS}, which names the labels of the model; put it back")
     weights = folder / WEIGHTS
     if not weights.is_file():
         raise SaccadeError(f"{folder} has no {WEIGHTS} yet; go on training with `saccade train --resume {folder}`")
-    with Undrawn():
+    with SkipInit():
         model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target_size, kinds=kinds)
-    (fill or fill_weights)(model, weights, tokenizers.vocabulary())
+    (weight_loader or load_weights)(model, weights, tokenizers.hash_vocabulary())
     return Run(folder, recipe, tokenizers, model.to(pick_device(device)).eval())
 
 
 def pick_device(name: str) -> torch.device:
-    """auto: CUDA, Apple MPS, CPU, in this order."""
+    """Return the device of this name; "auto" is the first available of CUDA, Apple MPS and CPU."""
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -95,12 +95,13 @@ def pick_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         device = torch.device("meta")
-    there = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
-    if device.type not in there:
+    available = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    if device.type not in available:
         raise SaccadeError(f"unknown device {name!r}; expected auto, cpu, cuda, cuda:N or mps")
-    if (device.index or 0) >= there[device.type]:
+    if (device.index or 0) >= available[device.type]:
         raise SaccadeError(
-            f"device {name!r} was asked for, but {there[device.type]} of its kind are here; use cpu or auto"
+            f"device {name!r} is not available: this machine has {available[device.type]} {device.type} devices; use "
+            "cpu or auto"
         )
     return device
 
@@ -109,29 +110,29 @@ def pick_device(name: str) -> torch.device:
 
 
 def named_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Every tensor that is stored, once: tied parameters under their first name."""
+    """Return all parameters and persistent buffers by name; tied parameters once, under their first name."""
     stored: dict[str, Tensor] = dict(model.named_parameters())
-    lasting = model.state_dict().keys()
-    stored.update({name: buffer for name, buffer in model.named_buffers() if name in lasting})
+    persistent = model.state_dict().keys()
+    stored.update({name: buffer for name, buffer in model.named_buffers() if name in persistent})
     return {name: tensor.detach() for name, tensor in stored.items()}
 
 
-def fill_weights(model: nn.Module, path: Path, vocabulary: str) -> None:
-    """Reads the weights of a file, which must be those of the model and made for the vocabulary, into the model."""
+def load_weights(model: nn.Module, path: Path, vocabulary: str) -> None:
+    """Read a file of weights into the model; names, shapes and the hash of the vocabulary must match."""
     tensors = read_weights(path, vocabulary=vocabulary)
     check_weights(model, tensors, path)
-    put_weights(model, tensors)
+    copy_weights(model, tensors)
 
 
-def put_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copies tensors into the model by name."""
+def copy_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copy tensors into the model in place, by name."""
     with torch.no_grad():
         for name, tensor in named_weights(model).items():
             tensor.copy_(tensors[name])
 
 
 def check_weights(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Names and shapes must be those of the model that recipe and tokenizer describe."""
+    """Raise a SaccadeError unless the tensors have exactly the names and shapes of the model's."""
     expected = named_weights(model)
     for name in sorted(expected.keys() ^ tensors.keys()):
         problem = "lacks" if name in expected else "has an unknown"
@@ -145,35 +146,35 @@ def check_weights(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -
             )
 
 
-def count_weights(path: Path) -> int:
-    """How many numbers a file of weights holds; a model that was made ready for inference no longer tells it."""
+def count_parameters(path: Path) -> int:
+    """Number of parameters in a file of weights; a model prepared for CPU inference no longer has all of them."""
     with safe_open(path, framework="pt") as file:
         return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
 
 
 def write_tensors(tensors: Mapping[str, Tensor], path: Path, *, vocabulary: str = "", made_from: str = "") -> None:
-    """Writes the tensors, with hashes of the vocabulary that they are made for and of the file they are made from."""
+    """Write tensors as safetensors, with the hashes of their vocabulary and source file in the metadata."""
     content = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
-    notes = {VOCABULARY: vocabulary}  # alone where possible: several come in random order, and files would differ
+    metadata = {VOCABULARY: vocabulary}  # one key where possible: the library writes several in random order
     if made_from:
-        notes[MADE_FROM] = made_from
-    with replacing(path) as temporary:
+        metadata[MADE_FROM] = made_from
+    with atomic_replace(path) as temporary:
         temporary.touch()
-        mode = temporary.stat().st_mode  # as the user wants files to be; the library makes them private
+        mode = temporary.stat().st_mode  # follows the user's umask; the library would make the file private
         try:
-            save_file(content, temporary, metadata=notes)  # from memory to the file, without a copy of all in between
+            save_file(content, temporary, metadata=metadata)  # writes without a copy of all tensors in memory
             temporary.chmod(mode)
-        except SafetensorError as error:  # the library's name for whatever the disk says
+        except SafetensorError as error:  # the library wraps errors of the disk in it
             full = "No space left" in str(error)
             raise OSError(errno.ENOSPC if full else errno.EIO, str(error)) from None
 
 
 def read_weights(path: Path, *, vocabulary: str = "") -> dict[str, Tensor]:
-    """All tensors of a safetensors file, which must not have been made for another vocabulary."""
+    """Read all tensors of a safetensors file; raises a SaccadeError if it belongs to another vocabulary."""
     try:
         with safe_open(path, framework="pt") as file:
-            made_for = (file.metadata() or {}).get(VOCABULARY, "")
-            if vocabulary and made_for and made_for != vocabulary:
+            expected = (file.metadata() or {}).get(VOCABULARY, "")
+            if vocabulary and expected and expected != vocabulary:
                 raise SaccadeError(
                     f"{path} was trained with another vocabulary than that of the tokenizer beside it; "
                     "put back the tokenizer.json that belongs to these weights"

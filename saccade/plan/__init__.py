@@ -1,1 +1,1 @@
-"""What a recipe will cost, before anything is trained: parameters, operations, memory, time, money."""
+"""Estimate the cost of a recipe before training: parameters, FLOPs, memory, time, money."""

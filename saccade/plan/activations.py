@@ -1,18 +1,18 @@
-"""What a Transformer keeps of a token for the backward pass, in bytes.
+"""Count the bytes per token that a Transformer saves for the backward pass.
 
-For training as `saccade train` does it on a GPU: packed rows, fused attention, norms and activations joined with what
-stands around them. Let D be the width, W that of all heads, F that of the feed-forward network, H the heads, n the
-bytes of what products read (2 in bfloat16), w those of the sums that run along the layers (4, or 2 where train.residual
-is bf16). Then a layer keeps
+The formulas are for training as `saccade train` does it on a GPU: packed sequences, fused attention, fused norms and
+activations. D is the model width, W the width of all heads together, F the feed-forward width, H the number of heads,
+M the width of the memory, n the bytes of a matmul input (2 in bfloat16), w the bytes of a value of the residual stream
+(4, or 2 with `train.residual_precision = "bf16"`). A layer saves for each of its tokens
 
-    self-attention      n D (input) + 3 n W (queries, keys, values) + n W (output) + 4 H (log-sums, long texts only)
-    cross-attention     n D + n W + n W, and of each token that is read 2 n W (keys, values) + n M (memory as products
-                        read it, made anew in each layer where it is wider than that)
-    feed-forward        n D + n F (relu keeps what comes out), 2 n F (gelu, silu), 4 n F (with a gate)
-    norm of each        w D (the sum that is normalised) + 8 (mean and scale)
+    self-attention      n D (input) + 3 n W (queries, keys, values) + n W (output) + 4 H (log-sum-exp, long sequences)
+    cross-attention     n D + n W + n W; and for each source token 2 n W (keys, values) + n M (memory in the matmul
+                        dtype, cast in every layer if the residual stream has more bytes)
+    feed-forward        n D + n F (relu saves its output), 2 n F (gelu, silu), 4 n F (gated)
+    each norm           w D (its input) + 8 (mean and scale in float32)
 
-and dropout nothing but a seed. The masks of dropout at the input are 1 D. With `recompute` a layer keeps its input
-alone, and one layer at a time is there in full.
+Dropout inside a layer saves only a seed; dropout of the embedding saves a mask of D bytes. With `recompute`, a layer
+saves only its input, and one layer at a time has all its activations in memory.
 """
 
 from __future__ import annotations
@@ -21,165 +21,176 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from saccade.layers.attention.backends import SHORT
+from saccade.layers.attention.backends import MAX_SHORT_KERNEL_LENGTH
 from saccade.layers.attention.multihead import CrossAttention, SelfAttention
 from saccade.layers.blocks.transformer import Block, TransformerStack
 from saccade.model.model import Model
-from saccade.model.readers.again import Again
+from saccade.model.readers.second_pass import SecondPass
 from saccade.model.readers.tokens import Embedding
-from saccade.plan.counts import is_head, stack_of
+from saccade.plan.counts import get_transformer_stack, is_head
 
-SINGLE = 4  # bytes of float32
-STATISTICS = 8  # bytes: mean and scale of a norm, in float32
-SPARE = 2  # blocks of experts are filled in part: rows that they have room for, over those that they need
+FLOAT32_BYTES = 4  # bytes of float32
+NORM_STATISTICS_BYTES = 8  # mean and scale of a norm, in float32
+EXPERT_CAPACITY_FACTOR = 2  # rows that the buffers of experts have, per row that they use
 
 
-class Kept(NamedTuple):
-    """Bytes for a token that is read and for one that is written."""
+class BytesPerToken(NamedTuple):
+    """Bytes per source token and per target token."""
 
     source: float = 0.0
     target: float = 0.0
 
-    def __add__(self, other: Any) -> Kept:
-        return Kept(self.source + other.source, self.target + other.target)
+    def __add__(self, other: Any) -> BytesPerToken:
+        return BytesPerToken(self.source + other.source, self.target + other.target)
 
-    def of(self, source: float, target: float) -> float:
-        """For so many tokens."""
+    def get_total(self, source: float, target: float) -> float:
+        """Return the bytes of this many tokens."""
         return source * self.source + target * self.target
 
 
-class Way(NamedTuple):
-    """How training computes."""
+class TrainingSetup(NamedTuple):
+    """The training settings that decide how much is saved."""
 
-    narrow: int = 2  # bytes of a number that products read
-    wide: int = 4  # and of one that runs along the layers
-    length: int = 32  # tokens of a text
+    matmul_bytes: int = 2  # bytes of a matmul input
+    residual_bytes: int = 4  # bytes of a value of the residual stream
+    length: int = 32  # tokens of a sequence
     recompute: bool = False
 
 
-def kept(model: Model, way: Way) -> Kept | None:
-    """Of both sides together; None where one of them is no Transformer."""
-    total = Kept()
+def count_saved(model: Model, setup: TrainingSetup) -> BytesPerToken | None:
+    """Count the bytes of reader and writer together; None if one of them is not a Transformer."""
+    total = BytesPerToken()
     for part, is_reader in ((model.reader, True), (model.writer, False)):
         if part is None:
             continue
         if is_head(part) and model.reader is not None:
-            total += Kept(way.wide * model.reader.dim, 0)  # the last state of each token that is read
-            total += Kept() if is_reader else of_head(model, way)
+            total += BytesPerToken(setup.residual_bytes * model.reader.dim, 0)  # the reader's output
+            total += BytesPerToken() if is_reader else count_head(model, setup)
             continue
-        stack = stack_of(part)
+        stack = get_transformer_stack(part)
         if stack is None:
             return None
-        total += of_stack(stack, way, is_reader=is_reader)
-        first = of_embedding(part.embedding, stack.dim)
-        total += Kept(first, 0) + of_again(part.again, way) if is_reader else Kept(0, first)
+        total += count_stack(stack, setup, is_reader=is_reader)
+        first = count_embedding(part.embedding, stack.dim)
+        total += (
+            BytesPerToken(first, 0) + count_second_reading(part.again, setup) if is_reader else BytesPerToken(0, first)
+        )
     return total
 
 
-def of_head(model: Model, way: Way) -> Kept:
-    """A head over the states of the reader; its queries may pass the reader's layers too.
+def count_head(model: Model, setup: TrainingSetup) -> BytesPerToken:
+    """Count a head over the reader's states; its queries may pass through the reader's layers too (XLNet).
 
-    Of each hidden token: its state, and this as the product reads it; what goes into the activation, and into the norm
-    in float32.
+    For each predicted token: its state, also in the matmul dtype, and the inputs of activation and norm (float32).
     """
     head, dim = model.writer, model.reader.dim
-    queries = of_stack(model.reader.stack, way, is_reader=False) if head.queries_reader else Kept()
+    queries = count_stack(model.reader.stack, setup, is_reader=False) if head.queries_reader else BytesPerToken()
     if not head.hidden_width:
         return queries
-    layer = (way.narrow + SINGLE) * head.hidden_width + STATISTICS
-    return queries + Kept(0, (way.wide + way.narrow) * dim + layer)
+    layer = (setup.matmul_bytes + FLOAT32_BYTES) * head.hidden_width + NORM_STATISTICS_BYTES
+    return queries + BytesPerToken(0, (setup.residual_bytes + setup.matmul_bytes) * dim + layer)
 
 
-def of_again(again: Again | None, way: Way) -> Kept:
-    """A second reading, which goes over the tokens that are read as a writer does over its own."""
-    if again is None:
-        return Kept()
-    stack = of_stack(again.stack, way, is_reader=False)
-    return Kept(stack.source + stack.target + of_embedding(again.embedding, again.dim), 0)
+def count_second_reading(second_reading: SecondPass | None, setup: TrainingSetup) -> BytesPerToken:
+    """Count the second pass of a reader, a decoder whose target tokens are the source tokens."""
+    if second_reading is None:
+        return BytesPerToken()
+    stack = count_stack(second_reading.stack, setup, is_reader=False)
+    return BytesPerToken(stack.source + stack.target + count_embedding(second_reading.embedding, second_reading.dim), 0)
 
 
-def of_embedding(embedding: Embedding | None, dim: int) -> float:
-    """The mask of dropout, and what a norm of tokens and positions normalises."""
+def count_embedding(embedding: Embedding | None, dim: int) -> float:
+    """Count the mask of dropout and the input of the norm of an embedding."""
     if embedding is None:
         return 0
-    return dim * bool(embedding.dropout.p) + (0 if embedding.norm is None else SINGLE * dim + STATISTICS)
+    return dim * bool(embedding.dropout.p) + (
+        0 if embedding.norm is None else FLOAT32_BYTES * dim + NORM_STATISTICS_BYTES
+    )
 
 
-def of_stack(stack: TransformerStack, way: Way, *, is_reader: bool) -> Kept:
-    pre = stack.blocks[0].residuals[0].pre
-    layers = [of_block(block, stack.dim, way, is_reader=is_reader) for block in stack.blocks]
-    if way.recompute:
-        # The input; before norms also what is still to be added. Memory as a block read it is made again with it.
-        inputs = stack.dim * (way.wide + (way.narrow if pre else 0))
-        once = max(layers, key=lambda layer: layer.source + layer.target)
-        layers = [Kept(inputs, 0) if is_reader else Kept(0, inputs)] * len(layers) + [once]
-    total = sum(layers, Kept())
-    if pre:  # the norm at the end
-        last = stack.dim * way.wide + STATISTICS
-        total += Kept(last, 0) if is_reader else Kept(0, last)
+def count_stack(stack: TransformerStack, setup: TrainingSetup, *, is_reader: bool) -> BytesPerToken:
+    pre = stack.blocks[0].residuals[0].pre_norm
+    layers = [count_block(block, stack.dim, setup, is_reader=is_reader) for block in stack.blocks]
+    if setup.recompute:
+        # The block's input; with pre-norm also the deferred add. The memory in the matmul dtype is recomputed.
+        inputs = stack.dim * (setup.residual_bytes + (setup.matmul_bytes if pre else 0))
+        largest = max(layers, key=lambda layer: layer.source + layer.target)
+        layers = [BytesPerToken(inputs, 0) if is_reader else BytesPerToken(0, inputs)] * len(layers) + [largest]
+    total = sum(layers, BytesPerToken())
+    if pre:  # the final norm
+        last = stack.dim * setup.residual_bytes + NORM_STATISTICS_BYTES
+        total += BytesPerToken(last, 0) if is_reader else BytesPerToken(0, last)
     memory = next((block.cross.memory.weight.shape[-1] for block in stack.blocks if block.cross is not None), 0)
-    return total + Kept(0 if copies_memory(stack, way) else memory * way.narrow, 0)
+    return total + BytesPerToken(0 if copies_memory(stack, setup) else memory * setup.matmul_bytes, 0)
 
 
-def copies_memory(stack: TransformerStack, way: Way) -> bool:
-    """Whether each layer makes a narrow copy of memory; a reader that ends with a norm makes it narrow at once."""
-    return way.wide > way.narrow and not stack.blocks[0].residuals[0].pre
+def copies_memory(stack: TransformerStack, setup: TrainingSetup) -> bool:
+    """Whether each layer casts the memory to the matmul dtype; a reader with a final norm casts it once."""
+    return setup.residual_bytes > setup.matmul_bytes and not stack.blocks[0].residuals[0].pre_norm
 
 
-def of_block(block: Block, dim: int, way: Way, *, is_reader: bool) -> Kept:
-    own = of_self(block.self, dim, way) + of_norms(block, dim, way)
+def count_block(block: Block, dim: int, setup: TrainingSetup, *, is_reader: bool) -> BytesPerToken:
+    own = count_self_attention(block.self, dim, setup) + count_norms(block, dim, setup)
     if block.feedforward is not None:
-        own += of_feedforward(block.feedforward, dim, way, copied=not block.residuals[0].pre)
+        own += count_feedforward(block.feedforward, dim, setup, copies_input=not block.residuals[0].pre_norm)
     if is_reader:
-        return Kept(own, 0)
+        return BytesPerToken(own, 0)
     if block.cross is None:
-        return Kept(0, own)
-    return Kept(0, own) + of_cross(block.cross, dim, way, copied=not block.residuals[0].pre)
+        return BytesPerToken(0, own)
+    return BytesPerToken(0, own) + count_cross_attention(
+        block.cross, dim, setup, copies_input=not block.residuals[0].pre_norm
+    )
 
 
-def of_self(attention: SelfAttention, dim: int, way: Way) -> float:
+def count_self_attention(attention: SelfAttention, dim: int, setup: TrainingSetup) -> float:
     width, head_dim = attention.width, attention.heads.head_dim
-    numbers = dim + 4 * width  # queries, keys, values, output
+    numbers = dim + 4 * width  # input, queries, keys, values, output
     if attention.rotary is not None:
-        # Sines and cosines, for queries and for keys. What was turned is new, and what it was made of stays beside it,
-        # but where heads share keys: then all three are new, and nothing holds the product any more.
-        numbers += 2 * head_dim + (2 * width if attention.group == 1 else 0)
-    return way.narrow * numbers + of_weights(attention.heads, width // head_dim, way)
+        # Sines and cosines, for queries and for keys. The rotated tensors are saved beside the unrotated projection,
+        # except with grouped queries: then queries, keys and values are copies, and the projection is freed.
+        numbers += 2 * head_dim + (2 * width if attention.queries_per_kv_head == 1 else 0)
+    return setup.matmul_bytes * numbers + count_attention_weights(attention.heads, width // head_dim, setup)
 
 
-def of_weights(shared: Any, heads: int, way: Way) -> float:
-    """What attention keeps of its weights: all of them where something is added to the scores, else hardly anything."""
+def count_attention_weights(shared: Any, heads: int, setup: TrainingSetup) -> float:
+    """Count the attention weights: all of them if a bias is added to the scores, else only the log-sum-exp."""
     if shared.term is not None:
-        return heads * way.length * (4 + way.narrow)
-    return 4 * heads if way.length > SHORT else 0
+        return heads * setup.length * (4 + setup.matmul_bytes)
+    return 4 * heads if setup.length > MAX_SHORT_KERNEL_LENGTH else 0
 
 
-def of_cross(attention: CrossAttention, dim: int, way: Way, *, copied: bool) -> Kept:
+def count_cross_attention(
+    attention: CrossAttention, dim: int, setup: TrainingSetup, *, copies_input: bool
+) -> BytesPerToken:
     heads, width, memory = attention.query.shape[0], attention.width, attention.memory.weight.shape[-1]
-    copy = memory if copied and way.wide > way.narrow else 0
-    weights = of_weights(attention.heads, heads, way)
-    return Kept(way.narrow * (copy + 2 * width), way.narrow * (dim + 2 * width) + weights)
+    copy = memory if copies_input and setup.residual_bytes > setup.matmul_bytes else 0
+    weights = count_attention_weights(attention.heads, heads, setup)
+    return BytesPerToken(setup.matmul_bytes * (copy + 2 * width), setup.matmul_bytes * (dim + 2 * width) + weights)
 
 
-def of_norms(block: Block, dim: int, way: Way) -> float:
-    """One sum for each sublayer; without a norm nothing but dropout's mask."""
+def count_norms(block: Block, dim: int, setup: TrainingSetup) -> float:
+    """Count the input of each norm; a sublayer without norm saves only the mask of dropout."""
     return sum(
-        way.wide * dim + STATISTICS if not isinstance(residual.norm, nn.Identity) else dim * bool(residual.dropout.p)
+        setup.residual_bytes * dim + NORM_STATISTICS_BYTES
+        if not isinstance(residual.norm, nn.Identity)
+        else dim * bool(residual.dropout.p)
         for residual in block.residuals
     )
 
 
-def of_feedforward(network: Any, dim: int, way: Way, *, copied: bool) -> float:
-    """`copied`: what goes in is made narrow for each product anew."""
-    hidden, times = network.hidden, vectors_kept(network.activation) + 2 * network.is_gated
-    inputs = dim * (2 if network.is_gated and copied and way.wide > way.narrow else 1)
-    masks = hidden * (1 + way.narrow) if network.dropout.p else 0
-    inside: float = way.narrow * (inputs + times * hidden) + masks
+def count_feedforward(network: Any, dim: int, setup: TrainingSetup, *, copies_input: bool) -> float:
+    """Count a feed-forward network; `copies_input`: each of its matmuls casts the input separately."""
+    hidden, times = network.hidden_dim, count_saved_vectors(network.activation) + 2 * network.is_gated
+    inputs = dim * (2 if network.is_gated and copies_input and setup.residual_bytes > setup.matmul_bytes else 1)
+    masks = hidden * (1 + setup.matmul_bytes) if network.dropout.p else 0
+    inside: float = setup.matmul_bytes * (inputs + times * hidden) + masks
     if network.experts_per_token is None:
         return inside
-    return network.experts_per_token * (SPARE * inside + way.narrow * dim)  # and what comes out, to be weighted
+    return network.experts_per_token * (
+        EXPERT_CAPACITY_FACTOR * inside + setup.matmul_bytes * dim
+    )  # and the output, for its gate
 
 
-def vectors_kept(activation: str) -> int:
-    """Vectors of the hidden width: what came out, and also what went in where the slope does not follow from it."""
+def count_saved_vectors(activation: str) -> int:
+    """Return the saved vectors of the hidden width: the output, and also the input if the gradient needs it."""
     return 1 if activation in ("relu", "sigmoid") else 2

@@ -1,4 +1,4 @@
-"""A plan: everything about a recipe that can be said before it is trained."""
+"""Combine the estimates for a recipe in a `Plan`: parameters, FLOPs, memory, time, cost and sharding."""
 
 from __future__ import annotations
 
@@ -11,26 +11,33 @@ from saccade.data.tokenization.tokenizers import Tokenizers, train_tokenizers
 from saccade.errors import SaccadeError
 from saccade.model.model import Model
 from saccade.plan import hardware
-from saccade.plan.counts import by_part, is_head, on_meta, parameters, stack_of, trained
+from saccade.plan.counts import (
+    build_on_meta,
+    count_by_part,
+    count_parameters,
+    count_trainable,
+    get_transformer_stack,
+    is_head,
+)
+from saccade.plan.flops import Flops, count_flops
 from saccade.plan.hardware import Gpu
 from saccade.plan.memory import Memory
-from saccade.plan.sharding import Advice, advise
-from saccade.plan.work import Work, work
+from saccade.plan.sharding import ShardingAdvice, recommend_sharding
 
-SENTENCE = 32  # tokens: a sentence of subwords, where a recipe reads one text and writes another
-HOUR = 3600
+DEFAULT_LENGTH = 32  # tokens of a typical sentence, for sequence-to-sequence recipes
+SECONDS_PER_HOUR = 3600
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is asked about; None is what the recipe says, or what was measured."""
+class PlanRequest:
+    """The options of `saccade plan`; None means the value of the recipe, or a measured one."""
 
     vocabulary: int | None = None
-    tokens: float | None = None  # all tokens of the training, of both sides
-    length: int | None = None  # tokens of a text
-    gpu: str = hardware.DEFAULT
+    tokens: float | None = None  # training tokens, source and target together
+    length: int | None = None  # tokens of a sequence
+    gpu: str = hardware.DEFAULT_GPU
     gpus: int = 1
-    price: float | None = None  # dollars for a GPU and an hour
+    price: float | None = None  # dollars per GPU and hour
     mfu: float | None = None
 
     def __post_init__(self) -> None:
@@ -44,26 +51,30 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Time:
-    """How long training takes, and what it costs."""
+class TrainingTime:
+    """The duration and the price of training."""
 
-    mfu: float | None  # of the speed of a large matrix product; None where nobody measured it
-    whole: float  # share of that speed that a whole run has
-    rate: float  # FLOP/s of such a product on one GPU
-    per_token: float  # FLOPs, forward and backward
+    mfu: float | None  # model FLOPs utilization, relative to a large matmul; None if not measured
+    end_to_end: float  # speed of a whole run, with data loading and validation, relative to that
+    matmul_flops: float  # FLOP/s of a large matmul on one GPU
+    flops_per_token: float  # forward and backward
     tokens: float | None
     gpus: int
     price: float | None
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Of all GPUs together."""
-        return None if self.mfu is None else self.gpus * self.rate * self.mfu * self.whole / self.per_token
+        """The speed of all GPUs together."""
+        return (
+            None
+            if self.mfu is None
+            else self.gpus * self.matmul_flops * self.mfu * self.end_to_end / self.flops_per_token
+        )
 
     @property
     def hours(self) -> float | None:
         speed = self.tokens_per_second
-        return None if self.tokens is None or speed is None else self.tokens / speed / HOUR
+        return None if self.tokens is None or speed is None else self.tokens / speed / SECONDS_PER_HOUR
 
     @property
     def dollars(self) -> float | None:
@@ -77,10 +88,10 @@ class Plan:
     vocabulary: int
     length: int
     gpu: Gpu
-    work: Work
+    flops: Flops
     memory: Memory
-    time: Time
-    advice: Advice
+    time: TrainingTime
+    advice: ShardingAdvice
 
     @property
     def batch_tokens(self) -> int:
@@ -88,9 +99,9 @@ class Plan:
 
     @property
     def step_seconds(self) -> float | None:
-        """One optimizer step on one GPU, its batch full."""
+        """The duration of one optimizer step with full batches."""
         speed = self.time.tokens_per_second
-        tokens = sides(self.model, self.work.beside) * self.batch_tokens * self.recipe.train.accumulate
+        tokens = count_sides(self.model, self.flops.target_ratio) * self.batch_tokens * self.recipe.train.accumulate
         return None if speed is None else tokens * self.time.gpus / speed
 
     def as_dict(self) -> dict[str, Any]:
@@ -100,15 +111,15 @@ class Plan:
             "length": self.length,
             "batch_tokens": self.batch_tokens,
             "parameters": {
-                "total": parameters(self.model),
-                "trained": trained(self.model),
-                "parts": by_part(self.model),
+                "total": count_parameters(self.model),
+                "trained": count_trainable(self.model),
+                "parts": count_by_part(self.model),
             },
             "flops_per_token": {
-                "source": self.work.source,
-                "target": self.work.target,
-                "forward": self.work.mean,
-                "training": self.time.per_token,
+                "source": self.flops.source,
+                "target": self.flops.target,
+                "forward": self.flops.mean,
+                "training": self.time.flops_per_token,
             },
             "memory_bytes": self.memory.as_dict(self.batch_tokens),
             "gpu": self.gpu._asdict(),
@@ -120,58 +131,58 @@ class Plan:
             "hours": self.time.hours,
             "dollars": self.time.dollars,
             "sharding": {
-                "choices": [choice._asdict() for choice in self.advice.choices],
+                "choices": [choice._asdict() for choice in self.advice.options],
                 "best": self.advice.best,
-                "fewest_gpus": self.advice.fewest,
+                "fewest_gpus": self.advice.min_gpus,
             },
         }
 
 
-def make_plan(recipe: Recipe, asked: Asked) -> Plan:
-    gpu, train = hardware.gpu(asked.gpu), recipe.train
-    vocabulary = vocabulary_of(recipe) if asked.vocabulary is None else asked.vocabulary
-    model = on_meta(recipe, vocabulary=vocabulary)
-    whole = recipe.task.learns_from_documents  # rows of documents are as long as they can be
-    length = asked.length or (recipe.data.max_length if whole else min(SENTENCE, recipe.data.max_length))
+def make_plan(recipe: Recipe, request: PlanRequest) -> Plan:
+    gpu, train = hardware.get_gpu(request.gpu), recipe.train
+    vocabulary = get_vocabulary_size(recipe) if request.vocabulary is None else request.vocabulary
+    model = build_on_meta(recipe, vocabulary=vocabulary)
+    fills_rows = recipe.task.learns_from_documents  # sequences are cut from documents, all of max_length
+    length = request.length or (recipe.data.max_length if fills_rows else min(DEFAULT_LENGTH, recipe.data.max_length))
     memory = Memory(recipe, model, gpu, length=length)
-    found = work(model, length=length, share=memory.share, beside=memory.beside)
-    time = Time(
-        mfu=usual_mfu(model, compiled=train.compile) if asked.mfu is None else asked.mfu,
-        whole=hardware.measured()["whole"],
-        rate=gpu.rate(is_half=train.precision != "fp32"),
-        per_token=memory.passes * found.training(recompute=train.recompute),
-        tokens=asked.tokens or all_tokens(recipe, asked.gpus * sides(model, memory.beside)),
-        gpus=asked.gpus,
-        price=asked.price,
+    found = count_flops(model, length=length, predicted_share=memory.predicted_share, target_ratio=memory.target_ratio)
+    time = TrainingTime(
+        mfu=get_measured_mfu(model, compiled=train.compile) if request.mfu is None else request.mfu,
+        end_to_end=hardware.get_measured()["whole"],
+        matmul_flops=gpu.get_matmul_flops(is_bf16=train.precision != "fp32"),
+        flops_per_token=memory.forward_passes * found.get_training(recompute=train.recompute),
+        tokens=request.tokens or count_training_tokens(recipe, request.gpus * count_sides(model, memory.target_ratio)),
+        gpus=request.gpus,
+        price=request.price,
     )
-    advice = advise(memory, gpus=asked.gpus, batch_tokens=train.batch_tokens)
+    advice = recommend_sharding(memory, gpus=request.gpus, batch_tokens=train.batch_tokens)
     return Plan(recipe, model, vocabulary, length, gpu, found, memory, time, advice)
 
 
-def vocabulary_of(recipe: Recipe, run: Path | None = None) -> int:
-    """Pieces of a run, of the files that a recipe names, or as many as it asks for; of two vocabularies, the larger."""
+def get_vocabulary_size(recipe: Recipe, run: Path | None = None) -> int:
+    """Return the vocabulary size of a run, of tokenizer files, or of the recipe; the larger one if there are two."""
     if run is None and not recipe.tokenizer.from_files:
         return recipe.tokenizer.size
     found = train_tokenizers(recipe.tokenizer, lambda: ()) if run is None else Tokenizers.load(run)
     return max(found.source.size, found.target.size)
 
 
-def usual_mfu(model: Model, *, compiled: bool) -> float | None:
-    """What Transformers of 512 and more numbers reached; other stacks wait for themselves, nobody measured how much."""
-    measured = hardware.measured()
+def get_measured_mfu(model: Model, *, compiled: bool) -> float | None:
+    """Return the measured MFU of Transformers of width 512 and more; None for other stacks, which were not measured."""
+    measured = hardware.get_measured()
     parts = [part for part in (model.reader, model.writer) if part is not None and not is_head(part)]
-    if any(stack_of(part) is None for part in parts):
+    if any(get_transformer_stack(part) is None for part in parts):
         return None
     alone = "text" if model.reader is None else "states"
     return measured[alone if len(parts) == 1 else "pairs"] * (1 if compiled else measured["plain"])
 
 
-def sides(model: Model, beside: float) -> float:
-    """Of a batch: what is read, and what is written as a share of it."""
-    return 1.0 if model.reader is None or is_head(model.writer) else 1 + beside
+def count_sides(model: Model, target_ratio: float) -> float:
+    """Return the tokens per token of `batch_tokens`: 1, plus the target tokens of an encoder-decoder model."""
+    return 1.0 if model.reader is None or is_head(model.writer) else 1 + target_ratio
 
 
-def all_tokens(recipe: Recipe, rows: float) -> float | None:
-    """Of all steps, every batch full; None where the recipe counts epochs or minutes."""
+def count_training_tokens(recipe: Recipe, batches_per_step: float) -> float | None:
+    """Return the tokens of all steps with full batches; None if the recipe has no `train.steps`."""
     train = recipe.train
-    return None if train.steps is None else rows * train.steps * train.accumulate * train.batch_tokens
+    return None if train.steps is None else batches_per_step * train.steps * train.accumulate * train.batch_tokens

@@ -1,1 +1,1 @@
-"""A trained model and X give Y: search, filters, ensembles, and the predictor that puts them to use."""
+"""Inference: decoding (greedy, beam, sampling, mask-predict), its engines, and the predictors built on them."""

@@ -1,73 +1,77 @@
-"""Lines of a file, a pipe or a keyboard, in groups: of what is there, and of about equal lengths."""
+"""Group input lines: those that are available without waiting, and those of similar length."""
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 
-SHORT = 8  # tokens; shorter texts count as if they had so many, for each takes a row of logits too
+MIN_COUNTED_LENGTH = 8  # tokens; shorter inputs count as this long, because each needs a row of logits too
 
 
-def available(lines: Iterable[str], *, most: int) -> Iterator[list[str]]:
-    """Groups of 1 to `most` lines: all that have come by now, never waiting for another line once there is one.
+def group_available(lines: Iterable[str], *, max_lines: int) -> Iterator[list[str]]:
+    """Yield groups of 1 to `max_lines` lines: all that have arrived so far, waiting only when there is none.
 
-    A thread reads ahead. So a fast file gives large groups, and whoever types a line, or a program that writes a few
-    and waits for the answers, gets them at once.
+    A thread reads ahead. A file therefore gives large groups, while an interactive user, or a program that writes a few
+    lines and waits for the answers, gets each output immediately.
     """
-    ahead = _Ahead(lines, most)
+    ahead = _ReadAhead(lines, max_lines)
     try:
         while group := ahead.take():
             yield group
     finally:
-        ahead.leave()
+        ahead.close()
 
 
-class _Ahead:
-    """At most `most` lines that were read and not yet taken."""
+class _ReadAhead:
+    """Reads lines in a background thread and buffers at most `max_lines` of them."""
 
-    def __init__(self, lines: Iterable[str], most: int) -> None:
-        self.most, self.change = most, threading.Condition()
+    def __init__(self, lines: Iterable[str], max_lines: int) -> None:
+        self.max_lines, self.condition = max_lines, threading.Condition()
         self.lines: list[str] = []
-        self.ended, self.left = False, False
+        self.is_exhausted, self.is_closed = False, False
         self.error: BaseException | None = None
-        # A daemon: one that waits for a keyboard cannot be stopped, and must not keep the program alive.
+        # A daemon thread, because one that waits for a keyboard cannot be stopped and must not keep the program alive.
         threading.Thread(target=self._read, args=(lines,), daemon=True).start()
 
     def take(self) -> list[str]:
-        """All lines that are there, at least one; none at the end. An error of the source is raised here."""
-        with self.change:
-            self.change.wait_for(lambda: self.lines or self.ended)
+        """Return all buffered lines, at least one; an empty list at the end. Raises the error of the source, if any."""
+        with self.condition:
+            self.condition.wait_for(lambda: self.lines or self.is_exhausted)
             group, self.lines = self.lines, []
-            self.change.notify_all()
+            self.condition.notify_all()
         if not group and self.error is not None:
             raise self.error
         return group
 
-    def leave(self) -> None:
-        with self.change:
-            self.left = True
-            self.change.notify_all()
+    def close(self) -> None:
+        """Stop reading."""
+        with self.condition:
+            self.is_closed = True
+            self.condition.notify_all()
 
     def _read(self, lines: Iterable[str]) -> None:
         try:
             for line in lines:
-                with self.change:
-                    self.change.wait_for(lambda: len(self.lines) < self.most or self.left)
-                    if self.left:
+                with self.condition:
+                    self.condition.wait_for(lambda: len(self.lines) < self.max_lines or self.is_closed)
+                    if self.is_closed:
                         return
                     self.lines.append(line)
-                    self.change.notify_all()
-        except BaseException as error:  # belongs to whoever takes the lines
+                    self.condition.notify_all()
+        except BaseException as error:  # raised again in `take`
             self.error = error
         finally:
-            with self.change:
-                self.ended = True
-                self.change.notify_all()
+            with self.condition:
+                self.is_exhausted = True
+                self.condition.notify_all()
 
 
-def groups_by_length(lengths: Sequence[int], *, budget: int) -> Iterator[list[int]]:
-    """Indices of about equal lengths, longest first; rows x longest is within the budget, but one row always fits."""
+def group_by_length(lengths: Sequence[int], *, budget: int) -> Iterator[list[int]]:
+    """Yield groups of indices with similar lengths, longest first.
+
+    The padded size of a group (rows times longest) is at most `budget` tokens; a single row is always allowed.
+    """
     group: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        if group and max(lengths[group[0]], SHORT) * (len(group) + 1) > budget:
+        if group and max(lengths[group[0]], MIN_COUNTED_LENGTH) * (len(group) + 1) > budget:
             yield group
             group = []
         group.append(index)

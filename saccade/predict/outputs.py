@@ -1,4 +1,4 @@
-"""What a predictor gives: outputs with their scores, and what was attended to."""
+"""Outputs of a predictor: hypotheses with their scores, and attention maps."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -6,81 +6,87 @@ from dataclasses import dataclass, field, replace
 from jaxtyping import Float
 from torch import Tensor
 
-from saccade.view.maps import AttentionMap, Part
+from saccade.view.maps import AttentionMap, AttentionPart
 from saccade.view.words import Groups
 
+# Query and key axis of attention layers.
 SIDES = {"cross": ("target", "source"), "writer": ("target", "seen"), "reader": ("source", "source")}
-ASKING = {"reader.join": ("question", "source"), "reader.ask.": ("question", "question")}  # where questions are read
+# Axes of layers that read a question, by the beginning of their address.
+QUESTION_SIDES = {"reader.join": ("question", "source"), "reader.ask.": ("question", "question")}
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One output: its score is its log-probability divided by the length penalty."""
+    """One output. Its score is its log-probability divided by the length penalty."""
 
     ids: list[int]  # without END
     text: str
     score: float
     log_prob: float
-    alignment: list[list[float]] | None = None  # for each id, the weights over the source tokens, END included
-    log_probs: list[float] | None = None  # of each id after a prompt, where scores are asked for; of each class
-    engine: str = field(default="", compare=False)  # by which it was decoded
-    finish: str = ""  # cut at the most tokens that it may have (length); after a prompt also: by itself (end), a stop
+    alignment: list[list[float]] | None = None  # attention weights of each id over the source tokens, END included
+    log_probs: list[float] | None = None  # of each generated id (language models, if scored), or of each class
+    engine: str = field(default="", compare=False)  # name of the engine that decoded it
+    finish: str = ""  # why it ends: "length" if truncated; of language models also "end" or "stop"
 
     def with_log_probs(self, values: list[float]) -> "Hypothesis":
-        """The same with what the model gives to each id, and to all of them."""
+        """Return a copy with the log-probability of each id, and their sum as `log_prob`."""
         return replace(self, log_prob=sum(values), log_probs=values)
 
-    def limited(self, limit: int, engine: str, *, least: int) -> "Hypothesis":
-        """The same as `engine` gave it, marked where it was cut at `limit` tokens, unless so many were asked for."""
-        return replace(self, engine=engine, finish="length" if least < limit <= len(self.ids) else self.finish)
+    def with_engine(self, limit: int, engine: str, *, min_length: int) -> "Hypothesis":
+        """Return a copy that names its engine, with finish = "length" if it reached `limit` tokens.
+
+        An output of exactly `min_length` = `limit` tokens was requested and does not count as truncated.
+        """
+        return replace(self, engine=engine, finish="length" if min_length < limit <= len(self.ids) else self.finish)
 
 
-def cut_lengths(outputs: Iterable[Hypothesis]) -> tuple[int, ...]:
-    """The tokens of each output that was cut at the most that it may have."""
+def get_truncated_lengths(outputs: Iterable[Hypothesis]) -> tuple[int, ...]:
+    """Return the number of tokens of each output that was truncated at its length limit."""
     return tuple(len(output.ids) for output in outputs if output.finish == "length")
 
 
-def told_of_cut(lengths: Sequence[int], outputs: int, *, longest: int) -> str:
-    """What is told of outputs that were cut at these lengths, where `longest` is the data.max_length of the model."""
+def format_truncation_message(lengths: Sequence[int], outputs: int, *, max_length: int) -> str:
+    """Say how many outputs were truncated, at which lengths; `max_length` is the model's data.max_length."""
     low, high = min(lengths), max(lengths)
     many = f"{len(lengths):,} of {outputs:,} outputs {'was' if len(lengths) == 1 else 'were'} cut"
     where = f"{many} at {low if low == high else f'{low} to {high}'} token{'s' if high > 1 else ''}"
-    if high < longest - 1:
-        return f"{where}; with max_length={longest - 1} (predict.max_length) they may be longer"
-    return f"{where}, the most that the model was made for (data.max_length = {longest})"
+    if high < max_length - 1:
+        return f"{where}; with max_length={max_length - 1} (predict.max_length) they may be longer"
+    return f"{where}, the most that the model was made for (data.max_length = {max_length})"
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionMaps(Mapping[str, AttentionMap]):
-    """Who looked where: address -> an array (head, row, column) with labels, in the order of the model."""
+    """Attention weights by the address of their layer: arrays (head, query, key) with labels, in model order."""
 
     maps: dict[str, Float[Tensor, "H T S"]]
     source_labels: list[str]
     target_labels: list[str]
     text: str
-    seen_labels: list[str]  # what the writer sees at each place while it writes
-    words: Mapping[str, Groups] = field(default_factory=dict)  # which tokens make up a word, for each of the labels
-    question_labels: Sequence[str] = ()  # of a question about what was read
+    seen_labels: list[str]  # inputs of the writer at each position: the previous tokens
+    words: Mapping[str, Groups] = field(default_factory=dict)  # indices of the tokens of each word, by axis name
+    question_labels: Sequence[str] = ()  # tokens of a question about a picture
 
     @property
     def tokens(self) -> dict[str, Sequence[str]]:
+        """Token labels by axis name."""
         known: dict[str, Sequence[str]] = {"source": self.source_labels, "target": self.target_labels}
-        asked = {"question": self.question_labels} if self.question_labels else {}
-        return {**known, "seen": self.seen_labels, **asked}
+        question = {"question": self.question_labels} if self.question_labels else {}
+        return {**known, "seen": self.seen_labels, **question}
 
     @property
     def labels(self) -> dict[str, Sequence[str]]:
-        """Of all axes of all maps."""
+        """Labels of all axes of all maps, by axis name."""
         return self.tokens | {name: labels for entry in self.values() for name, labels in entry.labels.items()}
 
     def __getitem__(self, address: str) -> AttentionMap:
-        part, weights = part_of(address), self.maps[address].numpy()
-        layer = 1 + [other for other in self.maps if part_of(other) == part].index(address)
+        part, weights = get_attention_part(address), self.maps[address].numpy()
+        layer = 1 + [other for other in self.maps if get_attention_part(other) == part].index(address)
         known, sides = self.tokens, dict[str, Sequence[str]]()
-        for name, size in zip(sides_of(address), weights.shape[1:], strict=True):
+        for name, size in zip(get_axis_names(address), weights.shape[1:], strict=True):
             if len(known.get(name, ())) == size:
                 sides[name] = known[name]
-            else:  # a reader that makes more or fewer states than it is given tokens
+            else:  # the reader returns more or fewer states than tokens
                 sides[f"{name} states"] = ["all"] if size == 1 else [str(i + 1) for i in range(size)]
         return AttentionMap(address, part, layer, weights, next(iter(sides)), [*sides][-1], sides)
 
@@ -91,13 +97,16 @@ class AttentionMaps(Mapping[str, AttentionMap]):
         return len(self.maps)
 
 
-def part_of(address: str) -> Part:
-    """Which attention a layer is for, from where it stands in its model."""
+def get_attention_part(address: str) -> AttentionPart:
+    """Return whether a layer is self-attention of the reader or writer, or cross-attention, by its address."""
     if address.startswith("reader.") and not address.startswith("reader.again."):
         return "cross" if address.startswith("reader.join") else "reader"
     return "cross" if "cross" in address.rpartition(".")[2] else "writer"
 
 
-def sides_of(address: str) -> tuple[str, str]:
-    """What looks, and at what."""
-    return next((sides for start, sides in ASKING.items() if address.startswith(start)), SIDES[part_of(address)])
+def get_axis_names(address: str) -> tuple[str, str]:
+    """Return the names of the query axis and the key axis of a layer."""
+    return next(
+        (sides for start, sides in QUESTION_SIDES.items() if address.startswith(start)),
+        SIDES[get_attention_part(address)],
+    )

@@ -1,1 +1,1 @@
-"""Y against references: BLEU, chrF, TER, accuracy, and runs against each other."""
+"""Metrics of outputs against references, evaluations of a model, and comparisons of runs."""

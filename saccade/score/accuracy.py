@@ -1,4 +1,4 @@
-"""How often an output is exactly right."""
+"""Exact match, of whole outputs and of characters."""
 
 from collections.abc import Sequence
 
@@ -8,21 +8,21 @@ from saccade.score.bleu import Score, check_pairs
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> Score:
-    """Percent of outputs that are their reference, letter by letter."""
+    """Percentage of outputs that equal their reference."""
     if lowercase:
         hypotheses, references = ([text.lower() for text in texts] for texts in (hypotheses, references))
     case = "lc" if lowercase else "mixed"
-    return Score(100 * float(right(hypotheses, references).mean()), f"exact|case:{case}|nrefs:1")
+    return Score(100 * float(find_exact_matches(hypotheses, references).mean()), f"exact|case:{case}|nrefs:1")
 
 
-def right(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
-    """(N,) True where the output is its reference."""
+def find_exact_matches(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
+    """Return (N,) bool, True where the output equals its reference."""
     check_pairs(hypotheses, references)
     return np.array([a == b for a, b in zip(hypotheses, references, strict=True)])
 
 
-def letters_right(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
-    """(N, 2): letters that stand at their place, and how many there are in the longer of output and reference."""
+def count_correct_characters(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
+    """Return (N, 2): characters equal to the reference's at their position, and the longer of both lengths."""
     check_pairs(hypotheses, references)
     rows = [
         (sum(a == b for a, b in zip(output, reference, strict=False)), max(len(output), len(reference)))

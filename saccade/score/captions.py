@@ -1,4 +1,4 @@
-"""Captions against all that people wrote for a picture: BLEU-1 to BLEU-4, CIDEr, and how many are one of them."""
+"""Metrics of captions with several references per picture: BLEU-1 to BLEU-4, CIDEr, exact match of any reference."""
 
 import math
 import re
@@ -12,94 +12,104 @@ from sacrebleu.metrics.bleu import BLEU
 from saccade.errors import SaccadeError
 from saccade.score.bleu import Score
 
-# ---- CIDEr-D (Vedantam et al. 2015): how alike a caption is to what people wrote, rare words weighing more.
+# ---- CIDEr-D (Vedantam et al. 2015): TF-IDF-weighted n-gram similarity of a caption to its references.
 
-ORDERS = (1, 2, 3, 4)
-SIGMA = 6.0  # words by which lengths may differ before that costs much
-TIMES = 10.0  # of the paper's last equation, so that values are like those of other scores
-Grams = Counter[tuple[str, ...]]
+NGRAM_ORDERS = (1, 2, 3, 4)
+CIDER_SIGMA = 6.0  # standard deviation of the length penalty, in words
+CIDER_SCALE = 10.0  # factor in the last equation of the paper
+NgramCounts = Counter[tuple[str, ...]]
 
 
 def cider(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
-    """The mean over all pictures, times 100, as papers print it; words are compared in lower case and unstemmed."""
+    """Mean over all pictures, times 100, as papers report it; words are lower-cased and not stemmed."""
     if len(hypotheses) != len(references) or not hypotheses or not all(references):
         raise SaccadeError(
             f"expected at least one reference for each of {len(hypotheses)} captions, got those of {len(references)}"
         )
     counts = f"nrefs:{len(references[0])}" if len({*map(len, references)}) == 1 else "nrefs:var"
-    signature = f"CIDEr-D|case:lc|{counts}|pictures:{len(references)}|n:4|sigma:{SIGMA:g}"
-    return Score(100 * float(ciders(hypotheses, references).mean()), signature)
+    signature = f"CIDEr-D|case:lc|{counts}|pictures:{len(references)}|n:4|sigma:{CIDER_SIGMA:g}"
+    return Score(100 * float(cider_per_picture(hypotheses, references).mean()), signature)
 
 
-def ciders(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> np.ndarray:
-    """(N,) the score of each picture, given all of them: what is rare follows from all references."""
-    said = [grams_of(text) for text in hypotheses]
-    wanted = [[grams_of(text) for text in texts] for texts in references]
-    pictures_with: Grams = Counter()
-    for texts in wanted:
-        pictures_with.update({gram for grams in texts for gram in grams})
+def cider_per_picture(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> np.ndarray:
+    """Return (N,) the score of each picture; document frequencies are those of all references."""
+    ngrams = [count_caption_ngrams(text) for text in hypotheses]
+    reference_ngrams = [[count_caption_ngrams(text) for text in texts] for texts in references]
+    document_frequency: NgramCounts = Counter()
+    for texts in reference_ngrams:
+        document_frequency.update({ngram for counts in texts for ngram in counts})
+    n = len(reference_ngrams)
     return np.array([
-        TIMES * sum(alike(ours, theirs, pictures_with, len(wanted)) for theirs in texts) / len(texts)
-        for ours, texts in zip(said, wanted, strict=True)
+        CIDER_SCALE * sum(compute_similarity(ours, theirs, document_frequency, n) for theirs in texts) / len(texts)
+        for ours, texts in zip(ngrams, reference_ngrams, strict=True)
     ])  # fmt: skip
 
 
-def alike(ours: Grams, theirs: Grams, pictures_with: Grams, pictures: int) -> float:
-    """The mean over n of the cosine of both texts' n-grams, none of which counts more often than the other has it."""
+def compute_similarity(
+    ours: NgramCounts, theirs: NgramCounts, document_frequency: NgramCounts, n_pictures: int
+) -> float:
+    """Return the mean over n of the clipped TF-IDF cosine of n-grams, with a Gaussian length penalty."""
     total = 0.0
-    lengths = [sum(count for gram, count in grams.items() if len(gram) == 1) for grams in (ours, theirs)]
-    for n in ORDERS:
-        first, second = (weighed(grams, n, pictures_with, pictures) for grams in (ours, theirs))
+    lengths = [sum(count for ngram, count in counts.items() if len(ngram) == 1) for counts in (ours, theirs)]
+    for n in NGRAM_ORDERS:
+        first, second = (compute_tf_idf(counts, n, document_frequency, n_pictures) for counts in (ours, theirs))
         norms = math.prod(math.sqrt(sum(value * value for value in side.values())) for side in (first, second))
         if norms:
-            shared = sum(min(value, second[gram]) * second[gram] for gram, value in first.items() if gram in second)
+            shared = sum(min(value, second[ngram]) * second[ngram] for ngram, value in first.items() if ngram in second)
             total += shared / norms
-    return total / len(ORDERS) * math.exp(-((lengths[0] - lengths[1]) ** 2) / (2 * SIGMA**2))
+    return total / len(NGRAM_ORDERS) * math.exp(-((lengths[0] - lengths[1]) ** 2) / (2 * CIDER_SIGMA**2))
 
 
-def weighed(grams: Grams, n: int, pictures_with: Grams, pictures: int) -> dict[tuple[str, ...], float]:
-    """Counts of n-grams times the logarithm of one over the share of pictures that have them."""
+def compute_tf_idf(
+    counts: NgramCounts, n: int, document_frequency: NgramCounts, n_pictures: int
+) -> dict[tuple[str, ...], float]:
+    """Return counts of n-grams times the log inverse share of pictures whose references contain them."""
     return {
-        gram: count * (math.log(pictures) - math.log(max(1, pictures_with[gram])))
-        for gram, count in grams.items()
-        if len(gram) == n
+        ngram: count * (math.log(n_pictures) - math.log(max(1, document_frequency[ngram])))
+        for ngram, count in counts.items()
+        if len(ngram) == n
     }
 
 
-def grams_of(text: str) -> Grams:
+def count_caption_ngrams(text: str) -> NgramCounts:
     words = re.findall(r"\w+", text.lower())
-    return Counter(tuple(words[i : i + n]) for n in ORDERS for i in range(len(words) - n + 1))
+    return Counter(tuple(words[i : i + n]) for n in NGRAM_ORDERS for i in range(len(words) - n + 1))
 
 
 # ----
 
 
-BLEUS = ("bleu-1", "bleu-2", "bleu-3", "bleu-4")
-CAPTIONS = (*BLEUS, "cider", "accuracy")
+BLEU_METRICS = ("bleu-1", "bleu-2", "bleu-3", "bleu-4")
+CAPTION_METRICS = (*BLEU_METRICS, "cider", "accuracy")
 
 
 def caption_scores(
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str]],
-    metrics: Sequence[str] = CAPTIONS,
+    metrics: Sequence[str] = CAPTION_METRICS,
     *,
     lowercase: bool = False,
 ) -> dict[str, Score]:
-    """Every metric that was asked for, in that order; each picture has one reference or more."""
+    """Compute the given metrics, in that order; each picture has one reference or more."""
     for name in metrics:
-        if name not in CAPTIONS:
-            raise SaccadeError(f"unknown metric '{name}' of captions; expected one of {', '.join(CAPTIONS)}")
-    made = {
+        if name not in CAPTION_METRICS:
+            raise SaccadeError(f"unknown metric '{name}' of captions; expected one of {', '.join(CAPTION_METRICS)}")
+    others = {
         "cider": lambda: cider(hypotheses, references),
-        "accuracy": lambda: one_of_them(hypotheses, references, lowercase=lowercase),
+        "accuracy": lambda: match_any_reference(hypotheses, references, lowercase=lowercase),
     }
     return {
-        name: made[name]() if name in made else bleu(hypotheses, references, order=int(name[-1]), lowercase=lowercase)
+        name: others[name]()
+        if name in others
+        else caption_bleu(hypotheses, references, order=int(name[-1]), lowercase=lowercase)
         for name in metrics
     }
 
 
-def bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, order: int, lowercase: bool) -> Score:
+def caption_bleu(
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, order: int, lowercase: bool
+) -> Score:
+    """BLEU up to n-grams of `order` with several references."""
     metric = BLEU(lowercase=lowercase, max_ngram_order=order, force=True)
     most = max(map(len, references))
     columns: list[Any] = [[texts[i] if i < len(texts) else None for texts in references] for i in range(most)]
@@ -108,7 +118,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, orde
 
 
 def caption_statistics(metric: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> np.ndarray:
-    """(N, n) numbers that add up over pictures: those of BLEU-4, or how many captions are one of theirs."""
+    """Return (N, n) statistics that add up over pictures: those of BLEU-4, or of exact match with any reference."""
     if metric == "accuracy":
         return np.array([[ours in texts, 1] for ours, texts in zip(hypotheses, references, strict=True)], np.int64)
     count = BLEU(effective_order=True, force=True)
@@ -116,9 +126,14 @@ def caption_statistics(metric: str, hypotheses: Sequence[str], references: Seque
     return np.array([[one.sys_len, one.ref_len, *one.counts, *one.totals] for one in found], np.int64)
 
 
-def one_of_them(hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, lowercase: bool) -> Score:
-    def plain(text: str) -> str:
+def match_any_reference(hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, lowercase: bool) -> Score:
+    """Percentage of captions that equal one of their references."""
+
+    def normalize(text: str) -> str:
         return text.lower() if lowercase else text
 
-    right = [plain(ours) in {plain(text) for text in texts} for ours, texts in zip(hypotheses, references, strict=True)]
-    return Score(100 * sum(right) / len(right), f"exact|case:{'lc' if lowercase else 'mixed'}|any reference")
+    matches = [
+        normalize(ours) in {normalize(text) for text in texts}
+        for ours, texts in zip(hypotheses, references, strict=True)
+    ]
+    return Score(100 * sum(matches) / len(matches), f"exact|case:{'lc' if lowercase else 'mixed'}|any reference")

@@ -1,4 +1,4 @@
-"""Several runs on the same test pairs: scores with intervals, size, training time, speed."""
+"""Compare runs on the same test pairs: scores with confidence intervals, size, training time, speed."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,39 +9,39 @@ from typing import Any
 
 from saccade.config.schema import Decoding, Recipe
 from saccade.errors import SaccadeError
-from saccade.model.run import count_weights
+from saccade.model.run import count_parameters
 from saccade.predict.predictors.predictor import Predictor
 from saccade.runs import METRICS, WEIGHTS, read_metrics
 from saccade.score.bleu import Score
-from saccade.score.media import readable
-from saccade.score.pairs import recipe_of
-from saccade.score.statistics import Difference, paired_bootstrap, score_of, statistics
+from saccade.score.media import filter_readable
+from saccade.score.pairs import load_recipe_of_run
+from saccade.score.statistics import Difference, compute_statistics, get_score_function, paired_bootstrap
 
-FILES = ("sound", "picture")  # media that are files, of which some may be broken
-WITHOUT_SUMS = ("chrf", "cider")  # which do not follow from sums over examples
+FILE_MEDIA = ("sound", "picture")  # media read from files, some of which may be broken
+NON_ADDITIVE_METRICS = ("chrf", "cider")  # metrics that are no function of sums over examples, as the bootstrap needs
 
 
 @dataclass(frozen=True)
 class ComparisonSettings:
-    """How runs of one task are compared on the same pairs."""
+    """How runs of one task are compared."""
 
-    shown: tuple[str, ...]  # scores of the table
-    labels: str | None = None  # of which kind they are, where outputs are labels
-    medium: str = ""  # what is read, where that is no text: "picture", "sound", "route" or "world"
+    table_metrics: tuple[str, ...]  # columns of the table
+    labels: str | None = None  # kind of labels, if outputs are labels
+    medium: str = ""  # input other than text: "picture", "sound", "route" or "world"
     counted: str = "sentences"  # what the outputs are about
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Those by which runs can be compared: they follow from sums over examples. The first one is the default."""
-        return tuple(name for name in self.shown if name not in WITHOUT_SUMS)
+        """Metrics by which runs can be compared, i.e. functions of sums over examples; the first is the default."""
+        return tuple(name for name in self.table_metrics if name not in NON_ADDITIVE_METRICS)
 
 
-TEXTS = ComparisonSettings(shown=("bleu", "chrf", "accuracy"))
+TEXT_COMPARISON = ComparisonSettings(table_metrics=("bleu", "chrf", "accuracy"))
 
 
 @dataclass(frozen=True)
-class Member:
-    """One run on the test pairs."""
+class RunMeasurement:
+    """Scores, size and speed of one run on the test pairs."""
 
     name: str
     recipe: Recipe
@@ -57,18 +57,18 @@ class Member:
 
     @property
     def key(self) -> str:
-        """Equal for runs that differ in their seed only."""
+        """Equal for runs that differ only in their seed."""
         return recipe_key(self.recipe)
 
 
 @dataclass(frozen=True)
-class Row:
-    """Runs that differ in their seed only, or a single run."""
+class ComparisonRow:
+    """Runs that differ only in their seed, or a single run."""
 
     name: str
     runs: list[str]
     seeds: list[int]
-    scores: dict[str, float]  # the mean
+    scores: dict[str, float]  # means over the runs
     spread: float | None  # standard deviation of the compared metric over the seeds
     difference: Difference | None  # to the first row
     parameters: int
@@ -78,11 +78,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
+    """The rows of a comparison; the first one is the baseline."""
+
     metric: str
     signature: str
     sentences: int
-    rows: list[Row]
-    left_out: tuple[str, ...] = ()  # what is wrong with files that one of the runs could not read
+    rows: list[ComparisonRow]
+    left_out: tuple[str, ...] = ()  # messages about files that one of the runs could not read
     counted: str = "sentences"  # what the outputs are about
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,9 +102,9 @@ def compare(
     samples: int = 1000,
     seed: int = 1,
 ) -> Comparison:
-    """Decodes the pairs with every run; each row but the first is compared with the first.
+    """Decode the pairs with every run; compare each row with the first.
 
-    Files that one of the runs cannot read are left out for all of them.
+    Files that one of the runs cannot read are skipped for all of them.
     """
     if not runs:
         raise SaccadeError("no run was given; expected the folders of at least two runs; `saccade runs` lists them")
@@ -111,37 +113,42 @@ def compare(
     if metric not in settings.metrics:
         raise SaccadeError(f"unknown metric '{metric}'; runs are compared by {' or '.join(settings.metrics)}")
 
-    def predictors() -> Iterator[Predictor]:  # one at a time: all of them may be too much for the memory
+    def predictors() -> Iterator[Predictor]:  # one at a time, to save memory
         return (Predictor.load(path, kinds=kinds, device=device) for path in runs)
 
-    pairs, left = readable(predictors(), pairs) if settings.medium in FILES else (list(pairs), ())
-    both = zip(runs, predictors(), strict=True)
-    members = [measure(Path(path), predictor, pairs, settings, decoding=decoding) for path, predictor in both]
-    groups, recipe = group_members(members), members[0].recipe
+    pairs, skipped = filter_readable(predictors(), pairs) if settings.medium in FILE_MEDIA else (list(pairs), ())
+    loaded = zip(runs, predictors(), strict=True)
+    measurements = [
+        measure_run(Path(path), predictor, pairs, settings, decoding=decoding) for path, predictor in loaded
+    ]
+    groups, recipe = group_by_recipe(measurements), measurements[0].recipe
     references = recipe.task.get_references(recipe, pairs)
     differences = paired_bootstrap(
-        [[statistics(metric, member.hypotheses, references, settings.labels) for member in group] for group in groups],
-        score_of(metric, settings.labels),
+        [
+            [compute_statistics(metric, member.hypotheses, references, settings.labels) for member in group]
+            for group in groups
+        ],
+        get_score_function(metric, settings.labels),
         samples=samples,
         seed=seed,
     )
-    rows = [_row(group, metric, differences[i] if i else None) for i, group in enumerate(groups)]
-    signature = members[0].scores[metric].signature
-    return Comparison(metric, signature, len(references), rows, left, settings.counted)
+    rows = [_build_row(group, metric, differences[i] if i else None) for i, group in enumerate(groups)]
+    signature = measurements[0].scores[metric].signature
+    return Comparison(metric, signature, len(references), rows, skipped, settings.counted)
 
 
 def check_comparable(runs: Sequence[str | Path], *, kinds: Mapping[str, Any] | None = None) -> ComparisonSettings:
-    """How the runs are compared; refuses those that read or give something else than the others.
+    """Return how the runs are compared; refuse runs with different kinds of input or output.
 
-    A folder that is no run is told when its weights are wanted.
+    A folder that is not a run is reported later, when its weights are loaded.
     """
     paths, first = dict[tuple[str | None, str], str | Path](), None
     for path in runs:
-        recipe = recipe_of(path, kinds=kinds)
-        settings = TEXTS if recipe is None else recipe.task.get_comparison(recipe)
+        recipe = load_recipe_of_run(path, kinds=kinds)
+        settings = TEXT_COMPARISON if recipe is None else recipe.task.get_comparison(recipe)
         if settings is None:
             raise SaccadeError(
-                f"'{path}' learned from texts alone, and runs are compared by their outputs for pairs; "
+                f"'{path}' was trained on texts without targets, and runs are compared by their outputs for pairs; "
                 "use `saccade evaluate` for each"
             )
         paths[settings.labels, settings.medium] = path
@@ -151,47 +158,47 @@ def check_comparable(runs: Sequence[str | Path], *, kinds: Mapping[str, Any] | N
         same = len({labels for labels, _ in paths}) == 1
         what = "read the same kind of input" if same else "give the same kind of output"
         raise SaccadeError(f"'{one}' and '{other}' do not {what}; compare runs of one task")
-    return first or TEXTS
+    return first or TEXT_COMPARISON
 
 
-def measure(
+def measure_run(
     path: Path,
     predictor: Predictor,
     pairs: Sequence[tuple[str, str]],
-    settings: ComparisonSettings = TEXTS,
+    settings: ComparisonSettings = TEXT_COMPARISON,
     *,
     decoding: Decoding | None = None,
-) -> Member:
-    """One run's scores, size and speed; texts are scored by those that are shown."""
+) -> RunMeasurement:
+    """Measure scores, size and speed of one run."""
     task = predictor.recipe.task
-    found = task.evaluate_pairs(predictor, list(pairs), metrics=settings.shown, decoding=decoding)
-    return Member(
+    result = task.evaluate_pairs(predictor, list(pairs), metrics=settings.table_metrics, decoding=decoding)
+    return RunMeasurement(
         name=path.resolve().name,
         recipe=predictor.recipe,
-        scores=dict(found.scores),
-        hypotheses=list(found.hypotheses),
-        parameters=count_weights(path / WEIGHTS),
-        minutes=training_minutes(path),
-        sentences_per_second=found.outputs_per_second,
+        scores=dict(result.scores),
+        hypotheses=list(result.hypotheses),
+        parameters=count_parameters(path / WEIGHTS),
+        minutes=read_training_minutes(path),
+        sentences_per_second=result.outputs_per_second,
     )
 
 
 def recipe_key(recipe: Recipe) -> str:
-    """Everything that makes a recipe another one; its names and its seed do not."""
+    """Return a string that identifies a recipe, regardless of its name, description and seed."""
     values = recipe.model_dump(mode="json", exclude={"name": True, "about": True, "train": {"seed"}})
     return json.dumps(values, sort_keys=True)
 
 
-def training_minutes(run: Path) -> float | None:
-    """The time that the last line of metrics.jsonl with a time tells; None where there is none."""
+def read_training_minutes(run: Path) -> float | None:
+    """Return the last training time in metrics.jsonl; None if there is none."""
     seconds = [line["seconds"] for line in read_metrics(run / METRICS) if "seconds" in line]
     return float(seconds[-1]) / 60 if seconds else None
 
 
-def group_members(members: Sequence[Member]) -> list[list[Member]]:
-    """Members of the same recipe and of different seeds, in the order of their first."""
-    groups: list[list[Member]] = []
-    for member in members:
+def group_by_recipe(measurements: Sequence[RunMeasurement]) -> list[list[RunMeasurement]]:
+    """Group runs of the same recipe with different seeds, in the order of their first."""
+    groups: list[list[RunMeasurement]] = []
+    for member in measurements:
         for group in groups:
             if group[0].key == member.key and all(other.seed != member.seed for other in group):
                 group.append(member)
@@ -201,10 +208,10 @@ def group_members(members: Sequence[Member]) -> list[list[Member]]:
     return groups
 
 
-def _row(group: Sequence[Member], metric: str, difference: Difference | None) -> Row:
+def _build_row(group: Sequence[RunMeasurement], metric: str, difference: Difference | None) -> ComparisonRow:
     first, minutes = group[0], [member.minutes for member in group if member.minutes is not None]
     values = [member.scores[metric].value for member in group]
-    return Row(
+    return ComparisonRow(
         name=first.name if len(group) == 1 else f"{first.name} ({len(group)} seeds)",
         runs=[member.name for member in group],
         seeds=[member.seed for member in group],

@@ -1,4 +1,4 @@
-"""How much of a reference an output gets wrong: the share of its words, or of its letters."""
+"""Word and character error rates."""
 
 from collections.abc import Hashable, Sequence
 
@@ -6,53 +6,53 @@ import numpy as np
 
 from saccade.score.bleu import Score, check_pairs
 
-ERRORS = ("wer", "cer")
+ERROR_METRICS = ("wer", "cer")
 
 
-def edits(hypothesis: Sequence[Hashable], reference: Sequence[Hashable]) -> int:
-    """The fewest words that must be replaced, left out or put in to make one of the other (Wagner and Fischer 1974).
+def edit_distance(hypothesis: Sequence[Hashable], reference: Sequence[Hashable]) -> int:
+    """Return the least number of substitutions, deletions and insertions (Wagner and Fischer 1974).
 
-    The table of all beginnings of both is gone through row by row.
+    The dynamic-programming table is computed row by row.
     """
-    places = np.arange(len(hypothesis) + 1)
-    numbers: dict[Hashable, int] = {}
-    ours, theirs = ([numbers.setdefault(word, len(numbers)) for word in words] for words in (hypothesis, reference))
-    given, above = np.array(ours, dtype=np.int64), places
-    for row, wanted in enumerate(theirs, 1):
-        corner, over = above[:-1] + (given != wanted), above[1:] + 1
-        best = np.concatenate(([row], np.minimum(corner, over)))
-        above = np.minimum.accumulate(best - places) + places  # or one more than what stands to the left
-    return int(above[-1])
+    columns = np.arange(len(hypothesis) + 1)
+    ids: dict[Hashable, int] = {}
+    ours, theirs = ([ids.setdefault(word, len(ids)) for word in words] for words in (hypothesis, reference))
+    tokens, row_above = np.array(ours, dtype=np.int64), columns
+    for row, token in enumerate(theirs, 1):
+        substituted, deleted = row_above[:-1] + (tokens != token), row_above[1:] + 1
+        best = np.concatenate(([row], np.minimum(substituted, deleted)))
+        row_above = np.minimum.accumulate(best - columns) + columns  # insertion: one more than the left neighbour
+    return int(row_above[-1])
 
 
 def error_rate(
     hypotheses: Sequence[str], references: Sequence[str], *, unit: str = "wer", lowercase: bool = False
 ) -> Score:
-    """Percent of the references' words ("wer") or characters ("cer") that must be changed; it may be over 100."""
+    """Percentage of the references' words ("wer") or characters ("cer") that must be edited; may exceed 100."""
     counts = error_statistics(hypotheses, references, unit=unit, lowercase=lowercase).sum(axis=0)
     case = "lc" if lowercase else "mixed"
-    return Score(error_of(counts), f"{unit}|edits of all sentences|case:{case}|tok:spaces|nrefs:1")
+    return Score(compute_error_rate(counts), f"{unit}|edits of all sentences|case:{case}|tok:spaces|nrefs:1")
 
 
 def error_statistics(
     hypotheses: Sequence[str], references: Sequence[str], *, unit: str, lowercase: bool = False
 ) -> np.ndarray:
-    """(N, 2): for each sentence the changes, and the length of the reference."""
+    """Return (N, 2) per sentence: edits, and length of the reference."""
     check_pairs(hypotheses, references)
     rows = []
     for pair in zip(hypotheses, references, strict=True):
-        ours, theirs = (split(text.lower() if lowercase else text, unit) for text in pair)
-        rows.append((edits(ours, theirs), len(theirs)))
+        ours, theirs = (split_units(text.lower() if lowercase else text, unit) for text in pair)
+        rows.append((edit_distance(ours, theirs), len(theirs)))
     return np.array(rows, dtype=np.int64)
 
 
-def split(text: str, unit: str) -> Sequence[str]:
-    """Words, or characters with one space between words."""
+def split_units(text: str, unit: str) -> Sequence[str]:
+    """Split into words, or into characters with one space between words."""
     words = text.split()
     return words if unit == "wer" else " ".join(words)
 
 
-def error_of(statistics: np.ndarray) -> float:
-    """The rate of summed statistics (2,); where nothing was to be said, all that was said is wrong."""
+def compute_error_rate(statistics: np.ndarray) -> float:
+    """Compute the rate from summed statistics (2,); with empty references it is 0 or 100."""
     changes, length = (int(number) for number in statistics)
     return 100 * changes / length if length else 100.0 * min(changes, 1)

@@ -1,4 +1,4 @@
-"""Scores and speed of a predictor on pairs, and scores of any two files."""
+"""Evaluate a predictor on pairs, with scores and speed, or the lines of two files."""
 
 import time
 from collections.abc import Sequence
@@ -9,45 +9,47 @@ from typing import Any
 from saccade.config.schema import Corpus, Decoding
 from saccade.data.sources.pairs import read_lines
 from saccade.errors import SaccadeError
-from saccade.predict.outputs import cut_lengths
+from saccade.predict.outputs import get_truncated_lengths
 from saccade.predict.predictors.predictor import Predictor
 from saccade.score.accuracy import exact_match
-from saccade.score.bleu import METRICS, Score, check_pairs, corpus_scores
-from saccade.score.errors import ERRORS, error_rate
+from saccade.score.bleu import SACREBLEU_METRICS, Score, check_pairs, corpus_scores
+from saccade.score.errors import ERROR_METRICS, error_rate
 from saccade.score.gleu import mean_gleu
-from saccade.score.left_out import told_of
 from saccade.score.result import Result
+from saccade.score.skipped_files import format_skipped_files
 
-ALL = (*METRICS, "gleu", "accuracy")  # where nobody says which
-KNOWN = (*ALL, *ERRORS)
+DEFAULT_METRICS = (*SACREBLEU_METRICS, "gleu", "accuracy")  # used by default
+TEXT_METRICS = (*DEFAULT_METRICS, *ERROR_METRICS)
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Time from texts to texts, tokenisation included."""
+    """Throughput from input text to output text, tokenization included."""
 
     seconds: float
     sentences_per_second: float
-    tokens_per_second: float  # written, END included
+    tokens_per_second: float  # generated tokens, END included
 
 
 @dataclass(frozen=True)
 class Evaluation:
+    """Scores of outputs against references."""
+
     scores: dict[str, Score]
     sentences: int
     hypotheses: list[str]
-    speed: Speed | None = None  # where the outputs were made here
-    cut: tuple[int, ...] = ()  # tokens of each output that was cut at the most that it may have
-    left_out: tuple[str, ...] = ()  # what is wrong with files that could not be read
-    counted: str = "sentences"  # what the outputs are about
+    speed: Speed | None = None  # None if outputs were read from a file
+    truncated_lengths: tuple[int, ...] = ()  # tokens of each output that was truncated at its limit
+    left_out: tuple[str, ...] = ()  # messages about files that could not be read
+    counted: str = "sentences"  # noun for the examples, in summaries
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: everything but the outputs themselves."""
+        """Return all but the outputs, for JSON."""
         return {
             "sentences": self.sentences,
             "scores": {name: asdict(score) for name, score in self.scores.items()},
             **({} if self.speed is None else {"speed": asdict(self.speed)}),
-            **({"cut": len(self.cut)} if self.cut else {}),
+            **({"cut": len(self.truncated_lengths)} if self.truncated_lengths else {}),
             **({"left_out": self.left_out} if self.left_out else {}),
         }
 
@@ -56,28 +58,29 @@ class Evaluation:
         return self.speed.sentences_per_second if self.speed else 0.0
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """For a table: name, value, and how it was measured."""
+        """Return name, value and signature of each score, for a table."""
         return [(name, f"{score.value:.2f}", score.signature) for name, score in self.scores.items()]
 
     def summary(self) -> str:
+        """Return the number of examples and the speed as a sentence."""
         count = f"{self.sentences:,} {self.counted}"
         if (speed := self.speed) is None:
             return count
         return (
             f"{count} in {speed.seconds:.1f} s: {speed.sentences_per_second:,.1f} {self.counted}/s, "
-            f"{speed.tokens_per_second:,.0f} tokens/s{told_of(self.left_out)}"
+            f"{speed.tokens_per_second:,.0f} tokens/s{format_skipped_files(self.left_out)}"
         )
 
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """What `saccade evaluate` was asked; None is what the recipe says, or what the task measures by itself."""
+    """Options of `saccade evaluate`; None stands for the default of the recipe or task."""
 
     metrics: Sequence[str] | None = None
     lowercase: bool = False
     decoding: Decoding | None = None
-    made: int | None = None  # how much is taken of embedded data that does not say it itself
-    keep: bool = False  # whether the values of all tokens are kept
+    synthetic_count: int | None = None  # examples taken of embedded data that have no size of their own
+    keep_token_scores: bool = False  # whether the log-probabilities of all tokens are kept
 
 
 def evaluate_corpora(
@@ -87,11 +90,11 @@ def evaluate_corpora(
     metrics: Sequence[str] | None = None,
     lowercase: bool = False,
     decoding: Decoding | None = None,
-    made: int | None = None,
-    keep: bool = False,
+    synthetic_count: int | None = None,
+    keep_token_scores: bool = False,
 ) -> Result:
-    """What the task of the model measures on these data; the keywords are those of EvaluationOptions."""
-    options = EvaluationOptions(metrics, lowercase, decoding, made, keep)
+    """Evaluate a model on corpora as its task does; keywords as in EvaluationOptions."""
+    options = EvaluationOptions(metrics, lowercase, decoding, synthetic_count, keep_token_scores)
     return predictor.recipe.task.evaluate(predictor, corpora, options)
 
 
@@ -99,35 +102,35 @@ def evaluate(
     predictor: Predictor,
     pairs: Sequence[tuple[str, str]],
     *,
-    metrics: Sequence[str] = ALL,
+    metrics: Sequence[str] = DEFAULT_METRICS,
     lowercase: bool = False,
     decoding: Decoding | None = None,
 ) -> Evaluation:
-    """Predicts every source and scores the outputs against the targets."""
+    """Predict an output for every source and score it against the target."""
     if not pairs:
         raise SaccadeError("there is nothing to evaluate: no pairs were given; is the file empty?")
     check_metrics(metrics)
-    made = timed_outputs(predictor, [source for source, _ in pairs], decoding)
-    scores = score_texts(made[0], [target for _, target in pairs], metrics=metrics, lowercase=lowercase)
-    return Evaluation(scores, len(pairs), *made)
+    timed = predict_timed(predictor, [source for source, _ in pairs], decoding)
+    scores = score_texts(timed[0], [target for _, target in pairs], metrics=metrics, lowercase=lowercase)
+    return Evaluation(scores, len(pairs), *timed)
 
 
-def timed_outputs(
+def predict_timed(
     predictor: Predictor, sources: Sequence[str], decoding: Decoding | None
 ) -> tuple[list[str], Speed, tuple[int, ...]]:
-    """The best output for each source, how long that took, and the lengths of those that were cut."""
+    """Return the best output for each source, the speed, and the lengths of truncated outputs."""
     begin = time.perf_counter()
-    outputs = [found[0] for found in predictor.candidates(sources, decoding=decoding)]
+    outputs = [hypotheses[0] for hypotheses in predictor.candidates(sources, decoding=decoding)]
     seconds = time.perf_counter() - begin
     tokens = sum(len(output.ids) + 1 for output in outputs)
     speed = Speed(seconds, len(sources) / seconds, tokens / seconds)
-    return [output.text for output in outputs], speed, cut_lengths(outputs)
+    return [output.text for output in outputs], speed, get_truncated_lengths(outputs)
 
 
 def evaluate_files(
-    hypotheses: str | Path, references: str | Path, *, metrics: Sequence[str] = ALL, lowercase: bool = False
+    hypotheses: str | Path, references: str | Path, *, metrics: Sequence[str] = DEFAULT_METRICS, lowercase: bool = False
 ) -> Evaluation:
-    """Scores the lines of one file against those of another, wherever they come from."""
+    """Score the lines of one file against those of another."""
     ours, theirs = list(read_lines(hypotheses)), list(read_lines(references))
     if len(ours) != len(theirs):
         raise SaccadeError(
@@ -140,23 +143,29 @@ def evaluate_files(
 
 
 def score_texts(
-    hypotheses: Sequence[str], references: Sequence[str], *, metrics: Sequence[str] = ALL, lowercase: bool = False
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    *,
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    lowercase: bool = False,
 ) -> dict[str, Score]:
-    """Every metric that was asked for, in that order."""
+    """Compute the given metrics, in that order."""
     check_metrics(metrics)
     check_pairs(hypotheses, references)
-    scores = corpus_scores(hypotheses, references, [name for name in metrics if name in METRICS], lowercase=lowercase)
+    scores = corpus_scores(
+        hypotheses, references, [name for name in metrics if name in SACREBLEU_METRICS], lowercase=lowercase
+    )
     if "gleu" in metrics:
         scores["gleu"] = mean_gleu(hypotheses, references, lowercase=lowercase)
     if "accuracy" in metrics:
         scores["accuracy"] = exact_match(hypotheses, references, lowercase=lowercase)
-    for name in (name for name in metrics if name in ERRORS):
+    for name in (name for name in metrics if name in ERROR_METRICS):
         scores[name] = error_rate(hypotheses, references, unit=name, lowercase=lowercase)
     return {name: scores[name] for name in metrics}
 
 
-def check_metrics(metrics: Sequence[str], *, known: Sequence[str] = KNOWN) -> None:
-    """Before the work, not after it."""
+def check_metrics(metrics: Sequence[str], *, known: Sequence[str] = TEXT_METRICS) -> None:
+    """Refuse unknown metrics before any work is done."""
     for name in metrics:
         if name not in known:
             raise SaccadeError(f"unknown metric '{name}'; expected one of {', '.join(known)}")

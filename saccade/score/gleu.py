@@ -1,4 +1,4 @@
-"""GLEU, a score of single sentences that punishes words too many and words too few alike (Wu et al. 2016)."""
+"""GLEU, a sentence-level score that penalizes missing and superfluous words alike (Wu et al. 2016)."""
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
@@ -8,33 +8,33 @@ from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 from saccade.score.bleu import Score, check_pairs
 
-LONGEST = 4  # tokens of an n-gram
+MAX_NGRAM_ORDER = 4  # longest n-gram
 
 
 def sentence_gleu(hypothesis: Sequence[Hashable], reference: Sequence[Hashable]) -> float:
-    """The smaller one of precision and recall of all sequences of 1 to 4 tokens together (section 5.2), from 0 to 1.
+    """Return the minimum of precision and recall of all 1- to 4-grams (section 5.2), from 0 to 1.
 
-    One that comes again is right as often as the reference has it. Where there are no tokens at all it is 0.
+    Repeated n-grams match as often as the reference contains them. Two empty sequences give 0.
     """
-    ours, theirs = ngrams(hypothesis), ngrams(reference)
+    ours, theirs = count_ngrams(hypothesis), count_ngrams(reference)
     most = max(ours.total(), theirs.total())
     return (ours & theirs).total() / most if most else 0.0
 
 
-def ngrams(tokens: Sequence[Hashable]) -> Counter[tuple[Hashable, ...]]:
-    sizes = range(1, LONGEST + 1)
+def count_ngrams(tokens: Sequence[Hashable]) -> Counter[tuple[Hashable, ...]]:
+    sizes = range(1, MAX_NGRAM_ORDER + 1)
     return Counter(tuple(tokens[i : i + n]) for n in sizes for i in range(len(tokens) - n + 1))
 
 
 def mean_gleu(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> Score:
-    """The mean over sentences, in percent; words are those of sacreBLEU's tokenizer 13a, as for BLEU."""
+    """Mean over sentences, in percent; tokenized by 13a, as BLEU."""
     case = "lc" if lowercase else "mixed"
-    value = 100 * float(gleu_of_each(hypotheses, references, lowercase=lowercase).mean())
-    return Score(value, f"gleu|mean of sentences|case:{case}|tok:13a|n:1-{LONGEST}|nrefs:1")
+    value = 100 * float(gleu_per_sentence(hypotheses, references, lowercase=lowercase).mean())
+    return Score(value, f"gleu|mean of sentences|case:{case}|tok:13a|n:1-{MAX_NGRAM_ORDER}|nrefs:1")
 
 
-def gleu_of_each(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> np.ndarray:
-    """(N,) the score of each sentence, from 0 to 1."""
+def gleu_per_sentence(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> np.ndarray:
+    """Return (N,) the score of each sentence, from 0 to 1."""
     check_pairs(hypotheses, references)
     split = Tokenizer13a()
     sides = (

@@ -1,6 +1,6 @@
-"""How good labels are: accuracy, F1, Matthews' correlation, and for numbers Pearson's and Spearman's.
+"""Metrics of labels: accuracy, F1, Matthews correlation; Pearson and Spearman correlation of numbers.
 
-Counts of classes are a matrix: row the reference, column what was said. Every score is in percent, correlations too.
+Confusion matrices have a row per reference class and a column per predicted class. All scores are in percent.
 """
 
 import time
@@ -10,67 +10,74 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from saccade.data.tokenization.labels import number_in
+from saccade.data.tokenization.labels import parse_number
 from saccade.errors import SaccadeError
 from saccade.predict.predictors.predictor import Predictor
 from saccade.score.bleu import Score
-from saccade.score.left_out import told_of
+from saccade.score.skipped_files import format_skipped_files
 
-OF_KIND = {
+METRICS_BY_KIND = {
     "label": ("accuracy", "f1", "matthews"),
     "tags": ("accuracy", "f1"),
     "number": ("pearson", "spearman"),
 }
-TOP = 5  # classes of a picture among which the right one may be
-SHOWN = 12  # classes of a table that still fits a terminal
+TOP_K = 5  # k of top-k accuracy for pictures
+MAX_TABLE_CLASSES = 12  # a full confusion matrix of more classes does not fit a terminal
 
 
 @dataclass(frozen=True)
 class LabelEvaluation:
-    """What was measured of some labels."""
+    """Scores of labels, with the confusion matrix."""
 
-    cut: ClassVar[tuple[int, ...]] = ()
+    truncated_lengths: ClassVar[tuple[int, ...]] = ()
     scores: dict[str, Score]
     sentences: int
     hypotheses: list[str]
-    names: tuple[str, ...] = ()  # of classes
-    counts: Sequence[Sequence[int]] = ()  # how often each class of the reference was said to be each class
+    names: tuple[str, ...] = ()  # classes
+    counts: Sequence[Sequence[int]] = ()  # confusion matrix
     seconds: float = 0.0
-    left_out: tuple[str, ...] = ()  # what is wrong with files that could not be read
-    counted: str = "texts"  # what the labels are of
+    left_out: tuple[str, ...] = ()  # messages about files that could not be read
+    counted: str = "texts"  # noun for the examples, in summaries
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: everything but the labels themselves."""
-        found: dict[str, Any] = {
+        """Return all but the labels, for JSON."""
+        result: dict[str, Any] = {
             "texts": self.sentences,
             "scores": {name: asdict(score) for name, score in self.scores.items()},
         }
         if self.names:
-            by_class = dict(zip(self.names, f1_of_each(margins(np.array(self.counts))).tolist(), strict=True))
-            found |= {"f1_of_class": by_class, "names": self.names, "counts": self.counts}
-        left = {"left_out": self.left_out} if self.left_out else {}
-        return {**found, "seconds": self.seconds, **left}
+            by_class = dict(zip(self.names, f1_per_class(compute_margins(np.array(self.counts))).tolist(), strict=True))
+            result |= {"f1_of_class": by_class, "names": self.names, "counts": self.counts}
+        skipped = {"left_out": self.left_out} if self.left_out else {}
+        return {**result, "seconds": self.seconds, **skipped}
 
     @property
     def outputs_per_second(self) -> float:
         return self.sentences / self.seconds
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """For a table: name, value, and how it was measured."""
+        """Return name, value and signature of each score, for a table."""
         return [(name, f"{score.value:.2f}", score.signature) for name, score in self.scores.items()]
 
     def summary(self) -> str:
-        each = self.sentences / self.seconds if self.seconds else 0
-        speed = f" in {self.seconds:.1f} s: {each:,.1f} {self.counted}/s" if self.seconds else ""
+        """Return the number of examples, the speed, and the confusion matrix."""
+        per_second = self.sentences / self.seconds if self.seconds else 0
+        speed = f" in {self.seconds:.1f} s: {per_second:,.1f} {self.counted}/s" if self.seconds else ""
         what = self.counted if self.sentences != 1 else self.counted.removesuffix("s")
-        told = f"{self.sentences:,} {what}{speed}{told_of(self.left_out)}"
-        return f"{told}\n\n{confusions(self.names, self.counts, self.counted)}" if self.names else told
+        summary = f"{self.sentences:,} {what}{speed}{format_skipped_files(self.left_out)}"
+        return (
+            f"{summary}\n\n{format_confusion_matrix(self.names, self.counts, self.counted)}" if self.names else summary
+        )
 
 
 def evaluate_labels(predictor: Predictor, pairs: Sequence[tuple[str, str]]) -> LabelEvaluation:
-    """Labels every text and compares; an answer that no question of the training data has is wrong, and no mistake."""
+    """Label every text and score the labels.
+
+    Of questions, an answer that does not occur in the training data counts as wrong; elsewhere an unknown label is an
+    error.
+    """
     media = predictor.recipe.reader.media
-    counted = "texts" if media is None else media.counted
+    counted = "texts" if media is None else media.unit
     if not pairs:
         raise SaccadeError(f"there is nothing to evaluate: no {counted} with labels were given; is the file empty?")
     labels, references = predictor.labels, [label for _, label in pairs]
@@ -80,68 +87,78 @@ def evaluate_labels(predictor: Predictor, pairs: Sequence[tuple[str, str]]) -> L
             labels.encode(label)
         except SaccadeError as error:
             raise SaccadeError(f"{counted.removesuffix('s')} {number}: {error}") from None
-    several, begin = predictor.recipe.predict.model_copy(update={"n_best": TOP, "beam": TOP}), time.perf_counter()
-    found = predictor.candidates([text for text, _ in pairs], decoding=several)
+    decoding, begin = predictor.recipe.predict.model_copy(update={"n_best": TOP_K, "beam": TOP_K}), time.perf_counter()
+    hypotheses = predictor.candidates([text for text, _ in pairs], decoding=decoding)
     seconds = time.perf_counter() - begin
-    said = [outputs[0].text for outputs in found]
-    scores = label_scores(labels.kind, said, references)
-    if media is not None and labels.size > TOP:
-        among = [label in {one.text for one in outputs} for label, outputs in zip(references, found, strict=True)]
-        scores["top-5"] = Score(100 * sum(among) / len(among), f"share of labels among the best {TOP}")
-    counts = counts_of(labels.kind, said, references, names).tolist() if names else []
-    return LabelEvaluation(scores, len(pairs), said, names, counts, seconds, counted=counted)
+    predicted = [outputs[0].text for outputs in hypotheses]
+    scores = label_scores(labels.kind, predicted, references)
+    if media is not None and labels.size > TOP_K:
+        hits = [label in {one.text for one in outputs} for label, outputs in zip(references, hypotheses, strict=True)]
+        scores["top-5"] = Score(100 * sum(hits) / len(hits), f"share of labels among the best {TOP_K}")
+    counts = build_confusion_matrix(labels.kind, predicted, references, names).tolist() if names else []
+    return LabelEvaluation(scores, len(pairs), predicted, names, counts, seconds, counted=counted)
 
 
 def refuse_metrics() -> None:
-    """Labels have no words and no case."""
-    raise SaccadeError("labels are measured in one way, so that --metrics and --lowercase say nothing; leave them out")
+    """Refuse --metrics and --lowercase, which do not apply to labels."""
+    raise SaccadeError("labels have fixed metrics and no letter case; leave out --metrics and --lowercase")
 
 
-def label_scores(kind: str, said: Sequence[str], references: Sequence[str]) -> dict[str, Score]:
-    """Every score of labels of this kind."""
-    check_each(said, references)
+def label_scores(kind: str, predicted: Sequence[str], references: Sequence[str]) -> dict[str, Score]:
+    """Compute all scores of labels of this kind."""
+    check_lengths(predicted, references)
     if kind == "number":
-        row = statistics_of(kind, said, references).sum(0)
+        row = build_label_statistics(kind, predicted, references).sum(0)
     else:
-        row = margins(counts_of(kind, said, references, names_of(kind, [*said, *references]))).flatten()
-    score = scores_of(kind)
-    return {name: Score(score[name](row), SIGNATURES[name]) for name in OF_KIND[kind]}
+        row = compute_margins(
+            build_confusion_matrix(kind, predicted, references, list_class_names(kind, [*predicted, *references]))
+        ).flatten()
+    score = get_score_functions(kind)
+    return {name: Score(score[name](row), SIGNATURES[name]) for name in METRICS_BY_KIND[kind]}
 
 
-def check_each(said: Sequence[str], references: Sequence[str]) -> None:
-    if len(said) != len(references) or not said:
-        raise SaccadeError(f"expected a label for each of {len(references)} references, got {len(said)}")
+def check_lengths(predicted: Sequence[str], references: Sequence[str]) -> None:
+    if len(predicted) != len(references) or not predicted:
+        raise SaccadeError(f"expected a label for each of {len(references)} references, got {len(predicted)}")
 
 
-def counts_of(kind: str, said: Sequence[str], references: Sequence[str], names: Sequence[str]) -> np.ndarray:
-    """(C, C): how often a text, or a word, of each class was said to be of each class."""
-    places = {name: number for number, name in enumerate(names)}
+def build_confusion_matrix(
+    kind: str, predicted: Sequence[str], references: Sequence[str], names: Sequence[str]
+) -> np.ndarray:
+    """Return (C, C): how often a text, or a word, of each class was predicted as each class."""
+    indices = {name: number for number, name in enumerate(names)}
     counts = np.zeros((len(names), len(names)), dtype=np.int64)
-    for ours, theirs in zip(said, references, strict=True):
-        for one, other in zip(classes(kind, ours), classes(kind, theirs), strict=True):
-            counts[places[other], places[one]] += 1
+    for ours, theirs in zip(predicted, references, strict=True):
+        for one, other in zip(split_labels(kind, ours), split_labels(kind, theirs), strict=True):
+            counts[indices[other], indices[one]] += 1
     return counts
 
 
-def statistics_of(kind: str, said: Sequence[str], references: Sequence[str]) -> np.ndarray:
-    """(N, n): numbers of single texts that add up, from whose sum every score can be made.
+def build_label_statistics(kind: str, predicted: Sequence[str], references: Sequence[str]) -> np.ndarray:
+    """Return (N, n) statistics per text, from whose sum every score can be computed.
 
-    Classes: what `margins` has, one row after the other. Numbers: 1, x, y, xx, yy, xy, and the same with ranks in
-    the place of numbers; a sample of texts keeps the ranks of all of them.
+    For classes: the flattened result of `compute_margins`. For numbers: 1, x, y, xx, yy, xy, and the same of ranks; a
+    sample of texts keeps the ranks among all texts.
     """
-    check_each(said, references)
+    check_lengths(predicted, references)
     if kind == "number":
-        x, y = (np.array([number_in(text) for text in texts]) for texts in (said, references))
-        return np.concatenate([moments(x, y), moments(ranks(x), ranks(y))], axis=1)
-    names = names_of(kind, [*said, *references])
-    rows = (counts_of(kind, [ours], [theirs], names) for ours, theirs in zip(said, references, strict=True))
-    return np.stack([margins(counts).flatten() for counts in rows])
+        x, y = (np.array([parse_number(text) for text in texts]) for texts in (predicted, references))
+        return np.concatenate([compute_moments(x, y), compute_moments(compute_ranks(x), compute_ranks(y))], axis=1)
+    names = list_class_names(kind, [*predicted, *references])
+    rows = (
+        build_confusion_matrix(kind, [ours], [theirs], names)
+        for ours, theirs in zip(predicted, references, strict=True)
+    )
+    return np.stack([compute_margins(counts).flatten() for counts in rows])
 
 
-def scores_of(kind: str) -> dict[str, Any]:
-    """What makes each score of summed statistics."""
+def get_score_functions(kind: str) -> dict[str, Any]:
+    """Return functions from summed statistics to each score."""
     if kind == "number":
-        return {"pearson": lambda row: correlation(row[:6]), "spearman": lambda row: correlation(row[6:])}
+        return {
+            "pearson": lambda row: compute_correlation(row[:6]),
+            "spearman": lambda row: compute_correlation(row[6:]),
+        }
     return {
         "accuracy": lambda row: accuracy(row.reshape(3, -1)),
         "f1": lambda row: macro_f1(row.reshape(3, -1)),
@@ -158,75 +175,75 @@ SIGNATURES = {
 }
 
 
-def classes(kind: str, label: str) -> list[str]:
+def split_labels(kind: str, label: str) -> list[str]:
     return label.split() if kind == "tags" else [label]
 
 
-def names_of(kind: str, labels: Sequence[str]) -> list[str]:
-    return sorted({name for label in labels for name in classes(kind, label)})
+def list_class_names(kind: str, labels: Sequence[str]) -> list[str]:
+    return sorted({name for label in labels for name in split_labels(kind, label)})
 
 
-def margins(counts: np.ndarray) -> np.ndarray:
-    """(3, C) of (C, C): how often each class was right, was said, and is there; more no score needs to know."""
+def compute_margins(counts: np.ndarray) -> np.ndarray:
+    """Reduce a confusion matrix (C, C) to (3, C): true positives, predicted and actual counts of each class."""
     return np.stack([np.diag(counts), counts.sum(0), counts.sum(1)])
 
 
-def accuracy(found: np.ndarray) -> float:
-    right, _, there = found.sum(1)
-    return 100 * float(right) / float(there) if there else 0.0
+def accuracy(margins: np.ndarray) -> float:
+    correct, _, actual = margins.sum(1)
+    return 100 * float(correct) / float(actual) if actual else 0.0
 
 
-def f1_of_each(found: np.ndarray) -> np.ndarray:
-    """2 tp / (2 tp + fp + fn) of each class; 0 for one that neither occurs nor is said."""
-    right, said, there = found
-    each: np.ndarray = 100 * 2 * right / np.maximum(said + there, 1)
-    return each
+def f1_per_class(margins: np.ndarray) -> np.ndarray:
+    """Return 2 tp / (2 tp + fp + fn) of each class; 0 for one that neither occurs nor is predicted."""
+    correct, predicted, actual = margins
+    scores: np.ndarray = 100 * 2 * correct / np.maximum(predicted + actual, 1)
+    return scores
 
 
-def macro_f1(found: np.ndarray) -> float:
-    """The mean over the classes that occur or are said."""
-    used = found[1] + found[2] > 0
-    return float(f1_of_each(found)[used].mean()) if used.any() else 0.0
+def macro_f1(margins: np.ndarray) -> float:
+    """Mean over the classes that occur or are predicted."""
+    used = margins[1] + margins[2] > 0
+    return float(f1_per_class(margins)[used].mean()) if used.any() else 0.0
 
 
-def matthews(found: np.ndarray) -> float:
-    """(c s - sum p_k t_k) / sqrt((s^2 - sum p_k^2) (s^2 - sum t_k^2)) (Gorodkin 2004); 0 where one is constant."""
-    said, there = found[1].astype(float), found[2].astype(float)
-    total, right = float(there.sum()), float(found[0].sum())
-    below = (total**2 - (said**2).sum()) * (total**2 - (there**2).sum())
-    return 100 * float((right * total - (said * there).sum()) / below**0.5) if below > 0 else 0.0
+def matthews(margins: np.ndarray) -> float:
+    """(c s - sum p_k t_k) / sqrt((s^2 - sum p_k^2) (s^2 - sum t_k^2)) (Gorodkin 2004); 0 if one side is constant."""
+    predicted, actual = margins[1].astype(float), margins[2].astype(float)
+    total, correct = float(actual.sum()), float(margins[0].sum())
+    denominator = (total**2 - (predicted**2).sum()) * (total**2 - (actual**2).sum())
+    return 100 * float((correct * total - (predicted * actual).sum()) / denominator**0.5) if denominator > 0 else 0.0
 
 
-def moments(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def compute_moments(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], axis=1)
 
 
-def correlation(sums: np.ndarray) -> float:
-    """Pearson's, from sums of 1, x, y, xx, yy, xy; 0 where one of them is constant."""
+def compute_correlation(sums: np.ndarray) -> float:
+    """Compute Pearson's correlation from sums of 1, x, y, xx, yy, xy; 0 if x or y is constant."""
     n, x, y, xx, yy, xy = map(float, sums)
-    below = (n * xx - x * x) * (n * yy - y * y)
-    return 100 * (n * xy - x * y) / below**0.5 if below > 1e-12 * max(n * n * xx * yy, 1e-300) else 0.0
+    denominator = (n * xx - x * x) * (n * yy - y * y)
+    return 100 * (n * xy - x * y) / denominator**0.5 if denominator > 1e-12 * max(n * n * xx * yy, 1e-300) else 0.0
 
 
-def ranks(x: np.ndarray) -> np.ndarray:
-    """1 for the smallest; equal numbers share the mean of their ranks."""
+def compute_ranks(x: np.ndarray) -> np.ndarray:
+    """Return ranks from 1 for the smallest; ties share the mean of their ranks."""
     order = x.argsort(kind="stable")
-    places = np.empty(len(x))
-    places[order] = np.arange(1, len(x) + 1)
-    _, which = np.unique(x, return_inverse=True)
-    return (np.bincount(which, places) / np.bincount(which))[which]
+    positions = np.empty(len(x))
+    positions[order] = np.arange(1, len(x) + 1)
+    _, group = np.unique(x, return_inverse=True)
+    return (np.bincount(group, positions) / np.bincount(group))[group]
 
 
-def confusions(names: Sequence[str], counts: Sequence[Sequence[int]], counted: str = "texts") -> str:
-    """The matrix as a table, with the F1 of each class; only its diagonal where it would be too wide."""
+def format_confusion_matrix(names: Sequence[str], counts: Sequence[Sequence[int]], counted: str = "texts") -> str:
+    """Format the matrix as a table with the F1 of each class; only its diagonal if it is too wide."""
     table = np.array(counts)
-    each = f1_of_each(margins(table))
-    if len(names) > SHOWN:
+    f1 = f1_per_class(compute_margins(table))
+    if len(names) > MAX_TABLE_CLASSES:
         titles = ["class", counted, "right", "f1"]
-        cells = [[n, str(table[i].sum()), str(table[i, i]), f"{each[i]:.1f}"] for i, n in enumerate(names)]
+        cells = [[n, str(table[i].sum()), str(table[i, i]), f"{f1[i]:.1f}"] for i, n in enumerate(names)]
     else:
         titles = ["is \\ said", *names, "f1"]
-        cells = [[n, *map(str, table[i]), f"{each[i]:.1f}"] for i, n in enumerate(names)]
+        cells = [[n, *map(str, table[i]), f"{f1[i]:.1f}"] for i, n in enumerate(names)]
     rows = [titles, *cells]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]

@@ -1,104 +1,104 @@
-"""What runs that read pictures or sound are measured on."""
+"""Evaluate runs that read pictures or sound."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from saccade.config.schema import Corpus, Decoding, MediaReader, Recipe
 from saccade.data.sources.media import read_media
-from saccade.data.sources.pairs import taken
-from saccade.data.tokenization.text_pairs import joined
+from saccade.data.sources.pairs import limit_embedded_examples
+from saccade.data.tokenization.text_pairs import join_texts
 from saccade.errors import SaccadeError
 from saccade.predict.predictors.predictor import Predictor
-from saccade.score.captions import BLEUS, CAPTIONS, caption_scores
-from saccade.score.errors import ERRORS
-from saccade.score.evaluate import KNOWN, Evaluation, EvaluationOptions, check_metrics, evaluate, timed_outputs
+from saccade.score.captions import BLEU_METRICS, CAPTION_METRICS, caption_scores
+from saccade.score.errors import ERROR_METRICS
+from saccade.score.evaluate import TEXT_METRICS, Evaluation, EvaluationOptions, check_metrics, evaluate, predict_timed
 
-OF_CAPTIONS = (*BLEUS, "cider")  # which know several references
-CAPTION = "bleu-4"  # by which runs are compared with all that is said of a picture
+MULTI_REFERENCE_METRICS = (*BLEU_METRICS, "cider")  # with several references per file
+CAPTION_COMPARISON_METRIC = "bleu-4"  # compares runs by all references of a picture
 
 
-def media_pairs(
-    corpora: Sequence[Corpus], reader: MediaReader, *, wanted: str, made: int | None = None
+def read_media_pairs(
+    corpora: Sequence[Corpus], reader: MediaReader, *, target_column: str, synthetic_count: int | None = None
 ) -> list[tuple[str, str]]:
-    """Files, with a question where one is asked, and what is said of them, a pair for each.
+    """Return pairs of a file, joined with its question if there is one, and one of its targets.
 
-    `made` is how many of embedded data that does not say it.
+    `synthetic_count` is the number of examples of embedded data that have no size of their own.
     """
     rows = (
         row
-        for corpus in taken(corpora, made)
-        for row in read_media(corpus, medium=reader.medium, wanted=wanted, asks=reader.asks)
+        for corpus in limit_embedded_examples(corpora, synthetic_count)
+        for row in read_media(corpus, medium=reader.medium, target=target_column, has_questions=reader.has_question)
     )
-    return [(joined(given), text) for _, *given, text in rows if text.strip()]
+    return [(join_texts(given), text) for _, *given, text in rows if text.strip()]
 
 
-def readable(
+def filter_readable(
     predictors: Iterable[Predictor], pairs: Sequence[tuple[str, str]]
 ) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
-    """The pairs whose files all predictors can read, and what is wrong with the others."""
-    broken, whole = dict[str, str](), list(pairs)
+    """Return the pairs whose files all predictors can read, and messages about the others."""
+    broken, kept = dict[str, str](), list(pairs)
     for predictor in predictors:
-        broken |= predictor.unreadable(dict.fromkeys(path for path, _ in whole))
-        whole = [pair for pair in whole if pair[0] not in broken]
-        if pairs and not whole:
+        broken |= predictor.find_unreadable(dict.fromkeys(path for path, _ in kept))
+        kept = [pair for pair in kept if pair[0] not in broken]
+        if pairs and not kept:
             raise SaccadeError(f"no {predictor.medium} can be read: {next(iter(broken.values()))}")
-    return whole, tuple(broken.values())
+    return kept, tuple(broken.values())
 
 
-def by_file(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
-    """All that is said of each file."""
-    said: dict[str, list[str]] = {}
+def group_by_file(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
+    """Group all targets of each file."""
+    targets: dict[str, list[str]] = {}
     for path, text in pairs:
-        said.setdefault(path, []).append(text)
-    return said
+        targets.setdefault(path, []).append(text)
+    return targets
 
 
-def metrics_of(recipe: Recipe, reader: MediaReader) -> tuple[str, ...]:
-    """What is measured of answers, of texts about pictures, or about sound, where nobody says which.
+def get_default_metrics(recipe: Recipe, reader: MediaReader) -> tuple[str, ...]:
+    """Return the metrics for answers, captions or transcriptions if none are given.
 
-    What is spelled letter by letter is the text in a picture, and n-grams of its words say nothing.
+    A character tokenizer means text recognition, for which word n-grams are not informative.
     """
-    if reader.asks:
+    if reader.has_question:
         return ("accuracy",)
     if reader.medium == "sound":
-        return (*ERRORS, "accuracy")
-    return ("accuracy", "cer") if recipe.tokenizer.is_spelled else CAPTIONS
+        return (*ERROR_METRICS, "accuracy")
+    return ("accuracy", "cer") if recipe.tokenizer.is_spelled else CAPTION_METRICS
 
 
-def check_together(metrics: Sequence[str]) -> None:
-    """Refuses to compare with one text of a file and with all of them at the same time."""
-    of_all = [name for name in metrics if name in CAPTIONS and name != "accuracy"]
-    of_one = [name for name in metrics if name not in CAPTIONS]
-    if of_all and of_one:
+def check_reference_modes(metrics: Sequence[str]) -> None:
+    """Refuse to mix metrics with one reference and metrics with all references of a file."""
+    multi = [name for name in metrics if name in CAPTION_METRICS and name != "accuracy"]
+    single = [name for name in metrics if name not in CAPTION_METRICS]
+    if multi and single:
         raise SaccadeError(
-            f"{of_all[0]} compares with all that is said of a file, {of_one[0]} with one text; ask for one at a time"
+            f"{multi[0]} uses all references of a file, {single[0]} only one; ask for one kind of metric at a time"
         )
 
 
-def compared_metrics(recipe: Recipe, reader: MediaReader) -> tuple[str, ...]:
-    """The scores of a comparison: of sound, of what is spelled in a picture, or of captions and answers."""
+def get_comparison_metrics(recipe: Recipe, reader: MediaReader) -> tuple[str, ...]:
+    """Return the columns of a comparison: for sound, for text in pictures, or for captions and answers."""
     if reader.medium == "sound":
-        return (*ERRORS, "accuracy")
-    found = CAPTIONS if reader.asks else metrics_of(recipe, reader)
-    return (CAPTION, "cider", "accuracy") if CAPTION in found else found
+        return (*ERROR_METRICS, "accuracy")
+    metrics = CAPTION_METRICS if reader.has_question else get_default_metrics(recipe, reader)
+    return (CAPTION_COMPARISON_METRIC, "cider", "accuracy") if CAPTION_COMPARISON_METRIC in metrics else metrics
 
 
 def evaluate_media(predictor: Predictor, pairs: Sequence[tuple[str, str]], options: EvaluationOptions) -> Evaluation:
-    """Texts about sound, or captions and answers: all that is said of one picture is a reference.
+    """Evaluate transcriptions, captions or answers; all targets of a file are references.
 
-    Files that cannot be read are left out, and told.
+    Files that cannot be read are skipped and reported.
     """
     media, lowercase, decoding = predictor.recipe.reader.media, options.lowercase, options.decoding
     assert media is not None, "the task says so"
-    pairs, left = readable([predictor], pairs)
-    chosen = options.metrics or metrics_of(predictor.recipe, media)
-    check_metrics(chosen, known=(*KNOWN, *OF_CAPTIONS))
-    check_together(chosen)
-    if not set(chosen) & set(OF_CAPTIONS) and not media.asks:
-        found = evaluate(predictor, pairs, metrics=chosen, lowercase=lowercase, decoding=decoding)
+    pairs, skipped = filter_readable([predictor], pairs)
+    metrics = options.metrics or get_default_metrics(predictor.recipe, media)
+    check_metrics(metrics, known=(*TEXT_METRICS, *MULTI_REFERENCE_METRICS))
+    check_reference_modes(metrics)
+    if not set(metrics) & set(MULTI_REFERENCE_METRICS) and not media.has_question:
+        evaluation = evaluate(predictor, pairs, metrics=metrics, lowercase=lowercase, decoding=decoding)
     else:
-        found = evaluate_captions(predictor, pairs, chosen, lowercase=lowercase, decoding=decoding)
-    return replace(found, left_out=left, counted=media.counted)
+        evaluation = evaluate_captions(predictor, pairs, metrics, lowercase=lowercase, decoding=decoding)
+    return replace(evaluation, left_out=skipped, counted=media.unit)
 
 
 def evaluate_captions(
@@ -109,11 +109,11 @@ def evaluate_captions(
     lowercase: bool = False,
     decoding: Decoding | None = None,
 ) -> Evaluation:
-    """Describes every picture once, and scores that against all that is said of it."""
+    """Predict one output per file and score it against all targets of the file."""
     if not pairs:
         raise SaccadeError("there is nothing to evaluate: no files with texts were given; is the folder empty?")
-    check_metrics(metrics, known=CAPTIONS)
-    said = by_file(pairs)
-    made = timed_outputs(predictor, [*said], decoding)
-    scores = caption_scores(made[0], [*said.values()], metrics, lowercase=lowercase)
-    return Evaluation(scores, len(said), *made)
+    check_metrics(metrics, known=CAPTION_METRICS)
+    references = group_by_file(pairs)
+    timed = predict_timed(predictor, [*references], decoding)
+    scores = caption_scores(timed[0], [*references.values()], metrics, lowercase=lowercase)
+    return Evaluation(scores, len(references), *timed)

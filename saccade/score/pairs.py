@@ -1,4 +1,4 @@
-"""What runs are measured on: documents, pairs of texts, and texts with their labels."""
+"""Read the data that runs are evaluated on: documents, text pairs, and texts with labels."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -8,29 +8,39 @@ from saccade.config.load import load
 from saccade.config.schema import Corpus, Recipe
 from saccade.data.sources.documents import read_documents
 from saccade.data.sources.labelled import read_labelled
-from saccade.data.sources.pairs import read_pairs, taken
-from saccade.data.tokenization.text_pairs import joined
+from saccade.data.sources.pairs import limit_embedded_examples, read_pairs
+from saccade.data.tokenization.text_pairs import join_texts
 from saccade.runs import RECIPE
 
 Pairs = list[tuple[str, str]]
 
 
-def recipe_of(run: str | Path, *, kinds: Mapping[str, Any] | None = None) -> Recipe | None:
-    """That of a run; none where the folder is no run, which is told when its weights are wanted."""
+def load_recipe_of_run(run: str | Path, *, kinds: Mapping[str, Any] | None = None) -> Recipe | None:
+    """Load the recipe of a run; None if the folder is not a run, which is reported when its weights are loaded."""
     path = Path(run) / RECIPE
     return load(path, kinds=kinds) if path.is_file() else None
 
 
-def documents_of(recipe: Recipe, corpora: Sequence[Corpus], *, made: int | None = None) -> Iterator[str]:
+def iterate_documents(
+    recipe: Recipe, corpora: Sequence[Corpus], *, synthetic_count: int | None = None
+) -> Iterator[str]:
+    """Yield the texts of all documents."""
     kind = recipe.data.documents
-    return (text for corpus in taken(corpora, made) for _, text in read_documents(corpus, documents=kind))
+    return (
+        text
+        for corpus in limit_embedded_examples(corpora, synthetic_count)
+        for _, text in read_documents(corpus, unit=kind)
+    )
 
 
-def pairs_of(corpora: Sequence[Corpus], *, made: int | None = None) -> Pairs:
-    return [pair for corpus in taken(corpora, made) for pair in read_pairs(corpus)]
+def read_text_pairs(corpora: Sequence[Corpus], *, synthetic_count: int | None = None) -> Pairs:
+    """Return all pairs of source and target."""
+    return [pair for corpus in limit_embedded_examples(corpora, synthetic_count) for pair in read_pairs(corpus)]
 
 
-def labelled_pairs(corpora: Sequence[Corpus], *, kind: str, made: int | None = None) -> Pairs:
-    """Texts, of a pair both in one line, and their labels; those without one or the other are left out."""
-    rows = (row for corpus in taken(corpora, made) for row in read_labelled(corpus, kind=kind))
-    return [(joined(texts), label) for _, *texts, label in rows if label and all(text.strip() for text in texts)]
+def read_labelled_pairs(corpora: Sequence[Corpus], *, kind: str, synthetic_count: int | None = None) -> Pairs:
+    """Return texts, a pair of texts joined in one line, with their labels; incomplete rows are skipped."""
+    rows = (
+        row for corpus in limit_embedded_examples(corpora, synthetic_count) for row in read_labelled(corpus, kind=kind)
+    )
+    return [(join_texts(texts), label) for _, *texts, label in rows if label and all(text.strip() for text in texts)]

@@ -1,4 +1,4 @@
-"""How well a language model or an encoder predicts text: loss, perplexity, bits per byte."""
+"""Loss, perplexity and bits per byte of language models and encoders."""
 
 import json
 import math
@@ -9,50 +9,50 @@ from typing import Any, ClassVar
 
 from saccade.errors import SaccadeError
 from saccade.predict.predictors.encoder import Encoder
-from saccade.predict.predictors.language import Fit, LanguageModel, ScoredText
+from saccade.predict.predictors.language import CorpusLikelihood, LanguageModel, ScoredText
 
-MOST = 700.0  # nats, of which the exponential is still a number
+MAX_EXPONENT = 700.0  # nats; exp() of more overflows
 
 
 @dataclass(frozen=True)
 class TextEvaluation:
-    """What was measured of some documents.
+    """Loss and perplexity on some documents.
 
-    Of an encoder each token was hidden alone, all others given: that is no probability of the text, hence `pseudo`.
+    An encoder scores each token given all others, which is no probability of the text: `pseudo`.
     """
 
-    cut: ClassVar[tuple[int, ...]] = ()
-    fit: Fit
-    length: int  # tokens of a window
+    truncated_lengths: ClassVar[tuple[int, ...]] = ()
+    likelihood: CorpusLikelihood
+    window_length: int  # tokens per window
     seconds: float
     pseudo: bool = False
-    hypotheses: tuple[str, ...] = ()  # where they are kept: for each document its tokens and their values, as JSON
+    hypotheses: tuple[str, ...] = ()  # if kept: tokens of each document and their log-probabilities, as JSON
 
     @property
     def loss(self) -> float:
-        """Nats for each token, END of each document among them."""
-        return self.fit.nll / self.fit.tokens
+        """Nats per token, END of each document included."""
+        return self.likelihood.nll / self.likelihood.tokens
 
     @property
     def perplexity(self) -> float:
-        return math.exp(min(self.loss, MOST))
+        return math.exp(min(self.loss, MAX_EXPONENT))
 
     @property
     def bits_per_byte(self) -> float:
-        """Comparable between tokenizers: the same bytes must be told, however they are cut."""
-        return self.fit.nll / math.log(2) / self.fit.bytes
+        """Comparable between tokenizers, because it is normalized by bytes instead of tokens."""
+        return self.likelihood.nll / math.log(2) / self.likelihood.bytes
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the result for JSON."""
         if self.pseudo:
             scores = {"loss": self.loss, "pseudo_perplexity": self.perplexity}
         else:
             scores = {"loss": self.loss, "perplexity": self.perplexity, "bits_per_byte": self.bits_per_byte}
-        return {**self.fit._asdict(), "length": self.length, "scores": scores, "seconds": self.seconds}
+        return {**self.likelihood._asdict(), "length": self.window_length, "scores": scores, "seconds": self.seconds}
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """For a table: name, value, and how it was measured."""
-        window = f"windows of {self.length}, not overlapping"
+        """Return name, value and description of each score, for a table."""
+        window = f"windows of {self.window_length}, not overlapping"
         if self.pseudo:
             return [
                 ("loss", f"{self.loss:.4f}", f"nats per token, each of them hidden alone, {window}"),
@@ -65,37 +65,39 @@ class TextEvaluation:
         ]
 
     def summary(self) -> str:
-        fit = self.fit
-        unknown = f", of which {fit.unknown:,} are unknown" if fit.unknown else ""
+        nll = self.likelihood
+        unknown = f", of which {nll.unknown:,} are unknown" if nll.unknown else ""
         return (
-            f"{fit.documents:,} document{'s' if fit.documents != 1 else ''}, {fit.tokens:,} tokens{unknown}, "
-            f"{fit.bytes:,} bytes in {self.seconds:.1f} s: {fit.tokens / self.seconds:,.0f} tokens/s"
+            f"{nll.documents:,} document{'s' if nll.documents != 1 else ''}, {nll.tokens:,} tokens{unknown}, "
+            f"{nll.bytes:,} bytes in {self.seconds:.1f} s: {nll.tokens / self.seconds:,.0f} tokens/s"
         )
 
 
-def measure(model: LanguageModel | Encoder, documents: Iterable[str], *, keep: bool = False) -> TextEvaluation:
-    """Every token once, given those before it in its window; a later window begins with the last token before it.
+def measure_perplexity(
+    model: LanguageModel | Encoder, documents: Iterable[str], *, keep_token_scores: bool = False
+) -> TextEvaluation:
+    """Score every token once, given those before it in its window, or all others for an encoder.
 
-    Of an encoder, given all others of its window. With `keep`, the values of all tokens are kept.
+    Later windows begin with the last token of the one before. With `keep_token_scores`, all log-probabilities are kept.
     """
-    begin, kept = time.perf_counter(), list[str]()
-    each = (lambda item: kept.append(as_json(item))) if keep else None
-    fit = model.fit((text for text in documents if text.strip()), each=each)
-    if not fit.documents:
+    begin, token_scores = time.perf_counter(), list[str]()
+    on_document = (lambda item: token_scores.append(to_json_line(item))) if keep_token_scores else None
+    likelihood = model.compute_likelihood((text for text in documents if text.strip()), on_document=on_document)
+    if not likelihood.documents:
         raise SaccadeError("there is nothing to evaluate: no text was given; is the file empty?")
-    pseudo, seconds = model.hides, time.perf_counter() - begin
-    return TextEvaluation(fit, model.recipe.data.max_length, seconds, pseudo, tuple(kept))
+    pseudo, seconds = model.uses_pseudo_likelihood, time.perf_counter() - begin
+    return TextEvaluation(likelihood, model.recipe.data.max_length, seconds, pseudo, tuple(token_scores))
 
 
 def refuse_metrics() -> None:
-    """A probability of a text has no words and no case."""
+    """Refuse --metrics and --lowercase, which do not apply to the probability of a text."""
     raise SaccadeError(
-        "such a model is measured by the probability of a text, so that --metrics and --lowercase say "
-        "nothing; leave them out, or give tasks with --template"
+        "such a model is measured by the probability of a text, without --metrics and --lowercase; "
+        "leave them out, or give tasks with --template"
     )
 
 
-def as_json(item: ScoredText) -> str:
-    """One line: the text, its tokens, the log-probability of each, and the perplexity that follows."""
+def to_json_line(item: ScoredText) -> str:
+    """Return a document's text, tokens, log-probabilities and perplexity as one line of JSON."""
     loss = -sum(item.log_probs) / len(item.log_probs)
-    return json.dumps({**item._asdict(), "perplexity": math.exp(min(loss, MOST))}, ensure_ascii=False)
+    return json.dumps({**item._asdict(), "perplexity": math.exp(min(loss, MAX_EXPONENT))}, ensure_ascii=False)

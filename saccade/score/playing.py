@@ -1,4 +1,4 @@
-"""How a model fares in a world: how often it reaches what is wanted, and whether it looks at what matters there."""
+"""Evaluate a model in an environment: success rate, reward, and attention on the relevant area."""
 
 import math
 import time
@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from saccade.config.schema import Corpus
-from saccade.data.worlds.episodes import HELD_OUT, Box, Episode, Episodes
+from saccade.data.worlds.episodes import FIRST_HELDOUT_SEED, Box, Episode, VectorEnvironment
 from saccade.errors import SaccadeError
-from saccade.predict.predictors.player import SUCCESS, Player, outcome
+from saccade.predict.predictors.player import SUCCESS, Player, get_outcome
 from saccade.score.bleu import Score
 
-EPISODES = 100  # where nobody says how many
-OF_EPISODES = ("success", "reward", "steps")
-SIGNATURES = {
+DEFAULT_EPISODES = 100  # used if the corpus has no number of examples
+EPISODE_METRICS = ("success", "reward", "steps")
+SIGNATURES = {  # stored with results, so their wording does not change
     "success": "share of episodes that reach what is wanted",
     "reward": "mean of the sum of rewards",
     "steps": "mean length of an episode",
@@ -25,17 +25,17 @@ SIGNATURES = {
 
 
 @dataclass(frozen=True)
-class PlayedEvaluation:
-    """What was measured of some episodes."""
+class EpisodeEvaluation:
+    """Scores over some episodes."""
 
-    cut: ClassVar[tuple[int, ...]] = ()
+    truncated_lengths: ClassVar[tuple[int, ...]] = ()
     scores: dict[str, Score]
     episodes: int
-    hypotheses: list[str]  # what came of each
+    hypotheses: list[str]  # outcome of each episode
     seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: everything but the episodes themselves."""
+        """Return all but the episodes, for JSON."""
         scores = {name: asdict(score) for name, score in self.scores.items()}
         return {"episodes": self.episodes, "scores": scores, "seconds": self.seconds}
 
@@ -44,7 +44,7 @@ class PlayedEvaluation:
         return self.episodes / self.seconds
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """For a table: name, value, and how it was measured."""
+        """Return name, value and description of each score, for a table."""
         return [(name, f"{score.value:.2f}", score.signature) for name, score in self.scores.items()]
 
     def summary(self) -> str:
@@ -52,62 +52,64 @@ class PlayedEvaluation:
         return f"{self.episodes:,} episode{'s' if self.episodes != 1 else ''}{speed}"
 
 
-def trial(player: Player, world: Episodes, *, first: int = HELD_OUT, align: bool = False) -> list[Episode]:
-    """As many episodes as the corpus says, always the same ones."""
-    return player.play(range(world.corpus.examples or EPISODES), world=world, first=first, align=align)
+def play_test_episodes(
+    player: Player, world: VectorEnvironment, *, first: int = FIRST_HELDOUT_SEED, align: bool = False
+) -> list[Episode]:
+    """Play as many episodes as the corpus has; always the same ones."""
+    return player.play(range(world.corpus.examples or DEFAULT_EPISODES), world=world, first=first, align=align)
 
 
-def played_pairs(corpora: Sequence[Corpus]) -> list[tuple[str, str]]:
-    """For each episode the world in which it is played, and what is wanted of it."""
-    corpus = only_world(corpora)
-    return [(corpus.files[0], SUCCESS)] * (corpus.examples or EPISODES)
+def list_episode_pairs(corpora: Sequence[Corpus]) -> list[tuple[str, str]]:
+    """Return, for each episode, the name of its environment and the expected outcome."""
+    corpus = get_single_world(corpora)
+    return [(corpus.files[0], SUCCESS)] * (corpus.examples or DEFAULT_EPISODES)
 
 
-def only_world(corpora: Sequence[Corpus]) -> Corpus:
-    """What a model is tried in."""
+def get_single_world(corpora: Sequence[Corpus]) -> Corpus:
+    """Return the only environment of the corpora; refuse several."""
     names = [name for corpus in corpora for name in corpus.files]
     if len(names) != 1:
-        raise SaccadeError(f"a model is tried in one world at a time, got {len(names)}; name one with --data")
+        raise SaccadeError(f"a model is evaluated in one world at a time, got {len(names)}; name one with --data")
     return corpora[0]
 
 
-def evaluate_playing(player: Player, corpora: Sequence[Corpus]) -> PlayedEvaluation:
-    """Plays and measures."""
-    world = player.world(only_world(corpora))
+def evaluate_episodes(player: Player, corpora: Sequence[Corpus]) -> EpisodeEvaluation:
+    """Play episodes and score them."""
+    world = player.get_world(get_single_world(corpora))
     begin = time.perf_counter()
-    played = trial(player, world, align=True)
+    played = play_test_episodes(player, world, align=True)
     seconds = time.perf_counter() - begin
-    found = scores_of_episodes(played)
-    if (ratio := gaze(played, grid=player.grid)) is not None:
-        found["gaze"] = Score(ratio, SIGNATURES["gaze"])
-    return PlayedEvaluation(found, len(played), [outcome(episode) for episode in played], seconds)
+    scores = score_episodes(played)
+    if (ratio := compute_attention_ratio(played, grid=player.grid)) is not None:
+        scores["gaze"] = Score(ratio, SIGNATURES["gaze"])
+    return EpisodeEvaluation(scores, len(played), [get_outcome(episode) for episode in played], seconds)
 
 
-def scores_of_episodes(played: Sequence[Episode]) -> dict[str, Score]:
+def score_episodes(episodes: Sequence[Episode]) -> dict[str, Score]:
     values = {
-        "success": 100 * float(np.mean([episode.success for episode in played])),
-        "reward": float(np.mean([episode.total for episode in played])),
-        "steps": float(np.mean([len(episode) for episode in played])),
+        "success": 100 * float(np.mean([episode.success for episode in episodes])),
+        "reward": float(np.mean([episode.total_reward for episode in episodes])),
+        "steps": float(np.mean([len(episode) for episode in episodes])),
     }
     return {name: Score(value, SIGNATURES[name]) for name, value in values.items()}
 
 
-def gaze(played: Sequence[Episode], *, grid: tuple[int, int]) -> float | None:
-    """The mean over all pictures of attention on the cells of what matters, divided by their share of all cells.
+def compute_attention_ratio(episodes: Sequence[Episode], *, grid: tuple[int, int]) -> float | None:
+    """Return the mean over pictures of attention on the relevant cells, divided by their share of all cells.
 
-    1 is a look at everything alike. None where the world does not tell what matters, or nothing looks.
+    1 is uniform attention. None if the environment does not mark a relevant area, or the model has no attention.
     """
     ratios = [
-        look.reshape(grid)[covered(box, grid)].sum() / (covered(box, grid).mean() * look.sum())
-        for episode in played
-        for box, look in zip(episode.boxes, episode.looks, strict=False)
+        look.reshape(grid)[mask_covered_cells(box, grid)].sum() / (mask_covered_cells(box, grid).mean() * look.sum())
+        for episode in episodes
+        for box, look in zip(episode.boxes, episode.attention, strict=False)
         if box is not None
     ]
     return float(np.mean(ratios)) if ratios else None
 
 
-def covered(box: Box, grid: tuple[int, int]) -> np.ndarray:
-    """(rows, columns) bool, the cells that a rectangle touches."""
+def mask_covered_cells(box: Box, grid: tuple[int, int]) -> np.ndarray:
+    """Return (rows, columns) bool: the cells that a box overlaps."""
     top, left, bottom, right = box
     cells = np.zeros(grid, dtype=bool)
     rows, columns = grid

@@ -1,4 +1,4 @@
-"""What an evaluation gives, whatever was measured."""
+"""The interface of all evaluation results."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -7,33 +7,33 @@ from saccade.score.bleu import Score
 
 
 class Result(Protocol):
-    """What was measured of a model on some data."""
+    """The result of evaluating a model on some data."""
 
     @property
     def hypotheses(self) -> Sequence[str]:
-        """What can be kept in a file: outputs, or values of all tokens."""
+        """What `--output` saves: outputs, or log-probabilities of all tokens."""
         ...
 
     @property
-    def cut(self) -> tuple[int, ...]:
-        """The length in tokens of each output that was cut at the most that it may have."""
+    def truncated_lengths(self) -> tuple[int, ...]:
+        """The number of tokens of each output that was truncated at its limit."""
         ...
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: everything but the outputs themselves."""
+        """Return all but the outputs, for JSON."""
         ...
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """For a table: name, value, and how it was measured."""
+        """Return name, value and description of each score, for a table."""
         ...
 
     def summary(self) -> str:
-        """How much was measured, and how fast."""
+        """Return the number of examples and the speed."""
         ...
 
 
 class ScoredResult(Result, Protocol):
-    """One with scores of outputs, so that runs can be compared."""
+    """A result with scores of outputs, by which runs can be compared."""
 
     @property
     def scores(self) -> Mapping[str, Score]: ...

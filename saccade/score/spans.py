@@ -1,4 +1,4 @@
-"""How well a model restores spans that are hidden in documents."""
+"""Loss of a span-corruption model (T5) on documents."""
 
 import math
 import time
@@ -9,21 +9,21 @@ from typing import Any, ClassVar
 import torch
 
 from saccade.config.schema import Corpus
-from saccade.data.batching.batches import valid_batches
-from saccade.data.batching.spans import Spans
+from saccade.data.batching.batches import iter_validation_batches
+from saccade.data.batching.spans import CorruptedSpans
 from saccade.data.prepare import prepare
 from saccade.predict.predictors.predictor import Predictor
-from saccade.predict.search.likelihood import token_log_probs
+from saccade.predict.search.likelihood import compute_token_log_probs
 
 
 @dataclass(frozen=True)
 class SpanEvaluation:
-    """What was measured of some documents; `hypotheses` has nothing, as nothing was written."""
+    """Loss on masked spans of documents; `hypotheses` is empty, because nothing is generated."""
 
-    cut: ClassVar[tuple[int, ...]] = ()
-    loss: float  # nats for each token of the spans, sentinels and END among them
+    truncated_lengths: ClassVar[tuple[int, ...]] = ()
+    loss: float  # nats per token of the spans, sentinels and END included
     tokens: int
-    pieces: int  # rows of text
+    pieces: int  # number of rows
     seconds: float
     hypotheses: tuple[str, ...] = ()
 
@@ -32,12 +32,12 @@ class SpanEvaluation:
         return math.exp(min(self.loss, 700.0))
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the result for JSON."""
         values = {name: value for name, value in asdict(self).items() if name not in ("loss", "hypotheses")}
         return {**values, "scores": {"loss": self.loss, "perplexity": self.perplexity}}
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """For a table: name, value, and how it was measured."""
+        """Return name, value and description of each score, for a table."""
         return [
             ("loss", f"{self.loss:.4f}", "nats per token of hidden spans, sentinels among them"),
             ("perplexity", f"{self.perplexity:.4f}", "exp(loss)"),
@@ -48,14 +48,14 @@ class SpanEvaluation:
 
 
 def measure_spans(model: Predictor, corpora: Sequence[Corpus]) -> SpanEvaluation:
-    """Documents cut into rows and hidden as in validation: always the same spans."""
+    """Split documents into rows and mask them as validation does: always the same spans."""
     begin, recipe = time.perf_counter(), model.recipe
     data = recipe.data.model_copy(update={"train": tuple(corpora), "valid": (), "stream": False})
     rows = prepare(recipe.model_copy(update={"data": data}), tokenizers=model.tokenizers).train
-    assert isinstance(rows, Spans), "nothing is streamed"
+    assert isinstance(rows, CorruptedSpans), "nothing is streamed"
     total, tokens = 0.0, 0
     with torch.inference_mode():
-        for batch in valid_batches(rows, batch_tokens=recipe.predict.batch_tokens):
-            total -= float(token_log_probs(model.model, batch.to(model.device)).double().sum())
+        for batch in iter_validation_batches(rows, batch_tokens=recipe.predict.batch_tokens):
+            total -= float(compute_token_log_probs(model.model, batch.to(model.device)).double().sum())
             tokens += batch.counts["target"]
     return SpanEvaluation(total / tokens, tokens, len(rows), time.perf_counter() - begin)

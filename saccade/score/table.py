@@ -1,9 +1,9 @@
-"""A comparison as a table: cells, Markdown, LaTeX."""
+"""Format a comparison as a table: cells, Markdown, LaTeX."""
 
 from collections.abc import Sequence
 
-from saccade.score.compare import Comparison, Row
-from saccade.score.left_out import told_of
+from saccade.score.compare import Comparison, ComparisonRow
+from saccade.score.skipped_files import format_skipped_files
 
 TITLES = {
     "bleu": "BLEU", "accuracy": "exact match %", "chrf": "chrF", "f1": "F1", "matthews": "Matthews",
@@ -12,61 +12,62 @@ TITLES = {
 }  # fmt: skip
 
 
-def cells(comparison: Comparison) -> list[list[str]]:
-    """Titles and rows as text, for any kind of table."""
+def to_cells(comparison: Comparison) -> list[list[str]]:
+    """Return titles and rows as text, for any kind of table."""
     names = list(dict.fromkeys([comparison.metric, *(name for row in comparison.rows for name in row.scores)]))
-    titles = ["run", *(title_of(name, comparison) for name in names)]
+    titles = ["run", *(get_title(name, comparison) for name in names)]
     titles += ["difference [95%]", "p", "parameters", "minutes", f"{comparison.counted}/s"]
-    return [titles, *(_cells(row, names) for row in comparison.rows)]
+    return [titles, *(_format_row(row, names) for row in comparison.rows)]
 
 
-def title_of(name: str, comparison: Comparison) -> str:
-    """What a score is called; of labels nothing is matched letter by letter."""
+def get_title(name: str, comparison: Comparison) -> str:
+    """Return the column title of a metric; accuracy of labels is not called exact match."""
     if name == "accuracy" and "f1" in comparison.rows[0].scores:
         return "accuracy %"
     return TITLES.get(name, name)
 
 
-def _cells(row: Row, names: Sequence[str]) -> list[str]:
+def _format_row(row: ComparisonRow, names: Sequence[str]) -> list[str]:
     spread = "" if row.spread is None else f" ± {row.spread:.2f}"
     scores = [f"{row.scores[name]:.2f}" if name in row.scores else "" for name in names]
-    change = row.difference
+    difference = row.difference
     return [
         row.name,
         scores[0] + spread,
         *scores[1:],
-        "" if change is None else f"{change.value:+.2f} [{change.low:+.2f}, {change.high:+.2f}]",
-        "" if change is None else f"{change.p_value:.3f}",
+        "" if difference is None else f"{difference.value:+.2f} [{difference.low:+.2f}, {difference.high:+.2f}]",
+        "" if difference is None else f"{difference.p_value:.3f}",
         f"{row.parameters:,}",
         "" if row.minutes is None else f"{row.minutes:.1f}",
         f"{row.sentences_per_second:.1f}",
     ]
 
 
-def note(comparison: Comparison) -> str:
-    """How the numbers were made, in one sentence, and what was left out."""
+def format_note(comparison: Comparison) -> str:
+    """Describe in one sentence how the numbers were computed, and which files were skipped."""
     return (
         f"{comparison.sentences} {comparison.counted}; differences to the first row with 95% intervals and two-sided "
-        f"p-values by paired bootstrap; {title_of(comparison.metric, comparison)} signature: {comparison.signature}"
-        f"{told_of(comparison.left_out)}"
+        f"p-values by paired bootstrap; {get_title(comparison.metric, comparison)} signature: {comparison.signature}"
+        f"{format_skipped_files(comparison.left_out)}"
     )
 
 
-def markdown(comparison: Comparison) -> str:
-    titles, *rows = [[cell.replace("|", "\\|") for cell in line] for line in cells(comparison)]
+def to_markdown(comparison: Comparison) -> str:
+    """Return a Markdown table."""
+    titles, *rows = [[cell.replace("|", "\\|") for cell in line] for line in to_cells(comparison)]
     rule = ["---", *["--:"] * (len(titles) - 1)]
     lines = [f"| {' | '.join(line)} |" for line in (titles, rule, *rows)]
-    return "\n".join([*lines, "", note(comparison)])
+    return "\n".join([*lines, "", format_note(comparison)])
 
 
-def latex(comparison: Comparison) -> str:
-    """A tabular of booktabs."""
-    titles, *rows = [[escape(cell) for cell in line] for line in cells(comparison)]
+def to_latex(comparison: Comparison) -> str:
+    """Return a LaTeX tabular with booktabs rules."""
+    titles, *rows = [[escape_latex(cell) for cell in line] for line in to_cells(comparison)]
     lines = [" & ".join(line) + r" \\" for line in (titles, *rows)]
     columns = "l" + "r" * (len(titles) - 1)
     return "\n".join(
         [
-            *(f"% {line}" for line in note(comparison).splitlines()),
+            *(f"% {line}" for line in format_note(comparison).splitlines()),
             rf"\begin{{tabular}}{{{columns}}}",
             r"\toprule",
             lines[0],
@@ -78,8 +79,8 @@ def latex(comparison: Comparison) -> str:
     )
 
 
-def escape(text: str) -> str:
-    """Text as LaTeX shows it."""
+def escape_latex(text: str) -> str:
+    """Escape special characters of LaTeX."""
     special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
-    special.update({letter: f"\\{letter}" for letter in "&%$#_{}"})
-    return "".join(special.get(letter, letter) for letter in text)
+    special.update({character: f"\\{character}" for character in "&%$#_{}"})
+    return "".join(special.get(character, character) for character in text)

@@ -1,1 +1,1 @@
-"""A model behind HTTP: a JSON API and a page to try it, for people and programs on the same machine or with a token."""
+"""HTTP server for models: a JSON API and a web page, for clients on the same machine or with a bearer token."""

@@ -1,4 +1,4 @@
-"""The API: what a request to each address does."""
+"""The FastAPI application: the handler of each route."""
 
 import asyncio
 import json
@@ -15,38 +15,38 @@ from saccade import __version__
 from saccade.config.schema import Decoding
 from saccade.errors import SaccadeError
 from saccade.predict.predictors.predictor import Predictor
-from saccade.serve.attention import attention_json
-from saccade.serve.bodies import AttentionBody, AttentionForm, Body, FormBody, PredictBody, told
-from saccade.serve.decoding import Settings
-from saccade.serve.failures import failure
-from saccade.serve.guard import BROKEN, Guard
-from saccade.serve.limits import Limits, Refused
+from saccade.serve.attention import compute_attention_json
+from saccade.serve.bodies import AttentionBody, AttentionForm, Body, FormBody, PredictBody, format_validation_error
+from saccade.serve.decoding import DecodingSettings
+from saccade.serve.failures import build_error_response
+from saccade.serve.guard import INTERNAL_ERROR, Guard
+from saccade.serve.limits import Limits, RequestError
 from saccade.serve.metrics import Metrics
 from saccade.serve.pages import add_pages
-from saccade.serve.schema import ATTENTION, FAILURES, MODELS, PREDICTIONS, describe, form_schema
-from saccade.serve.served import Served, check_inputs
-from saccade.serve.uploads import Decoders, read_form, taking_forms
-from saccade.serve.worker import Worker, too_late
+from saccade.serve.schema import ATTENTION, FAILURES, MODELS, PREDICTIONS, add_models_and_security, build_form_schema
+from saccade.serve.served import ServedModel, check_servable
+from saccade.serve.uploads import FileDecoder, build_form_route, read_form
+from saccade.serve.worker import Worker, format_timeout_message
 
-EVENTS = "text/event-stream"
-TEXTS_ONLY = "texts; send JSON with input"
+EVENT_STREAM_TYPE = "text/event-stream"
+TEXT_INPUT_HINT = "text; send JSON with the key input"
 
 
 class Api:
-    """What the addresses share: the models, the limits and the numbers."""
+    """State shared by all routes: models, limits and metrics."""
 
     def __init__(self, predictors: Mapping[str, Predictor], limits: Limits) -> None:
         self.limits, self.metrics = limits, Metrics()
-        self.models = {name: self._served(name, predictor) for name, predictor in predictors.items()}
-        self.decoders = Decoders(limits)
+        self.models = {name: self._build_served_model(name, predictor) for name, predictor in predictors.items()}
+        self.decoders = FileDecoder(limits)
 
-    def _served(self, name: str, predictor: Predictor) -> Served:
+    def _build_served_model(self, name: str, predictor: Predictor) -> ServedModel:
         worker = Worker(name, predictor, limits=self.limits, metrics=self.metrics)
-        return Served(name, predictor, Settings(predictor.recipe), worker)
+        return ServedModel(name, predictor, DecodingSettings(predictor.recipe), worker)
 
     @asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
-        """The models work from the first request to the last answer."""
+        """Run the worker threads of the models while the server runs."""
         for model in self.models.values():
             model.worker.start()
         yield
@@ -54,202 +54,207 @@ class Api:
             await asyncio.to_thread(model.worker.stop)
         self.decoders.stop()
 
-    def chosen(self, body: Body) -> tuple[Served, Decoding]:
+    def select_model(self, body: Body) -> tuple[ServedModel, Decoding]:
         name = next(iter(self.models)) if body.model is None else body.model
         if name not in self.models:
-            raise Refused(404, f"no model is called {name[:60]!r}; there are {', '.join(self.models)}")
+            raise RequestError(404, f"no model is called {name[:60]!r}; there are {', '.join(self.models)}")
         model = self.models[name]
         if (model.medium != "") != isinstance(body, FormBody):
-            wanted = f"{model.medium}s; send them in a form, as curl -F file=@NAME does" if model.medium else TEXTS_ONLY
-            raise Refused(422, f"model '{name}' reads {wanted}")
-        if isinstance(body, FormBody) and model.asks != bool((body.question or "").strip()):
-            told_it = "answers questions; send one as the field question" if model.asks else "takes no question"
-            raise Refused(422, f"model '{name}' {told_it}")
-        return model, model.settings.decoding(body.settings)
+            upload_hint = f"{model.medium} files; send them in a form, as curl -F file=@NAME does"
+            raise RequestError(422, f"model '{name}' reads {upload_hint if model.medium else TEXT_INPUT_HINT}")
+        if isinstance(body, FormBody) and model.takes_question != bool((body.question or "").strip()):
+            hint = "answers questions; send one as the field question" if model.takes_question else "takes no question"
+            raise RequestError(422, f"model '{name}' {hint}")
+        return model, model.settings.build_decoding(body.settings)
 
-    async def answer(self, future: Future[Any]) -> Any:
-        """What a worker makes, in time."""
+    async def wait_for(self, future: Future[Any]) -> Any:
+        """Wait for the result of a worker; after the time limit, fail with status 503."""
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), self.limits.seconds)
+            return await asyncio.wait_for(asyncio.wrap_future(future), self.limits.timeout)
         except TimeoutError:
-            raise Refused(503, too_late(self.limits.seconds), {"retry-after": "5"}) from None
+            raise RequestError(503, format_timeout_message(self.limits.timeout), {"retry-after": "5"}) from None
 
     async def predict(self, body: PredictBody) -> Response:
-        """Outputs for one text or several, best first; what they are called is as `saccade predict --json` has it."""
-        texts = body.texts
-        if not 1 <= len(texts) <= self.limits.texts:
-            raise Refused(422, f"input: expected 1 to {self.limits.texts} texts, got {len(texts)}")
-        model, decoding = self.chosen(body)
+        """Decode one input or several; outputs are best first and have the keys of `saccade predict --json`."""
+        inputs = body.inputs
+        if not 1 <= len(inputs) <= self.limits.max_inputs:
+            raise RequestError(422, f"input: expected 1 to {self.limits.max_inputs} inputs, got {len(inputs)}")
+        model, decoding = self.select_model(body)
         if body.stream:
-            if len(texts) > 1:
-                raise Refused(422, f"stream: one text is answered piece by piece, got {len(texts)}; ask for one")
-            return await self.streamed(model, texts[0], decoding)
-        found = await self.answer(model.worker.candidates(texts, decoding))
-        self.metrics.count("saccade_texts_total", {"model": model.name}, len(texts))
-        results = [model.predictor.described(text, each) for text, each in zip(texts, found, strict=True)]
+            if len(inputs) > 1:
+                raise RequestError(422, f"stream: expected one input, got {len(inputs)}; send one per request")
+            return await self.stream(model, inputs[0], decoding)
+        outputs = await self.wait_for(model.worker.submit(inputs, decoding))
+        self.metrics.increment("saccade_texts_total", {"model": model.name}, len(inputs))
+        results = [model.predictor.describe(text, hypotheses) for text, hypotheses in zip(inputs, outputs, strict=True)]
         return JSONResponse({"model": model.name, "results": results})
 
-    async def streamed(self, model: Served, text: str, decoding: Decoding) -> Response:
-        """One output as events, begun when its first piece is known: until then it may be refused."""
-        pieces = self.pieces(model, text, decoding)
-        first = await anext(pieces, None)
-        return StreamingResponse(self.events(first, pieces), media_type=EVENTS, headers={"cache-control": "no-store"})
+    async def stream(self, model: ServedModel, text: str, decoding: Decoding) -> Response:
+        """Stream one output as server-sent events.
 
-    async def pieces(self, model: Served, text: str, decoding: Decoding) -> AsyncIterator[str]:
-        """The output as it comes; all at once from a model that cannot do better."""
-        if not model.predictor.goes_on:
-            [found] = await self.answer(model.worker.candidates([text], decoding))
-            yield found[0].text
+        The response starts when the first chunk is known, so that an invalid request still gets an error status.
+        """
+        chunks = self.generate_chunks(model, text, decoding)
+        events = self.generate_events(await anext(chunks, None), chunks)
+        return StreamingResponse(events, media_type=EVENT_STREAM_TYPE, headers={"cache-control": "no-store"})
+
+    async def generate_chunks(self, model: ServedModel, text: str, decoding: Decoding) -> AsyncIterator[str]:
+        """Generate the output in chunks; one chunk with all of it for models that are not language models."""
+        if not model.predictor.continues_prompts:
+            [hypotheses] = await self.wait_for(model.worker.submit([text], decoding))
+            yield hypotheses[0].text
         else:
-            loop, said = asyncio.get_running_loop(), asyncio.Queue[str | Exception | None]()
+            loop, queue = asyncio.get_running_loop(), asyncio.Queue[str | Exception | None]()
 
-            def tell(piece: str | Exception | None) -> None:
-                loop.call_soon_threadsafe(said.put_nowait, piece)
+            def enqueue(chunk: str | Exception | None) -> None:
+                loop.call_soon_threadsafe(queue.put_nowait, chunk)
 
-            stream = model.worker.stream(text, decoding, tell)
+            stream = model.worker.start_stream(text, decoding, enqueue)
             try:
-                while (piece := await said.get()) is not None:
-                    if isinstance(piece, Exception):
-                        raise piece
-                    yield piece
+                while (chunk := await queue.get()) is not None:
+                    if isinstance(chunk, Exception):
+                        raise chunk
+                    yield chunk
             finally:
-                stream.left = True
-        self.metrics.count("saccade_texts_total", {"model": model.name})
+                stream.cancelled = True
+        self.metrics.increment("saccade_texts_total", {"model": model.name})
 
-    async def events(self, first: str | None, pieces: AsyncIterator[str]) -> AsyncIterator[str]:
-        """Server-sent events: `data` with each piece of text, then `done` with all of it, or `error`."""
-        told_so_far = "" if first is None else first
+    async def generate_events(self, first: str | None, chunks: AsyncIterator[str]) -> AsyncIterator[str]:
+        """Generate server-sent events: `data` with each chunk, then `done` with the whole output, or `error`."""
+        output = "" if first is None else first
         try:
             if first is not None:
-                yield event({"text": first})
-                async for piece in pieces:
-                    told_so_far += piece
-                    yield event({"text": piece})
-            yield event({"output": told_so_far}, name="done")
-        except (SaccadeError, Refused) as error:
-            yield event({"error": str(error)}, name="error")
+                yield format_event({"text": first})
+                async for chunk in chunks:
+                    output += chunk
+                    yield format_event({"text": chunk})
+            yield format_event({"output": output}, name="done")
+        except (SaccadeError, RequestError) as error:
+            yield format_event({"error": str(error)}, name="error")
 
     async def attention(self, body: AttentionBody) -> Response:
-        """Who looked where: the weights of every layer and head, as `saccade view --json` gives them."""
-        model, decoding = self.chosen(body)
-        return await self.looked(model, body.input, body, decoding)
+        """Compute the attention weights of every layer and head, in the format of `saccade view --json`."""
+        model, decoding = self.select_model(body)
+        return await self.compute_attention(model, body.input, body, decoding)
 
-    async def looked(
-        self, model: Served, source: str, body: AttentionBody | AttentionForm, decoding: Decoding
+    async def compute_attention(
+        self, model: ServedModel, source: str, body: AttentionBody | AttentionForm, decoding: Decoding
     ) -> Response:
-        def make() -> bytes:
-            return attention_json(model.predictor, source, body, decoding, name=model.name, most=self.limits.weights)
+        def compute() -> bytes:
+            return compute_attention_json(
+                model.predictor, source, body, decoding, name=model.name, max_weights=self.limits.max_weights
+            )
 
-        return Response(await self.answer(model.worker.call(make)), media_type="application/json")
+        return Response(await self.wait_for(model.worker.submit_function(compute)), media_type="application/json")
 
     async def predict_files(self, request: Request) -> Response:
-        """The same as predict() for the files of a form."""
+        """Decode the uploaded files of a form; otherwise like predict()."""
         body, files = await read_form(request, FormBody, self.limits)
-        model, decoding = self.chosen(body)
-        async with self.decoders.holding(model.predictor, files) as names:
-            sources = [model.source(name, body) for name in names]
-            found = await self.answer(model.worker.candidates(sources, decoding))
-        self.metrics.count("saccade_texts_total", {"model": model.name}, len(files))
-        told_of = zip(sources, names, [file.name for file in files], found, strict=True)
-        results = [model.result(*each) for each in told_of]
+        model, decoding = self.select_model(body)
+        async with self.decoders.decode(model.predictor, files) as names:
+            sources = [model.build_source(name, body) for name in names]
+            outputs = await self.wait_for(model.worker.submit(sources, decoding))
+        self.metrics.increment("saccade_texts_total", {"model": model.name}, len(files))
+        rows = zip(sources, names, [file.name for file in files], outputs, strict=True)
+        results = [model.build_result(*row) for row in rows]
         return JSONResponse({"model": model.name, "results": results})
 
-    async def attention_of_file(self, request: Request) -> Response:
-        """The same as attention() for the file of a form."""
+    async def attention_for_file(self, request: Request) -> Response:
+        """Compute the attention weights for the uploaded file of a form; otherwise like attention()."""
         body, files = await read_form(request, AttentionForm, self.limits)
         if len(files) > 1:
-            raise Refused(422, f"file: attention is shown for one file at a time, got {len(files)}")
-        model, decoding = self.chosen(body)
-        async with self.decoders.holding(model.predictor, files) as [name]:
-            return await self.looked(model, model.source(name, body), body, decoding)
+            raise RequestError(422, f"file: attention needs one file, got {len(files)}; send one per request")
+        model, decoding = self.select_model(body)
+        async with self.decoders.decode(model.predictor, files) as [name]:
+            return await self.compute_attention(model, model.build_source(name, body), body, decoding)
 
 
-def event(content: Mapping[str, Any], name: str = "") -> str:
+def format_event(content: Mapping[str, Any], name: str = "") -> str:
     return (f"event: {name}\n" if name else "") + f"data: {json.dumps(content)}\n\n"
 
 
-def make_app(predictors: Mapping[str, Predictor], *, token: str = "", limits: Limits | None = None) -> Guard:
-    """The whole server as an ASGI application; without a token it is for this machine alone."""
-    check_inputs(predictors)
+def create_app(predictors: Mapping[str, Predictor], *, token: str = "", limits: Limits | None = None) -> Guard:
+    """Create the ASGI application; without a token it answers only requests from this machine."""
+    check_servable(predictors)
     limits = limits or Limits()
     api = Api(predictors, limits)
     app = FastAPI(
         title="saccade", version=__version__, lifespan=api.lifespan, docs_url=None, redoc_url=None,
-        exception_handlers=handlers(),
+        exception_handlers=build_exception_handlers(),
     )  # fmt: skip
 
     @app.get("/v1/models", responses=MODELS)
     async def models() -> Response:
-        """The models that are served, the first of which is asked where a request names none."""
-        return JSONResponse({"models": [model.described() for model in api.models.values()]})
+        """List the served models; the first one is used where a request names none."""
+        return JSONResponse({"models": [model.describe() for model in api.models.values()]})
 
     for path, of_text, of_files, form, answers in (
         ("/v1/predict", api.predict, api.predict_files, FormBody, PREDICTIONS),
-        ("/v1/attention", api.attention, api.attention_of_file, AttentionForm, ATTENTION),
+        ("/v1/attention", api.attention, api.attention_for_file, AttentionForm, ATTENTION),
     ):
         app.router.add_api_route(
-            path, of_text, methods=["POST"], responses={**answers, **FAILURES}, openapi_extra=form_schema(form),
-            route_class_override=taking_forms(of_files),
+            path, of_text, methods=["POST"], responses={**answers, **FAILURES}, openapi_extra=build_form_schema(form),
+            route_class_override=build_form_route(of_files),
         )  # fmt: skip
 
     @app.get("/health", responses={503: FAILURES[503]})
     async def health() -> dict[str, str]:
-        """Whether the server is there, and its models work."""
+        """Check that the server and the worker threads of its models are running."""
         for name, model in api.models.items():
             if not model.worker.thread.is_alive():
-                raise Refused(503, f"model {name!r} has stopped working; start the server again")
+                raise RequestError(503, f"model {name!r} has stopped working; restart the server")
         return {"status": "ok", "version": __version__}
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
-        """Numbers about the server, in the text format of Prometheus."""
-        return PlainTextResponse(api.metrics.text(), media_type="text/plain; version=0.0.4")
+        """Server metrics in the Prometheus text format."""
+        return PlainTextResponse(api.metrics.render(), media_type="text/plain; version=0.0.4")
 
     add_pages(app)
-    describe(app, models=list(api.models), guarded=bool(token))
+    add_models_and_security(app, models=list(api.models), needs_token=bool(token))
     return Guard(app, token=token, limits=limits, metrics=api.metrics)
 
 
-def handlers() -> dict[int | type[Exception], Any]:
-    """Every error as one line of JSON."""
+def build_exception_handlers() -> dict[int | type[Exception], Any]:
+    """Build the handlers that turn every exception into one line of JSON."""
 
-    async def refused(request: Request, error: Refused) -> Response:
-        return failure(error.status, error.message, error.headers)
+    async def handle_request_error(request: Request, error: RequestError) -> Response:
+        return build_error_response(error.status, error.message, error.headers)
 
-    async def mistaken(request: Request, error: SaccadeError) -> Response:
-        return failure(422, str(error))
+    async def handle_user_error(request: Request, error: SaccadeError) -> Response:
+        return build_error_response(422, str(error))
 
-    async def invalid(request: Request, error: RequestValidationError) -> Response:
+    async def handle_invalid_body(request: Request, error: RequestValidationError) -> Response:
         body = AttentionBody if request.url.path.endswith("attention") else PredictBody
-        return failure(422, told(error.errors(), body))
+        return build_error_response(422, format_validation_error(error.errors(), body))
 
-    async def missing(request: Request, error: Exception) -> Response:
-        return failure(404, f"nothing is at {request.url.path[:60]!r}; / is the page, /docs lists the API")
+    async def handle_not_found(request: Request, error: Exception) -> Response:
+        return build_error_response(404, f"no route {request.url.path[:60]!r}; / is the page, /docs lists the API")
 
-    async def wrong_method(request: Request, error: Exception) -> Response:
-        return failure(405, f"{request.url.path[:60]!r} does not take {request.method[:20]}; see /docs")
+    async def handle_wrong_method(request: Request, error: Exception) -> Response:
+        return build_error_response(405, f"{request.url.path[:60]!r} does not accept {request.method[:20]}; see /docs")
 
-    async def unreadable(request: Request, error: Exception) -> Response:
-        return failure(400, "the body cannot be read; expected a JSON object as UTF-8")
+    async def handle_bad_request(request: Request, error: Exception) -> Response:
+        return build_error_response(400, "the body cannot be read; expected a JSON object as UTF-8")
 
-    async def broken(request: Request, error: Exception) -> Response:
-        return failure(500, BROKEN)  # the guard, which it goes on to, writes it to the log
+    async def handle_internal_error(request: Request, error: Exception) -> Response:
+        return build_error_response(500, INTERNAL_ERROR)  # raised again to the Guard, which logs it
 
     return {
-        Exception: broken,
-        Refused: refused,
-        SaccadeError: mistaken,
-        RequestValidationError: invalid,
-        400: unreadable,
-        404: missing,
-        405: wrong_method,
+        Exception: handle_internal_error,
+        RequestError: handle_request_error,
+        SaccadeError: handle_user_error,
+        RequestValidationError: handle_invalid_body,
+        400: handle_bad_request,
+        404: handle_not_found,
+        405: handle_wrong_method,
     }
 
 
-def named(runs: Sequence[str]) -> list[str]:
-    """The names of models by the runs that they are, each of which must be another one."""
+def get_model_names(runs: Sequence[str]) -> list[str]:
+    """Name each model after its run folders, `a,b` for an ensemble; the names must be unique."""
     names = [",".join(part.rstrip("/").rpartition("/")[2] for part in run.split(",")) for run in runs]
     for name in names:
         if names.count(name) > 1:
-            raise SaccadeError(f"two runs are called '{name}', and models are asked for by their names; rename one")
+            raise SaccadeError(f"two runs are called '{name}', but requests choose models by name; rename one")
     return names

@@ -1,18 +1,24 @@
-"""What a model looked at, as the JSON of `/v1/attention`."""
+"""Attention weights as the JSON of `/v1/attention`."""
 
 import json
 
 from saccade.config.schema import Decoding
-from saccade.layers.record import at_most
+from saccade.layers.record import limit_weights
 from saccade.predict.predictors.predictor import Predictor
 from saccade.serve.bodies import AttentionBody, AttentionForm
-from saccade.view.codec import packed
+from saccade.view.codec import pack_document
 
 
-def attention_json(
-    predictor: Predictor, source: str, body: AttentionBody | AttentionForm, decoding: Decoding, *, name: str, most: int
+def compute_attention_json(
+    predictor: Predictor,
+    source: str,
+    body: AttentionBody | AttentionForm,
+    decoding: Decoding,
+    *,
+    name: str,
+    max_weights: int,
 ) -> bytes:
-    """The attention document while an output is written: the one that is given, or what the settings find."""
-    with at_most(most):
+    """Compute the attention document of a given output, or of the model's own output with these decoding settings."""
+    with limit_weights(max_weights):
         view = predictor.view(source, body.output, decoding=decoding, title=name)
-    return json.dumps(packed(view.data()) if body.packed else view.document(), ensure_ascii=False).encode()
+    return json.dumps(pack_document(view.data()) if body.packed else view.document(), ensure_ascii=False).encode()

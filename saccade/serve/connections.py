@@ -1,4 +1,4 @@
-"""Connections that are cut where a client is too slow: uvicorn waits for headers, bodies and readers for ever."""
+"""Timeouts for slow clients, which uvicorn lacks: it waits without limit for headers, bodies and readers."""
 
 import asyncio
 
@@ -6,10 +6,10 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
-def patient(seconds: float) -> type[asyncio.Protocol]:
-    """Connections whose clients have so many seconds for a whole request, and to take what was sent."""
+def build_protocol_with_timeouts(seconds: float) -> type[asyncio.Protocol]:
+    """Build a protocol that closes a connection whose client takes longer than `seconds` to send or to receive."""
 
-    class Patient(H11Protocol):
+    class TimeoutProtocol(H11Protocol):
         request_timer: asyncio.TimerHandle | None = None
         answer_timer: asyncio.TimerHandle | None = None
 
@@ -26,8 +26,8 @@ def patient(seconds: float) -> type[asyncio.Protocol]:
             self._watch_request()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self.request_timer = stopped(self.request_timer)
-            self.answer_timer = stopped(self.answer_timer)
+            self.request_timer = cancel_timer(self.request_timer)
+            self.answer_timer = cancel_timer(self.answer_timer)
             super().connection_lost(exc)
 
         def pause_writing(self) -> None:
@@ -36,25 +36,25 @@ def patient(seconds: float) -> type[asyncio.Protocol]:
 
         def resume_writing(self) -> None:
             super().resume_writing()
-            self.answer_timer = stopped(self.answer_timer)
+            self.answer_timer = cancel_timer(self.answer_timer)
 
         def _watch_request(self) -> None:
-            """The clock runs from the first byte of a request, or the beginning of a connection, to its last byte.
+            """Start or cancel the request timer, which runs from the start of a connection or request to its last byte.
 
-            Between two requests, uvicorn's own clock for idle connections does.
+            Between two requests, uvicorn's own keep-alive timeout applies.
             """
-            begun = self.conn.their_state is h11.SEND_BODY or bool(self.conn.trailing_data[0])
-            if self.conn.their_state in (h11.IDLE, h11.SEND_BODY) and (begun or self.cycle is None):
+            has_started = self.conn.their_state is h11.SEND_BODY or bool(self.conn.trailing_data[0])
+            if self.conn.their_state in (h11.IDLE, h11.SEND_BODY) and (has_started or self.cycle is None):
                 if self.request_timer is None:
                     self.request_timer = self.loop.call_later(seconds, self.transport.abort)
             else:
-                self.request_timer = stopped(self.request_timer)
+                self.request_timer = cancel_timer(self.request_timer)
 
-    return Patient
+    return TimeoutProtocol
 
 
-def stopped(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
-    """Cancels a timer: after that, there is none."""
+def cancel_timer(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
+    """Cancel a timer and return None, its new value."""
     if timer is not None:
         timer.cancel()
     return None

@@ -1,4 +1,4 @@
-"""Errors as one line of JSON."""
+"""Error responses as one line of JSON."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ from fastapi import Response
 from fastapi.responses import JSONResponse
 
 
-def failure(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
-    """What is wrong, in one line that any client can read: half characters of a request are written as their codes."""
+def build_error_response(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Build a JSON response with the error message on one line; lone surrogates of the request are escaped."""
     readable = message.replace(":\n  ", ": ").replace("\n  ", "; ").encode("utf-8", "backslashreplace").decode()
     return JSONResponse({"error": readable}, status_code=status, headers=dict(headers or {}))

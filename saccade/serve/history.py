@@ -1,4 +1,4 @@
-"""How a run has come to where it is, read from its files alone: the same for one in training and one long finished."""
+"""The training history of a run as JSON for the watch page, read from its files, during training and afterwards."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from saccade.runs import CARD, METRICS, RECIPE, SAMPLES, in_training, read_metrics, state_of
+from saccade.runs import CARD, METRICS, RECIPE, SAMPLES, get_state, is_training, read_metrics
 from saccade.view import moments
 
 SCHEMA = 1
-POINTS = 2000  # of a curve, more than a screen is wide
-VALIDATIONS = 40  # whose samples are shown
+MAX_CURVE_POINTS = 2000  # more than a screen has columns of pixels
+MAX_VALIDATIONS = 40  # with sample outputs
 PREPARING = "preparing"  # the state of a run that has no recipe yet
 
 Lines = Sequence[Mapping[str, Any]]
 
 
-def history(run: Path | None) -> dict[str, Any]:
-    """All that the page of a run shows, except for the attention of each moment."""
-    recipe = _recipe(run)
+def read_history(run: Path | None) -> dict[str, Any]:
+    """Read everything that the page of a run shows, except the attention snapshots, which it loads one by one."""
+    recipe = _read_recipe(run)
     settings = recipe.get("train", {})
     lines = [] if run is None else read_metrics(run / METRICS)
     samples = [] if run is None else read_metrics(run / SAMPLES)
@@ -29,61 +29,63 @@ def history(run: Path | None) -> dict[str, Any]:
         "schema": SCHEMA,
         "name": "" if run is None else run.name,
         "recipe": recipe.get("name", ""),
-        "state": PREPARING if run is None or not recipe else state_of(run),
+        "state": PREPARING if run is None or not recipe else get_state(run),
         "step": max((line["step"] for line in lines), default=0),
         "budget": {name: settings.get(name) for name in ("steps", "epochs", "minutes")},
         "metric": settings.get("metric", "loss"),
-        "train": columns([line for line in lines if line.get("event") == "train"]),
-        "valid": columns([line for line in lines if line.get("event") == "valid"]),
-        "samples": spread([*{line["step"]: told(line) for line in samples}.values()], VALIDATIONS),
+        "train": to_columns([line for line in lines if line.get("event") == "train"]),
+        "valid": to_columns([line for line in lines if line.get("event") == "valid"]),
+        "samples": subsample_evenly(
+            [*{line["step"]: select_samples(line) for line in samples}.values()], MAX_VALIDATIONS
+        ),
         "watched": bool(settings.get("watch")),
-        "moments": [] if run is None else moments.steps(run),
-        "sharpness": {"step": []} if run is None else moments.sharpness(run),
+        "moments": [] if run is None else moments.list_steps(run),
+        "sharpness": {"step": []} if run is None else moments.read_mean_entropies(run),
     }
 
 
-def version(run: Path | None) -> str:
-    """Another text whenever the history may be another one."""
+def compute_version(run: Path | None) -> str:
+    """Compute an ETag from the modification times and sizes of the files: it changes whenever the history may."""
     if run is None:
         return PREPARING
-    marks = [str(in_training(run))]
+    marks = [str(is_training(run))]
     for name in (METRICS, SAMPLES, RECIPE, CARD, moments.FOLDER):
         try:
-            found = (run / name).stat()
-            marks.append(f"{found.st_mtime_ns:x}.{found.st_size:x}")
+            status = (run / name).stat()
+            marks.append(f"{status.st_mtime_ns:x}.{status.st_size:x}")
         except OSError:
             marks.append("-")
     return "-".join(marks)
 
 
-def columns(lines: Lines) -> dict[str, list[Any]]:
-    """Rows of numbers as columns, of at most so many rows; what is no number in a row is None there."""
-    lines = spread(lines, POINTS)
+def to_columns(lines: Lines) -> dict[str, list[Any]]:
+    """Convert log lines to columns of at most MAX_CURVE_POINTS values; missing and non-finite values are None."""
+    lines = subsample_evenly(lines, MAX_CURVE_POINTS)
     names = dict.fromkeys(name for line in lines for name, value in line.items() if _is_number(value))
     return {name: [line.get(name) if _is_number(line.get(name)) else None for line in lines] for name in names}
 
 
-def spread(items: Sequence[Any], most: int) -> list[Any]:
-    """At most so many of them, evenly, the last one always."""
-    every = -(-len(items) // most) or 1
+def subsample_evenly(items: Sequence[Any], max_items: int) -> list[Any]:
+    """Keep every n-th item so that at most `max_items` remain; always keep the last."""
+    every = -(-len(items) // max_items) or 1
     return [item for back, item in enumerate(reversed(items)) if back % every == 0][::-1]
 
 
-def told(line: Mapping[str, Any]) -> dict[str, Any]:
+def select_samples(line: Mapping[str, Any]) -> dict[str, Any]:
     return {"step": line["step"], "samples": line.get("samples", [])}
 
 
-def whole(run: Path) -> dict[str, Any]:
-    """The history with the attention of all moments, for a page that stands alone."""
-    found = history(run)
-    return {**found, "attention": {str(step): moments.read(run, step) for step in found["moments"]}}
+def read_history_with_attention(run: Path) -> dict[str, Any]:
+    """Read the history with all attention snapshots, for a self-contained page."""
+    history = read_history(run)
+    return {**history, "attention": {str(step): moments.read(run, step) for step in history["moments"]}}
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _recipe(run: Path | None) -> dict[str, Any]:
+def _read_recipe(run: Path | None) -> dict[str, Any]:
     try:
         return {} if run is None else tomllib.loads((run / RECIPE).read_text(encoding="utf-8"))
     except (OSError, ValueError):

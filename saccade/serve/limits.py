@@ -1,38 +1,42 @@
-"""How much a server takes on, and what it answers where that is too much."""
+"""Limits of the server, and the error for requests that exceed them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from saccade.predict.predictors.predictor import Predictor
 
-WITH_FILES = 20_000_000  # bytes of a request to a server whose models read pictures or sound
+MAX_BODY_BYTES_WITH_FILES = 20_000_000  # where a model reads images or audio
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What is above them is refused with an honest status code."""
+    """Limits of a server; the comments name the HTTP status of a request that exceeds them."""
 
-    body: int = 1_000_000  # bytes of a request; more: 413
-    bodies: int = 400_000_000  # bytes of all requests that are being answered; more: 429
-    texts: int = 128  # of one request; more: 422
-    queue: int = 512  # requests that wait for one model; more: 429
-    streams: int = 32  # outputs of one model that are sent token by token at the same time; more: 429
-    seconds: float = 60.0  # until an answer must be there; later: 503
-    patience: float = 20.0  # seconds for a client to send its request, or to take what was sent; then it is cut off
-    batch: int = 64  # texts that are decoded together
-    weights: int = 4_000_000  # of attention in one answer; more: 422
-    files: int = 16  # of one request; more: 400
-    pixels: int = 50_000_000  # of a picture; more: 422
-    uploads: int = 64  # files that wait to be decoded; more: 429
-
-
-def body_for(predictors: Iterable[Predictor]) -> int:
-    """How many bytes a request may have, where nobody says it: more where files are sent."""
-    return WITH_FILES if any(predictor.names_inputs for predictor in predictors) else Limits.body
+    max_body_bytes: int = 1_000_000  # of one request: 413
+    max_total_bytes: int = 400_000_000  # of the bodies of all requests in flight: 429
+    max_inputs: int = 128  # of one request: 422
+    max_queue: int = 512  # requests waiting for one model: 429
+    max_streams: int = 32  # concurrent streams of one model: 429
+    timeout: float = 60.0  # seconds until the result must be there: 503
+    client_timeout: float = 20.0  # seconds for a client to send a request or to receive data; then it is disconnected
+    max_batch: int = 64  # inputs decoded together; more wait for the next batch
+    max_weights: int = 4_000_000  # attention weights in one response: 422
+    max_files: int = 16  # of one request: 400
+    max_pixels: int = 50_000_000  # of one image: 422
+    max_waiting_files: int = 64  # uploads waiting to be decoded: 429
 
 
-class Refused(Exception):
-    """A request that is not answered: the status code, and why in one line."""
+def get_max_body_bytes(predictors: Iterable[Predictor]) -> int:
+    """Get the default maximum size of a request: larger where a model reads uploaded files."""
+    return (
+        MAX_BODY_BYTES_WITH_FILES
+        if any(predictor.shows_input_names for predictor in predictors)
+        else Limits.max_body_bytes
+    )
+
+
+class RequestError(Exception):
+    """A request that is refused: HTTP status, message on one line, and headers."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -40,11 +44,11 @@ class Refused(Exception):
 
 
 @dataclass
-class Pace:
-    """How long a request takes of late, for telling clients when to come again."""
+class MovingAverage:
+    """Exponential moving average of the seconds per request, from which Retry-After is estimated."""
 
-    seconds: float = 0.05
-    weight: float = field(default=0.1, repr=False)  # of the newest
+    value: float = 0.05
+    weight: float = field(default=0.1, repr=False)  # of the newest value
 
-    def note(self, seconds: float) -> None:
-        self.seconds += self.weight * (seconds - self.seconds)
+    def update(self, value: float) -> None:
+        self.value += self.weight * (value - self.value)

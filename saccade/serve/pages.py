@@ -1,4 +1,4 @@
-"""The page to try a model, and the files that it is made of."""
+"""Routes of the web pages and their static files."""
 
 from pathlib import Path
 
@@ -6,25 +6,25 @@ from fastapi import FastAPI
 from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 
-HERE = Path(__file__).parent / "page"
-VIEW = Path(__file__).parent.parent / "view" / "page"  # the interactive view of attention
+PAGE_FOLDER = Path(__file__).parent / "page"
+VIEW_PAGE_FOLDER = Path(__file__).parent.parent / "view" / "page"  # the interactive attention page
 
 
 def add_pages(app: FastAPI) -> None:
-    """The page at /, the list of the API at /docs, and their files."""
+    """Add the page at /, the API reference at /docs, and their static files."""
 
     @app.get("/", include_in_schema=False)
     async def page() -> FileResponse:
-        return FileResponse(HERE / "index.html")
+        return FileResponse(PAGE_FOLDER / "index.html")
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> FileResponse:
-        return FileResponse(HERE / "docs.html")
+        return FileResponse(PAGE_FOLDER / "docs.html")
 
-    add_files(app)
+    mount_static_files(app)
 
 
-def add_files(app: FastAPI) -> None:
-    """Scripts and styles of all pages, under /static."""
-    app.mount("/static/view", StaticFiles(directory=VIEW))
-    app.mount("/static", StaticFiles(directory=HERE))
+def mount_static_files(app: FastAPI) -> None:
+    """Serve the scripts and stylesheets of all pages under /static."""
+    app.mount("/static/view", StaticFiles(directory=VIEW_PAGE_FOLDER))
+    app.mount("/static", StaticFiles(directory=PAGE_FOLDER))

@@ -1,4 +1,4 @@
-"""What the description of the API says about answers."""
+"""Response schemas of the OpenAPI description."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,19 +7,19 @@ from fastapi import FastAPI
 
 from saccade.serve.bodies import FormBody
 
-Described = dict[int | str, dict[str, Any]]
+Responses = dict[int | str, dict[str, Any]]
 
 NUMBER = {"type": "number"}
 TEXT = {"type": "string"}
 FINISH = {
     "enum": ["length", "end", "stop"],
-    "description": "`length`: cut at the most tokens that it may have; after a prompt always: how it ended",
+    "description": "why decoding stopped; `length`: truncated at the maximum length. Language models always report it",
 }
 CANDIDATE = {
     "type": "object",
     "properties": {"output": TEXT, "completion": TEXT, "score": NUMBER, "log_prob": NUMBER, "finish": FINISH},
 }
-RESULT = {  # a model that labels texts says other things: a label, a value or tags
+RESULT = {  # classifiers, regressors and taggers return a label, a value or tags instead
     "type": "object",
     "properties": {
         "input": TEXT,
@@ -39,12 +39,18 @@ MODEL = {
     "properties": {
         "name": TEXT,
         "task": TEXT,
-        "reads": {"enum": ["text", "picture", "sound"], "description": "texts as JSON, or files in a form"},
-        "asks": {"type": "boolean", "description": "whether a question comes with each file"},
-        "goes_on": {"type": "boolean", "description": "whether it writes on from a prompt"},
-        "at_once": {"type": "boolean", "description": "whether it writes all tokens at once"},
-        "max_length": {"type": "integer", "description": "tokens that a text may have, <end> included"},
-        "settings": {"type": "object", "description": "decoding settings where a request says nothing"},
+        "reads": {
+            "enum": ["text", "picture", "sound"],
+            "description": "the input modality: text as JSON, or files in a form",
+        },
+        "asks": {"type": "boolean", "description": "whether each file needs a question"},
+        "goes_on": {"type": "boolean", "description": "whether it is a language model that continues a prompt"},
+        "at_once": {
+            "type": "boolean",
+            "description": "whether it decodes non-autoregressively, all tokens in parallel",
+        },
+        "max_length": {"type": "integer", "description": "maximum tokens of a sequence, including <end>"},
+        "settings": {"type": "object", "description": "default decoding settings"},
     },
     "required": ["name", "task", "reads", "asks", "goes_on", "at_once", "max_length", "settings"],
 }
@@ -53,43 +59,46 @@ FILES = {
     "type": "array",
     "items": {"type": "string", "format": "binary"},
     "minItems": 1,
-    "description": "pictures or sound, for a model that reads them; of attention, one",
+    "description": "image or audio files; for attention, exactly one",
 }
 ERROR = {"type": "object", "properties": {"error": TEXT}, "required": ["error"]}
 
 
-def listed(name: str, items: dict[str, Any]) -> dict[str, Any]:
+def build_list_schema(name: str, items: dict[str, Any]) -> dict[str, Any]:
+    """Build the schema of an object with one list."""
     return {"type": "object", "properties": {name: {"type": "array", "items": items}}, "required": [name]}
 
 
-def answers(says: str, schema: dict[str, Any], more: dict[str, Any] | None = None) -> Described:
-    return {200: {"description": says, "content": {"application/json": {"schema": schema}, **(more or {})}}}
+def build_responses(description: str, schema: dict[str, Any], more_content: dict[str, Any] | None = None) -> Responses:
+    return {
+        200: {"description": description, "content": {"application/json": {"schema": schema}, **(more_content or {})}}
+    }
 
 
-MODELS = answers("The models.", listed("models", MODEL))
-PREDICTIONS = answers(
-    "The outputs of each text; with `stream`, events with pieces of one output.",
-    listed("results", RESULT),
+MODELS = build_responses("The served models.", build_list_schema("models", MODEL))
+PREDICTIONS = build_responses(
+    "The outputs for each input; with `stream`, server-sent events with chunks of one output.",
+    build_list_schema("results", RESULT),
     {"text/event-stream": {"schema": EVENT}},
 )
-ATTENTION = answers("Labels and weights.", listed("maps", {"type": "object"}))
-FAILURES: Described = {
+ATTENTION = build_responses("Tokens and attention weights.", build_list_schema("maps", {"type": "object"}))
+FAILURES: Responses = {
     status: {"description": says, "content": {"application/json": {"schema": ERROR}}}
     for status, says in {
         400: "The body cannot be read.",
         404: "No model has that name.",
         413: "The body is too large.",
         415: "The body is neither JSON nor a form in UTF-8.",
-        422: "Something in the body is wrong; the error says what was expected.",
-        429: "Too many requests are waiting; Retry-After says when to come again.",
-        503: "No answer in time, or the server is ending.",
+        422: "A value in the body is invalid; the error says what was expected.",
+        429: "Too many requests are waiting; Retry-After says when to try again.",
+        503: "No result in time, or the server is shutting down.",
     }.items()
 }
-REFUSED = {"description": "The token is missing or wrong.", "content": {"application/json": {"schema": ERROR}}}
+UNAUTHORIZED = {"description": "The token is missing or wrong.", "content": {"application/json": {"schema": ERROR}}}
 
 
-def form_schema(body: type[FormBody]) -> dict[str, Any]:
-    """The description of a form with files, beside that of the JSON."""
+def build_form_schema(body: type[FormBody]) -> dict[str, Any]:
+    """Build the OpenAPI description of the multipart form that a route accepts beside JSON."""
     schema = body.model_json_schema()
     schema["properties"] = {"file": FILES, **schema["properties"]}
     content = {
@@ -99,8 +108,8 @@ def form_schema(body: type[FormBody]) -> dict[str, Any]:
     return {"requestBody": {"content": {"multipart/form-data": content}}}
 
 
-def describe(app: FastAPI, *, models: Sequence[str], guarded: bool) -> None:
-    """Puts into the description which models there are, and what needs the token."""
+def add_models_and_security(app: FastAPI, *, models: Sequence[str], needs_token: bool) -> None:
+    """Add the names of the models, and which routes need the token, to the OpenAPI description."""
     document = app.openapi()
     schemas = [document["components"]["schemas"][body] for body in ("PredictBody", "AttentionBody")]
     for path in ("/v1/predict", "/v1/attention"):
@@ -109,10 +118,10 @@ def describe(app: FastAPI, *, models: Sequence[str], guarded: bool) -> None:
         model = schema["properties"]["model"]
         model.pop("anyOf")
         model["enum"] = [*models, None]
-    if not guarded:
+    if not needs_token:
         return
     document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     for path, operations in document["paths"].items():
         for operation in operations.values() if path != "/health" else ():
             operation["security"] = [{"token": []}]
-            operation["responses"]["401"] = REFUSED
+            operation["responses"]["401"] = UNAUTHORIZED

@@ -1,4 +1,4 @@
-"""A model that is served: what it takes, and what clients are told of it."""
+"""A served model: its predictor, settings and worker, and its description for clients."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,72 +8,74 @@ from saccade.errors import SaccadeError
 from saccade.predict.outputs import Hypothesis
 from saccade.predict.predictors.predictor import Predictor
 from saccade.predict.predictors.questions import Question
-from saccade.predict.search.fill import fills
+from saccade.predict.search.mask_predict import is_non_autoregressive
 from saccade.serve.bodies import FormBody
-from saccade.serve.decoding import Settings
+from saccade.serve.decoding import DecodingSettings
 from saccade.serve.worker import Worker
 
 
 @dataclass(frozen=True)
-class Served:
-    """One model that is served."""
+class ServedModel:
+    """A model of the server, with its name, settings and worker thread."""
 
     name: str
     predictor: Predictor
-    settings: Settings
+    settings: DecodingSettings
     worker: Worker
 
     @property
     def medium(self) -> str:
-        """What kind of files it reads; nothing where it reads texts."""
+        """The modality of the files that it reads; empty for text."""
         return self.predictor.medium
 
     @property
-    def asks(self) -> bool:
-        """Whether a question comes with each file."""
+    def takes_question(self) -> bool:
+        """Whether each file needs a question."""
         return "question" in self.predictor.fields
 
-    def source(self, file: str, body: FormBody) -> str:
-        """What the model is given for a file, and for what is asked about it."""
-        if not self.asks:
+    def build_source(self, file: str, body: FormBody) -> str:
+        """Build the model's input from the key of a decoded file and, where it takes one, the question."""
+        if not self.takes_question:
             return file
         return Question(file, " ".join((body.question or "").split())).line
 
-    def result(self, source: str, file: str, sent: str, found: Sequence[Hypothesis]) -> dict[str, Any]:
-        """What is said about a file, by the name with which it was sent: that may look like something else."""
-        said = self.predictor.described(source, found)
-        return {key: sent if value == file else value for key, value in said.items()}
+    def build_result(self, source: str, file: str, name: str, hypotheses: Sequence[Hypothesis]) -> dict[str, Any]:
+        """Build the JSON result for a file, with the client's name for it in place of the key of the decoded file."""
+        result = self.predictor.describe(source, hypotheses)
+        return {key: name if value == file else value for key, value in result.items()}
 
-    def described(self) -> dict[str, Any]:
-        """What a client may want to know of it."""
+    def describe(self) -> dict[str, Any]:
+        """Describe the model as in `/v1/models`."""
         recipe = self.predictor.recipe
         return {
             "name": self.name,
             "task": recipe.task.name,
             "reads": self.medium or "text",
-            "asks": self.asks,
-            "goes_on": self.predictor.goes_on,
-            "at_once": fills(self.predictor.model.writer),
+            "asks": self.takes_question,
+            "goes_on": self.predictor.continues_prompts,
+            "at_once": is_non_autoregressive(self.predictor.model.writer),
             "max_length": recipe.data.max_length,
             "settings": recipe.predict.model_dump(mode="json"),
         }
 
 
-def form_of(predictor: Predictor) -> list[str]:
-    """The fields of a form for a model, as curl takes them; none where it reads texts."""
+def list_form_fields(predictor: Predictor) -> list[str]:
+    """List the form fields of a model in the syntax of `curl -F`; empty for text models, which take JSON."""
     if not predictor.medium:
         return []
     return ["file=@FILE", *(["question='what is it'"] if "question" in predictor.fields else [])]
 
 
-def check_inputs(predictors: Mapping[str, Predictor]) -> None:
-    """A model that takes the names of files would open those of this machine for whoever asks; others take several
-    things at once, for which there is no form, or have no answer at all.
+def check_servable(predictors: Mapping[str, Predictor]) -> None:
+    """Raise for models that cannot be served.
+
+    Those are models whose inputs are paths (a client could open any file of this machine), models with several input
+    fields for which there is no form, and models without an output.
     """
     for name, predictor in predictors.items():
         try:
             predictor.check_writes()
         except SaccadeError as error:
             raise SaccadeError(f"{name} cannot be served: {error}") from None
-        if (predictor.names_inputs or predictor.fields) and not predictor.medium:
-            raise SaccadeError(f"{name} reads what cannot be sent to it; use `saccade predict` for it")
+        if (predictor.shows_input_names or predictor.fields) and not predictor.medium:
+            raise SaccadeError(f"{name} has inputs that cannot be sent over HTTP; use `saccade predict` for it")

@@ -1,4 +1,4 @@
-"""From an application to a running server: its address, what is told about it, and how it ends."""
+"""Running the application with uvicorn: listening socket, URL, start and shutdown."""
 
 import json
 import signal
@@ -10,47 +10,47 @@ from contextlib import contextmanager
 import uvicorn
 
 from saccade.errors import SaccadeError
-from saccade.serve.connections import patient
+from saccade.serve.connections import build_protocol_with_timeouts
 from saccade.serve.guard import App, is_local
 from saccade.serve.limits import Limits
 
-TOKEN = "SACCADE_TOKEN"  # in the environment, where it is not seen in a list of processes
-ENDING = (signal.SIGINT, signal.SIGTERM)
+TOKEN_VARIABLE = "SACCADE_TOKEN"  # environment variable, which a list of processes does not show
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def check_address(host: str, token: str) -> None:
-    """Only who has a token may ask from another machine."""
+    """Raise if the server would be reachable from other machines without a token, or if the token is invalid."""
     if not token and not is_local(host):
         raise SaccadeError(
-            f"host {host} can be reached from other machines, and there is no token; set {TOKEN}, or keep to 127.0.0.1"
+            f"host {host} is reachable from other machines, but no token is set; set {TOKEN_VARIABLE} or use 127.0.0.1"
         )
     if not token.isascii() or token != token.strip():
-        raise SaccadeError("the token must be ASCII letters, digits and signs without spaces around them; change it")
+        raise SaccadeError("the token must be ASCII without leading or trailing spaces; change it")
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket at the address; port 0 is any free one."""
+    """Open a listening socket; port 0 picks a free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # By its protocol asyncio knows that it may send at once; else a client waits 40 ms for the body of an answer.
-    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # asyncio sets TCP_NODELAY only on sockets with an explicit protocol; without it, a response takes 40 ms longer.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        made.bind((host, port))
-        made.listen(2048)
+        listener.bind((host, port))
+        listener.listen(2048)
     except (OSError, OverflowError) as error:
-        made.close()
+        listener.close()
         why = getattr(error, "strerror", None) or str(error)
         raise SaccadeError(
-            f"cannot listen at {host} port {port}: {why.lower()}; choose another --port (0 is any free one) or --host"
+            f"cannot listen on {host} port {port}: {why.lower()}; choose another --port (0 picks a free one) or --host"
         ) from None
-    return made
+    return listener
 
 
-def make_server(app: App, limits: Limits) -> uvicorn.Server:
-    """The server, which is still to be given a socket and run."""
+def create_server(app: App, limits: Limits) -> uvicorn.Server:
+    """Create the uvicorn server for an application."""
     config = uvicorn.Config(
         app,
-        http=patient(limits.patience),
+        http=build_protocol_with_timeouts(limits.client_timeout),
         ws="none",
         loop="asyncio",
         lifespan="on",
@@ -58,21 +58,21 @@ def make_server(app: App, limits: Limits) -> uvicorn.Server:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=int(limits.seconds) + 5,
+        timeout_graceful_shutdown=int(limits.timeout) + 5,
     )
     return uvicorn.Server(config)
 
 
-def run(server: uvicorn.Server, place: socket.socket) -> None:
-    """Serves until it is told to end by SIGINT or SIGTERM, and then answers what it has been asked."""
-    with ending_well():
-        server.run(sockets=[place])
+def run_server(server: uvicorn.Server, listener: socket.socket) -> None:
+    """Serve until SIGINT or SIGTERM, then finish the requests in flight."""
+    with suppress_stop_signals():
+        server.run(sockets=[listener])
 
 
 @contextmanager
-def running(server: uvicorn.Server, place: socket.socket) -> Iterator[None]:
-    """Serves beside something else, in a thread that no signal reaches, and ends with it."""
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [place]}, daemon=True)
+def run_in_background(server: uvicorn.Server, listener: socket.socket) -> Iterator[None]:
+    """Serve in a background thread, which receives no signals, until the context ends."""
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:
         yield
@@ -82,9 +82,9 @@ def running(server: uvicorn.Server, place: socket.socket) -> Iterator[None]:
 
 
 @contextmanager
-def ending_well() -> Iterator[None]:
-    """uvicorn raises again the signal that ended it; here that is no accident."""
-    before = {number: signal.signal(number, lambda *_: None) for number in ENDING}
+def suppress_stop_signals() -> Iterator[None]:
+    """Ignore SIGINT and SIGTERM outside of uvicorn, which raises them again after its shutdown."""
+    before = {number: signal.signal(number, lambda *_: None) for number in STOP_SIGNALS}
     try:
         yield
     finally:
@@ -92,15 +92,15 @@ def ending_well() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def address(place: socket.socket) -> str:
-    host, port = place.getsockname()[:2]
+def format_url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def to_try(url: str, text: str, *, token: bool, form: Sequence[str] = ()) -> str:
-    """A command that asks the server for a prediction: of a text, or by the fields of a form."""
-    header = f' -H "Authorization: Bearer ${TOKEN}"' if token else ""
-    if form:
-        return f"curl {url}/v1/predict{header}{''.join(f' -F {field}' for field in form)}"
+def format_curl_command(url: str, text: str, *, token: bool, form_fields: Sequence[str] = ()) -> str:
+    """Format a curl command that requests a prediction, with a JSON body or with form fields."""
+    header = f' -H "Authorization: Bearer ${TOKEN_VARIABLE}"' if token else ""
+    if form_fields:
+        return f"curl {url}/v1/predict{header}{''.join(f' -F {field}' for field in form_fields)}"
     body = json.dumps({"input": text}, ensure_ascii=False).replace("'", r"'\''")
     return f"curl {url}/v1/predict{header} -H 'Content-Type: application/json' -d '{body}'"

@@ -1,4 +1,4 @@
-"""The page that shows how a run learns, while it does and afterwards, from the files of the run alone."""
+"""The server of the watch page, which shows a run during and after training from its files."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,54 +7,56 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import FileResponse, JSONResponse
 
-from saccade.serve.failures import failure
-from saccade.serve.guard import BROKEN, Guard
-from saccade.serve.history import history, version
+from saccade.serve.failures import build_error_response
+from saccade.serve.guard import INTERNAL_ERROR, Guard
+from saccade.serve.history import compute_version, read_history
 from saccade.serve.limits import Limits
 from saccade.serve.metrics import Metrics
-from saccade.serve.pages import HERE, add_files
+from saccade.serve.pages import PAGE_FOLDER, mount_static_files
 from saccade.view import moments
 
-LIMITS = Limits(body=1000, seconds=0)  # nothing is sent to it, and nothing takes long
+LIMITS = Limits(max_body_bytes=1000, timeout=0)  # requests have no body, and none waits for a model
 
 
-def make_watch_app(run: Callable[[], Path | None]) -> Guard:
-    """The server as an ASGI application, for this machine alone; the run may become known later."""
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, exception_handlers=handlers())
+def create_watch_app(get_run: Callable[[], Path | None]) -> Guard:
+    """Create the ASGI application, for requests from this machine; `get_run` returns None until the run exists."""
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, exception_handlers=build_exception_handlers())
 
     @app.get("/")
     def page() -> FileResponse:
-        return FileResponse(HERE / "watch.html")
+        return FileResponse(PAGE_FOLDER / "watch.html")
 
     @app.get("/v1/run")
-    def told(request: Request) -> Response:
-        """The history of the run; where the client has it already, only that nothing is new."""
-        path = run()
-        mark = {"etag": f'"{version(path)}"', "cache-control": "no-cache"}
-        if request.headers.get("if-none-match") == mark["etag"]:
-            return Response(status_code=304, headers=mark)
-        return JSONResponse(history(path), headers=mark)
+    def get_history(request: Request) -> Response:
+        """Return the history of the run, or status 304 if it has not changed since the client's request."""
+        path = get_run()
+        headers = {"etag": f'"{compute_version(path)}"', "cache-control": "no-cache"}
+        if request.headers.get("if-none-match") == headers["etag"]:
+            return Response(status_code=304, headers=headers)
+        return JSONResponse(read_history(path), headers=headers)
 
     @app.get("/v1/moments/{step:int}")
-    def moment(step: int) -> Response:
-        """What was attended to at a step."""
-        path = run()
-        if path is None or step not in moments.steps(path):
-            return failure(404, f"no attention was kept at step {step}; /v1/run lists the moments")
-        return FileResponse(moments.path_of(path, step), media_type="application/json")
+    def get_moment(step: int) -> Response:
+        """Return the attention snapshot of a step."""
+        path = get_run()
+        if path is None or step not in moments.list_steps(path):
+            return build_error_response(
+                404, f"no attention was saved at step {step}; /v1/run lists the steps in moments"
+            )
+        return FileResponse(moments.get_path(path, step), media_type="application/json")
 
-    add_files(app)
+    mount_static_files(app)
     return Guard(app, token="", limits=LIMITS, metrics=Metrics())
 
 
-def handlers() -> dict[int | type[Exception], Any]:
-    async def missing(request: Request, error: Exception) -> Response:
-        return failure(404, f"nothing is at {request.url.path[:60]!r}; / is the page")
+def build_exception_handlers() -> dict[int | type[Exception], Any]:
+    async def handle_not_found(request: Request, error: Exception) -> Response:
+        return build_error_response(404, f"no route {request.url.path[:60]!r}; / is the page")
 
-    async def wrong_method(request: Request, error: Exception) -> Response:
-        return failure(405, f"{request.url.path[:60]!r} does not take {request.method[:20]}; it is there to be read")
+    async def handle_wrong_method(request: Request, error: Exception) -> Response:
+        return build_error_response(405, f"{request.url.path[:60]!r} does not accept {request.method[:20]}; use GET")
 
-    async def broken(request: Request, error: Exception) -> Response:
-        return failure(500, BROKEN)  # the guard, which it goes on to, writes it to the log
+    async def handle_internal_error(request: Request, error: Exception) -> Response:
+        return build_error_response(500, INTERNAL_ERROR)  # raised again to the Guard, which logs it
 
-    return {Exception: broken, 404: missing, 405: wrong_method}
+    return {Exception: handle_internal_error, 404: handle_not_found, 405: handle_wrong_method}

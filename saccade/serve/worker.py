@@ -1,7 +1,7 @@
-"""One thread for each model: it takes what is waiting, decodes what belongs together at once, and goes on with streams.
+"""One worker thread per model, with dynamic batching: it decodes all compatible waiting requests as one batch.
 
-Nothing waits on purpose while a single client asks. Where several do, their requests pile up while the model is busy,
-and the next batch has all of them.
+Requests of a single client never wait for a batch to fill. Requests of several clients queue up while the model is
+busy, and the next batch takes all of them. Streams advance by one chunk between batches.
 """
 
 import math
@@ -18,61 +18,63 @@ import torch
 from saccade.config.schema import Decoding
 from saccade.predict.outputs import Hypothesis
 from saccade.predict.predictors.predictor import Predictor
-from saccade.serve.limits import Limits, Pace, Refused
+from saccade.serve.limits import Limits, MovingAverage, RequestError
 from saccade.serve.metrics import Metrics
 
-QUIET = 0.001  # seconds without a new request after which a batch begins, where there was a batch of several before
-LONGEST = 0.01  # seconds that the first request of such a batch waits at most
+# After a batch of several requests, the next one waits for more until none has arrived for BATCH_IDLE_SECONDS, but not
+# longer than MAX_BATCH_WAIT_SECONDS.
+BATCH_IDLE_SECONDS = 0.001
+MAX_BATCH_WAIT_SECONDS = 0.01
 
 Outputs = list[list[Hypothesis]]
-Tell = Callable[[str | Exception | None], None]  # a piece of text, what went wrong, or that it was the last one
+ChunkCallback = Callable[[str | Exception | None], None]  # gets each chunk of text, an exception, or None at the end
 
 
 @dataclass(eq=False)
-class Texts:
-    """Texts of one request; those with the same settings are decoded together, unless they are drawn with a seed."""
+class DecodingJob:
+    """The inputs of one request; jobs with equal decoding settings share a batch, unless they sample."""
 
-    texts: Sequence[str]
+    inputs: Sequence[str]
     decoding: Decoding
     future: Future[Outputs] = field(default_factory=Future)
 
-    def joins(self, other: "Job") -> bool:
-        return isinstance(other, Texts) and not self.decoding.sample and self.decoding == other.decoding
+    def can_join(self, other: "Job") -> bool:
+        return isinstance(other, DecodingJob) and not self.decoding.sample and self.decoding == other.decoding
 
 
 @dataclass(eq=False)
-class Call:
-    """Anything else that is asked of the model."""
+class FunctionJob:
+    """A function that uses the model, such as the computation of attention weights."""
 
-    make: Callable[[], Any]
+    function: Callable[[], Any]
     future: Future[Any] = field(default_factory=Future)
 
-    def joins(self, other: "Job") -> bool:
+    def can_join(self, other: "Job") -> bool:
         return False
 
 
-Job = Texts | Call
+Job = DecodingJob | FunctionJob
 
 
 @dataclass(eq=False)
 class Stream:
-    """An output that is told piece by piece, until it ends or nobody listens."""
+    """An output that is generated in chunks until it ends, fails, times out or is cancelled."""
 
-    pieces: Generator[str, None, None]
-    tell: Tell
-    until: float  # by the clock of time.monotonic
-    left: bool = False
+    chunks: Generator[str, None, None]
+    callback: ChunkCallback
+    deadline: float  # of time.monotonic
+    cancelled: bool = False
 
 
 class Worker:
-    """All work of one model is done in one thread: it needs no locks, and batches are as large as they can be."""
+    """Runs a model in a thread of its own, so that it needs no locks and can batch requests of all clients."""
 
     def __init__(self, name: str, predictor: Predictor, *, limits: Limits, metrics: Metrics) -> None:
         self.name, self.predictor, self.limits, self.metrics = name, predictor, limits, metrics
-        self.change = threading.Condition()
+        self.condition = threading.Condition()
         self.waiting: deque[Job] = deque()
         self.streams: list[Stream] = []
-        self.pace, self.before = Pace(), 1  # requests of the batch before
+        self.request_seconds, self.last_batch_requests = MovingAverage(), 1
         self.stopping = False
         self.thread = threading.Thread(target=self._work, name=f"model {name}", daemon=True)
 
@@ -80,146 +82,145 @@ class Worker:
         self.thread.start()
 
     def stop(self) -> None:
-        """Ends the thread when everything that waits is answered."""
-        with self.change:
+        """Stop the thread after all waiting jobs are done."""
+        with self.condition:
             self.stopping = True
-            self.change.notify()
-        self.thread.join(self.limits.seconds)
+            self.condition.notify()
+        self.thread.join(self.limits.timeout)
 
-    def candidates(self, texts: Sequence[str], decoding: Decoding) -> Future[Outputs]:
-        """The outputs of each text, sooner or later."""
-        job = Texts(texts, decoding)
+    def submit(self, inputs: Sequence[str], decoding: Decoding) -> Future[Outputs]:
+        """Queue inputs for decoding; the future returns the hypotheses of each."""
+        job = DecodingJob(inputs, decoding)
         self._add(job)
         return job.future
 
-    def call(self, make: Callable[[], Any]) -> Future[Any]:
-        """What a function gives that uses the model."""
-        job = Call(make)
+    def submit_function(self, function: Callable[[], Any]) -> Future[Any]:
+        """Queue a function that uses the model; the future returns its result."""
+        job = FunctionJob(function)
         self._add(job)
         return job.future
 
-    def stream(self, text: str, decoding: Decoding, tell: Tell) -> Stream:
-        """Tells an output in pieces, in the thread of the worker, from now on."""
-        made = Stream(self._pieces(text, decoding), tell, time.monotonic() + self.limits.seconds)
-        with self.change:
-            if self.stopping or len(self.streams) >= self.limits.streams:
-                raise self._full(len(self.streams), "streams are being sent")
-            self.streams.append(made)
-            self.change.notify()
-        return made
-
-    # ---- inside
+    def start_stream(self, text: str, decoding: Decoding, callback: ChunkCallback) -> Stream:
+        """Start to generate an output in chunks; `callback` is called with each in the thread of the worker."""
+        stream = Stream(self._generate_chunks(text, decoding), callback, time.monotonic() + self.limits.timeout)
+        with self.condition:
+            if self.stopping or len(self.streams) >= self.limits.max_streams:
+                raise self._build_overload_error(len(self.streams), "streams are being sent")
+            self.streams.append(stream)
+            self.condition.notify()
+        return stream
 
     def _add(self, job: Job) -> None:
-        with self.change:
-            if self.stopping or len(self.waiting) >= self.limits.queue:
-                raise self._full(len(self.waiting), "requests are waiting")
+        with self.condition:
+            if self.stopping or len(self.waiting) >= self.limits.max_queue:
+                raise self._build_overload_error(len(self.waiting), "requests are waiting")
             self.waiting.append(job)
-            self.metrics.gauge("saccade_waiting_requests", len(self.waiting), {"model": self.name})
-            self.change.notify()
+            self.metrics.set_gauge("saccade_waiting_requests", len(self.waiting), {"model": self.name})
+            self.condition.notify()
 
-    def _full(self, count: int, what: str) -> Refused:
+    def _build_overload_error(self, count: int, what: str) -> RequestError:
         if self.stopping:
-            return Refused(503, "the server is shutting down; ask again later", {"retry-after": "5"})
-        seconds = max(1, math.ceil(count * self.pace.seconds))
-        message = f"{count} {what} for model '{self.name}', which is all that it takes; ask again in {seconds} s"
-        return Refused(429, message, {"retry-after": str(seconds)})
+            return RequestError(503, "the server is shutting down; try again later", {"retry-after": "5"})
+        seconds = max(1, math.ceil(count * self.request_seconds.value))
+        message = f"{count} {what} for model '{self.name}', which is the maximum; try again in {seconds} s"
+        return RequestError(429, message, {"retry-after": str(seconds)})
 
     def _work(self) -> None:
-        # Streams take turns, and each is a generator inside its own inference mode: all stay within this one.
+        # Streams are interleaved generators that enter and leave inference mode in turn; the mode around them all
+        # keeps it on.
         with torch.inference_mode():
-            while (group := self._take()) is not None:
-                begin = time.perf_counter()
-                if group:
-                    self._answer(group)
-                    self.pace.note((time.perf_counter() - begin) / len(group))
+            while (batch := self._take_batch()) is not None:
+                start = time.perf_counter()
+                if batch:
+                    self._process(batch)
+                    self.request_seconds.update((time.perf_counter() - start) / len(batch))
                 for stream in list(self.streams):
-                    self._go_on(stream)
+                    self._advance(stream)
 
-    def _take(self) -> list[Job] | None:
-        """The requests that are next, none where only streams go on; None at the end."""
-        with self.change:
-            self.change.wait_for(lambda: self.waiting or self.streams or self.stopping)
+    def _take_batch(self) -> list[Job] | None:
+        """Wait for and take the next batch of jobs: empty if there are only streams, None when the worker stops."""
+        with self.condition:
+            self.condition.wait_for(lambda: self.waiting or self.streams or self.stopping)
             if not self.waiting:
                 return [] if self.streams else None
-            if self.before > 1 and not self.streams:
-                self._gather()
-            group = [self.waiting.popleft()]
-            if group[0].joins(group[0]):
-                self._fill(group)
-            self.before = len(group)
-            self.metrics.gauge("saccade_waiting_requests", len(self.waiting), {"model": self.name})
-        return [job for job in group if job.future.set_running_or_notify_cancel()]
+            if self.last_batch_requests > 1 and not self.streams:
+                self._wait_for_more()
+            batch = [self.waiting.popleft()]
+            if batch[0].can_join(batch[0]):
+                self._add_compatible(batch)
+            self.last_batch_requests = len(batch)
+            self.metrics.set_gauge("saccade_waiting_requests", len(self.waiting), {"model": self.name})
+        return [job for job in batch if job.future.set_running_or_notify_cancel()]
 
-    def _gather(self) -> None:
-        """Waits for as long as requests go on coming in, for a few milliseconds at most."""
-        end, count = time.monotonic() + LONGEST, 0
-        while count < len(self.waiting) < self.limits.batch and time.monotonic() < end:
+    def _wait_for_more(self) -> None:
+        """Wait while requests keep arriving, for MAX_BATCH_WAIT_SECONDS at most."""
+        end, count = time.monotonic() + MAX_BATCH_WAIT_SECONDS, 0
+        while count < len(self.waiting) < self.limits.max_batch and time.monotonic() < end:
             count = len(self.waiting)
-            self.change.wait(QUIET)
+            self.condition.wait(BATCH_IDLE_SECONDS)
 
-    def _fill(self, group: list[Job]) -> None:
-        """Takes what can be decoded together with the first one; the others keep their places."""
-        room = self.limits.batch - len(group[0].texts) if isinstance(group[0], Texts) else 0
-        left: list[Job] = []
+    def _add_compatible(self, batch: list[Job]) -> None:
+        """Move the waiting jobs that can be decoded with the first one to the batch; the others keep their order."""
+        capacity = self.limits.max_batch - len(batch[0].inputs) if isinstance(batch[0], DecodingJob) else 0
+        remaining: list[Job] = []
         for job in self.waiting:
-            if isinstance(job, Texts) and group[0].joins(job) and len(job.texts) <= room:
-                room -= len(job.texts)
-                group.append(job)
+            if isinstance(job, DecodingJob) and batch[0].can_join(job) and len(job.inputs) <= capacity:
+                capacity -= len(job.inputs)
+                batch.append(job)
             else:
-                left.append(job)
-        self.waiting = deque(left)
+                remaining.append(job)
+        self.waiting = deque(remaining)
 
-    def _answer(self, jobs: Sequence[Job]) -> None:
-        """Every job gets its own outputs, or its own error: one that fails is found by halves."""
-        if isinstance(jobs[0], Call):
-            settle(jobs[0].future, jobs[0].make)
+    def _process(self, jobs: Sequence[Job]) -> None:
+        """Decode a batch of jobs; if it fails, bisect it, so that only the invalid jobs get the error."""
+        if isinstance(jobs[0], FunctionJob):
+            run_into_future(jobs[0].future, jobs[0].function)
             return
-        asked = [job for job in jobs if isinstance(job, Texts)]
-        texts = [text for job in asked for text in job.texts]
+        batch = [job for job in jobs if isinstance(job, DecodingJob)]
+        inputs = [text for job in batch for text in job.inputs]
         try:
-            found = iter(self.predictor.candidates(texts, decoding=asked[0].decoding))
+            outputs = iter(self.predictor.candidates(inputs, decoding=batch[0].decoding))
         except Exception as error:
-            if len(asked) == 1:
-                asked[0].future.set_exception(error)
+            if len(batch) == 1:
+                batch[0].future.set_exception(error)
                 return
-            for half in (asked[: len(asked) // 2], asked[len(asked) // 2 :]):
-                self._answer(half)
+            for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
+                self._process(half)
             return
-        for job in asked:
-            job.future.set_result([next(found) for _ in job.texts])
-        self.metrics.observe("saccade_batch_texts", len(texts), {"model": self.name})
+        for job in batch:
+            job.future.set_result([next(outputs) for _ in job.inputs])
+        self.metrics.observe("saccade_batch_texts", len(inputs), {"model": self.name})
         self.metrics.count_engines(self.predictor.engines, self.name)
 
-    def _pieces(self, text: str, decoding: Decoding) -> Generator[str, None, None]:
+    def _generate_chunks(self, text: str, decoding: Decoding) -> Generator[str, None, None]:
         yield from self.predictor.write(text, decoding=decoding)
 
-    def _go_on(self, stream: Stream) -> None:
-        """One more piece; a stream that has ended, failed or lost its listener goes away."""
-        said: str | Exception | None
+    def _advance(self, stream: Stream) -> None:
+        """Generate the next chunk of a stream; remove the stream if it has ended, failed or was cancelled."""
+        chunk: str | Exception | None
         try:
-            if time.monotonic() > stream.until:
-                raise Refused(503, too_late(self.limits.seconds))
-            said = None if stream.left else next(stream.pieces, None)
+            if time.monotonic() > stream.deadline:
+                raise RequestError(503, format_timeout_message(self.limits.timeout))
+            chunk = None if stream.cancelled else next(stream.chunks, None)
         except Exception as error:
-            said = error
-        if said is None or isinstance(said, Exception):
-            stream.pieces.close()  # now and in this thread, not when somebody tidies up
-            with self.change:
+            chunk = error
+        if chunk is None or isinstance(chunk, Exception):
+            stream.chunks.close()  # in this thread, not in that of the garbage collector
+            with self.condition:
                 self.streams.remove(stream)
-        if not stream.left and said != "":
-            stream.tell(said)
+        if not stream.cancelled and chunk != "":
+            stream.callback(chunk)
 
 
-def settle(future: Future[Any], make: Callable[[], Any]) -> None:
-    """Leaves what a function gives or raises in a future."""
+def run_into_future(future: Future[Any], function: Callable[[], Any]) -> None:
+    """Call a function and store its result or exception in a future."""
     try:
-        made = make()
+        result = function()
     except Exception as error:
         future.set_exception(error)
     else:
-        future.set_result(made)
+        future.set_result(result)
 
 
-def too_late(seconds: float) -> str:
-    return f"no answer within {seconds:g} s; ask for less, or again when fewer others do"
+def format_timeout_message(seconds: float) -> str:
+    return f"no result within {seconds:g} s; send less, or try again when the server is less busy"

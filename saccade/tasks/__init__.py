@@ -1,8 +1,9 @@
-"""Tasks, one module each: what differs between translating, language modelling, labelling, and so on.
+"""Tasks, one module each: what differs between translation, language modelling, classification, and so on.
 
-The object TASK of a module follows the protocol `saccade.config.task.Task`; a recipe chooses it by the module's name.
+The object TASK of a module follows the protocol `saccade.config.task.Task`. A recipe chooses it by its name, which is
+the name of the module with "-" for "_".
 """
 
-from saccade.tasks._base import BaseTask, DocumentTask, hide_word
+from saccade.tasks._base import BaseTask, DocumentTask, mask_word
 
-__all__ = ["BaseTask", "DocumentTask", "hide_word"]
+__all__ = ["BaseTask", "DocumentTask", "mask_word"]

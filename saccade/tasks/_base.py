@@ -1,4 +1,4 @@
-"""What tasks have in common: pairs of texts as the default, and documents without targets."""
+"""Base classes of tasks: pairs of texts, the default, and documents without targets."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from saccade.config.task import Pairs
 if TYPE_CHECKING:
     from saccade.config.schema import Corpus, Decoding, Recipe
     from saccade.data.batching.batches import Rows
-    from saccade.data.prepare import Prepared
-    from saccade.data.sources.corpus import Part
+    from saccade.data.prepare import PreparedData
+    from saccade.data.sources.corpus import CorpusSplit
     from saccade.data.store.arrays import Store
-    from saccade.data.tokenization.encode import Settings
+    from saccade.data.tokenization.encode import EncodingSettings
     from saccade.data.tokenization.labels import Labels
     from saccade.data.tokenization.tokenizers import Tokenizers
     from saccade.predict.predictors.predictor import Predictor, PredictorFactory
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class BaseTask:
-    """A task with all its defaults: learn from pairs of texts to write the second one given the first."""
+    """A task with defaults for everything but the name: write the second text of a pair given the first."""
 
     name: str
     learns_from_documents = False
@@ -35,10 +35,10 @@ class BaseTask:
     writes_stepwise = True
     is_language_model = False
     supports_fusion = True
-    reads = True  # whether there is a reader
-    reads_media = False  # whether a reader of pictures or sound is allowed
-    writer_kinds = '"tokens" or "fill"'  # that are allowed, for a message
-    metrics: tuple[str, ...] = ("loss", "bleu", "gleu", "accuracy", "wer", "cer")  # allowed as train.metric
+    has_reader = True
+    reads_media = False  # whether readers of images or audio are supported
+    writer_kinds = '"tokens" or "fill"'  # supported kinds, for an error message
+    metrics: tuple[str, ...] = ("loss", "bleu", "gleu", "accuracy", "wer", "cer")  # supported values of train.metric
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, BaseTask) and other.name == self.name
@@ -59,49 +59,49 @@ class BaseTask:
         return self.find_mismatch(recipe) or recipe.find_part_conflict() or self.find_setting_conflict(recipe)
 
     def find_mismatch(self, recipe: Recipe) -> str:
-        """Why reader or writer are of a kind that this task does not have, in one line."""
+        """One line about why the kind of reader or writer is not supported by the task; empty where it is."""
         reader, writer, name = recipe.reader, recipe.writer, f'task = "{self.name}"'
         if reader.medium and not self.reads_media:
-            return f'{name} reads texts, got a reader of {reader.medium}s; set task = "describe" or "label"'
+            return f'{name} reads texts, got a reader of {reader.medium}s; set task = "media-to-text" or "classify"'
         if writer.actions is not None:
             return f'{name} goes with writer.kind = another kind, got "actions"; change one of them'
-        if reader.is_none == self.reads:
-            wanted = "tokens" if self.reads else "none"
+        if reader.is_none == self.has_reader:
+            wanted = "tokens" if self.has_reader else "none"
             return f'{name} goes with reader.kind = "{wanted}", got "{reader.kind}"; change one of them'
-        if not (writer.is_custom or self.fits_writer(recipe)):
+        if not (writer.is_custom or self.supports_writer(recipe)):
             return f'{name} goes with writer.kind = {self.writer_kinds}, got "{writer.kind}"; change one of them'
         return ""
 
-    def fits_writer(self, recipe: Recipe) -> bool:
-        return recipe.writer.tokens is not None or recipe.writer.is_filling
+    def supports_writer(self, recipe: Recipe) -> bool:
+        return recipe.writer.tokens is not None or recipe.writer.is_non_autoregressive
 
     def find_setting_conflict(self, recipe: Recipe) -> str:
-        """Which setting does not go with this task, in one line."""
+        """One line about a setting that is incompatible with the task; empty where there is none."""
         if recipe.train.metric not in self.metrics:
             metric, known = recipe.train.metric, ", ".join(self.metrics)
-            return f'train.metric = "{metric}" is of labels; for outputs it is one of {known}'
+            return f'train.metric = "{metric}" measures labels; for text outputs it is one of {known}'
         return ""
 
     # ---- data
 
     def prepare(
         self, recipe: Recipe, *, tokenizers: Tokenizers | None, cache: Path | None, report: Callable[[str], None]
-    ) -> Prepared:
+    ) -> PreparedData:
         from saccade.data.prepare import prepare_rows
 
         return prepare_rows(recipe, tokenizers=tokenizers, cache=cache, report=report)
 
-    def build_part(
-        self, recipe: Recipe, corpus: Corpus, *, share: float = 0.0, heldout: bool = False, varied: bool = False
-    ) -> Part:
-        from saccade.data.sources.corpus import Part
+    def build_split(
+        self, recipe: Recipe, corpus: Corpus, *, share: float = 0.0, heldout: bool = False, augment: bool = False
+    ) -> CorpusSplit:
+        from saccade.data.sources.corpus import CorpusSplit
 
-        return Part(corpus, share, heldout, media=recipe.reader.media, varied=varied)
+        return CorpusSplit(corpus, share, heldout, media_reader=recipe.reader.media, augment=augment)
 
-    def get_encoding(self, recipe: Recipe) -> Settings:
-        from saccade.data.tokenization.encode import Settings
+    def get_encoding(self, recipe: Recipe) -> EncodingSettings:
+        from saccade.data.tokenization.encode import EncodingSettings
 
-        return Settings(recipe.data.max_length, recipe.tokenizer.dropout, recipe.tokenizer.variants)
+        return EncodingSettings(recipe.data.max_length, recipe.tokenizer.dropout, recipe.tokenizer.variants)
 
     def build_rows(self, store: Store, recipe: Recipe, tokenizers: Tokenizers) -> Rows:
         return store
@@ -121,16 +121,16 @@ class BaseTask:
 
     # ---- scores
 
-    def read_pairs(self, recipe: Recipe, corpora: Sequence[Corpus], *, made: int | None = None) -> Pairs:
-        from saccade.score.pairs import pairs_of
+    def read_pairs(self, recipe: Recipe, corpora: Sequence[Corpus], *, synthetic_count: int | None = None) -> Pairs:
+        from saccade.score.pairs import read_text_pairs
 
-        return pairs_of(corpora, made=made)
+        return read_text_pairs(corpora, synthetic_count=synthetic_count)
 
     def evaluate(self, predictor: Predictor, corpora: Sequence[Corpus], options: EvaluationOptions) -> Result:
-        from saccade.score.evaluate import ALL, evaluate
+        from saccade.score.evaluate import DEFAULT_METRICS, evaluate
 
-        pairs = self.read_pairs(predictor.recipe, corpora, made=options.made)
-        metrics = options.metrics or ALL
+        pairs = self.read_pairs(predictor.recipe, corpora, synthetic_count=options.synthetic_count)
+        metrics = options.metrics or DEFAULT_METRICS
         return evaluate(predictor, pairs, metrics=metrics, lowercase=options.lowercase, decoding=options.decoding)
 
     def evaluate_pairs(
@@ -141,9 +141,9 @@ class BaseTask:
         return evaluate(predictor, pairs, metrics=metrics, decoding=decoding)
 
     def get_comparison(self, recipe: Recipe) -> ComparisonSettings | None:
-        from saccade.score.compare import TEXTS
+        from saccade.score.compare import TEXT_COMPARISON
 
-        return TEXTS
+        return TEXT_COMPARISON
 
     def get_references(self, recipe: Recipe, pairs: Pairs) -> list[Any]:
         return [target for _, target in pairs]
@@ -151,21 +151,23 @@ class BaseTask:
     # ---- training
 
     def get_scoring(self, recipe: Recipe, labels: Labels | None) -> Scoring:
-        """How outputs for validation pairs are decoded and scored; error rates where the best step is chosen by one."""
-        from saccade.score.errors import ERRORS
+        """How validation outputs are decoded and scored; with error rates for audio or where train.metric is one."""
+        from saccade.score.errors import ERROR_METRICS
         from saccade.score.evaluate import score_texts
-        from saccade.train.validate import Scoring, greedy
+        from saccade.train.validate import Scoring, get_greedy_decoding
 
-        errors = recipe.train.metric in ERRORS or recipe.reader.medium == "sound"
-        names = ("bleu", "gleu", "accuracy", *(ERRORS if errors else ()))
-        return Scoring(names, greedy(recipe), lambda _, outputs, right: score_texts(outputs, right, metrics=names))
+        errors = recipe.train.metric in ERROR_METRICS or recipe.reader.medium == "sound"
+        names = ("bleu", "gleu", "accuracy", *(ERROR_METRICS if errors else ()))
+        return Scoring(
+            names, get_greedy_decoding(recipe), lambda _, outputs, right: score_texts(outputs, right, metrics=names)
+        )
 
     def measure_validation(self, session: Session) -> dict[str, float | str]:
-        from saccade.train.validate import decode_scores, measure_loss
+        from saccade.train.validate import compute_validation_loss, decode_and_score
 
-        values: dict[str, float | str] = dict(measure_loss(session).values)
+        values: dict[str, float | str] = dict(compute_validation_loss(session).values)
         if session.valid_pairs:
-            values.update(decode_scores(session, self.get_scoring(session.recipe, session.tokenizers.labels)))
+            values.update(decode_and_score(session, self.get_scoring(session.recipe, session.tokenizers.labels)))
         return values
 
     def get_forced_target(self, target: str) -> str | None:
@@ -184,8 +186,10 @@ class BaseTask:
     def get_target_ratio(self, recipe: Recipe) -> float:
         return 1.0
 
-    def get_examples(self, predictor: Predictor, corpora: Sequence[Corpus], *, count: int, made: int) -> Pairs:
-        return self.read_pairs(predictor.recipe, corpora, made=made)[:count]
+    def get_examples(
+        self, predictor: Predictor, corpora: Sequence[Corpus], *, count: int, synthetic_count: int
+    ) -> Pairs:
+        return self.read_pairs(predictor.recipe, corpora, synthetic_count=synthetic_count)[:count]
 
     def get_input_title(self, source: str) -> str:
         return source
@@ -195,38 +199,43 @@ class BaseTask:
 
 
 class DocumentTask(BaseTask):
-    """A task that learns from documents: they are stored whole, and cut into rows later."""
+    """A task that trains on documents, which are stored whole and split into rows later."""
 
     learns_from_documents = True
 
-    def build_part(
-        self, recipe: Recipe, corpus: Corpus, *, share: float = 0.0, heldout: bool = False, varied: bool = False
-    ) -> Part:
+    def build_split(
+        self, recipe: Recipe, corpus: Corpus, *, share: float = 0.0, heldout: bool = False, augment: bool = False
+    ) -> CorpusSplit:
         from dataclasses import replace
 
-        part = super().build_part(recipe, corpus, share=share, heldout=heldout, varied=varied)
-        return replace(part, documents=recipe.data.documents)
+        split = super().build_split(recipe, corpus, share=share, heldout=heldout, augment=augment)
+        return replace(split, document_unit=recipe.data.documents)
 
-    def get_encoding(self, recipe: Recipe) -> Settings:
-        from saccade.data.tokenization.encode import Settings
+    def get_encoding(self, recipe: Recipe) -> EncodingSettings:
+        from saccade.data.tokenization.encode import EncodingSettings
 
-        return Settings(None, recipe.tokenizer.dropout, recipe.tokenizer.variants, sides=("target",))
+        return EncodingSettings(None, recipe.tokenizer.dropout, recipe.tokenizer.variants, sides=("target",))
 
     def get_comparison(self, recipe: Recipe) -> ComparisonSettings | None:
         return None
 
-    def get_examples(self, predictor: Predictor, corpora: Sequence[Corpus], *, count: int, made: int) -> Pairs:
-        from saccade.score.pairs import documents_of
+    def get_examples(
+        self, predictor: Predictor, corpora: Sequence[Corpus], *, count: int, synthetic_count: int
+    ) -> Pairs:
+        from saccade.score.pairs import iterate_documents
 
-        return [self.hide_part(text) for text in islice(documents_of(predictor.recipe, corpora, made=made), count)]
+        return [
+            self.make_example(text)
+            for text in islice(iterate_documents(predictor.recipe, corpora, synthetic_count=synthetic_count), count)
+        ]
 
-    def hide_part(self, text: str) -> tuple[str, str]:
-        """An input made of a document, and what a model should say."""
+    def make_example(self, text: str) -> tuple[str, str]:
+        """Make an input and its reference from a document."""
         raise NotImplementedError
 
 
-def hide_word(text: str, gap: str) -> tuple[str, str]:
-    """A text with its last word but one replaced by `gap`, and that word."""
+def mask_word(text: str, gap: str) -> tuple[str, str]:
+    """Replace the last word but one of a text by `gap`; return the text and that word."""
     words = text.split()
     place = max(0, len(words) - 2)
     return " ".join([*words[:place], gap, *words[place + 1 :]]), words[place]

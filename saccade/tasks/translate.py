@@ -1,4 +1,4 @@
-"""Learn from pairs of texts to write the second one given the first."""
+"""Translation and any other text-to-text task: write the second text of a pair given the first."""
 
 from __future__ import annotations
 

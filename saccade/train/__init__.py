@@ -1,4 +1,4 @@
-"""Batches + model -> trained model. The package itself can be called: `saccade.train(recipe, ...)`."""
+"""Training. The package itself can be called: `saccade.train(recipe, ...)`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Interrupted", "train"]
 
 
 def __getattr__(name: str) -> Any:
-    """Looks names up on first use, so that this package costs nothing before."""
+    """Import names on first use, so that importing this package does not import torch."""
     if name == "train":
         from saccade.train.api import train
 
@@ -26,7 +26,7 @@ def __getattr__(name: str) -> Any:
 
 
 class CallablePackage(ModuleType):
-    """`saccade.train` is both the name of this package and what it does."""
+    """A module that can be called: `saccade.train` is both this package and the function."""
 
     @property
     def __call__(self) -> Any:

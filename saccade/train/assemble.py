@@ -1,4 +1,4 @@
-"""The parts of a training session, put together: loss, optimizer, feed of batches, log, and what watches them."""
+"""Builds a training session from its parts: loss, optimizer, schedule, prefetcher, log and profiler."""
 
 from __future__ import annotations
 
@@ -9,63 +9,64 @@ from typing import Any
 import torch
 
 from saccade.config.schema import Recipe
-from saccade.data.prepare import Prepared
+from saccade.data.prepare import PreparedData
 from saccade.model.model import Model
-from saccade.train.augment.augment import changes_of
+from saccade.train.attention_watch import WatchedExamples
+from saccade.train.augment.augment import build_augmentation
 from saccade.train.average import MovingAverage
-from saccade.train.batches.feed import Feed, Stream
 from saccade.train.batches.layout import choose_layout
+from saccade.train.batches.prefetch import Prefetcher, Stream
 from saccade.train.batches.replay import Replay
 from saccade.train.distributed.ranks import Ranks
 from saccade.train.log import Log
-from saccade.train.looking import Looks
-from saccade.train.loss import Meter, MicroLoss
-from saccade.train.machine import MemoryWatch
-from saccade.train.objectives.objectives import objectives_from
-from saccade.train.optimizer import optimizer_from
-from saccade.train.profiling.profile import Watch
-from saccade.train.schedule import schedule_from, total_steps
+from saccade.train.loss import Meter, MicroBatchLoss
+from saccade.train.machine import MemoryTracker
+from saccade.train.objectives.objectives import build_objectives
+from saccade.train.optimizer import build_optimizer
+from saccade.train.profiling.profile import StepProfiler
+from saccade.train.schedule import build_schedule, compute_total_steps
 from saccade.train.session import Session
-from saccade.train.validate import short_enough
+from saccade.train.validate import select_decodable_pairs
 
 Kinds = Mapping[str, Any]
 
 
-def assemble(
-    recipe: Recipe, run: Path, *, data: Prepared, model: Model, stream: Stream, ranks: Ranks, kinds: Kinds | None
+def build_session(
+    recipe: Recipe, run: Path, *, data: PreparedData, model: Model, stream: Stream, ranks: Ranks, kinds: Kinds | None
 ) -> Session:
     settings = recipe.train
     device = next(model.parameters()).device
-    optimizer = optimizer_from(settings.optimizer, model)
+    optimizer = build_optimizer(settings.optimizer, model)
     average = MovingAverage(model, decay=settings.ema) if settings.ema else None
-    objectives = objectives_from(recipe, tokenizer=data.tokenizers.source, average=average, kinds=kinds)
-    loss = MicroLoss(model, objectives=objectives, settings=settings, device=device, change=changes_of(recipe))
-    layout = choose_layout(recipe, model, objectives, device=device, world=ranks.world)
-    plays = isinstance(stream, Replay)  # with the weights of the moment
-    feed = Feed(stream, device=device, shape=None if plays else layout.shape, ahead=not plays)
+    objectives = build_objectives(recipe, tokenizer=data.tokenizers.source, average=average, kinds=kinds)
+    augmentation = build_augmentation(recipe)
+    loss = MicroBatchLoss(model, objectives=objectives, settings=settings, device=device, augmentation=augmentation)
+    layout = choose_layout(recipe, model, objectives, device=device, world=ranks.world_size)
+    plays = isinstance(stream, Replay)  # episodes are played with the current weights, so not ahead of time
+    prefetcher = Prefetcher(stream, device=device, transform=None if plays else layout.transform, prefetch=not plays)
     return Session(
         recipe=recipe,
         run=run,
         tokenizers=data.tokenizers,
         model=model,
         loss=loss,
-        shared=ranks.wrap(loss, device),
+        ddp_loss=ranks.wrap_ddp(loss, device),
         optimizer=optimizer,
-        rate=schedule_from(
-            settings.schedule, dim=model.dim, total=total_steps(settings, data.train, world=ranks.world)
+        learning_rate=build_schedule(
+            settings.schedule, dim=model.dim, total=compute_total_steps(settings, data.train, world=ranks.world_size)
         ),
-        feed=feed,
+        prefetcher=prefetcher,
         valid=data.valid,
-        valid_pairs=short_enough(recipe, data),
+        valid_pairs=select_decodable_pairs(recipe, data),
         ranks=ranks,
         device=device,
-        log=Log(run, total=settings.steps, tensorboard=settings.tensorboard, quiet=not ranks.main),
+        log=Log(run, total=settings.steps, tensorboard=settings.tensorboard, quiet=not ranks.is_main),
         meter=Meter(device),
-        memory=MemoryWatch(settings, model, device),
+        memory=MemoryTracker(settings, model, device),
         generator=torch.Generator(device),
         average=average,
-        watch=Watch(settings.profile, feed=feed, device=device),
-        looks=Looks() if settings.watch else None,
-        captures=layout.captures,
+        profiler=StepProfiler(settings.profile, prefetcher=prefetcher, device=device),
+        watched_examples=WatchedExamples() if settings.watch else None,
+        use_cuda_graphs=layout.use_cuda_graphs,
         notes=list(data.notes),
     )

@@ -1,4 +1,4 @@
-"""Means of weights: the moving average during training, and the mean of several checkpoints after it."""
+"""Averages of weights: an exponential moving average during training, and the mean of checkpoints after it."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import torch
 from torch import Tensor, nn
 
 from saccade.config.schema import Average
-from saccade.model.run import named_weights, put_weights
+from saccade.model.run import copy_weights, named_weights
 from saccade.train.checkpoint import Checkpoint
 
 Weights = dict[str, Tensor]
 
 
 class MovingAverage:
-    """The exponential moving average of weights: average += (1 - decay) (weights - average).
+    """Exponential moving average of the weights: average += (1 - decay) (weights - average).
 
-    The decay begins small, (1 + step) / (10 + step), so that the first random weights are soon forgotten.
+    The decay is at most (1 + step) / (10 + step), so that the initial weights are forgotten quickly.
     """
 
     def __init__(self, model: nn.Module, *, decay: float) -> None:
         self.decay = decay
-        own = named_weights(model)  # these very tensors are updated in place as training goes on
+        own = named_weights(model)  # these tensors are updated in place by the optimizer
         self.weights = {name: tensor.clone() for name, tensor in own.items()}
         floats = [name for name, tensor in own.items() if tensor.is_floating_point()]
         self._floats = [self.weights[name] for name in floats], [own[name] for name in floats]
@@ -43,34 +43,36 @@ class MovingAverage:
 
 
 @contextmanager
-def wearing(model: nn.Module, weights: Mapping[str, Tensor] | None) -> Iterator[None]:
-    """The model with other weights for a while; with None, its own."""
+def swap_weights(model: nn.Module, weights: Mapping[str, Tensor] | None) -> Iterator[None]:
+    """Use other weights in the model inside the block; with None, keep its own."""
     if weights is None:
         yield
         return
     before = {name: tensor.clone() for name, tensor in named_weights(model).items()}
-    put_weights(model, weights)
+    copy_weights(model, weights)
     try:
         yield
     finally:
-        put_weights(model, before)
+        copy_weights(model, before)
 
 
-def mean_of(checkpoints: Sequence[Checkpoint], *, group: str) -> Weights:
-    """The mean of the weights of several checkpoints (Vaswani et al. 2017, section 6.1), summed in float64."""
+def average_checkpoints(checkpoints: Sequence[Checkpoint], *, group: str) -> Weights:
+    """Average the weights of several checkpoints (Vaswani et al. 2017, section 6.1); sums are in float64."""
     total: Weights = {}
     for checkpoint in checkpoints:
-        for name, tensor in checkpoint.tensors(group).items():
+        for name, tensor in checkpoint.load_tensors(group).items():
             total[name] = total[name] + tensor.double() if name in total else tensor.double()
-    like = checkpoints[-1].tensors(group)
+    like = checkpoints[-1].load_tensors(group)
     return {name: (tensor / len(checkpoints)).to(like[name].dtype) for name, tensor in total.items()}
 
 
-def chosen_steps(settings: Average, *, saved: Sequence[int], ranking: Mapping[int, float], lower: bool) -> list[int]:
-    """The steps whose checkpoints `average` takes: the newest n, or the n best by the validation metric."""
-    if not settings.takes_any:
+def select_steps(
+    settings: Average, *, saved: Sequence[int], ranking: Mapping[int, float], lower_is_better: bool
+) -> list[int]:
+    """Select the steps whose checkpoints are averaged: the newest n, or the n best by the validation metric."""
+    if not settings.is_enabled:
         return []
-    if not settings.takes_best:
+    if not settings.uses_best:
         return sorted(saved, reverse=True)[: settings.n]
     known = [step for step in saved if step in ranking]
-    return sorted(known, key=lambda step: (ranking[step] if lower else -ranking[step], -step))[: settings.n]
+    return sorted(known, key=lambda step: (ranking[step] if lower_is_better else -ranking[step], -step))[: settings.n]

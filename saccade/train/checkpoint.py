@@ -1,4 +1,4 @@
-"""Everything needed to go on, in `checkpoints/step-N/`: safetensors and JSON, whole or absent, nothing pickled."""
+"""Checkpoints in `checkpoints/step-N/`: safetensors and JSON without pickle, written atomically."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from torch import Tensor
 
 from saccade.errors import SaccadeError
 
-SCHEMA = 1  # raised when an older checkpoint can no longer be read as it is
-STATE = "state.json"
-NAME = re.compile(r"step-(\d+)")
-BEST = re.compile(r"best-(\d+)\.safetensors")  # weights alone, of a step that validated best so far
-HIDDEN = "."  # begins the names of folders that are being written or removed
+SCHEMA_VERSION = 1  # raised when the format changes incompatibly
+STATE_FILE = "state.json"
+STEP_FOLDER = re.compile(r"step-(\d+)")
+BEST_FILE = re.compile(r"best-(\d+)\.safetensors")  # weights of the best step in validation so far
+HIDDEN_PREFIX = "."  # of folders that are being written or removed
 
-BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError)  # what reading a damaged checkpoint raises
+READ_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError)  # raised by reading a damaged checkpoint
 
 Tensors = Mapping[str, Tensor]
 Json = Mapping[str, Any]
@@ -40,16 +40,16 @@ class Checkpoint:
     def step(self) -> int:
         return int(self.state["step"])
 
-    def tensors(self, name: str) -> dict[str, Tensor]:
-        """The tensors of one file, such as "model" or "optimizer"; none where there is no such file."""
+    def load_tensors(self, name: str) -> dict[str, Tensor]:
+        """Load the tensors of one file, such as "model" or "optimizer"; {} if the checkpoint has no such file."""
         if f"{name}.safetensors" not in self.state["files"]:
             return {}
         return safetensors.torch.load_file(self.path / f"{name}.safetensors")
 
 
 def save(folder: Path, *, step: int, groups: Mapping[str, Tensors], state: Json) -> Path:
-    """Writes `folder/step-N` under another name, flushes it to the disk, and renames it."""
-    partial, final = folder / f"{HIDDEN}step-{step}.partial", folder / f"step-{step}"
+    """Write `folder/step-N` under a temporary name, flush it to disk and rename it."""
+    partial, final = folder / f"{HIDDEN_PREFIX}step-{step}.partial", folder / f"step-{step}"
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
@@ -58,61 +58,62 @@ def save(folder: Path, *, step: int, groups: Mapping[str, Tensors], state: Json)
             content = safetensors.torch.save({key: value.detach().contiguous() for key, value in tensors.items()})
             write_file(partial / f"{name}.safetensors", content)
             sums[f"{name}.safetensors"] = hashlib.sha256(content).hexdigest()
-        record = {"schema_version": SCHEMA, "step": step, **state, "files": sums}
-        write_file(partial / STATE, sealed(record))
+        record = {"schema_version": SCHEMA_VERSION, "step": step, **state, "files": sums}
+        write_file(partial / STATE_FILE, serialize_with_digest(record))
         sync_folder(partial)
-        remove(final)  # a corrupt one of the same step
+        remove(final)  # a damaged one of the same step
         partial.rename(final)
         sync_folder(folder)
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
-        kept = newest_name(folder)
+        newest = find_newest_name(folder)
         raise SaccadeError(
             f"cannot write checkpoint '{final}': {error.strerror or error}; "
-            f"{f'the last whole one is {kept}' if kept else 'there is none before it'}; make room, then resume the run"
+            f"{f'the last intact one is {newest}' if newest else 'there is none before it'}; free disk space, then "
+            "resume the run"
         ) from None
     return final
 
 
-def latest(folder: Path, *, warn: Callable[[str], None]) -> Checkpoint | None:
-    """The newest whole checkpoint; each broken one is named and the one before it is tried."""
-    found = steps(folder)
+def load_latest(folder: Path, *, warn: Callable[[str], None]) -> Checkpoint | None:
+    """Load the newest intact checkpoint, with a warning for each damaged one; None if there are no checkpoints."""
+    found = list_steps(folder)
     for step in found:
         path = folder / f"step-{step}"
         try:
-            return Checkpoint(path, verified(path))
-        except BROKEN as error:
+            return Checkpoint(path, read_verified_state(path))
+        except READ_ERRORS as error:
             if isinstance(error, SaccadeError):
                 raise
-            warn(f"checkpoint '{path}' is broken ({error}); the one before it is used")
+            warn(f"checkpoint '{path}' is damaged ({error}); the one before it is used")
     if found:
         raise SaccadeError(f"none of the {len(found)} checkpoints in '{folder}' can be read; start the run anew")
     return None
 
 
-def whole(folder: Path, wanted: Iterable[int], *, warn: Callable[[str], None]) -> list[Checkpoint]:
-    """Those of the wanted checkpoints that are as they were written; the others are named."""
+def load_intact(folder: Path, steps: Iterable[int], *, warn: Callable[[str], None]) -> list[Checkpoint]:
+    """Load the checkpoints of these steps, with a warning for each damaged one, which is left out."""
     found = []
-    for path in (folder / f"step-{step}" for step in wanted):
+    for path in (folder / f"step-{step}" for step in steps):
         try:
-            found.append(Checkpoint(path, verified(path)))
-        except BROKEN as error:
-            warn(f"checkpoint '{path}' is broken ({error}); it is left out of the mean")
+            found.append(Checkpoint(path, read_verified_state(path)))
+        except READ_ERRORS as error:
+            warn(f"checkpoint '{path}' is damaged ({error}); it is left out of the mean")
     return found
 
 
-def verified(path: Path) -> dict[str, Any]:
-    """The state of a checkpoint whose files are all as they were written."""
-    state = json.loads((path / STATE).read_text(encoding="utf-8"))
+def read_verified_state(path: Path) -> dict[str, Any]:
+    """Read the state of a checkpoint and verify the digests of all its files; raises ValueError if one differs."""
+    state = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
     version = state["schema_version"]
-    if version > SCHEMA:
+    if version > SCHEMA_VERSION:
         raise SaccadeError(
-            f"checkpoint '{path}' has version {version}, this saccade reads up to {SCHEMA}; "
+            f"checkpoint '{path}' has version {version}, this saccade reads up to {SCHEMA_VERSION}; "
             "a newer saccade wrote it: pip install --upgrade saccade"
         )
     seal = state.pop("seal")
-    if seal != digest(state):
-        raise ValueError(f"{STATE} was changed")
+    if seal != compute_digest(state):
+        raise ValueError(f"{STATE_FILE} was changed")
     for name, expected in state["files"].items():
         with (path / name).open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != expected:
@@ -120,84 +121,84 @@ def verified(path: Path) -> dict[str, Any]:
     return dict(state)
 
 
-def steps(folder: Path) -> list[int]:
-    """The steps that have a checkpoint, newest first."""
-    return numbers(folder, NAME)
+def list_steps(folder: Path) -> list[int]:
+    """List the steps that have a checkpoint, newest first."""
+    return list_numbers(folder, STEP_FOLDER)
 
 
-def numbers(folder: Path, name: re.Pattern[str]) -> list[int]:
-    """The steps in names of this form, newest first."""
+def list_numbers(folder: Path, pattern: re.Pattern[str]) -> list[int]:
+    """List the step numbers in file names that match a pattern, newest first."""
     if not folder.is_dir():
         return []
-    names = (name.fullmatch(item.name) for item in folder.iterdir())
+    names = (pattern.fullmatch(item.name) for item in folder.iterdir())
     return sorted((int(match[1]) for match in names if match), reverse=True)
 
 
-def best_path(folder: Path, step: int) -> Path:
+def get_best_path(folder: Path, step: int) -> Path:
     return folder / f"best-{step}.safetensors"
 
 
-def newest_name(folder: Path) -> str:
-    """The newest checkpoint that is whole; no name where there is none."""
-    for step in steps(folder):
-        with contextlib.suppress(*BROKEN, SaccadeError):
-            verified(folder / f"step-{step}")
+def find_newest_name(folder: Path) -> str:
+    """Return the name of the newest intact checkpoint; "" if there is none."""
+    for step in list_steps(folder):
+        with contextlib.suppress(*READ_ERRORS, SaccadeError):
+            read_verified_state(folder / f"step-{step}")
             return f"step-{step}"
     return ""
 
 
 def prune(folder: Path, *, keep: int, needed: Iterable[int]) -> None:
-    """Removes all but the newest `keep` checkpoints, those of the `needed` steps, and what was best at each of them."""
-    spared = set(needed) | set(steps(folder)[:keep])
-    for step in steps(folder):
-        if step not in spared:
+    """Remove old checkpoints, except the newest `keep`, the `needed` ones, and the best weights as of each of these."""
+    kept_steps = set(needed) | set(list_steps(folder)[:keep])
+    for step in list_steps(folder):
+        if step not in kept_steps:
             remove(folder / f"step-{step}")
-    kept, bests = steps(folder), numbers(folder, BEST)
-    wanted = {next((best for best in bests if best <= step), None) for step in kept}
+    remaining, bests = list_steps(folder), list_numbers(folder, BEST_FILE)
+    needed_bests = {next((best for best in bests if best <= step), None) for step in remaining}
     for best in bests:
-        if best not in wanted:
-            best_path(folder, best).unlink(missing_ok=True)
+        if best not in needed_bests:
+            get_best_path(folder, best).unlink(missing_ok=True)
 
 
-def cut(folder: Path, *, step: int, warn: Callable[[str], None]) -> None:
-    """Removes what is newer than the step a run goes on from: a broken checkpoint would outlive the whole ones."""
-    for newer in steps(folder):
+def remove_newer(folder: Path, *, step: int, warn: Callable[[str], None]) -> None:
+    """Remove checkpoints newer than the step a run resumes from: `prune` would keep a damaged one as the newest."""
+    for newer in list_steps(folder):
         if newer > step:
             warn(f"checkpoint '{folder / f'step-{newer}'}' is removed")
             remove(folder / f"step-{newer}")
-    for newer in numbers(folder, BEST):
+    for newer in list_numbers(folder, BEST_FILE):
         if newer > step:
-            best_path(folder, newer).unlink(missing_ok=True)
+            get_best_path(folder, newer).unlink(missing_ok=True)
 
 
 def remove(path: Path) -> None:
-    """Removes a checkpoint, under another name, so that no half of one is ever found."""
+    """Rename a checkpoint, then remove it, so that a partly removed one is never found."""
     if path.exists():
-        leaving = path.with_name(f"{HIDDEN}{path.name}.leaving")
+        leaving = path.with_name(f"{HIDDEN_PREFIX}{path.name}.leaving")
         shutil.rmtree(leaving, ignore_errors=True)
         path.rename(leaving)
         shutil.rmtree(leaving, ignore_errors=True)
 
 
-def tidy(folder: Path) -> None:
-    """Removes what a killed process left half written or half removed."""
+def remove_leftovers(folder: Path) -> None:
+    """Remove partly written or partly removed files of a killed process."""
     if folder.is_dir():
         for item in folder.iterdir():
-            if item.name.startswith(f"{HIDDEN}step-"):
+            if item.name.startswith(f"{HIDDEN_PREFIX}step-"):
                 shutil.rmtree(item, ignore_errors=True)
-            elif item.name.startswith(f"{HIDDEN}best-"):
+            elif item.name.startswith(f"{HIDDEN_PREFIX}best-"):
                 item.unlink(missing_ok=True)
 
 
-def sealed(record: Mapping[str, Any]) -> bytes:
-    """The record as JSON, with a digest of itself."""
-    return json.dumps({**record, "seal": digest(record)}, indent=1).encode()
+def serialize_with_digest(record: Mapping[str, Any]) -> bytes:
+    """Serialize a record as JSON, with a digest of itself under "seal"."""
+    return json.dumps({**record, "seal": compute_digest(record)}, indent=1).encode()
 
 
-def digest(record: Mapping[str, Any]) -> str:
-    """Of the record as it is read again: JSON turns numbers that are keys into text, which sorts otherwise."""
-    read = json.loads(json.dumps(record))
-    return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()
+def compute_digest(record: Mapping[str, Any]) -> str:
+    """Hash a record after a round trip through JSON, which turns integer keys into strings that sort differently."""
+    parsed = json.loads(json.dumps(record))
+    return hashlib.sha256(json.dumps(parsed, sort_keys=True).encode()).hexdigest()
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -208,7 +209,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes names in a folder last through a power failure; systems that cannot open folders do it themselves."""
+    """Flush the names in a folder to disk, so that a rename survives a power failure (POSIX only)."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""What a run tells: metrics.jsonl, a progress bar or plain lines on stderr, TensorBoard."""
+"""Logging of a run: metrics.jsonl, samples.jsonl, a progress bar or plain lines on stderr, TensorBoard."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from saccade.files import atomic_write
-from saccade.runs import METRICS, SAMPLES, metric_lines
+from saccade.runs import METRICS, SAMPLES, read_metric_lines
 
-SHOWN = 8  # validation texts whose outputs are kept
+MAX_SAMPLES = 8  # validation examples whose outputs are written to samples.jsonl
 
 
 class Log:
-    """Writes every report and validation as one line of JSON, flushed, and shows it."""
+    """Writes each report and validation as one flushed line of JSON, and prints it."""
 
     def __init__(self, run: Path, *, total: int | None, tensorboard: bool = False, quiet: bool = False) -> None:
         self.run, self.total, self.quiet, self.tensorboard = run, total, quiet, tensorboard
-        self.begin = 0  # the step that a resumed run goes on from
-        self.board: Any = None
+        self.start_step = 0  # that a resumed run continues from
+        self.tensorboard_writer: Any = None
         self.bar: Progress | None = None
-        self.shown: TaskID | None = None
+        self.bar_task: TaskID | None = None
         self.file: TextIO | None = None
 
     def __enter__(self) -> Log:
@@ -35,12 +35,12 @@ class Log:
             if self.tensorboard:
                 from torch.utils.tensorboard import SummaryWriter
 
-                self.board = SummaryWriter(str(self.run / "tensorboard"), purge_step=self.begin + 1)
+                self.tensorboard_writer = SummaryWriter(str(self.run / "tensorboard"), purge_step=self.start_step + 1)
             self.file = (self.run / METRICS).open("a", encoding="utf-8")
             if sys.stderr.isatty():
                 columns = (TextColumn("step {task.completed:,}"), BarColumn(), TextColumn("{task.description}"))
                 self.bar = Progress(*columns, console=Console(stderr=True))
-                self.shown = self.bar.add_task("", total=self.total)
+                self.bar_task = self.bar.add_task("", total=self.total)
                 self.bar.start()
         return self
 
@@ -49,11 +49,11 @@ class Log:
             self.bar.stop()
         if self.file is not None:
             self.file.close()
-        if self.board is not None:
-            self.board.close()
+        if self.tensorboard_writer is not None:
+            self.tensorboard_writer.close()
 
-    def say(self, text: str) -> None:
-        """One line for the person in front of it, above the bar where there is one."""
+    def print_line(self, text: str) -> None:
+        """Print a line on stderr, above the progress bar if there is one."""
         if self.quiet:
             return
         if self.bar is not None:
@@ -62,45 +62,47 @@ class Log:
             print(text, file=sys.stderr, flush=True)
 
     def advance(self, step: int) -> None:
-        if self.bar is not None and self.shown is not None:
-            self.bar.update(self.shown, completed=step)
+        if self.bar is not None and self.bar_task is not None:
+            self.bar.update(self.bar_task, completed=step)
 
     def record(self, event: str, *, step: int, values: Mapping[str, Any]) -> None:
-        """One line of metrics.jsonl, and the numbers of it for TensorBoard."""
+        """Write a line of metrics.jsonl, and its numbers to TensorBoard."""
         if self.file is not None:
             print(json.dumps({"event": event, "step": step, **values}), file=self.file, flush=True)
-        if self.board is not None:
+        if self.tensorboard_writer is not None:
             for name, value in values.items():
                 if isinstance(value, int | float):
-                    self.board.add_scalar(f"{event}/{name}", value, step)
+                    self.tensorboard_writer.add_scalar(f"{event}/{name}", value, step)
 
-    def keep_samples(self, step: int, pairs: Sequence[tuple[str, str]], outputs: Sequence[str]) -> None:
-        """What was written for the first validation pairs, as one line of samples.jsonl."""
-        kept = zip(pairs[:SHOWN], outputs, strict=False)
-        samples = [{"input": text, "reference": wanted, "output": output} for (text, wanted), output in kept]
+    def write_samples(self, step: int, pairs: Sequence[tuple[str, str]], outputs: Sequence[str]) -> None:
+        """Write the outputs for the first validation pairs as one line of samples.jsonl."""
+        examples = zip(pairs[:MAX_SAMPLES], outputs, strict=False)
+        samples = [{"input": text, "reference": reference, "output": output} for (text, reference), output in examples]
         with (self.run / SAMPLES).open("a", encoding="utf-8") as file:
             print(json.dumps({"event": "samples", "step": step, "samples": samples}), file=file)
 
     def report(self, step: int, values: Mapping[str, float], *, left: float | None) -> None:
-        """Loss, learning rate and speed since the last report; `left` is an estimate in seconds."""
+        """Log loss, learning rate and speed since the last report; `left` is the estimated time left in seconds."""
         self.record("train", step=step, values=values)
         text = (
             f"loss {values['loss']:.4f}  lr {values['lr']:.2e}  {values['tokens_per_second']:,.0f} tok/s  "
-            f"left {clock(left)}"
+            f"left {format_duration(left)}"
         )
-        if self.bar is not None and self.shown is not None:
-            self.bar.update(self.shown, completed=step, description=text)
+        if self.bar is not None and self.bar_task is not None:
+            self.bar.update(self.bar_task, completed=step, description=text)
         else:
-            self.say(f"step {step:,}{f'/{self.total:,}' if self.total else ''}  {text}")
+            self.print_line(f"step {step:,}{f'/{self.total:,}' if self.total else ''}  {text}")
 
 
-def clock(seconds: float | None) -> str:
+def format_duration(seconds: float | None) -> str:
     return "?" if seconds is None else str(timedelta(seconds=round(seconds)))
 
 
-def cut_metrics(path: Path, *, step: int) -> None:
-    """Drops the lines after `step` and a half-written last one, so that a resumed run repeats no step."""
+def truncate_metrics(path: Path, *, step: int) -> None:
+    """Drop lines after `step` and an incomplete last line, so that a resumed run logs no step twice."""
     if path.exists():
-        # "average" is written after the last checkpoint, so it comes again
-        kept = [line for line, values in metric_lines(path) if values["step"] <= step and values["event"] != "average"]
-        atomic_write(path, "".join(f"{line}\n" for line in kept).encode())
+        # "average" is logged after the last checkpoint, so a resumed run logs it again
+        lines = [
+            line for line, values in read_metric_lines(path) if values["step"] <= step and values["event"] != "average"
+        ]
+        atomic_write(path, "".join(f"{line}\n" for line in lines).encode())

@@ -1,4 +1,4 @@
-"""The machine: precision, exactness, random numbers, and a message where its memory is too small."""
+"""Precision, determinism, random number generators, and the error message for too little GPU memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import nn
 from saccade.config.schema import Train
 from saccade.errors import SaccadeError
 
-MARGIN = 0.8  # of the memory that the estimate may fill: batches differ, and memory breaks into pieces
+MEMORY_MARGIN = 0.8  # share of the memory that an estimate may use: batches differ, and memory fragments
 
 
 def autocast(settings: Train, device: torch.device) -> AbstractContextManager[None]:
@@ -23,37 +23,37 @@ def autocast(settings: Train, device: torch.device) -> AbstractContextManager[No
 
 
 def uses_bf16(settings: Train, device: torch.device) -> bool:
-    """Where the recipe asks for it; auto: on CUDA."""
+    """Whether training computes in bfloat16: as `train.precision` says; "auto" is bfloat16 on CUDA."""
     return settings.precision == "bf16" or (settings.precision == "auto" and device.type == "cuda")
 
 
-def widest(device: torch.device) -> torch.dtype:
-    """The type for sums over many batches; Apple's GPUs have no float64."""
+def get_accumulation_dtype(device: torch.device) -> torch.dtype:
+    """Return the dtype for sums over many batches: float64, except on Apple GPUs, which have none."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 @contextmanager
-def exactness(settings: Train, device: torch.device) -> Iterator[bool]:
-    """The same numbers in every run on this machine, where asked (none: on the CPU); flags are put back after it."""
-    wanted = device.type == "cpu" if settings.deterministic is None else settings.deterministic
+def deterministic_mode(settings: Train, device: torch.device) -> Iterator[bool]:
+    """Use deterministic algorithms inside the block if `train.deterministic` (default: on CPUs); restore the flags."""
+    enabled = device.type == "cpu" if settings.deterministic is None else settings.deterministic
     before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic
-    filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    if wanted:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or cuBLAS may add in another order
+    fill_memory = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    if enabled:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with a fixed one
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.deterministic = True
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     try:
-        yield wanted
+        yield enabled
     finally:
         torch.use_deterministic_algorithms(before[0])
         torch.backends.cudnn.deterministic = before[1]
-        torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
+        torch.utils.deterministic.fill_uninitialized_memory = fill_memory  # type: ignore[attr-defined]
 
 
 @contextmanager
-def kept_randomness(device: torch.device) -> Iterator[None]:
-    """The caller's random numbers go on after it as if nothing had been drawn."""
+def preserve_rng_state(device: torch.device) -> Iterator[None]:
+    """Restore the states of all random number generators after the block."""
     on_cuda = device.type == "cuda" or torch.cuda.is_initialized()
     cuda = torch.cuda.get_rng_state_all() if on_cuda else []
     mps = torch.mps.get_rng_state() if device.type == "mps" else None
@@ -71,56 +71,61 @@ def kept_randomness(device: torch.device) -> Iterator[None]:
 
 
 def reseed(generator: torch.Generator, *, seed: int, number: int) -> None:
-    """All random numbers of a micro-batch follow from the seed and its number among those of all processes.
+    """Seed all generators for a micro-batch from the seed and its number among those of all processes.
 
-    So two processes draw what one process with twice the micro-batches draws, and a resumed run what it would have.
+    Thus two processes get the random numbers of one process with twice the micro-batches, and a resumed run those of
+    an uninterrupted one.
     """
-    mixed = int.from_bytes(hashlib.blake2b(f"{seed} {number}".encode(), digest_size=8).digest(), "little") >> 1
-    torch.manual_seed(mixed)
-    generator.manual_seed(mixed + 1)
-    random.seed(mixed)
-    numpy.random.seed(mixed % 2**32)
+    hashed = int.from_bytes(hashlib.blake2b(f"{seed} {number}".encode(), digest_size=8).digest(), "little") >> 1
+    torch.manual_seed(hashed)
+    generator.manual_seed(hashed + 1)
+    random.seed(hashed)
+    numpy.random.seed(hashed % 2**32)
 
 
-def finite(model: nn.Module) -> bool:
-    """Whether every weight is a number."""
+def has_finite_weights(model: nn.Module) -> bool:
+    """Whether all parameters are finite."""
     return bool(torch.stack([parameter.detach().isfinite().all() for parameter in model.parameters()]).all())
 
 
-def out_of_memory(settings: Train, *, total: int, fixed: int, per_token: float, resume: str) -> SaccadeError:
-    """The message for a GPU that is too small: how many tokens in a batch would fit, by what one token took."""
-    fitting = min(int(MARGIN * (total - fixed) / per_token), int(MARGIN * settings.batch_tokens))
-    fitting -= fitting % 8
+def build_out_of_memory_error(
+    settings: Train, *, total: int, fixed: int, per_token: float, resume: str
+) -> SaccadeError:
+    """Build the error for too little GPU memory; it estimates the batch size that fits from the bytes per token."""
+    batch_tokens = min(int(MEMORY_MARGIN * (total - fixed) / per_token), int(MEMORY_MARGIN * settings.batch_tokens))
+    batch_tokens -= batch_tokens % 8
     gib = 1024**3
-    if fitting < 8:
+    if batch_tokens < 8:
         return SaccadeError(
             f"out of GPU memory: weights, gradients and Adam's state take {fixed / gib:.1f} of {total / gib:.1f} GiB, "
             "so that no batch fits; make the model smaller"
         )
-    rest = -(-settings.batch_tokens * settings.accumulate // fitting)
+    accumulate = -(-settings.batch_tokens * settings.accumulate // batch_tokens)
     return SaccadeError(
-        f"out of GPU memory ({total / gib:.1f} GiB) with train.batch_tokens={settings.batch_tokens}: about {fitting} "
-        f"would fit; try train.batch_tokens={fitting} train.accumulate={rest} (the same batch in pieces) "
-        f"or train.recompute=true, and go on with: {resume} ..."
+        f"out of GPU memory ({total / gib:.1f} GiB) with train.batch_tokens={settings.batch_tokens}: about "
+        f"{batch_tokens} would fit; try train.batch_tokens={batch_tokens} train.accumulate={accumulate} (the same "
+        f"batch in parts) or train.recompute=true, and go on with: {resume} ..."
     )
 
 
-class MemoryWatch:
-    """Remembers what the batches so far took of the GPU's memory, for the message when it runs out."""
+class MemoryTracker:
+    """Tracks the largest batch so far, to estimate the memory per token when the GPU runs out of it."""
 
     def __init__(self, settings: Train, model: nn.Module, device: torch.device) -> None:
         self.settings, self.device = settings, device
         # weights, gradients and the two moments of Adam
         self.fixed = sum(4 * p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
         self.tokens = 1  # padded tokens of the largest batch tried so far
-        self.fitted = False  # whether a step has gone well
+        self.completed_step = False  # whether a step has succeeded
 
-    def trying(self, tokens: int) -> None:
+    def record_batch(self, tokens: int) -> None:
         self.tokens = max(self.tokens, tokens)
 
-    def message(self, *, resume: str) -> SaccadeError:
-        """The batch that failed wanted at least all there is; one that failed at once, who knows how much: twice."""
+    def build_error(self, *, resume: str) -> SaccadeError:
+        """Build the error; the failed batch needed at least all memory, or twice that if no step ever succeeded."""
         free, _ = torch.cuda.mem_get_info(self.device)
         total = free + torch.cuda.memory_reserved(self.device)
-        per_token = max(1.0, (total - self.fixed) / self.tokens) * (1 if self.fitted else 2)
-        return out_of_memory(self.settings, total=total, fixed=self.fixed, per_token=per_token, resume=resume)
+        per_token = max(1.0, (total - self.fixed) / self.tokens) * (1 if self.completed_step else 2)
+        return build_out_of_memory_error(
+            self.settings, total=total, fixed=self.fixed, per_token=per_token, resume=resume
+        )

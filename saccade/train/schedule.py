@@ -1,4 +1,4 @@
-"""Learning rates: pure functions of the optimizer step, never of the clock."""
+"""Learning rate schedules: functions of the optimizer step alone."""
 
 from __future__ import annotations
 
@@ -6,70 +6,75 @@ import math
 from collections.abc import Callable
 
 from saccade.config.schema import Schedule, Train
-from saccade.data.batching.batches import Rows, batches_in_epoch
-from saccade.data.store.streaming import Streamed
-from saccade.data.worlds.episodes import Episodes
+from saccade.data.batching.batches import Rows, count_batches
+from saccade.data.store.streaming import DocumentStream
+from saccade.data.worlds.episodes import VectorEnvironment
 from saccade.errors import SaccadeError
 
-Rate = Callable[[int], float]
+LearningRateFn = Callable[[int], float]
 
 
-def schedule_from(settings: Schedule, *, dim: int, total: int | None) -> Rate:
-    """The learning rate of step 1, 2, ... as a function; step 0 is defined as step 1.
+def build_schedule(settings: Schedule, *, dim: int, total: int | None) -> LearningRateFn:
+    """Build the learning rate as a function of the step, counted from 1 (step 0 counts as step 1).
 
-    `dim` is the width that `warmup` divides by; `total` is where `linear` and `cosine` arrive at the floor.
+    `dim` is the model width of the inverse-square-root schedule; `total` is the step at which `linear` and `cosine`
+    reach the floor.
     """
-    if settings.is_by_width:
-        return lambda step: warmup(step, lr=settings.lr, dim=dim, steps=settings.warmup)
-    if not settings.ends:
-        return lambda step: settings.lr * rise(step, settings.warmup)
+    if settings.scales_with_width:
+        return lambda step: inverse_sqrt_lr(step, lr=settings.lr, dim=dim, steps=settings.warmup_steps)
+    if not settings.decays_to_end:
+        return lambda step: settings.lr * get_warmup_fraction(step, settings.warmup_steps)
     if total is None:
         raise SaccadeError(
-            f'train.schedule.kind = "{settings.kind}" must know its last step, but train.steps is not set; '
+            f'train.schedule.kind = "{settings.kind}" needs the number of steps, but train.steps is not set; '
             'set train.steps=N (the minutes may still end the run earlier) or use train.schedule.kind="warmup"'
         )
-    shape = {"linear": linear, "cosine": cosine}[settings.kind]
-    return lambda step: shape(step, lr=settings.lr, floor=settings.floor, steps=settings.warmup, total=total)
+    decay = {"linear": linear_lr, "cosine": cosine_lr}[settings.kind]
+    return lambda step: decay(step, lr=settings.lr, floor=settings.min_lr, steps=settings.warmup_steps, total=total)
 
 
-def total_steps(settings: Train, store: Rows | Streamed | Episodes, *, world: int) -> int | None:
-    """Where `linear` and `cosine` end: at the last step, or with the last epoch if that comes first."""
-    if settings.epochs is None or not settings.schedule.ends:
+def compute_total_steps(settings: Train, store: Rows | DocumentStream | VectorEnvironment, *, world: int) -> int | None:
+    """Number of steps of a schedule that decays to a floor: `train.steps`, or those of all epochs if that is fewer."""
+    if settings.epochs is None or not settings.schedule.decays_to_end:
         return settings.steps
-    if isinstance(store, Streamed):
+    if isinstance(store, DocumentStream):
         raise SaccadeError(
-            f'how long an epoch of a stream is nobody knows, but train.schedule.kind = "{settings.schedule.kind}" ends '
-            "with the last one; set train.steps in the place of train.epochs"
+            f'the length of an epoch of a stream is unknown, but train.schedule.kind = "{settings.schedule.kind}" ends '
+            "with the last one; set train.steps instead of train.epochs"
         )
-    assert not isinstance(store, Episodes), "a recipe that plays has no epochs"
-    batches = batches_in_epoch(store, batch_tokens=settings.batch_tokens, seed=settings.seed)
+    assert not isinstance(store, VectorEnvironment), "the recipe was checked: playing has no epochs"
+    batches = count_batches(store, batch_tokens=settings.batch_tokens, seed=settings.seed)
     steps = math.ceil(settings.epochs * batches / (world * settings.accumulate))
     return steps if settings.steps is None else min(steps, settings.steps)
 
 
-def warmup(step: int, *, lr: float, dim: int, steps: int) -> float:
+def inverse_sqrt_lr(step: int, *, lr: float, dim: int, steps: int) -> float:
     """lr * D^-0.5 * min(step^-0.5, step * warmup^-1.5) (Vaswani et al. 2017, equation 3)."""
     step = max(step, 1)
     rising = step * steps**-1.5 if steps else math.inf
     return lr * dim**-0.5 * min(step**-0.5, rising)
 
 
-def linear(step: int, *, lr: float, floor: float, steps: int, total: int) -> float:
-    """Rises to `lr` in `steps`, then falls in a straight line to `floor` at `total`."""
-    return floor + (lr - floor) * (1 - gone(step, steps, total)) if step > steps else lr * rise(step, steps)
+def linear_lr(step: int, *, lr: float, floor: float, steps: int, total: int) -> float:
+    """Linear warmup to `lr` in `steps`, then linear decay to `floor` at `total`."""
+    return (
+        floor + (lr - floor) * (1 - get_decay_fraction(step, steps, total))
+        if step > steps
+        else lr * get_warmup_fraction(step, steps)
+    )
 
 
-def cosine(step: int, *, lr: float, floor: float, steps: int, total: int) -> float:
-    """Rises to `lr` in `steps`, then falls as half a cosine to `floor` at `total` (Loshchilov and Hutter 2017)."""
+def cosine_lr(step: int, *, lr: float, floor: float, steps: int, total: int) -> float:
+    """Linear warmup to `lr` in `steps`, then cosine decay to `floor` at `total` (Loshchilov and Hutter 2017)."""
     if step <= steps:
-        return lr * rise(step, steps)
-    return floor + (lr - floor) * 0.5 * (1 + math.cos(math.pi * gone(step, steps, total)))
+        return lr * get_warmup_fraction(step, steps)
+    return floor + (lr - floor) * 0.5 * (1 + math.cos(math.pi * get_decay_fraction(step, steps, total)))
 
 
-def rise(step: int, steps: int) -> float:
+def get_warmup_fraction(step: int, steps: int) -> float:
     return min(1.0, max(step, 1) / steps) if steps else 1.0
 
 
-def gone(step: int, steps: int, total: int) -> float:
-    """The share of the way from the peak to the last step that lies behind; a run may end before its peak."""
+def get_decay_fraction(step: int, steps: int, total: int) -> float:
+    """Progress from the end of warmup (0) to the last step (1); a run may end before its warmup does."""
     return min(1.0, (step - steps) / max(1, total - steps))

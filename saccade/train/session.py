@@ -1,4 +1,4 @@
-"""What a training run holds while it runs, and what of it a checkpoint keeps."""
+"""The state of a training run, and how it is saved to and restored from a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ import torch
 from torch import Tensor
 
 from saccade.config.schema import Recipe
-from saccade.config.training import LOWER
+from saccade.config.training import LOWER_IS_BETTER
 from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import Diverged
 from saccade.model.model import Model
-from saccade.model.run import named_weights, put_weights
+from saccade.model.run import copy_weights, named_weights
 from saccade.runs import CHECKPOINTS
 from saccade.train import checkpoint
-from saccade.train.average import MovingAverage, chosen_steps
-from saccade.train.batches.feed import Feed
+from saccade.train.average import MovingAverage, select_steps
+from saccade.train.batches.prefetch import Prefetcher
 from saccade.train.checkpoint import Checkpoint
 from saccade.train.distributed.ranks import Ranks
 from saccade.train.log import Log
-from saccade.train.loss import Meter, MicroLoss
-from saccade.train.machine import MemoryWatch, finite
-from saccade.train.optimizer import optimizer_tensors, restore_optimizer
-from saccade.train.profiling.profile import Watch
-from saccade.train.schedule import Rate
+from saccade.train.loss import Meter, MicroBatchLoss
+from saccade.train.machine import MemoryTracker, has_finite_weights
+from saccade.train.optimizer import get_optimizer_tensors, restore_optimizer
+from saccade.train.profiling.profile import StepProfiler
+from saccade.train.schedule import LearningRateFn
 
 
 @dataclass
 class Progress:
-    """How far the run is, and its best so far."""
+    """Progress of a run and its best validation so far; saved in checkpoints."""
 
     step: int = 0
-    seconds: float = 0.0  # spent in earlier processes and in this one, validation included
+    seconds: float = 0.0  # of training with validation, before and after resuming
     epoch: float = 0.0
     tokens: int = 0
-    best: float | None = None  # of the metric
-    best_loss: float = 0.0  # at the best step, where another metric chooses
+    best: float | None = None  # best value of the validation metric
+    best_loss: float = 0.0  # validation loss at the best step, which breaks ties of other metrics
     best_step: int = 0
-    misses: int = 0  # validations since the best one
-    ranking: dict[int, float] = field(default_factory=dict)  # the metric at each validation
+    misses: int = 0  # validations since the best one, for early stopping
+    ranking: dict[int, float] = field(default_factory=dict)  # validation metric by step
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Progress:
@@ -53,130 +53,140 @@ class Progress:
 
 @dataclass
 class Session:
+    """Everything that a training run holds in memory."""
+
     recipe: Recipe
     run: Path
     tokenizers: Tokenizers
     model: Model
-    loss: MicroLoss
-    shared: torch.nn.Module  # the loss for training steps: where there are several processes, gradients are their means
+    loss: MicroBatchLoss
+    ddp_loss: torch.nn.Module  # the loss wrapped in DistributedDataParallel; the same module if there is one process
     optimizer: torch.optim.Optimizer
-    rate: Rate
-    feed: Feed
-    valid: Any  # the validation store, or None
+    learning_rate: LearningRateFn
+    prefetcher: Prefetcher
+    valid: Any  # validation data, or None
     valid_pairs: list[tuple[str, str]]
     ranks: Ranks
     device: torch.device
     log: Log
     meter: Meter
-    memory: MemoryWatch
+    memory: MemoryTracker
     generator: torch.Generator
     average: MovingAverage | None
-    watch: Watch
-    looks: Any = None  # those of train/looking.py, where attention is watched
-    captures: bool = False  # whether steps may run as CUDA graphs
-    graphs: Any = None  # those of train/capture.py, while the loop runs
-    notes: list[str] = field(default_factory=list)  # what data and warm start have to say, for the card
+    profiler: StepProfiler
+    watched_examples: Any = None  # WatchedExamples of attention_watch.py, if attention is recorded
+    use_cuda_graphs: bool = False  # whether training steps run as CUDA graphs
+    cuda_graphs: Any = None  # CudaGraphs of capture.py, while the loop runs
+    notes: list[str] = field(default_factory=list)  # remarks of data preparation and warm start, for the model card
     progress: Progress = field(default_factory=Progress)
-    checked: int = 0  # the last step whose loss was seen to be finite
-    mark: float = 0.0  # when `progress.seconds` was last brought up to date
-    since: float = 0.0  # when the time of the next report began; moved on by what is no training
-    reported: int = 0  # the step of the last report
+    checked_step: int = 0  # last step whose loss was checked to be finite
+    last_tick: float = 0.0  # when `progress.seconds` was last updated
+    report_start: float = 0.0  # start of the time of the next report, shifted by time that is not training
+    reported_step: int = 0  # step of the last report
 
-    def tick(self) -> float:
-        """Seconds of training so far."""
+    def update_seconds(self) -> float:
+        """Update and return the seconds of training so far."""
         now = time.perf_counter()
-        self.progress.seconds += now - self.mark
-        self.mark = now
+        self.progress.seconds += now - self.last_tick
+        self.last_tick = now
         return self.progress.seconds
 
     @property
-    def folder(self) -> Path:
+    def checkpoint_folder(self) -> Path:
         return self.run / CHECKPOINTS
 
     @property
-    def usable(self) -> dict[str, Tensor]:
-        """The weights that are validated and written: the moving average where there is one."""
+    def eval_weights(self) -> dict[str, Tensor]:
+        """The weights that are validated and written: the moving average if there is one."""
         return named_weights(self.model) if self.average is None else self.average.weights
 
     @property
-    def again(self) -> str:
+    def resume_command(self) -> str:
         return f"saccade train --resume {self.run}"
 
 
 def save_checkpoint(s: Session) -> None:
-    """Writes everything needed to go on, unless the weights are spoiled, and removes what is no longer needed."""
-    s.tick()
-    if not finite(s.model):
-        raise spoiled(s, s.progress.step)
+    """Write a checkpoint and remove old ones; raises Diverged if the weights are not finite."""
+    s.update_seconds()
+    if not has_finite_weights(s.model):
+        raise build_diverged_error(s, s.progress.step)
     meter = s.meter.state(s.ranks)
-    if s.ranks.main:
-        groups = {"model": named_weights(s.model), "optimizer": optimizer_tensors(s.optimizer, s.model)}
+    if s.ranks.is_main:
+        groups = {"model": named_weights(s.model), "optimizer": get_optimizer_tensors(s.optimizer, s.model)}
         if s.average is not None:
             groups["ema"] = s.average.weights
-        checkpoint.save(s.folder, step=s.progress.step, groups=groups, state={**state_of(s), "meter": meter})
-        checkpoint.prune(s.folder, keep=s.recipe.train.keep, needed=needed_steps(s))
+        checkpoint.save(
+            s.checkpoint_folder, step=s.progress.step, groups=groups, state={**get_state(s), "meter": meter}
+        )
+        checkpoint.prune(s.checkpoint_folder, keep=s.recipe.train.keep_checkpoints, needed=get_needed_steps(s))
 
 
-def state_of(s: Session) -> dict[str, Any]:
+def get_state(s: Session) -> dict[str, Any]:
     cuda = torch.cuda.get_rng_state_all() if s.device.type == "cuda" else []
     return {
         "progress": asdict(s.progress),
-        "schedule": {**s.recipe.train.schedule.model_dump(), "rate": s.rate(s.progress.step)},
-        "data": s.feed.state,
-        "random": {"torch": encoded(torch.get_rng_state()), "cuda": [encoded(state) for state in cuda]},
+        "schedule": {**s.recipe.train.schedule.model_dump(), "rate": s.learning_rate(s.progress.step)},
+        "data": s.prefetcher.state,
+        "random": {
+            "torch": encode_rng_state(torch.get_rng_state()),
+            "cuda": [encode_rng_state(state) for state in cuda],
+        },
         "machine": {"threads": torch.get_num_threads(), "torch": torch.__version__, "device": s.device.type},
     }
 
 
-def restore(s: Session, found: Checkpoint) -> None:
-    """Puts the run back to where the checkpoint was written; the stream of data is already there."""
-    put_weights(s.model, found.tensors("model"))
-    restore_optimizer(s.optimizer, s.model, found.tensors("optimizer"))
+def restore_session(s: Session, found: Checkpoint) -> None:
+    """Restore a session from a checkpoint; the position in the data is restored before."""
+    copy_weights(s.model, found.load_tensors("model"))
+    restore_optimizer(s.optimizer, s.model, found.load_tensors("optimizer"))
     if s.average is not None:
-        s.average.restore(found.tensors("ema") or found.tensors("model"))
+        s.average.restore(found.load_tensors("ema") or found.load_tensors("model"))
     s.progress = Progress.from_json(found.state["progress"])
-    s.checked = s.log.begin = s.progress.step
-    if s.ranks.main:
+    s.checked_step = s.log.start_step = s.progress.step
+    if s.ranks.is_main:
         s.meter.restore(found.state["meter"])
-    torch.set_rng_state(decoded(found.state["random"]["torch"]))
+    torch.set_rng_state(decode_rng_state(found.state["random"]["torch"]))
     if s.device.type == "cuda" and len(found.state["random"]["cuda"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all([decoded(text) for text in found.state["random"]["cuda"]])
+        torch.cuda.set_rng_state_all([decode_rng_state(text) for text in found.state["random"]["cuda"]])
     threads = found.state["machine"]["threads"]
     if s.device.type == "cpu" and threads != torch.get_num_threads():
-        s.log.say(
-            f"note: the run was begun with {threads} threads and goes on with {torch.get_num_threads()}; "
+        s.log.print_line(
+            f"note: the run was started with {threads} threads and continues with {torch.get_num_threads()}; "
             f"for bit-identical weights set OMP_NUM_THREADS={threads}"
         )
 
 
-def needed_steps(s: Session) -> list[int]:
-    """Checkpoints that are kept though they are old: the best one, and those that will be averaged."""
+def get_needed_steps(s: Session) -> list[int]:
+    """Steps of old checkpoints that are still needed: the best one, and those that will be averaged."""
     settings, progress = s.recipe.train, s.progress
-    needed = chosen_steps(
-        settings.average, saved=checkpoint.steps(s.folder), ranking=progress.ranking, lower=settings.metric in LOWER
+    needed = select_steps(
+        settings.average,
+        saved=checkpoint.list_steps(s.checkpoint_folder),
+        ranking=progress.ranking,
+        lower_is_better=settings.metric in LOWER_IS_BETTER,
     )
     return [*needed, progress.best_step]
 
 
-def spoiled(s: Session, step: int) -> Diverged:
-    """The message for a loss that is no number."""
-    first = s.checked + 1
+def build_diverged_error(s: Session, step: int) -> Diverged:
+    """Build the error for a loss that is not finite."""
+    first = s.checked_step + 1
     where = f"at step {step}" if first >= step else f"between steps {first} and {step}"
-    kept = checkpoint.newest_name(s.folder)
+    newest = checkpoint.find_newest_name(s.checkpoint_folder)
     return Diverged(
-        f"the loss is no longer a finite number {where} (learning rate {s.rate(step):.2e}); try a lower "
-        f"train.schedule.lr, a longer train.schedule.warmup, train.clip=1.0 or train.precision=fp32; "
+        f"the loss is no longer a finite number {where} (learning rate {s.learning_rate(step):.2e}); try a lower "
+        f"train.schedule.lr, a longer train.schedule.warmup_steps, train.clip=1.0 or train.precision=fp32; "
         + (
-            f"the last good checkpoint is {s.folder / kept}, go on from it with: {s.again} ..."
-            if kept
+            f"the last good checkpoint is {s.checkpoint_folder / newest}, go on from it with: {s.resume_command} ..."
+            if newest
             else "no checkpoint had been written yet"
         )
     )
 
 
-def encoded(state: Tensor) -> str:
+def encode_rng_state(state: Tensor) -> str:
     return base64.b64encode(state.numpy().tobytes()).decode()
 
 
-def decoded(text: str) -> Tensor:
+def decode_rng_state(text: str) -> Tensor:
     return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""From a recipe and a folder to a session that is ready to train."""
+"""Opens a training session for a recipe and a folder, new or resumed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
 from saccade.runs import CHECKPOINTS
 from saccade.train import checkpoint
-from saccade.train.assemble import assemble
-from saccade.train.batches.replay import stream_of
+from saccade.train.assemble import build_session
+from saccade.train.batches.replay import open_stream
 from saccade.train.distributed.ranks import Ranks
-from saccade.train.folder import write_beginning
-from saccade.train.session import Session, restore
-from saccade.train.transfer.model import make_model
+from saccade.train.folder import initialize_folder
+from saccade.train.session import Session, restore_session
+from saccade.train.transfer.model import build_initial_model
 
 Kinds = Mapping[str, Any]
 
@@ -29,37 +29,41 @@ Kinds = Mapping[str, Any]
 def open_session(
     recipe: Recipe, run: Path, *, ranks: Ranks, device: torch.device, resumed: bool, kinds: Kinds | None
 ) -> Session:
-    """Prepares data, model and optimizer; a resumed run is put back to its last whole checkpoint."""
-    say = tell if ranks.main else silent
+    """Prepare data, model and optimizer; a resumed run is restored from its last intact checkpoint."""
+    report = print_message if ranks.is_main else ignore_message
     check_settings(recipe)
     check_tensorboard(recipe.train)
-    data = ranks.first(lambda: prepare(recipe, tokenizers=Tokenizers.load(run) if resumed else None, report=say))
+    data = ranks.run_main_first(
+        lambda: prepare(recipe, tokenizers=Tokenizers.load(run) if resumed else None, report=report)
+    )
     if data.valid is None:
         check_without_validation(recipe.train)
-    found = checkpoint.latest(run / CHECKPOINTS, warn=say) if resumed else None
-    model, notes = make_model(recipe, data.tokenizers, fresh=found is None, kinds=kinds)
-    stream = stream_of(recipe, data.train, model, ranks)
+    found = checkpoint.load_latest(run / CHECKPOINTS, warn=report) if resumed else None
+    model, notes = build_initial_model(recipe, data.tokenizers, fresh=found is None, kinds=kinds)
+    stream = open_stream(recipe, data.train, model, ranks)
     if found:
-        stream.restore(place_in_data(found.state["data"], recipe.train, say))
-    session = assemble(recipe, run, data=data, model=model.to(device), stream=stream, ranks=ranks, kinds=kinds)
+        stream.restore(get_data_position(found.state["data"], recipe.train, report))
+    session = build_session(recipe, run, data=data, model=model.to(device), stream=stream, ranks=ranks, kinds=kinds)
     session.notes += notes
     for note in notes:
-        say(note)
+        report(note)
     if found:
-        restore(session, found)
-        say(f"{run} goes on from step {found.step}")
-    if ranks.main:
-        write_beginning(session, resumed=resumed, warn=say)
-    ranks.wait()
+        restore_session(session, found)
+        report(f"{run} resumes from step {found.step}")
+    if ranks.is_main:
+        initialize_folder(session, resumed=resumed, warn=report)
+    ranks.barrier()
     return session
 
 
-def place_in_data(position: dict[str, Any], settings: Train, say: Callable[[str], None]) -> dict[str, Any]:
-    """Where the stream of batches goes on; batches of another size begin the epoch again."""
+def get_data_position(position: dict[str, Any], settings: Train, report: Callable[[str], None]) -> dict[str, Any]:
+    """Return the position in the data to resume from; with another batch size the current epoch starts again."""
     before = position.get("made_for", {}).get("batch_tokens", settings.batch_tokens)
     if before == settings.batch_tokens:
         return position
-    say(f"train.batch_tokens was {before} and is {settings.batch_tokens}: epoch {position['epoch'] + 1} begins again")
+    report(
+        f"train.batch_tokens was {before} and is {settings.batch_tokens}: epoch {position['epoch'] + 1} begins again"
+    )
     return {
         **position,
         "pool": 0,
@@ -74,7 +78,7 @@ def check_settings(recipe: Recipe) -> None:
         raise SaccadeError("training has no end: set train.steps, train.epochs or train.minutes")
     if recipe.writer.gives_states:
         raise SaccadeError(
-            'writer.kind = "states" writes nothing that could be learned; set writer.kind = "masked", or train another '
+            'writer.kind = "states" has no outputs to train; set writer.kind = "masked", or train another '
             "recipe with init=RUN"
         )
     if settings.metric != "loss" and not settings.valid_predictions:
@@ -90,20 +94,22 @@ def check_tensorboard(settings: Train) -> None:
 
 
 def check_without_validation(settings: Train) -> None:
-    """Refuses what needs validation data where there is none."""
-    wants = {
+    """Raise a SaccadeError if a setting needs validation data, of which there is none."""
+    needs = {
         "train.patience": settings.patience is not None,
         f"train.metric={settings.metric}": settings.metric != "loss",
-        "train.average.kind=best": settings.average.takes_best,
+        "train.average.kind=best": settings.average.uses_best,
     }
-    for what, wanted in wants.items():
-        if wanted:
-            raise SaccadeError(f"{what} needs validation data; give --valid FILES, or data.valid=0.01 to hold some out")
+    for setting, is_set in needs.items():
+        if is_set:
+            raise SaccadeError(
+                f"{setting} needs validation data; give --valid FILES, or data.valid=0.01 to hold some out"
+            )
 
 
-def tell(text: str) -> None:
+def print_message(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def silent(text: str) -> None:
+def ignore_message(text: str) -> None:
     pass

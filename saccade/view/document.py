@@ -1,9 +1,9 @@
-"""The attention document: what was looked at, as plain data for JSON, for the page, for a server and for notebooks.
+"""The attention document: attention maps and their labels as plain data for JSON, the page, the server and notebooks.
 
-`labels` are the tokens: of what was read ("source"), of what was written ("target"), and what the writer had before it
-at each place ("seen"). Rows and columns of a map are named after them. `words` says which tokens make up one word.
-Step i of `steps` is about row i of the writer's maps. Where somebody walked, `route` has the world and a pose for each
-action (see `saccade.view.route`).
+`labels` are the tokens of the input ("source"), of the output ("target"), and of the writer's (decoder's) own input at
+each position, which is the output shifted by one ("seen"). A map names its rows and columns by these keys. `words`
+groups tokens into words. Step i of `steps` describes decoding step i, which is row i of the writer's maps. For
+navigation tasks, `route` has the world and a pose for each action (see `saccade.view.route`).
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 
 from saccade.view.maps import AttentionMap
-from saccade.view.statistics import statistics
+from saccade.view.statistics import compute_statistics
 from saccade.view.words import Groups
 
 SCHEMA = 1
-DIGITS = 7  # behind the point, as many as float32 has
+WEIGHT_DIGITS = 7  # decimal places, as many as float32 has
 
 Document = dict[str, Any]
 
 
-def document(
+def build_document(
     maps: Sequence[AttentionMap],
     labels: Mapping[str, Sequence[str]],
     *,
@@ -34,26 +34,26 @@ def document(
     background: Mapping[str, Any] | None = None,
     other: Document | None = None,
 ) -> Document:
-    """The document of maps and labels; `texts` are what was read, where anything was, and what was written.
+    """Build the document; `texts` are the input, None if there is none, and the output.
 
-    Weights are float32 arrays; `listed` makes numbers of them.
+    Weights stay float32 arrays; `to_lists` converts them for JSON.
     """
-    made: Document = {
+    result: Document = {
         "schema": SCHEMA,
         "title": title,
         "input": texts[0],
         "output": texts[1],
         "labels": {name: list(side) for name, side in labels.items()},
         "words": {name: [list(group) for group in groups] for name, groups in (words or {}).items()},
-        "maps": [described(entry) for entry in maps],
+        "maps": [describe_map(entry) for entry in maps],
         "steps": [dict(step) for step in steps],
         "background": None if background is None else dict(background),
-        "statistics": {entry.address: statistics(entry.weights) for entry in maps},
+        "statistics": {entry.address: compute_statistics(entry.weights) for entry in maps},
     }
-    return made if other is None else {**made, "other": other}
+    return result if other is None else {**result, "other": other}
 
 
-def described(entry: AttentionMap) -> dict[str, Any]:
+def describe_map(entry: AttentionMap) -> dict[str, Any]:
     return {
         "address": entry.address,
         "name": entry.name,
@@ -67,12 +67,12 @@ def described(entry: AttentionMap) -> dict[str, Any]:
     }
 
 
-def listed(made: Document) -> Document:
-    """The document with weights as nested lists, rounded to seven digits behind the point: what JSON can hold."""
-    rounded = [{**entry, "weights": _numbers(entry["weights"])} for entry in made["maps"]]
-    whole = {**made, "maps": rounded}
-    return {**whole, "other": listed(made["other"])} if "other" in made else whole
+def to_lists(document: Document) -> Document:
+    """Convert the weights to nested lists, rounded to seven decimal places, for JSON."""
+    rounded = [{**entry, "weights": _round(entry["weights"])} for entry in document["maps"]]
+    converted = {**document, "maps": rounded}
+    return {**converted, "other": to_lists(document["other"])} if "other" in document else converted
 
 
-def _numbers(weights: Any) -> list:
-    return np.asarray(weights, dtype=np.float64).round(DIGITS).tolist()
+def _round(weights: Any) -> list:
+    return np.asarray(weights, dtype=np.float64).round(WEIGHT_DIGITS).tolist()

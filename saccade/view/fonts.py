@@ -1,4 +1,4 @@
-"""Fonts for labels in any script: what DejaVu Sans lacks is looked for in the fonts of the machine."""
+"""Fonts for labels in any script: characters that DejaVu Sans lacks are taken from the installed fonts."""
 
 from __future__ import annotations
 
@@ -7,51 +7,50 @@ from functools import cache
 
 from matplotlib import font_manager
 
-from saccade.view.labels import code
+from saccade.view.labels import format_code_point
 
-DIRECTIONS = frozenset("\u200e\u200f\u2066\u2067\u2068\u2069")  # need no glyph: layout takes them out
-FIRST = "DejaVu Sans"  # comes with matplotlib, so it is there on every machine
-NOT_FOR_TEXT = (
-    "cm",
-    "STIX",
-    "Last Resort",
-)  # fonts of matplotlib in TeX's encodings, and one that draws every letter as a box
+DIRECTION_MARKS = frozenset("\u200e\u200f\u2066\u2067\u2068\u2069")  # need no glyph: the layout removes them
+DEFAULT_FAMILY = "DejaVu Sans"  # comes with matplotlib
+# Prefixes of matplotlib's fonts in TeX encodings, and of one that draws every character as a box.
+NON_TEXT_FAMILIES = ("cm", "STIX", "Last Resort")
 
 
-def families_for(texts: Iterable[str]) -> list[str]:
-    """Font families in the order of preference, enough for all characters that some font here has."""
-    missing = {ord(c) for text in texts for c in text if c not in DIRECTIONS} - characters(FIRST)
-    families = [FIRST]
-    for family in _installed() if missing else ():
-        found = missing & characters(family)
-        if found:
+def find_families(texts: Iterable[str]) -> list[str]:
+    """Find font families, in order of preference, that cover all characters which any installed font has."""
+    missing = {ord(c) for text in texts for c in text if c not in DIRECTION_MARKS} - get_code_points(DEFAULT_FAMILY)
+    families = [DEFAULT_FAMILY]
+    for family in _list_installed() if missing else ():
+        covered = missing & get_code_points(family)
+        if covered:
             families.append(family)
-            missing -= found
+            missing -= covered
         if not missing:
             break
     return families
 
 
-def drawable(text: str, *, families: Iterable[str]) -> str:
-    """The text with each character that none of the families has written as its code."""
-    known = [characters(family) for family in families]
-    return "".join(c if c in DIRECTIONS or any(ord(c) in font for font in known) else code(c) for c in text)
+def replace_missing_glyphs(text: str, *, families: Iterable[str]) -> str:
+    """Replace each character that none of the families has by its code point."""
+    known = [get_code_points(family) for family in families]
+    return "".join(
+        c if c in DIRECTION_MARKS or any(ord(c) in font for font in known) else format_code_point(c) for c in text
+    )
 
 
 @cache
-def characters(family: str) -> frozenset[int]:
-    """The code points that the regular face of a family can draw."""
+def get_code_points(family: str) -> frozenset[int]:
+    """Get the code points of the regular face of a family."""
     try:
         path = font_manager.findfont(font_manager.FontProperties(family=[family]), fallback_to_default=False)
         font = font_manager.get_font(path)
         return frozenset(font.get_charmap()) if font.scalable else frozenset()
-    except (OSError, RuntimeError, ValueError):  # a font file that is gone, or that cannot be read
+    except (OSError, RuntimeError, ValueError):  # a font file that is missing or unreadable
         return frozenset()
 
 
 @cache
-def _installed() -> tuple[str, ...]:
-    """Families with a regular face, so that no light or condensed one is taken by chance."""
+def _list_installed() -> tuple[str, ...]:
+    """List the families with a regular face, so that no light or condensed face is used."""
     fonts = font_manager.fontManager.ttflist
     names = {font.name for font in fonts if font.style == "normal" and font.weight in (400, "normal", "regular")}
-    return tuple(sorted(name for name in names if not name.startswith(NOT_FOR_TEXT)))
+    return tuple(sorted(name for name in names if not name.startswith(NON_TEXT_FAMILIES)))

@@ -1,4 +1,4 @@
-"""The attention page: one HTML file with everything in it, which opens from disk and asks nothing of the network."""
+"""The attention page and the training page as self-contained HTML files, which open from disk without any network."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from importlib.resources import files
 from typing import Any
 
 from saccade.errors import SaccadeError
-from saccade.view.codec import packed
+from saccade.view.codec import pack_document
 
-ENTRY = "main.js"
+ENTRY_MODULE = "main.js"
 SCHEMA = 1
-# The browser itself then refuses whatever the page might ask of anybody.
+# The browser then blocks every network request of the page.
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([\w.]+)";\n', re.MULTILINE)
 EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const) (\w+))", re.MULTILINE)
@@ -32,7 +32,7 @@ PAGE = """<!doctype html>
 </head>
 <body class="saccade-alone">
 <main id="saccade"></main>
-<noscript>This page draws with JavaScript, which is switched off here.</noscript>
+<noscript>This page needs JavaScript, which is disabled.</noscript>
 <script type="application/json" id="document">{data}</script>
 <script type="module">
 {script}
@@ -43,21 +43,21 @@ PAGE = """<!doctype html>
 """
 
 
-def page(document: Mapping[str, Any]) -> str:
-    """The whole page for an attention document, weights as nested lists or arrays."""
+def build_page(document: Mapping[str, Any]) -> str:
+    """Build the page of an attention document, whose weights are nested lists or arrays."""
     if document.get("schema") != SCHEMA:
         raise SaccadeError(f"the page shows attention documents of schema {SCHEMA}, got {document.get('schema')!r}")
-    return _alone(packed(document), title=document.get("title") or "attention", styles=["page.css"])
+    return _build_standalone(pack_document(document), title=document.get("title") or "attention", styles=["page.css"])
 
 
-def training_page(history: Mapping[str, Any]) -> str:
-    """The whole page for the history of a run, with the attention of all its moments."""
+def build_training_page(history: Mapping[str, Any]) -> str:
+    """Build the page of a run's training history with all its attention snapshots."""
     title = f"{history['name']}, training"
-    return _alone(history, title=title, styles=["page.css", "watch.css"], entry="watch_saved.js")
+    return _build_standalone(history, title=title, styles=["page.css", "watch.css"], entry="watch_saved.js")
 
 
-def _alone(data: Mapping[str, Any], *, title: str, styles: Sequence[str], entry: str = ENTRY) -> str:
-    """A page with its data, which the function `mount` of a module draws."""
+def _build_standalone(data: Mapping[str, Any], *, title: str, styles: Sequence[str], entry: str = ENTRY_MODULE) -> str:
+    """Build a self-contained page that calls `mount` of the entry module with the data."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return PAGE.format(
         policy=POLICY, title=escape(f"{title} · saccade"), style="\n".join(map(_read, styles)), data=text,
@@ -65,38 +65,38 @@ def _alone(data: Mapping[str, Any], *, title: str, styles: Sequence[str], entry:
     )  # fmt: skip
 
 
-def frame(document: Mapping[str, Any], *, height: int = 720) -> str:
-    """The page in a frame of its own, for notebooks: neither can touch the other."""
+def build_iframe(document: Mapping[str, Any], *, height: int = 720) -> str:
+    """Build the page as a sandboxed iframe for notebooks, isolated from the notebook's own scripts and styles."""
     return (
-        f'<iframe title="attention page" sandbox="allow-scripts" srcdoc="{escape(page(document))}" '
+        f'<iframe title="attention page" sandbox="allow-scripts" srcdoc="{escape(build_page(document))}" '
         f'style="width:100%;height:{height}px;border:0;border-radius:8px"></iframe>'
     )
 
 
-def bundle(entry: str = ENTRY) -> str:
-    """All modules of the page as one script, each in a scope of its own named after it: `$main` is the entry.
+def bundle(entry: str = ENTRY_MODULE) -> str:
+    """Bundle all modules of the page into one script, each in a scope named after it: `$main` is the entry module.
 
-    Browsers load no module files from disk. Only the two forms that the page uses are understood:
+    Browsers load no module files from disk. Only the two forms that the page uses are supported:
     `import { a, b } from "./file.js";` on one line, and `export` before a function, class or const.
     """
     order: list[str] = []
-    _visit(entry, order, above=())
-    return "\n".join(_scoped(name) for name in order)
+    _visit(entry, order, parents=())
+    return "\n".join(_wrap_module(name) for name in order)
 
 
-def _visit(name: str, order: list[str], *, above: tuple[str, ...]) -> None:
-    """Adds a module after those that it imports."""
-    if name in above:
-        raise SaccadeError(f"modules of the page import each other in a circle: {' -> '.join([*above, name])}")
+def _visit(name: str, order: list[str], *, parents: tuple[str, ...]) -> None:
+    """Append a module to `order` after the modules that it imports."""
+    if name in parents:
+        raise SaccadeError(f"modules of the page import each other in a circle: {' -> '.join([*parents, name])}")
     if name not in order:
-        for found in IMPORT.finditer(_read(name)):
-            _visit(found[2], order, above=(*above, name))
+        for match in IMPORT.finditer(_read(name)):
+            _visit(match[2], order, parents=(*parents, name))
         order.append(name)
 
 
-def _scoped(name: str) -> str:
-    text = IMPORT.sub(lambda found: f"const {{{found[1]}}} = ${_stem(found[2])};\n", _read(name))
-    exports = [found[1] for found in EXPORT.finditer(text)]
+def _wrap_module(name: str) -> str:
+    text = IMPORT.sub(lambda match: f"const {{{match[1]}}} = ${_stem(match[2])};\n", _read(name))
+    exports = [match[1] for match in EXPORT.finditer(text)]
     return f"const ${_stem(name)} = (() => {{\n{EXPORT.sub('', text)}return {{ {', '.join(exports)} }};\n}})();"
 
 

@@ -1,4 +1,4 @@
-"""Labels of any script: made readable, cut into characters, and put in the order in which they are written."""
+"""Token labels in any script: readable forms, grapheme clusters, and visual order of bidirectional text."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from saccade.errors import SaccadeError
 
 
-def checked(weights: ArrayLike, *, rows: Sequence[str], columns: Sequence[str], name: str = "weights") -> NDArray:
-    """The map as a float array, after a check that it fits its labels."""
+def check_map(weights: ArrayLike, *, rows: Sequence[str], columns: Sequence[str], name: str = "weights") -> NDArray:
+    """Return a map as a float array (rows, columns); raise if it does not fit its labels or is not finite."""
     array = np.asarray(weights, dtype=float)
     if array.shape != (len(rows), len(columns)) or array.size == 0:
         raise SaccadeError(
@@ -20,62 +20,62 @@ def checked(weights: ArrayLike, *, rows: Sequence[str], columns: Sequence[str], 
             "give one label for each row and column"
         )
     if not np.isfinite(array).all():
-        raise SaccadeError(f"{name} must be finite, got NaN or infinity; look for a row that attends to nothing")
+        raise SaccadeError(f"{name} must be finite, got NaN or infinity; check for a fully masked row")
     return array
 
 
-def readable(label: str) -> str:
-    """The label with everything invisible made visible: spaces, lone combining marks, control characters."""
+def to_readable(label: str) -> str:
+    """Make spaces, lone combining marks and control characters of a label visible."""
     if label.isspace():
         return "␣"
     kinds = {unicodedata.category(character) for character in label}
     if kinds and kinds <= {"Mn", "Mc", "Me"}:
         return "◌" + label
     if kinds and kinds <= {"Cc", "Cf"}:
-        return "".join(map(code, label))
-    seen = (character for character in label if unicodedata.category(character) not in ("Cc", "Cf"))
-    return "".join(" " if character.isspace() else character for character in seen)
+        return "".join(map(format_code_point, label))
+    visible = (character for character in label if unicodedata.category(character) not in ("Cc", "Cf"))
+    return "".join(" " if character.isspace() else character for character in visible)
 
 
-def printable(text: str) -> str:
-    """The text with codes in the place of control characters, some of which a terminal would obey."""
-    return "".join(code(x) if unicodedata.category(x) == "Cc" and x not in "\n\t" else x for x in text)
+def escape_control_characters(text: str) -> str:
+    """Replace control characters, which a terminal would interpret, by their code points."""
+    return "".join(format_code_point(x) if unicodedata.category(x) == "Cc" and x not in "\n\t" else x for x in text)
 
 
-def code(character: str) -> str:
-    """How a character is shown that cannot be drawn."""
+def format_code_point(character: str) -> str:
+    """Format a character as its code point, such as U+00E9."""
     return f"U+{ord(character):04X}"
 
 
-def clusters(text: str) -> list[str]:
-    """The text cut into characters, each with the combining marks that belong to it."""
-    cut: list[str] = []
+def split_clusters(text: str) -> list[str]:
+    """Split a text into characters, each with its combining marks."""
+    clusters: list[str] = []
     for character in text:
-        if cut and unicodedata.category(character) in ("Mn", "Mc", "Me", "Cf"):
-            cut[-1] += character
+        if clusters and unicodedata.category(character) in ("Mn", "Mc", "Me", "Cf"):
+            clusters[-1] += character
         else:
-            cut.append(character)
-    return cut
+            clusters.append(character)
+    return clusters
 
 
-def shortened(text: str, *, most: int) -> str:
-    """At most `most` characters, the last of them an ellipsis where something was cut off."""
-    cut = clusters(text)
-    return text if len(cut) <= most else "".join(cut[: most - 1]) + "…"
+def shorten(text: str, *, max_length: int) -> str:
+    """Truncate a text to `max_length` characters, the last of which is an ellipsis."""
+    clusters = split_clusters(text)
+    return text if len(clusters) <= max_length else "".join(clusters[: max_length - 1]) + "…"
 
 
-def from_to(read: str, written: str) -> str:
-    """`read → written`, where each side keeps its own direction and the arrow points to what was written."""
-    return f"\u200e\u2068{read}\u2069 → \u2068{written}\u2069"  # invisible marks: left to right, two isolated texts
+def format_pair(source: str, target: str) -> str:
+    """Format `source → target` left to right, while each side keeps its own text direction."""
+    return f"\u200e\u2068{source}\u2069 → \u2068{target}\u2069"  # invisible: left-to-right mark, two bidi isolates
 
 
-def visual_order(labels: Sequence[str]) -> list[int]:
-    """The indices of `labels` from left to right, as their text is written (Unicode Annex 9, without embeddings)."""
-    classes = [_bidi_class(label) for label in labels]
+def compute_visual_order(labels: Sequence[str]) -> list[int]:
+    """Compute the visual order of labels, left to right, by the Unicode bidirectional algorithm without embeddings."""
+    classes = [_get_bidi_class(label) for label in labels]
     base = next((int(kind != "L") for kind in classes if kind in ("L", "R", "AL")), 0)
-    levels = _levels(classes, base)
+    levels = _compute_levels(classes, base)
     order = list(range(len(labels)))
-    for level in range(max(levels, default=0), 0, -1):  # rule L2: turn every run of this level or higher round
+    for level in range(max(levels, default=0), 0, -1):  # rule L2: reverse every run of this level or higher
         start = 0
         while start < len(order):
             end = start
@@ -86,18 +86,18 @@ def visual_order(labels: Sequence[str]) -> list[int]:
     return order
 
 
-def _bidi_class(label: str) -> str:
-    """The class of the first letter, else of the first character; `<end>` belongs to no run of text."""
+def _get_bidi_class(label: str) -> str:
+    """Get the bidi class of the first letter, else of the first character; `<end>` separates runs of text (B)."""
     if len(label) > 2 and label.startswith("<") and label.endswith(">"):
         return "B"
     classes = [unicodedata.bidirectional(character) or "ON" for character in label] or ["ON"]
     return next((kind for kind in classes if kind in ("L", "R", "AL")), classes[0])
 
 
-def _levels(classes: Sequence[str], base: int) -> list[int]:
-    """Embedding levels: rules W1-W7 (weak), N1-N2 (neutral) and I1-I2 (implicit)."""
-    kinds = _without_weak(classes, base)
-    around = "R" if base else "L"
+def _compute_levels(classes: Sequence[str], base: int) -> list[int]:
+    """Compute embedding levels: rules W1-W7 (weak), N1-N2 (neutral) and I1-I2 (implicit)."""
+    kinds = _resolve_weak_classes(classes, base)
+    base_class = "R" if base else "L"
     level = {"L": 2 * base, "R": 1, "EN": 2, "AN": 2}
     levels = [0] * len(kinds)
     start = 0
@@ -105,8 +105,8 @@ def _levels(classes: Sequence[str], base: int) -> list[int]:
         end = start
         while end < len(kinds) and kinds[end] not in level:
             end += 1
-        before = _strong(kinds[start - 1]) if start else around
-        after = _strong(kinds[end]) if end < len(kinds) else around
+        before = _get_strong_class(kinds[start - 1]) if start else base_class
+        after = _get_strong_class(kinds[end]) if end < len(kinds) else base_class
         levels[start:end] = [level[before] if before == after else base] * (end - start)
         if end < len(kinds):
             levels[end] = level[kinds[end]]
@@ -114,15 +114,15 @@ def _levels(classes: Sequence[str], base: int) -> list[int]:
     return [base if kind == "B" else level for kind, level in zip(classes, levels, strict=True)]
 
 
-def _strong(kind: str) -> str:
+def _get_strong_class(kind: str) -> str:
     return "L" if kind == "L" else "R"  # numbers count as right-to-left beside neutrals
 
 
-def _without_weak(classes: Sequence[str], base: int) -> list[str]:
-    """L, R, EN, AN and neutrals: what is left after the rules for digits, their separators and combining marks."""
+def _resolve_weak_classes(classes: Sequence[str], base: int) -> list[str]:
+    """Apply rules W1-W7 for digits, their separators and combining marks; L, R, EN, AN and neutrals remain."""
     kinds: list[str] = []
     strong = "R" if base else "L"
-    letters: list[str] = []  # the last strong class at each place
+    letters: list[str] = []  # the last strong class at each position
     for kind in classes:
         kind = (kinds[-1] if kinds else strong) if kind == "NSM" else kind
         strong = kind if kind in ("L", "R", "AL") else strong

@@ -1,4 +1,4 @@
-"""Where somebody walked, to be shown."""
+"""The route of an agent through a grid world, for visualization."""
 
 from __future__ import annotations
 
@@ -6,32 +6,35 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-Place = tuple[int, int]
-# Floors that are colours have them; others get one of these in turn.
-COLOURS = {"blue": "#3465a4", "brick": "#b5533c", "grass": "#4e9a06", "yellow": "#d9b310", "wood": "#8f5902"}
-OTHERS = ("#888a85", "#ad7fa8", "#729fcf", "#c4a000", "#5c3566", "#ce5c00")
+Position = tuple[int, int]
+# Floors named after a color have that color; others get one of the extra colors in turn.
+FLOOR_COLOURS = {"blue": "#3465a4", "brick": "#b5533c", "grass": "#4e9a06", "yellow": "#d9b310", "wood": "#8f5902"}
+EXTRA_COLOURS = ("#888a85", "#ad7fa8", "#729fcf", "#c4a000", "#5c3566", "#ce5c00")
 
 
 @dataclass(frozen=True)
 class Route:
-    """Places with their items, ways with their floors, and the poses (x, y, direction) of somebody who walks there."""
+    """A world graph and a path in it: items of nodes, floors of edges, and the agent's poses (x, y, degrees)."""
 
-    items: Mapping[Place, str]
-    ways: Mapping[tuple[Place, Place], str]
+    items: Mapping[Position, str]
+    edges: Mapping[tuple[Position, Position], str]
     poses: Sequence[tuple[int, int, int]]
 
     @property
     def colours(self) -> dict[str, str]:
-        """The colour of each floor that there is."""
-        floors = sorted({*self.ways.values()})
-        others = [floor for floor in floors if floor not in COLOURS]
-        return {floor: COLOURS.get(floor) or OTHERS[others.index(floor) % len(OTHERS)] for floor in floors}
-
-    def described(self) -> dict[str, Any]:
-        """As plain data: [x, y, item], [x, y, x, y, floor] for each way once, [x, y, direction], floors' colours."""
+        """The color of each floor."""
+        floors = sorted({*self.edges.values()})
+        others = [floor for floor in floors if floor not in FLOOR_COLOURS]
         return {
-            "items": [[*place, item] for place, item in self.items.items()],
-            "ways": [[*one, *other, floor] for (one, other), floor in self.ways.items() if one < other],
+            floor: FLOOR_COLOURS.get(floor) or EXTRA_COLOURS[others.index(floor) % len(EXTRA_COLOURS)]
+            for floor in floors
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to plain data: [x, y, item], [x, y, x, y, floor] once per edge, [x, y, degrees], colors of floors."""
+        return {
+            "items": [[*position, item] for position, item in self.items.items()],
+            "ways": [[*start, *end, floor] for (start, end), floor in self.edges.items() if start < end],
             "poses": [list(pose) for pose in self.poses],
             "colours": self.colours,
         }

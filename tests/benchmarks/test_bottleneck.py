@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-SMALL = ("reader.stack.dim=8", "writer.stack.dim=8", "train.batch_tokens=256", "train.schedule.warmup=1")
+SMALL = ("reader.stack.dim=8", "writer.stack.dim=8", "train.batch_tokens=256", "train.schedule.warmup_steps=1")
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_script_saves_what_was_measured(bottleneck, command, tmp_path, monkeypat
 )
 def test_right_is_a_letter_at_its_place(bottleneck, write, share):
     run = SimpleNamespace(predict=lambda texts: [write(text) for text in texts])
-    assert bottleneck.right_letters(run, 10) == share
+    assert bottleneck.measure_accuracy(run, 10) == share
 
 
 def test_texts_that_are_tested_are_not_trained_on(bottleneck, tmp_path):

@@ -69,7 +69,7 @@ def test_ratios_are_ours_to_the_same_kind_of_peer_and_to_the_floor(decoding):
         {"contender": "saccade int8", "ms": 12.5, "vs_first": 3.2, "same": 0.8},
     ]
 
-    rows = decoding.compared(timed, case, speed)
+    rows = decoding.compare_speeds(timed, case, speed)
 
     assert [(row["value"], row["peer_value"], row["ratio"]) for row in rows[::2]] == [(200, 100, 2.0), (320, 400, 0.8)]
     # A step reads 2 (6 x 100 + 2 x 200) + 1,000 weights: 12 ms in float32; before that, products of five tokens.
@@ -78,4 +78,6 @@ def test_ratios_are_ours_to_the_same_kind_of_peer_and_to_the_floor(decoding):
 
 def test_without_all_times_there_is_no_result(decoding):
     with pytest.raises(SystemExit, match="saccade fp32: boom"):
-        decoding.compared([{"contender": "saccade fp32", "error": "boom"}], SimpleNamespace(src=[[1]], new=1), None)
+        decoding.compare_speeds(
+            [{"contender": "saccade fp32", "error": "boom"}], SimpleNamespace(src=[[1]], new=1), None
+        )

@@ -44,7 +44,7 @@ def test_ratios_are_ours_to_each_peer_and_to_the_floor(training):
         {"case": "mixed", "contender": "saccade, dropout as the peers", "ms": 240.0, "vs_first": 1.25},
     ]
 
-    rows = training.compared(timed, tokens=1000, floor=0.15)
+    rows = training.compare_speeds(timed, tokens=1000, floor=0.15)
 
     assert [(row["value"], row["peer_value"], row.get("ratio")) for row in rows] == [
         (5000, 3333, 1.5),
@@ -60,8 +60,8 @@ def test_ratios_are_ours_to_each_peer_and_to_the_floor(training):
 
 def test_without_our_time_there_is_no_result(training):
     with pytest.raises(SystemExit, match="saccade: boom"):
-        training.compared([{"contender": "saccade", "error": "boom"}], tokens=1, floor=1.0)
+        training.compare_speeds([{"contender": "saccade", "error": "boom"}], tokens=1, floor=1.0)
 
 
 def test_rate_of_a_product_is_positive(training):
-    assert training.product_rate(32) > 1e6
+    assert training.measure_matmul_rate(32) > 1e6

@@ -16,7 +16,7 @@ def test_seeing_is_compared_with_guessing(script, command, tmp_path, monkeypatch
 def test_a_question_does_not_name_its_picture(script):
     row = {"image": "image2.jpg", "question": "what is on the desk in the image2 ?", "answers": ["lamp", "books"]}
     made = {"image": "image2.jpg", "question": "what is on the desk ?", "answer": "lamp, books"}
-    assert script("daquar").cleaned(row) == made
+    assert script("daquar").clean_row(row) == made
 
 
 def test_settings_are_chosen_by_training_pictures_that_are_not_learned_from(script, tmp_path):
@@ -29,9 +29,9 @@ def test_settings_are_chosen_by_training_pictures_that_are_not_learned_from(scri
     def images(files):
         return [int(json.loads(line)["image"][5:-4]) for line in files[1].read_text().splitlines()]
 
-    whole = script("daquar").pack_of(tmp_path, tmp_path)
+    whole = script("daquar").build_pack(tmp_path, tmp_path)
     assert (len(images(whole.train)), images(whole.test)) == (160, [200, 201])
-    chosen = script("daquar").pack_of(tmp_path, tmp_path, heldout=True)
+    chosen = script("daquar").build_pack(tmp_path, tmp_path, heldout=True)
     assert images(chosen.test) == [*range(72, 80), *range(152, 160)]
     assert sorted(images(chosen.train) + images(chosen.test)) == [*range(1, 161)]
     assert chosen.test[0] == chosen.train[0] == whole.train[0]

@@ -36,50 +36,50 @@ def test_every_task_is_learned_from_an_imported_folder_and_saved(glue, command, 
     glue.main()
     found = json.loads((tmp_path / "glue.json").read_text())
     rows = {row["what"]: row for row in found["rows"]}
-    told = ["SST-2, dev: accuracy", "CoLA, dev: Matthews correlation, times 100", "RTE, dev: accuracy"]
-    assert [what for what in rows if "dev" in what] == told
-    assert [rows[what]["peer_value"] > 0 for what in told] == [True, False, True]
+    names = ["SST-2, dev: accuracy", "CoLA, dev: Matthews correlation, times 100", "RTE, dev: accuracy"]
+    assert [what for what in rows if "dev" in what] == names
+    assert [rows[what]["peer_value"] > 0 for what in names] == [True, False, True]
     assert "Epochs: 1 of SST-2, 1 of CoLA, 1 of RTE;" in found["notes"] and "train.clip=0.5" in found["notes"]
     assert (tmp_path / "runs" / "rte-1" / "model.safetensors").is_file()
 
 
 def test_splits_are_read_with_and_without_a_header(glue, packs):
-    cola = glue.splits_of("cola", packs, share=1.0, seed=1)
+    cola = glue.build_splits("cola", packs, share=1.0, seed=1)
     assert sorted(cola.train) == [(f"Bill {number}", str(number % 2)) for number in range(10)]
     assert cola.valid == [("Bill broke the bathtub.", "1")]
-    assert glue.rows_of(cola.dev) == [("The car honked down the road.", "0")]
-    rte = glue.splits_of("rte", packs, share=1.0, seed=1)
+    assert glue.read_rows(cola.dev) == [("The car honked down the road.", "0")]
+    rte = glue.build_splits("rte", packs, share=1.0, seed=1)
     assert rte.train == [("A dog runs.", "It runs.", "entailment")]
     assert rte.valid == [("A cat sits.", "It runs.", "not_entailment")]
-    assert glue.rows_of(rte.dev) == [("A cow.", "A pig.", "not_entailment")]
+    assert glue.read_rows(rte.dev) == [("A cow.", "A pig.", "not_entailment")]
 
 
 def test_without_val_a_part_of_train_chooses_the_step(glue, packs):
-    train, valid, dev = glue.splits_of("sst2", packs, share=1.0, seed=1)
+    train, valid, dev = glue.build_splits("sst2", packs, share=1.0, seed=1)
     assert (len(train), len(valid)) == (98, 2)
     everything = Counter(tuple(line.split("\t")) for line in PACKS["sst2/train"][1:])
     assert Counter([*train, *valid]) == everything
-    assert glue.rows_of(dev) == [("dull ", "0")]
+    assert glue.read_rows(dev) == [("dull ", "0")]
 
 
 def test_a_share_is_drawn_from_what_is_learned_from(glue, packs):
     whole, part, other = (
-        glue.splits_of("sst2", packs, share=share, seed=seed) for share, seed in ((1.0, 1), (0.5, 1), (0.5, 2))
+        glue.build_splits("sst2", packs, share=share, seed=seed) for share, seed in ((1.0, 1), (0.5, 1), (0.5, 2))
     )
     assert part.train == whole.train[:49] and part.valid == whole.valid
     assert sorted(other.train) != sorted(part.train)
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--data", "x"], "give --model FOLDER and --data FOLDER, or --tiny"),
         (["--tiny", "--tasks", "sst2,mnli"], "--tasks are some of sst2,cola,rte, got sst2,mnli"),
         (["--tiny", "--share", "0"], "--share is above 0 and at most 1, got 0"),
     ],
 )
-def test_what_is_asked_wrongly_is_told(glue, command, capsys, words, told):
+def test_bad_arguments_are_reported(glue, command, capsys, words, message):
     command("glue.py", *words)
     with pytest.raises(SystemExit):
         glue.main()
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err

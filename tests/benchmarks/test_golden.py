@@ -53,14 +53,14 @@ def test_renamed_tensors_are_compared_by_their_new_names(golden, monkeypatch):
 
 
 def test_overrides_are_translated_for_this_tree(golden, monkeypatch):
-    monkeypatch.setitem(golden.RENAMED_KEYS, "train.steps=", "training.max_steps=")
-    assert golden.translated("train.steps=20") == "training.max_steps=20"
-    assert golden.translated("train.keep=2") == "train.keep=2"
+    monkeypatch.setitem(golden.RENAMED_KEYS, "train.steps", "training.max_steps")
+    assert golden.translate_override("train.steps=20") == "training.max_steps=20"
+    assert golden.translate_override("train.keep_checkpoints=2") == "train.keep_checkpoints=2"
 
 
-def test_an_unknown_commit_is_told_in_one_line(golden):
+def test_an_unknown_commit_is_reported_in_one_line(golden):
     with pytest.raises(SystemExit, match="error: commit 000000000 is not in the history; in a shallow"):
-        golden.resolved("0" * 40)
+        golden.resolve_commit("0" * 40)
 
 
 def test_tensors_are_hashed_without_metadata_and_order(script, tmp_path):
@@ -91,9 +91,9 @@ def test_a_recipe_is_equal_to_itself_and_a_change_is_found(golden, tmp_path):
     tree.mkdir()
     (tree / "saccade").symlink_to(golden.ROOT / "saccade")
     overrides = golden.Comparison(tree, tree, "", 2, fresh=True).overrides("sasrec")
-    record = golden.recorded(tree, "sasrec", overrides)
+    record = golden.record_recipe(tree, "sasrec", overrides)
     assert "error" not in record
-    assert golden.differences(record, golden.recorded(tree, "sasrec", overrides)) == []
-    found = golden.differences(record, golden.recorded(tree, "sasrec", [*overrides, "train.seed=2"]))
+    assert golden.differences(record, golden.record_recipe(tree, "sasrec", overrides)) == []
+    found = golden.differences(record, golden.record_recipe(tree, "sasrec", [*overrides, "train.seed=2"]))
     assert {"train", "run weights", "checkpoint", "beam"} <= {line.split(":")[0] for line in found}
     assert json.loads(json.dumps(record)) == record

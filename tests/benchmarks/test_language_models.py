@@ -31,7 +31,7 @@ def test_data_or_toy_sizes_are_asked_for(script, command, capsys):
 
 
 def test_schedule_of_the_other_contender_goes_up_and_down_to_a_tenth(script):
-    cosine = script("books").cosine
+    cosine = script("books").get_cosine_factor
     assert cosine(0, 100) == pytest.approx(0.2) and cosine(4, 100) == cosine(5, 100) == 1.0
     assert cosine(100, 100) == pytest.approx(0.1)
 
@@ -40,7 +40,7 @@ def test_shakespeare_is_cut_and_measured(script, command, tmp_path):
     shakespeare = script("shakespeare")
     (tmp_path / "tinyshakespeare").mkdir()
     (tmp_path / "tinyshakespeare" / "input.txt.gz").write_bytes(gzip.compress(LETTERS.encode()))
-    train, valid = shakespeare.cut(tmp_path / "tinyshakespeare" / "input.txt.gz", tmp_path)
+    train, valid = shakespeare.split_text(tmp_path / "tinyshakespeare" / "input.txt.gz", tmp_path)
     assert train.read_text() + valid.read_text() == LETTERS and len(train.read_text()) == int(0.9 * len(LETTERS))
 
     small = ["writer.stack.layers=1", "writer.stack.dim=8", "writer.stack.heads=2", "writer.stack.ff=8"]

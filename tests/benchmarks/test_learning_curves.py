@@ -12,12 +12,14 @@ def benchmark(script):
 
 def test_both_starts_are_measured_on_the_same_rows(benchmark, command, tmp_path, monkeypatch):
     drawn = {}
-    made = benchmark.started
-    monkeypatch.setattr(benchmark, "pretrained", lambda folder: language(benchmark, folder))
-    monkeypatch.setattr(benchmark, "started", lambda *given, **more: drawn.setdefault(given[1:], made(*given, **more)))
+    made = benchmark.build_recipe
+    monkeypatch.setattr(benchmark, "pretrain", lambda folder: language(benchmark, folder))
+    monkeypatch.setattr(
+        benchmark, "build_recipe", lambda *given, **more: drawn.setdefault(given[1:], made(*given, **more))
+    )
     few = {**benchmark.TINY, "steps": 2, "shares": [0.002, 0.004]}
     monkeypatch.setattr(benchmark, "TINY", few)
-    monkeypatch.setattr(benchmark, "labelled_pairs", lambda *given, **more: [("The dog sleeps.", "right")])
+    monkeypatch.setattr(benchmark, "read_labelled_pairs", lambda *given, **more: [("The dog sleeps.", "right")])
     command("learning_curves.py", "--tiny", "--out", tmp_path, *SMALL)
 
     benchmark.main()

@@ -6,7 +6,8 @@ import pytest
 from saccade.train import train
 
 SMALL = [
-    "train.steps=2", "train.schedule.warmup=1", "train.device=cpu", "train.valid_predictions=2", "tokenizer.kind=words",
+    "train.steps=2", "train.schedule.warmup_steps=1", "train.device=cpu", "train.valid_predictions=2",
+    "tokenizer.kind=words",
     *(f"{side}.stack.{key}={value}" for side in ("reader", "writer") for key, value in (("dim", 16), ("layers", 1))),
 ]  # fmt: skip
 
@@ -49,7 +50,7 @@ def test_student_is_held_against_its_teacher(nat_speed):
         nat_speed.ONE: nat_speed.Measured("bf16", 60.0, bleu),
         nat_speed.TEACHER: nat_speed.Measured("fp32", 10.0, bleu),
     }
-    rows = nat_speed.compared(found, what="a -> b")
+    rows = nat_speed.compare_systems(found, what="a -> b")
     assert rows[0] == {
         "what": "`nat` and its teacher, a -> b: one step, bf16, BLEU",
         "value": 31.23,
@@ -64,6 +65,8 @@ def test_everybody_is_warm_before_the_clock_runs(nat_speed):
     calls = []
     systems = {name: lambda texts, name=name: calls.append(name) or list(texts) for name in "ab"}
     ticks = iter(range(100))
-    found = nat_speed.race(systems, [("x", "x"), ("y y", "y y")], precision="fp32", rounds=2, clock=lambda: next(ticks))
+    found = nat_speed.race_systems(
+        systems, [("x", "x"), ("y y", "y y")], precision="fp32", rounds=2, clock=lambda: next(ticks)
+    )
     assert calls == ["a", "b", "a", "b", "a", "b", "a", "b"]
     assert [item.speed for item in found.values()] == [2.0, 2.0]

@@ -19,7 +19,7 @@ def test_a_script_trains_scores_and_saves(script, command, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     command(f"{name}.py", "--tiny", "--out", tmp_path, "train.batch_tokens=512", "data.train.0.examples=40")
     module = script(name)
-    module.run_study(module.STUDY, module.pack_of, "")
+    module.run_study(module.STUDY, module.build_pack, "")
     found = json.loads((tmp_path / f"{name}.json").read_text())
     rows = {row["what"]: row for row in found["rows"]}
     for score in scores:
@@ -36,11 +36,11 @@ def test_digits_are_spelled(script, tmp_path):
         with tarfile.open(tmp_path / "fsdd" / f"{split}.tar.gz", "w:gz") as archive:
             for name in names:
                 archive.add(tmp_path / "x.wav", f"{split}/{name}.wav")
-    pack = script("fsdd").pack_of(tmp_path, tmp_path / "made")
+    pack = script("fsdd").build_pack(tmp_path, tmp_path / "made")
     rows = [
         (path.rsplit("/")[-1], text)
         for part in (pack.train, pack.test)
-        for _, path, text in read_media(Corpus(files=(str(part[0]),)), medium="sound", wanted="text")
+        for _, path, text in read_media(Corpus(files=(str(part[0]),)), medium="sound", target="text")
     ]
     assert rows == [("0_bob_7.wav", "zero"), ("3_ann_5.wav", "three"), ("9_ann_0.wav", "nine")]
 
@@ -52,4 +52,4 @@ def test_settings_of_a_full_size_are_a_recipe(script, tmp_path, name):
     recipe = packs.recipe_of(module.STUDY, pack, ["train.seed=3"])
     assert recipe.train.seed == 3
     assert (recipe.train.metric == "loss") == (name != "flickr8k")
-    assert "train.steps=50" in packs.lasting(recipe, 50, 0.1)
+    assert "train.steps=50" in packs.add_schedule(recipe, 50, 0.1)

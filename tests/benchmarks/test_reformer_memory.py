@@ -33,7 +33,7 @@ def test_layers_take_no_memory_for_themselves_but_for_buckets(memory):
 
 
 def gradients(memory, layers):
-    stack = memory.built(memory.OURS, memory.TINY._replace(layers=layers), 512)
+    stack = memory.build_stack(memory.OURS, memory.TINY._replace(layers=layers), 512)
     return sum(4 * parameter.numel() for parameter in stack.parameters())
 
 
@@ -60,8 +60,8 @@ def test_slope_is_the_exponent(memory):
 
 def test_both_ways_compute_the_same_in_one_chunk(memory):
     size, x = memory.TINY, torch.randn(1, memory.TINY.chunk, memory.TINY.dim)
-    stack = memory.built(memory.OURS, size, size.chunk)
-    exact = memory.built(memory.PEER, size, size.chunk)
+    stack = memory.build_stack(memory.OURS, size, size.chunk)
+    exact = memory.build_stack(memory.PEER, size, size.chunk)
     exact.load_state_dict(stack.state_dict())
 
     torch.testing.assert_close(exact(x, None)[0], stack(x, None)[0])

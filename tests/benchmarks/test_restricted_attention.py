@@ -45,7 +45,7 @@ def test_texts_grow_until_the_limit(attention, monkeypatch):
 
 def test_picture_is_drawn_from_results(attention, tmp_path):
     points = [(n, float(n), 1000 * n) for n in (512, 1024, 2048)]
-    rows = [row for way in attention.WAYS for row in attention.rows_of(way, points)]
+    rows = [row for way in attention.WAYS for row in attention.build_rows(way, points)]
     for device in ("cpu", "gpu"):
         result = {"hardware": f"one {device}, 1 threads", "rows": rows}
         (tmp_path / f"restricted_attention_{device}.json").write_text(json.dumps(result))

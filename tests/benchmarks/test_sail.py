@@ -6,7 +6,7 @@ import json
 MAP = """<map name="{0}"><nodes><node x="0" y="0" item="chair"/><node x="1" y="0" item=""/></nodes>
 <edges><edge node1="0,0" node2="1,0" wall="fish" floor="{1}"/></edges></map>"""
 LINE = {"instruction": "walk to the other place", "path": [[0, 0, 90], [1, 0, 90]]}
-SMALL = ["reader.stack.dim=8", "writer.stack.dim=8", "train.batch_tokens=64", "train.schedule.warmup=1"]
+SMALL = ["reader.stack.dim=8", "writer.stack.dim=8", "train.batch_tokens=64", "train.schedule.warmup_steps=1"]
 
 
 def test_both_directions_are_walked_alone_and_together(script, command, tmp_path, monkeypatch):
@@ -24,11 +24,11 @@ def test_both_directions_are_walked_alone_and_together(script, command, tmp_path
     monkeypatch.setattr(module.saccade, "train", None)  # what is there walks as it is
     module.main()
     rows = json.loads((tmp_path / "out" / "sail.json").read_text())["rows"]
-    told = [row["what"] for row in rows]
+    names = [row["what"] for row in rows]
     first = "SAIL, sentences, grid to jelly"
-    assert len(rows) == 2 * (2 * (2 * 4 + 1) + 1) and told[18] == "SAIL, sentences, mean of both directions"
-    assert told[:4] == [first, f"{first}: minutes of training", f"{first}: steps", f"{first}: parameters"]
-    assert (told[8], rows[6]["value"]) == (f"{first}, 2 together", 2)
+    assert len(rows) == 2 * (2 * (2 * 4 + 1) + 1) and names[18] == "SAIL, sentences, mean of both directions"
+    assert names[:4] == [first, f"{first}: minutes of training", f"{first}: steps", f"{first}: parameters"]
+    assert (names[8], rows[6]["value"]) == (f"{first}, 2 together", 2)
     assert rows[18]["value"] == (rows[8]["value"] + rows[17]["value"]) / 2
 
 

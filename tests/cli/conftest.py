@@ -1,4 +1,4 @@
-"""The command line inside this process: what it prints and its exit code."""
+"""Fixtures that run the command line in this process and return its output and exit code."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,7 +25,7 @@ class Result(NamedTuple):
 
 @pytest.fixture
 def cli(capsys, tmp_path, monkeypatch) -> Callable[..., Result]:
-    """Runs one command in an empty folder."""
+    """Run one command in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SACCADE_RUNS", raising=False)
     monkeypatch.setenv("COLUMNS", "100")
@@ -40,7 +40,7 @@ def cli(capsys, tmp_path, monkeypatch) -> Callable[..., Result]:
 
 
 def make_run(folder: Path, *, seed: int, more: Sequence[str] = ()) -> Path:
-    """A run that has learned nothing yet, as training leaves it."""
+    """Create an untrained run with the files that training writes."""
     small = [
         f"{part}.stack.{key}" for part in ("reader", "writer") for key in ("dim=8", "heads=2", "ff=11", "layers=2")
     ]
@@ -64,13 +64,13 @@ def run(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def other(tmp_path_factory) -> Path:
-    """The same vocabulary, other weights."""
+    """A second run with the same vocabulary and other weights."""
     return make_run(tmp_path_factory.mktemp("cli") / "b", seed=2)
 
 
 @pytest.fixture(scope="session")
-def written(tmp_path_factory) -> Path:
-    """A language model that has learned nothing yet."""
+def language_model(tmp_path_factory) -> Path:
+    """An untrained language model."""
     folder = tmp_path_factory.mktemp("language") / "a"
     small = ["dim=8", "heads=2", "ff=11"]
     changes = [*(f"writer.stack.{change}" for change in small), "predict.max_length=6", "predict.sample=false"]

@@ -1,4 +1,4 @@
-"""A run whose files are damaged, do not belong together, or come from the future: one line, exit code 2."""
+"""Runs with damaged, inconsistent or too new files: one line of error and exit code 2."""
 
 import shutil
 from pathlib import Path
@@ -7,11 +7,11 @@ import pytest
 
 
 @pytest.fixture
-def damaged(run, tmp_path) -> Path:
+def damaged_run(run, tmp_path) -> Path:
     return Path(shutil.copytree(run, tmp_path / "damaged"))
 
 
-def refused(cli, path: Path) -> str:
+def get_refusal(cli, path: Path) -> str:
     result = cli("predict", path, "3 May")
     assert result.code == 2
     assert result.out == ""
@@ -20,36 +20,36 @@ def refused(cli, path: Path) -> str:
     return result.err
 
 
-def test_truncated_weights(cli, damaged):
-    weights = damaged / "model.safetensors"
+def test_truncated_weights(cli, damaged_run):
+    weights = damaged_run / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
-    assert "is not a whole safetensors file" in refused(cli, damaged)
+    assert "is not a whole safetensors file" in get_refusal(cli, damaged_run)
 
 
-def test_weights_that_are_something_else(cli, damaged):
-    (damaged / "model.safetensors").write_bytes(b"no weights at all")
-    assert "is not a whole safetensors file" in refused(cli, damaged)
+def test_a_weights_file_that_is_not_safetensors(cli, damaged_run):
+    (damaged_run / "model.safetensors").write_bytes(b"no weights at all")
+    assert "is not a whole safetensors file" in get_refusal(cli, damaged_run)
 
 
-def test_no_weights_yet(cli, damaged):
-    (damaged / "model.safetensors").unlink()
-    assert f"go on training with `saccade train --resume {damaged}`" in refused(cli, damaged)
+def test_no_weights_yet(cli, damaged_run):
+    (damaged_run / "model.safetensors").unlink()
+    assert f"go on training with `saccade train --resume {damaged_run}`" in get_refusal(cli, damaged_run)
 
 
-def test_a_tokenizer_that_does_not_match_the_weights(cli, damaged):
-    shutil.copy(damaged / "tokenizer.target.json", damaged / "tokenizer.source.json")
-    assert "the tokenizer does not match the weights" in refused(cli, damaged)
+def test_a_tokenizer_that_does_not_match_the_weights(cli, damaged_run):
+    shutil.copy(damaged_run / "tokenizer.target.json", damaged_run / "tokenizer.source.json")
+    assert "the tokenizer does not match the weights" in get_refusal(cli, damaged_run)
 
 
-def test_a_run_from_a_newer_version(cli, damaged):
-    recipe = damaged / "recipe.toml"
+def test_a_run_from_a_newer_version(cli, damaged_run):
+    recipe = damaged_run / "recipe.toml"
     recipe.write_text(recipe.read_text().replace("schema_version = 1", "schema_version = 2"))
-    assert "has schema_version 2, this saccade reads up to 1" in refused(cli, damaged)
+    assert "has schema_version 2, this saccade reads up to 1" in get_refusal(cli, damaged_run)
 
 
-def test_a_recipe_that_was_damaged(cli, damaged):
-    (damaged / "recipe.toml").write_text("reader = [[[")
-    assert "is not valid TOML" in refused(cli, damaged)
+def test_a_recipe_that_was_damaged(cli, damaged_run):
+    (damaged_run / "recipe.toml").write_text("reader = [[[")
+    assert "is not valid TOML" in get_refusal(cli, damaged_run)
 
 
 def test_a_run_can_be_moved(cli, run, tmp_path):

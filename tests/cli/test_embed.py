@@ -21,16 +21,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_hidden_words_are_filled_in_with_probabilities(run: Path, cli: Cli) -> None:
+def test_masked_tokens_are_predicted_with_probabilities(run: Path, cli: Cli) -> None:
     lines = cli("predict", run, "The dog [MASK].").out.splitlines()
     assert len(lines) == 5
     numbers = [float(line.split("\t")[1]) for line in lines]
     assert numbers == sorted(numbers, reverse=True) and 0 < numbers[0] <= 1
-    told = json.loads(cli("predict", run, "The dog [MASK].", "--json", "--n-best", "2").out)
-    assert len(told["candidates"]) == 2 and told["fillings"]
+    found = json.loads(cli("predict", run, "The dog [MASK].", "--json", "--n-best", "2").out)
+    assert len(found["candidates"]) == 2 and found["fillings"]
 
 
-def test_vectors_come_as_lines_or_as_an_array(run: Path, cli: Cli, tmp_path: Path) -> None:
+def test_embeddings_come_as_lines_or_as_an_array(run: Path, cli: Cli, tmp_path: Path) -> None:
     texts = ["The dog sleeps.", "A cat."]
     lines = [json.loads(line) for line in cli("predict", run, *texts, "--embed", "mean").out.splitlines()]
     assert [line["input"] for line in lines] == texts
@@ -40,9 +40,9 @@ def test_vectors_come_as_lines_or_as_an_array(run: Path, cli: Cli, tmp_path: Pat
     assert len((tmp_path / "x.jsonl").read_text().splitlines()) == 2
 
 
-def test_evaluate_tells_the_pseudo_perplexity(run: Path, cli: Cli) -> None:
-    told = json.loads(cli("evaluate", run, "--json").out)
-    assert told["scores"].keys() == {"loss", "pseudo_perplexity"} and told["documents"] == 20
+def test_evaluate_reports_the_pseudo_perplexity(run: Path, cli: Cli) -> None:
+    found = json.loads(cli("evaluate", run, "--json").out)
+    assert found["scores"].keys() == {"loss", "pseudo_perplexity"} and found["documents"] == 20
 
 
 def test_view_shows_how_an_encoder_reads(run: Path, cli: Cli) -> None:
@@ -50,12 +50,12 @@ def test_view_shows_how_an_encoder_reads(run: Path, cli: Cli) -> None:
     assert found.code == 0 and "reader.stack.blocks.1.self" in found.out
 
 
-def test_plan_counts_the_head_for_hidden_tokens_alone(cli: Cli) -> None:
-    told = json.loads(cli("plan", "bert", "--json").out)
-    flops = told["flops_per_token"]
-    assert told["parameters"]["total"] == 110_106_428 and told["length"] == 512
+def test_plan_counts_the_output_head_for_masked_tokens_only(cli: Cli) -> None:
+    found = json.loads(cli("plan", "bert", "--json").out)
+    flops = found["flops_per_token"]
+    assert found["parameters"]["total"] == 110_106_428 and found["length"] == 512
     assert flops["forward"] == pytest.approx(flops["source"] + 0.15 * flops["target"])
-    assert 10e9 < told["memory_bytes"]["peak"] < 20e9 and told["step_seconds"] > 0
+    assert 10e9 < found["memory_bytes"]["peak"] < 20e9 and found["step_seconds"] > 0
 
 
 @pytest.mark.parametrize(
@@ -65,12 +65,12 @@ def test_plan_counts_the_head_for_hidden_tokens_alone(cli: Cli) -> None:
         (["a dog", "--embed", "best"], "texts are embedded by one of mean, first, got 'best'"),
     ],
 )
-def test_wrong_input_is_told_in_one_line(run: Path, cli: Cli, words: list[str], message: str) -> None:
+def test_wrong_input_is_reported_in_one_line(run: Path, cli: Cli, words: list[str], message: str) -> None:
     found = cli("predict", run, *words)
     assert found.code == 2 and message in found.err and found.err.count("\n") == 1
 
 
-def test_other_models_have_no_vectors(cli: Cli, tmp_path: Path) -> None:
+def test_other_models_have_no_embeddings(cli: Cli, tmp_path: Path) -> None:
     saccade.train("gpt2", tiny=True, run=tmp_path / "run", overrides=SMALL)
     found = cli("predict", tmp_path / "run", "a", "--embed", "mean")
-    assert found.code == 2 and '--embed is for encoders (task = "encode"), got task = "write"' in found.err
+    assert found.code == 2 and '--embed is for encoders (task = "encode"), got task = "language-model"' in found.err

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 
 from saccade.exchange.families.bart import MARIAN
-from saccade.exchange.families.family import Numbering, place_of
+from saccade.exchange.families.family import VocabularyMapping, find_tensor
 
 CONFIG = {
     "model_type": "marian", "architectures": ["MarianMTModel"], "vocab_size": 7, "d_model": 4, "pad_token_id": 6,
@@ -24,7 +24,7 @@ CONFIG = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A model of Marian's form, made without transformers."""
+    """A tiny Marian model in Hugging Face format, built without transformers."""
     from saccade.config.load import validate
     from saccade.exchange.families.family import Config
     from saccade.model.build.model import build
@@ -35,11 +35,11 @@ def folder(tmp_path: Path) -> Path:
     (path / "config.json").write_text(json.dumps(CONFIG))
     pieces = [("</s>", 0.0), ("<unk>", 0.0), *((letter, -1.0) for letter in "abcd"), ("<pad>", 0.0)]
     Tokenizer(models.Unigram(pieces, unk_id=1)).save(str(path / "tokenizer.json"))
-    recipe = validate(MARIAN.recipe(Config(CONFIG)))
+    recipe = validate(MARIAN.to_recipe(Config(CONFIG)))
     tensors: dict[str, torch.Tensor] = {}
     for name, ours in named_weights(build(recipe, source_size=7, target_size=7)).items():
-        form, theirs = place_of(name, MARIAN.names(recipe))
-        parts = form.back(ours, Numbering(list(range(7)), [], 7))
+        form, theirs = find_tensor(name, MARIAN.get_tensor_map(recipe))
+        parts = form.to_theirs(ours, VocabularyMapping(list(range(7)), [], 7))
         tensors.update({there: part.contiguous() for there, part in zip(theirs, parts, strict=True)})
     save_file(tensors, path / "model.safetensors")
     return path
@@ -48,7 +48,7 @@ def folder(tmp_path: Path) -> Path:
 def test_import_predict_export(cli: Callable[..., Any], folder: Path) -> None:
     code, out, _ = cli("import", folder)
     assert code == 0 and "runs/tiny: marian, " in out.replace("\\", "/")
-    assert "change no number and were left out: " in out and "num_beams" in out
+    assert "which do not affect the outputs: " in out and "num_beams" in out
     code, out, err = cli("predict", "tiny", "abc", "beam=1", "max_length=5")
     assert code == 0, err
     code, out, _ = cli("export", "tiny", "back")

@@ -1,4 +1,4 @@
-"""Labels on the command line: trained, predicted, evaluated, compared, looked at."""
+"""Classifiers on the command line: train, predict, evaluate, compare, view."""
 
 import json
 
@@ -19,16 +19,16 @@ def files(tmp_path):
 
 
 @pytest.fixture
-def trained(cli, files):
-    def made(name="x"):
+def train_run(cli, files):
+    def train(name="x"):
         assert cli("train", "classify", "--data", "train.tsv", "--valid", "dev.tsv", "--run", name, *FEW).code == 0
         return f"runs/{name}"
 
-    return made
+    return train
 
 
-def test_a_classifier_from_files_to_a_table(cli, trained, files):
-    trained()
+def test_a_classifier_from_files_to_a_table(cli, train_run, files):
+    train_run()
     (files / "a.txt").write_text("text 1\ntext 2\n")
     assert cli("predict", "x", "text 1", "text 2").out == cli("predict", "x", "--input", "a.txt").out
     found = json.loads(cli("predict", "x", "text 1", "--json").out)
@@ -42,8 +42,8 @@ def test_a_classifier_from_files_to_a_table(cli, trained, files):
     assert "reader.stack.blocks.0.self" in cli("view", "x", "text 1").out
 
 
-def test_runs_are_compared_by_their_labels(cli, trained):
-    trained("x"), trained("y")
+def test_runs_are_compared_by_their_labels(cli, train_run):
+    train_run("x"), train_run("y")
     found = json.loads(cli("compare", "x", "y", "--metric", "f1", "--json").out)
     assert (found["metric"], found["sentences"]) == ("f1", 10)
     assert "accuracy %" in cli("compare", "x", "y").out
@@ -61,11 +61,11 @@ def test_columns_of_training_are_those_of_other_files(cli, files):
     assert "10 texts" in cli("evaluate", "x", "--data", "dev.tsv").out
 
 
-def test_what_a_user_did_wrong_is_told(cli, trained, files):
-    trained()
+def test_what_a_user_did_wrong_is_reported(cli, train_run, files):
+    train_run()
     (files / "other.tsv").write_text("sentence\tlabel\na\tmaybe\n")
     assert "text 1: unknown label 'maybe'" in fails(cli, "evaluate", "x", "--data", "other.tsv")
-    assert "give it alone" in fails(cli, "predict", "x,x", "a")
+    assert "load it alone" in fails(cli, "predict", "x,x", "a")
     assert "CTranslate2 cannot express writer.kind = 'label'" in fails(
         cli, "predict", "x", "a", "--engine", "ctranslate2"
     )

@@ -1,4 +1,4 @@
-"""`saccade ladder` as it is typed."""
+"""`saccade ladder`."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 
 QUICK = (
     "train.steps=2",
-    "train.schedule.warmup=1",
+    "train.schedule.warmup_steps=1",
     "train.valid_every=2",
     "train.save_every=2",
     "predict.max_length=5",
@@ -14,7 +14,7 @@ QUICK = (
 SMALL = ("reader.stack.dim=16", "writer.stack.dim=16", "train.batch_tokens=64", "train.device=cpu")
 
 
-def test_text_of_your_own_is_scored_by_bleu(cli, tmp_path):
+def test_a_ladder_on_own_files_is_scored_by_bleu(cli, tmp_path):
     lines = [f"{name} sees the dog and {other} ." for name in ("ann", "bob", "eve") for other in ("a cat", "an owl")]
     for name in ("train.en", "train.de", "test.en", "test.de"):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines * 4))
@@ -24,7 +24,7 @@ def test_text_of_your_own_is_scored_by_bleu(cli, tmp_path):
     lines = result.out.splitlines()
     assert lines[0].split()[:4] == ["rung", "BLEU", "difference", "[95%]"]
     assert [line.split()[0] for line in lines[1:3]] == ["attention", "transformer"]
-    assert "report, picture and all numbers: out/report.md" in result.out
+    assert "report, plot and all scores: out/report.md" in result.out
     assert "BLEU signature: nrefs:1|case:mixed|eff:no|tok:13a|" in result.out
     assert "1/2 attention, seed 1: Before" in result.err
     again = cli("ladder", *data, "--size", "class", "--rungs", "transformer", "--out", "out", "--json", *QUICK, *SMALL)
@@ -37,12 +37,12 @@ def test_text_of_your_own_is_scored_by_bleu(cli, tmp_path):
     ("words", "message"),
     [
         (["--rungs", "transfomer"], "unknown rung 'transfomer'; did you mean 'transformer'?"),
-        (["--length", "0"], "--length is the longest row of letters, from 1 to 1,000, got 0"),
-        (["--seeds", "0"], "--seeds is how many seeds each rung is trained with, at least 1, got 0"),
+        (["--length", "0"], "--length is the maximum row length in letters, from 1 to 1,000, got 0"),
+        (["--seeds", "0"], "--seeds must be at least 1, got 0"),
         (["--size", "clas"], "unknown size 'clas'; did you mean 'class'?"),
-        (["--size", "full"], "--size full is made for your own text: give --data SRC TGT"),
+        (["--size", "full"], "--size full is for your own text: give --data SRC TGT"),
         (["--test", "a.en", "a.de"], "a ladder on your own text needs --data SRC TGT, --valid SRC TGT and --test"),
-        (["--data", "embedded:copy", "--length", "9"], "--length is for the embedded rows of letters"),
+        (["--data", "embedded:copy", "--length", "9"], "--length is for the synthetic letter sequences"),
         (
             ["--data", "embedded:copy", "--valid", "embedded:copy-heldout", "--test", "no.en", "no.de"],
             "no.en not found",

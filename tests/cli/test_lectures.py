@@ -8,17 +8,17 @@ import torch
 from saccade.errors import SaccadeError
 from saccade.lectures import catalogue
 from saccade.lectures.attention import scores
-from saccade.lectures.catalogue import find
+from saccade.lectures.catalogue import find_row
 from saccade.lectures.scale import complexity
-from saccade.lectures.trace import of_run
+from saccade.lectures.trace import trace_run
 from saccade.predict.predictors.predictor import Predictor
 
 
 @pytest.fixture
 def few(monkeypatch):
-    """As if there were four rows: quick, training, prose."""
-    chosen = [find(number) for number in (5, 22, 37, 44)]
-    monkeypatch.setattr(catalogue, "rows", lambda: chosen)
+    """Replace the catalogue by four rows: quick ones, one that needs training, and prose."""
+    chosen = [find_row(number) for number in (5, 22, 37, 44)]
+    monkeypatch.setattr(catalogue, "load_rows", lambda: chosen)
 
 
 def test_list_shows_every_state(cli, few):
@@ -109,17 +109,17 @@ def test_trace_of_a_run_names_its_letters(cli, run):
     [
         (["3 May", "--layer", "9"], "--layer must be from 1 to 2, got 9"),
         (["3 May", "--head", "3"], "--head must be from 1 to 2, got 3"),
-        ([], "trace needs a text for the run to read"),
+        ([], "trace needs an input for the run"),
     ],
 )
-def test_a_trace_that_cannot_be(cli, run, words, message):
+def test_invalid_arguments_of_trace_are_reported(cli, run, words, message):
     result = cli("lectures", "trace", run, *words)
     assert result.code == 2
     assert message in result.err
 
 
 def test_report_of_one_lecture(cli, tmp_path, monkeypatch):
-    monkeypatch.setattr(complexity, "path_lengths", lambda: [])
+    monkeypatch.setattr(complexity, "compare_path_lengths", lambda: [])
     result = cli("lectures", "report", "--out", "class", "--lecture", "S0")
     assert (result.code, result.out) == (0, "class/index.html\n")
     assert 'id="row-50"' in (tmp_path / "class" / "index.html").read_text("utf-8")
@@ -133,16 +133,16 @@ def test_report_of_an_unknown_lecture(cli):
 
 @pytest.mark.parametrize("head", [1, 2])
 def test_trace_of_a_run_is_what_attention_computes(run, head):
-    found, words = of_run(Predictor.load(run), "3 May", layer=1, head=head)
+    found, words = trace_run(Predictor.load(run), "3 May", layer=1, head=head)
     assert len(words) == len(found["A"]) == 6
     assert "R" in found  # this run has relative positions
     torch.testing.assert_close(found["A"], found["E"].softmax(-1))
     torch.testing.assert_close(found["Y"], found["A"] @ found["V"])
 
 
-def test_trace_turns_queries_and_keys_where_positions_are_rotary(new_run, tmp_path):
+def test_trace_rotates_queries_and_keys_for_rotary_positions(new_run, tmp_path):
     path = new_run(tmp_path / "rotary", seed=3, more=["reader.positions={kind='rotary'}"])
-    found, _ = of_run(Predictor.load(path), "3 May", layer=2, head=2)
+    found, _ = trace_run(Predictor.load(path), "3 May", layer=2, head=2)
     assert "R" not in found
     torch.testing.assert_close(found["A"], found["E"].softmax(-1))
 
@@ -151,4 +151,4 @@ def test_trace_needs_self_attention(run):
     predictor = Predictor.load(run)
     predictor.model.reader = torch.nn.Identity()
     with pytest.raises(SaccadeError, match="this run's reader has no self-attention to trace"):
-        of_run(predictor, "3 May", layer=1, head=1)
+        trace_run(predictor, "3 May", layer=1, head=1)

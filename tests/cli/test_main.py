@@ -1,4 +1,4 @@
-"""What holds for every verb: help, version, errors in one line, exit codes, and nothing heavy before it is needed."""
+"""All commands: help, version, errors in one line, exit codes, and lazy imports of heavy packages."""
 
 import errno
 import os
@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import saccade
-from saccade.cli import leave
+from saccade.cli import exits
 from saccade.errors import SaccadeError
 
 VERBS = ("demo", "train", "predict", "evaluate", "compare", "view", "serve", "recipes", "runs")
@@ -16,7 +16,7 @@ HEAVY = ("torch", "datasets", "numpy", "pydantic", "tokenizers", "matplotlib", "
 
 
 def loaded_by(code: str) -> set[str]:
-    """Which heavy packages a fresh Python has loaded after running `code`."""
+    """Return the heavy packages that a new Python process has imported after running `code`."""
     tail = f"\nimport sys\nprint('|', *[name for name in {HEAVY!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code + tail], capture_output=True, text=True, check=True)
     return set(done.stdout.rpartition("|")[2].split())
@@ -60,7 +60,7 @@ def test_the_test_would_see_heavy_packages():
 
 def test_help_answers_in_half_a_second():
     def seconds() -> float:
-        """Of the processor: the clock on the wall also counts the tests that run at the same time."""
+        """CPU time, since wall time includes tests that run at the same time."""
         before = os.times()
         subprocess.run([sys.executable, "-m", "saccade", "--help"], capture_output=True, check=True)
         after = os.times()
@@ -79,8 +79,8 @@ def test_help_answers_in_half_a_second():
         (KeyboardInterrupt("stopped; go on with: x"), 130, "stopped; go on with: x\n"),
     ],
 )
-def test_what_a_verb_raises_becomes_a_line_and_a_code(capsys, error, code, message):
-    with pytest.raises(SystemExit) as left, leave.telling():
+def test_exceptions_become_a_message_and_an_exit_code(capsys, error, code, message):
+    with pytest.raises(SystemExit) as left, exits.report_errors():
         raise error
     assert (left.value.code, capsys.readouterr().err) == (code, message)
 
@@ -88,20 +88,20 @@ def test_what_a_verb_raises_becomes_a_line_and_a_code(capsys, error, code, messa
 def test_a_signal_may_choose_the_exit_code(capsys):
     error = KeyboardInterrupt("stopped")
     error.exit_code = 143
-    with pytest.raises(SystemExit) as left, leave.telling():
+    with pytest.raises(SystemExit) as left, exits.report_errors():
         raise error
     assert left.value.code == 143
 
 
-def test_our_own_bugs_keep_their_traceback():
-    with pytest.raises(ZeroDivisionError), leave.telling():
+def test_unexpected_exceptions_keep_their_traceback():
+    with pytest.raises(ZeroDivisionError), exits.report_errors():
         raise ZeroDivisionError
-    with pytest.raises(OSError, match="Bad file"), leave.telling():
+    with pytest.raises(OSError, match="Bad file"), exits.report_errors():
         raise OSError(errno.EBADF, "Bad file descriptor")
 
 
-def test_a_reader_that_goes_away_is_no_error():
-    code = "from saccade.cli.leave import telling\nwith telling():\n    print('x' * 1000000, flush=True)"
+def test_a_closed_pipe_is_no_error():
+    code = "from saccade.cli.exits import report_errors\nwith report_errors():\n    print('x' * 1000000, flush=True)"
     writer = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     writer.stdout.read(1)
     writer.stdout.close()

@@ -1,4 +1,4 @@
-"""The verbs with pictures."""
+"""All commands with images."""
 
 import json
 import shutil
@@ -7,9 +7,15 @@ import tarfile
 import pytest
 from PIL import Image
 
-FEW = ("train.steps=4", "train.schedule.warmup=1", "train.valid_predictions=4", "train.batch_tokens=512")
+FEW = ("train.steps=4", "train.schedule.warmup_steps=1", "train.valid_predictions=4", "train.batch_tokens=512")
 QUICK = (*FEW, "train.save_every=2", "train.valid_every=2", "data.valid=0.2")
-SMALL = ("reader.size=16", "reader.patch=4", "reader.stack.layers=1", "reader.stack.dim=16", "reader.stack.heads=2")
+SMALL = (
+    "reader.size=16",
+    "reader.patch_size=4",
+    "reader.stack.layers=1",
+    "reader.stack.dim=16",
+    "reader.stack.heads=2",
+)
 
 
 def colours(folder, count=12):
@@ -22,7 +28,7 @@ def colours(folder, count=12):
 
 @pytest.fixture
 def run(cli, tmp_path):
-    """A run on class folders in an archive, one file of which is broken."""
+    """A run trained on an archive of class folders with one corrupt file."""
     colours(tmp_path / "data")
     (tmp_path / "data/red/broken.jpg").write_text("not a picture")
     with tarfile.open(tmp_path / "data.tar.gz", "w:gz") as archive:
@@ -30,7 +36,7 @@ def run(cli, tmp_path):
     result = cli("train", "vit", "--data", "data.tar.gz", "--run", "v", *QUICK, *SMALL, "train.epochs=none")
     assert result.code == 0, result.err
     assert "skipped 1 of 13 pictures: " in result.err
-    assert "broken.jpg is no picture" in result.err
+    assert "broken.jpg is not a readable picture" in result.err
     return "v"
 
 
@@ -59,7 +65,7 @@ def test_train_resume_predict_evaluate_and_view(cli, run, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("predict", "v", "data/red/broken.jpg"), "broken.jpg is no picture"),
+        (("predict", "v", "data/red/broken.jpg"), "broken.jpg is not a readable picture"),
         (("predict", "v", "nowhere.png"), "nowhere.png not found"),
         (("view", "v", "data/red"), "attention is shown for one file at a time, got the 5 of data/red"),
         (("view", "v", "data/red/0.png", "--target", "x"), "--target is a cell as ROW,COLUMN, up to 4,4, got 'x'"),
@@ -67,25 +73,25 @@ def test_train_resume_predict_evaluate_and_view(cli, run, tmp_path):
         (("evaluate", "v", "--data", "data/blue"), "neither a metadata file nor a folder for each class"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(cli, run, words, message):
+def test_what_is_wrong_is_reported_in_one_line(cli, run, words, message):
     result = cli(*words)
     assert result.code == 2
     assert message in result.err
     assert len(result.err.strip().splitlines()) == 1
 
 
-def test_what_cannot_be_read_in_a_folder_is_told_and_the_rest_predicted(cli, run, tmp_path):
+def test_what_cannot_be_read_in_a_folder_is_reported_and_the_rest_predicted(cli, run, tmp_path):
     result = cli("predict", run, "data/red")
     assert result.code == 0
     assert [line.split("\t")[0] for line in result.out.splitlines()] == [f"data/red/{i}.png" for i in (0, 3, 6, 9)]
     first, count = result.err.strip().splitlines()
-    assert first.startswith("left out: data/red/broken.jpg is no picture that can be read")
-    assert count == "left out 1 that cannot be read"
+    assert first.startswith("skipped: data/red/broken.jpg is not a readable picture")
+    assert count == "skipped 1 unreadable files"
     alone = tmp_path / "alone"
     (tmp_path / "data/red/broken.jpg").rename(alone.mkdir() or alone / "broken.jpg")
     result = cli("predict", run, "alone")
     assert (result.code, result.out) == (2, "")
-    assert "no picture of alone can be read: alone/broken.jpg is no picture" in result.err
+    assert "no picture of alone can be read: alone/broken.jpg is not a readable picture" in result.err
 
 
 def test_the_n_best_of_files_have_their_names(cli, run):

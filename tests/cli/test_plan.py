@@ -13,14 +13,14 @@ def test_plan_in_words(cli):
     assert result.code == 0
     for line in (
         "transformer: 63,082,496 parameters, vocabulary 37,000",
-        "floating-point operations for a token",
+        "FLOPs per token",
         "memory on one H200, 25,000 tokens in a batch",
-        "how to lay it out over 2 GPUs",
+        "memory per GPU on 2 GPUs",
     ):
         assert line in result.out.splitlines()
     rows = [line.split() for line in result.out.splitlines()]
     assert ["self-attention", "6,303,744", "6,303,744"] in rows
-    assert any(row[:1] == ["money"] and row[1].startswith("$") for row in rows)
+    assert any(row[:1] == ["cost"] and row[1].startswith("$") for row in rows)
 
 
 def test_overrides_and_options_count(cli):
@@ -33,33 +33,33 @@ def test_overrides_and_options_count(cli):
     assert found["dollars"] is None
 
 
-def test_a_run_is_planned_with_its_own_vocabulary(cli, written, monkeypatch):
-    size = Tokenizers.load(written).source.size
-    weights = load_file(written / "model.safetensors")
-    monkeypatch.setenv("SACCADE_RUNS", str(written.parent))
-    for name in (written.name, written, written / "recipe.toml"):
+def test_a_run_is_planned_with_its_own_vocabulary(cli, language_model, monkeypatch):
+    size = Tokenizers.load(language_model).source.size
+    weights = load_file(language_model / "model.safetensors")
+    monkeypatch.setenv("SACCADE_RUNS", str(language_model.parent))
+    for name in (language_model.name, language_model, language_model / "recipe.toml"):
         found = json.loads(cli("plan", name, "--json").out)
         assert found["vocabulary"] == size < 40
         assert found["parameters"]["total"] == sum(tensor.numel() for tensor in weights.values())
-    assert json.loads(cli("plan", written, "--vocabulary", 99, "--json").out)["vocabulary"] == 99
-    files = ("tokenizer.kind=file", f"tokenizer.files=['{written / 'tokenizer.json'}']")
+    assert json.loads(cli("plan", language_model, "--vocabulary", 99, "--json").out)["vocabulary"] == 99
+    files = ("tokenizer.kind=file", f"tokenizer.files=['{language_model / 'tokenizer.json'}']")
     assert json.loads(cli("plan", "gpt2", *files, "--json").out)["vocabulary"] == size
 
 
-def test_what_is_not_known_is_said(cli):
+def test_unknown_estimates_are_reported(cli):
     result = cli("plan", "gnmt", "--gpus", 8)
     assert result.code == 0
     assert "not known for this kind of stack" in result.out
-    assert "nobody measured the MFU of this kind of stack; give --mfu" in result.out
+    assert "the MFU of this kind of stack was not measured; give --mfu" in result.out
 
 
 def test_a_recipe_without_steps_needs_tokens(cli):
     changes = ("train.steps=none", "train.epochs=2")
-    assert "the recipe counts no steps; give --tokens" in cli("plan", "transformer", *changes).out
+    assert "the recipe has no train.steps; give --tokens" in cli("plan", "transformer", *changes).out
     assert "1,000,000 tokens" in cli("plan", "transformer", *changes, "--tokens", "1e6").out
 
 
-def test_frozen_and_averaged_weights_are_told(cli):
+def test_frozen_and_averaged_weights_are_reported(cli):
     out = cli("plan", "transformer", "freeze=reader", "writer.tie=none", "train.ema=0.99").out
     assert "37,858,304 of them frozen" in out
     assert "moving average" in out
@@ -78,13 +78,13 @@ def test_a_model_that_fits_nowhere(cli):
         ((), "plan needs a recipe (`saccade recipes` lists them), a run, or --table"),
         (
             ("gpt2", "--table"),
-            "--table is one table of all models of the lectures; leave 'gpt2' out, or --table",
+            "--table takes no recipe, got 'gpt2'; leave one of the two out",
         ),
         (("transformer", "more"), "unexpected argument 'more'; expected key=value, such as train.steps=2000"),
         (("transformer", "--price", "-1"), "--price must be a number of at least 0, got -1"),
     ],
 )
-def test_mistakes_are_told(cli, words, message):
+def test_mistakes_are_reported(cli, words, message):
     result = cli("plan", *words)
     assert (result.code, result.err) == (2, f"error: {message}\n")
 

@@ -13,7 +13,7 @@ TEXTS = ["3 May 1999", "", "21 June 2008"]
 
 
 @pytest.fixture(scope="module")
-def expected(run) -> list[str]:
+def expected_outputs(run) -> list[str]:
     return Predictor.load(run).predict(TEXTS)
 
 
@@ -21,43 +21,43 @@ def feed(monkeypatch, content: bytes) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
 
 
-def test_texts_are_arguments(cli, run, expected):
+def test_texts_are_arguments(cli, run, expected_outputs):
     result = cli("predict", run, *TEXTS)
     assert result.code == 0
-    assert result.out.split("\n") == [*expected, ""]
-    assert [bool(text) for text in expected] == [True, False, True]
+    assert result.out.split("\n") == [*expected_outputs, ""]
+    assert [bool(text) for text in expected_outputs] == [True, False, True]
 
 
-def test_lines_of_a_file(cli, run, expected, tmp_path):
+def test_lines_of_a_file(cli, run, expected_outputs, tmp_path):
     (tmp_path / "in.txt").write_text("\n".join(TEXTS) + "\n")
-    assert cli("predict", run, "--input", "in.txt").out.split("\n") == [*expected, ""]
+    assert cli("predict", run, "--input", "in.txt").out.split("\n") == [*expected_outputs, ""]
 
 
 @pytest.mark.parametrize("words", [("--input", "-"), ("-i", "-"), ("-",), ()])
-def test_lines_of_stdin(cli, run, expected, monkeypatch, words):
+def test_lines_of_stdin(cli, run, expected_outputs, monkeypatch, words):
     feed(monkeypatch, "\n".join(TEXTS).encode())
-    assert cli("predict", run, *words).out.split("\n") == [*expected, ""]
+    assert cli("predict", run, *words).out.split("\n") == [*expected_outputs, ""]
 
 
-def test_output_goes_to_a_file(cli, run, expected, tmp_path):
+def test_output_goes_to_a_file(cli, run, expected_outputs, tmp_path):
     result = cli("predict", run, *TEXTS, "--output", "out.txt")
     assert result.out == ""
-    assert (tmp_path / "out.txt").read_text().split("\n") == [*expected, ""]
+    assert (tmp_path / "out.txt").read_text().split("\n") == [*expected_outputs, ""]
 
 
-def test_json_has_input_output_and_scores(cli, run, expected):
+def test_json_has_input_output_and_scores(cli, run, expected_outputs):
     lines = [json.loads(line) for line in cli("predict", run, *TEXTS, "--json", "--n-best", 2).out.splitlines()]
     assert [line["input"] for line in lines] == TEXTS
     assert lines[0]["candidates"][0]["score"] >= lines[0]["candidates"][1]["score"]
     assert lines[0]["output"] == lines[0]["candidates"][0]["output"]
 
 
-def test_verbose_says_which_engine_decoded_and_why_others_did_not(cli, run, expected):
+def test_verbose_says_which_engine_decoded_and_why_others_did_not(cli, run, expected_outputs):
     result = cli("predict", run, *TEXTS, "--verbose", "--json")
     lines = [json.loads(line) for line in result.out.splitlines()]
-    assert [line["output"] for line in lines] == expected
-    [engine] = {line["engine"] for line in lines if line["input"]}  # an empty text needs none
-    assert engine in ("plain", "cpu-fused")  # whether C can be compiled here
+    assert [line["output"] for line in lines] == expected_outputs
+    [engine] = {line["engine"] for line in lines if line["input"]}  # an empty input is not decoded
+    assert engine in ("plain", "cpu-fused")  # depends on whether a C compiler is installed
     assert f"engine {engine}: decoded 1 batches" in result.err.splitlines()
     assert "engine cuda-graphs: not used for 1 batches: the batch is on cpu, not on cuda" in result.err.splitlines()
     quiet = cli("predict", run, *TEXTS, "--json")
@@ -81,25 +81,25 @@ def test_settings_are_key_and_value(cli, run):
     assert len(short.strip()) <= 2
 
 
-def test_outputs_that_were_cut_are_told(cli, run):
+def test_truncated_outputs_are_reported(cli, run):
     result = cli("predict", run, "3 May", "4 May", "5 May", "beam=1", "max_length=3", "min_length=2")
     cut = sum(len(line) == 3 for line in result.out.splitlines())
-    told = f"{cut} of 3 outputs {'was' if cut == 1 else 'were'} cut at 3 tokens; with max_length=95 "
+    message = f"{cut} of 3 outputs {'was' if cut == 1 else 'were'} cut at 3 tokens; with max_length=95 "
     assert cut > 0
-    assert result.err == f"{told}(predict.max_length) they may be longer\n"
+    assert result.err == f"{message}(predict.max_length) they may be longer\n"
     assert cli("predict", run, "3 May", "beam=1", "max_length=3", "min_length=3").err == ""
 
 
-def test_settings_have_their_mistakes_told(cli, run):
+def test_settings_have_their_mistakes_reported(cli, run):
     result = cli("predict", run, "3 May", "bem=4")
     assert (result.code, result.err) == (2, "error: settings: predict.bem: unknown key; did you mean 'beam'?\n")
 
 
-def test_a_text_that_looks_like_a_setting_is_told_another_way(cli, run):
+def test_a_text_that_resembles_a_setting_gets_a_hint(cli, run):
     result = cli("predict", run, "colour=red")
     assert (result.code, result.out) == (2, "")
-    assert result.err.startswith("error: 'colour=red' looks like a setting, but there is none of that name (beam, ")
-    assert result.err.endswith("); if it is a text, give it by --input FILE, or --input - and stdin\n")
+    assert result.err.startswith("error: 'colour=red' looks like a setting, but no setting has that name (beam, ")
+    assert result.err.endswith("); if it is an input text, give it by --input FILE, or --input - and stdin\n")
 
 
 def test_several_runs_are_an_ensemble(cli, run, other):
@@ -109,12 +109,12 @@ def test_several_runs_are_an_ensemble(cli, run, other):
     assert json.loads(together.splitlines()[0])["score"] != json.loads(alone.splitlines()[0])["score"]
 
 
-def test_a_run_is_found_by_its_name(cli, run, expected, monkeypatch):
+def test_a_run_is_found_by_its_name(cli, run, expected_outputs, monkeypatch):
     monkeypatch.setenv("SACCADE_RUNS", str(run.parent))
-    assert cli("predict", run.name, TEXTS[0]).out == expected[0] + "\n"
+    assert cli("predict", run.name, TEXTS[0]).out == expected_outputs[0] + "\n"
 
 
-def test_a_missing_run_is_told(cli):
+def test_a_missing_run_is_reported(cli):
     result = cli("predict", "none", "text")
     assert result.code == 2
     assert (
@@ -124,13 +124,13 @@ def test_a_missing_run_is_told(cli):
 
 def test_texts_and_input_exclude_each_other(cli, run):
     result = cli("predict", run, "text", "--input", "x")
-    assert result.err == "error: give texts or --input, not both; got the text 'text' and --input x\n"
+    assert result.err == "error: give inputs as arguments or by --input, not both; got 'text' and --input x\n"
 
 
-def test_nothing_to_predict_is_told(cli, run, monkeypatch):
+def test_nothing_to_predict_is_reported(cli, run, monkeypatch):
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     result = cli("predict", run)
-    assert (result.code, "nothing to predict" in result.err) == (2, True)
+    assert (result.code, "no input; give it" in result.err) == (2, True)
 
 
 def test_a_file_is_not_written_over_itself(cli, run, tmp_path):
@@ -140,7 +140,7 @@ def test_a_file_is_not_written_over_itself(cli, run, tmp_path):
     assert (tmp_path / "a.txt").read_text() == "3 May\n"
 
 
-def test_a_missing_input_is_told(cli, run):
+def test_a_missing_input_is_reported(cli, run):
     result = cli("predict", run, "--input", "none.txt")
     assert (result.code, "none.txt not found" in result.err) == (2, True)
 
@@ -149,21 +149,21 @@ def test_only_unknown_characters_give_some_output(cli, run):
     assert cli("predict", run, "木木木").code == 0
 
 
-def test_a_text_of_100000_characters_is_told_in_one_line(cli, run):
+def test_a_text_of_100000_characters_is_reported_in_one_line(cli, run):
     result = cli("predict", run, "3" * 100_000)
     assert result.code == 2
     assert result.err.count("\n") == 1
     assert len(result.err) < 300
 
 
-def test_the_first_line_comes_out_before_the_last_is_read(run, expected):
+def test_the_first_line_comes_out_before_the_last_is_read(run, expected_outputs):
     command = [sys.executable, "-m", "saccade", "predict", str(run)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
     process.stdin.write(TEXTS[0] + "\n")
     process.stdin.flush()
-    assert process.stdout.readline() == expected[0] + "\n"
+    assert process.stdout.readline() == expected_outputs[0] + "\n"
     rest, _ = process.communicate(TEXTS[2] + "\n", timeout=60)
-    assert rest == expected[2] + "\n"
+    assert rest == expected_outputs[2] + "\n"
 
 
 def test_input_that_cannot_be_read_does_not_empty_an_older_output(cli, run, tmp_path):
@@ -181,7 +181,7 @@ def test_a_prefix_that_the_model_cannot_write_is_refused(cli, run):
     )
 
 
-def test_int8_weights_are_made_and_kept(cli, run):
+def test_int8_weights_are_created_and_cached(cli, run):
     result = cli("predict", run, *TEXTS, "--precision", "int8")
     assert (result.code, result.out.count("\n")) == (0, 3)
     assert (run / "model.int8.safetensors").is_file()
@@ -190,7 +190,7 @@ def test_int8_weights_are_made_and_kept(cli, run):
     )
 
 
-def test_an_engine_that_cannot_express_the_recipe_is_told(cli, run):
+def test_an_engine_that_cannot_express_the_recipe_is_reported(cli, run):
     pytest.importorskip("ctranslate2")
     result = cli("predict", run, TEXTS[0], "--engine", "ctranslate2", "--beam", "1")
     said = "error: CTranslate2 cannot express reader.positions.kind = 'shaw'; use engine torch\n"

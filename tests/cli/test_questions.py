@@ -1,4 +1,4 @@
-"""The verbs with questions about pictures."""
+"""All commands with visual question answering."""
 
 import gzip
 import json
@@ -6,15 +6,15 @@ import json
 import pytest
 from PIL import Image
 
-FEW = ("train.steps=4", "train.schedule.warmup=1", "train.valid_predictions=20", "train.batch_tokens=256")
+FEW = ("train.steps=4", "train.schedule.warmup_steps=1", "train.valid_predictions=20", "train.batch_tokens=256")
 QUICK = (*FEW, "train.save_every=2", "train.valid_every=2", "data.valid=0.2", "train.ema=0.0")
-SMALL = ("reader.look.size=16", "reader.look.channels=[4, 8]", "reader.ask.stack.dim=8", "writer.hidden=8")
-SIZES = (*SMALL, "reader.join.hidden=8")
+SMALL = ("reader.image.size=16", "reader.image.channels=[4, 8]", "reader.question.stack.dim=8", "writer.hidden_dim=8")
+SIZES = (*SMALL, "reader.join.hidden_dim=8")
 COLOURS = ("red", "blue", "green")
 
 
 def write_questions(folder, count=24, **columns):
-    """Pictures of one colour, and a file with questions about them."""
+    """Write images of one colour each, and a metadata file with questions about them."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for number in range(count):
@@ -59,7 +59,7 @@ def test_train_resume_predict_evaluate_compare_and_view(cli, run, tmp_path):
     assert shown.out.splitlines() == ["v.png", "v.html"]
     assert cli("view", run, *fields).out.startswith(answer)
     refused = cli("view", run, *fields, "--target", "1,1")
-    assert (refused.code, "it is the question that looks" in refused.err) == (2, True)
+    assert (refused.code, "attention goes from the question to the picture" in refused.err) == (2, True)
 
 
 WRONG = [
@@ -76,7 +76,7 @@ WRONG = [
 ]
 
 
-def test_what_is_wrong_is_told_in_one_line(cli, run):
+def test_what_is_wrong_is_reported_in_one_line(cli, run):
     for words, message in WRONG:
         result = cli("predict", run, *words)
         assert result.code == 2
@@ -87,12 +87,12 @@ def test_what_is_wrong_is_told_in_one_line(cli, run):
 def test_fields_are_for_runs_that_read_them(cli, tmp_path):
     assert cli("train", "dates", "--tiny", "--run", "d", *FEW, "data.valid=0.1", "data.train.0.examples=50").code == 0
     result = cli("predict", "d", "--field", "image=x.png")
-    assert (result.code, "--field is for runs that read several things" in result.err) == (2, True)
+    assert (result.code, "--field is for runs with multimodal inputs" in result.err) == (2, True)
     result = cli("view", "d", "a", "--field", "image=x.png")
-    assert (result.code, "attention is shown for one TEXT" in result.err) == (2, True)
+    assert (result.code, "attention is shown for one input" in result.err) == (2, True)
 
 
-def test_columns_may_have_other_names_and_a_missing_one_is_told(cli, tmp_path):
+def test_columns_may_have_other_names_and_a_missing_one_is_reported(cli, tmp_path):
     write_questions(tmp_path / "data", question="asked", answer="said")
     train = ("train", "show-ask-attend-answer", *QUICK, *SIZES)
     result = cli(*train, "--data", "data")
@@ -104,10 +104,10 @@ def test_columns_may_have_other_names_and_a_missing_one_is_told(cli, tmp_path):
     few = "data.train=[{ files = ['data'], columns = ['file_name', 'said'] }]"
     assert "columns names the files, the questions and the answers, got file_name, said" in cli(*train, few).err
     (tmp_path / "data/metadata.jsonl").unlink()
-    assert "whose columns file_name, question and answer say" in cli(*train, "--data", "data").err
+    assert "whose columns file_name, question and answer have" in cli(*train, "--data", "data").err
 
 
-def test_answers_that_nobody_has_learned_are_wrong(cli, run, tmp_path):
+def test_answers_outside_the_training_classes_are_wrong(cli, run, tmp_path):
     row = {"image": "0.png", "question": "which colour is it 0 ?", "answers": ["mauve", "beige"]}
     other = {"image": "0.png", "question": "which ?", "answers": ["blue"]}
     with gzip.open(tmp_path / "other.jsonl.gz", "wt") as file:
@@ -123,7 +123,7 @@ def test_answers_that_nobody_has_learned_are_wrong(cli, run, tmp_path):
     assert "2 of 3 questions of data have an answer that the training data lacks" in result.err
 
 
-def test_a_question_that_is_too_long_is_left_out(cli, tmp_path):
+def test_a_question_that_is_too_long_is_skipped(cli, tmp_path):
     with (write_questions(tmp_path / "data") / "metadata.jsonl").open("a") as notes:
         notes.write(json.dumps({"file_name": "0.png", "question": "which " * 60, "answer": "red"}))
     named = ("--data", "data", "--valid", "data", "--run", "v")
@@ -134,10 +134,10 @@ def test_a_question_that_is_too_long_is_left_out(cli, tmp_path):
     assert (scores["sentences"], "has 62 tokens" in scores["left_out"][0]) == (24, True)
 
 
-def test_answers_are_written_too(cli, tmp_path):
+def test_answers_can_be_generated_as_text(cli, tmp_path):
     write_questions(tmp_path / "data")
     writer = ("writer.kind=tokens", "writer.stack={kind='recurrent', attention='additive', dim=8, context='mean'}")
-    rest = ("writer.positions.kind=none", "writer.tie=output", "objectives.0.kind=next-token", "task=describe")
+    rest = ("writer.positions.kind=none", "writer.tie=output", "objectives.0.kind=next-token", "task=media-to-text")
     join = ("reader.join={kind='concat', dim=8}",)
     result = cli(
         "train", "show-ask-attend-answer", "--data", "data", "--run", "v", *QUICK, *SMALL[:3], *join, *writer, *rest

@@ -2,19 +2,19 @@
 
 import pytest
 
-from saccade.config.load import load, shipped, shipped_path
+from saccade.config.load import get_recipe_path, list_recipes, load
 
 
 @pytest.mark.parametrize("words", [("recipes",), ("recipes", "list")])
 def test_every_recipe_is_listed_with_what_it_is(cli, words):
     result = cli(*words)
     assert result.code == 0
-    assert [line.split()[0] for line in result.out.splitlines()] == shipped()
+    assert [line.split()[0] for line in result.out.splitlines()] == list_recipes()
     assert all("lecture rows" in line for line in result.out.splitlines())
 
 
 def test_show_prints_the_file(cli):
-    assert cli("recipes", "show", "dates").out == shipped_path("dates").read_text()
+    assert cli("recipes", "show", "dates").out == get_recipe_path("dates").read_text()
 
 
 def test_a_copy_is_the_same_recipe(cli, tmp_path):
@@ -44,7 +44,7 @@ def test_copy_into_a_folder_that_is_not_there(cli):
     assert (result.code, result.err) == (2, "error: no such file or directory: 'none/mine.toml'\n")
 
 
-def test_an_unknown_name_is_told(cli):
+def test_an_unknown_name_is_reported(cli):
     result = cli("recipes", "show", "date")
     assert result.code == 2
     assert result.err.startswith("error: unknown recipe 'date'; did you mean 'dates'?")

@@ -9,7 +9,7 @@ import pytest
 
 from saccade.config.load import load, save
 from saccade.errors import SaccadeError
-from saccade.runs import find_run, list_runs, metric_lines, not_a_run, read_metrics, training
+from saccade.runs import build_not_a_run_error, find_run, list_runs, lock_run, read_metric_lines, read_metrics
 
 BEST = {"event": "valid", "step": 200, "loss": 0.5, "accuracy": 97.0, "best": True}
 WORSE = {"event": "valid", "step": 300, "loss": 0.9, "accuracy": 11.0, "best": False}
@@ -28,7 +28,7 @@ def make_run(folder: Path, name: str, *, lines: list[dict], age: float = 0.0, ca
     return path
 
 
-def test_no_runs_is_said(cli):
+def test_an_empty_list_of_runs_is_reported(cli):
     assert cli("runs").out == "no runs in runs yet; try `saccade demo`\n"
 
 
@@ -94,23 +94,25 @@ def test_only_whole_lines_of_metrics_are_read(tmp_path):
     assert read_metrics(path) == []
     path.write_bytes(b'{"step": 1}\n[2]\n"x"\n{"loss": 3}\n{"step": "4"}\n\xff\n{"step": 5, "x": 1}\n{"ste')
     assert read_metrics(path) == [{"step": 1}, {"step": 5, "x": 1}]
-    assert [line for line, _ in metric_lines(path)] == ['{"step": 1}', '{"step": 5, "x": 1}']
+    assert [line for line, _ in read_metric_lines(path)] == ['{"step": 1}', '{"step": 5, "x": 1}']
 
 
-def test_a_run_that_is_being_trained_is_shown_so_and_kept_from_others(tmp_path, monkeypatch):
+def test_a_run_in_training_is_listed_and_locked(tmp_path, monkeypatch):
     monkeypatch.setenv("SACCADE_RUNS", str(tmp_path))
     run = tmp_path / "one"
     run.mkdir()
     (run / "recipe.toml").write_text("")
-    with training(run):
+    with lock_run(run):
         assert [entry.state for entry in list_runs()] == ["training"]
-        with pytest.raises(SaccadeError, match="one' is being trained by another process"), training(run):
+        with pytest.raises(SaccadeError, match="one' is being trained by another process"), lock_run(run):
             pass
     assert [entry.state for entry in list_runs()] == ["interrupted"]
     assert sorted(path.name for path in run.iterdir()) == ["recipe.toml"]
 
 
-def test_a_mistyped_run_is_told_with_the_one_that_was_meant(tmp_path, monkeypatch):
+def test_a_mistyped_run_is_reported_with_a_suggestion(tmp_path, monkeypatch):
     monkeypatch.setenv("SACCADE_RUNS", str(tmp_path))
     (tmp_path / "first").mkdir()
-    assert "'frist' is not a run" in str(not_a_run(Path("frist"))) and "'first'?" in str(not_a_run(Path("frist")))
+    assert "'frist' is not a run" in str(build_not_a_run_error(Path("frist"))) and "'first'?" in str(
+        build_not_a_run_error(Path("frist"))
+    )

@@ -51,7 +51,7 @@ def test_a_run_is_scored_with_its_speed(cli, run, files, tmp_path):
     assert (tmp_path / "out.txt").read_text().split() == cli("predict", run, "--input", "a.src", "beam=2").out.split()
 
 
-def test_outputs_that_were_cut_are_told_and_counted(cli, run, files):
+def test_truncated_outputs_are_reported_and_counted(cli, run, files):
     result = cli("evaluate", run, "--data", *files, "beam=1", "max_length=2", "min_length=1", "--json")
     cut = json.loads(result.out)["cut"]
     assert cut > 0
@@ -66,7 +66,7 @@ def test_without_data_the_validation_files_are_used(cli, tmp_path, files, pairs,
     assert json.loads(cli("evaluate", run, "--json").out)["sentences"] == len(pairs)
 
 
-def test_a_held_out_share_is_no_file_to_evaluate(cli, run):
+def test_a_held_out_fraction_cannot_be_evaluated_without_data(cli, run):
     result = cli("evaluate", run)
     assert (result.code, result.err) == (2, f"error: '{run}' has no validation files of its own; give --data SRC REF\n")
 
@@ -75,11 +75,14 @@ def test_a_held_out_share_is_no_file_to_evaluate(cli, run):
     ("words", "message"),
     [
         ((), "evaluate needs a RUN, or --hyp FILE and --ref FILE"),
-        (("--hyp", "a.ref"), "--hyp FILE and --ref FILE belong together, and take no run"),
-        (("runs/x", "--hyp", "a.ref", "--ref", "a.ref"), "--hyp FILE and --ref FILE belong together, and take no run"),
+        (("--hyp", "a.ref"), "--hyp FILE and --ref FILE must be given together and without a run"),
+        (
+            ("runs/x", "--hyp", "a.ref", "--ref", "a.ref"),
+            "--hyp FILE and --ref FILE must be given together and without a run",
+        ),
     ],
 )
-def test_what_is_missing_is_told(cli, files, words, message):
+def test_what_is_missing_is_reported(cli, files, words, message):
     result = cli("evaluate", *words)
     assert (result.code, result.err) == (2, f"error: {message}\n")
 
@@ -104,7 +107,7 @@ def test_a_comparison_for_programs(cli, run, other, files):
     assert (found["metric"], len(found["rows"])) == ("accuracy", 1)
 
 
-def test_an_unknown_metric_is_told(cli, run, files):
+def test_an_unknown_metric_is_reported(cli, run, files):
     result = cli("compare", run, run, "--data", *files, "--metric", "blue")
     assert (result.code, "unknown metric 'blue'" in result.err) == (2, True)
 

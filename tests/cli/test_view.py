@@ -1,4 +1,4 @@
-"""`saccade view`: who looks at whom, in the terminal and as a picture."""
+"""`saccade view`: attention weights in the terminal and as plots."""
 
 import json
 
@@ -23,7 +23,7 @@ def test_layer_and_head_are_chosen(cli, run):
 @pytest.mark.parametrize(
     ("part", "address"), [("reader", "reader.stack.blocks.1.self"), ("writer", "writer.stack.blocks.1.self")]
 )
-def test_reader_and_writer_look_at_themselves(cli, run, part, address):
+def test_self_attention_of_reader_and_writer(cli, run, part, address):
     result = cli("view", run, "3 May", "--target", "1999", "--part", part)
     assert result.code == 0
     assert address in result.out
@@ -48,7 +48,7 @@ def test_a_picture_of_all_heads(cli, run, tmp_path, name):
         (("--part", "crss"), "--part must be one of cross, writer, reader, got 'crss'"),
     ],
 )
-def test_what_is_not_there_is_told(cli, run, words, message):
+def test_what_is_not_there_is_reported(cli, run, words, message):
     result = cli("view", run, "3 May", "--target", "1999", *words)
     assert (result.code, result.err) == (2, f"error: {message}\n")
 
@@ -62,13 +62,13 @@ def test_what_is_not_there_is_told(cli, run, words, message):
         (("--theme", "blue"), "--theme must be one of light, dark, got 'blue'"),
     ],
 )
-def test_what_cannot_be_written_is_told_before_anything_is_loaded(cli, words, message):
+def test_what_cannot_be_written_is_reported_before_anything_is_loaded(cli, words, message):
     result = cli("view", "no such run", "3 May", *words)
     assert (result.code, result.err) == (2, f"error: {message}\n")
 
 
 @pytest.mark.parametrize("option", ["--png", "--svg", "--html"])
-def test_an_unwritable_file_is_told(cli, run, tmp_path, option):
+def test_an_unwritable_file_is_reported(cli, run, tmp_path, option):
     (tmp_path / "file").write_text("")
     result = cli("view", run, "3 May", "--target", "1999", option, f"file/a.{option[2:]}")
     assert result.code == 2
@@ -78,11 +78,11 @@ def test_an_unwritable_file_is_told(cli, run, tmp_path, option):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (" ", "attention needs a text to look at, got an empty one"),
+        (" ", "attention needs a text, got an empty one"),
         ("3 May" * 99, "source 1 has 496 tokens, but the model was made for at most"),
     ],
 )
-def test_what_cannot_be_read_is_told(cli, run, text, message):
+def test_what_cannot_be_read_is_reported(cli, run, text, message):
     result = cli("view", run, text)
     assert result.code == 2
     assert result.err.startswith(f"error: {message}")
@@ -107,7 +107,7 @@ def test_page_and_pictures_at_once(cli, run, tmp_path):
     assert (tmp_path / "a.html").read_text("utf-8").startswith("<!doctype html>")
 
 
-def test_words_are_put_together(cli, run):
+def test_subword_tokens_are_merged(cli, run):
     out = cli("view", run, "3 May", "--target", "1999", "--part", "reader", "--words").out
     assert [line.split()[0] for line in out.splitlines()[3:] if line[:5].strip()] == ["3", "May", "<end>"]
 

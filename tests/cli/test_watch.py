@@ -19,7 +19,7 @@ SMALL = (
 )
 
 
-def test_what_is_no_run_is_told(cli, tmp_path):
+def test_what_is_no_run_is_reported(cli, tmp_path):
     result = cli("watch", tmp_path)
     assert result.code == 2
     assert result.err.startswith(f"error: '{tmp_path}' is not a run: expected a folder with recipe.toml")
@@ -38,11 +38,11 @@ def test_a_file_that_is_no_page_is_refused(cli, run, tmp_path):
     assert (result.code, result.err) == (2, "error: the file of --html must end in .html, got 'page.txt'; rename it\n")
 
 
-def test_a_port_in_use_is_told(cli, run):
+def test_a_port_in_use_is_reported(cli, run):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         result = cli("watch", run, "--port", port)
-    assert result.code == 2 and f"cannot listen at 127.0.0.1 port {port}: address already in use" in result.err
+    assert result.code == 2 and f"cannot listen on 127.0.0.1 port {port}: address already in use" in result.err
 
 
 @pytest.mark.parametrize(
@@ -62,13 +62,13 @@ def test_training_is_served_while_it_goes_on(cli, tmp_path, monkeypatch, capsys)
 
     def report(s):
         original(s)
-        address = capsys.readouterr().err.split("watch it at ")
+        address = capsys.readouterr().err.split("watch the training at ")
         if len(address) > 1:
             with urllib.request.urlopen(f"{address[1].split()[0]}/v1/run") as answer:
                 said.append(answer.read())
 
     monkeypatch.setattr(loop, "report", report)
-    with socket.create_server(("127.0.0.1", 8010)) if free(8010) else socket.socket():  # the usual port is taken
+    with socket.create_server(("127.0.0.1", 8010)) if free(8010) else socket.socket():  # the default port is in use
         result = cli("train", "dates", *SMALL, "--watch", "--run", tmp_path / "run")
     assert result.code == 0
     assert len(said) == 1 and b'"state":"training"' in said[0] and b'"name":"run"' in said[0]

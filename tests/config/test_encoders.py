@@ -1,4 +1,4 @@
-"""Recipes of encoders: what goes together."""
+"""Compatible and incompatible settings in recipes of encoders."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from saccade.errors import SaccadeError
 
 GOOD: dict[str, Any] = {
     "task": "encode",
-    "tokenizer": {"begin": True, "mask": True},
+    "tokenizer": {"cls_token": True, "mask_token": True},
     "writer": {"kind": "masked"},
     "objectives": [{"kind": "masked"}],
 }
@@ -21,9 +21,13 @@ PAIRS: dict[str, Any] = {
 
 def test_an_encoder_reads_tokens_and_restores_hidden_ones() -> None:
     recipe = validate(GOOD)
-    assert recipe.writer.kind == "masked" and recipe.objectives[0].rate == 0.15 and recipe.objectives[0].dynamic
+    assert (
+        recipe.writer.kind == "masked"
+        and recipe.objectives[0].mask_rate == 0.15
+        and recipe.objectives[0].dynamic_masking
+    )
     assert validate({**GOOD, **PAIRS}).objectives[0].pairs == "next"
-    assert validate({**GOOD, "writer": {"kind": "states", "pool": True}}).writer.pool
+    assert validate({**GOOD, "writer": {"kind": "states", "pooler": True}}).writer.pooler
 
 
 @pytest.mark.parametrize(
@@ -31,22 +35,31 @@ def test_an_encoder_reads_tokens_and_restores_hidden_ones() -> None:
     [
         ({"writer": {"kind": "tokens"}}, 'task = "encode" goes with writer.kind = "masked"'),
         ({"task": "translate"}, 'task = "translate" goes with writer.kind ='),
-        ({"objectives": [{"kind": "next-token"}]}, 'cannot learn by the objective "next-token"; take "masked"'),
-        ({"tokenizer": {"begin": True}}, "tokens are hidden by a piece of the tokenizer; set tokenizer.mask = true"),
-        ({**PAIRS, "tokenizer": {"mask": True}}, "told by the first state; set tokenizer.begin = true"),
+        ({"objectives": [{"kind": "next-token"}]}, 'cannot be trained by the objective "next-token"; use "masked"'),
+        (
+            {"tokenizer": {"cls_token": True}},
+            "masked language modelling needs a mask token; set tokenizer.mask_token = true",
+        ),
+        ({**PAIRS, "tokenizer": {"mask_token": True}}, "classified by the first state; set tokenizer.cls_token = true"),
         ({"writer": {"kind": "masked", "pairs": True}}, r"writer.pairs = true needs objectives.0.pairs ="),
         ({"objectives": [{"kind": "masked", "pairs": "order"}]}, "writer.pairs = false needs objectives.0.pairs"),
-        ({**PAIRS, "data": {"cross": True}}, "of one document; set data.cross = false"),
-        ({**PAIRS, "tokenizer": {"mask": True, "begin": True, "dropout": 0.1}}, "tokenizer.dropout must be 0"),
-        ({"tokenizer": {"mask": True, "shared": False}}, "one vocabulary"),
+        ({**PAIRS, "data": {"cross_document": True}}, "from one document; set data.cross_document = false"),
+        (
+            {**PAIRS, "tokenizer": {"mask_token": True, "cls_token": True, "dropout": 0.1}},
+            "tokenizer.dropout must be 0",
+        ),
+        ({"tokenizer": {"mask_token": True, "shared": False}}, "one vocabulary"),
         ({"train": {"metric": "bleu"}}, 'has no references for train.metric = "bleu"'),
-        ({"objectives": [{"kind": "masked", "masked": 0.9, "replaced": 0.2}]}, "together at most 1, got 0.9 and 0.2"),
-        ({"objectives": [{"kind": "masked", "rate": 0.0}]}, "rate"),
-        ({"reader": {"stack": {"share": True, "experts": {}}}}, "experts are different in every layer"),
+        (
+            {"objectives": [{"kind": "masked", "mask_replace_prob": 0.9, "random_replace_prob": 0.2}]},
+            "together at most 1, got 0.9 and 0.2",
+        ),
+        ({"objectives": [{"kind": "masked", "mask_rate": 0.0}]}, "rate"),
+        ({"reader": {"stack": {"share_layers": True, "experts": {}}}}, "experts are different in every layer"),
         ({"reader": {"kind": "none"}}, 'task = "encode" goes with reader.kind = "tokens"'),
     ],
 )
-def test_what_does_not_go_together_is_told(changes: dict[str, Any], message: str) -> None:
+def test_incompatible_settings_are_reported(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SaccadeError, match=message):
         validate({**GOOD, **changes})
 
@@ -56,10 +69,10 @@ def test_settings_of_papers() -> None:
     bert, roberta, albert = (load(name) for name in ("bert", "roberta", "albert"))
     for recipe in (bert, roberta, albert):
         [masked] = recipe.objectives
-        assert (masked.rate, masked.masked, masked.replaced) == (0.15, 0.8, 0.1)
+        assert (masked.mask_rate, masked.mask_replace_prob, masked.random_replace_prob) == (0.15, 0.8, 0.1)
         stack = recipe.reader.stack
         assert (stack.layers, stack.dim, stack.heads, stack.ff, stack.norm) == (12, 768, 12, 3072, "post")
     assert [recipe.objectives[0].pairs for recipe in (bert, roberta, albert)] == ["next", "none", "order"]
-    assert [recipe.objectives[0].dynamic for recipe in (bert, roberta, albert)] == [False, True, True]
-    assert albert.reader.stack.share and albert.reader.embedding_dim == 128
+    assert [recipe.objectives[0].dynamic_masking for recipe in (bert, roberta, albert)] == [False, True, True]
+    assert albert.reader.stack.share_layers and albert.reader.embedding_dim == 128
     assert not override(bert, ["reader.segments=0"]).reader.segments

@@ -1,4 +1,4 @@
-"""What goes with a picture and a question, and what is refused in one line."""
+"""Compatible and incompatible settings of readers of a picture and a question."""
 
 import pytest
 
@@ -15,24 +15,27 @@ NAME = "show-ask-attend-answer"
     [
         ("reader.join.kind=sum", r"unknown kind 'sum'.*glimpses, hops, concat, question"),
         ("reader.join.glimpses=0", r"reader.join.glimpses"),
-        ("reader.look.kind=frames", r"unknown kind 'frames'"),
-        ("reader.look.size=100", r"size must be a multiple of 16"),
-        ("reader.ask.init=x", r"reader.ask.init has no run that it could start from; set reader.init"),
-        ("reader.join={kind='concat'}", r'no state knows of the others, so that writer.pooling = "first" sees one'),
-        ("reader.blind=1", r"reader.blind"),
-        ("reader.ask.causal=true", r'reader.ask.causal = true is for a Transformer, got .* "recurrent"'),
-        ("objectives.0.mixup=0.5", r"a picture made of two has no one question"),
+        ("reader.image.kind=frames", r"unknown kind 'frames'"),
+        ("reader.image.size=100", r"size must be a multiple of 16"),
+        ("reader.question.init=x", r"reader.question.init is not supported; set reader.init"),
+        (
+            "reader.join={kind='concat'}",
+            r'states do not depend on each other, so that writer.pooling = "first" depends',
+        ),
+        ("reader.image_dropout=1", r"reader.image_dropout"),
+        ("reader.question.causal=true", r'reader.question.causal = true is for a Transformer, got .* "recurrent"'),
+        ("objectives.0.mixup=0.5", r"a mixed picture has no question of its own"),
         ("task=translate", r'task = "translate" reads texts, got a reader of pictures'),
     ],
 )
-def test_what_does_not_go_together_is_told(change, message):
+def test_incompatible_settings_are_reported(change, message):
     with pytest.raises(SaccadeError, match=message):
         load(NAME, overrides=[change])
 
 
 def test_a_question_alone_has_no_reader_of_pictures_to_begin_with():
-    with pytest.raises(SaccadeError, match="reader.look.init is for what reads pictures, and the question alone reads"):
-        load(NAME, overrides=["reader.join.kind=question", "reader.look.init=x"])
+    with pytest.raises(SaccadeError, match="reader.image.init needs a reader of pictures"):
+        load(NAME, overrides=["reader.join.kind=question", "reader.image.init=x"])
 
 
 def test_a_join_of_another_kind_leaves_the_settings_of_the_one_before(tmp_path):

@@ -1,4 +1,4 @@
-"""Kinds that users bring: checked against the signature of what stands behind them."""
+"""Kinds that users bring are validated against the signature of their class or function."""
 
 import pytest
 from pydantic import ValidationError
@@ -39,12 +39,12 @@ def test_mistakes_have_the_path_of_the_key():
     ]
 
 
-def test_mistakes_elsewhere_are_told_together_with_those_of_a_users_kind():
+def test_mistakes_elsewhere_are_reported_together_with_those_of_a_users_kind():
     with pytest.raises(SaccadeError, match="has 2 mistakes"):
         validate({"reader": {"stack": {"kind": "mixer"}}, "train": {"steps": 0}}, kinds=KINDS)
 
 
-def test_a_kind_that_was_not_brought_along_is_told():
+def test_a_kind_that_was_not_brought_along_is_reported():
     with pytest.raises(
         SaccadeError, match=r"unknown kind 'mixer'; kinds: transformer, .*; your own: kinds=\{'mixer': ...\}"
     ):

@@ -1,11 +1,11 @@
-"""Reading, merging, overriding and writing recipes."""
+"""Loading, merging, overriding and saving of recipes."""
 
 import errno
 from pathlib import Path
 
 import pytest
 
-from saccade.config.load import dump, load, override, parse_value, save, shipped, shipped_path, validate
+from saccade.config.load import dump, get_recipe_path, list_recipes, load, override, parse_value, save, validate
 from saccade.config.schema import Corpus, Learned, Rotary, Sinusoidal, TransformerStack
 from saccade.errors import SaccadeError
 
@@ -17,7 +17,7 @@ def write(folder: Path, text: str, name: str = "mine.toml") -> Path:
 
 
 def test_a_recipe_is_found_by_name_and_by_path():
-    assert load("transformer") == load(shipped_path("transformer"))
+    assert load("transformer") == load(get_recipe_path("transformer"))
 
 
 def test_a_recipe_without_a_name_is_called_after_its_file(tmp_path):
@@ -78,7 +78,7 @@ def test_overrides_reach_into_lists():
     assert recipe.objectives[0].alpha == 3.0
 
 
-def test_an_index_beyond_the_list_is_told():
+def test_an_index_beyond_the_list_is_reported():
     with pytest.raises(SaccadeError, match=r"objectives\.1: the list has 1 items, counted from 0"):
         load("multi30k", overrides=["objectives.1.alpha=3"])
 
@@ -94,7 +94,7 @@ def test_the_last_override_wins():
 def test_a_new_kind_drops_the_old_kinds_keys_and_keeps_shared_ones(tmp_path):
     path = write(tmp_path, "[reader]\npositions = { kind = 'sinusoidal', layout = 'concatenated', how = 'concat' }")
     recipe = load(path, overrides=["reader.positions.length=77", "reader.positions.kind=learned"])
-    assert recipe.reader.positions == Learned(length=77, how="concat")
+    assert recipe.reader.positions == Learned(length=77, combine="concat")
     assert load(path, overrides=["reader.positions.kind=rotary"]).reader.positions == Rotary()
 
 
@@ -134,10 +134,10 @@ def test_an_unknown_recipe_is_answered_with_the_nearest_and_all_names():
     with pytest.raises(SaccadeError) as caught:
         load("transfomer")
     assert "unknown recipe 'transfomer'; did you mean 'transformer'?" in str(caught.value)
-    assert all(name in str(caught.value) for name in shipped())
+    assert all(name in str(caught.value) for name in list_recipes())
 
 
-def test_a_missing_file_is_told(tmp_path):
+def test_a_missing_file_is_reported(tmp_path):
     with pytest.raises(SaccadeError, match=r"recipe file '.*none\.toml' not found; `saccade recipes` lists"):
         load(tmp_path / "none.toml")
 
@@ -157,18 +157,18 @@ def test_a_folder_does_not_hide_a_shipped_recipe(tmp_path, monkeypatch):
         load("./gpt2")
 
 
-def test_broken_toml_is_told_with_its_line(tmp_path):
+def test_broken_toml_is_reported_with_its_line(tmp_path):
     with pytest.raises(SaccadeError, match=r"not valid TOML: .*line 2"):
         load(write(tmp_path, "a = 1\nb = = 2"))
 
 
-def test_a_recipe_that_is_not_utf8_is_told(tmp_path):
+def test_a_recipe_that_is_not_utf8_is_reported(tmp_path):
     (tmp_path / "x.toml").write_bytes(b"about = '\xff'")
     with pytest.raises(SaccadeError, match=r"is not UTF-8 text \(byte 9\)"):
         load(tmp_path / "x.toml")
 
 
-def test_a_recipe_that_may_not_be_read_is_told(tmp_path, monkeypatch):
+def test_a_recipe_that_may_not_be_read_is_reported(tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(errno.EACCES, "Permission denied")
 
@@ -178,19 +178,19 @@ def test_a_recipe_that_may_not_be_read_is_told(tmp_path, monkeypatch):
         load(path)
 
 
-def test_a_folder_named_like_a_recipe_is_told(tmp_path):
+def test_a_folder_named_like_a_recipe_is_reported(tmp_path):
     (tmp_path / "x.toml").mkdir()
     with pytest.raises(SaccadeError, match="not found"):
         load(tmp_path / "x.toml")
 
 
-def test_a_recipe_of_a_newer_version_is_told(tmp_path):
+def test_a_recipe_of_a_newer_version_is_reported(tmp_path):
     with pytest.raises(SaccadeError, match=r"has schema_version 99, this saccade reads up to 1.*pip install --upgrade"):
         load(write(tmp_path, "schema_version = 99\nfuture = true"))
 
 
 @pytest.mark.parametrize("text", ["", "tiny = 5"])
-def test_tiny_without_a_tiny_table_is_told(tmp_path, text):
+def test_tiny_without_a_tiny_table_is_reported(tmp_path, text):
     with pytest.raises(SaccadeError, match=r"has no \[tiny\] table"):
         load(write(tmp_path, text), tiny=True)
 

@@ -1,4 +1,4 @@
-"""Mistakes in a recipe: all of them at once, each with its key, what was expected, what was found."""
+"""Validation errors of a recipe: all at once, each with its key, the expected value and the given one."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def message(values: dict) -> str:
     return str(caught.value)
 
 
-def test_all_mistakes_are_told_at_once():
+def test_all_mistakes_are_reported_at_once():
     wrong = {"train": {"stepz": 3, "clip": "a"}, "reader": {"stack": {"kind": "rnn"}}, "tokenizer": {"size": 1}}
     first, *lines = message(wrong).splitlines()
     assert first == "recipe 'x' has 4 mistakes:"

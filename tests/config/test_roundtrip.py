@@ -1,4 +1,4 @@
-"""Any recipe that can be made can be saved and loaded again, and is the same."""
+"""Any valid recipe is the same after saving and loading."""
 
 import tempfile
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from saccade.config.load import load, save, shipped, validate
+from saccade.config.load import list_recipes, load, save, validate
 
 count = st.integers(1, 2**40)
 share = st.floats(0, 0.999)
@@ -29,7 +29,7 @@ positions = st.one_of(
     st.fixed_dictionaries({"kind": st.just("learned")}, optional={"length": count}),
     st.fixed_dictionaries(
         {"kind": st.just("rotary")},
-        optional={"base": st.floats(1, 1e9), "stretch": st.fixed_dictionaries({"factor": st.floats(1, 64)})},
+        optional={"base": st.floats(1, 1e9), "scaling": st.fixed_dictionaries({"factor": st.floats(1, 64)})},
     ),
     st.just({"kind": "none"}),
 )
@@ -66,7 +66,7 @@ def test_saving_and_loading_gives_the_same_recipe(values):
 
 
 def test_shipped_recipes_survive_too(tmp_path):
-    for name in shipped():
+    for name in list_recipes():
         for tiny in (False, True):
             recipe = load(name, tiny=tiny)
             save(recipe, tmp_path / "recipe.toml")

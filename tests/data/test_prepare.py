@@ -20,7 +20,7 @@ PAIRS = [(f"house {n} " + "x" * (n % 7), f"Haus {n}") for n in range(101)]
 
 @pytest.fixture
 def make(tmp_path):
-    """Prepares pairs written to two files."""
+    """Prepare pairs that are written to two files."""
 
     def make(
         pairs=PAIRS, *, name="train", valid=(), max_length=64, weight=1.0, said=None, predictions=500, **tokenizer
@@ -58,7 +58,7 @@ def test_pairs_are_stored_as_tokens_that_end_with_end(make):
     assert texts(made, made.train) == PAIRS
     assert tokens[lengths[0] - 1] == tokens[-1] == END
     assert tokens.dtype == np.uint16
-    assert made.train.longest == max(len(source) for source, _ in PAIRS) + 1
+    assert made.train.max_tokens == max(len(source) for source, _ in PAIRS) + 1
     assert made.valid is None and made.valid_pairs == [] and made.notes == []
 
 
@@ -68,7 +68,7 @@ def test_tokens_are_mapped_and_not_held(make):
 
 def test_the_second_time_nothing_is_tokenised_or_learned(make, monkeypatch):
     first = make()
-    monkeypatch.setattr(encode, "encode_pairs", None)
+    monkeypatch.setattr(encode, "encode_rows", None)
     monkeypatch.setattr(module, "train_tokenizers", None)
 
     assert texts(first, make().train) == PAIRS
@@ -105,7 +105,7 @@ def test_a_damaged_entry_is_made_again(make, tmp_path, damage):
 
 
 def test_of_two_processes_that_make_an_entry_the_first_is_kept(tmp_path):
-    """The second may not take away what somebody already reads."""
+    """The second process must not delete what another one reads."""
     entry = tmp_path / "entry"
 
     def fill_slowly(folder):
@@ -119,7 +119,7 @@ def test_of_two_processes_that_make_an_entry_the_first_is_kept(tmp_path):
 
 
 def test_nothing_half_written_is_left(make, tmp_path, monkeypatch):
-    monkeypatch.setattr(store_module.Appender, "add", lambda self, rows: 1 / 0)
+    monkeypatch.setattr(store_module.ArrayWriter, "append", lambda self, rows: 1 / 0)
 
     with pytest.raises(ZeroDivisionError):
         make()
@@ -144,7 +144,7 @@ def test_a_text_of_exactly_the_limit_is_kept(make):
     assert len(make([("a" * 9, "b")], max_length=10).train) == 1  # nine letters and END
 
 
-def test_when_all_pairs_are_dropped_the_reason_is_told(make):
+def test_when_all_pairs_are_dropped_the_reason_is_reported(make):
     with pytest.raises(
         SaccadeError, match=r"no pair is left: dropped 1 of 1 pair longer than 5 tokens.*raise data.max_length"
     ):
@@ -168,8 +168,8 @@ def test_a_share_that_holds_out_nothing_is_an_error(make):
 
 @pytest.mark.parametrize("part", ["train", "valid"])
 def test_a_data_set_without_rows_is_an_error(tmp_path, monkeypatch, part):
-    monkeypatch.setattr(hub, "read", lambda *_, **__: iter(()))
-    monkeypatch.setattr(hub, "fingerprint", lambda *_, **__: "nothing")
+    monkeypatch.setattr(hub, "read_pairs", lambda *_, **__: iter(()))
+    monkeypatch.setattr(hub, "get_fingerprint", lambda *_, **__: "nothing")
     data = Data(**{"train": ["embedded:copy-heldout"], part: ["owner/nothing"]})
 
     with pytest.raises(SaccadeError, match="there is no pair in owner/nothing; expected at least one; is it the right"):
@@ -210,20 +210,20 @@ def test_dropout_makes_variants_of_training_pairs_only(make):
     made = make(kind="bpe", size=300, dropout=0.3, variants=3, valid=0.1)
     variants = [made.train.gather(np.arange(9), side=0, variant=n)[0].tolist() for n in range(3)]
 
-    assert (made.train.variants, made.valid.variants) == (3, 1)
+    assert (made.train.num_variants, made.valid.num_variants) == (3, 1)
     assert variants[0] != variants[1] != variants[2]
     assert texts(made, made.train, 0) == texts(made, made.train, 1) == texts(made, made.train, 2)
 
 
 def test_dropout_never_makes_a_text_longer_than_the_limit(make):
     plain = make(kind="bpe", size=300)
-    made = make(kind="bpe", size=300, dropout=0.5, variants=2, max_length=plain.train.longest)
+    made = make(kind="bpe", size=300, dropout=0.5, variants=2, max_length=plain.train.max_tokens)
 
-    assert made.train.longest <= plain.train.longest and len(made.train) == len(plain.train)
+    assert made.train.max_tokens <= plain.train.max_tokens and len(made.train) == len(plain.train)
 
 
 def test_large_vocabularies_take_four_bytes_a_token(make, monkeypatch):
-    monkeypatch.setattr(encode, "SMALL", 7)
+    monkeypatch.setattr(encode, "MAX_UINT16_IDS", 7)
 
     assert make().train.gather(np.arange(1), side=0)[0].dtype == np.uint32
 
@@ -233,7 +233,7 @@ def test_a_cache_that_cannot_be_written_is_one_line(make, monkeypatch, code):
     def refuse(*_, **__):
         raise OSError(code, errno.errorcode[code])
 
-    monkeypatch.setattr(store_module.Appender, "add", refuse)
+    monkeypatch.setattr(store_module.ArrayWriter, "append", refuse)
     with pytest.raises(
         SaccadeError, match=rf"cache \S+ cannot be written: {errno.errorcode[code]}; free some space or set"
     ):
@@ -249,9 +249,9 @@ def test_a_cache_under_a_file_is_one_line(tmp_path):
 
 def test_the_default_cache_is_where_the_environment_says(monkeypatch):
     monkeypatch.setenv("SACCADE_CACHE", "/somewhere")
-    assert module.default_cache() == Path("/somewhere")
+    assert module.get_cache_folder() == Path("/somewhere")
     monkeypatch.delenv("SACCADE_CACHE")
-    assert module.default_cache() == Path.home() / ".cache" / "saccade"
+    assert module.get_cache_folder() == Path.home() / ".cache" / "saccade"
 
 
 def test_a_store_remembers_the_weights_it_is_opened_with(make, tmp_path):

@@ -1,4 +1,4 @@
-"""Every example of README and docs is run, with fewer steps of training than it says."""
+"""Every example of README and docs is run, with fewer training steps than it has."""
 
 import re
 import shlex
@@ -14,15 +14,15 @@ from saccade.config.load import load
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"(?:<!-- ([^\n]*?) -->\n)?```(\w+)\n(.*?)\n```", re.DOTALL)
-FEWER = [
+SHORT_TRAINING = [
     "train.steps=2",
-    "train.schedule.warmup=1",
+    "train.schedule.warmup_steps=1",
     "train.valid_every=2",
     "train.save_every=2",
     "train.valid_predictions=3",
     "predict.max_length=5",
 ]
-SMALLER = {"layers": 2, "dim": 8, "ff": 13, "heads": 2}
+SMALL_STACK = {"layers": 2, "dim": 8, "ff": 13, "heads": 2}
 
 
 class Block(NamedTuple):
@@ -31,20 +31,20 @@ class Block(NamedTuple):
     text: str
 
 
-def blocks(page: Path, language: str) -> list[Block]:
-    """The blocks of a page that are examples, not code of saccade shown by docs/generate.py."""
-    found = [Block(*match) for match in FENCE.findall(page.read_text("utf-8"))]
-    shown = ("code:", "head:", "not run")
-    return [block for block in found if block.language == language and not block.mark.startswith(shown)]
+def find_blocks(page: Path, language: str) -> list[Block]:
+    """Code blocks of a page that are examples, not source code inserted by docs/generate.py."""
+    all_blocks = [Block(*match) for match in FENCE.findall(page.read_text("utf-8"))]
+    skipped = ("code:", "head:", "not run")
+    return [block for block in all_blocks if block.language == language and not block.mark.startswith(skipped)]
 
 
-def with_blocks(language: str) -> list[Path]:
-    return [page for page in PAGES if blocks(page, language)]
+def list_pages_with(language: str) -> list[Path]:
+    return [page for page in PAGES if find_blocks(page, language)]
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """An empty folder with the files that the examples name."""
+    """A new working directory with the files that the examples use."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SACCADE_RUNS", raising=False)
     words = ["two", "dogs", "are", "running", "through", "the", "snow", "."]
@@ -57,89 +57,89 @@ def folder(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("page", with_blocks("python"), ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", list_pages_with("python"), ids=lambda page: page.stem)
 def test_python_examples_run(page, folder, monkeypatch):
     full = saccade.train
 
     def train(recipe, *, overrides=(), **settings):
-        return full(recipe, overrides=[*overrides, *FEWER, "data.train.0.examples=300"], **settings)
+        return full(recipe, overrides=[*overrides, *SHORT_TRAINING, "data.train.0.examples=300"], **settings)
 
     monkeypatch.setattr(saccade, "train", train, raising=False)
     names: dict = {"__name__": "example"}
-    for block in blocks(page, "python"):
+    for block in find_blocks(page, "python"):
         exec(compile(block.text, str(page), "exec"), names)
-    assert len(names) > 2, "the examples made nothing"
+    assert len(names) > 2, "the examples define no names"
 
 
-@pytest.mark.parametrize("page", with_blocks("console"), ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", list_pages_with("console"), ids=lambda page: page.stem)
 def test_commands_run(page, folder):
-    for block in blocks(page, "console"):
+    for block in find_blocks(page, "console"):
         for name in block.mark.removeprefix("needs").split():
             ensure_run(name)
         for line in block.text.splitlines():
             command, _, _ = line.partition("  #")
             if command.startswith("$ saccade "):
-                assert exit_code(shlex.split(command)[2:]) == 0, command
+                assert run_command(shlex.split(command)[2:]) == 0, command
 
 
 def ensure_run(name: str) -> None:
     if not Path("runs", name).exists():
-        assert not exit_code(
+        assert not run_command(
             ["train", "multi30k", "--data", "train.en", "train.de", "--valid", "val.en", "val.de", "--run", name]
         )
 
 
-def exit_code(words: list[str]) -> int:
-    """Of a command, with a model and a training so small that it takes seconds."""
+def run_command(words: list[str]) -> int:
+    """Run a command, with a model and a training small enough to take seconds, and return its exit code."""
     if words[0] == "train" and "--resume" not in words:
         tokenizer = [] if "--tiny" in words else ["tokenizer.size=270"]
-        words = [*words, *FEWER, *smaller(words[1]), *fewer_examples(words), *tokenizer]
+        words = [*words, *SHORT_TRAINING, *shrink_stacks(words[1]), *reduce_examples(words), *tokenizer]
     with pytest.raises(SystemExit) as left:
         main(words)
     return int(left.value.code or 0)
 
 
-def smaller(name: str) -> list[str]:
-    """Overrides for what stacks of this recipe have."""
+def shrink_stacks(name: str) -> list[str]:
+    """Overrides that make the stacks of a recipe small."""
     recipe = load(name)
     sides = {"reader": recipe.reader, "writer": recipe.writer}
     parts = {side: part.stack for side, part in sides.items() if getattr(part, "stack", None)}
     return [
         f"{part}.stack.{key}={value}"
         for part, stack in parts.items()
-        for key, value in SMALLER.items()
+        for key, value in SMALL_STACK.items()
         if key in type(stack).model_fields
     ]
 
 
-def fewer_examples(words: list[str]) -> list[str]:
-    """Overrides for data that comes with the package; files that the examples name are small."""
+def reduce_examples(words: list[str]) -> list[str]:
+    """Overrides that shorten embedded data; the files of the `folder` fixture are small already."""
     if not (words[words.index("--data") + 1].startswith("embedded:") if "--data" in words else "--tiny" in words):
         return []
     held_out = "--valid" in words or isinstance(load(words[1], tiny=True).data.valid, tuple)
     return ["data.train.0.examples=200", *(["data.valid.0.examples=20"] if held_out else [])]
 
 
-def test_the_tests_see_the_examples():
-    assert len(with_blocks("python")) >= 5
-    assert len(with_blocks("console")) >= 6
+def test_examples_are_found():
+    assert len(list_pages_with("python")) >= 5
+    assert len(list_pages_with("console")) >= 6
 
 
 def test_own_kind_takes_about_40_lines():
-    example = max(blocks(ROOT / "docs" / "own-kinds.md", "python"), key=lambda block: len(block.text))
+    example = max(find_blocks(ROOT / "docs" / "own-kinds.md", "python"), key=lambda block: len(block.text))
     assert len(example.text.splitlines()) <= 46
 
 
 def test_ten_lines_of_python_are_ten():
-    [example] = blocks(ROOT / "README.md", "python")
+    [example] = find_blocks(ROOT / "README.md", "python")
     assert len(example.text.splitlines()) <= 10
 
 
 def test_every_recipe_is_in_the_readme():
-    from saccade.config.load import shipped
+    from saccade.config.load import list_recipes
 
     readme = (ROOT / "README.md").read_text("utf-8")
-    assert not [name for name in shipped() if f"`{name}`" not in readme]
+    assert not [name for name in list_recipes() if f"`{name}`" not in readme]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -1,4 +1,4 @@
-"""What is written by a program is what that program writes today."""
+"""Generated pages are up to date, and benchmarks/report.py writes what it should."""
 
 import importlib.util
 import json
@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 
 
-def script(path: str):
+def load_script(path: str):
     spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
     assert spec
     assert spec.loader
@@ -21,15 +21,15 @@ def script(path: str):
 
 
 @pytest.mark.parametrize("path", ["docs/generate.py", "docs/training_step.py", "benchmarks/report.py"])
-def test_generated_pages_are_fresh(path):
+def test_generated_pages_are_up_to_date(path):
     done = subprocess.run([sys.executable, ROOT / path, "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-def test_settings_page_says_type_default_and_meaning():
+def test_settings_page_has_type_default_and_meaning():
     page = (ROOT / "docs" / "configuration.md").read_text("utf-8")
     assert '| `epochs` | whole number >= 1, or `"none"` | `"none"` |' in page
-    assert '## `[reader.stack]`, `[reader.again.stack]` and `[writer.stack]`, kind = "transformer"' in page
+    assert '## `[reader.stack]`, `[reader.second_pass.stack]` and `[writer.stack]`, kind = "transformer"' in page
     assert '| `norm` | `"post"` or `"pre"` or `"none"` | `"post"` |' in page
     assert "Liang et al. 2021" in page
 
@@ -64,7 +64,7 @@ RESULT = {
 
 @pytest.fixture
 def report(tmp_path):
-    module = script("benchmarks/report.py")
+    module = load_script("benchmarks/report.py")
     module.ROOT = tmp_path
     (tmp_path / "benchmarks" / "results").mkdir(parents=True)
     (tmp_path / "docs").mkdir()
@@ -74,13 +74,13 @@ def report(tmp_path):
     return module
 
 
-def run(report, monkeypatch, *words: str) -> int:
+def run_report(report, monkeypatch, *words: str) -> int:
     monkeypatch.setattr(sys, "argv", ["report.py", *words])
     return report.main()
 
 
-def test_results_page_says_how_each_number_was_obtained(report, monkeypatch, tmp_path):
-    assert run(report, monkeypatch) == 0
+def test_results_page_has_command_and_hardware_of_each_number(report, monkeypatch, tmp_path):
+    assert run_report(report, monkeypatch) == 0
     page = (tmp_path / "docs" / "results.md").read_text()
     assert "    python benchmarks/translation.py --data FOLDER\n" in page
     assert "one abacus; 2026-01-02, commit 0123456789ab;\n2.50 minutes in all; torch 2.13.0." in page
@@ -90,9 +90,9 @@ def test_results_page_says_how_each_number_was_obtained(report, monkeypatch, tmp
     assert page.count("* `nrefs:1|tok:13a`") == 1
 
 
-def test_front_page_shows_what_is_named_for_it(report, monkeypatch, tmp_path):
+def test_front_page_shows_the_rows_of_front(report, monkeypatch, tmp_path):
     monkeypatch.setattr(report, "FRONT", ("speed", "c->d", "nobody measured this", "a->b, BLEU, mean"))
-    run(report, monkeypatch)
+    run_report(report, monkeypatch)
     lines = (tmp_path / "README.md").read_text().splitlines()
     assert lines[0] == "# before"
     assert lines[-1] == "after"
@@ -104,28 +104,28 @@ def test_front_page_shows_what_is_named_for_it(report, monkeypatch, tmp_path):
 
 
 def test_front_page_names_rows_that_are_there():
-    module = script("benchmarks/report.py")
+    module = load_script("benchmarks/report.py")
     assert len(module.headlines(module.read(ROOT / "benchmarks" / "results"))) == len(module.FRONT)
 
 
 def test_page_shows_the_files_that_it_names(report, monkeypatch, tmp_path):
-    run(report, monkeypatch)
+    run_report(report, monkeypatch)
     lines = (tmp_path / "docs" / "speed.md").read_text().splitlines()
     assert lines[:2] == ["# s", "<!-- table: translation -->"] and lines[-2:] == ["<!-- table: end -->", "end"]
     assert lines[2] == "one abacus; `python benchmarks/translation.py --data FOLDER`, 2026-01-02."
     assert "| memory | 7 MiB |  |  |  |" in lines and "old" not in lines
 
 
-def test_page_says_what_was_not_recorded(report):
+def test_missing_result_is_marked_on_the_page(report):
     page = report.with_tables("<!-- table: other -->\n<!-- table: end -->\n", [RESULT])
     assert page == "<!-- table: other -->\nNot recorded yet.\n<!-- table: end -->\n"
 
 
-def test_check_tells_stale_from_fresh(report, monkeypatch, tmp_path, capsys):
-    assert run(report, monkeypatch, "--check") == 1
+def test_check_detects_outdated_pages(report, monkeypatch, tmp_path, capsys):
+    assert run_report(report, monkeypatch, "--check") == 1
     assert "docs/results.md is not up to date" in capsys.readouterr().err
-    run(report, monkeypatch)
-    assert run(report, monkeypatch, "--check") == 0
+    run_report(report, monkeypatch)
+    assert run_report(report, monkeypatch, "--check") == 0
     assert "old" not in (tmp_path / "README.md").read_text()
 
 

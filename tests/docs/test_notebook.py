@@ -1,4 +1,4 @@
-"""The notebook of the docs: its cells run, and what is stored with them is what they gave."""
+"""The notebook of the docs: its cells run, and the stored outputs are of the same kinds."""
 
 import importlib.util
 import json
@@ -11,9 +11,9 @@ import pytest
 import saccade
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
-FEWER = [
+SHORT_TRAINING = [
     "train.steps=2",
-    "train.schedule.warmup=1",
+    "train.schedule.warmup_steps=1",
     "train.valid_every=2",
     "train.save_every=2",
     "predict.max_length=7",
@@ -48,12 +48,12 @@ def test_outputs_are_stored_and_small(notebook):
     assert (DOCS / "view.ipynb").stat().st_size < 500_000
 
 
-def test_its_cells_run(maker, notebook, tmp_path, monkeypatch):
-    """With a model that has learned nothing, which gives other numbers but the same kinds of outputs."""
+def test_cells_run(maker, notebook, tmp_path, monkeypatch):
+    """With an untrained model, which gives other values but the same kinds of outputs."""
     full = saccade.train
 
     def train(recipe, **settings):
-        return full(recipe, overrides=[*FEWER, "data.train.0.examples=300"], **settings)
+        return full(recipe, overrides=[*SHORT_TRAINING, "data.train.0.examples=300"], **settings)
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SACCADE_RUNS", raising=False)
@@ -61,7 +61,7 @@ def test_its_cells_run(maker, notebook, tmp_path, monkeypatch):
     names: dict[str, Any] = {}
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
-            made = maker.run("".join(cell["source"]), names)
-            kinds = [(output["output_type"], sorted(output.get("data", []))) for output in made]
+            outputs = maker.run_cell("".join(cell["source"]), names)
+            kinds = [(output["output_type"], sorted(output.get("data", []))) for output in outputs]
             assert kinds == [(output["output_type"], sorted(output.get("data", []))) for output in cell["outputs"]]
     assert (tmp_path / "march.html").exists() and (tmp_path / "both.html").exists()

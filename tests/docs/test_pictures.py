@@ -23,19 +23,21 @@ def pictures() -> ModuleType:
     return module
 
 
-def cross(layer: int, *heads: np.ndarray) -> AttentionMap:
+def build_cross_map(layer: int, *heads: np.ndarray) -> AttentionMap:
     return AttentionMap("w", "cross", layer, np.stack(heads).astype(np.float32), "target", "source", LABELS)
 
 
 @pytest.fixture
 def view() -> View:
-    """Pairs of words in layer 2, head 2; beside it heads that look at one word, at all, or shifted."""
-    one, every, pairs = np.eye(5)[[4] * 5], np.full((5, 5), 0.2), np.eye(5)[[1, 0, 2, 3, 4]]
-    return View("one", "abcd", "wxyz", LABELS, [cross(1, pairs, pairs), cross(2, one, pairs, every)])
+    """A word alignment in layer 2, head 2; the other heads attend to one word, uniformly, or one row too late."""
+    one, uniform, pairs = np.eye(5)[[4] * 5], np.full((5, 5), 0.2), np.eye(5)[[1, 0, 2, 3, 4]]
+    return View(
+        "one", "abcd", "wxyz", LABELS, [build_cross_map(1, pairs, pairs), build_cross_map(2, one, pairs, uniform)]
+    )
 
 
 def test_the_clearest_head_is_found(pictures, view):
-    assert pictures.clearest(view) == (2, 2)
+    assert pictures.find_clearest_head(view) == (2, 2)
 
 
 @pytest.mark.parametrize("name", ["inversion", "heads"])

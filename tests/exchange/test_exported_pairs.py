@@ -1,4 +1,4 @@
-"""A model that labels pairs gives the same probabilities there, with all that its own folder's tokenizer says."""
+"""An exported classifier of text pairs gives the same probabilities in transformers, with its exported tokenizer."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ FEW = [
 
 @torch.no_grad()
 def here_and_there(run: Path, out: Path) -> tuple[Tensor, Tensor]:
-    """The log-probabilities of the labels of two pairs, by the run and by what transformers makes of its export."""
+    """Return the log-probabilities of two pairs by the run and by its export in transformers."""
     folder, _ = export_run(run, out)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
@@ -39,7 +39,7 @@ def test_of_an_imported_model(tmp_path: Path, family: str) -> None:
     ours, theirs = here_and_there(tmp_path / "run", tmp_path / "out")
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
     parts = "model_input_names" in json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
-    assert parts == (family != "Roberta")  # which has one part alone
+    assert parts == (family != "Roberta")  # which has one segment only
 
 
 @pytest.mark.parametrize(("recipe", "longest"), [("bert", 60), ("albert", 60), ("xlnet", 256)])

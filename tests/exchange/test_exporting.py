@@ -1,4 +1,4 @@
-"""Runs that were trained here, written for others."""
+"""Export of runs that were trained here."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ from saccade.data.tokenization.tokenizer import Tokenizer as Ours
 from saccade.data.tokenization.tokenizers import START, train_tokenizers
 from saccade.errors import SaccadeError
 from saccade.exchange.exporting import export_run
-from saccade.exchange.families.catalogue import family_of
+from saccade.exchange.families.catalogue import find_family
 from saccade.exchange.importing import import_folder
 from saccade.model.build.model import build
 from saccade.model.run import load_run, named_weights, write_tensors
@@ -26,7 +26,7 @@ SINES = ["reader.positions.layout=concatenated", "writer.positions.layout=concat
 
 @pytest.fixture
 def fresh(tmp_path: Path) -> Callable[..., Path]:
-    """A run with random weights, as training writes it."""
+    """Create runs with random weights."""
 
     def made(*changes: str) -> Path:
         recipe = load("transformer", overrides=["tokenizer.kind=characters", "data.max_length=20", *SMALL, *changes])
@@ -36,7 +36,7 @@ def fresh(tmp_path: Path) -> Callable[..., Path]:
         both.save(path)
         save(recipe, path / "recipe.toml")
         model = build(recipe, source_size=both.source.size, target_size=both.target.size)
-        write_tensors(named_weights(model), path / "model.safetensors", vocabulary=both.vocabulary())
+        write_tensors(named_weights(model), path / "model.safetensors", vocabulary=both.hash_vocabulary())
         return path
 
     return made
@@ -57,22 +57,24 @@ def test_a_run_of_our_own_is_a_marian_there(fresh: Any, load_theirs: Any, tmp_pa
     assert family == "marian" and theirs.config.decoder_start_token_id == START
     torch.testing.assert_close(ours[target.mask], logits[target.mask], atol=1e-5, rtol=1e-5)
     again = load_run(import_folder(str(path), str(tmp_path / "again")).path)
-    assert again.recipe.writer.start == "own" and not again.recipe.writer.output_bias
+    assert again.recipe.writer.start_token == "own" and not again.recipe.writer.output_bias
     assert again.tokenizers.source.encode("abx") == tokenizer.encode("abx")
 
 
 REFUSED = [
     (
         [],
-        r"no family can hold this model \(marian: reader.positions.layout = 'interleaved'; bart: reader.positions.kind",
+        r"no Hugging Face architecture matches this model \(marian: reader.positions.layout = 'interleaved'; bart: ",
     ),
-    ([*SINES, "writer.tie=output"], r"no family can hold this model \(marian: writer.tie = 'output'"),
+    ([*SINES, "writer.tie=output"], r"no Hugging Face architecture matches this model \(marian: writer.tie = 'output'"),
     ([*SINES, "writer.stack.activation=sigmoid", "reader.stack.activation=sigmoid"], "marian: .*activation.*'sigmoid'"),
 ]
 
 
 @pytest.mark.parametrize(("changes", "message"), REFUSED)
-def test_what_no_family_has_is_refused_by_name(fresh: Any, tmp_path: Path, changes: Any, message: str) -> None:
+def test_settings_without_a_matching_architecture_are_named(
+    fresh: Any, tmp_path: Path, changes: Any, message: str
+) -> None:
     path = fresh(*changes)
     with pytest.raises(SaccadeError, match=message):
         export_run(path, tmp_path / "out")
@@ -84,7 +86,7 @@ def test_a_folder_in_use_is_refused(fresh: Any, tmp_path: Path) -> None:
         export_run(fresh(*SINES), tmp_path)
 
 
-def test_a_bias_that_cannot_be_said_is_refused(make: Any, tmp_path: Path) -> None:
+def test_a_bias_that_cannot_be_exported_is_refused(make: Any, tmp_path: Path) -> None:
     run = load_run(import_folder(str(make("t5")[0]), str(tmp_path / "run")).path)
     with torch.no_grad():
         run.model.writer.output.bias[5] = 1.0
@@ -93,31 +95,31 @@ def test_a_bias_that_cannot_be_said_is_refused(make: Any, tmp_path: Path) -> Non
         export_run(run.path, tmp_path / "out")
 
 
-def test_a_head_that_nobody_has_is_told_with_one_that_others_have() -> None:
+def test_an_unknown_head_is_reported_with_a_supported_one() -> None:
     encoder = load("bert")
-    head = {"task": "label", "objectives": [{"kind": "label"}], "writer": {"kind": "label", "pooling": "mean"}}
+    head = {"task": "classify", "objectives": [{"kind": "label"}], "writer": {"kind": "label", "pooling": "mean"}}
     labels = validate({**encoder.model_dump(), **head})
     with pytest.raises(SaccadeError) as error:
-        family_of(labels)
+        find_family(labels)
     assert "xlnet: summary_type = 'mean' is not supported; " in str(error.value)
     assert str(error.value).endswith("train it with the head of BERT: "
-                                     "writer.pooling=first writer.hidden=768 writer.activation=tanh")  # fmt: skip
-    first = {**head, "writer": {"kind": "label", "pooling": "first", "hidden": 768, "activation": "tanh"}}
-    assert family_of(validate({**encoder.model_dump(), **first})).name == "bert"
+                                     "writer.pooling=first writer.hidden_dim=768 writer.activation=tanh")  # fmt: skip
+    first = {**head, "writer": {"kind": "label", "pooling": "first", "hidden_dim": 768, "activation": "tanh"}}
+    assert find_family(validate({**encoder.model_dump(), **first})).name == "bert"
 
 
-def test_a_classifier_is_of_the_family_that_its_form_and_its_tokenizer_tell() -> None:
-    """RoBERTa's form is one that BERT has too; but positions there count all pieces but 1, which no text may have."""
-    head = {"kind": "label", "pooling": "first", "hidden": 768}
-    labels = {"name": "classify", "task": "label", "objectives": [{"kind": "label"}], "writer": head}
+def test_settings_and_tokenizer_of_a_classifier_decide_its_architecture() -> None:
+    """BERT and RoBERTa share settings, but RoBERTa needs a tokenizer whose token 1 occurs in no text."""
+    head = {"kind": "label", "pooling": "first", "hidden_dim": 768}
+    labels = {"name": "classify", "task": "classify", "objectives": [{"kind": "label"}], "writer": head}
     recipe = validate({**load("roberta").model_dump(), **labels})
     core = Tokenizer(models.WordLevel({"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "a": 4}, unk_token="[UNK]"))
     own = train_tokenizers(recipe.tokenizer, lambda: [("abc", "dec")]).source
-    assert family_of(recipe).name == family_of(recipe, own).name == "roberta"
-    assert family_of(recipe, Ours(core)).name == "bert"
+    assert find_family(recipe).name == find_family(recipe, own).name == "roberta"
+    assert find_family(recipe, Ours(core)).name == "bert"
 
 
 @pytest.mark.parametrize(("recipe", "family"), [("gpt2", "gpt2"), ("gpt2-xl", "gpt2"), ("llama", "llama")])
-def test_recipes_of_a_family_are_in_it(recipe: str, family: str) -> None:
-    """Though they leave out what follows from other numbers, which a config.json spells out."""
-    assert family_of(load(recipe)).name == family
+def test_recipes_match_their_architecture(recipe: str, family: str) -> None:
+    """Recipes may omit settings that follow from others, which config.json contains explicitly."""
+    assert find_family(load(recipe)).name == family

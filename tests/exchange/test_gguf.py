@@ -1,4 +1,4 @@
-"""GGUF files, written by their own library, against the folder that they were made from."""
+"""GGUF files, written by the gguf library, compared with the folder that they were converted from."""
 
 import importlib.util
 import sys
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from saccade.config.load import override
-from saccade.data.tokenization.tokenizer import byte_letters
+from saccade.data.tokenization.tokenizer import build_byte_alphabet
 from saccade.data.tokenization.tokenizers import END, START
 from saccade.errors import SaccadeError
 from saccade.exchange.exporting import export_run
@@ -25,7 +25,7 @@ transformers = pytest.importorskip("transformers")
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 MERGES = ["Ġ a", "b c"]
-PIECES = [*SPECIAL, *byte_letters(), "Ġa", "bc"]
+PIECES = [*SPECIAL, *build_byte_alphabet(), "Ġa", "bc"]
 HEADS, SHARED, LAYERS, DIM = 4, 2, 2, 32
 BLOCKS = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
@@ -56,8 +56,8 @@ def there(name: str) -> str:
     return f"blk.{number}.{BLOCKS[rest]}.weight"
 
 
-def turned(name: str, values: np.ndarray) -> np.ndarray:
-    """Queries and keys as llama.cpp has them: what stands half a head apart become neighbours."""
+def permute_rotary(name: str, values: np.ndarray) -> np.ndarray:
+    """Permute rows of queries and keys as llama.cpp does: rotary pairs become neighbours."""
     for part, heads in (("q_proj", HEADS), ("k_proj", SHARED)):
         if part in name:
             rows = values.reshape(heads, 2, values.shape[0] // heads // 2, values.shape[1])
@@ -66,7 +66,7 @@ def turned(name: str, values: np.ndarray) -> np.ndarray:
 
 
 def write(path: Path, model: nn.Module, *, kind: Any = None, leave_out: str = "", **changes: Any) -> Path:
-    """The file; `changes` replace settings, or take them out where they are None."""
+    """Write the file; `changes` replace settings, or remove them if None."""
     changes = {name.replace("__", "."): value for name, value in changes.items()}
     writer = gguf.GGUFWriter(path, changes.pop("architecture", "llama"))
     numbers = {
@@ -86,7 +86,7 @@ def write(path: Path, model: nn.Module, *, kind: Any = None, leave_out: str = ""
     writer.add_token_types([3] * len(SPECIAL) + [1] * (len(PIECES) - len(SPECIAL)))
     writer.add_token_merges(MERGES)
     for name, tensor in model.state_dict().items():
-        values = turned(name, tensor.numpy())
+        values = permute_rotary(name, tensor.numpy())
         if kind is None or values.ndim == 1:
             writer.add_tensor(there(name), values) if there(name) != leave_out else None
         else:
@@ -99,11 +99,11 @@ def write(path: Path, model: nn.Module, *, kind: Any = None, leave_out: str = ""
 
 
 def logits(run: Path, model: nn.Module, text: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ours and theirs for a text, by our ids."""
+    """Logits of both models for a text, ordered by our ids."""
     ours = load_run(run)
     target = ours.tokenizers.target
     ids = [START, *target.encode(text)[:-1]]
-    order = torch.tensor(target.order)
+    order = torch.tensor(target.library_ids)
     known = order < len(PIECES)
     row = torch.tensor([ids])
     written = ours.model.writer.head(ours.model.writer(row, torch.ones_like(row, dtype=torch.bool), None))
@@ -118,25 +118,25 @@ def test_logits_and_ids_are_those_of_the_folder(tmp_path: Path) -> None:
     letter = {piece: number for number, piece in enumerate(PIECES)}
     said = ["<|im_start|>", *"user", "Ċ", "a", "Ġ", "bc", "Ġ", "1", "2", "<|im_end|>", "Ċ", "<|im_start|>"]
     ids = [START, *target.encode(CHAT)[:-1]]
-    assert [target.order[number] for number in ids] == [letter[piece] for piece in said]
+    assert [target.library_ids[number] for number in ids] == [letter[piece] for piece in said]
     torch.testing.assert_close(*logits(run, model, CHAT), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_1"])
-def test_packed_weights_are_unpacked(tmp_path: Path, kind: str) -> None:
-    """Theirs gets what their library unpacks."""
+def test_quantized_weights_are_dequantized(tmp_path: Path, kind: str) -> None:
+    """The original gets the weights that the gguf library dequantizes."""
     packed, model = gguf.GGMLQuantizationType[kind], theirs()
     run = import_folder(str(write(tmp_path / "m.gguf", model, kind=packed)), str(tmp_path / "run")).path
     before = model.lm_head.weight.detach().clone()
     for tensor in model.state_dict().values():
-        if tensor.dim() > 1:  # blocks of 32 numbers are within a row, so that the order of rows does not matter
+        if tensor.dim() > 1:  # blocks of 32 weights lie within a row, so that the order of rows does not matter
             tensor.copy_(torch.from_numpy(gguf.quants.dequantize(gguf.quants.quantize(tensor.numpy(), packed), packed)))
     assert not torch.equal(before, model.lm_head.weight)
     torch.testing.assert_close(*logits(run, model, "a bc"), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"])
-def test_blocks_of_256_numbers_are_unpacked(tmp_path: Path, kind: str) -> None:
+def test_k_quants_are_dequantized(tmp_path: Path, kind: str) -> None:
     packed = gguf.GGMLQuantizationType[kind]
     size, width = gguf.GGML_QUANT_SIZES[packed]
     data = np.zeros((3, 2 * width), dtype=np.uint8)
@@ -153,8 +153,8 @@ def test_blocks_of_256_numbers_are_unpacked(tmp_path: Path, kind: str) -> None:
     assert found.shape == (3, 2 * size) and found.dtype == torch.float32 and torch.equal(found[0], found[2])
 
 
-def test_a_chat_goes_on_behind_what_has_ended(tmp_path: Path) -> None:
-    """The end of a part of a prompt does not hide what is written; the model's own end does end it."""
+def test_a_chat_continues_after_an_end_token(tmp_path: Path) -> None:
+    """End tokens inside the prompt do not stop the output; a generated one does."""
     model = theirs()
     run = import_folder(str(write(tmp_path / "m.gguf", model)), str(tmp_path / "run")).path
     predictor = Predictor.load(run, device="cpu")
@@ -163,15 +163,15 @@ def test_a_chat_goes_on_behind_what_has_ended(tmp_path: Path) -> None:
     ).predict
     [[found]] = predictor.candidates([CHAT], decoding=decoding)
     target = predictor.tokenizers.target
-    ids = torch.tensor([[target.order[number] for number in [START, *target.encode(CHAT)[:-1]]]])
+    ids = torch.tensor([[target.library_ids[number] for number in [START, *target.encode(CHAT)[:-1]]]])
     expected = model.generate(  # type: ignore[operator]
         ids, max_new_tokens=6, min_new_tokens=6, do_sample=False, pad_token_id=0, suppress_tokens=[1, 2]
     )
-    assert [target.order[number] for number in found.ids] == expected[0, ids.shape[1] :].tolist()
+    assert [target.library_ids[number] for number in found.ids] == expected[0, ids.shape[1] :].tolist()
     assert found.text == target.decode(found.ids) and "".join(predictor.write(CHAT, decoding=decoding)) == found.text
 
 
-def test_the_way_back_gives_a_folder_with_the_same_pieces(tmp_path: Path) -> None:
+def test_the_export_has_the_same_tokens(tmp_path: Path) -> None:
     model = theirs()
     run = import_folder(str(write(tmp_path / "m.gguf", model)), str(tmp_path / "run")).path
     folder, family = export_run(run, tmp_path / "out")
@@ -179,21 +179,21 @@ def test_the_way_back_gives_a_folder_with_the_same_pieces(tmp_path: Path) -> Non
     first, second = (load_run(path).tokenizers.target for path in (run, again))
     assert family == "llama" and first.encode(CHAT) == second.encode(CHAT)
     core = transformers.AutoTokenizer.from_pretrained(folder)
-    assert core(CHAT).input_ids == [first.order[number] for number in [START, *first.encode(CHAT)[:-1]]]
+    assert core(CHAT).input_ids == [first.library_ids[number] for number in [START, *first.encode(CHAT)[:-1]]]
     assert (core.bos_token, core.eos_token) == ("<|im_start|>", "<|im_end|>")
     torch.testing.assert_close(*logits(again, model, CHAT), atol=1e-4, rtol=1e-4)
 
 
 def test_a_tokenizer_whose_start_is_its_end_is_read(tmp_path: Path) -> None:
-    """As in GPT-2: START has the vector of the end."""
+    """As in GPT-2, START has the embedding of the end token."""
     path = write(tmp_path / "m.gguf", theirs(), tokenizer__ggml__bos_token_id=0, tokenizer__ggml__eos_token_id=0)
     run = load_run(import_folder(str(path), str(tmp_path / "run")).path)
-    assert run.recipe.writer.start == "end"  # type: ignore[union-attr]
-    assert run.tokenizers.target.order[END] == 0 and not run.tokenizers.target.said
+    assert run.recipe.writer.start_token == "end"  # type: ignore[union-attr]
+    assert run.tokenizers.target.library_ids[END] == 0 and not run.tokenizers.target.text_specials
 
 
-def test_pieces_with_scores_are_those_of_sentencepiece(tmp_path: Path) -> None:
-    """A tokenizer of Llama 2: the best score is joined first, and what has no piece is its bytes."""
+def test_tokens_with_scores_equal_those_of_sentencepiece(tmp_path: Path) -> None:
+    """A Llama 2 tokenizer: merges by score, with byte fallback."""
     writer = gguf.GGUFWriter(tmp_path / "s.gguf", "llama")
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁a", "ab", "▁", "a", "b"]
     writer.add_tokenizer_model("llama")
@@ -206,7 +206,7 @@ def test_pieces_with_scores_are_those_of_sentencepiece(tmp_path: Path) -> None:
     from saccade.exchange.families.catalogue import FAMILIES
     from saccade.exchange.formats.gguf import GgufFile
 
-    [core] = GgufFile(str(tmp_path / "s.gguf")).tokenizers(FAMILIES["llama"], len(pieces))
+    [core] = GgufFile(str(tmp_path / "s.gguf")).read_tokenizers(FAMILIES["llama"], len(pieces))
     assert core.encode("ab a", add_special_tokens=False).tokens == ["▁", "ab", "▁a"]
     assert core.encode("é", add_special_tokens=False).tokens == ["▁", "<0xC3>", "<0xA9>"]
     assert core.decode(core.encode("ab é").ids) == "ab é"
@@ -218,12 +218,12 @@ def test_pieces_with_scores_are_those_of_sentencepiece(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"architecture": "falcon"}, r"m\.gguf: the architecture 'falcon' is not known; expected llama"),
-        ({"llama__expert_count": 8}, r"llama\.expert_count = 8 is not supported; it may change the numbers"),
+        ({"architecture": "falcon"}, r"m\.gguf: unknown architecture 'falcon'; expected llama"),
+        ({"llama__expert_count": 8}, r"llama\.expert_count = 8 is not supported; it may change the outputs"),
         ({"llama__rope__dimension_count": 4}, r"llama\.rope\.dimension_count = 4 is not supported"),
-        ({"tokenizer__ggml__model": "bert"}, "the tokenizer 'bert' is not known; expected gpt2 or llama"),
-        ({"tokenizer__ggml__pre": "qwen2"}, "texts are cut by 'qwen2', expected one of gpt-2, smollm"),
-        ({"llama__block_count": None}, "lacks the key 'num_hidden_layers'; is it whole?"),
+        ({"tokenizer__ggml__model": "bert"}, "unknown tokenizer 'bert'; expected gpt2 or llama"),
+        ({"tokenizer__ggml__pre": "qwen2"}, "unknown pre-tokenizer 'qwen2', expected one of gpt-2, smollm"),
+        ({"llama__block_count": None}, "lacks the key 'num_hidden_layers'; is it complete?"),
         ({"leave_out": "blk.1.ffn_up.weight"}, r"lacks the tensor 'model\.layers\.1\.mlp\.up_proj\.weight'; is it"),
     ],
 )
@@ -239,19 +239,19 @@ def test_files_that_are_no_gguf_or_cut_off_are_refused(tmp_path: Path) -> None:
         import_folder("none.gguf", str(tmp_path / "run"))
     other = tmp_path / "other.gguf"
     other.write_bytes(b"something else that is long enough")
-    with pytest.raises(SaccadeError, match=r"other\.gguf is not a whole GGUF file \(GGUF magic invalid\)"):
+    with pytest.raises(SaccadeError, match=r"other\.gguf is not a complete GGUF file \(GGUF magic invalid\)"):
         import_folder(str(other), str(tmp_path / "run"))
     whole = write(tmp_path / "m.gguf", theirs()).read_bytes()
     for end in (60, len(whole) // 2, len(whole) - 40):
         other.write_bytes(whole[:end])
-        with pytest.raises(SaccadeError, match=r"other\.gguf is not a whole GGUF file .* download it again"):
+        with pytest.raises(SaccadeError, match=r"other\.gguf is not a complete GGUF file .* download it again"):
             import_folder(str(other), str(tmp_path / "run"))
 
 
-def test_the_package_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "m.gguf", theirs())
     monkeypatch.setitem(sys.modules, "gguf", None)
-    with pytest.raises(SaccadeError, match="read with the package gguf: pip install gguf"):
+    with pytest.raises(SaccadeError, match="needs the package gguf: pip install gguf"):
         import_folder(str(path), str(tmp_path / "run"))
 
 

@@ -1,4 +1,4 @@
-"""What a folder may look like, and what is said of one that cannot be imported."""
+"""Formats of folders that can be imported, and error messages for those that cannot."""
 
 import json
 import shutil
@@ -33,13 +33,13 @@ def folder(make: Make) -> Path:
 
 
 @pytest.fixture
-def brought(tmp_path: Path, folder: Path) -> Callable[[], Any]:
+def import_it(tmp_path: Path, folder: Path) -> Callable[[], Any]:
     return lambda: import_folder(str(folder), str(tmp_path / "run"))
 
 
 @pytest.fixture
-def sharded(make: Make, tmp_path: Path) -> Path:
-    """The same as one file and as several."""
+def sharded_folders(make: Make, tmp_path: Path) -> Path:
+    """Write the same model as one file and as shards."""
     whole, model = make("bart")
     parts = tmp_path / "shards"
     model.save_pretrained(parts, max_shard_size="3KB")
@@ -48,60 +48,58 @@ def sharded(make: Make, tmp_path: Path) -> Path:
     return parts
 
 
-def test_shards_are_one_model(sharded: Path, tmp_path: Path) -> None:
-    folders = (tmp_path / "bart-folder", sharded)
+def test_shards_are_one_model(sharded_folders: Path, tmp_path: Path) -> None:
+    folders = (tmp_path / "bart-folder", sharded_folders)
     runs = [import_folder(str(folder), str(tmp_path / f"run-{folder.name}")).path for folder in folders]
     first, second = (read_weights(run / "model.safetensors") for run in runs)
     assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_broken_shards_are_named(sharded: Path, tmp_path: Path) -> None:
-    shard = sorted(sharded.glob("*.safetensors"))[1]
+def test_broken_shards_are_named(sharded_folders: Path, tmp_path: Path) -> None:
+    shard = sorted(sharded_folders.glob("*.safetensors"))[1]
 
-    def refused(message: str) -> None:
+    def assert_refused(message: str) -> None:
         with pytest.raises(SaccadeError, match=message):
-            import_folder(str(sharded), str(tmp_path / "run"))
+            import_folder(str(sharded_folders), str(tmp_path / "run"))
 
     shard.write_bytes(shard.read_bytes()[:-40])
-    refused(rf"{shard.name} is not a whole safetensors file .*; download it again")
+    assert_refused(rf"{shard.name} is not a complete safetensors file .*; download it again")
     save_file({"odd": torch.ones(1)}, shard)
-    refused(rf"{shard.name} lacks the tensor '.*', which model.safetensors.index.json says is there")
-    listed = sharded / "model.safetensors.index.json"
+    assert_refused(rf"{shard.name} lacks the tensor '.*', which model.safetensors.index.json lists there")
+    listed = sharded_folders / "model.safetensors.index.json"
     elsewhere = {name: 5 if name == "final_logits_bias" else f"../{place}" for name, place in
                  json.loads(listed.read_text())["weight_map"].items()}  # fmt: skip
     shard.unlink()
-    refused(f"lacks the shard {shard.name}, which model.safetensors.index.json names; download it again")
+    assert_refused(f"lacks the shard {shard.name}, which model.safetensors.index.json names; download it again")
     save_file({"odd": torch.ones(1)}, tmp_path / shard.name)
     edit(listed, weight_map=elsewhere)
-    refused(f"lacks the shard (5|../{shard.name}), which model.safetensors.index.json names")
-    (sharded / "model.safetensors.index.json").write_text("{}")
-    refused("has no weight_map that says where tensors are")
+    assert_refused(f"lacks the shard (5|../{shard.name}), which model.safetensors.index.json names")
+    (sharded_folders / "model.safetensors.index.json").write_text("{}")
+    assert_refused("has no weight_map with the file of each tensor")
 
 
-def test_old_files_are_read_as_tensors_alone(folder: Path, brought: Callable[[], Any], tmp_path: Path) -> None:
+def test_pickle_files_are_read_as_tensors_only(folder: Path, import_it: Callable[[], Any], tmp_path: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
     expected = read_weights(import_folder(str(folder), str(tmp_path / "new")).path / "model.safetensors")
     (folder / "model.safetensors").unlink()
     old = folder / "pytorch_model.bin"
-    for content, why in (({"what": print}, "it holds print"), ([1, 2], "expected a table of tensors by name")):
+    for content, why in (({"what": print}, "it contains print"), ([1, 2], "expected a dictionary of tensors")):
         torch.save(content, old)
-        with pytest.raises(
-            SaccadeError, match=rf"bin cannot be read as tensors alone \({why}\).*: take the model.safe"
-        ):
-            brought()
+        with pytest.raises(SaccadeError, match=rf"bin does not contain tensors only \({why}\).*: take the model.safe"):
+            import_it()
     for junk in (b"", b"no such file at all"):
         old.write_bytes(junk)
-        with pytest.raises(SaccadeError, match=r"\(it is cut off, or not a file of torch.save\)"):
-            brought()
+        with pytest.raises(SaccadeError, match=r"\(it is truncated, or not a file of torch.save\)"):
+            import_it()
     torch.save(tensors, folder / "pytorch_model.bin")
-    got = read_weights(brought().path / "model.safetensors")
+    got = read_weights(import_it().path / "model.safetensors")
     assert all(torch.equal(got[name], expected[name]) for name in expected)
 
 
-def test_half_precision_becomes_float32(folder: Path, brought: Callable[[], Any]) -> None:
+def test_half_precision_becomes_float32(folder: Path, import_it: Callable[[], Any]) -> None:
     tensors = load_file(folder / "model.safetensors")
     save_file({name: tensor.half() for name, tensor in tensors.items()}, folder / "model.safetensors")
-    assert {tensor.dtype for tensor in read_weights(brought().path / "model.safetensors").values()} == {torch.float32}
+    assert {tensor.dtype for tensor in read_weights(import_it().path / "model.safetensors").values()} == {torch.float32}
 
 
 def change_tensors(folder: Path, **changes: Any) -> None:
@@ -112,36 +110,36 @@ def change_tensors(folder: Path, **changes: Any) -> None:
 FC = "model__encoder__layers__1__fc1__bias"
 BAD = [
     (lambda f: (f / "model.safetensors").unlink(), "has no weights: expected model.safetensors"),
-    (lambda f: (f / "config.json").unlink(), "has no config.json; expected a folder of Hugging Face"),
+    (lambda f: (f / "config.json").unlink(), "has no config.json; expected a Hugging Face folder"),
     (lambda f: (f / "config.json").write_text("{"), "config.json is not JSON"),
-    (lambda f: (f / "config.json").write_text("[]"), "config.json holds no table of settings, but a list"),
+    (lambda f: (f / "config.json").write_text("[]"), "config.json: expected a JSON object, got a list"),
     (lambda f: (f / "tokenizer.json").unlink(), "has no tokenizer: expected tokenizer.json, a SentencePiece file"),
     (lambda f: change_tensors(f, **{FC: ...}), "lacks the tensor 'model.encoder.layers.1.fc1.bias', which"),
-    (lambda f: change_tensors(f, odd=torch.ones(1)), "has the tensor 'odd', of which marian knows nothing"),
-    (lambda f: change_tensors(f, **{FC: torch.ones(3)}), r"fc1.bias of shape \(3,\) cannot become \(7,\), which"),
+    (lambda f: change_tensors(f, odd=torch.ones(1)), "has the tensor 'odd', which marian does not have"),
+    (lambda f: change_tensors(f, **{FC: torch.ones(3)}), r"fc1.bias of shape \(3,\) cannot become \(7,\), the shape"),
     (lambda f: change_tensors(f, lm_head__weight=torch.ones(16, 10)), "lm_head.weight differs from model.shared"),
-    (lambda f: edit(f / "config.json", model_type="gru"), "model_type = 'gru' is not known; expected one of albert,"),
-    (lambda f: edit(f / "config.json", architectures=["MarianModel"]), "is another model than MarianMTModel"),
-    (lambda f: edit(f / "config.json", d_model=...), "config.json lacks the key 'd_model'; is it whole"),
-    (lambda f: edit(f / "config.json", rope_theta=7), "rope_theta = 7 is not supported; it may change the numbers"),
+    (lambda f: edit(f / "config.json", model_type="gru"), "unknown model_type = 'gru'; expected one of albert,"),
+    (lambda f: edit(f / "config.json", architectures=["MarianModel"]), "expected a marian folder with MarianMTModel"),
+    (lambda f: edit(f / "config.json", d_model=...), "config.json lacks the key 'd_model'; is it complete"),
+    (lambda f: edit(f / "config.json", rope_theta=7), "rope_theta = 7 is not supported; it is unknown"),
     (lambda f: edit(f / "config.json", normalize_before=True), "normalize_before = True is not supported; only False"),
     (lambda f: edit(f / "config.json", pruned_heads={"1": [0]}), "pruned_heads = .* is not supported"),
     (lambda f: edit(f / "config.json", activation_function="mish"), "activation_function = 'mish' .* expected one of"),
-    (lambda f: edit(f / "config.json", eos_token_id=3), "eos_token_id = 3 .* the tokenizer's is '</s>', 0"),
-    (lambda f: edit(f / "config.json", decoder_start_token_id=3), "decoder_start_token_id = 3 .* the piece of padding"),
-    (lambda f: edit(f / "config.json", forced_bos_token_id=3), "forced_bos_token_id = 3 is not supported; only"),
-    (lambda f: edit(f / "config.json", vocab_size=12, decoder_vocab_size=12), "16 pieces, but the tables .* 12 rows"),
-    (lambda f: edit(f / "config.json", vocab_size="x", decoder_vocab_size="x"), "a setting is not what was .*'x'"),
-    (lambda f: edit(f / "config.json", decoder_start_token_id=[1]), "config.json: a setting is not what was expected"),
-    (lambda f: edit(f / "config.json", architectures=7), "config.json: a setting is not what was expected"),
-    (lambda f: edit(f / "config.json", activation_function=[]), "config.json: a setting is not what was expected"),
+    (lambda f: edit(f / "config.json", eos_token_id=3), "eos_token_id = 3 .* the tokenizer uses '</s>', 0"),
+    (lambda f: edit(f / "config.json", decoder_start_token_id=3), "decoder_start_token_id = 3 .* id of the padding"),
+    (lambda f: edit(f / "config.json", forced_bos_token_id=3), "forced_bos_token_id = 3 is not supported; it must be"),
+    (lambda f: edit(f / "config.json", vocab_size=12, decoder_vocab_size=12), "16 tokens, but the embedding has 12"),
+    (lambda f: edit(f / "config.json", vocab_size="x", decoder_vocab_size="x"), "a value has an unexpected type .*'x'"),
+    (lambda f: edit(f / "config.json", decoder_start_token_id=[1]), "config.json: a value has an unexpected type"),
+    (lambda f: edit(f / "config.json", architectures=7), "config.json: a value has an unexpected type"),
+    (lambda f: edit(f / "config.json", activation_function=[]), "config.json: a value has an unexpected type"),
     (lambda f: edit(f / "config.json", eos_token_id=[0, 3]), r"eos_token_id = \[0, 3\] is not supported"),
     (lambda f: edit(f / "config.json", decoder_vocab_size=12), "decoder_vocab_size = 12 is not supported; only 16"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("spoil", "message"), BAD)
-def test_bad_folders_are_told_in_one_line(folder: Path, tmp_path: Path, spoil: Any, message: str) -> None:
+def test_bad_folders_are_reported_in_one_line(folder: Path, tmp_path: Path, spoil: Any, message: str) -> None:
     spoil(folder)
     with pytest.raises(SaccadeError, match=message) as error:
         import_folder(str(folder), str(tmp_path / "run"))
@@ -149,50 +147,50 @@ def test_bad_folders_are_told_in_one_line(folder: Path, tmp_path: Path, spoil: A
 
 
 @pytest.mark.parametrize("content", [torch.ones(3), {"model": {"weight": torch.ones(3)}}, {"step": 7}])
-def test_old_files_of_something_else_are_refused(folder: Path, brought: Callable[[], Any], content: Any) -> None:
+def test_pickle_files_of_other_objects_are_refused(folder: Path, import_it: Callable[[], Any], content: Any) -> None:
     (folder / "model.safetensors").unlink()
     torch.save(content, folder / "pytorch_model.bin")
-    with pytest.raises(SaccadeError, match="expected a table of tensors by name"):
-        brought()
+    with pytest.raises(SaccadeError, match="expected a dictionary of tensors"):
+        import_it()
 
 
-def test_nothing_is_left_of_an_import_that_the_disk_ends(
-    brought: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_full_disk_leaves_no_partial_run(
+    import_it: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any, **__: Any) -> None:
         raise SaccadeError("no space left on the disk")
 
     monkeypatch.setattr(importing, "write_tensors", full)
     with pytest.raises(SaccadeError, match="no space left"):
-        brought()
+        import_it()
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("change", [{"dense_act_fn": "relu"}, {"is_gated_act": False}])
-def test_an_activation_that_is_told_twice_must_be_one(make: Make, tmp_path: Path, change: dict[str, Any]) -> None:
+def test_repeated_activation_settings_must_agree(make: Make, tmp_path: Path, change: dict[str, Any]) -> None:
     folder, _ = make("t5-gated")
     edit(folder / "config.json", **change)
     with pytest.raises(SaccadeError, match=f"{next(iter(change))} = .* is not supported"):
         import_folder(str(folder), str(tmp_path / "run"))
 
 
-def test_other_bad_sources(folder: Path, brought: Callable[[], Any], tmp_path: Path) -> None:
+def test_other_bad_sources(folder: Path, import_it: Callable[[], Any], tmp_path: Path) -> None:
     with pytest.raises(SaccadeError, match=r"is not a folder; expected one with config.json, or the name of a model"):
         import_folder(str(tmp_path / "nowhere"), str(tmp_path / "run"))
     with pytest.raises(
-        SaccadeError, match=r"'some/model' is no folder here, and the Hub does not give .*; check the name"
+        SaccadeError, match=r"'some/model' is not a local folder, and the Hub has no model .*; check the name"
     ):
         import_folder("some/model", str(tmp_path / "run"))
-    brought()
+    import_it()
     with pytest.raises(SaccadeError, match="exists already; remove it first, or choose another --run NAME$"):
-        brought()
+        import_it()
 
 
 def test_an_imported_model_predicts_and_learns(make: Make, tmp_path: Path) -> None:
     path = import_folder(str(make("bart")[0]), str(tmp_path / "run")).path
     predictor = Predictor.load(path)
     outputs = predictor.candidates(["abc de", "k"])
-    begin = list(predictor.tokenizers.target.begin)
+    begin = list(predictor.tokenizers.target.prefix_ids)
     assert len(begin) == 1 and all(found[0].ids[:1] == begin for found in outputs)
     assert "<s>" not in outputs[0][0].text
     pairs = tmp_path / "pairs.tsv"
@@ -206,7 +204,7 @@ def test_an_imported_model_predicts_and_learns(make: Make, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("family", "precision"), [("marian", "int8"), ("bart", "int8"), ("t5-gated", "bf16")])
-def test_other_precisions_take_imported_models(make: Make, tmp_path: Path, family: str, precision: str) -> None:
+def test_imported_models_run_in_other_precisions(make: Make, tmp_path: Path, family: str, precision: str) -> None:
     path = import_folder(str(make(family)[0]), str(tmp_path / "run")).path
     ours = [Predictor.load(path, device="cpu", precision=kind) for kind in ("fp32", precision)]
     scores = [predictor.score([("abc de", "lk ja"), ("k", "b")]) for predictor in ours]
@@ -221,4 +219,4 @@ def test_ctranslate2_takes_an_imported_marian(make: Make, tmp_path: Path) -> Non
         Predictor.load(path, device="cpu", engine=engine).candidates(texts, decoding=decoding)
         for engine in ("torch", "ctranslate2")
     )
-    assert [item.ids for [item] in theirs] == [item.ids for [item] in ours]  # scores count forbidden pieces otherwise
+    assert [item.ids for [item] in theirs] == [item.ids for [item] in ours]  # scores treat forbidden tokens differently

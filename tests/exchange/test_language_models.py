@@ -1,4 +1,4 @@
-"""GPT-2 and Llama: what writes without reading."""
+"""GPT-2 and Llama: imported language models compared with the originals."""
 
 import json
 from collections.abc import Callable
@@ -35,13 +35,13 @@ def made(request: Any, tmp_path: Path) -> tuple[Path, nn.Module]:
 
 
 def ours_and_theirs(run: Run, theirs: nn.Module) -> tuple[Tensor, Tensor]:
-    """Logits of two texts of different length, the real positions of both, by our ids."""
+    """Logits of two texts of different lengths at real positions, ordered by our ids."""
     tokenizer = run.tokenizers.target
-    order = torch.tensor(tokenizer.order)
+    order = torch.tensor(tokenizer.library_ids)
     rows = [[START, *tokenizer.encode(text)[:-1]] for text in ("abc de", "klj")]
     ids = torch.tensor([row + [PAD] * (7 - len(row)) for row in rows])
     real = torch.tensor([[True] * len(row) + [False] * (7 - len(row)) for row in rows])
-    first = tokenizer.order[START] if run.recipe.writer.start == "own" else tokenizer.order[END]
+    first = tokenizer.library_ids[START] if run.recipe.writer.start_token == "own" else tokenizer.library_ids[END]
     there = torch.where(ids == START, first, order[ids]).clamp(max=theirs.config.vocab_size - 1)
     logits = theirs(there, attention_mask=real.long()).logits
     known = order[order < theirs.config.vocab_size]
@@ -74,8 +74,8 @@ def test_greedy_tokens_are_those_of_the_original(made: Any, tmp_path: Path) -> N
     run = load_run(import_folder(str(folder), str(tmp_path / "run")).path)
     target, writer = run.tokenizers.target, run.model.writer
     prompt = [START, *target.encode("abcd")[:-1]]
-    first = target.order[START if run.recipe.writer.start == "own" else END]
-    there = torch.tensor([[first, *(target.order[number] for number in prompt[1:])]])
+    first = target.library_ids[START if run.recipe.writer.start_token == "own" else END]
+    there = torch.tensor([[first, *(target.library_ids[number] for number in prompt[1:])]])
     expected = theirs.generate(there, max_new_tokens=6, min_new_tokens=6, do_sample=False, pad_token_id=0)
     logits, state, _ = writer.step(torch.tensor([prompt]), writer.start(None, rows=1, capacity=len(prompt) + 6))
     written = []
@@ -83,7 +83,7 @@ def test_greedy_tokens_are_those_of_the_original(made: Any, tmp_path: Path) -> N
         logits[:, END] = -torch.inf
         written.append(int(logits.argmax()))
         logits, state, _ = writer.step(torch.tensor([written[-1:]]), state)
-    assert [target.order[number] for number in written] == expected[0, len(prompt) :].tolist()
+    assert [target.library_ids[number] for number in written] == expected[0, len(prompt) :].tolist()
 
 
 def test_what_is_exported_is_what_was_imported(made: Any, load_theirs: Callable[..., Any], tmp_path: Path) -> None:
@@ -99,9 +99,9 @@ def test_what_is_exported_is_what_was_imported(made: Any, load_theirs: Callable[
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_it_goes_on_learning_what_texts_say_and_nothing_smoother(made: Any, tmp_path: Path) -> None:
+def test_training_continues_without_label_smoothing(made: Any, tmp_path: Path) -> None:
     recipe = load_run(import_folder(str(made[0]), str(tmp_path / "run")).path).recipe
-    assert [(objective.kind, objective.smoothing) for objective in recipe.objectives] == [("next-token", 0.0)]
+    assert [(objective.kind, objective.label_smoothing) for objective in recipe.objectives] == [("next-token", 0.0)]
     assert recipe.train.schedule.lr == 5e-5
 
 
@@ -118,7 +118,7 @@ def test_files_without_a_prefix_and_with_masks_are_read(tmp_path: Path) -> None:
     assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_other_ways_to_turn_are_refused(tmp_path: Path) -> None:
+def test_other_rope_types_are_refused(tmp_path: Path) -> None:
     model = transformers.LlamaForCausalLM(config_of("llama"))
     model.save_pretrained(tmp_path / "a")
     letters("llama").save(str(tmp_path / "a" / "tokenizer.json"))
@@ -127,24 +127,24 @@ def test_other_ways_to_turn_are_refused(tmp_path: Path) -> None:
     values["rope_parameters"] = {"rope_theta": 1e4, "rope_type": "linear", "factor": 2.0}
     path.write_text(json.dumps(values))
     with pytest.raises(
-        SaccadeError, match="rope_parameters = .* rope_type can be 'default', or 'llama3' with factor, "
+        SaccadeError, match="rope_parameters = .* expected rope_type 'default', or 'llama3' with factor, "
     ):
         import_folder(str(tmp_path / "a"), str(tmp_path / "run"))
     values["rope_parameters"] = {key: value for key, value in STRETCH.items() if key != "factor"}
     path.write_text(json.dumps(values))
-    with pytest.raises(SaccadeError, match="rope_parameters = .* is not supported; rope_type can be 'default'"):
+    with pytest.raises(SaccadeError, match="rope_parameters = .* is not supported; expected rope_type 'default'"):
         import_folder(str(tmp_path / "a"), str(tmp_path / "run"))
     values["rope_parameters"] = STRETCH | {"high_freq_factor": 0.5}
     path.write_text(json.dumps(values))
-    with pytest.raises(SaccadeError, match="positions.stretch.low must be below high, got low = 1 and high = 0.5"):
+    with pytest.raises(SaccadeError, match="scaling.low_freq_factor must be below high_freq_factor, got 1 and 0.5"):
         import_folder(str(tmp_path / "a"), str(tmp_path / "run"))
     values["rope_parameters"], values["bos_token_id"] = None, 5
     path.write_text(json.dumps(values))
-    with pytest.raises(SaccadeError, match="bos_token_id = 5 is not supported; expected the piece of padding"):
+    with pytest.raises(SaccadeError, match="bos_token_id = 5 is not supported; expected the id of the padding"):
         import_folder(str(tmp_path / "a"), str(tmp_path / "run"))
 
 
-def test_older_files_say_in_two_places_how_features_turn(tmp_path: Path) -> None:
+def test_older_files_store_rope_settings_in_two_places(tmp_path: Path) -> None:
     transformers.LlamaForCausalLM(config_of("llama-stretched")).save_pretrained(tmp_path / "a")
     letters("llama").save(str(tmp_path / "a" / "tokenizer.json"))
     path = tmp_path / "a" / "config.json"
@@ -153,15 +153,15 @@ def test_older_files_say_in_two_places_how_features_turn(tmp_path: Path) -> None
     del values["rope_parameters"]
     path.write_text(json.dumps({**values, "rope_theta": 7000.0, "rope_scaling": STRETCH}))
     old = load_run(import_folder(str(tmp_path / "a"), str(tmp_path / "old")).path).recipe
-    assert old.writer == new.writer and old.writer.positions.stretch.factor == 8.0
+    assert old.writer == new.writer and old.writer.positions.scaling.factor == 8.0
     folder, _ = export_run(tmp_path / "old", tmp_path / "out")
     said = json.loads((folder / "config.json").read_text())
     assert said["rope_scaling"] == STRETCH and said["rope_parameters"] == {"rope_theta": 7000.0, **STRETCH}
 
 
 @pytest.mark.parametrize("pad", [None, 13, 3])
-def test_a_tokenizer_without_a_piece_for_padding_is_enough(tmp_path: Path, pad: int | None) -> None:
-    """Padding has a piece of its own here, which nobody looks at and nobody writes, whatever the folder calls it."""
+def test_a_tokenizer_without_padding_token_is_accepted(tmp_path: Path, pad: int | None) -> None:
+    """We add a padding token, which is neither attended to nor generated."""
     model = transformers.GPT2LMHeadModel(config_of("gpt2"))
     model.config.pad_token_id = pad
     model.save_pretrained(tmp_path / "a")

@@ -1,4 +1,4 @@
-"""Imported models against the originals: logits, gradients, greedy tokens, padding; and the way back."""
+"""Imported models compared with the originals: logits, gradients, greedy tokens, padding; and exported."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ from saccade.exchange.exporting import export_run
 from saccade.exchange.importing import import_folder
 from saccade.model.run import read_weights
 from saccade.model.writers.tokens import shift_right
-from saccade.train.objectives.terms import token_sums
+from saccade.train.objectives.terms import compute_token_losses
 
 transformers = pytest.importorskip("transformers")
 
@@ -25,11 +25,11 @@ def test_logits_are_those_of_the_original(both: Any, kind: torch.dtype, close: f
     torch.testing.assert_close(both.ours(both.run.model.to(kind)), theirs, atol=close, rtol=close)
 
 
-def test_probabilities_leave_nothing_for_pieces_of_our_own(both: Any) -> None:
+def test_own_special_tokens_get_no_probability(both: Any) -> None:
     batch, model = both.batch(), both.run.model.double()
     target = batch["target"]
     hidden = model.writer(shift_right(target.ids, START), target.mask, model.read(batch))
-    _, nll = token_sums(model.writer, hidden, target.ids, target.mask, 0.1)
+    _, nll = compute_token_losses(model.writer, hidden, target.ids, target.mask, 0.1)
     logits = both.theirs.double()(**both.inputs()).logits
     labels = both.order[target.ids].masked_fill(~target.mask, -100)
     theirs = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
@@ -51,8 +51,8 @@ def test_gradients_are_those_of_the_original(both: Any) -> None:
     a = torch.autograd.grad(both.ours(model).square().mean(), ours)
     b = torch.autograd.grad(both.in_our_order(theirs(**both.inputs()).logits).square().mean(), others)
     known = both.order < theirs.config.vocab_size
-    assert a[0][START].abs().sum() == 0  # the first input has the vector of another piece
-    if theirs.config.model_type == "marian":  # there padding, which is read first, never learns by being read
+    assert a[0][START].abs().sum() == 0  # the start token uses the embedding of another token
+    if theirs.config.model_type == "marian":  # the original has no gradient for padding, its start token
         known[PAD] = False
     exact = {"atol": 1e-9, "rtol": 1e-7}
     torch.testing.assert_close(a[0][known], b[0][both.order[known]], **exact)
@@ -63,7 +63,7 @@ def test_gradients_are_those_of_the_original(both: Any) -> None:
 @torch.no_grad()
 def test_greedy_tokens_are_those_of_the_original(both: Any) -> None:
     batch, inputs, steps = both.batch(), both.inputs(), 9
-    begin = [both.run.tokenizers.target.order[number] for number in both.run.tokenizers.target.begin]
+    begin = [both.run.tokenizers.target.library_ids[number] for number in both.run.tokenizers.target.prefix_ids]
     expected = both.theirs.generate(
         inputs["input_ids"], attention_mask=inputs["attention_mask"], num_beams=1, do_sample=False,
         max_new_tokens=steps, min_new_tokens=steps, decoder_start_token_id=both.first,
@@ -75,7 +75,7 @@ def test_greedy_tokens_are_those_of_the_original(both: Any) -> None:
         logits, state, _ = model.writer.step(tokens[-1], state)
         logits[:, END] = -torch.inf
         chosen = logits.argmax(-1, keepdim=True)
-        tokens.append(chosen if step >= len(target.begin) else torch.full_like(chosen, target.begin[step]))
+        tokens.append(chosen if step >= len(target.prefix_ids) else torch.full_like(chosen, target.prefix_ids[step]))
     assert torch.equal(both.order[torch.cat(tokens[1:], 1)], expected[:, 1:])
 
 
@@ -100,7 +100,7 @@ def test_exported_tokenizers_give_the_same_ids(both: Any, tmp_path: Path) -> Non
     path, _ = export_run(both.run.path, tmp_path / "out")
     texts = ["abc de", "k", "", "never seen", "a<mask>b <extra_id_0> c"]
     tokenizer = both.run.tokenizers.source
-    ours = [[tokenizer.order[number] for number in row] for row in tokenizer.encode_all(texts)]
+    ours = [[tokenizer.library_ids[number] for number in row] for row in tokenizer.encode_all(texts)]
     for folder in (path, both.folder):
         fast = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
         assert fast(texts).input_ids == ours

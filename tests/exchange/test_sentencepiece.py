@@ -1,4 +1,4 @@
-"""SentencePiece models against the library that made them."""
+"""Converted SentencePiece models compared with the SentencePiece library."""
 
 import json
 import warnings
@@ -12,7 +12,7 @@ import tokenizers
 from saccade.errors import SaccadeError
 from saccade.exchange.families.catalogue import FAMILIES
 from saccade.exchange.formats.sentencepiece import read_sentencepiece, to_tokenizer
-from saccade.exchange.formats.vocabulary import adopt, numbering, read_tokenizers
+from saccade.exchange.formats.vocabulary import adopt_tokenizers, map_vocabulary, read_tokenizers
 from saccade.exchange.importing import import_folder
 from saccade.model.run import load_run
 
@@ -60,19 +60,19 @@ def test_ids_and_texts_are_those_of_the_library(learn: Callable[..., Path], opti
             assert core.decode(ids) == theirs.decode(ids), text
 
 
-def test_pieces_are_added_as_t5_does(learn: Callable[..., Path], tmp_path: Path) -> None:
+def test_sentinels_are_added_as_t5_does(learn: Callable[..., Path], tmp_path: Path) -> None:
     path = learn("spiece.model", pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
     count = library.SentencePieceProcessor(model_file=str(path)).get_piece_size()
     (core,) = read_tokenizers(tmp_path, FAMILIES["t5"], count + 128)
     assert core.token_to_id("<extra_id_99>") == count and core.token_to_id("<extra_id_0>") == count + 99
-    source = adopt([core], size=count + 128, start="pad").source
-    assert source.size == count + 128 + 1 and source.begin == ()
-    theirs = [source.order[number] for number in source.encode("fox <extra_id_0> dog")]
+    source = adopt_tokenizers([core], size=count + 128, start="pad").source
+    assert source.size == count + 128 + 1 and source.prefix_ids == ()
+    theirs = [source.library_ids[number] for number in source.encode("fox <extra_id_0> dog")]
     assert theirs == [*core.encode("fox").ids, count + 99, *core.encode("dog").ids, 1]
-    assert numbering(source, count + 128).order[source.start] == -1
+    assert map_vocabulary(source, count + 128).their_ids[source.start] == -1
 
 
-def test_marian_has_two_models_and_one_numbering(learn: Callable[..., Path], make: Any, tmp_path: Path) -> None:
+def test_marian_has_two_models_with_shared_ids(learn: Callable[..., Path], make: Any, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     folder, model = make("marian")
     (folder / "tokenizer.json").unlink()
@@ -82,7 +82,7 @@ def test_marian_has_two_models_and_one_numbering(learn: Callable[..., Path], mak
     left_out = loaded[0].encode("quick", out_type=str)[0]
     names = ["</s>", "<unk>", ">>de<<", *(piece for piece in pieces if piece != left_out), "<pad>"]
     (folder / "vocab.json").write_text(json.dumps({piece: number for number, piece in enumerate(names)}))
-    with warnings.catch_warnings(action="ignore"):  # it would like a package that it does not use here
+    with warnings.catch_warnings(action="ignore"):  # about an optional package
         theirs = transformers.MarianTokenizer(
             vocab=str(folder / "vocab.json"), source_spm=str(sides[0]), target_spm=str(sides[1])
         )
@@ -90,21 +90,21 @@ def test_marian_has_two_models_and_one_numbering(learn: Callable[..., Path], mak
     model.config.pad_token_id = model.config.decoder_start_token_id = len(names) - 1
     model.save_pretrained(folder)
     both = load_run(import_folder(str(folder), str(tmp_path / "run")).path).tokenizers
-    assert not both.shared and both.source.core.get_vocab() == both.target.core.get_vocab()
+    assert not both.is_shared and both.source.backend.get_vocab() == both.target.backend.get_vocab()
     texts = [text for text in TEXTS if "▁" not in text] + [">>de<< the lazy dog", "quick quick fox"]
     for text in texts:
-        ours = [numbering(both.source, len(names)).order[number] for number in both.source.encode(text)]
+        ours = [map_vocabulary(both.source, len(names)).their_ids[number] for number in both.source.encode(text)]
         assert ours == theirs(text).input_ids, text
-        ours = [numbering(both.target, len(names)).order[number] for number in both.target.encode(text)]
+        ours = [map_vocabulary(both.target, len(names)).their_ids[number] for number in both.target.encode(text)]
         assert ours == theirs(text_target=text).input_ids, text
 
 
-def test_broken_files_are_told(learn: Callable[..., Path], tmp_path: Path) -> None:
+def test_broken_files_are_reported(learn: Callable[..., Path], tmp_path: Path) -> None:
     path = learn("m.model")
     whole = path.read_bytes()
     for content in (whole[: len(whole) // 2], b"\x0f" + whole, b"", b"\x0a\x7f"):
         path.write_bytes(content)
-        with pytest.raises(SaccadeError, match=r"m.model is not a whole SentencePiece model .*; download it again"):
+        with pytest.raises(SaccadeError, match=r"m.model is not a complete SentencePiece model .*; download it again"):
             read_sentencepiece(path)
     other = learn("w.model", model_type="word")
     with pytest.raises(SaccadeError, match="expected a SentencePiece model of type unigram, or bpe without"):
@@ -112,20 +112,20 @@ def test_broken_files_are_told(learn: Callable[..., Path], tmp_path: Path) -> No
     for name in ("source.spm", "target.spm"):
         (tmp_path / name).write_bytes(whole)
     (tmp_path / "vocab.json").write_text('{"a": 0, "b": 2}')
-    with pytest.raises(SaccadeError, match="does not number its pieces from 0 on, <unk> among them"):
+    with pytest.raises(SaccadeError, match="does not number its tokens from 0 on, <unk> among them"):
         read_tokenizers(tmp_path, FAMILIES["marian"], 2)
 
 
-def test_older_files_of_byte_pairs_are_read(make: Any, tmp_path: Path) -> None:
+def test_older_bpe_files_are_read(make: Any, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     special = ["<s>", "<pad>", "</s>", "<unk>"]
     core = tokenizers.ByteLevelBPETokenizer()
     core.train_from_iterator(CORPUS, vocab_size=320, special_tokens=[*special, "<mask>"], show_progress=False)
     core.save_model(str(tmp_path))
     (read,) = read_tokenizers(tmp_path, FAMILIES["bart"], 320)
-    source = adopt([read], size=320, start="end").source
+    source = adopt_tokenizers([read], size=320, start="end").source
     files = {"vocab": str(tmp_path / "vocab.json"), "merges": str(tmp_path / "merges.txt")}
     theirs = transformers.RobertaTokenizer(**files, mask_token=tokenizers.AddedToken("<mask>", lstrip=True))
     for text in [*TEXTS, "a <mask> fox"]:
-        assert [source.order[number] for number in source.encode(text)] == theirs(text).input_ids, text
+        assert [source.library_ids[number] for number in source.encode(text)] == theirs(text).input_ids, text
     assert all(source.decode(source.encode(text)) == text for text in TEXTS)

@@ -1,4 +1,4 @@
-"""BART and T5 that label texts, T5 that tags words, and its encoder alone: against the originals, and the way back."""
+"""Classification heads of BART and T5, and T5's encoder alone: compared with the originals, and exported."""
 
 import json
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from saccade.exchange.exporting import export_run
 from saccade.exchange.importing import import_folder
 from saccade.model.run import Run, load_run, read_weights
 from saccade.model.writers.tokens import shift_right
-from saccade.train.batches.pack import pack
+from saccade.train.batches.pack import pack_batch
 
 transformers = pytest.importorskip("transformers")
 NAMES = {0: "bad", 1: "so", 2: "good"}
@@ -44,15 +44,15 @@ class Both(NamedTuple):
         return Batch({"source": pad(encode_texts(self.run.tokenizers.source, texts))})
 
     def ours(self, batch: Batch) -> Tensor:
-        """What is said of texts, or of all of their tokens; of an encoder alone its states."""
+        """Logits for texts or tokens; states of an encoder alone."""
         model: Any = self.run.model
         memory = model.read(batch)
         return memory.states if self.run.recipe.task.name == "encode" else model.writer(memory)
 
     def outputs(self, texts: Any) -> tuple[Tensor, Tensor]:
-        """What both say, padding left out."""
+        """Outputs of both models, without padding."""
         source = self.batch(texts)["source"]
-        there = torch.tensor(self.run.tokenizers.source.order)[source.ids]
+        there = torch.tensor(self.run.tokenizers.source.library_ids)[source.ids]
         core = Tokenizer.from_file(str(self.folder / "tokenizer.json"))
         assert [row[keep].tolist() for row, keep in zip(there, source.mask, strict=True)] == [
             core.encode(*row).ids for row in texts
@@ -75,7 +75,7 @@ def both(request: Any, make: Callable[..., Any], tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("texts", [ALONE, PAIRS], ids=["alone", "pairs"])
 @pytest.mark.parametrize(("kind", "close"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
-def test_what_is_said_is_what_the_original_says(both: Both, texts: Any, kind: torch.dtype, close: float) -> None:
+def test_outputs_equal_those_of_the_original(both: Both, texts: Any, kind: torch.dtype, close: float) -> None:
     both.run.model.to(kind), both.theirs.to(kind)
     torch.testing.assert_close(*both.outputs(texts), atol=close, rtol=close)
 
@@ -88,10 +88,10 @@ def test_gradients_are_those_of_the_original(both: Both) -> None:
         torch.testing.assert_close(ours[name], gradient, atol=1e-9, rtol=1e-7)
 
 
-def test_packed_rows_say_the_same(both: Both) -> None:
+def test_packed_rows_give_the_same_outputs(both: Both) -> None:
     both.run.model.double()
     batch = both.batch(PAIRS)
-    keep, mine, packed = batch["source"].mask, both.ours(batch), both.ours(pack(batch))
+    keep, mine, packed = batch["source"].mask, both.ours(batch), both.ours(pack_batch(batch))
     assert both.run.model.capabilities.packed_rows or both.run.recipe.task.name == "encode"
     torch.testing.assert_close(mine[keep] if mine.dim() == 3 else mine, packed[0] if mine.dim() == 3 else packed)
 
@@ -112,7 +112,7 @@ def test_what_is_exported_is_what_was_imported(both: Both, load_theirs: Callable
         said, expected = found.get("logits", found.get("last_hidden_state")), both.outputs(pairs)[1]
         real = given.attention_mask.bool() if said.dim() == 3 else slice(None)
         torch.testing.assert_close(said[real], expected, atol=1e-5, rtol=1e-5)
-    if both.run.recipe.task.name == "label":
+    if both.run.recipe.task.name == "classify":
         assert again.config.id2label == NAMES
     assert load_file(path / "model.safetensors").keys() == load_file(both.folder / "model.safetensors").keys()
     second = import_folder(str(path), str(tmp_path / "again")).path
@@ -136,15 +136,27 @@ def piece_behind(core: Tokenizer) -> None:
 @pytest.mark.parametrize(
     ("change", "settings", "message"),
     [
-        (None, {"problem_type": "multi_label_classification"}, "a text can have one label here"),
-        (None, {"decoder_start_token_id": 7}, "expected the piece of padding, of the end or of the start"),
-        (None, {"eos_token_id": 5}, "eos_token_id = 5 is not supported; the tokenizer's is '</s>', 2"),
-        (other_pairs, {"finetuning_task": "rte"}, r"\(2\) its tokenizer puts </s>, and only </s> </s> can be imported"),
-        (piece_behind, {}, r"\(1\) its tokenizer puts </s> <mask>, and only </s> can be imported"),
-        (None, {"architectures": ["BartForQuestionAnswering"]}, "another model than BartForConditionalGeneration or"),
+        (None, {"problem_type": "multi_label_classification"}, "only one label per text is supported"),
+        (None, {"decoder_start_token_id": 7}, "expected the id of the padding, end or start token"),
+        (None, {"eos_token_id": 5}, "eos_token_id = 5 is not supported; the tokenizer uses '</s>', 2"),
+        (
+            other_pairs,
+            {"finetuning_task": "rte"},
+            r"its tokenizer adds </s> to an example with 2 text\(s\), and only </s> </s> can be imported",
+        ),
+        (
+            piece_behind,
+            {},
+            r"its tokenizer adds </s> <mask> to an example with 1 text\(s\), and only </s> can be imported",
+        ),
+        (
+            None,
+            {"architectures": ["BartForQuestionAnswering"]},
+            "expected a bart folder with BartForConditionalGeneration or",
+        ),
     ],
 )
-def test_what_would_give_other_numbers_is_refused(
+def test_settings_that_change_outputs_are_refused(
     make: Callable[..., Any], tmp_path: Path, change: Any, settings: dict[str, Any], message: str
 ) -> None:
     folder, _ = make("bart", architecture="BartForSequenceClassification", settings={"id2label": NAMES})
@@ -159,12 +171,12 @@ def test_what_would_give_other_numbers_is_refused(
     assert not (tmp_path / "run").exists() and "\n" not in str(raised.value)
 
 
-def test_a_model_without_a_head_writes_with_its_embedding(make: Callable[..., Any], tmp_path: Path) -> None:
-    """As facebook/bart-base is published, and as everybody loads it."""
+def test_a_model_without_a_head_uses_its_embedding_as_output(make: Callable[..., Any], tmp_path: Path) -> None:
+    """facebook/bart-base is published as BartModel, but used for generation."""
     folder, _ = make("bart", architecture="BartModel")
     theirs = transformers.BartForConditionalGeneration.from_pretrained(folder).eval()
     run = load_run(import_folder(str(folder), str(tmp_path / "run")).path)
-    both, order = Both(run, theirs, folder), torch.tensor(run.tokenizers.source.order)
+    both, order = Both(run, theirs, folder), torch.tensor(run.tokenizers.source.library_ids)
     source, model = both.batch(ALONE)["source"], run.model
     expected = theirs(order[source.ids], attention_mask=source.mask.long()).logits
     memory = model.read(Batch({"source": source}))
@@ -181,6 +193,6 @@ def test_an_encoder_alone_has_no_decoder(make: Callable[..., Any], tmp_path: Pat
     folder, _ = make("t5-gated")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "architectures": ["T5EncoderModel"]}))
-    with pytest.raises(SaccadeError, match=r"has the tensor 'decoder\..*', of which t5 knows nothing"):
+    with pytest.raises(SaccadeError, match=r"has the tensor 'decoder\..*', which t5 does not have"):
         import_folder(str(folder), str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()

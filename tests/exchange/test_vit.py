@@ -1,4 +1,4 @@
-"""Imported ViT against the original: pixels, logits, gradients; and the way back."""
+"""Imported ViT compared with the original: pixels, logits, gradients; and exported."""
 
 import json
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import saccade
 from saccade.data.batching.batch import Batch, Pictures
-from saccade.data.media.decoding import decoder_of
+from saccade.data.media.decoding import build_decoder
 from saccade.errors import SaccadeError
 from saccade.exchange.exporting import export_run
 from saccade.exchange.importing import import_folder
@@ -29,7 +29,7 @@ SEES = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225],
 
 
 def make(folder: Path, architecture: str = "ViTForImageClassification", **more: Any) -> nn.Module:
-    """A folder of a tiny random model, whose numbers are all of one size."""
+    """Write the folder of a tiny model with random weights."""
     config = transformers.ViTConfig(**SHAPE, id2label=dict(enumerate(NAMES)), **more)
     model = getattr(transformers, architecture)(config).eval()
     for parameter in model.parameters():
@@ -51,7 +51,7 @@ class Both(NamedTuple):
     folder: Path
 
     def ours(self, kind: torch.dtype) -> Tensor:
-        """Our logits of three pictures, or states where there is no head."""
+        """Our logits of three pictures, or states without a head."""
         model = self.run.model.to(kind)
         memory = model.read(Batch({"source": Pictures(pixels(), torch.ones(3, 10).bool())}))
         return memory.states if self.run.tokenizers.labels is None else model.writer(memory)
@@ -92,13 +92,13 @@ def test_gradients_are_those_of_the_original(both: Both) -> None:
     torch.testing.assert_close(a[3], torch.stack([x.unflatten(0, (2, -1)) for x in b[3:]], 1), atol=1e-9, rtol=1e-7)
 
 
-def test_files_become_the_numbers_that_they_become_there(both: Both, tmp_path: Path) -> None:
+def test_preprocessing_equals_that_of_the_original(both: Both, tmp_path: Path) -> None:
     noise = np.random.default_rng(1).integers(0, 256, (31, 23, 3), dtype=np.uint8)
     Image.fromarray(noise).save(tmp_path / "a.png")
     reader: Any = both.run.recipe.reader
-    ours = torch.from_numpy(decoder_of(reader)(str(tmp_path / "a.png")))
+    ours = torch.from_numpy(build_decoder(reader)(str(tmp_path / "a.png")))
     theirs = processor(both.folder)(Image.open(tmp_path / "a.png"), return_tensors="pt").pixel_values
-    torch.testing.assert_close(both.run.model.reader.cells.colours.normalised(ours, torch.float32), theirs)
+    torch.testing.assert_close(both.run.model.reader.cells.normalization.normalize(ours, torch.float32), theirs)
 
 
 def test_a_picture_is_labelled_with_the_name_that_the_original_gives(both: Both, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_what_is_exported_is_what_was_imported(both: Both, load_theirs: Callable
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_two_classes_of_one_name_are_told_apart(tmp_path: Path) -> None:
+def test_duplicate_class_names_are_made_unique(tmp_path: Path) -> None:
     make(tmp_path / "folder")
     names = {str(i): name for i, name in enumerate(("crane", "dog", "crane", "tree", "crane"))}
     change(tmp_path / "folder", "config.json", id2label=names)
@@ -144,7 +144,7 @@ def test_a_model_without_a_head_gives_its_states(tmp_path: Path, load_theirs: Ca
     torch.testing.assert_close(again.pooler_output, found.pooler_output)
 
 
-def test_one_that_was_trained_here_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_trained_here_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     quick = ["train.steps=1", "train.valid_every=9", "train.valid_predictions=4", "data.train.0.examples=40"]
     run = saccade.train("vit", tiny=True, run="x", overrides=[*quick, "data.valid.0.examples=4", "train.device=cpu"])
@@ -170,15 +170,27 @@ def change(folder: Path, file: str, **values: Any) -> None:
         ("config.json", {"hidden_size": 12}, r"cls_token of shape \(1, 1, 10\) cannot become \(12,\)"),
         ("config.json", {"qkv_bias": False}, "qkv_bias = False is not supported; only True can be imported"),
         ("config.json", {"hidden_act": "mish"}, "hidden_act = 'mish' is not supported; expected one of relu, gelu"),
-        ("config.json", {"registers": 4}, "registers = 4 is not supported; it may change the numbers"),
-        ("config.json", {"problem_type": "multi_label_classification"}, "a picture has one label here"),
-        ("config.json", {"architectures": ["ViTForMaskedImageModeling"]}, "is another model than ViTForImage"),
-        ("preprocessor_config.json", {"size": 16}, "size = 16 is not supported; only pictures that become 12 x 12"),
-        ("preprocessor_config.json", {"size": 15, "do_center_crop": True}, "size = 15 is not supported; only pictures"),
+        ("config.json", {"registers": 4}, "registers = 4 is not supported; it is unknown and may change the outputs"),
+        ("config.json", {"problem_type": "multi_label_classification"}, "only one of several classes per picture"),
+        (
+            "config.json",
+            {"architectures": ["ViTForMaskedImageModeling"]},
+            "cannot be imported; expected a vit folder with ViTForImage",
+        ),
+        (
+            "preprocessor_config.json",
+            {"size": 16},
+            "size = 16 is not supported; expected preprocessing that yields 12 x 12",
+        ),
+        (
+            "preprocessor_config.json",
+            {"size": 15, "do_center_crop": True},
+            "size = 15 is not supported; expected preprocessing",
+        ),
         (
             "preprocessor_config.json",
             {"size": 12, "do_center_crop": True, "crop_size": 8},
-            "only pictures that become 12 x 12 in the end can be read",
+            "expected preprocessing that yields 12 x 12 pixels",
         ),
         (
             "preprocessor_config.json",
@@ -187,10 +199,14 @@ def change(folder: Path, file: str, **values: Any) -> None:
         ),
         ("preprocessor_config.json", {"resample": 1}, "resample = 1 is not supported; expected one of 2, 3"),
         ("preprocessor_config.json", {"do_normalize": False}, "do_normalize = False is not supported; only True"),
-        ("preprocessor_config.json", {"gamma": 2}, "gamma = 2 is not supported; it may change the numbers"),
+        (
+            "preprocessor_config.json",
+            {"gamma": 2},
+            "gamma = 2 is not supported; it is unknown and may change the outputs",
+        ),
     ],
 )
-def test_what_would_be_another_model_is_refused(tmp_path: Path, file: str, values: Any, message: str) -> None:
+def test_unsupported_settings_are_refused(tmp_path: Path, file: str, values: Any, message: str) -> None:
     make(tmp_path / "folder")
     change(tmp_path / "folder", file, **values)
     with pytest.raises(SaccadeError, match=message):
@@ -206,7 +222,7 @@ def test_what_would_be_another_model_is_refused(tmp_path: Path, file: str, value
         ("crop", 3, {"shortest_edge": 18}, "CLIPImageProcessorPil"),
     ],
 )
-def test_a_folder_that_cuts_pictures_is_read_as_it_is(
+def test_a_folder_with_center_crop_is_imported(
     tmp_path: Path, fit: str, margin: int, size: dict[str, int], kind: str
 ) -> None:
     make(tmp_path / "folder")
@@ -222,26 +238,26 @@ def test_a_folder_that_cuts_pictures_is_read_as_it_is(
     assert json.loads((path / "preprocessor_config.json").read_text())["image_processor_type"] == kind[:-3]
     sees = getattr(transformers, kind).from_pretrained(path)
     theirs = sees(Image.open(tmp_path / "a.png"), return_tensors="pt").pixel_values
-    ours = torch.from_numpy(decoder_of(reader)(str(tmp_path / "a.png")))
-    found = run.model.reader.cells.colours.normalised(ours, torch.float32)
-    assert (found - theirs).abs().mean() < (0.02 if fit == "crop" else 1e-6)  # cut before it is scaled, or after
+    ours = torch.from_numpy(build_decoder(reader)(str(tmp_path / "a.png")))
+    found = run.model.reader.cells.normalization.normalize(ours, torch.float32)
+    assert (found - theirs).abs().mean() < (0.02 if fit == "crop" else 1e-6)  # cropped before or after resizing
 
 
-def test_what_a_folder_leaves_open_is_what_the_model_reads(tmp_path: Path) -> None:
+def test_missing_preprocessing_settings_have_defaults(tmp_path: Path) -> None:
     make(tmp_path / "folder")
     file = tmp_path / "folder" / "preprocessor_config.json"
     nothing = dict.fromkeys(("size", "crop_size", "do_center_crop", "return_tensors", "device"))
     change(tmp_path / "folder", file.name, **nothing, data_format="channels_first")
     import_folder(str(tmp_path / "folder"), str(tmp_path / "run"))
     reader: Any = load_run(tmp_path / "run").recipe.reader
-    assert (reader.sides, reader.fit, reader.resample) == ((12, 12), "stretch", "bicubic")
+    assert (reader.image_shape, reader.fit, reader.resample) == ((12, 12), "stretch", "bicubic")
     file.unlink()
     import_folder(str(tmp_path / "folder"), str(tmp_path / "without"))
     reader = load_run(tmp_path / "without").recipe.reader
-    assert (reader.sides, reader.fit, reader.resample) == ((12, 12), "stretch", "bilinear")
+    assert (reader.image_shape, reader.fit, reader.resample) == ((12, 12), "stretch", "bilinear")
 
 
-def test_a_reader_without_a_layer_for_the_first_state_goes_there_and_back(tmp_path: Path) -> None:
+def test_an_encoder_without_pooler_is_imported_and_exported(tmp_path: Path) -> None:
     config = transformers.ViTConfig(**SHAPE)
     transformers.ViTModel(config, add_pooling_layer=False).save_pretrained(tmp_path / "folder")
     import_folder(str(tmp_path / "folder"), str(tmp_path / "run"))
@@ -251,11 +267,11 @@ def test_a_reader_without_a_layer_for_the_first_state_goes_there_and_back(tmp_pa
     assert before.keys() == again.keys() and all(torch.equal(before[name], again[name]) for name in before)
 
 
-def test_a_cut_off_file_is_named(tmp_path: Path) -> None:
+def test_a_truncated_file_is_named(tmp_path: Path) -> None:
     make(tmp_path / "folder")
     weights = tmp_path / "folder" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-9])
-    with pytest.raises(SaccadeError, match="model.safetensors is not a whole safetensors file"):
+    with pytest.raises(SaccadeError, match="model.safetensors is not a complete safetensors file"):
         import_folder(str(tmp_path / "folder"), str(tmp_path / "run"))
 
 
@@ -271,26 +287,29 @@ def test_a_reader_alone_gives_vectors_and_pictures_of_its_attention(tmp_path: Pa
     np.testing.assert_allclose(run.embed(files, normalise=False), expected.mean(1), atol=1e-4)
     assert run.embed([]).shape == (0, 10)
     assert run.view(files[0]).maps
-    with pytest.raises(SaccadeError, match="writes nothing about a picture; ask for vectors of pictures"):
+    with pytest.raises(SaccadeError, match="has no output for a picture; ask for embeddings of pictures"):
         run.predict(files)
     with pytest.raises(SaccadeError, match="expected a list of files, got the single text"):
         run.embed(files[0])
-    with pytest.raises(SaccadeError, match='writer.kind = "states" writes nothing that could be learned'):
+    with pytest.raises(SaccadeError, match='writer.kind = "states" has no outputs to train'):
         saccade.train(tmp_path / "run" / "recipe.toml", data="embedded:shapes", run=tmp_path / "new")
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["reader.stem=[4, 5, 6]"], r"^no family can hold this model \(vit: reader.stem = \(4, 5, 6\)\)$"),
         (
-            ["reader.first=false", "writer.pooling=mean"],
-            r"^no family can hold this model \(vit: reader.first = False\)$",
+            ["reader.stem=[4, 5, 6]"],
+            r"^no Hugging Face architecture matches this model \(vit: reader.stem = \(4, 5, 6\)\)$",
+        ),
+        (
+            ["reader.class_token=false", "writer.pooling=mean"],
+            r"^no Hugging Face architecture matches this model \(vit: reader.class_token = False\)$",
         ),
         (["reader.positions=sinusoidal"], r"\(vit: reader.positions = 'sinusoidal'\)$"),
     ],
 )
-def test_a_vit_of_our_own_forms_is_not_exported(tmp_path: Path, changes: list[str], message: str) -> None:
+def test_a_vit_with_own_settings_is_not_exported(tmp_path: Path, changes: list[str], message: str) -> None:
     few = [
         "data.train.0.examples=200", "data.valid.0.examples=4", "train.steps=1", "train.metric=loss",
         "reader.stack={layers=1, dim=12, heads=2, ff=8}",

@@ -1,4 +1,4 @@
-"""Imported Whisper against the original: frames, states, logits, gradients, greedy tokens; and the way back."""
+"""Imported Whisper compared with the original: frames, states, logits, gradients, greedy tokens; and exported."""
 
 import json
 from collections.abc import Callable
@@ -14,9 +14,9 @@ from torch import Tensor, nn
 import saccade
 from saccade.config.sound import Sound
 from saccade.data.batching.batch import Batch, Frames, pad
-from saccade.data.media.frames import features
+from saccade.data.media.frames import extract_features
 from saccade.data.media.sound import Recording
-from saccade.data.tokenization.tokenizer import byte_letters
+from saccade.data.tokenization.tokenizer import build_byte_alphabet
 from saccade.data.tokenization.tokenizers import END, START
 from saccade.errors import SaccadeError
 from saccade.exchange.exporting import export_run
@@ -44,7 +44,7 @@ def make(folder: Path, **more: Any) -> Any:
             nn.init.normal_(parameter, std=0.3)
     model.save_pretrained(folder)
     transformers.WhisperFeatureExtractor(**LISTENS).save_pretrained(folder)
-    core = Tokenizer(models.BPE({letter: number for number, letter in enumerate(byte_letters())}, []))
+    core = Tokenizer(models.BPE({letter: number for number, letter in enumerate(build_byte_alphabet())}, []))
     core.pre_tokenizer, core.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     core.add_special_tokens([AddedToken(piece, special=True, normalized=False) for piece in SPECIAL])
     core.save(str(folder / "tokenizer.json"))
@@ -63,11 +63,11 @@ class Both(NamedTuple):
 
     def batch(self) -> Batch:
         reader: Any = self.run.recipe.reader
-        frames = np.stack([features(sound, 16_000, reader.sound) for sound in sounds()])
-        heard = Frames(torch.from_numpy(frames), torch.ones(frames.shape[:2]).bool())
-        return Batch({"source": heard, "target": pad(self.run.tokenizers.target.encode_all(TEXTS))})
+        frames = np.stack([extract_features(sound, 16_000, reader.sound) for sound in sounds()])
+        features = Frames(torch.from_numpy(frames), torch.ones(frames.shape[:2]).bool())
+        return Batch({"source": features, "target": pad(self.run.tokenizers.target.encode_all(TEXTS))})
 
-    def heard(self) -> Tensor:
+    def extract_features(self) -> Tensor:
         return transformers.WhisperFeatureExtractor(**LISTENS)(
             sounds(), sampling_rate=16_000, return_tensors="pt"
         ).input_features
@@ -79,10 +79,10 @@ class Both(NamedTuple):
 
     @property
     def order(self) -> Tensor:
-        return torch.tensor(self.run.tokenizers.target.order)
+        return torch.tensor(self.run.tokenizers.target.library_ids)
 
     def others(self, batch: Batch) -> Tensor:
-        """Their logits by our ids, of the same frames."""
+        """Logits of the original for the same frames, ordered by our ids."""
         target = batch["target"]
         seen = self.order[shift_right(target.ids, START)].clamp(max=SIZE - 1)
         logits = self.theirs(batch["source"].values.mT, decoder_input_ids=seen).logits
@@ -97,7 +97,7 @@ def both(tmp_path: Path) -> Both:
 
 
 def exact(both: Both) -> Batch:
-    """All in float64, and with one table of sinusoids: theirs is computed in float32."""
+    """Both models in float64 with the same sinusoids, which the original computes in float32."""
     both.run.model.double()
     with torch.no_grad():
         positions = both.run.model.reader.positions(torch.arange(50)[None])[0]
@@ -110,14 +110,14 @@ def exact(both: Both) -> Batch:
 def test_frames_are_those_of_the_original(bands: int) -> None:
     extractor = transformers.WhisperFeatureExtractor(feature_size=bands, chunk_length=2)
     expected = extractor(sounds(), sampling_rate=16_000, return_tensors="np").input_features
-    sound = Sound(bands=bands, normalise="whisper", pad=2, longest=2)
-    ours = np.stack([features(one, 16_000, sound).T for one in sounds()])
+    sound = Sound(mel_bands=bands, normalize="whisper", pad_seconds=2, max_seconds=2)
+    ours = np.stack([extract_features(one, 16_000, sound).T for one in sounds()])
     np.testing.assert_allclose(ours, expected, atol=1e-5)
 
 
 def test_logits_are_those_of_the_original(both: Both) -> None:
     batch = both.batch()
-    torch.testing.assert_close(batch["source"].values.mT, both.heard(), atol=1e-5, rtol=0)
+    torch.testing.assert_close(batch["source"].values.mT, both.extract_features(), atol=1e-5, rtol=0)
     torch.testing.assert_close(both.ours(batch), both.others(batch), atol=1e-4, rtol=1e-4)
     batch = exact(both)
     torch.testing.assert_close(both.ours(batch), both.others(batch), atol=1e-9, rtol=1e-9)
@@ -142,7 +142,7 @@ def test_gradients_are_those_of_the_original(both: Both) -> None:
     torch.testing.assert_close(a[0], b[0], **close)
     torch.testing.assert_close(a[1], torch.stack([x.unflatten(0, (5, -1)) for x in b[1:3]], 1), **close)
     torch.testing.assert_close(a[2][:, [0, 2]], torch.stack([x.unflatten(0, (5, -1)) for x in b[3:]], 1), **close)
-    assert a[2][:, 1].abs().max() < 1e-12  # what is added to all keys changes nothing
+    assert a[2][:, 1].abs().max() < 1e-12  # a bias of the keys changes nothing
 
 
 @torch.no_grad()
@@ -156,7 +156,7 @@ def test_greedy_tokens_are_those_of_the_original(both: Both) -> None:
         expected = torch.cat((expected, logits.argmax(-1, keepdim=True)), 1)
     writer, target = both.run.model.writer, both.run.tokenizers.target
     state = writer.start(both.run.model.read(batch), capacity=steps + 4)
-    tokens = torch.tensor([[START, *target.begin]]).expand(3, -1)
+    tokens = torch.tensor([[START, *target.prefix_ids]]).expand(3, -1)
     for _ in range(steps):
         logits, state, _ = writer.step(tokens if tokens.shape[1] == 4 else tokens[:, -1:], state)
         logits[:, END] = -torch.inf
@@ -164,9 +164,9 @@ def test_greedy_tokens_are_those_of_the_original(both: Both) -> None:
     assert torch.equal(both.order[tokens], expected)
 
 
-def test_a_file_is_written_down_after_the_prompt_of_the_original(both: Both, tmp_path: Path) -> None:
+def test_a_file_is_transcribed_after_the_prompt_of_the_original(both: Both, tmp_path: Path) -> None:
     target = both.run.tokenizers.target
-    assert [target.core.id_to_token(target.order[number]) for number in target.begin] == [
+    assert [target.backend.id_to_token(target.library_ids[number]) for number in target.prefix_ids] == [
         "<|en|>", "<|transcribe|>", "<|notimestamps|>"
     ]  # fmt: skip
     for i, samples in enumerate(sounds()):
@@ -175,12 +175,12 @@ def test_a_file_is_written_down_after_the_prompt_of_the_original(both: Both, tmp
     run = saccade.load(both.run.path)
     asked = run.recipe.predict.model_copy(update={"max_length": 9, "min_length": 9})
     texts = run.predict(files, decoding=asked)
-    samples = [np.round(one * 32767) / 32767 for one in sounds()]  # as a file of 16 bits keeps them
-    heard = transformers.WhisperFeatureExtractor(**LISTENS)(samples, sampling_rate=16_000, return_tensors="pt")
+    samples = [np.round(one * 32767) / 32767 for one in sounds()]  # rounded to 16 bits
+    features = transformers.WhisperFeatureExtractor(**LISTENS)(samples, sampling_rate=16_000, return_tensors="pt")
     ids = torch.tensor([[257, 258, 260, 261]]).expand(3, -1)
     with torch.no_grad():
         for _ in range(6):
-            logits = both.theirs(heard.input_features, decoder_input_ids=ids).logits[:, -1]
+            logits = both.theirs(features.input_features, decoder_input_ids=ids).logits[:, -1]
             logits[:, 256] = -torch.inf
             ids = torch.cat((ids, logits.argmax(-1, keepdim=True)), 1)
     core = Tokenizer.from_file(str(both.folder / "tokenizer.json"))
@@ -204,7 +204,7 @@ def test_what_is_exported_is_what_was_imported(both: Both, load_theirs: Callable
     back = import_folder(str(path), str(tmp_path / "back"))
     before, after = (read_weights(folder / "model.safetensors") for folder in (both.run.path, back.path))
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
-    assert load_run(back.path).tokenizers.target.begin == both.run.tokenizers.target.begin
+    assert load_run(back.path).tokenizers.target.prefix_ids == both.run.tokenizers.target.prefix_ids
 
 
 def test_the_prompt_is_what_the_folder_asks_for(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_the_prompt_is_what_the_folder_asks_for(tmp_path: Path) -> None:
         path.write_text(json.dumps(json.loads(path.read_text()) | {"forced_decoder_ids": json.loads(forced)}))
         import_folder(str(tmp_path / "folder"), str(tmp_path / f"run{number}"))
         target = load_run(tmp_path / f"run{number}").tokenizers.target
-        assert [target.core.id_to_token(target.order[begin]) for begin in target.begin] == expected
+        assert [target.backend.id_to_token(target.library_ids[begin]) for begin in target.prefix_ids] == expected
 
 
 def test_a_longer_recording_is_refused(both: Both, tmp_path: Path) -> None:
@@ -233,19 +233,27 @@ def test_a_longer_recording_is_refused(both: Both, tmp_path: Path) -> None:
     [
         ("config.json", {"d_model": 20}, r"conv1.weight of shape \(10, 6, 3\) cannot become \(20, 6, 3\)"),
         ("config.json", {"scale_embedding": True}, "scale_embedding = True is not supported; only False"),
-        ("config.json", {"mixture": 3}, "mixture = 3 is not supported; it may change the numbers"),
-        ("config.json", {"architectures": ["WhisperForAudioClassification"]}, "is another model than WhisperForCond"),
-        ("config.json", {"pad_token_id": 3}, "pad_token_id = 3 is not supported; the tokenizer has none"),
+        ("config.json", {"mixture": 3}, "mixture = 3 is not supported; it is unknown and may change the outputs"),
+        (
+            "config.json",
+            {"architectures": ["WhisperForAudioClassification"]},
+            "cannot be imported; expected a whisper folder with WhisperForCond",
+        ),
+        ("config.json", {"pad_token_id": 3}, "pad_token_id = 3 is not supported; the tokenizer has no such token"),
         ("config.json", {"decoder_start_token_id": 3}, "decoder_start_token_id = 3 is not supported; expected the"),
-        ("config.json", {"forced_decoder_ids": [[1, 999]]}, "forced_decoder_ids = .* the tokenizer has no piece 999"),
-        ("config.json", {"forced_decoder_ids": [[]]}, "a setting is not what was expected .list index out of range"),
+        ("config.json", {"forced_decoder_ids": [[1, 999]]}, "forced_decoder_ids = .* the tokenizer has no token 999"),
+        ("config.json", {"forced_decoder_ids": [[]]}, "a value has an unexpected type .list index out of range"),
         ("preprocessor_config.json", {"sampling_rate": 8000}, "sampling_rate = 8000 is not supported; only 16000"),
         ("preprocessor_config.json", {"feature_size": 7}, "feature_size = 7 is not supported; only 6 can be imported"),
-        ("preprocessor_config.json", {"chunk_length": 2}, "makes another number of states than max_source_positions"),
-        ("preprocessor_config.json", {"echo": 1}, "echo = 1 is not supported; it may change the numbers"),
+        ("preprocessor_config.json", {"chunk_length": 2}, "it does not match max_source_positions"),
+        (
+            "preprocessor_config.json",
+            {"echo": 1},
+            "echo = 1 is not supported; it is unknown and may change the outputs",
+        ),
     ],
 )
-def test_what_would_be_another_model_is_refused(tmp_path: Path, file: str, values: Any, message: str) -> None:
+def test_unsupported_settings_are_refused(tmp_path: Path, file: str, values: Any, message: str) -> None:
     make(tmp_path / "folder")
     path = tmp_path / "folder" / file
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
@@ -254,16 +262,18 @@ def test_what_would_be_another_model_is_refused(tmp_path: Path, file: str, value
     assert not (tmp_path / "run").exists()
 
 
-def test_positions_that_are_no_sinusoids_are_refused(tmp_path: Path) -> None:
+def test_positions_other_than_sinusoids_are_refused(tmp_path: Path) -> None:
     model = make(tmp_path / "folder")
     with torch.no_grad():
         model.model.encoder.embed_positions.weight[3, 2] += 0.1
     model.save_pretrained(tmp_path / "folder")
-    with pytest.raises(SaccadeError, match=r"embed_positions.weight of shape \(50, 10\) is not the table \(50, 10\)"):
+    with pytest.raises(
+        SaccadeError, match=r"embed_positions.weight of shape \(50, 10\) differs from the table of shape \(50, 10\)"
+    ):
         import_folder(str(tmp_path / "folder"), str(tmp_path / "run"))
 
 
-def test_a_recipe_of_sound_goes_on_with_it(both: Both, tmp_path: Path) -> None:
+def test_a_speech_recipe_is_fine_tuned_from_it(both: Both, tmp_path: Path) -> None:
     few = ["train.steps=1", "train.valid_every=9", "train.save_every=9", "train.metric=loss", "train.device=cpu"]
     few += [
         "train.valid_predictions=0",
@@ -275,7 +285,7 @@ def test_a_recipe_of_sound_goes_on_with_it(both: Both, tmp_path: Path) -> None:
     saccade.train("listen-transformer", tiny=True, run=tmp_path / "tuned", overrides=[*few, f"init={both.run.path}"])
     recipe, before = load_run(tmp_path / "tuned").recipe, read_weights(both.run.path / "model.safetensors")
     after = read_weights(tmp_path / "tuned" / "model.safetensors")
-    assert (recipe.writer.ctc, recipe.data.max_length, recipe.reader.sound.pad) == (True, 23, 1.0)  # type: ignore[union-attr]
-    assert recipe.reader.changes.noise == 0.1  # type: ignore[union-attr]  # of the recipe
+    assert (recipe.writer.ctc, recipe.data.max_length, recipe.reader.sound.pad_seconds) == (True, 23, 1.0)  # type: ignore[union-attr]
+    assert recipe.reader.augment.noise == 0.1  # type: ignore[union-attr]  # of the recipe
     assert after.keys() - before.keys() == {"ctc.output.weight", "ctc.output.bias"}
     assert all(torch.allclose(after[name], before[name], atol=1e-20) for name in before)

@@ -1,4 +1,4 @@
-"""XLNet: logits in any order, memory, gradients, tokens, and the way back."""
+"""Imported XLNet compared with the original: permutation logits, memory, gradients, tokens; and exported."""
 
 import json
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from saccade.data.tokenization.tokenizers import END
 from saccade.errors import SaccadeError
 from saccade.exchange.exporting import export_run
 from saccade.exchange.families.catalogue import FAMILIES
-from saccade.exchange.families.xlnet import dress
-from saccade.exchange.formats.vocabulary import adopt, read_tokenizers
+from saccade.exchange.families.xlnet import complete_tokenizer
+from saccade.exchange.formats.vocabulary import adopt_tokenizers, read_tokenizers
 from saccade.exchange.importing import import_folder
 from saccade.layers.attention.positions import Sinusoidal
-from saccade.layers.attention.two_stream import earlier
+from saccade.layers.attention.two_stream import build_permutation_mask
 from saccade.model.model import Model
-from saccade.model.readers.tokens import parts
+from saccade.model.readers.tokens import get_segment_ids
 from saccade.model.run import Run, load_run, read_weights
 from saccade.predict.predictors.predictor import Predictor
 
@@ -34,7 +34,7 @@ D, LAYERS = 12, 2
 
 
 def letters() -> Tokenizer:
-    """One piece for each letter; the special ones of XLNet, two of which stand behind texts."""
+    """Build a tokenizer with one token per letter, and XLNet's special tokens, two of which end a text."""
     core = Tokenizer(models.Unigram([*((s, 0.0) for s in SPECIAL), *((s, -1.0) for s in LETTERS)], unk_id=0))
     core.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     core.decoder = decoders.Metaspace()
@@ -50,7 +50,7 @@ def letters_alone() -> Tokenizer:
     return Tokenizer(models.Unigram([("<unk>", 0.0), ("a", -1.0)], unk_id=0))
 
 
-def made(folder: Path, kind: str = "LMHeadModel", **options: Any) -> nn.Module:
+def make_folder(folder: Path, kind: str = "LMHeadModel", **options: Any) -> nn.Module:
     config = transformers.XLNetConfig(
         vocab_size=22, d_model=D, n_layer=LAYERS, n_head=3, d_inner=17, mem_len=None, use_mems_eval=True, **options
     )
@@ -69,11 +69,11 @@ class Both(NamedTuple):
 
     @property
     def order(self) -> Tensor:
-        """Their id of each of our ids."""
-        return torch.tensor(self.run.tokenizers.source.order)
+        """The foreign id of each of our ids."""
+        return torch.tensor(self.run.tokenizers.source.library_ids)
 
     def in_float64(self) -> tuple[Model, Any]:
-        """Both in float64; their sinusoids are float32 only, and do not go with weights of another type."""
+        """Both models in float64; the original's sinusoids need a patch for it."""
 
         def places(qlen: int, klen: int, bsz: int, device: Any = None) -> Tensor:
             distances = torch.arange(klen, -qlen, -1)[None]
@@ -87,13 +87,13 @@ class Both(NamedTuple):
 @pytest.fixture
 def both(tmp_path: Path) -> Both:
     folder = tmp_path / "folder"
-    theirs = made(folder)
+    theirs = make_folder(folder)
     import_folder(str(folder), str(tmp_path / "run"))
     return Both(load_run(tmp_path / "run"), theirs, folder)
 
 
-def asked(both: Both, *, pairs: bool = False) -> dict[str, Any]:
-    """Three texts as they are read, of which two places each are asked for, in some order."""
+def sample_queries(both: Both, *, pairs: bool = False) -> dict[str, Any]:
+    """Encode three texts and choose two positions of each to predict, in some order."""
     rows = [(text, TEXTS[0]) for text in TEXTS] if pairs else [(text,) for text in TEXTS]
     ids, keep = pad(encode_texts(both.run.tokenizers.source, rows)).ids, None
     keep = pad(encode_texts(both.run.tokenizers.source, rows)).mask
@@ -103,7 +103,7 @@ def asked(both: Both, *, pairs: bool = False) -> dict[str, Any]:
 
 
 def ours(model: Model, given: dict[str, Any], *, before: Any = (), remember: int = 0) -> Any:
-    segments = parts(given["ids"], None)
+    segments = get_segment_ids(given["ids"], None)
     if before:
         segments = nn.functional.pad(segments, (before[0].shape[1], 0))
     return model.writer(
@@ -117,16 +117,16 @@ def their_inputs(both: Both, given: dict[str, Any]) -> dict[str, Tensor]:
     return {
         "input_ids": both.order[given["ids"]],
         "attention_mask": given["keep"].to(kind),
-        "perm_mask": (~earlier(given["order"])).to(kind),
+        "perm_mask": (~build_permutation_mask(given["order"])).to(kind),
         "target_mapping": nn.functional.one_hot(given["at"], given["ids"].shape[1]).to(kind),
-        "token_type_ids": parts(given["ids"], None),
+        "token_type_ids": get_segment_ids(given["ids"], None),
     }
 
 
 @pytest.mark.parametrize("pairs", [False, True])
 @torch.no_grad()
 def test_logits_are_those_of_the_original_in_float64(both: Both, pairs: bool) -> None:
-    given = asked(both, pairs=pairs)
+    given = sample_queries(both, pairs=pairs)
     model, theirs = both.in_float64()
     expected = theirs(**their_inputs(both, given)).logits
     logits = model.writer.head(ours(model, given).query)
@@ -137,7 +137,7 @@ def test_logits_are_those_of_the_original_in_float64(both: Both, pairs: bool) ->
 
 @torch.no_grad()
 def test_logits_are_those_of_the_original_in_float32(both: Both) -> None:
-    given = asked(both)
+    given = sample_queries(both)
     expected = both.theirs(**their_inputs(both, given)).logits
     logits = both.run.model.writer.head(ours(both.run.model, given).query)
     torch.testing.assert_close(logits, expected[..., both.order], atol=1e-4, rtol=1e-4)
@@ -145,7 +145,7 @@ def test_logits_are_those_of_the_original_in_float32(both: Both) -> None:
 
 @torch.no_grad()
 def test_memory_is_that_of_the_original(both: Both) -> None:
-    given = asked(both)
+    given = sample_queries(both)
     model, theirs = both.in_float64()
     before = [torch.randn(3, 5, D, dtype=torch.float64) for _ in range(LAYERS)]
     expected = theirs(**their_inputs(both, given), mems=[part.transpose(0, 1) for part in before])
@@ -157,13 +157,13 @@ def test_memory_is_that_of_the_original(both: Both) -> None:
 
 @torch.no_grad()
 def test_states_are_those_of_the_original(both: Both) -> None:
-    """As it reads: everything is seen; padding stands on the left there."""
+    """Bidirectional attention; the original pads on the left."""
     model, theirs = both.in_float64()
     tokens = pad(encode_texts(both.run.tokenizers.source, [("abc", "de"), ("lkja hgf", "k"), ("b", "l")]))
     found = model.reader(tokens.ids, tokens.mask).states
     for row, (ids, mask) in enumerate(zip(tokens.ids, tokens.mask, strict=True)):
         length, width = int(mask.sum()), len(ids)
-        real, segments = both.order[ids[:length]][None], parts(ids[None, :length], None)
+        real, segments = both.order[ids[:length]][None], get_segment_ids(ids[None, :length], None)
         left = (width - length, 0)
         expected = theirs.transformer(
             nn.functional.pad(real, left, value=5), token_type_ids=nn.functional.pad(segments, left, value=3),
@@ -173,7 +173,7 @@ def test_states_are_those_of_the_original(both: Both) -> None:
 
 
 def test_gradients_are_those_of_the_original(both: Both) -> None:
-    given = asked(both, pairs=True)
+    given = sample_queries(both, pairs=True)
     model, theirs = both.in_float64()
     layer, mine = theirs.transformer.layer[1].rel_attn, model.reader.stack.blocks[1].self
     a = torch.autograd.grad(
@@ -196,7 +196,7 @@ def test_gradients_are_those_of_the_original(both: Both) -> None:
 def test_what_is_exported_is_what_was_imported(both: Both, load_theirs: Callable[..., Any], tmp_path: Path) -> None:
     path, name = export_run(both.run.path, tmp_path / "out")
     assert name == "xlnet"
-    inputs = their_inputs(both, asked(both))
+    inputs = their_inputs(both, sample_queries(both))
     torch.testing.assert_close(load_theirs(path)(**inputs).logits, both.theirs(**inputs).logits)
     again = import_folder(str(path), str(tmp_path / "again"))
     before, after = (read_weights(folder / "model.safetensors") for folder in (both.run.path, again.path))
@@ -206,13 +206,13 @@ def test_what_is_exported_is_what_was_imported(both: Both, load_theirs: Callable
     assert fast(TEXTS).input_ids == [both.order[torch.tensor(row)].tolist() for row in rows]
 
 
-def test_texts_end_with_the_pieces_of_the_file(both: Both) -> None:
+def test_sequences_end_with_the_tokens_of_the_file(both: Both) -> None:
     tokenizer = both.run.tokenizers.source
-    assert tokenizer.core.id_to_token(tokenizer.order[END]) == "<sep>"
-    assert tokenizer.labels(tokenizer.after) == ["<cls>"] and tokenizer.begin == ()
+    assert tokenizer.backend.id_to_token(tokenizer.library_ids[END]) == "<sep>"
+    assert tokenizer.convert_ids_to_tokens(tokenizer.suffix_ids) == ["<cls>"] and tokenizer.prefix_ids == ()
     (row,) = encode_texts(tokenizer, [("ab", "k")])
-    assert tokenizer.labels(row) == ["␣", "a", "b", "<end>", "␣", "k", "<end>", "<cls>"]
-    (short,) = encode_texts(tokenizer, [("abcd", "k")], limit=7)
+    assert tokenizer.convert_ids_to_tokens(row) == ["␣", "a", "b", "<end>", "␣", "k", "<end>", "<cls>"]
+    (short,) = encode_texts(tokenizer, [("abcd", "k")], max_length=7)
     assert len(short) == 7 and short[-2:] == row[-2:]
 
 
@@ -225,20 +225,20 @@ def test_sentencepiece_files_give_the_ids_of_the_original(tmp_path: Path, own: b
             sentence_iterator=iter(corpus), model_writer=file, vocab_size=70, hard_vocab_limit=False, minloglevel=2,
             control_symbols=["<cls>", "<sep>", "<pad>", "<mask>", "<eod>"], user_defined_symbols=["<eop>", *users],
         )  # fmt: skip
-    with pytest.raises(SaccadeError, match="has no piece <sep>, which XLNet puts behind texts"):
-        dress(letters_alone(), {})
+    with pytest.raises(SaccadeError, match="has no token <sep>, which XLNet appends to texts"):
+        complete_tokenizer(letters_alone(), {})
     pieces = library.SentencePieceProcessor(model_file=str(tmp_path / "spiece.model"))
     (core,) = read_tokenizers(tmp_path, FAMILIES["xlnet"], pieces.get_piece_size())
-    tokenizer = adopt([core], size=pieces.get_piece_size(), start="own").source
+    tokenizer = adopt_tokenizers([core], size=pieces.get_piece_size(), start="own").source
     texts = ["the quick fox", "3.14 dogs.", "", "never 🦊", "a fox  and\tlines"]
 
     def ids(*text: str) -> list[int]:
         (row,) = encode_texts(tokenizer, [text])
-        return [tokenizer.order[number] for number in row]
+        return [tokenizer.library_ids[number] for number in row]
 
     for text in texts:
         assert ids(text) == [*pieces.encode(text), *(core.token_to_id(piece) for piece in ("<sep>", "<cls>"))], text
-    if own:  # of pieces that a user defined, XLNetTokenizer makes words of their own, which the library does not
+    if own:  # XLNetTokenizer splits text at user-defined tokens, the library does not
         return
     theirs = transformers.XLNetTokenizer.from_pretrained(tmp_path)
     for text in [*texts, "  Ünïcödé  ``quoted'' text\tand\nlines", "a <mask> fox", "<mask>fox"]:
@@ -249,7 +249,7 @@ def test_sentencepiece_files_give_the_ids_of_the_original(tmp_path: Path, own: b
 @pytest.mark.parametrize(
     ("key", "value"), [("attn_type", "uni"), ("bi_data", True), ("clamp_len", 7), ("same_length", True)]
 )
-def test_settings_that_change_numbers_are_refused(both: Both, tmp_path: Path, key: str, value: Any) -> None:
+def test_settings_that_change_outputs_are_refused(both: Both, tmp_path: Path, key: str, value: Any) -> None:
     path = both.folder / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
     with pytest.raises(SaccadeError, match=f"{key} = {value!r} is not supported; only"):
@@ -262,42 +262,40 @@ NAMES = {0: "bad", 1: "fair", 2: "good"}
 @pytest.mark.parametrize("kind", ["ForSequenceClassification", "ForTokenClassification"])
 @torch.no_grad()
 def test_labels_are_those_of_the_original(tmp_path: Path, kind: str) -> None:
-    theirs: Any = made(
+    theirs: Any = make_folder(
         tmp_path / "folder", kind, num_labels=3, id2label=NAMES, label2id={n: i for i, n in NAMES.items()}
     )
     run = load_run(import_folder(str(tmp_path / "folder"), str(tmp_path / "run")).path)
     tokenizer = run.tokenizers.source
-    assert run.recipe.task.name == "label" and run.tokenizers.labels.names == ("bad", "fair", "good")
+    assert run.recipe.task.name == "classify" and run.tokenizers.labels.names == ("bad", "fair", "good")
     rows = encode_texts(tokenizer, [("abc", "de"), ("k", "lkja hgf")])
     tokens = pad(rows)
     found = run.model.writer(run.model.reader(tokens.ids, tokens.mask))
-    for row, ids in enumerate(
-        rows
-    ):  # one by one: there, the last state is that of padding unless it stands on the left
+    for row, ids in enumerate(rows):  # one by one: the original pools the last state, which may be padding
         given = torch.tensor([ids])
-        expected = theirs(torch.tensor(tokenizer.order)[given], token_type_ids=parts(given, None)).logits[0]
+        expected = theirs(
+            torch.tensor(tokenizer.library_ids)[given], token_type_ids=get_segment_ids(given, None)
+        ).logits[0]
         ours_of_it = found[row] if kind.startswith("ForSeq") else found[row, : len(ids)]
         torch.testing.assert_close(ours_of_it, expected, atol=1e-4, rtol=1e-4)
     path, _ = export_run(run.path, tmp_path / "out")
     again, notes = getattr(transformers, f"XLNet{kind}").from_pretrained(path, output_loading_info=True)
-    assert (
-        set(notes["missing_keys"]) == {"transformer.mask_emb"} and not notes["unexpected_keys"]
-    )  # nobody asks it here
-    inputs = torch.tensor(tokenizer.order)[torch.tensor([rows[0]])]
+    assert set(notes["missing_keys"]) == {"transformer.mask_emb"} and not notes["unexpected_keys"]  # not compared here
+    inputs = torch.tensor(tokenizer.library_ids)[torch.tensor([rows[0]])]
     torch.testing.assert_close(again.eval()(inputs).logits, theirs(inputs).logits)
     assert again.config.id2label == NAMES
 
 
 @torch.no_grad()
 def test_a_model_without_a_head_is_an_encoder(tmp_path: Path) -> None:
-    theirs: Any = made(tmp_path / "folder", "Model")
+    theirs: Any = make_folder(tmp_path / "folder", "Model")
     run = load_run(import_folder(str(tmp_path / "folder"), str(tmp_path / "run")).path)
     assert run.recipe.writer.kind == "states"
     (row,) = encode_texts(run.tokenizers.source, [("abc", "de")])
     given = torch.tensor([row])
     found = run.model.reader(given, torch.ones_like(given, dtype=torch.bool)).states
-    inputs = torch.tensor(run.tokenizers.source.order)[given]
-    expected = theirs(inputs, token_type_ids=parts(given, None)).last_hidden_state
+    inputs = torch.tensor(run.tokenizers.source.library_ids)[given]
+    expected = theirs(inputs, token_type_ids=get_segment_ids(given, None)).last_hidden_state
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     path, _ = export_run(run.path, tmp_path / "out")
     again = transformers.XLNetModel.from_pretrained(path).eval()
@@ -306,7 +304,7 @@ def test_a_model_without_a_head_is_an_encoder(tmp_path: Path) -> None:
     assert model.attention("abc").source_labels == ["␣", "a", "b", "c", "<end>", "<cls>"]
 
 
-def test_a_summary_that_is_not_known_is_refused(tmp_path: Path) -> None:
-    made(tmp_path / "folder", "ForSequenceClassification", summary_type="mean")
+def test_an_unknown_summary_type_is_refused(tmp_path: Path) -> None:
+    make_folder(tmp_path / "folder", "ForSequenceClassification", summary_type="mean")
     with pytest.raises(SaccadeError, match="summary_type = 'mean' is not supported; expected one of last, first"):
         import_folder(str(tmp_path / "folder"), str(tmp_path / "run"))

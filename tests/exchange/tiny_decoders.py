@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from saccade.data.tokenization.tokenizers import END, START
 from saccade.exchange.families.catalogue import FAMILIES
-from saccade.exchange.families.family import place_of
-from saccade.exchange.formats.vocabulary import numbering
+from saccade.exchange.families.family import find_tensor
+from saccade.exchange.formats.vocabulary import map_vocabulary
 from saccade.model.run import Run
 
 transformers = pytest.importorskip("transformers")
@@ -36,7 +36,7 @@ def config_of(family: str) -> Any:
     shared: dict[str, Any] = {}
     if family == "llama-tied":
         shared = {"num_key_value_heads": 4, "head_dim": 6, "tie_word_embeddings": True}
-    elif family == "llama-stretched":  # one pair of features of each sort: as before, a mixture, slower
+    elif family == "llama-stretched":  # one rotary pair of each kind: unscaled, interpolated, scaled
         shared = {"head_dim": 6, "max_position_embeddings": 800, "rope_parameters": {"rope_theta": 7000.0, **STRETCH}}
     return transformers.LlamaConfig(
         vocab_size=18, hidden_size=16, intermediate_size=7, num_hidden_layers=2, num_attention_heads=4,
@@ -46,7 +46,7 @@ def config_of(family: str) -> Any:
 
 
 def without_float32(attend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Theirs makes scores float32 whatever the type of the model, so that float64 would prove no more."""
+    """Remove the original's cast of scores to float32, so that float64 is exact."""
 
     def wide(*given: Any) -> Any:
         with monkeypatch.context() as only_here:
@@ -57,22 +57,22 @@ def without_float32(attend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch)
 
 
 def in_float64(run: Run, theirs: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both models; theirs squares in float32 whatever the type, and rounds how far features turn in another way."""
+    """Both models in float64; patches the original's float32 norms and rotary frequencies."""
     norm = transformers.models.llama.modeling_llama.LlamaRMSNorm
     monkeypatch.setattr(norm, "forward", lambda self, x: nn.functional.rms_norm(x, x.shape[-1:], self.weight, 1e-5))
     neo = transformers.models.gpt_neo.modeling_gpt_neo.GPTNeoSelfAttention
     monkeypatch.setattr(neo, "_attn", without_float32(neo._attn, monkeypatch))
     run.model.double(), theirs.double()
-    part: Any = run.model.writer if run.recipe.task.name == "write" else run.model.reader
+    part: Any = run.model.writer if run.recipe.task.name == "language-model" else run.model.reader
     for module in theirs.modules():
         if hasattr(module, "inv_freq"):
-            mine = part.stack.blocks[0].self.rotary.frequencies(torch.device("cpu"))
+            mine = part.stack.blocks[0].self.rotary.get_frequencies(torch.device("cpu"))
             torch.testing.assert_close(module.inv_freq.float(), mine, atol=0.0, rtol=1e-6)
             module.inv_freq = mine
 
 
 def letters(family: str) -> Tokenizer:
-    """<|endoftext|> is the last piece of the one, <unk>, <s> and </s> are the first of the other."""
+    """Build a tokenizer of letters: <|endoftext|> is last for GPT-2; <unk>, <s> and </s> are first for Llama."""
     alone = family.startswith("gpt")
     special = ["<|endoftext|>"] if alone else ["<unk>", "<s>", "</s>"]
     names = [*LETTERS, *special] if alone else [*special, *LETTERS]
@@ -88,17 +88,17 @@ def letters(family: str) -> Tokenizer:
 
 
 def gradients_of(ours: Tensor, theirs: Tensor, run: Run, model: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Of every tensor, in their form and under their name, of the same loss on both sides."""
-    names = FAMILIES[run.recipe.name].names(run.recipe)
-    numbers = numbering(run.tokenizers.source, model.config.vocab_size)
+    """Return the gradients of every tensor for the same loss in both models, under the foreign names."""
+    names = FAMILIES[run.recipe.name].get_tensor_map(run.recipe)
+    numbers = map_vocabulary(run.tokenizers.source, model.config.vocab_size)
     ours.square().mean().backward()
     theirs.square().mean().backward()
     found = {}
     for name, weight in run.model.named_parameters():
-        if weight.grad is None:  # what keeps our own pieces from being written
+        if weight.grad is None:  # the mask of our own tokens
             continue
-        if name.endswith("tokens.weight") and getattr(run.recipe.writer, "start", "own") == "end":
-            weight.grad[END] += weight.grad[START]  # one piece there
-        form, places = place_of(name, names)
-        found |= dict(zip(places, form.back(weight.grad, numbers), strict=True))
+        if name.endswith("tokens.weight") and getattr(run.recipe.writer, "start_token", "own") == "end":
+            weight.grad[END] += weight.grad[START]  # the same token in the original
+        form, places = find_tensor(name, names)
+        found |= dict(zip(places, form.to_theirs(weight.grad, numbers), strict=True))
     return found, {name: parameter.grad for name, parameter in model.named_parameters()}

@@ -15,7 +15,7 @@ SHAPE = dict(
 
 
 def letters(family: str) -> Tokenizer:
-    """One piece for each letter, and the special ones of the family."""
+    """Build a tokenizer with one token per letter and the family's special tokens."""
     roberta = family == "roberta"
     special = ["<s>", "<pad>", "</s>", "<unk>"] if roberta else ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     names = [*special, *"▁abcdefghijkl"] + (["<mask>"] if roberta else [])

@@ -1,4 +1,4 @@
-"""A ladder of three rungs from end to end, and what it refuses."""
+"""A ladder of three rungs end to end, and its error messages."""
 
 import csv
 import json
@@ -14,31 +14,33 @@ from saccade.config import schema
 from saccade.config.load import load, save
 from saccade.config.schema import Recipe
 from saccade.errors import Diverged, SaccadeError
-from saccade.ladder import climb as climbing
-from saccade.ladder.climb import check_same, climb, recipe_of
-from saccade.ladder.ground import Ground, files_ground, letters_ground
-from saccade.ladder.report import cells, note, page, write_report
-from saccade.ladder.results import Ladder, Tried, by_length, results
-from saccade.ladder.rungs import SIZES, choose, read_table, settings_of
+from saccade.ladder import train as training
+from saccade.ladder.data import LadderData, build_files_data, build_letters_data
+from saccade.ladder.report import format_note, format_page, format_table, write_report
+from saccade.ladder.results import Ladder, RunResult, build_ladder, group_by_length
+from saccade.ladder.rungs import SIZES, choose_rungs, get_settings, read_table
+from saccade.ladder.train import build_recipe, check_same_settings, train_ladder
 from saccade.model.build.model import build
 
 RUNGS = ["no-attention", "without-norm", "transformer"]
 QUICK = [
     *(f"train.{item}" for item in ("steps=3", "batch_tokens=256", "valid_every=3", "save_every=3")),
     *(f"{part}.stack.dim=16" for part in ("reader", "writer")),
-    "train.schedule.warmup=1",
+    "train.schedule.warmup_steps=1",
 ]
 
 
 @pytest.fixture(scope="module")
 def small() -> Callable[..., tuple[Ladder, list[str]]]:
-    """Three rungs, two seeds each, on rows of at most five letters."""
-    ground = letters_ground(5)
+    """Train three rungs with two seeds each on rows of at most five letters."""
+    ground = build_letters_data(5)
     ground = replace(ground, test=ground.test[:50])
 
     def run(out: Path, *changes: str) -> tuple[Ladder, list[str]]:
         said: list[str] = []
-        ladder = climb(ground, choose(RUNGS), out, seeds=2, changes=[*QUICK, *changes], say=said.append)
+        ladder = train_ladder(
+            ground, choose_rungs(RUNGS), out, seeds=2, overrides=[*QUICK, *changes], report=said.append
+        )
         return ladder, said
 
     return run
@@ -51,7 +53,7 @@ def test_a_ladder_goes_on_where_it_stopped(small: Callable[..., tuple[Ladder, li
     assert said[0].startswith("1/6 no-attention, seed 1: An RNN")
     weights = tmp_path / "transformer-2" / "model.safetensors"
     before = weights.stat().st_mtime_ns
-    (tmp_path / "without-norm-1" / "card.md").unlink()  # as if it had been stopped before its end
+    (tmp_path / "without-norm-1" / "card.md").unlink()  # as if it had been interrupted
     again, said = small(tmp_path)
     assert weights.stat().st_mtime_ns == before
     assert [line.endswith("is trained already") for line in said] == [True, True, False, True, True, True]
@@ -61,46 +63,47 @@ def test_a_ladder_goes_on_where_it_stopped(small: Callable[..., tuple[Ladder, li
         small(tmp_path, "train.steps=4")
 
 
-def test_a_rung_that_diverges_is_told_and_left_out(
+def test_a_diverged_rung_is_reported_and_left_out(
     small: Callable[..., tuple[Ladder, list[str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = climbing.trained
+    whole = training.train_or_load
 
     def fails(recipe: Recipe, folder: Path, state: str) -> object:
         if "no-attention" in recipe.name or recipe.train.seed == 1:
             raise Diverged("the loss is no longer a finite number")
         return whole(recipe, folder, state)
 
-    monkeypatch.setattr(climbing, "trained", fails)
+    monkeypatch.setattr(training, "train_or_load", fails)
     ladder, said = small(tmp_path)
     assert [(row.rung, row.seeds) for row in ladder.rows] == [("without-norm", 1), ("transformer", 1)]
     assert ladder.diverged == ["no-attention-1", "no-attention-2", "without-norm-1", "transformer-1"]
     assert said[1] == "no-attention-1 diverged: the loss is no longer a finite number"
-    assert "the loss of no-attention-1, no-attention-2, without-norm-1, transformer-1 was no longer a number" in note(
-        ladder
+    assert (
+        "no-attention-1, no-attention-2, without-norm-1, transformer-1 diverged (the loss became NaN or infinite)"
+        in format_note(ladder)
     )
     with pytest.raises(SaccadeError, match="no rung could be trained: x diverged; try"):
-        results(letters_ground(5), choose(RUNGS), {name: [] for name in RUNGS}, diverged=["x"])
+        build_ladder(build_letters_data(5), choose_rungs(RUNGS), {name: [] for name in RUNGS}, diverged=["x"])
 
 
 def test_every_rung_is_a_recipe_at_every_size() -> None:
     for size in SIZES:
-        for rung in choose(size=size):
-            recipe = recipe_of(rung, ground_of(size), seed=3, changes=[])
+        for rung in choose_rungs(size=size):
+            recipe = build_recipe(rung, ground_of(size), seed=3, overrides=[])
             assert (recipe.name, recipe.train.seed, recipe.data.max_length) == (rung.run, 3, 21)
             with torch.device("meta"):
                 build(recipe, source_size=29, target_size=29)
-            assert rung.against in ("", *(other.name for other in choose(size=size)))
+            assert rung.against in ("", *(other.name for other in choose_rungs(size=size)))
             assert rung.about.endswith(".")
 
 
-def ground_of(size: str) -> Ground:
-    return replace(letters_ground(20), size=size, settings=tuple(settings_of(size, "files")))
+def ground_of(size: str) -> LadderData:
+    return replace(build_letters_data(20), size=size, settings=tuple(get_settings(size, "files")))
 
 
 def test_all_rungs_have_data_tokenizer_and_budget_in_common() -> None:
     for size in SIZES:
-        recipes = [recipe_of(rung, ground_of(size), seed=1, changes=[]) for rung in choose(size=size)]
+        recipes = [build_recipe(rung, ground_of(size), seed=1, overrides=[]) for rung in choose_rungs(size=size)]
         for part in ("data", "tokenizer"):
             assert len({str(getattr(recipe, part)) for recipe in recipes}) == 1, part
         assert len({str(recipe.predict) for recipe in recipes if "nat" not in recipe.name}) == 1
@@ -109,86 +112,86 @@ def test_all_rungs_have_data_tokenizer_and_budget_in_common() -> None:
 
 
 def test_almost_a_transformer_lacks_one_thing_each() -> None:
-    recipes = {rung.name: recipe_of(rung, letters_ground(20), seed=1, changes=[]) for rung in choose()}
-    almost = [rung.name for rung in choose() if rung.group == "almost"]
+    recipes = {rung.name: build_recipe(rung, build_letters_data(20), seed=1, overrides=[]) for rung in choose_rungs()}
+    almost = [rung.name for rung in choose_rungs() if rung.group == "almost"]
     found = {name: differences(recipes["transformer"], recipes[name]) for name in (*almost, "transformer-pre")}
     assert found == {
         "without-feed-forward": {"stack.ff"},
         "without-residual": {"stack.residual"},
         "without-norm": {"stack.norm"},
         "without-positions": {"positions"},
-        "without-scaling": {"stack.scale"},
+        "without-scaling": {"stack.scale_attention"},
         "one-head": {"stack.heads"},
         "transformer-pre": {"stack.norm"},
     }
 
 
 def differences(one: Recipe, other: Recipe) -> set[str]:
-    """The settings in which two Transformers differ, which are the same on both sides."""
+    """Return the settings in which two Transformers differ, which must agree for reader and writer."""
     reading, writing = (
         {
             f"stack.{name}"
             for name in schema.TransformerStack.model_fields
             if getattr(a.stack, name) != getattr(b.stack, name)
         }
-        | {name for name in ("positions", "scale", "dropout") if getattr(a, name) != getattr(b, name)}
+        | {name for name in ("positions", "scale_embedding", "dropout") if getattr(a, name) != getattr(b, name)}
         for a, b in ((one.reader, other.reader), (one.writer, other.writer))
     )
     assert reading == writing
     return reading
 
 
-def test_rungs_that_are_not_there_are_told() -> None:
+def test_unknown_rungs_are_reported() -> None:
     with pytest.raises(
         SaccadeError, match=r"unknown rung 'atention'; did you mean 'attention'\? \(rungs: no-attention"
     ):
-        choose(["attention", "atention"])
+        choose_rungs(["attention", "atention"])
     with pytest.raises(SaccadeError, match=r"unknown size 'huge'; sizes: class, full"):
-        choose(size="huge")
+        choose_rungs(size="huge")
 
 
 @pytest.mark.parametrize("length", [0, -3, 1001])
-def test_a_length_out_of_reach_is_told(length: int) -> None:
+def test_a_length_out_of_range_is_reported(length: int) -> None:
     with pytest.raises(SaccadeError, match=rf"--length is .* from 1 to 1,000, got {length}"):
-        letters_ground(length)
+        build_letters_data(length)
 
 
 def test_the_full_size_needs_text() -> None:
-    with pytest.raises(SaccadeError, match="--size full is made for your own text: give --data"):
-        letters_ground(size="full")
+    with pytest.raises(SaccadeError, match="--size full is for your own text: give --data"):
+        build_letters_data(size="full")
     with pytest.raises(SaccadeError, match="needs --data SRC TGT, --valid SRC TGT and --test SRC TGT"):
-        files_ground([["a.en", "a.de"]], [["v.en", "v.de"]], [])
+        build_files_data([["a.en", "a.de"]], [["v.en", "v.de"]], [])
 
 
 def test_there_is_at_least_one_seed(tmp_path: Path) -> None:
-    with pytest.raises(SaccadeError, match="--seeds is how many seeds .*, at least 1, got 0"):
-        climb(letters_ground(5), choose(RUNGS), tmp_path, seeds=0)
+    with pytest.raises(SaccadeError, match="--seeds must be at least 1, got 0"):
+        train_ladder(build_letters_data(5), choose_rungs(RUNGS), tmp_path, seeds=0)
 
 
 def test_a_run_of_other_settings_is_named_by_the_first_of_them(tmp_path: Path) -> None:
-    recipe = recipe_of(choose(["attention"])[0], letters_ground(5), seed=1, changes=[])
-    check_same(recipe, tmp_path)
+    recipe = build_recipe(choose_rungs(["attention"])[0], build_letters_data(5), seed=1, overrides=[])
+    check_same_settings(recipe, tmp_path)
     save(recipe, tmp_path / "recipe.toml")
-    check_same(load(tmp_path / "recipe.toml"), tmp_path)
-    other = recipe_of(choose(["attention"])[0], letters_ground(6), seed=1, changes=[])
+    check_same_settings(load(tmp_path / "recipe.toml"), tmp_path)
+    other = build_recipe(choose_rungs(["attention"])[0], build_letters_data(6), seed=1, overrides=[])
     with pytest.raises(SaccadeError, match=r"was trained with data\.max_length = 6, now it is 7; choose another --out"):
-        check_same(other, tmp_path)
+        check_same_settings(other, tmp_path)
 
 
 # ---- results, from outputs that were made up
 
 
 def made_up() -> Ladder:
-    """One rung that writes the first five letters only, one that is right, one without its rung to compare with."""
-    ground = letters_ground(20)
-    rungs = choose(["no-attention", "attention", "without-norm"])
+    """Build results of a rung with five letters only, a correct one, and one without its rung to compare with."""
+    ground = build_letters_data(20)
+    rungs = choose_rungs(["no-attention", "attention", "without-norm"])
     right = [target for _, target in ground.test]
     outputs = {"no-attention": [text[:5] for text in right], "attention": right, "without-norm": [""] * len(right)}
     tried = {
-        name: [Tried(texts, {"bleu": 1.0}, "tok:13a", parameters=7, seconds=seconds, sentences_per_second=11.0)]
+        name: [RunResult(texts, {"bleu": 1.0}, "tok:13a", parameters=7, seconds=seconds, sentences_per_second=11.0)]
         for (name, texts), seconds in zip(outputs.items(), (None, 61.0, 660.0), strict=True)
     }
-    return results(ground, rungs, tried)
+    return build_ladder(ground, rungs, tried)
 
 
 def test_scores_differences_and_curves_are_those_of_the_outputs() -> None:
@@ -207,13 +210,13 @@ def test_scores_differences_and_curves_are_those_of_the_outputs() -> None:
 
 
 def test_sentences_of_one_length_stay_together() -> None:
-    groups = by_length([9, 1, 1, 1, 1, 1, 2, 3], bins=4)
+    groups = group_by_length([9, 1, 1, 1, 1, 1, 2, 3], bins=4)
     assert [group.tolist() for group in groups] == [[1, 2, 3, 4, 5], [6, 7], [0]]
-    assert [group.tolist() for group in by_length([4, 4, 4])] == [[0, 1, 2]]
+    assert [group.tolist() for group in group_by_length([4, 4, 4])] == [[0, 1, 2]]
 
 
 def test_the_table_says_what_it_cost() -> None:
-    titles, first, second, third = cells(made_up())
+    titles, first, second, third = format_table(made_up())
     assert titles[1] == "letters %"
     assert first[2:5] == ["", "", ""]
     assert second[1] == "100.0"
@@ -221,7 +224,7 @@ def test_the_table_says_what_it_cost() -> None:
 
 
 def test_the_page_names_every_rung() -> None:
-    text = page(made_up())
+    text = format_page(made_up())
     assert "| attention | 100.0 | +" in text
     assert "* **without-norm** (recipe `transformer`): A Transformer without layer normalisation." in text
     assert "![Score" in text
@@ -248,5 +251,5 @@ def test_every_rung_stands_in_the_docs() -> None:
     assert {values["group"] for values in read_table()["rung"]} == {"system", "almost"}
     page = (Path(__file__).parent.parent.parent / "docs" / "ladder.md").read_text("utf-8")
     assert not [
-        rung.name for rung in choose() if f"`{rung.name}` | `{rung.recipe}`" not in page or rung.about not in page
+        rung.name for rung in choose_rungs() if f"`{rung.name}` | `{rung.recipe}`" not in page or rung.about not in page
     ]

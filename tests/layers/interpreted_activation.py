@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from saccade.kernels.activations import ACTIVATIONS
-from saccade.kernels.triton.activation import activated
+from saccade.kernels.triton.activation import activate
 
 
 def assert_gradients(kind, *, rows, width, dtype, device):
@@ -13,7 +13,7 @@ def assert_gradients(kind, *, rows, width, dtype, device):
     bias = torch.randn(width, device=device).requires_grad_()
     before = F.linear(x, weight, bias).to(dtype).detach().requires_grad_()
 
-    out = activated(before, bias, kind)
+    out = activate(before, bias, kind)
     expected = ACTIVATIONS[kind](before)
     torch.testing.assert_close(out, expected)
     above = torch.randn_like(expected)

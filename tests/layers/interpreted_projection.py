@@ -2,7 +2,7 @@
 
 import torch
 
-from saccade.kernels.triton.projection import projected
+from saccade.kernels.triton.projection import project_qkv
 from saccade.layers.attention.multihead import HeadProjection
 
 
@@ -12,11 +12,11 @@ def assert_gradients(*, heads, head_dim, dtype, device, compiled=False):
     torch.nn.init.normal_(plain.bias)
     x = torch.randn(2, 301, 24, device=device, dtype=dtype, requires_grad=True)
     wanted = (x, plain.weight, plain.bias)
-    plain._fuses = lambda x: False
+    plain._can_fuse_backward = lambda x: False
     expected = plain(x)
     above = [torch.randn_like(part) for part in expected]
     theirs = torch.autograd.grad(expected, wanted, above)
-    join = torch.compile(projected, backend="aot_eager", fullgraph=True) if compiled else projected
+    join = torch.compile(project_qkv, backend="aot_eager", fullgraph=True) if compiled else project_qkv
     found = join(*wanted)
     near = {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 6e-2}
     torch.testing.assert_close(found, expected, **near)

@@ -23,7 +23,7 @@ def test_any_score_gives_weights_and_their_weighted_sum(score: str) -> None:
     """Row 35: e = f_att(q, k), a = softmax(e), y = sum_j a_j v_j, whatever f_att is."""
     wide = 13 if score in ("additive", "bilinear") else E
     query, key, value = tensors(key_dim=wide)
-    additive, bilinear = Additive(E, key_dim=wide, hidden=17).double(), Bilinear(E, key_dim=wide).double()
+    additive, bilinear = Additive(E, key_dim=wide, hidden_dim=17).double(), Bilinear(E, key_dim=wide).double()
     f_att = {"additive": additive, "dot": dot, "scaled": scaled_dot, "bilinear": bilinear}[score]
     by_hand = {
         "additive": lambda q, k: (

@@ -54,7 +54,7 @@ def test_columns_are_the_transpose_of_rows() -> None:
     torch.testing.assert_close(made.weight.grad, rows.heads.out.weight.grad, atol=1e-12, rtol=0)
     with record(rows) as maps:
         rows(x)
-    torch.testing.assert_close(made.attention(h), maps[""][0].transpose(1, 2), atol=1e-12, rtol=0)
+    torch.testing.assert_close(made.compute_weights(h), maps[""][0].transpose(1, 2), atol=1e-12, rtol=0)
 
 
 def test_one_head_is_attend_with_a_plain_dot_product() -> None:
@@ -90,14 +90,14 @@ def test_concatenation_is_a_sum_of_kronecker_products() -> None:
     torch.testing.assert_close(torch.sigmoid(made.weight @ joined + made.bias), made(h))
 
 
-def test_hard_attention_looks_at_one_item_for_each_head() -> None:
+def test_hard_attention_selects_one_item_for_each_head() -> None:
     """Row 54: the item whose key fits best; soft attention looks there most."""
     made, h = layer(hard=True), items()
-    weights = made.attention(h)
+    weights = made.compute_weights(h)
     assert ((weights == 0) | (weights == 1)).all() and (weights.sum(1) == 1).all()
     soft = ColumnLayer(D, heads=H).double()
     soft.load_state_dict(made.state_dict())
-    assert torch.equal(weights.argmax(1), soft.attention(h).argmax(1))
+    assert torch.equal(weights.argmax(1), soft.compute_weights(h).argmax(1))
     q, k, v = made.stacked[0].chunk(3)
     best = ((k @ h).T @ (q @ h)).argmax(0)
     torch.testing.assert_close(head_forward(h, made.stacked[0], True).output, v @ h[:, best])

@@ -8,13 +8,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from saccade.layers.blocks.convolution import (
+    AttentionSource,
+    ConvS2SAttention,
     GatedBlock,
-    MemoryAttention,
-    Product,
-    Read,
     ResidualBlock,
-    neighbours,
-    over_text,
+    WeightNormLinear,
+    gather_neighbors,
+    run_block,
 )
 from saccade.layers.blocks.convolution_stack import ConvolutionStack
 from saccade.layers.memory import Memory
@@ -25,9 +25,9 @@ BLOCKS = ("gated", "residual")
 
 
 def block(kind: str = "gated", *, kernel: int = 3, dilation: int = 1, cross: bool = False, weight_norm: bool = True):
-    attention = MemoryAttention(D if kind == "gated" else E, memory_dim=E, weight_norm=weight_norm) if cross else None
+    attention = ConvS2SAttention(D if kind == "gated" else E, memory_dim=E, weight_norm=weight_norm) if cross else None
     settings = {"kernel": kernel, "dilation": dilation, "weight_norm": weight_norm, "cross": attention}
-    return GatedBlock(D, **settings) if kind == "gated" else ResidualBlock(E, hidden=D, **settings)
+    return GatedBlock(D, **settings) if kind == "gated" else ResidualBlock(E, hidden_dim=D, **settings)
 
 
 def stack(
@@ -36,7 +36,11 @@ def stack(
 ) -> ConvolutionStack:  # fmt: skip
     dilation = [dilations[i % len(dilations)] for i in range(layers)]
     blocks = [block(kind, kernel=kernel, dilation=one, cross=cross) for one in dilation]
-    ends = (Product(E, D, weight_norm=True), Product(D, E, weight_norm=True)) if kind == "gated" else None
+    ends = (
+        (WeightNormLinear(E, D, weight_norm=True), WeightNormLinear(D, E, weight_norm=True))
+        if kind == "gated"
+        else None
+    )
     made = ConvolutionStack(blocks, dim=E, ends=ends, **settings)
     for parameter in made.parameters():
         if parameter.dim() == 1:
@@ -64,28 +68,30 @@ def seen_by(made: ConvolutionStack, length: int, at: int) -> list[int]:
 
 
 def test_weight_norm_splits_a_matrix_into_lengths_and_directions() -> None:
-    one = Product(E, D, weight_norm=True)
-    torch.testing.assert_close(one.matrix(), one.weight)  # at the beginning
+    one = WeightNormLinear(E, D, weight_norm=True)
+    torch.testing.assert_close(one.compute_weight(), one.weight)  # at the beginning
     with torch.no_grad():
         one.length.copy_(torch.arange(1.0, D + 1))
         one.weight.mul_(17)  # says nothing about the length any more
-    torch.testing.assert_close(one.matrix().norm(dim=1), torch.arange(1.0, D + 1))
-    torch.testing.assert_close(F.cosine_similarity(one.matrix(), one.weight), torch.ones(D))
+    torch.testing.assert_close(one.compute_weight().norm(dim=1), torch.arange(1.0, D + 1))
+    torch.testing.assert_close(F.cosine_similarity(one.compute_weight(), one.weight), torch.ones(D))
     theirs = nn.utils.parametrizations.weight_norm(nn.Linear(E, D))
     theirs.parametrizations.weight.original0.data = one.length.data[:, None]
     theirs.parametrizations.weight.original1.data = one.weight.data
     theirs.bias.data = one.bias.data
     x = torch.randn(T, E)
-    torch.testing.assert_close(one(x, one.matrix()), theirs(x))
+    torch.testing.assert_close(one(x, one.compute_weight()), theirs(x))
 
 
 @pytest.mark.parametrize(("kernel", "dilation"), [(1, 1), (2, 1), (3, 1), (3, 4), (5, 2)])
 def test_a_product_of_neighbours_is_a_convolution(kernel: int, dilation: int) -> None:
     """Row 11, against torch's own."""
-    one, x = Product(kernel * E, D, weight_norm=False), torch.randn(B, 17, E)
+    one, x = WeightNormLinear(kernel * E, D, weight_norm=False), torch.randn(B, 17, E)
     weight = one.weight.unflatten(1, (kernel, E)).transpose(1, 2)
     expected = F.conv1d(x.transpose(1, 2), weight, dilation=dilation).transpose(1, 2)
-    torch.testing.assert_close(one(neighbours(x, kernel=kernel, dilation=dilation), one.matrix()), expected)
+    torch.testing.assert_close(
+        one(gather_neighbors(x, kernel=kernel, dilation=dilation), one.compute_weight()), expected
+    )
 
 
 # ---- blocks
@@ -96,7 +102,7 @@ def test_a_gated_block_is_the_papers_formula() -> None:
     one, x = block(weight_norm=False), torch.randn(B, T, D)
     nn.init.normal_(one.convolution.bias)
     weight, bias = one.convolution.weight, one.convolution.bias
-    y = over_text(one, 1, x, None, False, x, None)
+    y = run_block(one, 1, x, None, False, x, None)
     for i in range(T):
         around = [x[:, j] if 0 <= j < T else torch.zeros(B, D) for j in (i - 1, i, i + 1)]
         a, b = (torch.cat(around, -1) @ weight.T + bias).chunk(2, -1)
@@ -113,7 +119,7 @@ def test_a_residual_block_is_the_papers_figure() -> None:
     kernel = one.convolution.weight.unflatten(1, (3, D)).transpose(1, 2)
     mixed = F.conv1d(F.pad(inner.transpose(1, 2), (4, 0)), kernel, one.convolution.bias, dilation=2).transpose(1, 2)
     expected = x + F.linear(F.relu(third(mixed)), one.widen.weight, one.widen.bias)
-    torch.testing.assert_close(over_text(one, 2, x, None, True, x, None), expected)
+    torch.testing.assert_close(run_block(one, 2, x, None, True, x, None), expected)
 
 
 @torch.no_grad()
@@ -121,7 +127,7 @@ def test_first_weights_keep_variances() -> None:
     """Gehring et al. 2017, section 3.4: what goes in and what comes out are about alike, layer after layer."""
     x = torch.randn(31, 41, 97) * 0.1  # appendix A.1 is for small ones, of which a gate leaves a quarter
     for layer in range(1, 6):
-        x = over_text(GatedBlock(97, kernel=3), 1, x, None, True, x, None)
+        x = run_block(GatedBlock(97, kernel=3), 1, x, None, True, x, None)
         assert 0.8 < float(x[:, 2 * layer :].var()) / 0.01 < 1.25  # where a kernel sees no zeros
 
 
@@ -130,10 +136,10 @@ def test_first_weights_keep_variances() -> None:
 
 def test_attention_by_hand() -> None:
     """Gehring et al. 2017, equations 1 and 2, word by word."""
-    one, memory = MemoryAttention(D, memory_dim=E, weight_norm=False).double(), read()
+    one, memory = ConvS2SAttention(D, memory_dim=E, weight_norm=False).double(), read()
     nn.init.normal_(one.query.bias), nn.init.normal_(one.out.bias)
     h, g = torch.randn(B, T, D, dtype=torch.float64), inputs()
-    y = one(h, g, Read.of(memory), one.matrices())
+    y = one(h, g, AttentionSource.from_memory(memory), one.compute_weights())
     for b, real in enumerate((S, 4, 1)):
         z, z_and_e = memory.states[b, :real], memory.values[b, :real]
         for i in range(T):
@@ -264,7 +270,7 @@ def test_dropout_is_before_each_convolution_and_behind_a_writer() -> None:
     """Gehring et al. 2017, section 4.2: embeddings, the input of every block, and what the writer gives."""
     one = GatedBlock(D, kernel=1, dropout=0.5, weight_norm=False)
     seen: list[Tensor] = []
-    one(torch.ones(B, T, D), lambda y: seen.append(y) or y, one.matrices(), torch.ones(B, T, D), None)
+    one(torch.ones(B, T, D), lambda y: seen.append(y) or y, one.compute_weights(), torch.ones(B, T, D), None)
     assert set(seen[0].unique().tolist()) == {0.0, 2.0}
     made = stack(causal=True, dropout=0.5)
     assert (made(inputs(), None)[0] == 0).float().mean() > 0.3

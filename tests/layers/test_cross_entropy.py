@@ -1,4 +1,4 @@
-"""The loss in pieces is the loss of all logits at once, which it never holds."""
+"""The chunked loss equals the loss of all logits at once."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from saccade.layers.losses import cross_entropy
-from saccade.layers.losses.cross_entropy import rows_at_once, smoothed_cross_entropy, twofold_cross_entropy
+from saccade.layers.losses.cross_entropy import get_chunk_rows, rdrop_cross_entropy, smoothed_cross_entropy
 
 N, D, V = 29, 7, 13
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -16,9 +16,9 @@ CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA de
 @pytest.fixture
 def small_pieces(monkeypatch):
     """Pieces of 16 rows, so that small tests have several and a last one that is not full."""
-    monkeypatch.setattr(cross_entropy, "PIECE", 1)
-    monkeypatch.setattr(cross_entropy, "PIECE_ON_GPU", 1)
-    monkeypatch.setattr(cross_entropy, "FEWEST_ROWS", 16)
+    monkeypatch.setattr(cross_entropy, "CPU_CHUNK_BYTES", 1)
+    monkeypatch.setattr(cross_entropy, "GPU_CHUNK_BYTES", 1)
+    monkeypatch.setattr(cross_entropy, "MIN_CHUNK_ROWS", 16)
 
 
 def example(rows=N, width=D, vocabulary=V, *, passes=1, dtype=torch.float64, device="cpu", seed=0):
@@ -70,7 +70,7 @@ def test_any_size_has_the_values_and_gradients_of_the_definition(rows, width, vo
 def test_two_passes_have_the_gradients_of_the_weighted_sum(rows, vocabulary, weight_of):
     hidden, weight, targets, keep = example(rows, D, vocabulary, passes=2)
 
-    smoothed, nll, apart = twofold_cross_entropy(hidden, weight, targets, keep, 0.1, weight_of)
+    smoothed, nll, apart = rdrop_cross_entropy(hidden, weight, targets, keep, 0.1, weight_of)
 
     expected = reference(hidden, weight, targets, keep, 0.1)
     torch.testing.assert_close((smoothed, nll, apart), (expected[0], expected[1].detach(), expected[2].detach()))
@@ -82,7 +82,7 @@ def test_two_passes_have_the_gradients_of_the_weighted_sum(rows, vocabulary, wei
 @pytest.mark.parametrize("passes", [1, 2])
 def test_pieces_change_nothing(small_pieces, rows, passes):
     hidden, weight, targets, keep = example(rows, passes=passes)
-    assert rows_at_once(rows, row_bytes=V * 8, room=cross_entropy.PIECE) == 16
+    assert get_chunk_rows(rows, row_bytes=V * 8, chunk_bytes=cross_entropy.CPU_CHUNK_BYTES) == 16
 
     smoothed, *others = loss_of(hidden, weight, targets, keep)
 
@@ -97,9 +97,9 @@ def test_a_wider_matrix_for_the_products_changes_nothing(small_pieces, monkeypat
     hidden, weight, targets, keep = example(48, passes=passes)
     values = []
     for width in (V, V + 3):
-        monkeypatch.setattr(cross_entropy, "width_of_products", lambda *_, width=width: width)
-        sums = cross_entropy._sums(
-            hidden.reshape(passes, 48, D), weight, targets, keep, cross_entropy.Settings(0.1, 2.0)
+        monkeypatch.setattr(cross_entropy, "get_padded_vocabulary", lambda *_, width=width: width)
+        sums = cross_entropy._compute_sums(
+            hidden.reshape(passes, 48, D), weight, targets, keep, cross_entropy.LossSettings(0.1, 2.0)
         )
         values.append((*sums, *gradients(sums[0], hidden, weight)))
     torch.testing.assert_close(*values)
@@ -108,7 +108,7 @@ def test_a_wider_matrix_for_the_products_changes_nothing(small_pieces, monkeypat
 def loss_of(hidden, weight, targets, keep):
     if hidden.ndim == 2:
         return smoothed_cross_entropy(hidden, weight, targets, keep, 0.1)
-    return twofold_cross_entropy(hidden, weight, targets, keep, 0.1, 3.0)
+    return rdrop_cross_entropy(hidden, weight, targets, keep, 0.1, 3.0)
 
 
 def test_gradcheck(small_pieces):
@@ -145,7 +145,7 @@ def test_nothing_kept_is_zero(rows):
 def test_only_the_first_sum_has_gradients_and_what_comes_from_above_scales_them():
     hidden, weight, targets, keep = example(passes=2)
 
-    smoothed, nll, apart = twofold_cross_entropy(hidden, weight, targets, keep, 0.1, 2.0)
+    smoothed, nll, apart = rdrop_cross_entropy(hidden, weight, targets, keep, 0.1, 2.0)
 
     assert smoothed.requires_grad and not nll.requires_grad and not apart.requires_grad
     plain = torch.autograd.grad(smoothed, (hidden, weight), retain_graph=True)
@@ -234,7 +234,7 @@ def test_no_tensor_has_the_logits_of_all_rows(small_pieces, passes, learning):
     ],
 )
 def test_pieces_are_about_equal_and_not_too_small(count, row_bytes, room, expected):
-    assert rows_at_once(count, row_bytes=row_bytes, room=room) == expected
+    assert get_chunk_rows(count, row_bytes=row_bytes, chunk_bytes=room) == expected
 
 
 @CUDA

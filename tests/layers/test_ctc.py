@@ -1,11 +1,11 @@
-"""CTC: beginnings of texts, against a sum over everything that states can say."""
+"""CTC prefix scores against a sum over all label sequences."""
 
 from itertools import product
 
 import pytest
 import torch
 
-from saccade.layers.losses.ctc import advance, begin, next_letters, silent_padding
+from saccade.layers.losses.ctc import extend_prefixes, force_blank_padding, init_prefixes, score_next_labels
 
 BLANK, END, S, V = 0, 2, 4, 5
 LETTERS = (1, 3, 4)
@@ -29,10 +29,10 @@ def texts(row) -> dict[tuple[int, ...], float]:
 @pytest.mark.parametrize("start", [(), (1,), (1, 1), (3, 1), (1, 3, 1)])
 def test_the_next_letter_is_as_likely_as_all_texts_that_begin_so(start):
     given = log_probs()
-    state = begin(given, blank=BLANK)
+    state = init_prefixes(given, blank=BLANK)
     for letter in start:
-        state = advance(state, torch.tensor([letter, letter]), blank=BLANK)
-    found = next_letters(state, blank=BLANK, end=END).exp()
+        state = extend_prefixes(state, torch.tensor([letter, letter]), blank=BLANK)
+    found = score_next_labels(state, blank=BLANK, end=END).exp()
     for row in range(2):
         known = texts(given[row])
         begun = {text: p for text, p in known.items() if text[: len(start)] == start}
@@ -45,10 +45,10 @@ def test_the_next_letter_is_as_likely_as_all_texts_that_begin_so(start):
 
 def test_a_text_is_as_likely_as_torchs_loss_says():
     given, text = log_probs(7), (1, 1, 3)
-    state, total = begin(given, blank=BLANK), torch.zeros(2, dtype=torch.float64)
+    state, total = init_prefixes(given, blank=BLANK), torch.zeros(2, dtype=torch.float64)
     for letter in (*text, END):
-        total += next_letters(state, blank=BLANK, end=END)[:, letter]
-        state = advance(state, torch.tensor([letter, letter]), blank=BLANK) if letter != END else state
+        total += score_next_labels(state, blank=BLANK, end=END)[:, letter]
+        state = extend_prefixes(state, torch.tensor([letter, letter]), blank=BLANK) if letter != END else state
     finite = given.clamp(min=-1e4)
     lengths = torch.tensor([S, S]), torch.tensor([3, 3])
     loss = torch.nn.functional.ctc_loss(finite.transpose(0, 1), torch.tensor([text, text]), *lengths, reduction="none")
@@ -59,13 +59,13 @@ def test_padding_says_nothing():
     given, state = log_probs(3), []
     longer = torch.cat((given, log_probs(4)), 1)
     mask = (torch.arange(2 * S) < S).expand(2, -1)
-    for part in (given, silent_padding(longer, mask, BLANK)):
-        row = advance(begin(part, blank=BLANK), torch.tensor([1, 3]), blank=BLANK)
-        state.append(next_letters(row, blank=BLANK, end=END))
+    for part in (given, force_blank_padding(longer, mask, BLANK)):
+        row = extend_prefixes(init_prefixes(part, blank=BLANK), torch.tensor([1, 3]), blank=BLANK)
+        state.append(score_next_labels(row, blank=BLANK, end=END))
     torch.testing.assert_close(*state)
 
 
 def test_rows_are_reordered_with_all_they_know():
-    state = advance(begin(log_probs(), blank=BLANK), torch.tensor([1, 3]), blank=BLANK)
-    turned = next_letters(state.reorder(torch.tensor([1, 0, 1])), blank=BLANK, end=END)
-    torch.testing.assert_close(turned, next_letters(state, blank=BLANK, end=END)[[1, 0, 1]])
+    state = extend_prefixes(init_prefixes(log_probs(), blank=BLANK), torch.tensor([1, 3]), blank=BLANK)
+    turned = score_next_labels(state.reorder(torch.tensor([1, 0, 1])), blank=BLANK, end=END)
+    torch.testing.assert_close(turned, score_next_labels(state, blank=BLANK, end=END)[[1, 0, 1]])

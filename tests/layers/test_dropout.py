@@ -2,12 +2,12 @@ import pytest
 import torch
 from torch import nn
 
-from saccade.layers.dropout import Dropout, DropRows, noise_like
+from saccade.layers.dropout import Dropout, DropPath, make_dropout_mask
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_each_number_is_dropped_with_the_share_and_by_itself(share):
-    noise = noise_like(torch.empty(400, 1001), share)
+    noise = make_dropout_mask(torch.empty(400, 1001), share)
 
     dropped = (noise == 0).double()
     deviation = (share * (1 - share)) ** 0.5
@@ -71,7 +71,7 @@ def test_gpu_draws_as_torch_does():
 
 def test_whole_rows_are_dropped_and_their_mean_stays():
     torch.manual_seed(1)
-    drop, x = DropRows(0.25), torch.ones(4000, 2, 3)
+    drop, x = DropPath(0.25), torch.ones(4000, 2, 3)
     found = drop(x)
     rows = found.flatten(1)
     assert bool((rows == rows[:, :1]).all())

@@ -1,4 +1,4 @@
-"""Experts: which are chosen, what they compute, and that nobody in a batch depends on the others."""
+"""Experts: which are chosen, what they compute, and that outputs do not depend on the rest of the batch."""
 
 import math
 
@@ -7,21 +7,25 @@ import torch
 from torch import Tensor, nn
 
 from saccade.kernels.activations import ACTIVATIONS
-from saccade.layers.blocks.experts import Between, Choice, Experts, Gate, places
+from saccade.layers.blocks.experts import Experts, Gate, GateOutput, InterLayerExperts, assign_blocks
 
 D, H, E, K = 5, 7, 6, 2
 
 
-def made(*, chosen: int = K, count: int = E, noise: bool = True, bias: bool = True, dropout: float = 0.0) -> Experts:
+def build_experts(
+    *, chosen: int = K, count: int = E, noise: bool = True, bias: bool = True, dropout: float = 0.0
+) -> Experts:
     torch.manual_seed(3)
-    one = Experts(D, hidden=H, gate=Gate(D, count=count, chosen=chosen, noise=noise), bias=bias, dropout=dropout)
+    one = Experts(
+        D, hidden_dim=H, gate=Gate(D, num_experts=count, top_k=chosen, noise=noise), bias=bias, dropout=dropout
+    )
     for name, parameter in one.named_parameters():
         if "gate" in name or "bias" in name:
             nn.init.normal_(parameter)  # zeros would hide mistakes
     return one.double()
 
 
-def one_by_one(experts: Experts, x: Tensor, choice: Choice) -> Tensor:
+def one_by_one(experts: Experts, x: Tensor, choice: GateOutput) -> Tensor:
     """Position by position and expert by expert, as equation 1 says it."""
     rows = []
     for row, chosen, weights in zip(x, choice.experts.tolist(), choice.weights, strict=True):
@@ -40,7 +44,7 @@ def one_by_one(experts: Experts, x: Tensor, choice: Choice) -> Tensor:
 
 def test_gates_by_hand() -> None:
     """The two best of four are chosen, and their weights are softmaxed alone: 3 and 1 give 1 / (1 + e^-2)."""
-    gate = Gate(1, count=4, chosen=2, noise=False)
+    gate = Gate(1, num_experts=4, top_k=2, noise=False)
     gate.clean.weight.data = torch.tensor([[1.0], [-4.0], [3.0], [0.0]])
     choice = gate(torch.tensor([[1.0], [-1.0]]))
     assert choice.experts.tolist() == [[2, 0], [1, 3]]
@@ -52,7 +56,7 @@ def test_gates_by_hand() -> None:
 @torch.no_grad()
 def test_the_load_is_the_probability_to_be_chosen() -> None:
     """With the noise of the others as it is, a gate that draws its own again is chosen in that share of draws."""
-    gate = Gate(2, count=4, chosen=2)
+    gate = Gate(2, num_experts=4, top_k=2)
     gate.clean.weight.data = torch.tensor([[0.5, 0.0], [0.2, 0.0], [0.0, 0.0], [-0.7, 0.0]])
     x = torch.tensor([[1.0, 0.0]])
     torch.manual_seed(5)
@@ -70,7 +74,7 @@ def test_the_load_is_the_probability_to_be_chosen() -> None:
 
 
 def test_noise_is_for_training_only_and_follows_the_seed() -> None:
-    gate, x = Gate(D, count=E, chosen=K), torch.randn(200, D)
+    gate, x = Gate(D, num_experts=E, top_k=K), torch.randn(200, D)
     torch.manual_seed(1)
     first, second = gate(x), gate(x)
     torch.manual_seed(1)
@@ -83,13 +87,13 @@ def test_noise_is_for_training_only_and_follows_the_seed() -> None:
 
 def test_at_first_all_experts_get_work() -> None:
     torch.manual_seed(1)
-    counts = Gate(D, count=E, chosen=K)(torch.randn(3000, D)).experts.flatten().bincount(minlength=E)
+    counts = Gate(D, num_experts=E, top_k=K)(torch.randn(3000, D)).experts.flatten().bincount(minlength=E)
     assert counts.min() > 800 and counts.max() < 1200
 
 
 def test_weights_of_half_the_width_leave_the_gate_as_it_is() -> None:
     """Under autocast gates are computed in float32, so that no two experts become equal."""
-    gate = Gate(D, count=E, chosen=K, noise=False)
+    gate = Gate(D, num_experts=E, top_k=K, noise=False)
     x = torch.randn(50, D)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = gate(x)
@@ -103,23 +107,23 @@ def test_weights_of_half_the_width_leave_the_gate_as_it_is() -> None:
 @pytest.mark.parametrize("rows", [1, 2, 5, 64])
 def test_every_pair_has_a_row_of_its_own_in_a_block_of_its_expert(rows: int, count: int) -> None:
     for experts in (torch.rand(rows, count).topk(min(2, count - 1)).indices, torch.zeros(rows, 1, dtype=torch.long)):
-        at = places(experts, count)
+        at = assign_blocks(experts, count)
         assert len(set(at.slots.tolist())) == experts.numel()
-        assert at.owners[at.slots // at.size].tolist() == experts.flatten().tolist()
-        assert len(at.owners) < 2 * count
-        assert len(at.owners) * at.size < 2 * experts.numel() + count
+        assert at.experts[at.slots // at.block_size].tolist() == experts.flatten().tolist()
+        assert len(at.experts) < 2 * count
+        assert len(at.experts) * at.block_size < 2 * experts.numel() + count
 
 
 def test_shapes_do_not_depend_on_the_choice() -> None:
     """A CUDA graph holds one shape: all to one expert, or all spread out."""
     one, spread = torch.zeros(64, 1, dtype=torch.long), torch.arange(64)[:, None] % 8
-    assert places(one, 8).owners.shape == places(spread, 8).owners.shape
-    assert places(one, 8).size == places(spread, 8).size
+    assert assign_blocks(one, 8).experts.shape == assign_blocks(spread, 8).experts.shape
+    assert assign_blocks(one, 8).block_size == assign_blocks(spread, 8).block_size
 
 
 def test_a_single_position_needs_the_chosen_experts_alone() -> None:
-    at = places(torch.tensor([[5, 2]]), 8)
-    assert sorted(at.owners.tolist()) == [2, 5] and at.size == 1
+    at = assign_blocks(torch.tensor([[5, 2]]), 8)
+    assert sorted(at.experts.tolist()) == [2, 5] and at.block_size == 1
 
 
 # ---- what they compute
@@ -133,9 +137,9 @@ def test_equals_one_by_one_in_values_and_gradients(
 ) -> None:
     """Block by block, as on a CPU, and all blocks in one product, as on a GPU and in graphs."""
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: at_once)
-    experts, x = made(chosen=chosen, bias=bias), torch.randn(23, D, dtype=torch.float64, requires_grad=True)
+    experts, x = build_experts(chosen=chosen, bias=bias), torch.randn(23, D, dtype=torch.float64, requires_grad=True)
     torch.manual_seed(11)
-    y, choice = experts.routed(x)
+    y, choice = experts.route(x)
     expected = one_by_one(experts, x, choice)
     torch.testing.assert_close(y, expected, atol=1e-12, rtol=0)
     weights = [x, *experts.parameters()]
@@ -148,13 +152,13 @@ def test_equals_one_by_one_in_values_and_gradients(
 
 
 def test_gradients_are_those_of_small_changes() -> None:
-    experts = made(noise=False)
+    experts = build_experts(noise=False)
     assert torch.autograd.gradcheck(experts, torch.randn(4, D, dtype=torch.float64, requires_grad=True))
 
 
 def test_one_expert_for_all_is_a_dense_network() -> None:
     """Where the gate always takes the same expert, nothing is lost: there is no capacity."""
-    experts, x = made(chosen=1, noise=False), torch.rand(40, D, dtype=torch.float64)
+    experts, x = build_experts(chosen=1, noise=False), torch.rand(40, D, dtype=torch.float64)
     experts.gate.clean.weight.data.fill_(-1.0)[3] = 1.0
     hidden = torch.relu(x @ experts.up[3] + experts.up_bias[3])
     torch.testing.assert_close(experts(x), hidden @ experts.down[3] + experts.down_bias[3])
@@ -162,7 +166,7 @@ def test_one_expert_for_all_is_a_dense_network() -> None:
 
 @torch.no_grad()
 def test_nobody_depends_on_the_rest_of_the_batch() -> None:
-    experts, x = made().eval(), torch.randn(3, 4, D, dtype=torch.float64)
+    experts, x = build_experts().eval(), torch.randn(3, 4, D, dtype=torch.float64)
     whole = experts(x)
     assert whole.shape == x.shape
     for row in range(3):
@@ -172,7 +176,7 @@ def test_nobody_depends_on_the_rest_of_the_batch() -> None:
 
 
 def test_dropout_is_inside_and_in_training_only() -> None:
-    experts, x = made(dropout=0.5, noise=False), torch.randn(9, D, dtype=torch.float64)
+    experts, x = build_experts(dropout=0.5, noise=False), torch.randn(9, D, dtype=torch.float64)
     assert not torch.equal(experts(x), experts(x))
     experts.eval()
     assert torch.equal(experts(x), experts(x))
@@ -180,7 +184,7 @@ def test_dropout_is_inside_and_in_training_only() -> None:
 
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
 def test_gives_what_the_products_give_under_autocast(half: torch.dtype) -> None:
-    experts, x = made().float().eval(), torch.randn(9, D)
+    experts, x = build_experts().float().eval(), torch.randn(9, D)
     with torch.autocast("cpu", dtype=half):
         y = experts(x)
     assert y.dtype == half
@@ -188,7 +192,7 @@ def test_gives_what_the_products_give_under_autocast(half: torch.dtype) -> None:
 
 
 def test_between_layers_they_add_to_what_passes() -> None:
-    between, x = Between({2: made().eval()}), torch.randn(3, 4, D, dtype=torch.float64)
+    between, x = InterLayerExperts({2: build_experts().eval()}), torch.randn(3, 4, D, dtype=torch.float64)
     (passed, none), (added, [routing]) = between(1, x), between(2, x)
     assert torch.equal(passed, x) and not none
     torch.testing.assert_close(added, x + between.below["2"](x))

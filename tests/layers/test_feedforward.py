@@ -28,7 +28,7 @@ FORMULAS = {"relu": relu, "gelu": gelu, "silu": lambda x: x * sigmoid(x), "sigmo
 
 
 def network(**settings: object) -> FeedForward:
-    net = FeedForward(D, hidden=FF, **settings)
+    net = FeedForward(D, hidden_dim=FF, **settings)
     for name, parameter in net.named_parameters():
         if name.endswith("bias"):
             nn.init.normal_(parameter)
@@ -100,7 +100,7 @@ def test_rms_norm_divides_by_the_root_of_the_mean_square() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu-tanh"])
 def test_network_on_the_gpu_has_the_gradients_of_the_network_on_the_cpu(activation: Activation) -> None:
-    plain = FeedForward(16, hidden=48, activation=activation)
+    plain = FeedForward(16, hidden_dim=48, activation=activation)
     fast = copy.deepcopy(plain).cuda()
     x = torch.randn(3, 7, 16)
     plain(x).square().sum().backward()

@@ -6,10 +6,10 @@ import torch
 from torch import nn
 
 from saccade.kernels.cpu import fma
-from saccade.kernels.cpu.fma import FmaLinear, float_linear
+from saccade.kernels.cpu.fma import FmaLinear, build_float_linear
 from saccade.kernels.cpu.prepared import PackedLinear
 
-pytestmark = pytest.mark.skipif(fma.kernel() is None, reason="needs AVX-512 VNNI and a compiler")
+pytestmark = pytest.mark.skipif(fma.load_kernel() is None, reason="needs AVX-512 VNNI and a compiler")
 
 
 @pytest.mark.parametrize("relu", [True, False])
@@ -49,12 +49,12 @@ def test_a_copy_has_weights_of_its_own() -> None:
 
 def test_other_types_are_left_to_onednn() -> None:
     linear = nn.Linear(300, 300).bfloat16()
-    assert isinstance(float_linear(linear.weight, linear.bias), PackedLinear)
+    assert isinstance(build_float_linear(linear.weight, linear.bias), PackedLinear)
 
 
 def test_without_a_compiler_it_is_the_product_of_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
     linear = nn.Linear(300, 300)
-    assert isinstance(float_linear(linear.weight, linear.bias, single=True), FmaLinear)
-    monkeypatch.setattr(fma, "kernel", lambda: None)
-    layer = float_linear(linear.weight, linear.bias, single=True, relu=True)
+    assert isinstance(build_float_linear(linear.weight, linear.bias, single_row=True), FmaLinear)
+    monkeypatch.setattr(fma, "load_kernel", lambda: None)
+    layer = build_float_linear(linear.weight, linear.bias, single_row=True, relu=True)
     assert isinstance(layer, PackedLinear) and layer.plain is not None and layer.relu

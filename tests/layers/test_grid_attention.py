@@ -4,7 +4,7 @@ import torch
 
 from saccade.layers.record import record
 from saccade.layers.vision.grid_attention import GridAttention
-from saccade.layers.vision.patches import Convolutions
+from saccade.layers.vision.patches import ResNetCells
 
 
 def test_at_first_nothing_changes():
@@ -31,8 +31,8 @@ def test_every_place_sees_every_other():
 
 
 def test_it_stands_behind_the_levels_that_are_named():
-    cells = Convolutions([8, 16, 24], depth=2, attention=[1, 3])
+    cells = ResNetCells([8, 16, 24], depth=2, attention=[1, 3])
     kinds = [type(block).__name__ for block in cells.blocks]
-    assert kinds == ["Block", "Block", "GridAttention", "Block", "Block", "Block", "Block", "GridAttention"]
-    assert [block.times for block in cells.blocks] == [16, 16, 16, 4, 4, 1, 1, 1]
+    assert kinds == [*["ResNetBlock"] * 2, "GridAttention", *["ResNetBlock"] * 4, "GridAttention"]
+    assert [block.positions_per_state for block in cells.blocks] == [16, 16, 16, 4, 4, 1, 1, 1]
     assert cells(torch.zeros(2, 3, 16, 24, dtype=torch.uint8)).shape == (2, 6, 24)

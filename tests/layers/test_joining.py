@@ -1,11 +1,11 @@
-"""What makes one memory of a picture and a question, against the formulas of the papers."""
+"""Fusion of a picture and a question into one memory, against the formulas of the papers."""
 
 import pytest
 import torch
 
 from saccade.layers.memory import Memory
 from saccade.layers.record import record
-from saccade.layers.vision.joining import Concat, Glimpses, Hops, QuestionAlone, whole
+from saccade.layers.vision.joining import Concat, Glimpses, Hops, QuestionOnly, summarize_question
 
 B, S, T, D, E, W = 2, 7, 5, 3, 4, 11
 
@@ -46,8 +46,8 @@ def test_the_first_hop_is_that_of_the_word_that_fits_best(look, ask):
         wanted = scores.max(0).values.softmax(0)
         torch.testing.assert_close(weights[row, 0].sum(0), wanted)
         assert torch.equal(weights[row, 0].argmax(0), scores.argmax(0))
-        told = join.question(ask.states[row, :words].mean(0)) + wanted @ join.evidence[0](cells_of(look)[row])
-        torch.testing.assert_close(seen[row], torch.relu(told))
+        evidence = join.question(ask.states[row, :words].mean(0)) + wanted @ join.evidence[0](cells_of(look)[row])
+        torch.testing.assert_close(seen[row], torch.relu(evidence))
 
 
 def test_the_second_hop_asks_with_what_was_seen(look, ask):
@@ -63,8 +63,8 @@ def test_the_second_hop_asks_with_what_was_seen(look, ask):
     torch.testing.assert_close(seen, torch.relu(before + second @ join.evidence[1](cells)))
 
 
-def test_glimpses_are_looks_of_the_whole_question(look, ask):
-    join = Glimpses(D, E, hidden=W, glimpses=2)
+def test_glimpses_attend_with_the_whole_question(look, ask):
+    join = Glimpses(D, E, hidden_dim=W, glimpses=2)
     with record(join) as maps:
         state = join(look, ask).states[1, 0]
     assert state.shape == (2 * D + E,) == (join.dim,)
@@ -79,8 +79,8 @@ def test_glimpses_are_looks_of_the_whole_question(look, ask):
     "join",
     [
         Hops(D, E, E, dim=W, hops=2, dropout=0.0),
-        Glimpses(D, E, hidden=W, glimpses=3),
-        QuestionAlone(E),
+        Glimpses(D, E, hidden_dim=W, glimpses=3),
+        QuestionOnly(E),
     ],
 )
 def test_padding_of_a_question_says_nothing(join, look, ask):
@@ -89,7 +89,7 @@ def test_padding_of_a_question_says_nothing(join, look, ask):
 
 def test_a_row_that_asks_nothing_gives_numbers(look, ask):
     empty = Memory(ask.states, real(5, 0, size=T), inputs=ask.inputs)
-    for join in (Hops(D, E, E, dim=W, hops=2, dropout=0.0), Glimpses(D, E, hidden=W, glimpses=2)):
+    for join in (Hops(D, E, E, dim=W, hops=2, dropout=0.0), Glimpses(D, E, hidden_dim=W, glimpses=2)):
         assert join(look, empty).states.isfinite().all()
 
 
@@ -104,4 +104,4 @@ def test_both_stand_one_after_the_other(look, ask):
 
 def test_the_last_state_of_a_recurrent_reader_stands_for_the_question(ask):
     last = torch.randn(B, E)
-    assert torch.equal(whole(Memory(ask.states, ask.mask, final=((torch.zeros(B, E),), (last,)))), last)
+    assert torch.equal(summarize_question(Memory(ask.states, ask.mask, final=((torch.zeros(B, E),), (last,)))), last)

@@ -5,7 +5,17 @@ import torch
 from torch import Tensor
 
 from saccade.layers.attention import backends as kernels
-from saccade.layers.attention.masks import Band, Mask, banded, causal, dense, padding, positions, prefix, window
+from saccade.layers.attention.masks import (
+    Band,
+    Mask,
+    causal,
+    causal_window,
+    dense,
+    make_positions,
+    padding,
+    prefix,
+    window,
+)
 
 B, H, E, V = 2, 3, 5, 7
 SCALE = 5**-0.5
@@ -41,14 +51,14 @@ def masks(n: int, device: str = "cpu") -> dict[str, Mask | None]:
         "causal and padding": causal() & real,
         "prefix": prefix(torch.tensor([2, 3], device=device)) | causal(),
         "window": window(2),
-        "banded": banded(3),
+        "banded": causal_window(3),
         "window and padding": window(1) & real,
         "all": causal() & real & window(3),
     }
 
 
 def where(n: int, x: Tensor) -> Tensor:
-    return positions(n, x.device)
+    return make_positions(n, x.device)
 
 
 def gradients(y: Tensor, parts: list[Tensor]) -> Results:
@@ -63,18 +73,18 @@ def gradients(y: Tensor, parts: list[Tensor]) -> Results:
 
 def explicit(parts: list[Tensor], mask: Mask | None) -> Results:
     q, k, _ = parts
-    allowed = None if mask is None else mask.dense(where(q.shape[2], q), where(k.shape[2], k))[:, None]
-    return gradients(kernels.explicit(*parts, scale=SCALE, allowed=allowed)[0], parts)
+    allowed = None if mask is None else mask.to_dense(where(q.shape[2], q), where(k.shape[2], k))[:, None]
+    return gradients(kernels.explicit_attention(*parts, scale=SCALE, allowed=allowed)[0], parts)
 
 
-def fused(parts: list[Tensor], mask: Mask | None) -> Results:
+def run_sdpa(parts: list[Tensor], mask: Mask | None) -> Results:
     q, k, _ = parts
-    y = kernels.fused(*parts, scale=SCALE, mask=mask, q_pos=where(q.shape[2], q), k_pos=where(k.shape[2], k))
+    y = kernels.sdpa_attention(*parts, scale=SCALE, mask=mask, q_pos=where(q.shape[2], q), k_pos=where(k.shape[2], k))
     return gradients(y, parts)
 
 
-def windowed(parts: list[Tensor], mask: Mask) -> Results:
-    return gradients(kernels.windowed(*parts, scale=SCALE, band=kernels.window_of(mask)), parts)
+def run_window(parts: list[Tensor], mask: Mask) -> Results:
+    return gradients(kernels.window_attention(*parts, scale=SCALE, band=kernels.get_window_band(mask)), parts)
 
 
 def assert_same(ours: Results, reference: Results, tolerance: float) -> None:
@@ -93,7 +103,7 @@ def test_fused_equals_explicit(name: str, dtype: torch.dtype, device: str) -> No
     parts = inputs(11, dtype=dtype, device=device)
     wide = [part.detach().to(torch.float64).requires_grad_() for part in parts]
     mask = masks(11, device)[name]
-    assert_same(fused(parts, mask), explicit(wide, mask), TOLERANCE[dtype])
+    assert_same(run_sdpa(parts, mask), explicit(wide, mask), TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -105,7 +115,7 @@ def test_windowed_equals_explicit(n: int, name: str, dtype: torch.dtype, device:
     parts = inputs(n, dtype=dtype, device=device)
     wide = [part.detach().to(torch.float64).requires_grad_() for part in parts]
     mask = masks(n, device)[name]
-    assert_same(windowed(parts, mask), explicit(wide, mask), TOLERANCE[dtype])
+    assert_same(run_window(parts, mask), explicit(wide, mask), TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("reach", [0, 1, 10, 11, 33, 1000])
@@ -114,26 +124,26 @@ def test_windowed_equals_explicit(n: int, name: str, dtype: torch.dtype, device:
 def test_windowed_takes_any_reach(n: int, reach: int, is_causal: bool) -> None:
     parts = inputs(n)
     mask = window(reach) & causal() if is_causal else window(reach)
-    assert_same(windowed(parts, mask), explicit(parts, mask), 1e-5)
+    assert_same(run_window(parts, mask), explicit(parts, mask), 1e-5)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-@pytest.mark.parametrize("mask", [window(0), window(5), banded(40), window(1000)], ids=str)
+@pytest.mark.parametrize("mask", [window(0), window(5), causal_window(40), window(1000)], ids=str)
 def test_flash_attention_with_a_window_equals_explicit(mask: Mask) -> None:
     parts = inputs(300, widths=(64, 64), dtype=torch.bfloat16, device="cuda")
-    assert kernels.is_flash(parts[0], parts[2])
+    assert kernels.supports_flash(parts[0], parts[2])
     wide = [part.detach().to(torch.float64).requires_grad_() for part in parts]
-    assert_same(windowed(parts, mask), explicit(wide, mask), TOLERANCE[torch.bfloat16])
+    assert_same(run_window(parts, mask), explicit(wide, mask), TOLERANCE[torch.bfloat16])
 
 
 def test_reach_0_gives_each_position_its_own_value() -> None:
     parts = inputs(5)
-    torch.testing.assert_close(windowed(parts, window(0))[0], parts[2].detach())
+    torch.testing.assert_close(run_window(parts, window(0))[0], parts[2].detach())
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("path", [explicit, fused, windowed])
+@pytest.mark.parametrize("path", [explicit, run_sdpa, run_window])
 @pytest.mark.parametrize("widths", [(E, V), (64, 64)])  # GPUs have other kernels for multiples of 8
 def test_rows_that_may_attend_to_nothing_give_zeros_and_finite_gradients(
     widths: tuple[int, int], path: object, dtype: torch.dtype, device: str
@@ -153,7 +163,7 @@ def test_fused_zeros_a_row_of_a_dense_mask(device: str) -> None:
     parts = inputs(6, keys=13, device=device)
     allowed = torch.rand(B, 6, 13, device=device) > 0.5
     allowed[0, 3] = False
-    y, *grads = fused(parts, dense(allowed))
+    y, *grads = run_sdpa(parts, dense(allowed))
     assert_same((y, *grads), explicit(parts, dense(allowed)), 1e-5)
     assert (y[0, :, 3] == 0).all()
 
@@ -161,20 +171,20 @@ def test_fused_zeros_a_row_of_a_dense_mask(device: str) -> None:
 def test_a_causal_step_of_2_queries_and_5_keys_sees_4_and_5() -> None:
     """SDPA's own is_causal would show them 1 and 2 keys."""
     q, k, v = inputs(2, keys=5)
-    y = kernels.fused(q, k, v, scale=SCALE, mask=causal(), q_pos=torch.tensor([[3, 4]]), k_pos=where(5, q))
+    y = kernels.sdpa_attention(q, k, v, scale=SCALE, mask=causal(), q_pos=torch.tensor([[3, 4]]), k_pos=where(5, q))
     for i, seen in enumerate((4, 5)):
-        alone = kernels.explicit(q[:, :, [i]], k[:, :, :seen], v[:, :, :seen], scale=SCALE, allowed=None)[0]
+        alone = kernels.explicit_attention(q[:, :, [i]], k[:, :, :seen], v[:, :, :seen], scale=SCALE, allowed=None)[0]
         torch.testing.assert_close(y[:, :, [i]], alone)
 
 
 def test_which_masks_are_windows() -> None:
     real, fewer = keep(7), keep(7).roll(1, 1)
-    assert kernels.window_of(None) is None
-    assert kernels.window_of(causal() & padding(real)) is None
-    assert kernels.window_of(window(3) & (prefix(torch.tensor([2])) | causal())) is None
-    assert kernels.window_of(window(0)) == (0, False, None)
-    assert kernels.window_of(window(5) & window(3) & causal()) == (3, True, None)
-    reach, is_causal, both = kernels.window_of(padding(real) & window(2) & padding(fewer))
+    assert kernels.get_window_band(None) is None
+    assert kernels.get_window_band(causal() & padding(real)) is None
+    assert kernels.get_window_band(window(3) & (prefix(torch.tensor([2])) | causal())) is None
+    assert kernels.get_window_band(window(0)) == (0, False, None)
+    assert kernels.get_window_band(window(5) & window(3) & causal()) == (3, True, None)
+    reach, is_causal, both = kernels.get_window_band(padding(real) & window(2) & padding(fewer))
     assert (reach, is_causal) == (2, False) and torch.equal(both, real & fewer)
 
 
@@ -191,7 +201,7 @@ def test_a_window_costs_memory_in_proportion_to_the_length() -> None:
                 return out
 
         with Watch(), torch.no_grad():
-            kernels.windowed(*inputs(n), scale=SCALE, band=Band(reach=4, causal=True))
+            kernels.window_attention(*inputs(n), scale=SCALE, band=Band(radius=4, causal=True))
         return max(sizes)
 
     assert largest(1280) / largest(320) == pytest.approx(4.0, rel=0.1)
@@ -200,6 +210,6 @@ def test_a_window_costs_memory_in_proportion_to_the_length() -> None:
 def test_a_score_term_is_added_before_the_softmax() -> None:
     q, k, v = inputs(5)
     term = torch.randn(1, H, 5, 5)
-    y, weights = kernels.explicit(q, k, v, scale=SCALE, allowed=None, term=term)
+    y, weights = kernels.explicit_attention(q, k, v, scale=SCALE, allowed=None, score_term=term)
     torch.testing.assert_close(weights, (q @ k.mT * SCALE + term).softmax(-1))
     torch.testing.assert_close(y, weights @ v)

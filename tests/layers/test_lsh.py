@@ -7,7 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from saccade.errors import SaccadeError
-from saccade.layers.attention.lsh import Hashing, LshAttention, hashed, lsh_attention, shared_attention, unit
+from saccade.layers.attention.lsh import (
+    Hashing,
+    LshAttention,
+    hash_vectors,
+    lsh_attention,
+    normalize_keys,
+    shared_qk_attention,
+)
 from saccade.layers.blocks.feedforward import FeedForward
 from saccade.layers.blocks.reversible import ReversibleBlock, ReversibleStack
 from saccade.layers.record import record
@@ -40,7 +47,7 @@ def by_hand(shared: Tensor, value: Tensor, *, causal: bool, keep: Tensor | None 
 def test_shared_attention_is_attention_to_all_others(causal: bool, padded: bool) -> None:
     shared, value = shared_and_value(7)
     keep = torch.arange(7) < torch.tensor([[7], [4]]) if padded else None
-    y, weights = shared_attention(shared, value, causal=causal, keep=keep)
+    y, weights = shared_qk_attention(shared, value, causal=causal, keep=keep)
     torch.testing.assert_close(y, by_hand(shared, value, causal=causal, keep=keep), **EXACT)
     torch.testing.assert_close(weights @ value, y)
 
@@ -53,7 +60,7 @@ def test_one_bucket_is_exact_attention(causal: bool, rounds: int, length: int) -
     shared, value = shared_and_value(length)
     buckets = torch.zeros(B, H, rounds, length, dtype=torch.int32)
     y, _ = lsh_attention(shared, value, buckets, chunk=T, causal=causal)
-    exact, _ = shared_attention(shared, value, causal=causal)
+    exact, _ = shared_qk_attention(shared, value, causal=causal)
     torch.testing.assert_close(y, exact, **EXACT)
 
 
@@ -86,7 +93,7 @@ def test_rounds_count_by_what_they_found() -> None:
     shared, value = (x[:1, :1, :4] for x in shared_and_value())
     buckets = torch.tensor([[[[0, 0, 1, 1], [0, 1, 0, 1]]]], dtype=torch.int32)
     y, _ = lsh_attention(shared, value, buckets, chunk=2)
-    keys, seen = unit(shared)[0, 0], [1, 1, 3, 2, 2, 3]  # by position 0, three in each round
+    keys, seen = normalize_keys(shared)[0, 0], [1, 1, 3, 2, 2, 3]  # by position 0, three in each round
     weights = (keys[seen] @ shared[0, 0, 0]).softmax(0)
     torch.testing.assert_close(y[0, 0, 0], weights @ value[0, 0, seen], **EXACT)
 
@@ -95,7 +102,7 @@ def test_recall_of_the_strongest_key_rises_with_rounds() -> None:
     """In how many rows of exact attention hashing looks at the key with the largest weight; in 8 rounds it looks at
     less than half of all."""
     shared, value = torch.randn(2, 2, 2, 256, 16)
-    best = shared_attention(shared, value)[1].argmax(-1, keepdim=True)
+    best = shared_qk_attention(shared, value)[1].argmax(-1, keepdim=True)
     recalled = []
     for rounds in (1, 2, 4, 8):
         buckets = Hashing(rounds=rounds, chunk=8, seed=3)(shared)
@@ -121,17 +128,17 @@ def test_what_is_seen_is_what_was_mixed() -> None:
 def test_buckets_that_are_known_are_not_hashed_anew() -> None:
     layer, x = LshAttention(12, heads=H, hashing=Hashing(rounds=2, chunk=4)), torch.randn(B, 10, 12)
     y, kept = layer(x)
-    again, same = layer(x, kept=kept)
+    again, same = layer(x, choices=kept)
     assert torch.equal(again, y) and same[0] is kept[0]
-    assert not torch.equal(layer(x, kept=(kept[0].flip(-1),))[0], y)
+    assert not torch.equal(layer(x, choices=(kept[0].flip(-1),))[0], y)
     assert layer(x[:, :4])[1] == ()
 
 
 def test_near_vectors_share_a_bucket_and_opposite_ones_never() -> None:
     x = torch.randn(1, 1, 50, 16)
     rotations = torch.randn(1, 16, 1, 4)
-    same, opposite = hashed(x * 2, rotations, (8,)), hashed(-x, rotations, (8,))
-    here = hashed(x, rotations, (8,))
+    same, opposite = hash_vectors(x * 2, rotations, (8,)), hash_vectors(-x, rotations, (8,))
+    here = hash_vectors(x, rotations, (8,))
     assert torch.equal(here, same)
     assert not (here == opposite).any()
     assert torch.equal((here - opposite).abs(), torch.full_like(here, 4))
@@ -139,8 +146,14 @@ def test_near_vectors_share_a_bucket_and_opposite_ones_never() -> None:
 
 def test_buckets_follow_from_the_length() -> None:
     hashing = Hashing(rounds=1, chunk=4)
-    assert [hashing.factors(length) for length in (5, 8, 16, 64, 1024)] == [(2,), (4,), (8,), (4, 8), (16, 32)]
-    assert Hashing(rounds=1, chunk=4, buckets=(6, 2)).factors(1000) == (6, 2)
+    assert [hashing.get_bucket_factors(length) for length in (5, 8, 16, 64, 1024)] == [
+        (2,),
+        (4,),
+        (8,),
+        (4, 8),
+        (16, 32),
+    ]
+    assert Hashing(rounds=1, chunk=4, buckets=(6, 2)).get_bucket_factors(1000) == (6, 2)
 
 
 @pytest.mark.parametrize("buckets", [(3,), (4, 5), (0,)])
@@ -193,7 +206,7 @@ def ours(theirs: nn.Module) -> ReversibleStack:
     blocks = [
         ReversibleBlock(
             LshAttention(D, heads=H, hashing=hashing, form=E, causal=config.is_decoder),
-            FeedForward(D, hidden=FF),
+            FeedForward(D, hidden_dim=FF),
             norms=[nn.LayerNorm(D, eps=config.layer_norm_eps) for _ in range(2)],
             chunk=5,
         )

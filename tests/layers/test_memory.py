@@ -21,7 +21,7 @@ def stack(*, order: str = "post", cross: bool = False, **settings: object) -> Tr
     blocks = [
         Block(
             SelfAttention(D, heads=H),
-            FeedForward(D, hidden=FF),
+            FeedForward(D, hidden_dim=FF),
             residuals=[Residual(nn.LayerNorm(D), order=order, dropout=0.0) for _ in range(3 if cross else 2)],
             cross=CrossAttention(D, heads=H, memory_dim=D) if cross else None,
         )
@@ -65,7 +65,7 @@ def test_rows_may_have_different_lengths(window: int | None) -> None:
     state = one.start(memory, rows=B, capacity=9)
     for i in range(4):
         _, state = advance(one, x[:, [i]], state)
-    state = dataclasses.replace(state, lengths=torch.tensor(lengths), longest=4, even=False)
+    state = dataclasses.replace(state, lengths=torch.tensor(lengths), max_length=4, is_uniform=False)
     rows = torch.tensor([2, 0, 1, 1])
     state = state.reorder(rows)
     for n in (1, 2):
@@ -80,8 +80,10 @@ def test_what_short_rows_have_not_written_is_not_read_even_after_reordering() ->
     one, x = stack(causal=True), inputs(2)
     state = one.start(None, rows=B, capacity=50)
     _, state = advance(one, x, state)
-    state = dataclasses.replace(state, lengths=torch.tensor([2, 1, 0]), even=False).reorder(torch.tensor([2, 1, 0]))
-    assert all(layer.keys.isfinite().all() and layer.values.isfinite().all() for layer in state.own)
+    state = dataclasses.replace(state, lengths=torch.tensor([2, 1, 0]), is_uniform=False).reorder(
+        torch.tensor([2, 1, 0])
+    )
+    assert all(layer.keys.isfinite().all() and layer.values.isfinite().all() for layer in state.self_caches)
     assert advance(one, x[:, :1], state)[0].isfinite().all()
 
 
@@ -109,27 +111,27 @@ def test_a_state_is_a_value() -> None:
     advance(one, -x[:, 2:3], right)
     torch.testing.assert_close(y, one(x[:, :3], None, memory)[0][:, 2:])
     with pytest.raises(dataclasses.FrozenInstanceError):
-        state.longest = 3
+        state.max_length = 3
     assert {name: id(value) for name, value in vars(one).items()} == before
 
 
 def test_no_more_positions_than_there_is_room_for() -> None:
     one, x = stack(causal=True), inputs(4)
     _, state = advance(one, x[:, :2], one.start(None, rows=B, capacity=3))
-    with pytest.raises(ValueError, match="room for 3 positions, got 4"):
+    with pytest.raises(ValueError, match="the state has capacity 3, got 4 positions"):
         advance(one, x[:, 2:], state)
 
 
 def test_keys_and_values_of_memory_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Row 68: once for each layer and source, however many words are written."""
     one, x, memory, calls = stack(cross=True, causal=True), inputs(7), read(), []
-    plain = CrossAttention.keys_values
+    plain = CrossAttention.project_memory
 
-    def counted(self: CrossAttention, states: Tensor) -> object:
+    def count_call(self: CrossAttention, states: Tensor) -> object:
         calls.append(self)
         return plain(self, states)
 
-    monkeypatch.setattr(CrossAttention, "keys_values", counted)
+    monkeypatch.setattr(CrossAttention, "project_memory", count_call)
     state = one.start(memory, rows=B, capacity=7)
     for i in range(7):
         _, state = advance(one, x[:, [i]], state.reorder(torch.arange(B)))
@@ -140,14 +142,14 @@ def test_keys_and_values_of_memory_are_computed_once(monkeypatch: pytest.MonkeyP
 def test_memory_lies_by_head_or_by_feature_and_stays_so_when_rows_leave(
     fused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(step_attention, "is_fused", lambda *parts: fused)
+    monkeypatch.setattr(step_attention, "can_use_kernel", lambda *parts: fused)
     writer = stack(cross=True, causal=True)
     memory = read()
     with torch.inference_mode():
         state = writer.start(memory, rows=B, capacity=T)
         fewer = state.reorder(torch.tensor([2, 0]))
-        for block, all_rows, some in zip(writer.blocks, state.memory, fewer.memory, strict=True):
-            plain = block.cross.keys_values(memory.states)
+        for block, all_rows, some in zip(writer.blocks, state.cross_caches, fewer.cross_caches, strict=True):
+            plain = block.cross.project_memory(memory.states)
             torch.testing.assert_close(all_rows.keys, plain.keys, rtol=0, atol=0)
             torch.testing.assert_close(some.values, plain.values[[2, 0]], rtol=0, atol=0)
             for part in (*vars(all_rows).values(), *vars(some).values()):
@@ -164,8 +166,10 @@ def test_steps_under_autocast_are_near_to_float32() -> None:
         for i in range(T):
             y, state = advance(one, x[:, [i]], state.reorder(torch.arange(B)))
             parts.append(y)
-        without = advance(one.eval(), x, dataclasses.replace(one.start(None, rows=B, capacity=T), memory=state.memory))
-    assert state.own[0].keys.dtype == torch.bfloat16
+        without = advance(
+            one.eval(), x, dataclasses.replace(one.start(None, rows=B, capacity=T), cross_caches=state.cross_caches)
+        )
+    assert state.self_caches[0].keys.dtype == torch.bfloat16
     assert without[0].isfinite().all()
     torch.testing.assert_close(torch.cat(parts, 1).float(), expected, atol=0.1, rtol=0.1)
 
@@ -174,11 +178,11 @@ def test_memory_is_repeated_row_by_row() -> None:
     """All that a reader gives; what it does not give stays absent."""
     states, mask = torch.randn(2, 3, 5), torch.tensor([[True, True, False], [True, True, True]])
     final = ((torch.randn(2, 5), torch.randn(2, 5)),)
-    whole = Memory(states, mask, tokens=torch.arange(6).view(2, 3), values=2 * states, final=final).repeated(3)
+    whole = Memory(states, mask, tokens=torch.arange(6).view(2, 3), values=2 * states, final=final).repeat_rows(3)
     for row in range(6):
         assert torch.equal(whole.states[row], states[row // 3]) and torch.equal(whole.mask[row], mask[row // 3])
         assert whole.tokens is not None and whole.tokens[row, 0] == 3 * (row // 3)
         assert whole.values is not None and torch.equal(whole.values[row], 2 * states[row // 3])
         assert whole.final is not None and torch.equal(whole.final[0][1][row], final[0][1][row // 3])
-    bare = Memory(states, mask).repeated(2)
+    bare = Memory(states, mask).repeat_rows(2)
     assert bare.tokens is bare.values is bare.final is None

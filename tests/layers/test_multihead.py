@@ -110,7 +110,7 @@ def test_cross_attention_equals_torch(width: int) -> None:
     x, memory = inputs(), torch.randn(B, S, width, dtype=torch.float64)
     keep = torch.tensor([[True] * S, [True] * 4 + [False] * 3])
     expected = theirs(x, memory, memory, key_padding_mask=~keep, need_weights=False)[0]
-    torch.testing.assert_close(ours(x, ours.keys_values(memory), mask=keep), expected, atol=1e-10, rtol=0)
+    torch.testing.assert_close(ours(x, ours.project_memory(memory), mask=keep), expected, atol=1e-10, rtol=0)
 
 
 @pytest.mark.parametrize(("form", "expected"), [("paper", 1_048_576), ("full", 8_388_608), ("split", 98_304)])
@@ -183,7 +183,10 @@ def test_a_pooled_output_is_the_same_for_any_order() -> None:
 @pytest.mark.parametrize("what", ["causal", "sinusoidal", "rotary", "shaw", "alibi", "window"])
 def test_order_matters_once_there_are_positions_or_a_causal_mask(what: str) -> None:
     """Row 58: equivariance fails, and is meant to."""
-    rotary, term = (Rotary(4) if what == "rotary" else None), {"shaw": Shaw(4, distance=2), "alibi": Alibi(H)}.get(what)
+    rotary, term = (
+        (Rotary(4) if what == "rotary" else None),
+        {"shaw": Shaw(4, max_distance=2), "alibi": Alibi(H)}.get(what),
+    )
     layer, x = self_attention(rotary=rotary, term=term), inputs(5)
     code = Sinusoidal(D)(torch.arange(5)[None]).double() if what == "sinusoidal" else 0.0
     mask = {"causal": causal(), "window": window(1)}.get(what)
@@ -255,7 +258,7 @@ def test_what_is_seen_is_what_was_used(form: Form, name: str) -> None:
 def test_shaw_is_added_to_the_key() -> None:
     """Shaw et al. 2018, equation 4: e_ij = x_i W_Q (x_j W_K + a_ij) / sqrt(d_z), also where scores are not scaled."""
     for scale in (True, False):
-        layer, x = self_attention(term=Shaw(4, distance=2), scale=scale), inputs()
+        layer, x = self_attention(term=Shaw(4, max_distance=2), scale=scale), inputs()
         q, k, v = (part.transpose(1, 2) for part in layer.project(x))
         away = (torch.arange(T)[None, :] - torch.arange(T)[:, None]).clamp(-2, 2) + 2
         keys = k[:, :, None] + layer.heads.term.table.weight[away]  # (B, H, Q, K, E)
@@ -277,9 +280,9 @@ def test_bfloat16_autocast_is_near_to_float32(form: Form) -> None:
     """8 bits are good for about 3e-2 here."""
     layer, cross = SelfAttention(D, heads=H, form=form), CrossAttention(D, heads=H, memory_dim=D, form=form)
     x = torch.randn(B, T, D)
-    expected = cross(layer(x, mask=causal()), cross.keys_values(x))
+    expected = cross(layer(x, mask=causal()), cross.project_memory(x))
     with torch.autocast("cpu", torch.bfloat16):
-        memory = cross.keys_values(x)
+        memory = cross.project_memory(x)
         got = cross(layer(x, mask=causal()), memory)
     assert memory.keys.dtype == torch.bfloat16
     torch.testing.assert_close(got.float(), expected, atol=3e-2, rtol=3e-2)

@@ -12,7 +12,7 @@ import torch
 from saccade.errors import SaccadeError
 from saccade.kernels import failures
 from saccade.kernels.cpu import fma, native, search_steps, stack_step, step_attention, vnni
-from saccade.kernels.cpu.native import compiled, library
+from saccade.kernels.cpu.native import compile_library, load_library
 from saccade.kernels.failures import STRICT
 
 SOURCES = [vnni.SOURCE, fma.SOURCE, step_attention.SOURCE, stack_step.SOURCE, search_steps.SOURCE]
@@ -21,12 +21,12 @@ SOURCES = [vnni.SOURCE, fma.SOURCE, step_attention.SOURCE, stack_step.SOURCE, se
 @pytest.fixture
 def afresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """The folder of kernels, empty; they are looked for again, and again after the test."""
-    if library(vnni.SOURCE) is None:
+    if load_library(vnni.SOURCE) is None:
         pytest.skip("needs AVX-512 VNNI and a compiler")
     monkeypatch.setenv("SACCADE_CACHE", str(tmp_path))
-    library.cache_clear()
+    load_library.cache_clear()
     yield tmp_path / "kernels"
-    library.cache_clear()
+    load_library.cache_clear()
 
 
 @pytest.mark.parametrize("what", ["no such compiler", "processor", "system", "machine"])
@@ -37,7 +37,7 @@ def test_there_is_none_where_something_is_missing(what: str, afresh: Path, monke
         monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
     else:
         monkeypatch.setattr(platform, what, lambda: "another")
-    assert library(vnni.SOURCE) is None
+    assert load_library(vnni.SOURCE) is None
     assert native.explain_missing()
     assert not list(afresh.glob("*"))
 
@@ -51,30 +51,30 @@ def test_a_failure_is_counted_and_warned_about_and_strictly_an_error(
     else:
         afresh.write_text("not a folder")
     with pytest.raises((subprocess.CalledProcessError, SaccadeError, OSError)):
-        library(vnni.SOURCE)
+        load_library(vnni.SOURCE)
     monkeypatch.setenv(STRICT, "0")
     monkeypatch.setattr(failures, "FAILURES", Counter())
-    with pytest.warns(RuntimeWarning, match="vnni.c could not be compiled, torch goes on"):
-        assert library(vnni.SOURCE) is None
-    assert library(vnni.SOURCE) is None  # and nobody is warned again
+    with pytest.warns(RuntimeWarning, match="vnni.c could not be compiled, using torch"):
+        assert load_library(vnni.SOURCE) is None
+    assert load_library(vnni.SOURCE) is None  # and nobody is warned again
     assert [name for name, _ in failures.FAILURES.elements()] == ["C kernel vnni"]
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
 def test_the_compiler_has_nothing_to_say(source: Path, afresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "FLAGS", (*native.FLAGS, "-Wall", "-Wextra", "-Werror"))
-    assert compiled(source, afresh).parent == afresh
+    assert compile_library(source, afresh).parent == afresh
 
 
 def test_it_is_compiled_once_for_each_source(tmp_path: Path, afresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = compiled(vnni.SOURCE, afresh)
+    first = compile_library(vnni.SOURCE, afresh)
     with monkeypatch.context() as patch:
         patch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("compiled again"))
-        assert compiled(vnni.SOURCE, afresh) == first
+        assert compile_library(vnni.SOURCE, afresh) == first
     shutil.copytree(vnni.SOURCE.parent, tmp_path / "layers", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     other = tmp_path / "layers" / "vnni.c"
     other.write_text(vnni.SOURCE.read_text() + "\n")
-    assert compiled(other, afresh) != first
+    assert compile_library(other, afresh) != first
     assert len(list(afresh.iterdir())) == 2  # nothing else is left
 
 
@@ -82,14 +82,14 @@ def test_it_is_compiled_again_for_another_header(tmp_path: Path, afresh: Path) -
     source, header = tmp_path / "one.c", tmp_path / "one.h"
     source.write_text('#include "one.h"\n')
     header.write_text("int one;\n")
-    first = compiled(source, afresh)
+    first = compile_library(source, afresh)
     header.write_text("long one;\n")
-    assert compiled(source, afresh) != first
+    assert compile_library(source, afresh) != first
 
 
 def test_threads_do_not_disturb_each_other(afresh: Path) -> None:
     found: list[object] = []
-    threads = [Thread(target=lambda: found.append(library(step_attention.SOURCE))) for _ in range(3)]
+    threads = [Thread(target=lambda: found.append(load_library(step_attention.SOURCE))) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:

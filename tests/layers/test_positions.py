@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from saccade.errors import SaccadeError
-from saccade.layers.attention.masks import positions
-from saccade.layers.attention.positions import Alibi, Bucketed, Learned, Rotary, Shaw, Sinusoidal, Stretch
+from saccade.layers.attention.masks import make_positions
+from saccade.layers.attention.positions import Alibi, Bucketed, Learned, Rotary, RotaryScaling, Shaw, Sinusoidal
 
 
 def first(length: int) -> Tensor:
-    return positions(length, torch.device("cpu"))
+    return make_positions(length, torch.device("cpu"))
 
 
 @pytest.mark.parametrize(("position", "column", "value"), [
@@ -80,22 +80,22 @@ def test_positions_are_computed_in_float32_whatever_the_model_is(module: torch.n
 
 def test_learned_positions_are_rows_of_a_table() -> None:
     """Row 74."""
-    learned = Learned(5, length=11)
+    learned = Learned(5, max_length=11)
     assert torch.equal(learned(torch.tensor([[2, 7]]))[0], learned.table.weight[[2, 7]])
     assert [tuple(p.shape) for p in learned.parameters()] == [(11, 5)]
 
 
 def test_more_positions_than_learned_is_said() -> None:
-    with pytest.raises(SaccadeError, match="a text of 12 tokens has more positions than were learned, 11"):
-        Learned(5, length=11)(first(12))
+    with pytest.raises(SaccadeError, match="a sequence of 12 tokens has more positions than were learned, 11"):
+        Learned(5, max_length=11)(first(12))
 
 
 @pytest.mark.parametrize(("make", "message"), [
     (lambda: Sinusoidal(7), "sinusoidal positions need an even width, got 7"),
     (lambda: Rotary(7), "rotary positions need an even head width, got 7"),
-    (lambda: Rotary(6, stretch=Stretch(8.0, 4.0, 4.0, 99)), "stretch.low must be below high, got low = 4 and high = 4"),
-    (lambda: Bucketed(2, buckets=3, distance=20, both_sides=True), "at least 4 buckets .* got buckets = 3"),
-    (lambda: Bucketed(2, buckets=32, distance=8, both_sides=True), "distance above 8, got .* distance = 8"),
+    (lambda: Rotary(6, scaling=RotaryScaling(8.0, 4.0, 4.0, 99)), "must be below high_freq_factor, got 4 and 4"),
+    (lambda: Bucketed(2, buckets=3, max_distance=20, bidirectional=True), "at least 4 buckets .* got buckets = 3"),
+    (lambda: Bucketed(2, buckets=32, max_distance=8, bidirectional=True), "distance above 8, got .* distance = 8"),
 ])  # fmt: skip
 def test_impossible_sizes_are_said(make: object, message: str) -> None:
     with pytest.raises(SaccadeError, match=message):
@@ -126,10 +126,10 @@ def test_rotary_turns_pairs_and_keeps_lengths() -> None:
 def test_stretched_positions_keep_fast_turns_and_slow_down_slow_ones() -> None:
     """Pairs that turn 16, 2.5 and 0.4 times in 100 positions: as before, half of the way, 8 times slower."""
     frequencies = [1.0, 2.5 * 2 * math.pi / 100, 0.025]
-    slowed = Stretch(8.0, 1.0, 4.0, 100).slowed(torch.tensor(frequencies))
+    slowed = RotaryScaling(8.0, 1.0, 4.0, 100).scale_frequencies(torch.tensor(frequencies))
     expected = [1.0, frequencies[1] * (1 + 1 / 8) / 2, 0.025 / 8]
     torch.testing.assert_close(slowed, torch.tensor(expected))
-    x, stretched = torch.randn(1, 2, 30, 6), Rotary(6, stretch=Stretch(8.0, 1.0, 4.0, 100))
+    x, stretched = torch.randn(1, 2, 30, 6), Rotary(6, scaling=RotaryScaling(8.0, 1.0, 4.0, 100))
     turned, plain = stretched(x, first(30)), Rotary(6)(x, first(30))
     assert torch.equal(turned[..., :2], plain[..., :2])
     angle = 29 * 10000 ** (-4 / 6) / 8  # the last position, third pair
@@ -139,7 +139,7 @@ def test_stretched_positions_keep_fast_turns_and_slow_down_slow_ones() -> None:
 
 def test_shaw_equals_a_double_loop() -> None:
     """Row 74, Shaw et al. 2018, equation 4: e_ij = q_i . (k_j + a_ij), a by the clipped distance j - i."""
-    shaw = Shaw(7, distance=3)
+    shaw = Shaw(7, max_distance=3)
     query, q_pos, k_pos = torch.randn(2, 3, 5, 7), torch.tensor([[4, 5, 6, 7, 8]]), first(11)
     term = shaw(query, q_pos, k_pos)
     expected = torch.empty(2, 3, 5, 11)
@@ -174,12 +174,12 @@ def test_buckets_are_those_of_t5(both_sides: bool, buckets: int, distance: int) 
     modeling = pytest.importorskip("transformers.models.t5.modeling_t5")
     away = torch.arange(-300, 301)
     theirs = modeling.T5Attention._relative_position_bucket(away, both_sides, buckets, distance)
-    ours = Bucketed(2, buckets=buckets, distance=distance, both_sides=both_sides).bucket(away)
+    ours = Bucketed(2, buckets=buckets, max_distance=distance, bidirectional=both_sides).get_bucket(away)
     assert torch.equal(ours, theirs)
 
 
-def test_bucketed_bias_is_looked_up_for_each_head() -> None:
-    bucketed = Bucketed(3, buckets=8, distance=20, both_sides=True)
+def test_bucketed_bias_has_a_value_for_each_head() -> None:
+    bucketed = Bucketed(3, buckets=8, max_distance=20, bidirectional=True)
     term = bucketed(torch.randn(2, 3, 4, 5), torch.tensor([[3, 4, 5, 6]]), first(7))
     assert term.shape == (1, 3, 4, 7)
-    assert torch.equal(term[0, :, 1, 6], bucketed.table.weight[bucketed.bucket(torch.tensor(2))])
+    assert torch.equal(term[0, :, 1, 6], bucketed.table.weight[bucketed.get_bucket(torch.tensor(2))])

@@ -1,17 +1,17 @@
-"""The pyramid: half as many states in each layer, and padding that nobody hears."""
+"""The pyramid: half as many states in each layer, and padding has no effect."""
 
 import pytest
 import torch
 
-from saccade.layers.audio.downsampling import PyramidStack, paired
+from saccade.layers.audio.downsampling import PyramidStack, concat_pairs
 
 
 def test_neighbours_stand_side_by_side_and_an_odd_one_beside_zeros():
     x = torch.arange(1.0, 11).view(1, 5, 2)
-    pairs, mask = paired(x, torch.tensor([[True, True, True, True, True]]))
+    pairs, mask = concat_pairs(x, torch.tensor([[True, True, True, True, True]]))
     assert pairs.tolist() == [[[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 0, 0]]]
     assert mask.tolist() == [[True, True, True]]
-    pairs, mask = paired(x, torch.tensor([[True, True, True, False, False]]))
+    pairs, mask = concat_pairs(x, torch.tensor([[True, True, True, False, False]]))
     assert pairs.tolist() == [[[1, 2, 3, 4], [5, 6, 0, 0], [0, 0, 0, 0]]]
     assert mask.tolist() == [[True, True, False]]
 

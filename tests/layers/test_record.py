@@ -1,4 +1,4 @@
-"""Looking at attention weights."""
+"""Recording attention weights."""
 
 import threading
 
@@ -14,7 +14,7 @@ from saccade.layers.blocks.feedforward import FeedForward
 from saccade.layers.blocks.residual import Residual
 from saccade.layers.blocks.transformer import Block, TransformerStack
 from saccade.layers.memory import Memory
-from saccade.layers.record import at_most, record, recording
+from saccade.layers.record import is_recording, limit_weights, record
 from saccade.layers.regions import compiled_regions, region
 
 B, T, S, H, D = 2, 5, 7, 3, 12
@@ -23,7 +23,7 @@ B, T, S, H, D = 2, 5, 7, 3, 12
 def block(*, dropout: float = 0.0) -> Block:
     residuals = [Residual(nn.LayerNorm(D), order="post", dropout=dropout) for _ in range(3)]
     attention, cross = SelfAttention(D, heads=H), CrossAttention(D, heads=H, memory_dim=D)
-    return Block(attention, FeedForward(D, hidden=13), residuals=residuals, cross=cross)
+    return Block(attention, FeedForward(D, hidden_dim=13), residuals=residuals, cross=cross)
 
 
 def writer(blocks: list[Block] | None = None, **settings: object) -> TransformerStack:
@@ -115,7 +115,7 @@ def test_nothing_is_left_behind() -> None:
     stack(torch.randn(B, T, D), None, memory)
     assert len(maps) == kept == 4
     assert [set(vars(part)) for part in stack.modules()] == before
-    assert not module._recorders and not recording()
+    assert not module._recorders and not is_recording()
     assert not any(weights.requires_grad for weights in maps.values())
 
 
@@ -133,7 +133,7 @@ def test_an_error_inside_ends_the_looking_too() -> None:
     stack = writer().train()
     with pytest.raises(RuntimeError, match="mine"), record(stack):
         raise RuntimeError("mine")
-    assert stack.training and not recording()
+    assert stack.training and not is_recording()
 
 
 def test_inner_and_outer_see_the_same() -> None:
@@ -141,7 +141,7 @@ def test_inner_and_outer_see_the_same() -> None:
     with record(stack) as outer:
         with record(stack.blocks[1]) as inner:
             stack(torch.randn(B, T, D), None, memory)
-        assert recording()
+        assert is_recording()
     assert list(inner) == ["self", "cross"]
     assert list(outer) == ["blocks.0.self", "blocks.0.cross", "blocks.1.self", "blocks.1.cross"]
     assert torch.equal(inner["cross"], outer["blocks.1.cross"])
@@ -165,14 +165,18 @@ def test_looking_is_never_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
         assert part() == "compiled"
 
 
-def test_who_looks_at_too_much_is_stopped() -> None:
+def test_recording_too_many_weights_is_an_error() -> None:
     model, x = writer(), torch.randn(1, T, D)
     layer = H * T * (T + S)
     memory = Memory(torch.randn(1, S, D), torch.ones(1, S, dtype=torch.bool))
-    with at_most(2 * layer), record(model) as maps:
+    with limit_weights(2 * layer), record(model) as maps:
         model(x, torch.ones(1, T, dtype=torch.bool), memory=memory)
     assert sum(weights.numel() for weights in maps.values()) == 2 * layer
-    with pytest.raises(SaccadeError, match=f"more than {2 * layer - 1} weights"), at_most(2 * layer - 1), record(model):
+    with (
+        pytest.raises(SaccadeError, match=f"more than {2 * layer - 1} weights"),
+        limit_weights(2 * layer - 1),
+        record(model),
+    ):
         model(x, torch.ones(1, T, dtype=torch.bool), memory=memory)
     with record(model):  # what was outside is free again
         model(x, torch.ones(1, T, dtype=torch.bool), memory=memory)
@@ -184,7 +188,7 @@ def test_threads_look_apart() -> None:
     seen: dict[str, object] = {}
 
     def other() -> None:
-        seen["recording"] = recording()
+        seen["recording"] = is_recording()
         stack(x, None, memory)
         with record(stack) as maps:
             stack(x[:1], None, Memory(memory.states[:1], memory.mask[:1]))

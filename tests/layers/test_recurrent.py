@@ -9,12 +9,12 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from saccade.layers.blocks.recurrent import (
     CELLS,
+    LayerWeights,
     RecurrentStack,
-    Weights,
-    next_hidden,
-    over_text,
-    recurrent_layer,
-    turned,
+    build_recurrent_layer,
+    reverse_sequences,
+    run_layer,
+    step_cell,
 )
 
 B, T, D = 3, 7, 10
@@ -42,16 +42,18 @@ def stack(cell: str = "gru", *, layers: int = 2, **settings: Any) -> RecurrentSt
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_layer_is_its_cell_step_by_step(cell: str) -> None:
     """Row 1: h_t = f_W(x_t, h_{t-1}): the fused kernel, our own step and torch's cell give the same."""
-    layer, x = noisy(recurrent_layer(cell, D, 13)), inputs()
+    layer, x = noisy(build_recurrent_layer(cell, D, 13)), inputs()
     begin = tuple(torch.randn(B, 13, dtype=torch.float64) for _ in range(CELLS[cell].states))
-    whole, last = over_text(layer, x, begin)
+    whole, last = run_layer(layer, x, begin)
     single = TORCH[cell](D, 13).double()
     single.load_state_dict({name.removesuffix("_l0"): value for name, value in layer.state_dict().items()})
     ours, theirs = begin, begin
     for t in range(T):
-        ours = next_hidden(cell, Weights(*layer.parameters()), x[:, t] @ layer.weight_ih_l0.T + layer.bias_ih_l0, ours)
-        told = single(x[:, t], theirs if cell == "lstm" else theirs[0])
-        theirs = told if isinstance(told, tuple) else (told,)
+        ours = step_cell(
+            cell, LayerWeights(*layer.parameters()), x[:, t] @ layer.weight_ih_l0.T + layer.bias_ih_l0, ours
+        )
+        outputs = single(x[:, t], theirs if cell == "lstm" else theirs[0])
+        theirs = outputs if isinstance(outputs, tuple) else (outputs,)
         for a, b in zip(ours, theirs, strict=True):
             torch.testing.assert_close(a, b, atol=1e-12, rtol=0)
         torch.testing.assert_close(ours[0], whole[:, t], atol=1e-12, rtol=0)
@@ -65,7 +67,7 @@ def test_a_stack_is_that_of_torch(cell: str, bidirectional: bool) -> None:
     """All layers in one module of torch, on packed rows."""
     ours, x = stack(cell, directions="both" if bidirectional else "one", layers=3), inputs()
     width = D // 2 if bidirectional else D
-    theirs = CELLS[cell].fused(D, width, 3, batch_first=True, bidirectional=bidirectional).double()
+    theirs = CELLS[cell].module(D, width, 3, batch_first=True, bidirectional=bidirectional).double()
     theirs.load_state_dict(
         {
             name.replace("_l0", f"_l{number}"): value
@@ -116,7 +118,7 @@ def test_both_directions_stand_side_by_side(cell: str) -> None:
     weights = both.layers[0].state_dict()
     halves = []
     for ending in ("", "_reverse"):
-        layer = CELLS[cell].fused(D, D // 2, batch_first=True).double()
+        layer = CELLS[cell].module(D, D // 2, batch_first=True).double()
         names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
         layer.load_state_dict({name: weights[name + ending] for name in names})
         halves.append(layer)
@@ -130,12 +132,12 @@ def test_reversed_reading_is_reading_of_the_reversed_text() -> None:
     other = RecurrentStack(D, cell="lstm", layers=2, reverse=True).double()
     other.load_state_dict(plain.state_dict())
     x = inputs()
-    expected, _, last, _ = plain(turned(x, LENGTHS), KEEP)
+    expected, _, last, _ = plain(reverse_sequences(x, LENGTHS), KEEP)
     states, _, final, _ = other(x, KEEP)
-    assert torch.equal(states[KEEP], turned(expected, LENGTHS)[KEEP])
+    assert torch.equal(states[KEEP], reverse_sequences(expected, LENGTHS)[KEEP])
     torch.testing.assert_close(final, last)
-    torch.testing.assert_close(turned(x, LENGTHS)[1, :4], x[1, :4].flip(0))
-    assert torch.equal(turned(x, LENGTHS)[1, 4:], x[1, 4:])
+    torch.testing.assert_close(reverse_sequences(x, LENGTHS)[1, :4], x[1, :4].flip(0))
+    assert torch.equal(reverse_sequences(x, LENGTHS)[1, 4:], x[1, 4:])
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -213,7 +215,7 @@ def test_an_empty_row_is_no_mistake() -> None:
 
 def test_first_weights() -> None:
     """Recurrent matrices are orthogonal, gate by gate; the gate that forgets is open (Jozefowicz et al. 2015)."""
-    layer = recurrent_layer("lstm", D, 5)
+    layer = build_recurrent_layer("lstm", D, 5)
     for gate in layer.weight_hh_l0.chunk(4):
         torch.testing.assert_close(gate @ gate.T, torch.eye(5))
     assert layer.bias_ih_l0.tolist() == [0] * 5 + [1] * 5 + [0] * 10
@@ -227,7 +229,7 @@ def test_padding_that_is_read_changes_nothing(cell: str, directions: str) -> Non
     read, x = stack(cell, layers=3, directions=directions, connections="residual"), inputs()
     x[~KEEP] = 9.0
     results = []
-    for way in (read.read_packed, read.read_rectangle):
+    for way in (read.run_packed, read.run_padded):
         given = x.clone().requires_grad_()
         states, final, _ = way(given, LENGTHS)
         read.zero_grad()
@@ -239,6 +241,6 @@ def test_padding_that_is_read_changes_nothing(cell: str, directions: str) -> Non
 
 
 def test_the_cells_of_an_lstm_are_known_at_the_end_of_packed_rows_only() -> None:
-    assert not stack("lstm").in_rectangles
-    assert stack("lstm").without_cells().in_rectangles
-    assert stack("gru").in_rectangles
+    assert not stack("lstm").reads_padding
+    assert stack("lstm").discard_cell_states().reads_padding
+    assert stack("gru").reads_padding

@@ -1,4 +1,4 @@
-"""The stack of a recurrent writer: context, looks, first states. Rows are those of the lectures."""
+"""The stack of a recurrent writer: context, attention, initial states. Rows are those of the lectures."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from saccade.layers.attention.alignment import Look
+from saccade.layers.attention.alignment import SoftAttention
 from saccade.layers.attention.scores import Bilinear, Dot
-from saccade.layers.blocks.recurrence import FixedContext, LookAfter, LookFirst
-from saccade.layers.blocks.recurrent import CELLS, RecurrentStack, Weights, next_hidden
-from saccade.layers.blocks.recurrent_writer import FirstState, RecurrentWriter
+from saccade.layers.blocks.recurrence import BahdanauRecurrence, FixedContextRecurrence, LuongRecurrence
+from saccade.layers.blocks.recurrent import CELLS, LayerWeights, RecurrentStack, step_cell
+from saccade.layers.blocks.recurrent_writer import InitialState, RecurrentWriter
 from saccade.layers.memory import Memory
 from saccade.layers.record import record
 
@@ -28,13 +28,13 @@ def stack(form: str, *, cell: str = "gru", layers: int = 2, connections: str = "
     more: Any = {**sizes, "connections": connections}
     recurrence: Any
     if kind == "none":
-        recurrence = FixedContext(D, memory_dim=width if feeds else 0, **more)
+        recurrence = FixedContextRecurrence(D, memory_dim=width if feeds else 0, **more)
     elif kind == "additive":
-        recurrence = LookFirst(D, memory_dim=width, **more)
+        recurrence = BahdanauRecurrence(D, memory_dim=width, **more)
     else:
         score = Dot() if kind == "dot" else Bilinear(D, key_dim=width)
-        recurrence = LookAfter(D, memory_dim=width, cross=Look(score), feeds=feeds, **more)
-    begin = FirstState(D, memory_dim=width, **sizes, **{"context": "last", "copied": False, **first})
+        recurrence = LuongRecurrence(D, memory_dim=width, cross=SoftAttention(score), input_feeding=feeds, **more)
+    begin = InitialState(D, memory_dim=width, **sizes, **{"context": "last", "copy_final": False, **first})
     made = RecurrentWriter(recurrence, first=begin, dim=D)
     for name, parameter in made.named_parameters():
         if "bias" in name:
@@ -96,8 +96,8 @@ def test_reordered_rows_go_on_as_themselves(form: str, rows: list[int]) -> None:
 
 def test_beams_of_one_sentence_leave_its_memory_where_it_is() -> None:
     state = stack("additive").start(read("additive"), rows=B, capacity=T).reorder(torch.tensor([0, 0, 1, 1]))
-    assert state.reorder(torch.tensor([1, 1, 2, 3])).source is state.source
-    assert state.reorder(torch.tensor([2, 1, 2, 3])).source is not state.source
+    assert state.reorder(torch.tensor([1, 1, 2, 3])).memory is state.memory
+    assert state.reorder(torch.tensor([2, 1, 2, 3])).memory is not state.memory
 
 
 # ---- no attention
@@ -111,18 +111,18 @@ def test_the_context_is_the_last_state_and_the_same_at_each_step() -> None:
     memory = Memory(states, mask, final=final)
     one, x = stack("none fed", layers=1), inputs()
     state = one.start(memory, rows=B, capacity=T)
-    c = state.fed
+    c = state.input_feed
     assert torch.equal(c, states[torch.arange(B), LENGTHS - 1])
     layer, hidden = one.recurrence.layers[0], state.hidden[0]
     torch.testing.assert_close(hidden[0], torch.tanh(one.first.predict(c)))
     y, _, after, _ = one(x, None, None, state)
     for t in range(T):
         both = torch.cat((x[:, t], c), -1)
-        hidden = next_hidden(
-            "gru", Weights(*layer.parameters()), both @ layer.weight_ih_l0.T + layer.bias_ih_l0, hidden
+        hidden = step_cell(
+            "gru", LayerWeights(*layer.parameters()), both @ layer.weight_ih_l0.T + layer.bias_ih_l0, hidden
         )
         torch.testing.assert_close(y[:, t], hidden[0], atol=1e-12, rtol=0)
-    assert after.fed is c
+    assert after.input_feed is c
 
 
 @torch.no_grad()
@@ -130,7 +130,7 @@ def test_first_states_are_copied() -> None:
     """Row 6: the writer begins where the reader ended, in every layer, the cell of an LSTM included."""
     reader = RecurrentStack(D, cell="lstm", layers=2).double().eval()
     states, mask, final, _ = reader(inputs(length=S), KEEP)
-    one = stack("none", cell="lstm", copied=True)
+    one = stack("none", cell="lstm", copy_final=True)
     assert one.first.predict is None
     assert one.start(Memory(states, mask, final=final), rows=B, capacity=T).hidden is final
 
@@ -139,16 +139,16 @@ def test_first_states_are_copied() -> None:
 def test_contexts_of_other_readers() -> None:
     """c without a last state is the state of the last word; or the mean of all words, padding left out."""
     memory = Memory(inputs(length=S, width=M), KEEP)
-    last = stack("none fed").first.summary(memory)
-    mean = stack("none fed", context="mean").first.summary(memory)
+    last = stack("none fed").first.summarize(memory)
+    mean = stack("none fed", context="mean").first.summarize(memory)
     for row, length in enumerate(LENGTHS.tolist()):
         assert torch.equal(last[row], memory.states[row, length - 1])
         torch.testing.assert_close(mean[row], memory.states[row, :length].mean(0))
 
 
 def test_a_writer_without_memory_begins_with_zeros() -> None:
-    first = FirstState(D, cell="lstm", layers=2, memory_dim=None, context="last", copied=False)
-    one = RecurrentWriter(FixedContext(D, cell="lstm", layers=2), first=first, dim=D)
+    first = InitialState(D, cell="lstm", layers=2, memory_dim=None, context="last", copy_final=False)
+    one = RecurrentWriter(FixedContextRecurrence(D, cell="lstm", layers=2), first=first, dim=D)
     state = one.start(None, rows=4, capacity=T)
     assert [tuple(part.shape) for layer in state.hidden for part in layer] == [(4, D)] * 4
     assert not any(part.any() for layer in state.hidden for part in layer)
@@ -174,9 +174,11 @@ def test_bahdanau_by_hand(cell: str) -> None:
         torch.testing.assert_close(weights[:, 0, t], a, atol=1e-12, rtol=0)
         c = (a[..., None] * memory.states).sum(1)
         both = torch.cat((x[:, t], c), -1)
-        hidden = next_hidden(cell, Weights(*layer.parameters()), both @ layer.weight_ih_l0.T + layer.bias_ih_l0, hidden)
-        told = torch.tanh(one.recurrence.readout(torch.cat((hidden[0], c, x[:, t]), -1)))
-        torch.testing.assert_close(y[:, t], told, atol=1e-12, rtol=0)
+        hidden = step_cell(
+            cell, LayerWeights(*layer.parameters()), both @ layer.weight_ih_l0.T + layer.bias_ih_l0, hidden
+        )
+        outputs = torch.tanh(one.recurrence.readout(torch.cat((hidden[0], c, x[:, t]), -1)))
+        torch.testing.assert_close(y[:, t], outputs, atol=1e-12, rtol=0)
 
 
 @torch.no_grad()
@@ -191,8 +193,8 @@ def test_luong_by_hand(form: str) -> None:
     keys = memory.states if form.startswith("dot") else memory.states @ block.cross.score.key.weight.T
     for t in range(T):
         both = torch.cat((x[:, t], fed), -1) if form.endswith("fed") else x[:, t]
-        hidden = next_hidden(
-            "gru", Weights(*layer.parameters()), both @ layer.weight_ih_l0.T + layer.bias_ih_l0, hidden
+        hidden = step_cell(
+            "gru", LayerWeights(*layer.parameters()), both @ layer.weight_ih_l0.T + layer.bias_ih_l0, hidden
         )
         a = (keys @ hidden[0][..., None])[..., 0].masked_fill(~KEEP, -torch.inf).softmax(-1)
         torch.testing.assert_close(weights[:, 0, t], a, atol=1e-12, rtol=0)
@@ -244,16 +246,16 @@ def test_gradients_are_those_of_differences(form: str) -> None:
     """Row 18: gradcheck through e, a and c."""
     one, memory, x = stack(form, layers=1), read(form), inputs(length=2)
 
-    def told(x: Tensor, states: Tensor) -> Tensor:
+    def outputs(x: Tensor, states: Tensor) -> Tensor:
         return one(x, None, replace(memory, states=states))[0]
 
-    assert torch.autograd.gradcheck(told, (x.requires_grad_(), memory.states.requires_grad_()))
+    assert torch.autograd.gradcheck(outputs, (x.requires_grad_(), memory.states.requires_grad_()))
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("form", FORMS)
 def test_layers_from_the_third_on_add_their_input(form: str) -> None:
-    """Wu et al. 2016, section 3.1: with a third layer that gives zeros, what is told is that of two layers."""
+    """Wu et al. 2016, section 3.1: with a third layer that gives zeros, the output is that of two layers."""
     deep, x, memory = stack(form, layers=3, connections="residual"), inputs(), read(form)
     shallow = stack(form, layers=2, connections="residual")
     weights = deep.state_dict()
@@ -270,44 +272,44 @@ def test_layers_from_the_third_on_add_their_input(form: str) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("form", FORMS)
 def test_linear_maps_lead_past_all_layers(form: str) -> None:
-    """Zhou et al. 2016, section 3.1: with layers that are silent, what is told follows from f^{k+1} = W [0, f^k]."""
+    """Zhou et al. 2016, section 3.1: with layers that are silent, the output follows from f^{k+1} = W [0, f^k]."""
     one, x, memory = stack(form, layers=3, connections="fast-forward"), inputs(), read(form)
     for parameter in [*one.recurrence.layers.parameters(), *one.first.predict.parameters()]:
         parameter.zero_()
     f = x
     for join in one.recurrence.connections.joins:
         f = f @ join.weight[:, D:].T
-    told = one(x, None, memory)[0]
+    outputs = one(x, None, memory)[0]
     if form.startswith("none"):
-        torch.testing.assert_close(told, f, atol=1e-12, rtol=0)
+        torch.testing.assert_close(outputs, f, atol=1e-12, rtol=0)
         return
     with record(one) as maps:
         one(x, None, memory)
     values = (maps["recurrence.cross"][:, 0, ..., None] * memory.states[:, None]).sum(2)
     parts = (f, values, x) if form == "additive" else (values, f)
-    torch.testing.assert_close(told, torch.tanh(one.recurrence.readout(torch.cat(parts, -1))), atol=1e-12, rtol=0)
+    torch.testing.assert_close(outputs, torch.tanh(one.recurrence.readout(torch.cat(parts, -1))), atol=1e-12, rtol=0)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("form", FORMS)
 def test_fast_forward_by_hand(form: str) -> None:
-    """The same with layers that speak: what the second of two is given is W [h^1, f^1], and so is what is told."""
+    """The same with layers that speak: what the second of two is given is W [h^1, f^1], and so is the output."""
     one, x, memory = stack(form, layers=2, connections="fast-forward"), inputs(length=1), read(form)
     with record(one) as maps:
-        told = one(x, None, memory)[0][:, 0]
+        outputs = one(x, None, memory)[0][:, 0]
     begin, (low, high), joins = (
         one.start(memory, rows=B, capacity=1),
         one.recurrence.layers,
         one.recurrence.connections.joins,
     )
     context = None if not maps else torch.einsum("bs,bsm->bm", maps["recurrence.cross"][:, 0, 0], memory.states)
-    beside = [context] if form == "additive" else [] if begin.fed is None else [begin.fed]
+    beside = [context] if form == "additive" else [] if begin.input_feed is None else [begin.input_feed]
 
     def layer(which: Any, given: Tensor, before: Any, *, fed: bool) -> Tensor:
         both = torch.cat((given, *beside), -1) if fed else given
-        return next_hidden("gru", Weights(*which.parameters()), both @ which.weight_ih_l0.T + which.bias_ih_l0, before)[
-            0
-        ]
+        return step_cell(
+            "gru", LayerWeights(*which.parameters()), both @ which.weight_ih_l0.T + which.bias_ih_l0, before
+        )[0]
 
     h = layer(low, x[:, 0], begin.hidden[0], fed=True)
     f = joins[0](torch.cat((h, x[:, 0]), -1))
@@ -317,7 +319,7 @@ def test_fast_forward_by_hand(form: str) -> None:
         f = torch.tanh(one.recurrence.readout(torch.cat((f, context, x[:, 0]), -1)))
     elif context is not None:
         f = torch.tanh(one.recurrence.readout(torch.cat((context, f), -1)))
-    torch.testing.assert_close(told, f, atol=1e-12, rtol=0)
+    torch.testing.assert_close(outputs, f, atol=1e-12, rtol=0)
 
 
 def test_memory_is_projected_once_however_many_words_are_written() -> None:
@@ -331,9 +333,9 @@ def test_memory_is_projected_once_however_many_words_are_written() -> None:
 
 
 def test_dropout_is_between_layers_and_at_the_end() -> None:
-    """Of what is told; the recurrence itself and what is fed are whole."""
-    first = FirstState(D, cell="gru", layers=1, memory_dim=M, context="last", copied=False)
-    block = LookFirst(D, cell="gru", layers=1, memory_dim=M, dropout=0.5)
+    """Of the output; the recurrence itself and what is fed are whole."""
+    first = InitialState(D, cell="gru", layers=1, memory_dim=M, context="last", copy_final=False)
+    block = BahdanauRecurrence(D, cell="gru", layers=1, memory_dim=M, dropout=0.5)
     one, x, memory = RecurrentWriter(block, first=first, dim=D, dropout=0.5).double(), inputs(), read("additive")
     dropped, whole = one(x, None, memory)[0], one.eval()(x, None, memory)[0]
     kept = dropped != 0

@@ -1,4 +1,4 @@
-"""Layers computed backwards give the gradients of the plain ones, and keep next to nothing."""
+"""Reversible layers give the gradients of plain ones and store almost no activations."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from saccade.layers.attention.lsh import Hashing, LshAttention
 from saccade.layers.blocks.feedforward import FeedForward
-from saccade.layers.blocks.reversible import ReversibleBlock, ReversibleStack, reversible
+from saccade.layers.blocks.reversible import ReversibleBlock, ReversibleStack, run_reversible
 from saccade.layers.record import record
 
 B, T, D, H = 2, 18, 12, 3
@@ -19,7 +19,7 @@ def blocks(
     made = [
         ReversibleBlock(
             LshAttention(D, heads=H, hashing=Hashing(rounds=2, chunk=4, seed=seed), causal=True, dropout=dropout),
-            FeedForward(D, hidden=17, activation="gelu", dropout=dropout),
+            FeedForward(D, hidden_dim=17, activation="gelu", dropout=dropout),
             norms=[nn.LayerNorm(D), nn.LayerNorm(D)],
             dropout=dropout,
             chunk=chunk,
@@ -61,7 +61,7 @@ def test_gradients_are_those_of_the_plain_layers(dropout: float, chunk: int | No
     mask = torch.arange(T) < torch.tensor([[T], [T - 5]]) if padded else None
     parameters = [p for block in layers for p in block.parameters()]
     expected, plain = gradients(plainly(layers, mask), x1, x2, parameters)
-    found, mine = gradients(lambda a, b: reversible(layers, a, b, mask), x1, x2, parameters)
+    found, mine = gradients(lambda a, b: run_reversible(layers, a, b, mask), x1, x2, parameters)
     torch.testing.assert_close(found, expected, rtol=0.0, atol=0.0)
     for one, other in zip(mine, plain, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
@@ -71,7 +71,7 @@ def test_layers_that_are_one_and_the_same_share_their_gradient() -> None:
     (block,), (x1, x2) = blocks(1, seed=1), halves()
     parameters = list(block.parameters())
     _, plain = gradients(plainly([block] * 3, None), x1, x2, parameters)
-    _, mine = gradients(lambda a, b: reversible([block] * 3, a, b), x1, x2, parameters)
+    _, mine = gradients(lambda a, b: run_reversible([block] * 3, a, b), x1, x2, parameters)
     for one, other in zip(mine, plain, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
@@ -79,14 +79,14 @@ def test_layers_that_are_one_and_the_same_share_their_gradient() -> None:
 def test_frozen_parameters_get_no_gradient() -> None:
     layers, (x1, x2) = blocks(2), halves()
     layers[0].requires_grad_(False)
-    sum(reversible(layers, x1, x2)).sum().backward()
+    sum(run_reversible(layers, x1, x2)).sum().backward()
     assert all(p.grad is None for p in layers[0].parameters())
     assert all(p.grad is not None for p in layers[1].parameters())
 
 
 def test_backward_leaves_the_random_numbers_alone() -> None:
     layers, (x1, x2) = blocks(dropout=0.3), halves()
-    y = sum(reversible(layers, x1, x2)).sum()
+    y = sum(run_reversible(layers, x1, x2)).sum()
     state = torch.get_rng_state()
     y.backward()
     assert torch.equal(torch.get_rng_state(), state)
@@ -103,7 +103,7 @@ def test_only_the_last_outputs_and_the_buckets_are_kept() -> None:
             return x
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-            reversible(layers, x1, x2)
+            run_reversible(layers, x1, x2)
     outputs, buckets = (torch.float64, (B, T, D)), (torch.int32, (B, H, 2, T))
     assert kept == {count: [outputs] * 2 + [buckets] * count for count in (1, 4)}
 
@@ -127,7 +127,7 @@ def test_half_precision_is_computed_again_as_it_was() -> None:
     inner: list[Tensor] = []
     block.feedforward.up.register_forward_hook(lambda module, given, made: inner.append(made.detach()))
     with torch.autocast("cpu", torch.bfloat16):
-        y = sum(reversible([block], x1.float(), x2.float())).sum()
+        y = sum(run_reversible([block], x1.float(), x2.float())).sum()
     y.backward()
     first, again = inner
     assert first.dtype == again.dtype == torch.bfloat16
@@ -146,5 +146,5 @@ def test_gradients_with_dropout_on_the_gpu() -> None:
         y1, y2 = way(x1, x2)
         return list(torch.autograd.grad((y1 * weights).sum() + y2.square().sum(), [x1, x2, *parameters]))
 
-    for one, other in zip(run(lambda a, b: reversible(layers, a, b)), run(plainly(layers, None)), strict=True):
+    for one, other in zip(run(lambda a, b: run_reversible(layers, a, b)), run(plainly(layers, None)), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)

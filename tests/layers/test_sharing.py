@@ -1,4 +1,4 @@
-"""Beams on a CPU: one memory for rows next to each other, and what they have written only copied where it differs."""
+"""Beams on a CPU: shared memory of consecutive rows, and caches copied only where they differ."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def read(padded: bool = True) -> Memory:
     return Memory(torch.randn(B, S, D), torch.arange(S) < torch.tensor([[S], [3 if padded else S], [S]]))
 
 
-def repeated(memory: Memory, rows: list[int]) -> Memory:
+def repeat_state(memory: Memory, rows: list[int]) -> Memory:
     return Memory(memory.states[rows], memory.mask[rows])
 
 
@@ -38,8 +38,8 @@ def test_rows_that_share_memory_see_what_their_own_would_show(stack: Transformer
     memory, each = read(padded), [0, 0, 1, 1, 2, 2]
     with torch.inference_mode():
         shared = stack.start(memory, rows=B, capacity=CAPACITY).reorder(torch.tensor(each))
-        alone = stack.start(repeated(memory, each), rows=6, capacity=CAPACITY)
-        assert shared.memory[0].keys.shape[0] == B
+        alone = stack.start(repeat_state(memory, each), rows=6, capacity=CAPACITY)
+        assert shared.cross_caches[0].keys.shape[0] == B
         for _ in range(3):
             x = torch.randn(6, 1, D)
             (got, shared), (expected, alone) = advance(stack, x, shared), advance(stack, x, alone)
@@ -51,17 +51,17 @@ def test_sentences_leave_with_their_memory(stack: TransformerStack) -> None:
     with torch.inference_mode():
         state = stack.start(memory, rows=B, capacity=CAPACITY).reorder(torch.tensor([0, 0, 1, 1, 2, 2]))
         left = state.reorder(torch.tensor([3, 2, 5, 5]))
-        assert left.memory[0].keys.shape[0] == 2
-        assert torch.equal(left.memory[0].keys, state.memory[0].keys[1:])
+        assert left.cross_caches[0].keys.shape[0] == 2
+        assert torch.equal(left.cross_caches[0].keys, state.cross_caches[0].keys[1:])
         assert torch.equal(left.memory_mask, memory.mask[1:])
         uneven = state.reorder(torch.tensor([0, 1, 4]))  # two rows of one sentence and one of another
-        assert torch.equal(uneven.memory[0].values, state.memory[0].values[[0, 0, 2]])
+        assert torch.equal(uneven.cross_caches[0].values, state.cross_caches[0].values[[0, 0, 2]])
 
 
 def test_memory_is_not_copied_while_all_sentences_stay(stack: TransformerStack) -> None:
     with torch.inference_mode():
         state = stack.start(read(), rows=B, capacity=CAPACITY).reorder(torch.tensor([0, 0, 1, 1, 2, 2]))
-        assert state.reorder(torch.tensor([1, 1, 3, 2, 4, 4])).memory is state.memory
+        assert state.reorder(torch.tensor([1, 1, 3, 2, 4, 4])).cross_caches is state.cross_caches
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -76,7 +76,9 @@ def test_what_rows_share_need_not_be_copied(stack: TransformerStack, seed: int) 
             x = torch.randn(past.shape[0], 1, D)
             past = torch.cat((past, x), 1)
             got, state = advance(stack, x, state)
-            expected = stack(past, None, repeated(memory, [r * B // len(past) for r in range(len(past))]))[0][:, -1:]
+            expected = stack(past, None, repeat_state(memory, [r * B // len(past) for r in range(len(past))]))[0][
+                :, -1:
+            ]
             torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
             parents = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2])  # each row gets two neighbours
             if step:
@@ -92,7 +94,7 @@ def test_a_few_different_cells_are_moved_in_place(stack: TransformerStack) -> No
             _, state = advance(stack, torch.randn(B, 1, D), state)
         state = state.reorder(torch.tensor([0, 0, 0]))  # all have the same past now
         _, state = advance(stack, torch.randn(B, 1, D), state)
-        last = state.own[0].keys[:, 6].clone()
+        last = state.self_caches[0].keys[:, 6].clone()
         moved = state.reorder(torch.tensor([0, 2, 2]))
-    assert moved.own is state.own
-    assert torch.equal(moved.own[0].keys[:, 6], last[[0, 2, 2]])
+    assert moved.self_caches is state.self_caches
+    assert torch.equal(moved.self_caches[0].keys[:, 6], last[[0, 2, 2]])

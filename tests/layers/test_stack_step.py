@@ -12,16 +12,16 @@ from saccade.kernels.cpu.fma import FmaLinear
 from saccade.layers.blocks import transformer
 from saccade.layers.record import record
 from saccade.model.build.model import build
-from saccade.model.inference import pack
+from saccade.model.inference import prepack_weights
 from saccade.model.model import Model
 
-pytestmark = pytest.mark.skipif(stack_step.kernel() is None, reason="needs AVX-512 VNNI and a compiler")
+pytestmark = pytest.mark.skipif(stack_step.load_kernel() is None, reason="needs AVX-512 VNNI and a compiler")
 
 SOURCES = Batch({"source": pad([[5, 6, 7, 2], [8, 2], [5, 9, 2]])})
 
 
 @torch.inference_mode()
-def written(model: Model, *, orders: dict[int, list[int]] | None = None) -> list[torch.Tensor]:
+def decode_steps(model: Model, *, orders: dict[int, list[int]] | None = None) -> list[torch.Tensor]:
     """Logits of some steps, after some of which rows change places or leave."""
     memory = None if model.reader is None else model.read(SOURCES)
     state, found = model.writer.start(memory, capacity=12, rows=3), []
@@ -36,16 +36,16 @@ def written(model: Model, *, orders: dict[int, list[int]] | None = None) -> list
 
 
 @pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def fused_steps(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Every step that was one call."""
     steps: list[Any] = []
     call = stack_step.StackStep.__call__
 
-    def counted(self: Any, x: Any, state: Any, caches: Any) -> Any:
+    def count_call(self: Any, x: Any, state: Any, caches: Any) -> Any:
         steps.append(self)
         return call(self, x, state, caches)
 
-    monkeypatch.setattr(stack_step.StackStep, "__call__", counted)
+    monkeypatch.setattr(stack_step.StackStep, "__call__", count_call)
     return steps
 
 
@@ -56,14 +56,14 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 )
 @pytest.mark.parametrize("orders", [{}, {2: [0, 0, 2], 4: [1, 0, 0], 5: [0, 2], 6: [1]}])
 def test_one_call_gives_what_the_blocks_give(
-    kind: str, recipe: str, settings: list[str], orders: dict[int, list[int]], taken: list[Any], monkeypatch: Any
+    kind: str, recipe: str, settings: list[str], orders: dict[int, list[int]], fused_steps: list[Any], monkeypatch: Any
 ) -> None:
     model = made(*settings, recipe=recipe, kind=kind)
-    ours = written(model, orders=orders)
-    assert len(taken) == 8
+    ours = decode_steps(model, orders=orders)
+    assert len(fused_steps) == 8
     monkeypatch.setattr(transformer, "take_fused_step", lambda *given: None)
-    blocks = written(model, orders=orders)
-    assert len(taken) == 8
+    blocks = decode_steps(model, orders=orders)
+    assert len(fused_steps) == 8
     torch.testing.assert_close(ours, blocks, rtol=1e-4, atol=1e-4)
 
 
@@ -79,32 +79,32 @@ def test_one_call_gives_what_the_blocks_give(
         "writer.stack.residual=false",
     ],
 )
-def test_other_blocks_go_on_by_themselves(setting: str, taken: list[Any]) -> None:
-    written(made(setting))
-    assert not taken
+def test_other_blocks_go_on_by_themselves(setting: str, fused_steps: list[Any]) -> None:
+    decode_steps(made(setting))
+    assert not fused_steps
 
 
-def test_it_is_not_for_gradients_looks_or_weights_as_they_were(taken: list[Any]) -> None:
+def test_it_does_not_apply_to_gradients_recording_or_plain_weights(fused_steps: list[Any]) -> None:
     model = made()
     memory = model.read(SOURCES)
     state = model.writer.start(memory, capacity=6)
     model.writer.step(torch.tensor([[1], [1], [1]]), state)
-    assert not taken  # gradients are wanted
+    assert not fused_steps  # gradients are wanted
     with torch.inference_mode(), record(model):
         model.writer.step(torch.tensor([[1], [1], [1]]), model.writer.start(model.read(SOURCES), capacity=6))
-    assert not taken
+    assert not fused_steps
     with torch.inference_mode():
         model.writer.step(torch.tensor([[1, 5]] * 3), model.writer.start(model.read(SOURCES), capacity=6))
-    assert not taken  # two positions at once
+    assert not fused_steps  # two positions at once
 
 
-def test_weights_that_are_laid_out_anew_are_described_anew(taken: list[Any]) -> None:
+def test_weights_that_are_laid_out_anew_are_described_anew(fused_steps: list[Any]) -> None:
     model = build(load("transformer", overrides=SMALL), source_size=20, target_size=20).eval()
-    expected = written(model)
-    assert not taken  # products are as in training
-    pack(model)
-    torch.testing.assert_close(written(model), expected, rtol=1e-4, atol=1e-4)
-    assert len(taken) == 8
+    expected = decode_steps(model)
+    assert not fused_steps  # products are as in training
+    prepack_weights(model)
+    torch.testing.assert_close(decode_steps(model), expected, rtol=1e-4, atol=1e-4)
+    assert len(fused_steps) == 8
 
 
 def test_plain_weights_are_described_as_they_are_now() -> None:
@@ -119,11 +119,11 @@ def test_plain_weights_are_described_as_they_are_now() -> None:
     assert model.half().writer.describe_step().output.matrix.dtype == torch.float16
 
 
-def test_a_copy_of_a_model_has_weights_of_its_own(taken: list[Any]) -> None:
+def test_a_copy_of_a_model_has_weights_of_its_own(fused_steps: list[Any]) -> None:
     model = made()
-    expected, other = written(model), copy.deepcopy(model)
+    expected, other = decode_steps(model), copy.deepcopy(model)
     for part in model.writer.modules():
         if isinstance(part, FmaLinear):
             part.weight.zero_()
-    torch.testing.assert_close(written(other), expected, rtol=0, atol=0)
-    assert len({id(step) for step in taken}) == 2
+    torch.testing.assert_close(decode_steps(other), expected, rtol=0, atol=0)
+    assert len({id(step) for step in fused_steps}) == 2

@@ -1,4 +1,4 @@
-"""The convolutional stem: fewer frames, and padding that stays silent."""
+"""The convolutional stem: fewer frames, and padding stays zero."""
 
 import torch
 

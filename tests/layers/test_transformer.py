@@ -18,7 +18,7 @@ B, T, S, H, D, FF = 3, 5, 7, 2, 12, 11
 def block(*, order: str = "post", cross: bool = False, dropout: float = 0.0) -> Block:
     residuals = [Residual(nn.LayerNorm(D), order=order, dropout=dropout) for _ in range(3 if cross else 2)]
     attention = CrossAttention(D, heads=H, memory_dim=D) if cross else None
-    return Block(SelfAttention(D, heads=H), FeedForward(D, hidden=FF), residuals=residuals, cross=attention)
+    return Block(SelfAttention(D, heads=H), FeedForward(D, hidden_dim=FF), residuals=residuals, cross=attention)
 
 
 def stack(*, order: str = "post", cross: bool = False, layers: int = 2, **settings: object) -> TransformerStack:
@@ -41,11 +41,11 @@ def read() -> Memory:
 
 def around(residual: Residual, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
     """The sublayer with its residual connection, added up."""
-    hidden, stream = residual.before(x, None)
-    return added(*residual.after(sublayer(hidden), stream))
+    hidden, stream = residual.begin_sublayer(x, None)
+    return add_residual(*residual.end_sublayer(sublayer(hidden), stream))
 
 
-def added(hidden: Tensor, residual: Tensor | None, *_: object) -> Tensor:
+def add_residual(hidden: Tensor, residual: Tensor | None, *_: object) -> Tensor:
     """Pre-norm leaves the last add to the next norm."""
     return hidden if residual is None else residual + hidden
 
@@ -81,7 +81,7 @@ def test_a_block_is_attention_then_feed_forward(order: str) -> None:
     else:
         middle = x + one.self(first(x))
         expected = middle + one.feedforward(second(middle))
-    torch.testing.assert_close(added(*one(x)), expected)
+    torch.testing.assert_close(add_residual(*one(x)), expected)
 
 
 def test_a_stack_is_its_blocks_one_after_the_other() -> None:
@@ -90,7 +90,7 @@ def test_a_stack_is_its_blocks_one_after_the_other() -> None:
         one, x = stack(order=order, layers=layers), inputs()
         expected = x
         for part in one.blocks:
-            expected = added(*part(expected))
+            expected = add_residual(*part(expected))
         assert len(one.blocks) == layers
         torch.testing.assert_close(one(x, None)[0], one.norm(expected))
         assert isinstance(one.norm, nn.LayerNorm if order == "pre" else nn.Identity)
@@ -104,7 +104,7 @@ def test_only_attention_lets_positions_interact(order: str) -> None:
     changed[:, 3] += torch.randn(D)  # not a constant: LayerNorm would take it away
 
     def where_changed() -> list[bool]:
-        return (added(*one(changed)) != added(*one(x))).any(-1).all(0).tolist()
+        return (add_residual(*one(changed)) != add_residual(*one(x))).any(-1).all(0).tolist()
 
     assert where_changed() == [True] * 7
     one.self.forward = lambda x, **how: torch.zeros_like(x)

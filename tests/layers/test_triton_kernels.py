@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from saccade.layers.attention.backends import SHORT_FP32, TRITON
+from saccade.layers.attention.backends import HAS_TRITON, MAX_SHORT_KERNEL_LENGTH_FP32
 
 FOLDER = Path(__file__).parent
 INTERPRETED = ("activation", "attention", "loss", "norm", "projection")
@@ -18,7 +18,7 @@ CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA de
 
 
 @pytest.fixture(scope="module")
-def interpreted() -> dict[str, str]:
+def interpreter_results() -> dict[str, str]:
     """Tracebacks of all checks, run in one process: importing torch takes longer than most of them."""
     command = [sys.executable, str(FOLDER / "interpreted.py"), *INTERPRETED]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -26,10 +26,10 @@ def interpreted() -> dict[str, str]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.skipif(not TRITON, reason="needs the package triton")
+@pytest.mark.skipif(not HAS_TRITON, reason="needs the package triton")
 @pytest.mark.parametrize("name", INTERPRETED)
-def test_interpreted_kernel_has_the_values_and_gradients_of_torch(name: str, interpreted: dict[str, str]) -> None:
-    assert interpreted[name] == ""
+def test_interpreted_kernel_equals_torch_with_gradients(name: str, interpreter_results: dict[str, str]) -> None:
+    assert interpreter_results[name] == ""
 
 
 def module(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -42,7 +42,7 @@ def module(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_on_the_gpu(longest: int, causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     check = module("attention", monkeypatch).assert_attention_inside_texts
-    for kind in [torch.bfloat16] if longest > SHORT_FP32 else [torch.float32, torch.bfloat16]:
+    for kind in [torch.bfloat16] if longest > MAX_SHORT_KERNEL_LENGTH_FP32 else [torch.float32, torch.bfloat16]:
         check([longest, 5, 1, longest - 3], causal=causal, width=64, dtype=kind, device="cuda")
 
 

@@ -1,4 +1,4 @@
-"""Two streams over one text: what a query sees and what it cannot, memory, and XLNet in transformers."""
+"""Two-stream attention: visibility of the query stream, memory, and XLNet in transformers."""
 
 import pytest
 import torch
@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from saccade.config import schema
 from saccade.layers.attention.masks import segments as by_segment
 from saccade.layers.attention.positions import Sinusoidal, TransformerXL
-from saccade.layers.attention.two_stream import earlier, two_streams
+from saccade.layers.attention.two_stream import build_permutation_mask, run_two_streams
 from saccade.layers.blocks.transformer import TransformerStack
-from saccade.layers.packing import packing
+from saccade.layers.packing import build_packing
 from saccade.layers.record import record
 from saccade.model.build.transformer import build_transformer
 
@@ -23,7 +23,7 @@ def stack(*, dropout: float = 0.0, epsilon: float = 1e-5, causal: bool = False) 
         layers=LAYERS, dim=D, heads=H, ff=FF, activation="gelu", dropout=dropout, attention_dropout=dropout,
         attention_bias=False, norm_epsilon=epsilon,
     )  # fmt: skip
-    where = schema.TransformerXL(content=True, segments=True)
+    where = schema.TransformerXL(content_bias=True, relative_segments=True)
     made = build_transformer(settings, where, memory_dim=None, causal=causal, train=schema.Train()).double()
     for parameter in made.parameters():
         nn.init.normal_(parameter, std=0.4)  # zeros and ones hide mistakes
@@ -39,7 +39,7 @@ def orders(count: int = B, length: int = T) -> Tensor:
 
 
 def test_order_says_who_is_seen() -> None:
-    seen = earlier(torch.tensor([[2, -1, 0, 1, -1]]))[0]
+    seen = build_permutation_mask(torch.tensor([[2, -1, 0, 1, -1]]))[0]
     assert [row.nonzero().flatten().tolist() for row in seen] == [[1, 2, 3, 4], [1, 4], [1, 4], [1, 2, 4], [1, 4]]
 
 
@@ -69,12 +69,12 @@ def test_a_query_is_blind_to_its_target(memory: bool) -> None:
     """Bit by bit the same whatever the token is, at every position of several orders; the content is not."""
     model, content, query = stack(), random(4, T, D), random(4, T, D)
     before = [random(4, L, D) for _ in range(LAYERS)] if memory else []
-    allowed = earlier(orders(4))
-    first = two_streams(model, content, query, allowed=allowed, memory=before)
+    allowed = build_permutation_mask(orders(4))
+    first = run_two_streams(model, content, query, allowed=allowed, memory=before)
     for j in range(T):
         changed = content.clone()
         changed[:, j] += random(4, D)
-        again = two_streams(model, changed, query, allowed=allowed, memory=before)
+        again = run_two_streams(model, changed, query, allowed=allowed, memory=before)
         assert torch.equal(again.query[:, j], first.query[:, j])
         assert not (again.content[:, j] == first.content[:, j]).all(-1).any()
         for row, others in enumerate(allowed[:, :, j]):  # who comes later sees it, and nobody else
@@ -83,8 +83,8 @@ def test_a_query_is_blind_to_its_target(memory: bool) -> None:
 
 def test_no_gradient_leads_from_a_query_to_its_target() -> None:
     model, content, query = stack(), random(B, T, D).requires_grad_(), random(B, T, D)
-    allowed = earlier(orders())
-    found = two_streams(model, content, query, allowed=allowed).query
+    allowed = build_permutation_mask(orders())
+    found = run_two_streams(model, content, query, allowed=allowed).query
     for i in range(T):
         (gradient,) = torch.autograd.grad(found[:, i].sum(), content, retain_graph=True)
         assert torch.equal(gradient.abs().sum(-1) > 0, allowed[:, i])
@@ -93,36 +93,38 @@ def test_no_gradient_leads_from_a_query_to_its_target() -> None:
 def test_a_query_that_sees_nothing_gets_nothing_from_attention() -> None:
     model, content, query = stack(), random(1, T, D), random(1, T, D)
     with record(model) as maps:
-        two_streams(model, content, query, allowed=earlier(torch.arange(T)[None]))
-    told = maps["blocks.0.self#1"]
-    assert (told[:, :, 0] == 0).all()
-    torch.testing.assert_close(told[:, :, 1:].sum(-1), torch.ones_like(told[:, :, 1:, 0]))
+        run_two_streams(model, content, query, allowed=build_permutation_mask(torch.arange(T)[None]))
+    expected = maps["blocks.0.self#1"]
+    assert (expected[:, :, 0] == 0).all()
+    torch.testing.assert_close(expected[:, :, 1:].sum(-1), torch.ones_like(expected[:, :, 1:, 0]))
 
 
 def test_queries_of_some_positions_are_those_of_all() -> None:
     model, content, targets = stack(), random(B, T, D), torch.tensor([[5, 0, 3], [1, 6, 2]])
-    query, allowed, segments = random(D).expand(B, T, D), earlier(orders()), torch.randint(2, (B, T))
-    every = two_streams(model, content, query, allowed=allowed, segments=segments).query
-    some = two_streams(model, content, query[:, :3], allowed=allowed, at=targets, segments=segments).query
+    query, allowed, segments = random(D).expand(B, T, D), build_permutation_mask(orders()), torch.randint(2, (B, T))
+    every = run_two_streams(model, content, query, allowed=allowed, segments=segments).query
+    some = run_two_streams(
+        model, content, query[:, :3], allowed=allowed, query_positions=targets, segments=segments
+    ).query
     torch.testing.assert_close(some, every.gather(1, targets[..., None].expand(-1, -1, D)), **CLOSE)
 
 
 def test_from_left_to_right_it_is_a_causal_language_model() -> None:
     model, content = stack(causal=True), random(B, T, D)
-    found = two_streams(model, content, allowed=earlier(torch.arange(T).expand(B, -1))).content
+    found = run_two_streams(model, content, allowed=build_permutation_mask(torch.arange(T).expand(B, -1))).content
     torch.testing.assert_close(found, model(content, None)[0], **CLOSE)
 
 
 def test_where_all_is_seen_contents_are_those_of_the_stack_alone() -> None:
     model, content, segments = stack(), random(B, T, D), torch.randint(2, (B, T))
     seen = torch.ones(B, T, T, dtype=torch.bool)
-    found = two_streams(model, content, allowed=seen, segments=segments).content
+    found = run_two_streams(model, content, allowed=seen, segments=segments).content
     torch.testing.assert_close(found, model(content, None, segments=segments)[0], **CLOSE)
     assert not torch.allclose(found, model(content, None)[0])
 
 
 def test_segments_are_those_of_each_text_of_a_packed_row() -> None:
-    model, row = stack(), packing([T, 3])
+    model, row = stack(), build_packing([T, 3])
     x, segments = random(1, T + 3, D), torch.randint(2, (1, T + 3))
     found = model(x, row, segments=segments)[0]
     for text in (slice(0, T), slice(T, T + 3)):
@@ -135,13 +137,19 @@ def test_memory_is_the_text_before_computed_again() -> None:
     model, content, query = stack(), random(B, L + T, D), random(B, L + T, D)
     order = torch.cat((orders(length=L), orders(length=T) + L), 1)
     segments = torch.randint(2, (B, L + T))
-    whole = two_streams(model, content, query, allowed=earlier(order), segments=segments, remember=2 * L)
-    first = two_streams(
-        model, content[:, :L], allowed=earlier(order[:, :L]), segments=segments[:, :L], remember=2 * L
+    whole = run_two_streams(
+        model, content, query, allowed=build_permutation_mask(order), segments=segments, memory_length=2 * L
+    )
+    first = run_two_streams(
+        model,
+        content[:, :L],
+        allowed=build_permutation_mask(order[:, :L]),
+        segments=segments[:, :L],
+        memory_length=2 * L,
     )  # fmt: skip
-    second = two_streams(
-        model, content[:, L:], query[:, L:], allowed=earlier(order[:, L:]), segments=segments,
-        memory=first.memory, remember=2 * L,
+    second = run_two_streams(
+        model, content[:, L:], query[:, L:], allowed=build_permutation_mask(order[:, L:]), segments=segments,
+        memory=first.memory, memory_length=2 * L,
     )  # fmt: skip
     torch.testing.assert_close(second.content, whole.content[:, L:], **CLOSE)
     torch.testing.assert_close(second.query, whole.query[:, L:], **CLOSE)
@@ -152,15 +160,15 @@ def test_memory_is_the_text_before_computed_again() -> None:
 
 def test_no_gradient_goes_into_memory() -> None:
     model, text = stack(), random(B, T, D).requires_grad_()
-    memory = two_streams(model, text, allowed=earlier(orders()), remember=L).memory
+    memory = run_two_streams(model, text, allowed=build_permutation_mask(orders()), memory_length=L).memory
     assert not any(part.requires_grad for part in memory)
     given = [random(B, L, D).requires_grad_() for _ in range(LAYERS)]
-    two_streams(model, text, allowed=earlier(orders()), memory=given).content.sum().backward()
+    run_two_streams(model, text, allowed=build_permutation_mask(orders()), memory=given).content.sum().backward()
     assert text.grad is not None and all(part.grad is None for part in given)
 
 
 def test_without_room_nothing_is_remembered() -> None:
-    assert two_streams(stack(), random(B, T, D), allowed=earlier(orders())).memory == ()
+    assert run_two_streams(stack(), random(B, T, D), allowed=build_permutation_mask(orders())).memory == ()
 
 
 def test_what_is_computed_twice_has_the_same_gradients() -> None:
@@ -169,7 +177,9 @@ def test_what_is_computed_twice_has_the_same_gradients() -> None:
     for model.recompute in (False, True):
         torch.manual_seed(5)
         model.zero_grad()
-        two_streams(model, content, query, allowed=earlier(torch.arange(T).expand(B, -1))).query.sum().backward()
+        run_two_streams(
+            model, content, query, allowed=build_permutation_mask(torch.arange(T).expand(B, -1))
+        ).query.sum().backward()
         grads.append([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
     assert len(grads[0]) == len(grads[1]) > 10
     for one, other in zip(*grads, strict=True):
@@ -177,11 +187,11 @@ def test_what_is_computed_twice_has_the_same_gradients() -> None:
 
 
 def test_dropout_changes_training_only() -> None:
-    model, content, allowed = stack(dropout=0.5), random(B, T, D), earlier(orders())
-    first, second = (two_streams(model, content, allowed=allowed).content for _ in range(2))
+    model, content, allowed = stack(dropout=0.5), random(B, T, D), build_permutation_mask(orders())
+    first, second = (run_two_streams(model, content, allowed=allowed).content for _ in range(2))
     assert not torch.equal(first, second)
     model.eval()
-    first, second = (two_streams(model, content, allowed=allowed).content for _ in range(2))
+    first, second = (run_two_streams(model, content, allowed=allowed).content for _ in range(2))
     assert torch.equal(first, second)
 
 
@@ -246,7 +256,7 @@ def test_logits_and_gradients_are_those_of_xlnet(memory: bool, padded: bool) -> 
     mine, words = ours(model), model.transformer.word_embedding
     ids, segments, targets = torch.randint(V, (B, T)), torch.randint(2, (B, T)), torch.tensor([[5, 1, 3], [2, 6, 4]])
     order = torch.full((B, T), -1).scatter(1, targets, torch.tensor([[1, 0, 2], [2, 0, 1]]))
-    allowed, keep = earlier(order), torch.arange(T) < torch.tensor([[T], [6]]) if padded else None
+    allowed, keep = build_permutation_mask(order), torch.arange(T) < torch.tensor([[T], [6]]) if padded else None
     before = [random(B, L, D) for _ in range(LAYERS)] if memory else []
     expected = model(
         ids,
@@ -259,8 +269,8 @@ def test_logits_and_gradients_are_those_of_xlnet(memory: bool, padded: bool) -> 
     query = model.transformer.mask_emb.expand(B, 3, -1)
     seen = allowed if keep is None else allowed & keep[:, None]
     known = nn.functional.pad(segments, (L, 0)) if memory else segments  # there, all that is remembered is of segment 0
-    found = two_streams(
-        mine, words(ids), query, allowed=seen, at=targets, segments=known, memory=before, remember=100
+    found = run_two_streams(
+        mine, words(ids), query, allowed=seen, query_positions=targets, segments=known, memory=before, memory_length=100
     )  # fmt: skip
     logits = found.query @ words.weight.T + model.lm_loss.bias
     torch.testing.assert_close(logits, expected.logits, **PARITY)
@@ -285,7 +295,9 @@ def test_from_left_to_right_it_is_xlnet_in_one_direction() -> None:
     model, ids = xlnet(direction="uni"), torch.randint(V, (B, T))
     expected = model.transformer(ids).last_hidden_state
     order = torch.arange(T).expand(B, -1)
-    found = two_streams(ours(model), model.transformer.word_embedding(ids), allowed=earlier(order)).content
+    found = run_two_streams(
+        ours(model), model.transformer.word_embedding(ids), allowed=build_permutation_mask(order)
+    ).content
     torch.testing.assert_close(found, expected, **PARITY)
 
 
@@ -295,9 +307,11 @@ def test_in_float32_it_is_xlnet_as_it_comes() -> None:
     del model.transformer.relative_positional_encoding
     model.float()
     targets = torch.tensor([[5, 1, 3], [2, 6, 4]])
-    allowed = earlier(torch.full((B, T), -1).scatter(1, targets, torch.arange(3).expand(B, -1)))
+    allowed = build_permutation_mask(torch.full((B, T), -1).scatter(1, targets, torch.arange(3).expand(B, -1)))
     mapping = nn.functional.one_hot(targets, T).float()
     expected = model.transformer(ids, perm_mask=(~allowed).float(), target_mapping=mapping).last_hidden_state
     query = model.transformer.mask_emb.expand(B, 3, -1)
-    found = two_streams(mine, model.transformer.word_embedding(ids), query, allowed=allowed, at=targets).query
+    found = run_two_streams(
+        mine, model.transformer.word_embedding(ids), query, allowed=allowed, query_positions=targets
+    ).query
     torch.testing.assert_close(found, expected, rtol=0.0, atol=1e-4)

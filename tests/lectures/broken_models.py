@@ -1,4 +1,4 @@
-"""Positions and blocks that are wrong in one place."""
+"""Deliberately broken positions and blocks."""
 
 import torch
 from broken_registry import breaks, puts
@@ -22,14 +22,18 @@ def positions_left_out(patch):
 
 @breaks(70, 72, 73)
 def another_base(patch):
-    whole = layer_positions._frequencies
-    patch.setattr(layer_positions, "_frequencies", lambda *given, **more: whole(*given, **{**more, "base": 2.0}))
+    whole = layer_positions._compute_frequencies
+    patch.setattr(
+        layer_positions, "_compute_frequencies", lambda *given, **more: whole(*given, **{**more, "base": 2.0})
+    )
 
 
 @breaks(71)
 def one_layout(patch):
-    whole = positions.encoded
-    patch.setattr(positions, "encoded", lambda count, width, layout="", frequencies="paper": whole(count, width))
+    whole = positions.encode_positions
+    patch.setattr(
+        positions, "encode_positions", lambda count, width, layout="", frequencies="paper": whole(count, width)
+    )
 
 
 @breaks(74)
@@ -44,11 +48,11 @@ def no_penalty(patch):
 @breaks(12)
 def with_recurrence(patch):
     def broken():
-        model = blocks.stack(6, layers=1)
+        model = blocks.build_stack(6, layers=1)
         model.more = nn.GRU(2, 2)
         return model
 
-    patch.setattr(blocks, "small_model", broken)
+    patch.setattr(blocks, "build_small_model", broken)
 
 
 @breaks(20)
@@ -70,11 +74,11 @@ def always_adds(patch):
 
 puts(77, owner=blocks, build_norm=lambda settings: nn.LayerNorm(settings.dim, eps=1e-3))
 puts(78, owner=blocks, build_norm=lambda settings: nn.LayerNorm(settings.dim, eps=1.0))
-puts(80, owner=Residual, after=lambda self, hidden, residual: (self.norm(residual) + hidden, None))
+puts(80, owner=Residual, end_sublayer=lambda self, hidden, residual: (self.norm(residual) + hidden, None))
 puts(82, owner=TransformerStack, forward=lambda self, x, mask: (x, mask, None, {}))
 
 
 @breaks(83)
 def shorter_warmup(patch):
-    whole = blocks.warmup
-    patch.setattr(blocks, "warmup", lambda step, lr, dim, steps: whole(step, lr=lr, dim=dim, steps=steps // 2))
+    whole = blocks.inverse_sqrt_lr
+    patch.setattr(blocks, "inverse_sqrt_lr", lambda step, lr, dim, steps: whole(step, lr=lr, dim=dim, steps=steps // 2))

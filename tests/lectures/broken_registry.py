@@ -1,4 +1,4 @@
-"""Who breaks what: row of the lectures -> an implementation that is wrong in one place."""
+"""Registry of deliberately broken implementations by row of the lectures."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ def breaks(*rows: int) -> Callable[[Callable[[Any], None]], Callable[[Any], None
 
 
 def puts(*rows: int, owner: Any, **changes: Any) -> None:
-    """Some names of a module or class stand for something else."""
+    """Register patches of attributes of a module or class."""
 
     @breaks(*rows)
     def put(patch: Any) -> None:

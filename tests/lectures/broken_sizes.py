@@ -1,4 +1,4 @@
-"""Costs, sizes and trainings that are wrong in one place."""
+"""Deliberately broken costs, sizes and trainings."""
 
 import torch
 from broken_registry import breaks, puts
@@ -19,20 +19,20 @@ from saccade.predict.prompts import Template
 @breaks(84)
 def wider_window(patch):
     patch.setattr(complexity.masks, "window", lambda reach: layer_masks.Window(reach + 1))
-    patch.setattr(complexity, "timed", lambda run, n: float(n**2))
+    patch.setattr(complexity, "measure_seconds", lambda run, n: float(n**2))
 
 
 @breaks(85)
 def weights_are_held(patch):
     def broken(query, key, value, scale, mask, q_pos, k_pos):
-        return kernels.explicit(query, key, value, scale=scale, allowed=None)[0]
+        return kernels.explicit_attention(query, key, value, scale=scale, allowed=None)[0]
 
-    patch.setattr(kernels, "fused", broken)
-    patch.setattr(complexity, "timed", lambda run, n: float(n**2))
+    patch.setattr(kernels, "sdpa_attention", broken)
+    patch.setattr(complexity, "measure_seconds", lambda run, n: float(n**2))
 
 
 class Alone(nn.Module):
-    """A layer in which no position sees another."""
+    """A layer in which no position attends to another."""
 
     def __init__(self, dim, heads):
         super().__init__()
@@ -46,8 +46,8 @@ puts(67, owner=complexity, SelfAttention=Alone)
 
 @breaks(87)
 def other_gpus(patch):
-    systems, an_hour = tables.translations()
-    patch.setattr(tables, "translations", lambda: (systems, 2 * an_hour))
+    systems, an_hour = tables.load_translations()
+    patch.setattr(tables, "load_translations", lambda: (systems, 2 * an_hour))
 
 
 @breaks(88, 89)
@@ -64,14 +64,14 @@ def one_layer_alone(patch):
 
 @breaks(90, 91, 92)
 def one_layer_more(patch):
-    more = [size._replace(layers=size.layers + 1) for size in tables.sizes()]
-    patch.setattr(tables, "sizes", lambda: more)
+    more = [size._replace(layers=size.layers + 1) for size in tables.load_sizes()]
+    patch.setattr(tables, "load_sizes", lambda: more)
 
 
 @breaks(98)
 def other_price(patch):
-    given = tables.cost()
-    patch.setattr(tables, "cost", lambda: {**given, "price": 1.01})
+    given = tables.load_cost()
+    patch.setattr(tables, "load_cost", lambda: {**given, "price": 1.01})
 
 
 @breaks(107, 108)
@@ -100,8 +100,8 @@ def one_seed_for_all(patch):
     patch.setattr(LoadedModel, "make_generator", lambda self, decoding: torch.Generator().manual_seed(1))
 
 
-puts(101, owner=prompting, STEPS=1, TEXTS=60)
-puts(102, owner=Template, example=lambda self, task: "")
+puts(101, owner=prompting, STEPS=1, DOCUMENTS=60)
+puts(102, owner=Template, format_example=lambda self, task: "")
 
 
 @breaks(103)
@@ -110,6 +110,6 @@ def layers_of_their_own(patch):
     plain = families.load
 
     def load(name, overrides):
-        return plain(name, overrides=["reader.stack.share=false"] if name == "albert" else overrides)
+        return plain(name, overrides=["reader.stack.share_layers=false"] if name == "albert" else overrides)
 
     patch.setattr(families, "load", load)

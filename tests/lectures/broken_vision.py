@@ -1,4 +1,4 @@
-"""Broken blocks for pictures."""
+"""Deliberately broken blocks for pictures."""
 
 import torch
 from broken_registry import breaks, puts
@@ -13,8 +13,8 @@ from saccade.model.writers import patches as patch_writer
 def a_gate_that_is_open_from_the_beginning(patch):
     whole = GridAttention.__init__
 
-    def opened(self, channels, *, times=1):
-        whole(self, channels, times=times)
+    def opened(self, channels, *, positions_per_state=1):
+        whole(self, channels, positions_per_state=positions_per_state)
         torch.nn.init.ones_(self.gamma)
 
     patch.setattr(GridAttention, "__init__", opened)
@@ -36,7 +36,7 @@ def positions_that_nobody_adds(patch):
 
 @breaks(106)
 def hidden_patches_that_are_seen(patch):
-    patch.setattr(patch_writer, "painted", lambda pictures, hidden, patch: pictures)
+    patch.setattr(patch_writer, "paint_patches", lambda pictures, hidden, patch: pictures)
 
 
-puts(29, owner=joining, evened=lambda states: states)  # a bright cell is looked at because it is bright
+puts(29, owner=joining, normalize_cells=lambda states: states)  # a bright cell attracts attention because it is bright

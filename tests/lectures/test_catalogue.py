@@ -1,27 +1,27 @@
-"""The rows: all are there, each with a place, a sentence and a state."""
+"""The catalogue contains all rows, each with a place, a sentence and a state."""
 
 import pytest
 
 from saccade.errors import SaccadeError
 from saccade.lectures import tables
-from saccade.lectures.catalogue import find, in_slide_order, lectures, places, rows
-from saccade.lectures.claims import at_least, at_most, measured, near, same
+from saccade.lectures.catalogue import find_places, find_row, get_rows_in_order, load_rows, load_titles
+from saccade.lectures.claims import build_result, expect_at_least, expect_at_most, expect_equal, expect_near
 
 TRAIN = {4, 5, 10, 13, 19, 21, 56, 81, 99, 101}
 
 
 def test_all_114_rows_are_there_once():
-    assert [row.row for row in rows()] == list(range(1, 115))
+    assert [row.row for row in load_rows()] == list(range(1, 115))
 
 
 def test_rows_that_take_minutes_are_those_that_train_or_time():
-    assert {row.row for row in rows() if row.trains} == TRAIN
+    assert {row.row for row in load_rows() if row.trains} == TRAIN
 
 
-@pytest.mark.parametrize("row", rows(), ids=lambda row: str(row.row))
+@pytest.mark.parametrize("row", load_rows(), ids=lambda row: str(row.row))
 def test_a_row_says_where_it_stands_and_what_it_claims(row):
-    assert places(row.where)
-    assert {place.lecture for place in places(row.where)} <= lectures().keys()
+    assert find_places(row.where)
+    assert {place.lecture for place in find_places(row.where)} <= load_titles().keys()
     assert row.sentence.endswith((".", "[STOP]."))
     assert "\n" not in row.sentence
     if row.measure is None:
@@ -30,58 +30,58 @@ def test_a_row_says_where_it_stands_and_what_it_claims(row):
 
 
 def test_a_row_of_two_lectures_has_two_places():
-    assert places("S1:24-29, S4:28-33") == [("S1", 24), ("S4", 28)]
-    assert places("S3:24,100") == [("S3", 24)]
+    assert find_places("S1:24-29, S4:28-33") == [("S1", 24), ("S4", 28)]
+    assert find_places("S3:24,100") == [("S3", 24)]
 
 
-@pytest.mark.parametrize("lecture", lectures())
+@pytest.mark.parametrize("lecture", load_titles())
 def test_slide_order_is_the_order_of_lines(lecture):
-    lines = [next(p.line for p in places(row.where) if p.lecture == lecture) for row in in_slide_order(lecture)]
+    lines = [next(p.line for p in find_places(row.where) if p.lecture == lecture) for row in get_rows_in_order(lecture)]
     assert lines == sorted(lines)
     assert lines
 
 
 def test_every_row_is_in_the_report_of_some_lecture():
-    assert {row.row for name in lectures() for row in in_slide_order(name)} == set(range(1, 115))
+    assert {row.row for name in load_titles() for row in get_rows_in_order(name)} == set(range(1, 115))
 
 
 @pytest.mark.parametrize("number", [0, 115, -1])
 def test_a_wrong_row_is_refused(number):
     with pytest.raises(SaccadeError, match=f"there is no row {number}; rows are 1 to 114"):
-        find(number)
+        find_row(number)
 
 
 def test_a_wrong_lecture_is_refused():
     with pytest.raises(SaccadeError, match="there is no lecture 'S9'; lectures are S0, S1, S2, S3, S4"):
-        in_slide_order("S9")
+        get_rows_in_order("S9")
 
 
 def test_the_tables_of_the_notes_are_data():
-    systems, an_hour = tables.translations()
+    systems, an_hour = tables.load_translations()
     assert [s.en_de for s in systems] == [23.75, None, 24.6, 25.16, 26.03, None, 26.30, 26.36, 27.3, 28.4]
     assert an_hour == 8 * 9.5e12 * 3600
-    assert [s.row for s in tables.sizes()] == [88, 89, 90, 90, 91, 92, 93, 94, 95, 96, 97]
-    assert all(s.source for s in tables.sizes())
+    assert [s.row for s in tables.load_sizes()] == [88, 89, 90, 90, 91, 92, 93, 94, 95, 96, 97]
+    assert all(s.source for s in tables.load_sizes())
 
 
 @pytest.mark.parametrize(
     ("compared", "holds"),
     [
-        (near("x", 1.05, 1, within=0.1), True),
-        (near("x", 1.2, 1, within=0.1), False),
-        (near("x", float("nan"), 1, within=0.1), False),
-        (same("x", "a", "a"), True),
-        (same("x", 3, 4), False),
-        (at_most("x", 1, 1), True),
-        (at_most("x", float("nan"), 1), False),
-        (at_least("x", 2, 1), True),
-        (at_least("x", 0.5, 1), False),
+        (expect_near("x", 1.05, 1, within=0.1), True),
+        (expect_near("x", 1.2, 1, within=0.1), False),
+        (expect_near("x", float("nan"), 1, within=0.1), False),
+        (expect_equal("x", "a", "a"), True),
+        (expect_equal("x", 3, 4), False),
+        (expect_at_most("x", 1, 1), True),
+        (expect_at_most("x", float("nan"), 1), False),
+        (expect_at_least("x", 2, 1), True),
+        (expect_at_least("x", 0.5, 1), False),
     ],
 )
 def test_comparisons(compared, holds):
     assert compared.holds is holds
-    assert measured(compared).holds is holds
+    assert build_result(compared).holds is holds
 
 
 def test_a_check_that_compares_nothing_does_not_hold():
-    assert not measured().holds
+    assert not build_result().holds

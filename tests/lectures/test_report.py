@@ -1,4 +1,4 @@
-"""The report: one page that needs nothing else, and pictures with their numbers."""
+"""The report: a self-contained page, and figures with their data."""
 
 import csv
 import re
@@ -8,17 +8,17 @@ from xml.etree import ElementTree
 import pytest
 
 from saccade.errors import SaccadeError
-from saccade.lectures.catalogue import find
-from saccade.lectures.drawing import Lines, Matrix, as_csv, as_svg
-from saccade.lectures.outcomes import number, outcome
-from saccade.lectures.report import deciding, errata, needed, write_report
+from saccade.lectures.catalogue import find_row
+from saccade.lectures.drawing import Lines, Matrix, to_csv, to_svg
+from saccade.lectures.outcomes import format_number, run_check
+from saccade.lectures.report import collect_rows, find_decision, load_errata, write_report
 from saccade.lectures.scale import complexity
 
 VOID = {"meta", "img"}
 
 
 class Balanced(HTMLParser):
-    """Notes links and targets, and that every element is closed where it must be."""
+    """Collects links and targets, and checks that every element is closed."""
 
     def __init__(self):
         super().__init__()
@@ -41,9 +41,9 @@ class Balanced(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    """The report of one lecture, whose rows are quick."""
+    """Write the report of one lecture with quick rows."""
     folder = tmp_path_factory.mktemp("report")
-    path = write_report([outcome(row, train=False) for row in needed(["S2"])], folder, lectures=["S2"])
+    path = write_report([run_check(row, train=False) for row in collect_rows(["S2"])], folder, lectures=["S2"])
     return path, path.read_text("utf-8")
 
 
@@ -89,10 +89,10 @@ def test_pictures_and_numbers_are_files_too(page):
 def test_a_drawing_of_lines_and_of_a_matrix():
     lines = Lines("x", "y", {"a": ([1, 2], [3, 4]), "b": ([1, 2], [5, 6])}, "caption", log_x=True, log_y=True)
     matrix = Matrix("row", "column", [[0.5, -0.5], [1.0, 0.0]], "caption", ["p", "q"], ["r", "s"])
-    assert as_csv(lines) == "curve,x,y\na,1,3\na,2,4\nb,1,5\nb,2,6\n"
-    assert as_csv(matrix) == "row / column,r,s\np,0.5,-0.5\nq,1.0,0.0\n"
-    assert as_svg(lines) == as_svg(lines)
-    assert ">caption<" not in as_svg(matrix)
+    assert to_csv(lines) == "curve,x,y\na,1,3\na,2,4\nb,1,5\nb,2,6\n"
+    assert to_csv(matrix) == "row / column,r,s\np,0.5,-0.5\nq,1.0,0.0\n"
+    assert to_svg(lines) == to_svg(lines)
+    assert ">caption<" not in to_svg(matrix)
 
 
 def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
@@ -103,12 +103,12 @@ def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
 
 def test_every_mistake_is_decided_by_a_measurement_or_a_source(monkeypatch):
     monkeypatch.setattr(
-        complexity, "path_lengths", lambda: [complexity.same("layers of contiguous convolutions", 1, 1)]
+        complexity, "compare_path_lengths", lambda: [complexity.expect_equal("layers of contiguous convolutions", 1, 1)]
     )
-    found = {number: outcome(find(number)) for number in {item.row for item in errata() if item.row}}
-    undecided = [item.where for item in errata() if item.row and deciding(item, found) is None]
+    found = {number: run_check(find_row(number)) for number in {item.row for item in load_errata() if item.row}}
+    undecided = [item.where for item in load_errata() if item.row and find_decision(item, found) is None]
     assert not undecided
-    assert all(bool(item.row) != bool(item.source) for item in errata())
+    assert all(bool(item.row) != bool(item.source) for item in load_errata())
 
 
 @pytest.mark.parametrize(
@@ -123,4 +123,4 @@ def test_every_mistake_is_decided_by_a_measurement_or_a_source(monkeypatch):
     ],
 )
 def test_numbers_have_as_many_digits_as_matter(value, text):
-    assert number(value) == text
+    assert format_number(value) == text

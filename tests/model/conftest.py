@@ -1,4 +1,4 @@
-"""A small recipe, with changes by dotted keys, and the model that it describes."""
+"""A small recipe with overrides, and the model that it describes."""
 
 from collections.abc import Callable
 from typing import Any

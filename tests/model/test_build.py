@@ -26,13 +26,13 @@ def count(model: nn.Module) -> int:
 
 @pytest.mark.parametrize(("name", "expected"), [("transformer", 63_082_496), ("transformer-big", 214_245_376)])
 def test_parameters_of_the_papers_models(name: str, expected: int) -> None:
-    """Rows 88 and 89: 6 + 6 layers, one shared vocabulary of 37,000 pieces."""
+    """Rows 88 and 89: 6 + 6 layers, one shared vocabulary of 37,000 tokens."""
     with torch.device("meta"):
         assert count(build(load(name), source_size=37_000, target_size=37_000)) == expected
 
 
 def test_parameters_computed_by_hand() -> None:
-    """Row 88, from the schema's own defaults: what each part has."""
+    """Row 88, from the defaults of the schema: parameters of each part."""
     d, ff, v = 512, 2048, 37_000
     attention, feedforward, norm = 4 * d * d + 4 * d, 2 * d * ff + ff + d, 2 * d
     reader_layer, writer_layer = attention + feedforward + 2 * norm, 2 * attention + feedforward + 3 * norm
@@ -48,10 +48,10 @@ def test_the_schema_has_the_hyper_parameters_of_the_lecture() -> None:
         "layers",
         "dim",
         "heads",
-        "heads_form",
+        "head_projection",
         "ff",
         "norm",
-        "scale",
+        "scale_attention",
     } <= schema.TransformerStack.model_fields.keys()
     assert "positions" in schema.TokenReader.model_fields and "positions" in schema.TokenWriter.model_fields
 
@@ -78,7 +78,7 @@ def test_vocabularies_of_different_sizes(model: Callable[..., Model]) -> None:
 @pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
 def test_concatenated_positions_take_half_of_the_width(model: Callable[..., Model], kind: str) -> None:
     """Row 60."""
-    made = model(f"reader.positions.kind={kind}", "reader.positions.how=concat", "writer.tie=output")
+    made = model(f"reader.positions.kind={kind}", "reader.positions.combine=concat", "writer.tie=output")
     embedding = made.reader.embedding
     assert embedding.tokens.embedding_dim == 6
     assert embedding(torch.tensor([[4, 5]])).shape == (1, 2, 12)
@@ -88,7 +88,7 @@ def test_concatenated_positions_take_half_of_the_width(model: Callable[..., Mode
     ("sinusoidal", "input"), ("learned", "input"), ("rotary", "rotary"),
     ("shaw", "term"), ("bucketed", "term"), ("alibi", "term"), ("none", None),
 ])  # fmt: skip
-def test_positions_act_at_exactly_one_place(model: Callable[..., Model], kind: str, place: str | None) -> None:
+def test_positions_act_in_exactly_one_way(model: Callable[..., Model], kind: str, place: str | None) -> None:
     """Rows 74 and 75: each kind at the input, on queries and keys, or as a score term; never in two places."""
     for part in ("reader", "writer"):
         made = model(f"{part}.positions.kind={kind}")
@@ -103,8 +103,8 @@ def test_positions_act_at_exactly_one_place(model: Callable[..., Model], kind: s
 
 def test_t5_shares_its_table_between_layers_and_shaw_does_not(model: Callable[..., Model]) -> None:
     first, second = model("writer.positions.kind=bucketed").writer.stack.blocks
-    assert first.self.heads.term is second.self.heads.term and not first.self.heads.term.both_sides
-    assert model("reader.positions.kind=bucketed").reader.stack.blocks[0].self.heads.term.both_sides
+    assert first.self.heads.term is second.self.heads.term and not first.self.heads.term.bidirectional
+    assert model("reader.positions.kind=bucketed").reader.stack.blocks[0].self.heads.term.bidirectional
     first, second = model("writer.positions.kind=shaw").writer.stack.blocks
     assert first.self.heads.term is not second.self.heads.term
 
@@ -114,33 +114,35 @@ def test_settings_reach_their_blocks(model: Callable[..., Model]) -> None:
         "reader.stack.norm=pre", "reader.stack.norm_kind=rms", "reader.stack.activation=silu",
         "reader.stack.gated=true", "reader.stack.dropout=0.3", "reader.stack.ff_dropout=0.2",
         "reader.stack.attention_dropout=0.15",
-        "reader.stack.bias=false", "reader.stack.window=5", "reader.stack.layers=3", "reader.stack.scale=false",
+        "reader.stack.bias=false", "reader.stack.window=5", "reader.stack.layers=3",
+        "reader.stack.scale_attention=false",
         "reader.dropout=0.4", "train.recompute=true", "reader.positions.layout=concatenated",
     )  # fmt: skip
     stack, block = made.reader.stack, made.reader.stack.blocks[0]
     assert (stack.windows, stack.recompute, made.writer.stack.recompute) == ([5, 5, 5], True, True)
     assert isinstance(stack.norm, nn.RMSNorm) and isinstance(block.residuals[1].norm, nn.RMSNorm)
-    assert block.residuals[0].pre and block.residuals[0].dropout.p == 0.3
+    assert block.residuals[0].pre_norm and block.residuals[0].dropout.p == 0.3
     assert block.feedforward.activation == "silu" and block.feedforward.gate is not None
     assert block.feedforward.dropout.p == 0.2 and block.self.heads.dropout == 0.15
     assert block.self.heads.scale == 1.0 and made.writer.stack.blocks[0].cross.heads.scale == 0.5
     assert not any(name.endswith("bias") for name, _ in stack.named_parameters())
     assert made.reader.embedding.dropout.p == 0.4 and not made.reader.embedding.positions.interleaved
-    assert not made.writer.stack.blocks[0].residuals[0].pre
+    assert not made.writer.stack.blocks[0].residuals[0].pre_norm
 
 
 @pytest.mark.parametrize(("overrides", "sizes", "message"), [
     ((), (23, 31), 'writer.tie = "all" needs one vocabulary, got 23 source and 31 target'),
     (("tokenizer.shared=false",), (23, 23), 'writer.tie = "all" needs one vocabulary'),
-    (("writer.stack.dim=24",), (23, 23), 'writer.tie = "all" needs reader and writer of one width, got 12 and 24'),
-    (("writer.positions.how=concat", "writer.tie=output"), (23, 23), "token vectors as wide as the stack, got 6"),
+    (("writer.stack.dim=24",), (23, 23), "needs a reader and a writer of the same width, got 12 and 24"),
+    (("writer.positions.combine=concat", "writer.tie=output"), (23, 23), "vectors of the width of the stack, got 6"),
     (("reader.positions.kind=learned", "reader.positions.length=100"), (23, 23),
      "positions.length must be at least data.max_length = 256, got 100"),
     (("writer.positions.kind=learned", "writer.positions.length=100"), (23, 23), "at least data.max_length = 256"),
     (("reader.stack.dim=14", "reader.stack.heads=2", "reader.positions.kind=rotary"), (23, 23),
      "rotary positions need an even head width, got 7"),
     (("reader.stack.dim=15", "writer.stack.dim=15"), (23, 23), "sinusoidal positions need an even width, got 15"),
-    (("writer.stack.heads_form=split", "reader.stack.dim=16", "reader.stack.heads=2", "writer.tie=output"), (23, 23),
+    (("writer.stack.head_projection=split", "reader.stack.dim=16", "reader.stack.heads=2", "writer.tie=output"),
+     (23, 23),
      "3 heads cannot split a width of 16"),
     (("reader.positions.kind=bucketed", "reader.positions.buckets=2"), (23, 23), "at least 4 buckets"),
 ])  # fmt: skip
@@ -156,7 +158,7 @@ def test_what_cannot_be_built_is_said_in_one_line(
 
 
 class Bag(nn.Module):
-    """A reader without attention: the words of a text, each for itself."""
+    """A reader without attention: a bag of words."""
 
     def __init__(self, size: int, *, dim: int) -> None:
         super().__init__()
@@ -167,7 +169,7 @@ class Bag(nn.Module):
 
 
 def ramp(width: int, *, slope: float = 1.0) -> nn.Module:
-    module = positions.Learned(width, length=300)
+    module = positions.Learned(width, max_length=300)
     with torch.no_grad():
         module.table.weight.copy_(slope * torch.arange(300)[:, None].expand(300, width))
     return module
@@ -200,7 +202,7 @@ def test_fresh_weights_follow_the_seed(model: Callable[..., Model]) -> None:
 
 
 class Recurrent(nn.Module):
-    """A writer's stack without self-attention: a GRU that looks at the mean of memory."""
+    """A writer's stack without self-attention: a GRU that gets the mean of memory."""
 
     def __init__(self, memory_dim: int, *, dim: int) -> None:
         super().__init__()
@@ -243,14 +245,14 @@ def test_a_stack_of_the_users_own_can_write(model: Callable[..., Model]) -> None
 
 
 @pytest.mark.parametrize(("residual", "kind"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
-def test_sums_along_the_layers_are_as_wide_as_the_recipe_says(
+def test_the_residual_stream_has_the_dtype_of_the_recipe(
     residual: str, kind: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen, whole = [], transformer.KEPT.function
+    seen, whole = [], transformer.PLAIN_BLOCK.function
     counted = lambda block, x, *more: seen.append(x.dtype) or whole(block, x, *more)  # noqa: E731
-    monkeypatch.setattr(transformer.KEPT, "function", counted)
+    monkeypatch.setattr(transformer.PLAIN_BLOCK, "function", counted)
     model = build(
-        load("transformer", tiny=True, overrides=[f"train.residual={residual}"]), source_size=9, target_size=9
+        load("transformer", tiny=True, overrides=[f"train.residual_precision={residual}"]), source_size=9, target_size=9
     )
     ids, keep = torch.tensor([[3, 4, 5]]), torch.ones(1, 3, dtype=torch.bool)
     with torch.autocast("cpu", torch.bfloat16):

@@ -16,7 +16,7 @@ from saccade.model.model import Model
 from saccade.model.writers.tokens import shift_right
 
 GATED = tuple(
-    f"{part}.stack={{ kind = 'convolution', layers = 3, dim = 12, hidden = 7, dropout = 0.1 }}"
+    f"{part}.stack={{ kind = 'convolution', layers = 3, dim = 12, hidden_dim = 7, dropout = 0.1 }}"
     for part in ("reader", "writer")
 )
 BYTENET = (
@@ -87,7 +87,7 @@ def test_reordered_rows_go_on_as_themselves(
 def test_nothing_leaks_from_later_words_or_from_padding(
     model: Callable[..., Model], batch: Batch, variant: str
 ) -> None:
-    """Rows 11 and 61: later words, and whatever stands at the padding of the source, change nothing."""
+    """Rows 11 and 61: later tokens and the content of source padding change nothing."""
     made, ids = model(*VARIANTS[variant]), torch.randint(4, 23, (3, 6))
     before = made.writer(ids, None, made.read(batch))
     changed, source = ids.clone(), batch["source"]
@@ -111,7 +111,7 @@ def test_a_batch_equals_its_rows_alone(model: Callable[..., Model], batch: Batch
 
 
 @torch.no_grad()
-def test_alignment_is_what_the_last_layer_that_attends_looked_at(model: Callable[..., Model], batch: Batch) -> None:
+def test_alignment_is_the_attention_of_the_last_layer_that_attends(model: Callable[..., Model], batch: Batch) -> None:
     made, ids = model(*GATED, "writer.stack.attention=[true, true, false]"), torch.randint(4, 23, (3, 3))
     with record(made) as maps:
         made.writer(ids, None, made.read(batch))
@@ -129,7 +129,7 @@ def test_what_does_not_attend_cannot_be_aligned(model: Callable[..., Model], bat
 
 
 @torch.no_grad()
-def test_matrices_are_made_once_however_many_words_are_written(model: Callable[..., Model], batch: Batch) -> None:
+def test_memory_is_projected_once_for_all_decoding_steps(model: Callable[..., Model], batch: Batch) -> None:
     made = model(*GATED)
     state = made.writer.start(made.read(batch), capacity=3)
     expected = made.writer.step(torch.full((3, 1), 5), state).logits
@@ -163,7 +163,7 @@ def test_training_steps_reach_every_parameter(
 
 
 def test_a_convolutional_language_model(recipe: Callable[..., object]) -> None:
-    """A writer without memory attends to nothing, whatever its layers may."""
+    """A writer without memory has no cross-attention, whatever its settings."""
     made = build_writer(recipe(*GATED).writer, size=23).eval()
     ids = torch.randint(4, 23, (2, 5))
     assert all(block.cross is None for block in made.stack.blocks)
@@ -176,7 +176,7 @@ def test_a_convolutional_language_model(recipe: Callable[..., object]) -> None:
 
 
 def test_parameters_of_convs2s_by_hand() -> None:
-    """What each part has: W, its lengths and b; a table of 256 positions on each side; one table of pieces."""
+    """Parameters: W, its norms and b; 256 positions on each side; one shared token embedding."""
     d, v, places = 256, 4000, 256
 
     def product(inside: int, outside: int) -> int:
@@ -190,7 +190,7 @@ def test_parameters_of_convs2s_by_hand() -> None:
 
 
 def test_parameters_of_bytenet_by_hand() -> None:
-    """Three products and three norms in each block; no positions, no attention."""
+    """Three linear layers and three norms in each block; no positions, no attention."""
     d, v = 512, 4000
     half = d // 2
     outside = d * half + half + half * d + d + 2 * (d + 2 * half)
@@ -219,7 +219,7 @@ def test_settings_reach_their_blocks(model: Callable[..., Model]) -> None:
 
 
 @pytest.mark.parametrize(("overrides", "message"), [
-    (("writer.stack.dim=14", "writer.tie=output"), "must be as wide as what it reads, got writer.stack.dim = 14 and"),
+    (("writer.stack.dim=14", "writer.tie=output"), "must have the width of its reader, got writer.stack.dim = 14 and"),
     (("reader.positions.kind=rotary",), 'positions.kind = "rotary" acts inside self-attention, which a convolution'),
     (("writer.positions.kind=shaw",), 'positions.kind = "shaw" acts inside self-attention'),
     (("reader.stack.unfold=[0.9, 0]",), r"unfold must be at least \[1, 0\], a state for each token, got \[0.9, 0\]"),

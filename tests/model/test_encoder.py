@@ -1,4 +1,4 @@
-"""What encoders add to a model: segments, shared layers, narrow token vectors, heads over states."""
+"""Encoder models: segments, shared layers, narrow embeddings, heads over states."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from saccade.data.batching.batch import Batch, pad
 from saccade.data.tokenization.tokenizer import END
 from saccade.model.build.model import build
 from saccade.model.model import Model
-from saccade.model.readers.tokens import parts
+from saccade.model.readers.tokens import get_segment_ids
 from saccade.model.run import named_weights
-from saccade.model.writers.labels import pooled
-from saccade.train.batches.pack import pack
+from saccade.model.writers.labels import pool_states
+from saccade.train.batches.pack import pack_batch
 
 ROWS = [[5, 6, END, 7, 8, 9, END], [5, 4, END], [6, END, END, 7, END], [5, END, 9, 9, END]]
 
@@ -22,7 +22,7 @@ def encoder(**reader: Any) -> Model:
     recipe = validate(
         {
             "task": "encode",
-            "tokenizer": {"begin": True, "mask": True},
+            "tokenizer": {"cls_token": True, "mask_token": True},
             "reader": {"stack": stack, "dropout": 0.0, **reader},
             "writer": {"kind": "masked", "pairs": True, "dropout": 0.0},
             "objectives": [{"kind": "masked", "pairs": "order"}],
@@ -31,27 +31,27 @@ def encoder(**reader: Any) -> Model:
     return build(recipe, source_size=11, target_size=11)
 
 
-def test_parts_of_a_text_are_counted_by_their_ends() -> None:
+def test_segment_ids_count_end_tokens() -> None:
     batch = Batch({"source": pad(ROWS)})
-    counted = parts(batch["source"].ids, None)
+    counted = get_segment_ids(batch["source"].ids, None)
     assert counted[0].tolist() == [0, 0, 0, 1, 1, 1, 1]
     assert counted[2, :5].tolist() == [0, 0, 1, 2, 2]
-    packed = pack(batch)["source"]
-    assert torch.equal(parts(packed.ids, packed.mask.positions)[0], counted[batch["source"].mask])
+    packed = pack_batch(batch)["source"]
+    assert torch.equal(get_segment_ids(packed.ids, packed.mask.positions)[0], counted[batch["source"].mask])
 
 
-def test_segments_change_what_is_read_of_the_second_part_and_packing_does_not() -> None:
+def test_segments_change_the_states_and_packing_does_not() -> None:
     model, batch = encoder(segments=2, embedding_norm=True).double(), Batch({"source": pad(ROWS)})
-    padded, packed = model.read(batch), model.read(pack(batch))
+    padded, packed = model.read(batch), model.read(pack_batch(batch))
     torch.testing.assert_close(packed.states[0], padded.states[batch["source"].mask])
-    torch.testing.assert_close(pooled(packed, "first"), pooled(padded, "first"))
+    torch.testing.assert_close(pool_states(packed, "first"), pool_states(padded, "first"))
     table = model.reader.embedding.segments.weight
     [gradient] = torch.autograd.grad(padded.states[1, :3].sum() * 1.0 + padded.states[1, :3].square().sum(), table)
     assert gradient[0].abs().sum() > 0 and gradient[1].abs().sum() == 0  # a text of one part
 
 
 def test_layers_that_share_weights_are_one_and_stored_once() -> None:
-    model, plain = encoder(stack={"share": True}), encoder()
+    model, plain = encoder(stack={"share_layers": True}), encoder()
     assert len({id(block) for block in model.reader.stack.blocks}) == 1 and len(model.reader.stack.blocks) == 3
     assert {name.split(".")[3] for name in named_weights(model) if ".blocks." in name} == {"0"}
     with torch.no_grad():

@@ -12,7 +12,7 @@ from saccade.data.batching.batch import Batch, pad
 from saccade.data.tokenization.tokenizers import START
 from saccade.model.build.model import build
 from saccade.model.model import Model
-from saccade.train.objectives.objectives import next_token
+from saccade.train.objectives.objectives import next_token_loss
 
 V, T, D, H, FF, LAYERS = 19, 9, 12, 3, 17, 2
 Weights = dict[str, Tensor]
@@ -21,7 +21,7 @@ NAMES = ("megatron", "turing-nlg", "gopher", "gpt3")
 
 @pytest.fixture(params=NAMES)
 def model(request: pytest.FixtureRequest) -> tuple[Recipe, Model]:
-    """The tiny form of a recipe, with numbers of one size everywhere: zeros and ones hide mistakes."""
+    """A tiny recipe with random norms and biases: zeros and ones would hide mistakes."""
     sizes = {"layers": LAYERS, "dim": D, "heads": H, "ff": FF}
     sizes |= {"window": '["none", 3]'} if request.param == "gpt3" else {}
     recipe = load(request.param, tiny=True, overrides=[f"writer.stack.{name}={value}" for name, value in sizes.items()])
@@ -31,7 +31,7 @@ def model(request: pytest.FixtureRequest) -> tuple[Recipe, Model]:
     return recipe, made
 
 
-def normed(x: Tensor, weights: Weights, name: str) -> Tensor:
+def normalize(x: Tensor, weights: Weights, name: str) -> Tensor:
     """(x - mean) / sqrt(variance + e) g + b; of Gopher, x / sqrt(mean of squares + e) g."""
     gain, bias = weights[f"{name}.weight"], weights.get(f"{name}.bias")
     if bias is None:
@@ -40,7 +40,7 @@ def normed(x: Tensor, weights: Weights, name: str) -> Tensor:
     return x / torch.sqrt((x * x).mean() + 1e-5) * gain + bias
 
 
-def activated(x: Tensor, kind: str) -> Tensor:
+def activate(x: Tensor, kind: str) -> Tensor:
     if kind == "gelu":
         return x * (1 + torch.erf(x / math.sqrt(2))) / 2
     return x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
@@ -69,7 +69,7 @@ def score(q: Tensor, k: Tensor, away: int, weights: Weights, block: str, head: i
     return total + (q / math.sqrt(width) + weights[f"{term}.bias"][head, 0]) @ place
 
 
-def attended(x: list[Tensor], weights: Weights, block: str, window: int | None) -> list[Tensor]:
+def attend(x: list[Tensor], weights: Weights, block: str, window: int | None) -> list[Tensor]:
     project, bias = weights[f"{block}.self.project.weight"], weights.get(f"{block}.self.project.bias")
     heads = []
     for head in range(H):
@@ -86,7 +86,7 @@ def attended(x: list[Tensor], weights: Weights, block: str, window: int | None) 
 
 
 def explicit(recipe: Recipe, weights: Weights, ids: list[int]) -> Tensor:
-    """The logits at each position of one text."""
+    """The logits at each position of one sequence."""
     stack = recipe.writer.stack
     table = weights["writer.embedding.tokens.weight"]
     places = weights.get("writer.embedding.positions.table.weight")
@@ -94,13 +94,13 @@ def explicit(recipe: Recipe, weights: Weights, ids: list[int]) -> Tensor:
     for number in range(LAYERS):
         block = f"writer.stack.blocks.{number}"
         window = None if stack.window is None else stack.window[number % len(stack.window)]
-        before = [normed(y, weights, f"{block}.residuals.0.norm") for y in x]
-        more = attended(before, weights, block, None if window == "none" else window)
+        before = [normalize(y, weights, f"{block}.residuals.0.norm") for y in x]
+        more = attend(before, weights, block, None if window == "none" else window)
         x = [one + other for one, other in zip(x, more, strict=True)]
         for at, y in enumerate(x):
-            inner = linear(normed(y, weights, f"{block}.residuals.1.norm"), weights, f"{block}.feedforward.up")
-            x[at] = y + linear(activated(inner, stack.activation), weights, f"{block}.feedforward.down")
-    return torch.stack([table @ normed(y, weights, "writer.stack.norm") for y in x])
+            inner = linear(normalize(y, weights, f"{block}.residuals.1.norm"), weights, f"{block}.feedforward.up")
+            x[at] = y + linear(activate(inner, stack.activation), weights, f"{block}.feedforward.down")
+    return torch.stack([table @ normalize(y, weights, "writer.stack.norm") for y in x])
 
 
 IDS = torch.randint(4, V, (2, T), generator=torch.Generator().manual_seed(1))
@@ -128,7 +128,7 @@ def test_gradients_are_those_of_the_second_implementation(model: tuple[Recipe, M
     recipe, made = model
     target = IDS[0].tolist()
     batch = Batch({"target": pad([target])})
-    loss = next_token(made, batch, torch.Generator(), smoothing=0.0)["next-token"].sum
+    loss = next_token_loss(made, batch, torch.Generator(), label_smoothing=0.0)["next-token"].sum
     names, parameters = zip(*made.named_parameters(), strict=True)
     ours = torch.autograd.grad(loss, parameters)
     logits = explicit(recipe, dict(zip(names, parameters, strict=True)), [START, *target[:-1]])

@@ -1,4 +1,4 @@
-"""Settings that foreign models brought: each does what it says, and is seen by every way to train and to predict."""
+"""Settings that imported models need: each has its effect in training and in decoding."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ from saccade.model.writers.tokens import shift_right
 from saccade.predict.decode import decode
 from saccade.predict.engines import graphs
 from saccade.predict.search.request import Request
-from saccade.train.objectives.terms import token_sums, twofold_sums
+from saccade.train.objectives.terms import compute_r_drop_losses, compute_token_losses
 
 Make = Callable[..., Any]
 FORMS = [
@@ -24,7 +24,7 @@ FORMS = [
     ("reader.embedding_norm=true", "writer.embedding_norm=true"),
     ("writer.output_scale=true",),
     ("writer.output_bias=true",),
-    ("writer.start=end",),
+    ("writer.start_token=end",),
     ("writer.tie=input",),
 ]
 
@@ -35,7 +35,7 @@ def logits(model: Any, batch: Batch) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form[-1])
-def test_steps_on_both_kinds_of_buffers_give_what_whole_texts_give(model: Make, batch: Batch, form: Any) -> None:
+def test_steps_on_both_kinds_of_buffers_equal_whole_sequences(model: Make, batch: Batch, form: Any) -> None:
     made = model(*form)
     whole, target = logits(made, batch), batch["target"]
     with torch.inference_mode():
@@ -44,7 +44,7 @@ def test_steps_on_both_kinds_of_buffers_give_what_whole_texts_give(model: Make, 
             step, state, _ = made.writer.step(inputs[:, at : at + 1], state)
             torch.testing.assert_close(step[target.mask[:, at]], whole[:, at][target.mask[:, at]])
         settings = Decoding(beam=2)
-        plain = decode(made, Request([5, 5, 5], settings, batch)).found
+        plain = decode(made, Request([5, 5, 5], settings, batch)).hypotheses
         fixed = graphs.decode_static(made.writer, made.read(batch), Request([5, 5, 5], settings, batch))
     assert [found[0].ids for found in fixed] == [found[0].ids for found in plain]
 
@@ -53,7 +53,7 @@ def test_steps_on_both_kinds_of_buffers_give_what_whole_texts_give(model: Make, 
 def test_the_loss_sees_it_and_gives_the_gradients_of_the_head(model: Make, batch: Batch, form: Any) -> None:
     made, target = model(*form).double(), batch["target"]
     hidden = made.writer(shift_right(target.ids, START), target.mask, made.read(batch)).detach().requires_grad_()
-    smoothed, nll = token_sums(made.writer, hidden, target.ids, target.mask, 0.1)
+    smoothed, nll = compute_token_losses(made.writer, hidden, target.ids, target.mask, 0.1)
     plain = nn.functional.cross_entropy(
         made.writer.head(hidden)[target.mask], target.ids[target.mask], label_smoothing=0.1, reduction="sum"
     )
@@ -61,7 +61,9 @@ def test_the_loss_sees_it_and_gives_the_gradients_of_the_head(model: Make, batch
     learned = [hidden, made.writer.output.weight]
     torch.testing.assert_close(torch.autograd.grad(smoothed, learned), torch.autograd.grad(plain, learned))
     twice = torch.cat((hidden, hidden)).detach()
-    _, double, apart = twofold_sums(made.writer, twice, target.ids.repeat(2, 1), target.mask.repeat(2, 1), 0.1, 1.0)
+    _, double, apart = compute_r_drop_losses(
+        made.writer, twice, target.ids.repeat(2, 1), target.mask.repeat(2, 1), 0.1, 1.0
+    )
     torch.testing.assert_close(double, 2 * nll)
     torch.testing.assert_close(apart, torch.zeros_like(apart))
 
@@ -75,8 +77,10 @@ def test_heads_may_have_any_width(model: Make) -> None:
         3,
         2,
     )
-    with pytest.raises(SaccadeError, match='head_dim is for heads_form = "paper", got "full"; leave one of them out'):
-        model("reader.stack.head_dim=5", "reader.stack.heads_form=full")
+    with pytest.raises(
+        SaccadeError, match='head_dim is for head_projection = "paper", got "full"; leave one of them out'
+    ):
+        model("reader.stack.head_dim=5", "reader.stack.head_projection=full")
 
 
 def test_what_is_tied_at_the_input_has_an_output_of_its_own(model: Make) -> None:
@@ -88,8 +92,8 @@ def test_what_is_tied_at_the_input_has_an_output_of_its_own(model: Make) -> None
 
 
 @pytest.mark.parametrize(("start", "row"), [("pad", PAD), ("end", END)])
-def test_the_first_input_may_have_the_vector_of_another_piece(model: Make, start: str, row: int) -> None:
-    embedding = model(f"writer.start={start}").writer.embedding
+def test_start_may_share_the_vector_of_another_token(model: Make, start: str, row: int) -> None:
+    embedding = model(f"writer.start_token={start}").writer.embedding
     first = torch.tensor([[START, 7]])
     assert torch.equal(embedding(first), embedding(torch.tensor([[row, 7]])))
     assert not torch.equal(embedding(first)[:, 0], embedding(torch.tensor([[4, 7]]))[:, 0])

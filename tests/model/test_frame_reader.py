@@ -17,7 +17,7 @@ STACKS = {
 
 def reader(kind: str, **settings):
     torch.manual_seed(1)
-    table = FrameReader(sound={"bands": 5}, stack={"kind": kind, **STACKS[kind]}, **settings)
+    table = FrameReader(sound={"mel_bands": 5}, stack={"kind": kind, **STACKS[kind]}, **settings)
     return build_frame_reader(table, 0, Options(Train(), {})).eval()
 
 
@@ -57,7 +57,7 @@ def test_a_users_own_stack_is_called_with_its_settings():
             return x, mask, None, {}
 
     table = FrameReader.model_validate(
-        {"sound": {"bands": 5}, "stack": {"kind": "same"}}, context={"kinds": {"same": Same}}
+        {"sound": {"mel_bands": 5}, "stack": {"kind": "same"}}, context={"kinds": {"same": Same}}
     )
     model = build_frame_reader(table, 0, Options(Train(), {"same": Same}))
     assert model(torch.randn(1, 8, 5), torch.ones(1, 8, dtype=torch.bool)).states.shape == (1, 2, 6)

@@ -1,4 +1,4 @@
-"""Readers of a picture and a question as recipes make them."""
+"""Readers of a picture and a question, as recipes build them."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ JOINS = {
 }
 
 
-def asked(seed=0):
+def make_questions(seed=0):
     made = torch.Generator().manual_seed(seed)
     pictures = torch.randint(0, 256, (2, 3, 48, 48), dtype=torch.uint8, generator=made)
     return Batch({"source": Pictures(pictures, torch.ones(2, 36).bool()), "question": pad([[5, 6, 7, 2], [8, 2]])})
@@ -34,7 +34,7 @@ def small(*changes):
 def test_a_question_and_a_picture_give_one_memory(kind):
     changes, shape = JOINS[kind]
     model = small(*changes)
-    memory = model.read(asked())
+    memory = model.read(make_questions())
     assert memory.states.shape == shape
     assert model.reader.grid == (6, 6)
     assert model.writer(memory).shape == (2, 7)
@@ -43,15 +43,15 @@ def test_a_question_and_a_picture_give_one_memory(kind):
 @pytest.mark.parametrize("kind", JOINS)
 def test_only_a_question_alone_does_not_see_the_picture(kind):
     model = small(*JOINS[kind][0])
-    first, other = (model.read(asked(seed)).states for seed in (0, 1))
+    first, other = (model.read(make_questions(seed)).states for seed in (0, 1))
     assert torch.equal(first, other) == (kind == "question")
     assert (model.reader.look is None) == (kind == "question")
 
 
 @pytest.mark.parametrize("kind", ["glimpses", "hops", "concat"])
 def test_a_share_of_questions_sees_nothing_of_its_picture_in_training(kind):
-    model = small(*JOINS[kind][0], "reader.blind=0.5").train()
-    values, words = asked()["source"].values[:1].repeat(40, 1, 1, 1), pad([[5, 6, 7, 2]] * 40)
+    model = small(*JOINS[kind][0], "reader.image_dropout=0.5").train()
+    values, words = make_questions()["source"].values[:1].repeat(40, 1, 1, 1), pad([[5, 6, 7, 2]] * 40)
     many = Batch({"source": Pictures(values, torch.ones(40, 36).bool()), "question": words})
     other = Batch({**many.fields, "source": Pictures(255 - many["source"].values, many["source"].mask)})
     found = []
@@ -69,17 +69,19 @@ def test_a_share_of_questions_sees_nothing_of_its_picture_in_training(kind):
 
 def test_patches_and_a_transformer_may_be_joined():
     changes = [
-        "reader.look={kind='patches', size=48, patch=8, stack={layers=1, dim=24, heads=2, ff=16}}",
-        "reader.ask={stack={kind='transformer', layers=1, dim=20, heads=2, ff=16}, positions={kind='sinusoidal'}}",
+        "reader.image={kind='patches', size=48, patch_size=8, stack={layers=1, dim=24, heads=2, ff=16}}",
+        "reader.question={stack={kind='transformer', layers=1, dim=20, heads=2, ff=16}, positions={kind='sinusoidal'}}",
     ]
     states = small(*changes, "reader.join.kind=hops", "reader.join.dim=24").read(
-        Batch({**asked().fields, "source": Pictures(asked()["source"].values, torch.ones(2, 37).bool())})
+        Batch(
+            {**make_questions().fields, "source": Pictures(make_questions()["source"].values, torch.ones(2, 37).bool())}
+        )
     )
     assert states.states.shape == (2, 1, 24)
 
 
 class Product(nn.Module):
-    """Somebody's own join."""
+    """A custom join."""
 
     def __init__(self, cells, words, *, dim: int = 8):
         super().__init__()
@@ -94,4 +96,4 @@ def test_a_join_of_ones_own():
     kinds = {"product": Product}
     recipe = load("show-ask-attend-answer", tiny=True, overrides=["reader.join={kind='product', dim=6}"], kinds=kinds)
     model = build(recipe, source_size=9, target_size=7, kinds=kinds)
-    assert model.read(asked()).states.shape == (2, 1, 6)
+    assert model.read(make_questions()).states.shape == (2, 1, 6)

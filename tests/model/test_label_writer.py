@@ -1,4 +1,4 @@
-"""Heads over what was read: padded and packed rows agree, and so do the heads of BERT, RoBERTa and GPT-2."""
+"""Classification heads: padded and packed rows agree, and equal those of BERT, RoBERTa and GPT-2."""
 
 import pytest
 import torch
@@ -7,8 +7,8 @@ from saccade.config.load import validate
 from saccade.data.batching.batch import Batch, pad
 from saccade.layers.memory import Memory
 from saccade.model.build.model import build
-from saccade.model.writers.labels import LabelWriter, TagWriter, pooled
-from saccade.train.batches.pack import pack
+from saccade.model.writers.labels import LabelWriter, TagWriter, pool_states
+from saccade.train.batches.pack import pack_batch
 
 LENGTHS = [5, 1, 3]
 
@@ -16,7 +16,7 @@ LENGTHS = [5, 1, 3]
 def memories(budget=None):
     """The same states in padded and in packed rows."""
     batch = Batch({"source": pad([[7] * length for length in LENGTHS])})
-    packed = pack(batch, budget=budget)["source"]
+    packed = pack_batch(batch, budget=budget)["source"]
     states = torch.randn(3, 5, 7)
     row = torch.randn(1, packed.ids.shape[1], 7)
     row[0, : sum(LENGTHS)] = states[batch["source"].mask]
@@ -25,25 +25,25 @@ def memories(budget=None):
 
 @pytest.mark.parametrize("how", ["first", "mean", "last", "before-end"])
 @pytest.mark.parametrize("budget", [None, 64, 1024])
-def test_padded_and_packed_texts_are_pooled_alike(how, budget):
+def test_padded_and_packed_sequences_are_pooled_alike(how, budget):
     padded, packed = memories(budget)
-    torch.testing.assert_close(pooled(packed, how)[:3], pooled(padded, how))
+    torch.testing.assert_close(pool_states(packed, how)[:3], pool_states(padded, how))
 
 
-def test_pooling_is_what_it_says():
+def test_each_pooling_is_correct():
     padded, _ = memories()
     states = padded.states
-    torch.testing.assert_close(pooled(padded, "first")[2], states[2, 0])
-    torch.testing.assert_close(pooled(padded, "last")[2], states[2, 2])
-    torch.testing.assert_close(pooled(padded, "before-end")[2], states[2, 1])
-    torch.testing.assert_close(pooled(padded, "before-end")[1], states[1, 0])
-    torch.testing.assert_close(pooled(padded, "mean")[2], states[2, :3].mean(0))
+    torch.testing.assert_close(pool_states(padded, "first")[2], states[2, 0])
+    torch.testing.assert_close(pool_states(padded, "last")[2], states[2, 2])
+    torch.testing.assert_close(pool_states(padded, "before-end")[2], states[2, 1])
+    torch.testing.assert_close(pool_states(padded, "before-end")[1], states[1, 0])
+    torch.testing.assert_close(pool_states(padded, "mean")[2], states[2, :3].mean(0))
 
 
 def recipe(writer, stack=None, **reader):
     stack = stack or {"layers": 2, "dim": 12, "heads": 3, "ff": 17, "dropout": 0.0}
     objective = {"label": "label", "number": "regress", "tags": "tag"}[writer["kind"]]
-    values = {"task": "label", "reader": {"stack": stack, "dropout": 0.0, **reader}, "writer": writer}
+    values = {"task": "classify", "reader": {"stack": stack, "dropout": 0.0, **reader}, "writer": writer}
     return validate({**values, "objectives": [{"kind": objective}]})
 
 
@@ -66,7 +66,7 @@ def test_every_reader_can_be_labelled(kind, stack):
     assert model.capabilities.packed_rows == (stack is None)
 
 
-def test_a_causal_reader_does_not_look_ahead():
+def test_a_causal_reader_does_not_attend_ahead():
     made = [
         build(recipe({"kind": "tags"}, causal=causal), source_size=11, target_size=5).eval() for causal in (True, False)
     ]

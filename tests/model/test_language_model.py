@@ -14,8 +14,8 @@ from saccade.layers.record import record
 from saccade.model.build.model import build, build_writer
 from saccade.model.model import Model
 from saccade.model.writers.tokens import TokenWriter
-from saccade.train.batches.pack import pack
-from saccade.train.objectives.objectives import next_token
+from saccade.train.batches.pack import pack_batch
+from saccade.train.objectives.objectives import next_token_loss
 
 D, H, LAYERS, LENGTH, V = 12, 3, 2, 11, 23
 
@@ -26,7 +26,7 @@ def writer() -> TokenWriter:
         layers=LAYERS, dim=D, heads=H, ff=4 * D, norm="pre", activation="gelu-tanh", dropout=0.0
     )
     settings = schema.TokenWriter(
-        stack=stack, positions=schema.Learned(length=LENGTH), scale=False, dropout=0.0, tie="output"
+        stack=stack, positions=schema.Learned(length=LENGTH), scale_embedding=False, dropout=0.0, tie="output"
     )
     return build_writer(settings, size=V).eval()
 
@@ -43,7 +43,7 @@ def theirs() -> nn.Module:
 
 @torch.no_grad()
 def copy_weights(theirs: nn.Module, ours: TokenWriter) -> None:
-    """Theirs holds matrices the other way round, and queries, keys and values of all heads one after the other."""
+    """GPT-2 stores transposed matrices, with queries, keys and values of all heads in one."""
     core = theirs.transformer
     ours.embedding.tokens.weight.copy_(core.wte.weight)
     ours.embedding.positions.table.weight.copy_(core.wpe.weight)
@@ -106,7 +106,7 @@ def test_tokens_are_scaled_only_where_asked() -> None:
     settings = schema.TokenWriter(stack=stack, positions=schema.NoPositions(), tie="output")
     ids = texts(1, 3)
     for scale, factor in ((True, D**0.5), (False, 1.0)):
-        embedding = build_writer(settings.model_copy(update={"scale": scale}), size=V).eval().embedding
+        embedding = build_writer(settings.model_copy(update={"scale_embedding": scale}), size=V).eval().embedding
         torch.testing.assert_close(embedding(ids), embedding.tokens(ids) * factor)
 
 
@@ -125,7 +125,7 @@ def language_model(form: str = "gpt", **more: Any) -> Model:
     chosen = FORMS[form]
     writer = {"tie": "output", "dropout": 0.0, **chosen, "stack": {**stack, **chosen.get("stack", {})}}
     data = {"max_length": LENGTH}
-    recipe = validate({"task": "write", "data": data, "reader": {"kind": "none"}, "writer": writer, **more})
+    recipe = validate({"task": "language-model", "data": data, "reader": {"kind": "none"}, "writer": writer, **more})
     return build(recipe, source_size=V, target_size=V)
 
 
@@ -137,8 +137,8 @@ def test_nothing_is_read() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_documents_in_one_row_are_what_each_is_alone(form: str) -> None:
-    """Attention does not cross documents and positions begin anew: losses and gradients are those of each alone."""
+def test_documents_in_one_row_equal_each_alone(form: str) -> None:
+    """Attention does not cross documents and positions restart: losses and gradients equal those of each alone."""
     model, generator = language_model(form).double().train(), torch.Generator()
     rows = [row[:n].tolist() for row, n in zip(texts(4, LENGTH), (LENGTH, 1, 4, 7), strict=True)]
 
@@ -146,20 +146,20 @@ def test_documents_in_one_row_are_what_each_is_alone(form: str) -> None:
         model.zero_grad()
         total = torch.zeros((), dtype=torch.double)
         for batch in batches:
-            loss = next_token(model, batch, generator, smoothing=0.0)["next-token"].sum
+            loss = next_token_loss(model, batch, generator, label_smoothing=0.0)["next-token"].sum
             loss.backward()
             total += loss.detach()
         return total, [parameter.grad.clone() for parameter in model.parameters()]
 
-    together = gradients([pack(Batch({"target": pad(rows)}))])
+    together = gradients([pack_batch(Batch({"target": pad(rows)}))])
     alone = gradients([Batch({"target": pad([row])}) for row in rows])
     torch.testing.assert_close(together, alone, atol=1e-10, rtol=1e-10)
-    assert isinstance(pack(Batch({"target": pad(rows)}))["target"].mask, Packing)
+    assert isinstance(pack_batch(Batch({"target": pad(rows)}))["target"].mask, Packing)
 
 
 @pytest.mark.parametrize("form", FORMS)
 @torch.no_grad()
-def test_every_form_writes_step_by_step_what_it_gives_at_once(form: str) -> None:
+def test_steps_of_every_form_equal_the_pass_over_all_positions(form: str) -> None:
     writer = language_model(form).eval().writer
     ids = texts(3, LENGTH)
     whole = writer.head(writer(ids, None, None))
@@ -185,13 +185,13 @@ def test_a_writer_of_your_own_reads_nothing_either() -> None:
             super().__init__()
             self.size, self.memory_dim, self.dim = size, memory_dim, dim
 
-    values = {"task": "write", "reader": {"kind": "none"}, "writer": {"kind": "own", "dim": 7}}
+    values = {"task": "language-model", "reader": {"kind": "none"}, "writer": {"kind": "own", "dim": 7}}
     kinds = {"own": Own}
     model = build(validate(values, kinds=kinds), source_size=V, target_size=V, kinds=kinds)
     assert (model.writer.size, model.writer.memory_dim, model.dim) == (V, 0, 7)
 
 
-def test_a_stack_of_your_own_is_told_that_there_is_no_memory() -> None:
+def test_a_custom_stack_gets_memory_dim_0_without_memory() -> None:
     given: list[int] = []
 
     class Own(nn.Module):
@@ -200,7 +200,11 @@ def test_a_stack_of_your_own_is_told_that_there_is_no_memory() -> None:
             given.append(memory_dim)
             self.dim = dim
 
-    values = {"task": "write", "reader": {"kind": "none"}, "writer": {"tie": "output", "stack": {"kind": "own"}}}
+    values = {
+        "task": "language-model",
+        "reader": {"kind": "none"},
+        "writer": {"tie": "output", "stack": {"kind": "own"}},
+    }
     kinds = {"own": Own}
     model = build(validate(values, kinds=kinds), source_size=V, target_size=V, kinds=kinds)
     assert (given, model.dim) == ([0], 6)

@@ -1,4 +1,4 @@
-"""The model of a recipe with two streams: what is tied, what is told of segments, and whose names it has."""
+"""XLNet models: tied weights, segment ids and parameter names of the two-stream writer."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ from saccade.data.tokenization.tokenizers import END
 from saccade.model.build.model import build
 from saccade.model.model import Model
 from saccade.model.run import named_weights
-from saccade.train.batches.pack import pack
+from saccade.train.batches.pack import pack_batch
 
 READER: dict[str, Any] = {
     "stack": {"layers": 2, "dim": 12, "heads": 3, "ff": 17, "attention_bias": False},
-    "positions": {"kind": "transformer-xl", "content": True, "segments": True},
-    "scale": False,
+    "positions": {"kind": "transformer-xl", "content_bias": True, "relative_segments": True},
+    "scale_embedding": False,
 }
 OBJECTIVES: dict[str, Any] = {"objectives": [{"kind": "permuted"}]}
 ROWS = [[7, 6, END, 11, 9, END], [8, END], [10, END, 4, 5, END]]
@@ -40,16 +40,16 @@ def test_the_output_is_the_embedding_where_it_is_tied() -> None:
 def test_what_is_read_depends_on_segments_padded_and_packed() -> None:
     made, batch = model(), Batch({"source": pad(ROWS)})
     assert made.capabilities.packed_rows
-    padded, packed = made.read(batch).states, made.read(pack(batch)).states
+    padded, packed = made.read(batch).states, made.read(pack_batch(batch)).states
     torch.testing.assert_close(padded[batch["source"].mask], packed[0])
-    made.reader.relates = False
+    made.reader.uses_segments = False
     blind = made.read(batch).states
     assert not torch.allclose(blind[0], padded[0])
     torch.testing.assert_close(blind[1, :2], padded[1, :2])  # one segment alone
 
 
 def test_a_reader_for_labels_has_the_same_names() -> None:
-    label = validate({"task": "label", "reader": READER, "writer": {"kind": "label", "pooling": "last"},
+    label = validate({"task": "classify", "reader": READER, "writer": {"kind": "label", "pooling": "last"},
                       "objectives": [{"kind": "label"}]})  # fmt: skip
     names = [
         {name for name in named_weights(made) if name.startswith("reader.")}

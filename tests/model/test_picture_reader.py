@@ -1,4 +1,4 @@
-"""Readers of pictures as recipes make them."""
+"""Readers of pictures, as recipes build them."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def test_a_vit_has_a_state_before_its_patches():
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
 def test_positions_tell_cells_apart(positions):
-    changes = [f"reader.positions={positions}", "reader.first=false", "writer.pooling=mean"]
+    changes = [f"reader.positions={positions}", "reader.class_token=false", "writer.pooling=mean"]
     model = build(load("vit", tiny=True, overrides=changes), source_size=9, target_size=7).eval()
     grey = Pictures(torch.full((1, 3, 48, 48), 9, dtype=torch.uint8), torch.ones(1, 36).bool())
     states = model.read(Batch({"source": grey})).states[0]
@@ -31,7 +31,7 @@ def test_positions_tell_cells_apart(positions):
 
 
 def test_without_positions_equal_patches_have_equal_states():
-    changes = ["reader.positions=none", "reader.first=false", "writer.pooling=mean"]
+    changes = ["reader.positions=none", "reader.class_token=false", "writer.pooling=mean"]
     model = build(load("vit", tiny=True, overrides=changes), source_size=9, target_size=7).eval()
     grey = Pictures(torch.full((1, 3, 48, 48), 9, dtype=torch.uint8), torch.ones(1, 36).bool())
     states = model.read(Batch({"source": grey})).states[0]

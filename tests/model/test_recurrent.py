@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from saccade.config.load import validate
-from saccade.config.schema import RecurrentReading, RecurrentWriting, TokenWriter
+from saccade.config.schema import RecurrentReaderStack, RecurrentWriterStack, TokenWriter
 from saccade.data.batching.batch import Batch
 from saccade.errors import SaccadeError
 from saccade.model.build.model import build, build_writer
@@ -91,7 +91,7 @@ def test_alternating_layers_have_the_whole_width() -> None:
 
 @torch.no_grad()
 def test_a_language_model_is_a_writer_without_memory() -> None:
-    stack = RecurrentWriting(dim=14, layers=2)
+    stack = RecurrentWriterStack(dim=14, layers=2)
     writer = build_writer(TokenWriter(stack=stack, tie="output"), size=23).eval()
     ids = torch.randint(4, 23, (3, 5))
     whole, state = writer.head(writer(ids, None, None)), writer.start(None, capacity=5, rows=3)
@@ -101,8 +101,14 @@ def test_a_language_model_is_a_writer_without_memory() -> None:
 
 def test_settings_have_sides() -> None:
     """A reader has directions, a writer has attention: what does not belong there is an unknown key."""
-    assert {"bidirectional", "reverse"} <= RecurrentReading.model_fields.keys() - RecurrentWriting.model_fields.keys()
-    assert {"attention", "first"} <= RecurrentWriting.model_fields.keys() - RecurrentReading.model_fields.keys()
+    assert {
+        "bidirectional",
+        "reverse",
+    } <= RecurrentReaderStack.model_fields.keys() - RecurrentWriterStack.model_fields.keys()
+    assert {
+        "attention",
+        "initial_state",
+    } <= RecurrentWriterStack.model_fields.keys() - RecurrentReaderStack.model_fields.keys()
     with pytest.raises(SaccadeError, match=r"reader\.stack\.attention: unknown key"):
         make({**GRU, "attention": "dot"}, GRU)
     with pytest.raises(SaccadeError, match=r"writer\.stack\.bidirectional: unknown key"):
@@ -117,12 +123,12 @@ def test_settings_have_sides() -> None:
         (
             {"residual": True, "fast_forward": True},
             {},
-            "reader.stack: residual and fast_forward are two ways past a layer",
+            "reader.stack: residual and fast_forward are both shortcuts past a layer",
         ),
         (
             {},
             {"residual": True, "fast_forward": True},
-            "writer.stack: residual and fast_forward are two ways past a layer",
+            "writer.stack: residual and fast_forward are both shortcuts past a layer",
         ),
         ({"bidirectional": "alternate", "reverse": True}, {}, "take out reverse = true"),
         (
@@ -131,19 +137,23 @@ def test_settings_have_sides() -> None:
             'input_feeding = false is for "dot", "general" and "around"',
         ),
         ({}, {"attention": "dot", "dim": 16}, 'attention = "dot" needs a writer as wide as its reader, got 16 and 14'),
-        ({}, {"first": "copied", "layers": 2}, r"cell, layers and dim \('gru', 2, 14\), got \('gru', 1, 14\)"),
-        (TRANSFORMER, {"first": "copied"}, 'first = "copied" needs a recurrent reader; set first = "predicted"'),
+        ({}, {"initial_state": "copied", "layers": 2}, r"cell, layers and dim \('gru', 2, 14\), got \('gru', 1, 14\)"),
+        (
+            TRANSFORMER,
+            {"initial_state": "copied"},
+            'initial_state = "copied" needs a recurrent reader; set initial_state = "predicted"',
+        ),
     ],
 )
-def test_what_does_not_fit_is_told(reader: dict, writer: dict, message: str) -> None:
+def test_incompatible_settings_are_reported(reader: dict, writer: dict, message: str) -> None:
     with pytest.raises(SaccadeError, match=message):
         make(reader if "heads" in reader else {**GRU, **reader}, {**GRU, **writer})
 
 
-def test_what_recurrent_stacks_do_not_have_is_told() -> None:
+def test_what_recurrent_stacks_do_not_have_is_reported() -> None:
     with pytest.raises(SaccadeError, match="train.recompute=true is for Transformer stacks, got a recurrent one"):
         make(GRU, GRU, train={"recompute": True})
     with pytest.raises(SaccadeError, match="rotary"):
         make(GRU, GRU, positions={"kind": "rotary"})
-    with pytest.raises(SaccadeError, match='attention = "additive" needs a reader to look at'):
-        build_writer(TokenWriter(stack=RecurrentWriting(attention="additive"), tie="output"), size=23)
+    with pytest.raises(SaccadeError, match='attention = "additive" needs a reader to attend to'):
+        build_writer(TokenWriter(stack=RecurrentWriterStack(attention="additive"), tie="output"), size=23)

@@ -1,4 +1,4 @@
-"""Reformer's stack as a recipe builds it: what it learns, how it writes, and what does not go with it."""
+"""Reversible stacks (Reformer), as recipes build them: gradients, decoding, incompatible settings."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ from torch import Tensor
 from saccade.config.load import load, validate
 from saccade.data.batching.batch import Batch, pad
 from saccade.errors import SaccadeError
-from saccade.exchange.families.catalogue import family_of
+from saccade.exchange.families.catalogue import find_family
 from saccade.layers.blocks.reversible import ReversibleStack
 from saccade.layers.record import record
 from saccade.model.build.model import build
 from saccade.model.model import Model
-from saccade.train.objectives.objectives import next_token
+from saccade.train.objectives.objectives import next_token_loss
 
 V, LENGTH, CHUNK = 23, 20, 4
 STACK = {
@@ -25,7 +25,7 @@ STACK = {
 
 def values(stack: Any = STACK, **writer: Any) -> dict[str, Any]:
     return {
-        "task": "write", "data": {"max_length": LENGTH}, "reader": {"kind": "none"},
+        "task": "language-model", "data": {"max_length": LENGTH}, "reader": {"kind": "none"},
         "writer": {
             "stack": stack, "tie": "none", "positions": {"kind": "axial", "shape": [4, 5]}, "dropout": 0.0, **writer,
         },
@@ -52,12 +52,12 @@ def test_states_are_twice_as_wide_as_token_vectors() -> None:
 
 
 def test_gradients_are_those_of_the_plain_layers() -> None:
-    """Through the objective, with a seed for the rotations: recorded runs are plain ones, and must agree."""
+    """Through the objective, with a seed for the rotations; recorded passes must agree with plain ones."""
     model = language_model(chunks={**STACK["chunks"], "seed": 3}).train()
     batch = Batch({"target": pad([row[:n].tolist() for row, n in zip(texts(3), (LENGTH, 5, 13), strict=True)])})
 
     def gradients() -> list[Tensor]:
-        loss = next_token(model, batch, torch.Generator(), smoothing=0.0)["next-token"].sum
+        loss = next_token_loss(model, batch, torch.Generator(), label_smoothing=0.0)["next-token"].sum
         return list(torch.autograd.grad(loss, list(model.parameters())))
 
     mine = gradients()
@@ -68,7 +68,7 @@ def test_gradients_are_those_of_the_plain_layers() -> None:
 
 
 @torch.no_grad()
-def test_one_text_gives_one_output_though_rotations_are_random_in_training() -> None:
+def test_eval_mode_is_deterministic_despite_random_rotations() -> None:
     model, ids = language_model(), texts()
     assert not torch.equal(model.train().writer(ids, None, None), model.writer(ids, None, None))
     assert torch.equal(model.eval().writer(ids, None, None), model.writer(ids, None, None))
@@ -76,8 +76,8 @@ def test_one_text_gives_one_output_though_rotations_are_random_in_training() -> 
 
 @torch.no_grad()
 @pytest.mark.parametrize("first", [1, CHUNK])
-def test_steps_look_at_everything_that_hashing_stands_for(first: int) -> None:
-    """After a beginning of one chunk, as if a chunk were as long as the text."""
+def test_decoding_steps_use_full_attention(first: int) -> None:
+    """After a prompt of one chunk, as if a chunk were as long as the sequence."""
     ids, model = texts(), language_model().eval().writer
     exact = language_model(chunks={**STACK["chunks"], "length": LENGTH, "local": CHUNK}).eval().writer
     exact.load_state_dict(model.state_dict())
@@ -89,7 +89,7 @@ def test_steps_look_at_everything_that_hashing_stands_for(first: int) -> None:
 
 
 @torch.no_grad()
-def test_a_prompt_is_read_as_whole_texts_are() -> None:
+def test_a_prompt_is_processed_as_a_whole_sequence() -> None:
     ids, writer = texts(), language_model().eval().writer
     whole = writer.head(writer(ids[:, :13], None, None))
     step = writer.step(ids[:, :13], writer.start(None, rows=2, capacity=LENGTH))
@@ -100,10 +100,10 @@ def test_a_prompt_is_read_as_whole_texts_are() -> None:
     torch.testing.assert_close(swapped, expected.flip(0), atol=1e-9, rtol=1e-9)
 
 
-def test_a_state_without_room_is_told() -> None:
+def test_a_state_without_room_is_reported() -> None:
     ids, writer = texts(), language_model().eval().writer
     state = writer.step(ids[:, :13], writer.start(None, rows=2, capacity=15)).state
-    with pytest.raises(ValueError, match="the state has room for 15 positions, got 16"):
+    with pytest.raises(ValueError, match="the state has capacity 15, got 16 positions"):
         writer.step(ids[:, :3], state)
 
 
@@ -112,32 +112,32 @@ def test_a_state_without_room_is_told() -> None:
     [
         (values({**STACK, "residual": True}), 'attention = "local" is for residual = "reversible", got True'),
         (values({**STACK, "norm": "post"}), 'residual = "reversible" goes with norm = "pre"'),
-        (values({**STACK, "window": 3}), "share, drop_path and other forms of heads; change window"),
+        (values({**STACK, "window": 3}), "share_layers, drop_path and other head projections; change window"),
         (values({**STACK, "ff": 0}), "change ff"),
         (values(positions={"kind": "rotary"}), 'takes positions at the input, got "rotary"; try writer.positions.kind'),
-        (values(tie="output"), 'gives states twice as wide as token vectors; set writer.tie = "none"'),
-        ({**values(), "task": "translate", "reader": {}}, "has no place for attention to what is read"),
+        (values(tie="output"), 'has states twice as wide as token embeddings; set writer.tie = "none"'),
+        ({**values(), "task": "translate", "reader": {}}, "has no cross-attention"),
     ],
 )
-def test_what_does_not_go_with_it_is_told(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(SaccadeError) as told:
+def test_incompatible_settings_are_reported(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(SaccadeError) as error:
         validate(change)
-    assert message in str(told.value) and "\n" not in str(told.value)
+    assert message in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"positions": {"kind": "axial", "shape": [3, 5]}}, "at least data.max_length = 20 places, got 3 x 5 = 15"),
+        ({"positions": {"kind": "axial", "shape": [3, 5]}}, "at least data.max_length = 20 positions, got 3 x 5 = 15"),
         ({"stack": {**STACK, "chunks": {"buckets": [3]}}}, "needs even numbers of buckets, got 3"),
     ],
 )
-def test_sizes_that_cannot_be_are_told(change: dict[str, Any], message: str) -> None:
+def test_sizes_that_cannot_be_are_reported(change: dict[str, Any], message: str) -> None:
     stack = change.pop("stack", STACK)
     with pytest.raises(SaccadeError, match=message):
         build(validate(values(stack, **change)), source_size=V, target_size=V)
 
 
 def test_the_recipe_can_be_exported() -> None:
-    assert family_of(load("reformer")).name == family_of(load("reformer", tiny=True)).name == "reformer"
-    assert family_of(load("t5")).name == "t5"
+    assert find_family(load("reformer")).name == find_family(load("reformer", tiny=True)).name == "reformer"
+    assert find_family(load("t5")).name == "t5"

@@ -1,4 +1,4 @@
-"""A run's folder: written whole or not at all, read with a clear word when something is wrong."""
+"""Files of a run: written atomically, read with clear error messages."""
 
 import errno
 import os
@@ -28,7 +28,7 @@ from saccade.runs import RECIPE, WEIGHTS
 PAIRS = [("ein Hund", "a dog"), ("zwei Katzen", "two cats")]
 
 
-def made_run(folder: Path, recipe: Recipe, *, kinds: Mapping[str, Any] | None = None) -> Model:
+def create_run(folder: Path, recipe: Recipe, *, kinds: Mapping[str, Any] | None = None) -> Model:
     folder.mkdir()
     tokenizers = train_tokenizers(recipe.tokenizer, lambda: PAIRS)
     model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target.size, kinds=kinds)
@@ -44,7 +44,7 @@ def small(recipe: Callable[..., Recipe]) -> Recipe:
 
 
 def test_a_loaded_run_is_the_model_that_was_written(tmp_path: Path, small: Recipe, batch: Batch) -> None:
-    model = made_run(tmp_path / "run", small)
+    model = create_run(tmp_path / "run", small)
     run = load_run(tmp_path / "run")
     loaded = run.model
     assert run.recipe == small and run.path == tmp_path / "run"
@@ -63,7 +63,7 @@ def test_a_loaded_run_is_the_model_that_was_written(tmp_path: Path, small: Recip
 def test_tied_tensors_are_stored_once(
     tmp_path: Path, recipe: Callable[..., Recipe], tie: str, absent: set[str]
 ) -> None:
-    model = made_run(tmp_path / "run", recipe("tokenizer.kind=characters", f"writer.tie={tie}"))
+    model = create_run(tmp_path / "run", recipe("tokenizer.kind=characters", f"writer.tie={tie}"))
     stored = load_file(tmp_path / "run" / WEIGHTS)
     assert set(model.state_dict()) - set(stored) == absent
     assert sum(tensor.numel() for tensor in stored.values()) == sum(p.numel() for p in model.parameters())
@@ -72,8 +72,8 @@ def test_tied_tensors_are_stored_once(
 
 
 def test_shared_score_terms_are_stored_once(tmp_path: Path, recipe: Callable[..., Recipe]) -> None:
-    """T5's table belongs to all layers; slopes and other fixed numbers are not stored."""
-    made_run(tmp_path / "run", recipe("tokenizer.kind=characters", "reader.positions.kind=bucketed",
+    """T5's table is shared by all layers; slopes and other constants are not stored."""
+    create_run(tmp_path / "run", recipe("tokenizer.kind=characters", "reader.positions.kind=bucketed",
                                       "writer.positions.kind=alibi"))  # fmt: skip
     names = [name for name in load_file(tmp_path / "run" / WEIGHTS) if "term" in name]
     assert names == ["reader.stack.blocks.0.self.heads.term.table.weight"]
@@ -81,31 +81,31 @@ def test_shared_score_terms_are_stored_once(tmp_path: Path, recipe: Callable[...
 
 
 def test_separate_vocabularies(tmp_path: Path, recipe: Callable[..., Recipe]) -> None:
-    made_run(tmp_path / "run", recipe("tokenizer.kind=characters", "tokenizer.shared=false", "writer.tie=output"))
+    create_run(tmp_path / "run", recipe("tokenizer.kind=characters", "tokenizer.shared=false", "writer.tie=output"))
     run = load_run(tmp_path / "run")
     assert run.model.reader.embedding.tokens.num_embeddings == run.tokenizers.source.size
     assert run.model.writer.output.weight.shape[0] == run.tokenizers.target.size != run.tokenizers.source.size
 
 
 def test_a_run_may_be_moved(tmp_path: Path, small: Recipe) -> None:
-    made_run(tmp_path / "here", small)
+    create_run(tmp_path / "here", small)
     assert sorted(os.listdir(tmp_path / "here")) == [WEIGHTS, RECIPE, "tokenizer.json"]  # all that is needed
     (tmp_path / "there").mkdir()
     shutil.move(tmp_path / "here", tmp_path / "there" / "renamed")
     assert load_run(str(tmp_path / "there" / "renamed")).recipe == small
 
 
-def measured(width: int, *, slope: float = 1.0) -> nn.Module:
-    """Positions whose maker looks into a tensor, as a user's own may."""
-    module = positions.Learned(width, length=31)
+def build_ramp_positions(width: int, *, slope: float = 1.0) -> nn.Module:
+    """Custom positions whose initialization reads the value of a tensor."""
+    module = positions.Learned(width, max_length=31)
     nn.init.constant_(module.table.weight, slope / float(torch.ones(width).sum()))
     return module
 
 
-def test_a_kind_that_looks_into_tensors_can_be_loaded(tmp_path: Path, recipe: Callable[..., Recipe]) -> None:
-    kinds = {"measured": measured}
+def test_a_kind_that_reads_tensor_values_can_be_loaded(tmp_path: Path, recipe: Callable[..., Recipe]) -> None:
+    kinds = {"measured": build_ramp_positions}
     settings = recipe("tokenizer.kind=characters", "reader.positions.kind=measured", kinds=kinds)
-    made = made_run(tmp_path / "run", settings, kinds=kinds)
+    made = create_run(tmp_path / "run", settings, kinds=kinds)
     loaded = load_run(tmp_path / "run", kinds=kinds).model
     assert all(torch.equal(a, b) for a, b in zip(made.parameters(), loaded.parameters(), strict=True))
 
@@ -121,7 +121,7 @@ def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
 
 
 def test_a_run_without_weights(tmp_path: Path, small: Recipe) -> None:
-    made_run(tmp_path / "run", small)
+    create_run(tmp_path / "run", small)
     (tmp_path / "run" / WEIGHTS).unlink()
     with pytest.raises(SaccadeError, match=r"has no model.safetensors yet; go on .* --resume"):
         load_run(tmp_path / "run")
@@ -129,7 +129,7 @@ def test_a_run_without_weights(tmp_path: Path, small: Recipe) -> None:
 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "text", "header"])
 def test_damaged_weights(tmp_path: Path, small: Recipe, damage: str) -> None:
-    made_run(tmp_path / "run", small)
+    create_run(tmp_path / "run", small)
     path = tmp_path / "run" / WEIGHTS
     whole = path.read_bytes()
     path.write_bytes({
@@ -141,7 +141,7 @@ def test_damaged_weights(tmp_path: Path, small: Recipe, damage: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def changed_weights(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+def change_weights(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
     tensors = load_file(folder / WEIGHTS)
     change(tensors)
     save_file(tensors, folder / WEIGHTS)
@@ -155,8 +155,8 @@ def test_a_missing_an_unknown_and_a_misshapen_tensor(tmp_path: Path, small: Reci
         (lambda t: t.update({name: torch.zeros(2)}), rf"{name} must be \(3, 1, 4, 12\) by recipe .*, got \(2,\)$"),
     ):
         shutil.rmtree(tmp_path / "run", ignore_errors=True)
-        made_run(tmp_path / "run", small)
-        changed_weights(tmp_path / "run", change)
+        create_run(tmp_path / "run", small)
+        change_weights(tmp_path / "run", change)
         with pytest.raises(SaccadeError, match=message):
             load_run(tmp_path / "run")
 
@@ -164,7 +164,7 @@ def test_a_missing_an_unknown_and_a_misshapen_tensor(tmp_path: Path, small: Reci
 @pytest.mark.parametrize("tie", ["all", "none"])
 def test_a_tokenizer_of_another_run(tmp_path: Path, recipe: Callable[..., Recipe], tie: str) -> None:
     settings = recipe("tokenizer.kind=characters", f"writer.tie={tie}")
-    made_run(tmp_path / "run", settings)
+    create_run(tmp_path / "run", settings)
     other: Tokenizers = train_tokenizers(settings.tokenizer, lambda: [("xyzuvw0123", "!?%&")])
     other.save(tmp_path / "run")
     with pytest.raises(SaccadeError, match="the tokenizer does not match the weights"):
@@ -172,7 +172,7 @@ def test_a_tokenizer_of_another_run(tmp_path: Path, recipe: Callable[..., Recipe
 
 
 def test_a_recipe_of_a_newer_version(tmp_path: Path, small: Recipe) -> None:
-    made_run(tmp_path / "run", small)
+    create_run(tmp_path / "run", small)
     path = tmp_path / "run" / RECIPE
     path.write_text(path.read_text().replace("schema_version = 1", "schema_version = 2"))
     with pytest.raises(SaccadeError, match="a newer saccade wrote it"):
@@ -197,10 +197,10 @@ def test_devices_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     with pytest.raises(
-        SaccadeError, match="device 'cuda:2' was asked for, but 2 of its kind are here; use cpu or auto"
+        SaccadeError, match="device 'cuda:2' is not available: this machine has 2 cuda devices; use cpu or auto"
     ):
         pick_device("cuda:2")
-    with pytest.raises(SaccadeError, match="device 'mps' was asked for, but 0 of its kind"):
+    with pytest.raises(SaccadeError, match="device 'mps' is not available: this machine has 0 mps devices"):
         pick_device("mps")
     assert pick_device("cuda:1") == torch.device("cuda:1")
 
@@ -238,7 +238,7 @@ def test_weights_of_other_types_and_strides_survive(tmp_path: Path) -> None:
 def test_buffers_that_last_are_stored_too() -> None:
     model = nn.BatchNorm1d(3)
     assert set(module.named_weights(model)) == {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
-    module.put_weights(model, {name: tensor + 2 for name, tensor in module.named_weights(model).items()})
+    module.copy_weights(model, {name: tensor + 2 for name, tensor in module.named_weights(model).items()})
     assert model.running_mean.tolist() == [2.0] * 3 and model.weight.tolist() == [3.0] * 3
 
 
@@ -275,8 +275,8 @@ def test_what_the_disk_refuses_is_one_line(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_is_loaded_without_drawing_numbers(tmp_path: Path, small: Recipe) -> None:
-    made = made_run(tmp_path / "run", small).state_dict()
+def test_loading_a_run_skips_random_initialization(tmp_path: Path, small: Recipe) -> None:
+    made = create_run(tmp_path / "run", small).state_dict()
     before = torch.get_rng_state()
     loaded = load_run(tmp_path / "run").model.state_dict()
     assert torch.equal(torch.get_rng_state(), before)

@@ -1,4 +1,4 @@
-"""Every switch that docs/transformer.md lists: it trains, it decodes, and all ways to compute it agree."""
+"""Every setting that docs/transformer.md lists: training, decoding and all code paths agree."""
 
 import copy
 import re
@@ -13,12 +13,12 @@ from saccade.data.batching.batch import Batch
 from saccade.errors import SaccadeError
 from saccade.layers.attention.static_cache import StaticSizes
 from saccade.layers.blocks.transformer import TransformerStack
-from saccade.model.inference import pack, put_quantised, quantised
+from saccade.model.inference import load_quantized_weights, prepack_weights, quantize_weights
 from saccade.model.model import Model
 from saccade.predict.decode import decode
 from saccade.predict.search.request import Request
-from saccade.train.batches.pack import pack as packed
-from saccade.train.objectives.objectives import next_token
+from saccade.train.batches.pack import pack_batch as packed
+from saccade.train.objectives.objectives import next_token_loss
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "transformer.md"
 SWITCHES = dict(re.findall(r"^\| ([^|]+) \| `(reader\.[^`]+)` \| [\d, ]+ \|$", PAGE.read_text("utf-8"), re.MULTILINE))
@@ -27,7 +27,8 @@ SWITCHES = dict(re.findall(r"^\| ([^|]+) \| `(reader\.[^`]+)` \| [\d, ]+ \|$", P
 def test_the_page_lists_what_the_notes_name() -> None:
     listed = " ".join(SWITCHES.values())
     named = (
-        "norm=post norm=pre norm=none residual=false ff=0 activation=sigmoid scale=false heads=1 window=2 how=concat "
+        "norm=post norm=pre norm=none residual=false ff=0 activation=sigmoid scale_attention=false heads=1 window=2 "
+        "combine=concat "
         "kind=sinusoidal kind=learned kind=none kind=shaw kind=rotary kind=alibi"
     )
     assert not [name for name in named.split() if name not in listed]
@@ -40,14 +41,14 @@ def test_every_switch_trains_and_decodes(model: Callable[..., Model], batch: Bat
     steps = torch.optim.Adam(made.parameters(), lr=0.01)
     losses = []
     for _ in range(4):
-        loss = next_token(made, batch, torch.Generator())["next-token"].sum
+        loss = next_token_loss(made, batch, torch.Generator())["next-token"].sum
         steps.zero_grad()
         loss.backward()
         steps.step()
         losses.append(float(loss.detach()))
     assert losses[-1] < losses[0]
     decoding = Decoding(beam=2, n_best=2)
-    for first, second in decode(made.eval(), Request([5, 5, 5], decoding, batch, align=True)).found:
+    for first, second in decode(made.eval(), Request([5, 5, 5], decoding, batch, align=True)).hypotheses:
         assert first.score > second.score
         assert first.alignment is not None
 
@@ -62,7 +63,10 @@ def test_all_ways_to_compute_a_switch_agree(model: Callable[..., Model], batch: 
     torch.testing.assert_close(over_packed(made, batch), expected[real], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(step_by_step(made, batch), expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(on_fixed_buffers(made, batch), expected, atol=1e-5, rtol=1e-5)
-    for prepare, share in ((pack, 1e-8), (lambda model: put_quantised(model, quantised(model)), 0.005)):
+    for prepare, share in (
+        (prepack_weights, 1e-8),
+        (lambda model: load_quantized_weights(model, quantize_weights(model)), 0.005),
+    ):
         other = copy.deepcopy(made)
         prepare(other)
         got = other.writer.head(other.writer(target.ids, target.mask, other.read(batch)))
@@ -70,7 +74,7 @@ def test_all_ways_to_compute_a_switch_agree(model: Callable[..., Model], batch: 
 
 
 def over_packed(made: Model, batch: Batch) -> torch.Tensor:
-    """Texts one behind the other."""
+    """Sequences packed into one row."""
     row = packed(batch)
     return made.writer.head(made.writer(row["target"].ids, row["target"].mask, made.read(row)))[0]
 
@@ -88,8 +92,8 @@ def on_fixed_buffers(made: Model, batch: Batch) -> torch.Tensor:
     memory, stack, found = made.read(batch), made.writer.stack, []
     rows, length = memory.mask.shape
     state = stack.start_static(StaticSizes(rows, 1, 7, length))
-    state.restart(1)
-    state.put_memory([block.cross.keys_values(memory.states) for block in stack.blocks], memory.mask)
+    state.reset(1)
+    state.load_memory([block.cross.project_memory(memory.states) for block in stack.blocks], memory.mask)
     for ids in batch["target"].ids.split(1, 1):
         x = made.writer.embedding(ids, state.lengths[:, None])
         found.append(made.writer.head(stack.step_static(x, state)[:, 0]))
@@ -98,7 +102,7 @@ def on_fixed_buffers(made: Model, batch: Batch) -> torch.Tensor:
 
 
 def test_without_residual_nothing_of_the_input_runs_along(model: Callable[..., Model]) -> None:
-    """A sublayer that gives zeros leaves nothing; with the sum, it leaves what it read."""
+    """A sublayer of zeros outputs zeros without the residual connection, and its input with it."""
     for residual, left in (("false", 0.0), ("true", 1.0)):
         made = model("reader.stack.norm=none", f"reader.stack.residual={residual}")
         stack: TransformerStack = made.reader.stack

@@ -1,10 +1,10 @@
-"""Values of actions, picture by picture."""
+"""The writer of action values."""
 
 import pytest
 import torch
 from torch import nn
 
-from saccade.config.schema import RecurrentWriting, Train
+from saccade.config.schema import RecurrentWriterStack, Train
 from saccade.layers.memory import Memory
 from saccade.model.build.options import Options
 from saccade.model.build.recurrent import build_recurrent_writer
@@ -16,13 +16,13 @@ LENGTHS = [4, 1, 3]
 
 def writer(kind="additive"):
     torch.manual_seed(1)
-    settings = RecurrentWriting(dim=DIM, attention=kind, context="mean", dropout=0.0)
+    settings = RecurrentWriterStack(dim=DIM, attention=kind, context="mean", dropout=0.0)
     stack = build_recurrent_writer(settings, Options(Train(), {}), memory_dim=WIDTH)
     return ValuesWriter(stack, size=ACTIONS).double().eval()
 
 
 def pictures():
-    """What was read of all pictures, one episode after the other."""
+    """The memory of all pictures, one episode after the other."""
     torch.manual_seed(2)
     count = sum(LENGTHS)
     return Memory(torch.randn(count, STATES, WIDTH).double(), torch.ones(count, STATES, dtype=torch.bool))
@@ -53,7 +53,7 @@ def test_values_of_whole_episodes_are_those_of_their_steps(kind):
             state, before, row = step.state, actions[episode, t : t + 1], row + 1
 
 
-def test_values_depend_on_what_was_seen_and_done_before():
+def test_values_depend_on_earlier_pictures_and_actions():
     made, memory, (actions, mask) = writer(), pictures(), episodes()
     whole = made(actions, mask, memory)
     other = memory.states.clone()

@@ -1,4 +1,4 @@
-"""The writer: all at once and step by step. Rows are those of the lectures."""
+"""The token writer: all positions at once and step by step. Rows are those of the lectures."""
 
 from collections.abc import Callable
 
@@ -17,16 +17,16 @@ VARIANTS = {
     **{kind: (f"writer.positions.kind={kind}",) for kind in POSITIONS},
     "pre-norm": ("writer.stack.norm=pre",),
     "rms": ("writer.stack.norm_kind=rms", "writer.stack.norm=pre"),
-    "full": ("writer.stack.heads_form=full",),
-    "split": ("writer.stack.heads_form=split",),
+    "full": ("writer.stack.head_projection=full",),
+    "split": ("writer.stack.head_projection=split",),
     "gated": ("writer.stack.gated=true", "writer.stack.activation=silu", "writer.stack.bias=false"),
-    "unscaled": ("writer.stack.scale=false",),
+    "unscaled": ("writer.stack.scale_attention=false",),
     "window 0": ("writer.stack.window=0",),
     "window 2": ("writer.stack.window=2",),
     "window with rotary": ("writer.stack.window=1", "writer.positions.kind=rotary"),
-    "window with shaw": ("writer.stack.window=1", "writer.positions.kind=shaw", "writer.positions.distance=2"),
-    "split with rotary": ("writer.stack.heads_form=split", "writer.positions.kind=rotary"),
-    "concatenated positions": ("writer.positions.how=concat", "writer.tie=none"),
+    "window with shaw": ("writer.stack.window=1", "writer.positions.kind=shaw", "writer.positions.max_distance=2"),
+    "split with rotary": ("writer.stack.head_projection=split", "writer.positions.kind=rotary"),
+    "concatenated positions": ("writer.positions.combine=concat", "writer.tie=none"),
     "concatenated layout": ("writer.positions.layout=concatenated", "writer.positions.frequencies=tensor2tensor"),
     "output tied": ("writer.tie=output",),
     "other widths": ("writer.tie=output", "writer.stack.dim=18", "writer.stack.layers=1"),
@@ -54,14 +54,16 @@ def test_steps_equal_teacher_forcing(model: Callable[..., Model], batch: Batch, 
 
 @torch.no_grad()
 def test_rows_of_different_lengths_go_on_together(model: Callable[..., Model], batch: Batch) -> None:
-    """Each row stands at its own position, for positions at the input too."""
+    """Each row has its own position, also for positions at the input."""
     for kind in POSITIONS:
         made, ids = model(f"writer.positions.kind={kind}"), torch.randint(4, 23, (3, 7))
         expected = teacher_forced(made, batch, ids)
         state = made.writer.start(made.read(batch), capacity=8)
         state = made.writer.step(ids[:, :4], state).state
         lengths = torch.tensor([4, 1, 2])
-        state = type(state)(state.own, state.memory, state.memory_mask, lengths, longest=4, even=False)
+        state = type(state)(
+            state.self_caches, state.cross_caches, state.memory_mask, lengths, max_length=4, is_uniform=False
+        )
         for n in range(3):
             at = lengths + n
             step = made.writer.step(ids[torch.arange(3), at][:, None], state)
@@ -80,7 +82,7 @@ def test_reordered_rows_go_on_as_themselves(model: Callable[..., Model], batch: 
 
 
 @torch.no_grad()
-def test_alignment_is_what_the_last_layer_looked_at(model: Callable[..., Model], batch: Batch) -> None:
+def test_alignment_is_the_attention_of_the_last_layer(model: Callable[..., Model], batch: Batch) -> None:
     made, ids = model(), torch.randint(4, 23, (3, 3))
     with record(made) as maps:
         made.writer(ids, None, made.read(batch))
@@ -109,8 +111,8 @@ def test_addresses_of_a_model(model: Callable[..., Model], batch: Batch) -> None
     assert (maps["reader.stack.blocks.1.self"][1, :, :, 4:] == 0).all()
 
 
-def test_the_writer_does_not_look_ahead_nor_at_padding(model: Callable[..., Model], batch: Batch) -> None:
-    """Rows 61 and 68: not at later words, not at the padding of memory."""
+def test_the_writer_attends_neither_ahead_nor_to_padding(model: Callable[..., Model], batch: Batch) -> None:
+    """Rows 61 and 68: neither later tokens nor the padding of memory are attended to."""
     made, ids = model(), torch.randint(4, 23, (3, 6))
     memory = made.read(batch)
     before = made.writer(ids, None, memory)
@@ -131,7 +133,7 @@ def test_attention_is_all_there_is(model: Callable[..., Model]) -> None:
     assert made.writer.stack.causal and not made.reader.stack.causal
 
 
-def test_memory_is_projected_once_however_many_words_are_written(model: Callable[..., Model], batch: Batch) -> None:
+def test_memory_is_projected_once_for_all_decoding_steps(model: Callable[..., Model], batch: Batch) -> None:
     """Row 68."""
     made, calls = model(), []
     for block in made.writer.stack.blocks:
@@ -144,7 +146,7 @@ def test_memory_is_projected_once_however_many_words_are_written(model: Callable
 
 
 def test_targets_are_shifted_right() -> None:
-    """The writer sees <start> y1 y2 where it must say y1 y2 <end>."""
+    """The inputs of the writer are <start> y1 y2 for the targets y1 y2 <end>."""
     assert shift_right(torch.tensor([[7, 8, 2], [9, 2, 0]]), 1).tolist() == [[1, 7, 8], [1, 9, 2]]
 
 
@@ -155,7 +157,7 @@ def test_the_head_is_a_product_with_the_output_table(model: Callable[..., Model]
 
 @torch.no_grad()
 def test_a_model_in_bfloat16_can_be_used(model: Callable[..., Model], batch: Batch) -> None:
-    """Weights themselves in bfloat16, not only autocast: reads, writes, steps, shows; near to float32."""
+    """With weights in bfloat16, not only autocast: all passes are close to float32."""
     for overrides in (
         (),
         ("writer.positions.kind=rotary",),

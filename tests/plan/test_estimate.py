@@ -1,27 +1,27 @@
-"""Memory, time, money and how to share it all out."""
+"""Estimates of memory, time, cost and sharding."""
 
 import pytest
 
 from saccade.config.load import load
 from saccade.errors import SaccadeError
 from saccade.plan import hardware
-from saccade.plan.estimate import Asked, make_plan
-from saccade.plan.memory import WORKSPACE, Memory
+from saccade.plan.estimate import PlanRequest, make_plan
+from saccade.plan.memory import WORKSPACE_BYTES, Memory
 
 PARAMETERS = 63_082_496
 
 
 def plan(*changes, recipe="transformer", **asked):
-    return make_plan(load(recipe, overrides=changes), Asked(**asked))
+    return make_plan(load(recipe, overrides=changes), PlanRequest(**asked))
 
 
-def test_bytes_that_every_model_has():
+def test_fixed_memory():
     fixed = plan("train.ema=0.99").memory.fixed
     assert (fixed.weights, fixed.gradients, fixed.optimizer, fixed.average) == tuple(
         PARAMETERS * size for size in (4, 4, 8, 4)
     )
-    assert fixed.narrow == 2 * 6 * (12 + 16) * 512**2
-    assert plan("train.precision=fp32").memory.fixed.narrow == 0
+    assert fixed.matmul_copies == 2 * 6 * (12 + 16) * 512**2
+    assert plan("train.precision=fp32").memory.fixed.matmul_copies == 0
 
 
 def test_frozen_weights_have_neither_gradients_nor_moments():
@@ -30,60 +30,60 @@ def test_frozen_weights_have_neither_gradients_nor_moments():
     assert fixed.gradients < fixed.weights
 
 
-def test_loss_is_a_piece_of_logits_and_gradients():
+def test_memory_of_the_loss_is_as_measured():
     """As measured on an H200: 952.82 MiB for 25,600 tokens x 512 x 32,000 beyond the states themselves."""
-    loss = plan(vocabulary=32_000).memory.loss(25_600)
+    loss = plan(vocabulary=32_000).memory.get_loss(25_600)
     states = 25_600 * 512 * 4
     assert (loss.total - states) / 2**20 == pytest.approx(952.82, rel=0.01)
 
 
 def test_peak_is_the_sum_at_the_loss():
     memory = plan().memory
-    kept = memory.kept()
-    at_loss = kept.source * 1000 + kept.target * 2000 + memory.fixed.narrow + memory.loss(2000).total
-    assert memory.peak(1000, 2000) == memory.fixed.stays + at_loss + WORKSPACE
+    kept = memory.get_activations()
+    at_loss = kept.source * 1000 + kept.target * 2000 + memory.fixed.matmul_copies + memory.get_loss(2000).total
+    assert memory.get_peak(1000, 2000) == memory.fixed.persistent + at_loss + WORKSPACE_BYTES
 
 
 def test_peak_of_a_small_batch_is_at_the_end_when_all_gradients_are_there():
     memory = plan().memory
-    assert memory.peak(1, 1) == memory.peak(2, 2)
-    assert memory.peak(1, 1) > memory.fixed.stays + memory.fixed.gradients
+    assert memory.get_peak(1, 1) == memory.get_peak(2, 2)
+    assert memory.get_peak(1, 1) > memory.fixed.persistent + memory.fixed.gradients
 
 
 def test_gradients_of_earlier_micro_batches_are_there_at_the_loss():
     once, several = (plan(f"train.accumulate={count}").memory for count in (1, 3))
-    assert several.peak(1000, 2000) - once.peak(1000, 2000) == once.fixed.gradients
+    assert several.get_peak(1000, 2000) - once.get_peak(1000, 2000) == once.fixed.gradients
 
 
 def test_two_passes_keep_twice_as_much_and_work_twice_as_much():
     once, twice = plan(), plan("objectives=[{kind='r-drop'}]")
-    assert twice.memory.kept().source == 2 * once.memory.kept().source
-    assert twice.time.per_token == 2 * once.time.per_token
+    assert twice.memory.get_activations().source == 2 * once.memory.get_activations().source
+    assert twice.time.flops_per_token == 2 * once.time.flops_per_token
 
 
 @pytest.mark.parametrize("recompute", [False, True])
 def test_largest_batch_fits_and_the_next_does_not(recompute):
     memory = plan(gpu="T4").memory
-    found = memory.largest_batch(recompute=recompute)
-    room = memory.fixed.stays + 0.8 * (memory.gpu.memory - memory.fixed.stays)
-    assert memory.peak_of_batch(found, recompute=recompute) <= room
-    assert memory.peak_of_batch(found + 64, recompute=recompute) > room
+    found = memory.find_largest_batch(recompute=recompute)
+    room = memory.fixed.persistent + 0.8 * (memory.gpu.memory - memory.fixed.persistent)
+    assert memory.get_batch_peak(found, recompute=recompute) <= room
+    assert memory.get_batch_peak(found + 64, recompute=recompute) > room
 
 
 def test_no_batch_fits_where_the_weights_do_not():
     size = [f"writer.stack.{item}" for item in ("layers=24", "dim=4096", "ff=16384")]
-    assert plan(*size, "writer.tie=none", gpu="T4").memory.largest_batch() == 0
+    assert plan(*size, "writer.tie=none", gpu="T4").memory.find_largest_batch() == 0
 
 
 def test_cache_is_two_vectors_in_each_layer():
-    cache = plan().memory.cache()
+    cache = plan().memory.get_cache()
     assert cache == (2 * 2 * 512 * 6, 2 * 2 * 512 * 6)
-    assert plan(recipe="gnmt").memory.cache() is None
+    assert plan(recipe="gnmt").memory.get_cache() is None
 
 
 def test_time_and_money_by_hand():
     found = plan(tokens=1e9, gpus=4, price=2.5, mfu=0.5)
-    speed = 4 * 790e12 * 0.5 * hardware.measured()["whole"] / found.time.per_token
+    speed = 4 * 790e12 * 0.5 * hardware.get_measured()["whole"] / found.time.flops_per_token
     assert found.time.tokens_per_second == pytest.approx(speed)
     assert found.time.hours == pytest.approx(1e9 / speed / 3600)
     assert found.time.dollars == pytest.approx(1e9 / speed / 3600 * 4 * 2.5)
@@ -102,28 +102,28 @@ def test_speed_is_what_was_measured_for_transformers_and_unknown_for_others():
     assert plan(recipe="gnmt", mfu=0.1).time.tokens_per_second > 0
 
 
-def test_ways_to_share_by_hand():
+def test_sharding_options_by_hand():
     found = plan(gpus=4)
-    size = {choice.name: choice.bytes for choice in found.advice.choices}
+    size = {choice.name: choice.bytes for choice in found.advice.options}
     alone = size["data parallel"]
     assert alone - size["ZeRO 1"] == pytest.approx(PARAMETERS * 8 * 3 / 4)
     assert alone - size["ZeRO 2"] == pytest.approx(PARAMETERS * 12 * 3 / 4)
-    layer = 16 * 512**2 + 19 * 512  # numbers of a writer's layer
-    shared = PARAMETERS * 16 * 3 / 4 + found.memory.fixed.narrow - 2 * 2 * layer
+    layer = 16 * 512**2 + 19 * 512  # parameters of a decoder layer
+    shared = PARAMETERS * 16 * 3 / 4 + found.memory.fixed.matmul_copies - 2 * 2 * layer
     assert alone - size["FSDP"] == pytest.approx(shared)
     assert size["tensor 4 x FSDP 1, recompute"] < size["FSDP, recompute"]
     assert found.advice.best == "data parallel"
 
 
-def test_what_does_not_fit_is_shared_out():
-    """64 layers of width 8192 on 64 GPUs: 16 bytes for each parameter are more than one has."""
+def test_a_model_that_does_not_fit_is_sharded():
+    """64 layers of width 8192 on 64 GPUs: 16 bytes per parameter exceed the memory of one."""
     large = [f"writer.stack.{size}" for size in ("layers=64", "dim=8192", "heads=64", "ff=32768")]
     changes = [*large, "writer.tie=none", "train.batch_tokens=2048"]
     one, many = plan(*changes, gpu="H100"), plan(*changes, gpu="H100", gpus=64)
     assert one.advice.best == ""
-    assert not many.advice.choices[0].fits
+    assert not many.advice.options[0].fits
     assert many.advice.best.startswith("FSDP")
-    assert 16 * 17e9 / 80e9 < one.advice.fewest < 64
+    assert 16 * 17e9 / 80e9 < one.advice.min_gpus < 64
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_what_does_not_fit_is_shared_out():
         ({"mfu": 37.0}, "--mfu must be above 0 and at most 1, such as 0.4, got 37"),
     ],
 )
-def test_mistakes_are_told(asked, message):
+def test_mistakes_are_reported(asked, message):
     with pytest.raises(SaccadeError, match=message):
         plan(**asked)
 
@@ -151,25 +151,27 @@ def test_float32_needs_a_speed_of_float32():
 
 
 def test_every_gpu_of_the_table_can_be_asked_for():
-    for name in hardware.table()["gpus"]:
-        found = hardware.gpu(name.lower())
+    for name in hardware.read_table()["gpus"]:
+        found = hardware.get_gpu(name.lower())
         assert found.name == name
         assert 10 * 2**30 < found.memory < 200 * 2**30
-        assert found.rate(is_half=True) < found.half
+        assert found.get_matmul_flops(is_bf16=True) < found.half
 
 
 def test_compiled_layers_keep_more():
-    assert plan("train.compile=true").memory.kept().source == pytest.approx(1.15 * plan().memory.kept().source)
+    assert plan("train.compile=true").memory.get_activations().source == pytest.approx(
+        1.15 * plan().memory.get_activations().source
+    )
 
 
-def test_memory_of_a_model_that_is_not_known_is_not_guessed():
+def test_memory_of_other_stacks_is_unknown():
     found = plan(recipe="bahdanau")
     assert isinstance(found.memory, Memory)
-    assert found.memory.peak_of_batch(1000) is None
-    assert found.memory.largest_batch() is None
+    assert found.memory.get_batch_peak(1000) is None
+    assert found.memory.find_largest_batch() is None
 
 
-LANGUAGE_MODEL = ["train.residual=bf16", "train.accumulate=1"]
+LANGUAGE_MODEL = ["train.residual_precision=bf16", "train.accumulate=1"]
 
 
 @pytest.mark.parametrize(
@@ -180,49 +182,51 @@ def test_peak_is_what_was_measured_with_compiled_layers(recipe, changes, vocabul
     """benchmarks/results/train_speed.json, one H200."""
     changes = [*changes, "train.compile=true", f"train.batch_tokens={tokens}"]
     found = plan(*changes, recipe=recipe, vocabulary=vocabulary)
-    assert found.memory.peak_of_batch(tokens) / 1e9 == pytest.approx(gigabytes, rel=0.05)
+    assert found.memory.get_batch_peak(tokens) / 1e9 == pytest.approx(gigabytes, rel=0.05)
 
 
 def test_a_language_model_has_one_side():
     changes = [*LANGUAGE_MODEL, "train.batch_tokens=1000", "train.steps=7", "train.compile=true"]
     found = plan(*changes, recipe="gpt2")
-    assert found.work.source == 0
-    assert found.work.mean == found.work.target
+    assert found.flops.source == 0
+    assert found.flops.mean == found.flops.target
     assert found.length == 1024
     assert (found.time.tokens, found.time.mfu) == (7000, 0.62)
-    assert found.memory.cache() == (0, 2 * 2 * 768 * 12)
+    assert found.memory.get_cache() == (0, 2 * 2 * 768 * 12)
 
 
-def test_of_hidden_spans_little_is_written():
+def test_span_corruption_has_short_targets():
     found = plan(recipe="t5")
-    read, written = 512, 114  # of rows of 568 tokens, of which 85 are hidden in 28 spans
-    work = found.work
+    read, written = 512, 114  # source and target of 568 tokens, 85 of which are masked in 28 spans
+    work = found.flops
     assert work.mean == pytest.approx((read * work.source + written * work.target) / (read + written))
     assert found.time.tokens == pytest.approx(500_000 * 128 * (read + written))
-    full = found.memory.peak(65_536, 128 * written)
-    assert found.memory.peak_of_batch(65_536) == pytest.approx(full, rel=1e-6)
+    full = found.memory.get_peak(65_536, 128 * written)
+    assert found.memory.get_batch_peak(65_536) == pytest.approx(full, rel=1e-6)
     assert found.step_seconds * found.time.tokens_per_second == pytest.approx(128 * (read + written))
 
 
-def test_what_is_asked_in_any_order_passes_the_reader_too():
+def test_permutation_queries_pass_through_the_reader():
     found = plan(recipe="xlnet")
-    work, head = found.work, 2 * (32_000 * 768 + 32_000 + 768)
+    work, head = found.flops, 2 * (32_000 * 768 + 32_000 + 768)
     assert work.target == pytest.approx(work.source + head)
     assert work.mean == pytest.approx(work.source + work.target / 6)
-    kept = found.memory.kept()
-    assert kept.source - kept.target == pytest.approx(5 * 768)  # the last state in float32, and the mask at the input
+    kept = found.memory.get_activations()
+    assert kept.source - kept.target == pytest.approx(
+        5 * 768
+    )  # the last state in float32, and the dropout mask of the embedding
 
 
-def test_what_is_shared_out_holds_the_tokens_that_pass_a_head():
+def test_sharding_counts_the_tokens_of_a_head():
     found = plan(recipe="bert")
     fixed = found.memory.fixed
-    together = found.advice.choices[0].bytes
-    assert found.memory.peak_of_batch(found.batch_tokens) == pytest.approx(together, rel=0.02)
-    assert together > fixed.stays
+    together = found.advice.options[0].bytes
+    assert found.memory.get_batch_peak(found.batch_tokens) == pytest.approx(together, rel=0.02)
+    assert together > fixed.persistent
 
 
-def test_a_writer_without_output_matrix_has_no_pieces_of_logits():
+def test_a_writer_without_output_matrix_has_no_logits():
     found = plan()
     found.model.writer.output = None
-    assert found.memory.loss(1000).total == 0
-    assert found.memory.peak(1000, 1000) > found.memory.fixed.stays
+    assert found.memory.get_loss(1000).total == 0
+    assert found.memory.get_peak(1000, 1000) > found.memory.fixed.persistent

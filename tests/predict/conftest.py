@@ -1,4 +1,4 @@
-"""Two models: a writer that is a random table, small enough to search by hand, and a real one with random weights."""
+"""Fixtures: a toy writer that is a random table, for exhaustive search, and a real model with random weights."""
 
 import itertools
 from collections.abc import Callable
@@ -12,12 +12,12 @@ from tokenizers import Regex, decoders, models, pre_tokenizers
 from torch import Tensor
 
 from saccade.config.load import save, validate
-from saccade.data.tokenization.tokenizers import END, PAD, PIECES, START, UNKNOWN, Tokenizer, Tokenizers
+from saccade.data.tokenization.tokenizers import END, PAD, SPECIAL_TOKENS, START, UNKNOWN, Tokenizer, Tokenizers
 from saccade.model.build.model import build
 from saccade.model.run import named_weights, write_tensors
 from saccade.model.writers.tokens import Step
 from saccade.predict.predictors.predictor import Predictor
-from saccade.predict.search.greedy import penalty
+from saccade.predict.search.greedy import compute_length_penalty
 from saccade.runs import RECIPE, WEIGHTS
 
 V, S = 7, 5  # three letters beside the four special tokens; length of a source
@@ -33,7 +33,7 @@ class ToyState:
 
 
 class ToyWriter:
-    """Its distribution depends on everything written so far; keeps count of the rows of each step."""
+    """A writer whose distribution depends on all previous tokens; records the number of rows of each step."""
 
     def __init__(self, *, seed: int = 0, length: int = 4, scale: float = 2.0) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -51,18 +51,18 @@ class ToyWriter:
         return Step(self.table[history], ToyState(history), weights)
 
     def replay(self, ids: list[int], sentence: int) -> tuple[float, list[int]]:
-        """The log-probability of one output, END included, and where each of its tokens looked."""
-        state, total, looks = ToyState(torch.tensor([sentence * 13])), 0.0, []
+        """Return the log-probability of an output, END included, and the attended position of each token."""
+        state, total, positions = ToyState(torch.tensor([sentence * 13])), 0.0, []
         for seen, token in zip([START, *ids], [*ids, END], strict=True):
             logits, state, _ = self.step(torch.tensor([[seen]]), state)
             total += float(logits.log_softmax(-1)[0, token])
-            looks.append(int(state.history % S))
-        return total, looks[:-1]
+            positions.append(int(state.history % S))
+        return total, positions[:-1]
 
     def exhaustive(self, sentence: int, *, limit: int, alpha: float) -> list[tuple[float, list[int]]]:
-        """Every output of at most `limit` letters with its score, best first."""
+        """Return every output of at most `limit` letters with its score, best first."""
         every = (list(ids) for n in range(limit + 1) for ids in itertools.product(LETTERS, repeat=n))
-        scored = [(self.replay(ids, sentence)[0] / penalty(len(ids) + 1, alpha), ids) for ids in every]
+        scored = [(self.replay(ids, sentence)[0] / compute_length_penalty(len(ids) + 1, alpha), ids) for ids in every]
         return sorted(scored, reverse=True)
 
 
@@ -73,7 +73,7 @@ def toy() -> type[ToyWriter]:
 
 def characters(letters: str) -> Tokenizer:
     core = tokenizers.Tokenizer(
-        models.WordLevel({piece: i for i, piece in enumerate([*PIECES, *letters])}, "<unknown>")
+        models.WordLevel({piece: i for i, piece in enumerate([*SPECIAL_TOKENS, *letters])}, "<unknown>")
     )
     core.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
     core.decoder = decoders.Fuse()
@@ -82,7 +82,7 @@ def characters(letters: str) -> Tokenizer:
 
 @pytest.fixture
 def make_predictor() -> Callable[..., Predictor]:
-    """A Transformer of random weights over letters."""
+    """Factory of Transformers with random weights over letters."""
 
     def make(*, seed: int = 0, letters: str = "abcdefg ", norm: str = "pre", **sections: dict) -> Predictor:
         stack = {"layers": 2, "dim": 22, "heads": 11, "ff": 13, "norm": norm}
@@ -97,7 +97,7 @@ def make_predictor() -> Callable[..., Predictor]:
         torch.manual_seed(seed)
         model = build(recipe, source_size=both.size, target_size=both.size)
         with torch.no_grad():
-            model.writer.output.weight.mul_(4.0)  # sharp enough for outputs of several lengths
+            model.writer.output.weight.mul_(4.0)  # sharp enough for outputs of different lengths
         return Predictor(model, recipe=recipe, tokenizers=Tokenizers(both, both))
 
     return make
@@ -105,7 +105,7 @@ def make_predictor() -> Callable[..., Predictor]:
 
 @pytest.fixture
 def make_run(make_predictor: Callable[..., Predictor], tmp_path: Path) -> Callable[..., Path]:
-    """The same as a run folder."""
+    """Factory of run folders with such a model."""
 
     def make(name: str, **settings) -> Path:
         folder, predictor = tmp_path / name, make_predictor(**settings)

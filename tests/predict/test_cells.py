@@ -1,4 +1,4 @@
-"""Which cell looks where."""
+"""Attention of single cells of a picture."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from saccade.data.tokenization.labels import Labels
 from saccade.data.tokenization.tokenizers import train_tokenizers
 from saccade.errors import SaccadeError
 from saccade.model.build.model import build
-from saccade.predict.predictors.media import MediaLabeller, cell_named, shown_on_grid
+from saccade.predict.predictors.media import MediaLabeller, parse_cell, pool_to_grid
 
 
 def labeller(name, *changes):
@@ -35,35 +35,35 @@ def picture(tmp_path):
 
 
 def test_a_cell_is_named_by_row_and_column():
-    assert [cell_named(text, (3, 4)) for text in ("1,1", " 2, 3 ", "3,4")] == [0, 6, 11]
+    assert [parse_cell(text, (3, 4)) for text in ("1,1", " 2, 3 ", "3,4")] == [0, 6, 11]
     for wrong in ("0,1", "4,1", "1,5", "x", "1", "-1,1", "1,1,1"):
         with pytest.raises(SaccadeError, match=r"--target is a cell as ROW,COLUMN, up to 3,4, got"):
-            cell_named(wrong, (3, 4))
+            parse_cell(wrong, (3, 4))
 
 
-def test_looks_at_places_of_a_finer_level_add_up_cell_by_cell():
+def test_attention_of_a_finer_grid_is_pooled_by_cell():
     reader = load("cnn-self-attention", tiny=True, overrides=["reader.size=16"]).reader  # 2 x 2 cells, 4 x 4 before
     weights = torch.rand(1, 16, 16)
     weights /= weights.sum(-1, keepdim=True)
-    found = shown_on_grid(weights, reader, (2, 2), cell=1)
+    found = pool_to_grid(weights, reader, (2, 2), cell=1)
     queries = [2, 3, 6, 7]  # the right upper quarter of 4 x 4
     below = weights[0, queries].mean(0).view(4, 4)[2:, :2].sum()
     torch.testing.assert_close(found[0, 0, 2], below)
     torch.testing.assert_close(found.sum(-1), torch.ones(1, 1))
     torch.testing.assert_close(
-        shown_on_grid(weights, reader, (2, 2), cell=None)[0, 0],
-        torch.stack([shown_on_grid(weights, reader, (2, 2), cell=cell)[0, 0] for cell in range(4)]).mean(0),
+        pool_to_grid(weights, reader, (2, 2), cell=None)[0, 0],
+        torch.stack([pool_to_grid(weights, reader, (2, 2), cell=cell)[0, 0] for cell in range(4)]).mean(0),
     )
 
 
-def test_of_patches_the_state_before_them_is_shown_or_a_patch():
+def test_class_token_or_given_patch_is_the_query():
     reader, weights = load("vit", tiny=True).reader, torch.rand(2, 37, 37)
-    assert torch.equal(shown_on_grid(weights, reader, (6, 6), cell=None), weights[:, :1, 1:])
-    assert torch.equal(shown_on_grid(weights, reader, (6, 6), cell=4), weights[:, 5:6, 1:])
+    assert torch.equal(pool_to_grid(weights, reader, (6, 6), cell=None), weights[:, :1, 1:])
+    assert torch.equal(pool_to_grid(weights, reader, (6, 6), cell=4), weights[:, 5:6, 1:])
 
 
 @pytest.mark.parametrize("name", ["cnn-self-attention", "vit"])
-def test_a_view_may_be_that_of_one_cell(picture, name):
+def test_view_of_one_query_cell(picture, name):
     predictor = labeller(name)
     whole, cell, other = (predictor.view(picture, target) for target in (None, "2,3", "5,1"))
     assert cell.maps[-1].weights.shape == whole.maps[-1].weights.shape
@@ -73,6 +73,6 @@ def test_a_view_may_be_that_of_one_cell(picture, name):
     assert (predictor.view(picture).maps[-1].weights == whole.maps[-1].weights).all()
 
 
-def test_a_cell_outside_of_the_grid_is_told(picture):
+def test_a_cell_outside_of_the_grid_is_refused(picture):
     with pytest.raises(SaccadeError, match="up to 6,6, got '7,1'"):
         labeller("vit").view(picture, "7,1")

@@ -1,4 +1,4 @@
-"""One search for all writers: convolutional ones are decoded, aligned, joined and prepared as any other."""
+"""Convolutional writers are decoded, aligned, ensembled and loaded as any other."""
 
 from typing import Any
 
@@ -8,16 +8,21 @@ import torch
 from saccade.config.schema import Decoding
 from saccade.errors import SaccadeError
 from saccade.kernels.cpu.prepared import is_available
-from saccade.predict.engines.convert import expressible
+from saccade.predict.engines.convert import check_convertible
 from saccade.predict.predictors.predictor import Predictor
 
 LINES = ["abc", "ge fedc ba", "a", "d d d d d d"]
-STACK = {"kind": "convolution", "layers": 3, "dim": 22, "hidden": 13}
+STACK = {"kind": "convolution", "layers": 3, "dim": 22, "hidden_dim": 13}
 BYTENET = {**STACK, "block": "residual", "dilations": [1, 2, 4], "attention": [False]}
 SYSTEMS = {
     "convs2s": {
-        "reader": {"stack": STACK, "positions": {"kind": "learned", "length": 24}, "scale": False},
-        "writer": {"stack": STACK, "positions": {"kind": "learned", "length": 24}, "scale": False, "tie": "none"},
+        "reader": {"stack": STACK, "positions": {"kind": "learned", "length": 24}, "scale_embedding": False},
+        "writer": {
+            "stack": STACK,
+            "positions": {"kind": "learned", "length": 24},
+            "scale_embedding": False,
+            "tie": "none",
+        },
     },
     "bytenet": {
         "reader": {"stack": {**BYTENET, "unfold": [1.2, 2]}, "positions": {"kind": "none"}},
@@ -35,7 +40,7 @@ both = pytest.mark.parametrize("system", SYSTEMS)
 @both
 @pytest.mark.parametrize("way", WAYS)
 def test_scores_of_outputs_are_those_of_teacher_forcing(system: str, way: str, make_predictor: Any) -> None:
-    """Beams were reordered, rows left early, lengths differ: the probabilities are still those of the text."""
+    """Although beams are reordered, rows finish early and lengths differ."""
     predictor = make_predictor(seed=3, **SYSTEMS[system])
     outputs = predictor.candidates(LINES, decoding=WAYS[way])
     assert len({len(item.ids) for row in outputs for item in row}) > 1
@@ -62,15 +67,15 @@ def test_alignment_of_convs2s_is_its_attention(make_predictor: Any) -> None:
     torch.testing.assert_close(torch.tensor(best.alignment), shown[0, : len(best.ids)], atol=1e-5, rtol=0)
 
 
-def test_bytenet_has_nothing_to_align_or_show(make_predictor: Any) -> None:
+def test_bytenet_has_no_attention_to_align_or_display(make_predictor: Any) -> None:
     predictor = make_predictor(seed=3, **SYSTEMS["bytenet"])
     assert predictor.attention("abc", "cba").maps == {}
     with pytest.raises(SaccadeError, match="does not attend to what it reads"):
         predictor.candidates(["abc"], align=True)
 
 
-def test_systems_of_different_kinds_write_together(make_run: Any) -> None:
-    """An ensemble of ConvS2S, ByteNet and a Transformer: log of the mean probability, token by token."""
+def test_an_ensemble_may_mix_architectures(make_run: Any) -> None:
+    """ConvS2S, ByteNet and a Transformer: log of the mean probability, token by token."""
     runs = [make_run(name, seed=3, **sections) for name, sections in SYSTEMS.items()]
     runs.append(make_run("transformer", seed=4))
     together = Predictor.load(runs, device="cpu")
@@ -97,4 +102,4 @@ def test_ctranslate2_has_no_convolutions(make_predictor: Any) -> None:
     with pytest.raises(
         SaccadeError, match=r"CTranslate2 cannot express reader\.stack\.kind = 'convolution'; use engine"
     ):
-        expressible(make_predictor(**SYSTEMS["convs2s"]).recipe)
+        check_convertible(make_predictor(**SYSTEMS["convs2s"]).recipe)

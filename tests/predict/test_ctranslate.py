@@ -6,8 +6,8 @@ import pytest
 from saccade.config.load import validate
 from saccade.config.schema import Decoding
 from saccade.errors import SaccadeError
-from saccade.predict.engines.convert import MADE_FROM, expressible
-from saccade.predict.engines.ctranslate import FOLDER, check_decoding
+from saccade.predict.engines.convert import SOURCE_HASH_FILE, check_convertible
+from saccade.predict.engines.ctranslate import CONVERTED_FOLDER, check_decoding
 from saccade.predict.predictors.predictor import Predictor
 
 LINES = ["abcd efg", "gfe", "a", "bad cab bag", "fed", "gggg", "abcdefg abc"]
@@ -26,11 +26,11 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     },
     "as Marian": {
         side: {"stack": {**STACK, "norm_epsilon": 0.01}, "positions": {"layout": "concatenated"}, **more}
-        for side, more in (("reader", {}), ("writer", {"start": "pad", "output_bias": True}))
+        for side, more in (("reader", {}), ("writer", {"start_token": "pad", "output_bias": True}))
     },
     "two sizes": {
         "reader": {"stack": {**STACK, "dim": 36, "layers": 1}, "positions": {"layout": "concatenated"}},
-        "writer": {"stack": {**STACK, "activation": "gelu"}, "tie": "output", "scale": False},
+        "writer": {"stack": {**STACK, "activation": "gelu"}, "tie": "output", "scale_embedding": False},
     },
 }
 
@@ -46,7 +46,7 @@ def test_ctranslate2_writes_the_same_text(system: str, make_run: Any) -> None:
 
 
 @installed
-def test_an_output_at_its_limit_is_ours(make_run: Any) -> None:
+def test_an_output_at_its_limit_is_left_to_the_plain_search(make_run: Any) -> None:
     folder, decoding = make_run("one", seed=3), Decoding(beam=1, max_length=2, min_length=1)
     ours = Predictor.load(folder, device="cpu").candidates(LINES, decoding=decoding)
     theirs = Predictor.load(folder, device="cpu", engine="ctranslate2").candidates(LINES, decoding=decoding)
@@ -55,8 +55,8 @@ def test_an_output_at_its_limit_is_ours(make_run: Any) -> None:
 
 
 @installed
-def test_what_was_converted_is_used_until_the_weights_change(make_run: Any) -> None:
-    folder, note = make_run("one", seed=3), FOLDER + "/" + MADE_FROM
+def test_a_converted_model_is_reused_until_the_weights_change(make_run: Any) -> None:
+    folder, note = make_run("one", seed=3), CONVERTED_FOLDER + "/" + SOURCE_HASH_FILE
     Predictor.load(folder, device="cpu", engine="ctranslate2")
     when = (folder / note).stat().st_mtime_ns
     Predictor.load(folder, device="cpu", engine="ctranslate2")
@@ -67,9 +67,9 @@ def test_what_was_converted_is_used_until_the_weights_change(make_run: Any) -> N
 
 
 @installed
-def test_a_folder_that_cannot_be_written_is_told(make_run: Any) -> None:
+def test_an_unwritable_folder_is_reported(make_run: Any) -> None:
     folder = make_run("one", seed=3)
-    (folder / FOLDER).write_text("a file where a folder should be")
+    (folder / CONVERTED_FOLDER).write_text("a file where a folder should be")
     with pytest.raises(SaccadeError, match=r"cannot write .*ctranslate2: .*; use engine torch"):
         Predictor.load(folder, device="cpu", engine="ctranslate2")
 
@@ -78,9 +78,9 @@ def test_a_folder_that_cannot_be_written_is_told(make_run: Any) -> None:
     ("change", "message"),
     [
         ({"reader": {"positions": {"kind": "rotary"}}}, "reader.positions.kind = 'rotary'"),
-        ({"writer": {"positions": {"how": "concat"}, "tie": "none"}}, "writer.positions.how = 'concat'"),
+        ({"writer": {"positions": {"combine": "concat"}, "tie": "none"}}, "writer.positions.combine = 'concat'"),
         ({"writer": {"stack": {"window": 5}}}, r"writer.stack.window = \(5,\)"),
-        ({"reader": {"stack": {"heads_form": "full"}}}, "reader.stack.heads_form = 'full'"),
+        ({"reader": {"stack": {"head_projection": "full"}}}, "reader.stack.head_projection = 'full'"),
         ({"reader": {"stack": {"norm_kind": "rms"}}}, "two kinds of norm"),
         ({"reader": {"stack": {"norm_epsilon": 0.1}}}, "two values of norm_epsilon"),
         ({"reader": {"stack": {"head_dim": 5}}}, "reader.stack.head_dim = 5"),
@@ -93,10 +93,10 @@ def test_a_folder_that_cannot_be_written_is_told(make_run: Any) -> None:
         ({"reader": {"kind": "own"}, "writer": {"tie": "output"}}, "a reader of your own kind"),
     ],
 )
-def test_what_it_cannot_express_is_refused_by_name(change: dict, message: str) -> None:
+def test_settings_that_ctranslate2_lacks_are_refused_by_name(change: dict, message: str) -> None:
     recipe = validate(change, origin="test", kinds={"own": object})
     with pytest.raises(SaccadeError, match=f"CTranslate2 cannot express {message}.*; use engine torch"):
-        expressible(recipe)
+        check_convertible(recipe)
 
 
 @pytest.mark.parametrize(
@@ -105,11 +105,11 @@ def test_what_it_cannot_express_is_refused_by_name(change: dict, message: str) -
         {"beam": 4},
         *(
             {"beam": 1, **more}
-            for more in ({"sample": True}, {"no_repeat": 3}, {"prefix": "a"}, {"ctc": 0.3}, {"lm": "x"})
+            for more in ({"sample": True}, {"no_repeat_ngram": 3}, {"prefix": "a"}, {"ctc_weight": 0.3}, {"lm": "x"})
         ),
     ],
 )
-def test_a_search_that_is_not_ours_is_refused(settings: dict) -> None:
+def test_searches_that_differ_from_ours_are_refused(settings: dict) -> None:
     name = list(settings)[-1]
     with pytest.raises(SaccadeError, match=f"text of our own search with {name} = .* only, got .*; set {name}="):
         check_decoding(Decoding(**settings))

@@ -1,4 +1,4 @@
-"""Which engine decodes, and why others do not; parts of a user's own that declare what they support."""
+"""Which engine decodes and why others do not; custom parts that declare what they support."""
 
 from dataclasses import replace
 from typing import Any
@@ -23,17 +23,17 @@ from saccade.predict.engines.engine import Decision, EngineTally
 from saccade.predict.engines.graphs import CudaGraphs
 from saccade.predict.engines.plain import PlainSearch
 from saccade.predict.search.ensemble import Ensemble
-from saccade.predict.search.greedy import Found
+from saccade.predict.search.greedy import SearchHypothesis
 from saccade.predict.search.request import Request
 
-fused = pytest.mark.skipif(not search_steps.kernels(), reason="needs AVX-512 VNNI and a compiler")
+fused = pytest.mark.skipif(not search_steps.load_kernels(), reason="needs AVX-512 VNNI and a compiler")
 
 SOURCES = Batch({"source": pad([[5, 6, 7, 2], [8, 2], [5, 9, 2]])})
 LIMITS = [14, 9, 12]
 
 
 class OwnStack(nn.Module):
-    """A user's stack, around one of ours: it declares what that supports, or nothing."""
+    """A custom stack around one of ours, which declares what that supports, or nothing."""
 
     def __init__(self, inner: Any, *, declares: bool) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class OwnStack(nn.Module):
 
 
 class OwnWriter(nn.Module):
-    """A user's writer that is no TokenWriter, and keeps one inside."""
+    """A custom writer that is no TokenWriter but contains one."""
 
     def __init__(self, inner: TokenWriter, *, declares: bool) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def with_own_writer(*, declares: bool) -> Model:
     return model
 
 
-def assert_near(found: list[list[Found]], expected: list[list[Found]]) -> None:
+def assert_near(found: list[list[SearchHypothesis]], expected: list[list[SearchHypothesis]]) -> None:
     assert [[item.ids for item in group] for group in found] == [[item.ids for item in group] for group in expected]
     for group, other in zip(found, expected, strict=True):
         assert [item.score for item in group] == pytest.approx([item.score for item in other], abs=1e-3)
@@ -93,8 +93,10 @@ def test_a_part_of_your_own_that_declares_it_is_decoded_in_c(make: Any, beam: in
     with torch.inference_mode():
         done = decode(model, request)
         assert done.decision.engine == "cpu-fused"
-        assert done.found == decode(made(words=40, end=2.0), request).found  # as our own parts are, to the last bit
-        assert_near(done.found, PlainSearch().run(model, request))
+        assert (
+            done.hypotheses == decode(made(words=40, end=2.0), request).hypotheses
+        )  # as our own parts are, to the last bit
+        assert_near(done.hypotheses, PlainSearch().run(model, request))
 
 
 @fused
@@ -110,7 +112,7 @@ def test_a_part_of_your_own_that_declares_nothing_is_decoded_plainly(make: Any, 
     with torch.inference_mode():
         done = decode(model, request)
         assert done.decision.engine == "plain" and done.decision.declined["cpu-fused"] == reason
-        assert done.found == PlainSearch().run(model, request)
+        assert done.hypotheses == PlainSearch().run(model, request)
 
 
 @pytest.mark.parametrize("beam", [1, 3])
@@ -123,7 +125,7 @@ def test_a_stack_of_your_own_that_declares_it_is_decoded_on_static_buffers(make_
         with torch.inference_mode():
             done = decode(model, request, engines=engines)
         assert done.decision.engine == ("cuda-graphs" if declares else "plain")
-        assert_near(done.found, plain)
+        assert_near(done.hypotheses, plain)
     assert done.decision.declined == {"cuda-graphs": "the writer's stack OwnStack does not declare static_step"}
 
 
@@ -137,10 +139,10 @@ def test_an_ensemble_is_decoded_plainly_and_says_why(make_predictor: Any) -> Non
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"align": True}, "the attention of each token is asked for"),
+        ({"align": True}, "attention weights are requested (align)"),
         (
-            {"decoding": Decoding(no_repeat=2)},
-            "each step depends on what was written (no_repeat, coverage, stop or repetition)",
+            {"decoding": Decoding(no_repeat_ngram=2)},
+            "each step depends on previous tokens (no_repeat_ngram, coverage_penalty or stop)",
         ),
         ({"decoding": Decoding(beam=9)}, "the vocabulary is too small for so many beams"),
     ],
@@ -151,19 +153,19 @@ def test_graphs_say_why_they_are_not_for_a_request(make_predictor: Any, change: 
 
 
 def test_the_engines_in_their_order(make_predictor: Any) -> None:
-    assert [engine.name for engine in ENGINES if not engine.at_once] == ["cuda-graphs", "cpu-fused", "plain"]
-    assert [engine.name for engine in ENGINES if engine.at_once] == ["cuda-graphs", "plain"]
+    assert [engine.name for engine in ENGINES if not engine.non_autoregressive] == ["cuda-graphs", "cpu-fused", "plain"]
+    assert [engine.name for engine in ENGINES if engine.non_autoregressive] == ["cuda-graphs", "plain"]
     with torch.inference_mode():
         done = decode(make_predictor(seed=1).model.eval(), Request([9, 4, 7], Decoding(), SOURCES))
     assert [*done.decision.declined] == ["ctranslate2", "cuda-graphs", "cpu-fused"]
-    assert done.decision.declined["ctranslate2"] == "it was not asked for (--engine ctranslate2)"
+    assert done.decision.declined["ctranslate2"] == "it was not requested (--engine ctranslate2)"
 
 
-def test_a_tally_counts_and_begins_anew_when_it_is_taken() -> None:
+def test_a_tally_counts_and_is_reset_by_pop_counts() -> None:
     tally = EngineTally()
     tally.add(Decision("plain", {"cuda-graphs": "no GPU"}))
     tally.add(Decision("plain", {"cuda-graphs": "no GPU"}))
-    taken = tally.take()
+    taken = tally.pop_counts()
     assert taken.decoded == {"plain": 2} and taken.declined == {("cuda-graphs", "no GPU"): 2}
     assert taken.describe() == [
         "engine cuda-graphs: not used for 2 batches: no GPU", "engine plain: decoded 2 batches"
@@ -171,9 +173,9 @@ def test_a_tally_counts_and_begins_anew_when_it_is_taken() -> None:
     assert not tally.decoded and not tally.declined
 
 
-def test_products_that_are_not_prepared_are_told(make_predictor: Any) -> None:
-    if not search_steps.kernels():
+def test_unprepared_products_are_explained(make_predictor: Any) -> None:
+    if not search_steps.load_kernels():
         pytest.skip("needs AVX-512 VNNI and a compiler")
     with torch.inference_mode():
         support = CpuFused().supports(make_predictor().model, Request([9, 4, 7], Decoding(), SOURCES))
-    assert support.reason == "the writer: its products are not prepared for C"
+    assert support.reason == "the writer: its weights are not packed for C"

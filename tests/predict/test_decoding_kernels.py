@@ -11,8 +11,8 @@ from saccade.kernels.weights import Unsupported
 from saccade.model.build.model import build
 
 
-def test_kernels_agree_with_the_plain_way():
-    """In Triton's interpreter, which has to be asked for before Triton is imported."""
+def test_kernels_agree_with_the_reference():
+    """Run the comparison in Triton's interpreter, which must be enabled before Triton is imported."""
     pytest.importorskip("triton")
     script = Path(__file__).with_name("decoding_kernels.py")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
@@ -29,19 +29,19 @@ def test_kernels_agree_with_the_plain_way():
         ({}, "sinusoidal", True),
         ({"norm": "pre", "activation": "gelu-tanh"}, "learned", True),
         ({"norm_kind": "rms", "gated": True, "bias": False, "window": 3}, "rotary", True),
-        ({}, {"kind": "rotary", "stretch": {}}, False),
+        ({}, {"kind": "rotary", "scaling": {}}, False),
         ({}, "alibi", False),
         ({}, "shaw", False),
-        ({"heads_form": "split"}, "sinusoidal", False),
+        ({"head_projection": "split"}, "sinusoidal", False),
         ({"ff": 0}, "sinusoidal", False),
         ({"experts": {}}, "sinusoidal", False),
         ({"residual": False}, "sinusoidal", False),
         ({"norm": "none"}, "sinusoidal", False),
-        ({"heads_form": "full", "dim": 256}, "sinusoidal", False),
+        ({"head_projection": "full", "dim": 256}, "sinusoidal", False),
     ],
 )
 def test_kernels_know_the_usual_blocks(stack, positions, known):
-    """A block that they do not know is decoded in its own, slower way, and nobody would notice."""
+    """An unsupported block would silently be decoded by slower code."""
     pytest.importorskip("triton")
     from saccade.kernels.triton import step as fast_step
 

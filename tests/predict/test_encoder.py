@@ -1,4 +1,4 @@
-"""An encoder put to use: hidden words, vectors of texts, how likely a text is, attention."""
+"""Encoders: masked words, embeddings, pseudo-likelihood, attention."""
 
 import json
 import math
@@ -12,20 +12,20 @@ import saccade
 from saccade.config.load import load, override
 from saccade.data.batching.batch import Batch, pad
 from saccade.data.prepare import prepare
-from saccade.data.tokenization.special_tokens import mask_of, special_runs
+from saccade.data.tokenization.special_tokens import find_special_ranges, get_mask_id
 from saccade.data.tokenization.tokenizer import UNKNOWN
 from saccade.errors import SaccadeError
 from saccade.model.build.model import build
 from saccade.model.writers.masked import StatesWriter
 from saccade.predict.predictors.encoder import Encoder
-from saccade.score.perplexity import measure
+from saccade.score.perplexity import measure_perplexity
 
 TEXT = "One day a [MASK] dog came to the [MASK]."
 
 
 @pytest.fixture(scope="module", params=["bert", "roberta", "albert"])
 def encoder(request: pytest.FixtureRequest) -> Encoder:
-    """Fresh weights: whatever they say is said in the same way."""
+    """An encoder with random weights."""
     recipe = load(request.param, tiny=True)
     recipe = override(recipe, ["data.train.0.examples=300", "data.valid.0.examples=20"])
     tokenizers = prepare(recipe, report=lambda text: None).tokenizers
@@ -36,21 +36,21 @@ def encoder(request: pytest.FixtureRequest) -> Encoder:
     return Encoder(model, recipe=recipe, tokenizers=tokenizers)
 
 
-def logs_of(encoder: Encoder, row: list[int]) -> torch.Tensor:
+def compute_log_probs(encoder: Encoder, row: list[int]) -> torch.Tensor:
     model = encoder.model
     states = model.read(Batch({"source": pad([row])})).states[0]
     return model.writer.head(model.writer(states)).log_softmax(-1)
 
 
 @torch.no_grad()
-def test_the_likeliest_pieces_are_filled_in(encoder: Encoder) -> None:
+def test_the_most_probable_tokens_are_filled_in(encoder: Encoder) -> None:
     [found] = encoder.candidates([TEXT])
     row = encoder.tokenizers.source.encode(TEXT)
-    logs = logs_of(encoder, row)
+    logs = compute_log_probs(encoder, row)
     logs[:, : UNKNOWN + 1] = -math.inf
-    for first, count in special_runs(encoder.tokenizers.source):
+    for first, count in find_special_ranges(encoder.tokenizers.source):
         logs[:, first : first + count] = -math.inf
-    places = [i for i, number in enumerate(row) if number == mask_of(encoder.tokenizers.source)]
+    places = [i for i, number in enumerate(row) if number == get_mask_id(encoder.tokenizers.source)]
     assert len(found) == 5 and len(places) == 2
     assert found[0].ids == logs[places].argmax(-1).tolist()
     assert found[0].log_prob == pytest.approx(logs[places].amax(-1).sum().item(), abs=1e-5)
@@ -70,13 +70,13 @@ def test_texts_are_independent_of_each_other_and_empty_ones_stay_empty(encoder: 
 
 def test_json_has_fillings_and_probabilities(encoder: Encoder) -> None:
     [found] = encoder.candidates([TEXT])
-    told = json.loads(json.dumps(encoder.described(TEXT, found)))
-    assert told["input"] == TEXT and len(told["candidates"]) == 5 and len(told["fillings"]) == 2
-    assert told["probability"] == pytest.approx(math.prod(told["probabilities"]))
+    described = json.loads(json.dumps(encoder.describe(TEXT, found)))
+    assert described["input"] == TEXT and len(described["candidates"]) == 5 and len(described["fillings"]) == 2
+    assert described["probability"] == pytest.approx(math.prod(described["probabilities"]))
 
 
 @torch.no_grad()
-def test_vectors_are_means_of_states_or_the_first_one(encoder: Encoder) -> None:
+def test_embeddings_are_the_mean_or_the_first_state(encoder: Encoder) -> None:
     texts = ["One day.", "A tired dog came to the river."]
     rows = encoder.tokenizers.source.encode_all(texts)
     states = [encoder.model.read(Batch({"source": pad([row])})).states[0] for row in rows]
@@ -88,23 +88,23 @@ def test_vectors_are_means_of_states_or_the_first_one(encoder: Encoder) -> None:
 
 
 @torch.no_grad()
-def test_each_token_is_scored_where_it_alone_is_hidden(encoder: Encoder) -> None:
+def test_each_token_is_scored_with_it_alone_masked(encoder: Encoder) -> None:
     text = "The dog sleeps."
     [scores] = encoder.token_scores([text])
-    row, mask = encoder.tokenizers.source.encode(text), mask_of(encoder.tokenizers.source)
-    assert [score.token for score in scores] == encoder.tokenizers.source.labels(row[1:-1])
+    row, mask = encoder.tokenizers.source.encode(text), get_mask_id(encoder.tokenizers.source)
+    assert [score.token for score in scores] == encoder.tokenizers.source.convert_ids_to_tokens(row[1:-1])
     for place, score in enumerate(scores, start=1):
         hidden = [mask if i == place else number for i, number in enumerate(row)]
-        assert score.log_prob == pytest.approx(logs_of(encoder, hidden)[place, row[place]].item(), abs=1e-4)
+        assert score.log_prob == pytest.approx(compute_log_probs(encoder, hidden)[place, row[place]].item(), abs=1e-4)
 
 
-def test_pseudo_perplexity_is_that_of_all_tokens_and_long_texts_are_cut(encoder: Encoder) -> None:
+def test_pseudo_perplexity_in_windows(encoder: Encoder) -> None:
     texts = ["The dog sleeps.", "The dog sees a cat near the river. " * 12]
-    found = measure(encoder, texts, keep=True)
+    found = measure_perplexity(encoder, texts, keep_token_scores=True)
     scores = encoder.token_scores(texts)
     total = sum(score.log_prob for row in scores for score in row)
-    assert found.fit.tokens == sum(map(len, scores)) and found.fit.documents == 2
-    assert found.loss == pytest.approx(-total / found.fit.tokens)
+    assert found.likelihood.tokens == sum(map(len, scores)) and found.likelihood.documents == 2
+    assert found.loss == pytest.approx(-total / found.likelihood.tokens)
     assert found.to_dict()["scores"].keys() == {"loss", "pseudo_perplexity"}
     assert [row[0] for row in found.rows()] == ["loss", "pseudo-perplexity"]
     assert len(found.hypotheses) == 2
@@ -131,12 +131,12 @@ def test_attention_is_that_of_the_reader_layer_by_layer(encoder: Encoder) -> Non
         (lambda e: e.embed(["a"], pool="best"), "texts are embedded by one of mean, first, got 'best'"),
         (lambda e: e.embed(["the dog " * 50]), "text 1 has .* tokens, but the model was made for at most (48|64)"),
         (lambda e: e.candidates([TEXT], align=True), "nothing can be aligned"),
-        (lambda e: e.score([("a", "b")]), "writes nothing about a text"),
-        (lambda e: e.attention(" "), "attention needs a text to look at"),
-        (lambda e: e.attention("a", "b"), "an encoder reads and writes nothing"),
+        (lambda e: e.score([("a", "b")]), "does not generate text"),
+        (lambda e: e.attention(" "), "attention needs a text"),
+        (lambda e: e.attention("a", "b"), "an encoder has no output"),
         (
             lambda e: e.predict([TEXT], decoding=e.recipe.predict.model_copy(update={"sample": True})),
-            "sample=true says nothing to it",
+            "does not sample; leave out sample=true",
         ),
     ],
 )
@@ -145,7 +145,7 @@ def test_what_an_encoder_cannot_do_is_refused(encoder: Encoder, call, message: s
         call(encoder)
 
 
-def test_without_a_head_there_are_vectors_alone(encoder: Encoder) -> None:
+def test_without_a_head_there_are_only_embeddings(encoder: Encoder) -> None:
     from saccade.model.model import Model
 
     headless = Model(encoder.model.reader, StatesWriter(encoder.model.dim)).eval()
@@ -162,5 +162,5 @@ def test_runs_are_loaded_as_encoders_one_at_a_time(tmp_path: Path) -> None:
     again = saccade.load(tmp_path / "run")
     assert isinstance(made, Encoder) and isinstance(again, Encoder)
     assert made.predict([TEXT]) == again.predict([TEXT])
-    with pytest.raises(SaccadeError, match="gives all of its output at once; give it alone"):
+    with pytest.raises(SaccadeError, match="outputs everything at once; load it alone"):
         saccade.load([tmp_path / "run", tmp_path / "run"])

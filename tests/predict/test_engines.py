@@ -34,11 +34,11 @@ def test_prepared_weights_write_the_same_tokens(beam: int, norm: str, make_run: 
 
 
 @onednn
-def test_int8_is_made_once_and_kept(make_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_int8_weights_are_converted_once_and_kept(make_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_run("one", seed=3)
     first = Predictor.load(folder, device="cpu", precision="int8")
     assert isinstance(first.model.writer.output, Int8Linear | VnniLinear)
-    monkeypatch.setattr(int8, "quantised", lambda model: pytest.fail("made again"))
+    monkeypatch.setattr(int8, "quantize_weights", lambda model: pytest.fail("made again"))
     again = Predictor.load(folder, device="cpu", precision="int8")
     assert again.predict(LINES) == first.predict(LINES)
     scores = [[item.score for item in row] for one in (first, again) for row in one.candidates(LINES)]
@@ -56,15 +56,15 @@ def test_int8_is_near_fp32(make_run: Any) -> None:
 
 @onednn
 @pytest.mark.parametrize("spoil", ["cut", "other weights", "other names"])
-def test_int8_that_does_not_fit_is_made_again(spoil: str, make_run: Any) -> None:
+def test_int8_weights_of_another_model_are_converted_again(spoil: str, make_run: Any) -> None:
     folder, other = make_run("one", seed=3), make_run("two", seed=4)
     expected = Predictor.load(folder, device="cpu", precision="int8").score([("abc", "cba")])
-    kept = folder / int8.FILE
+    kept = folder / int8.INT8_WEIGHTS
     if spoil == "cut":
         kept.write_bytes(kept.read_bytes()[:-7])
     elif spoil == "other weights":
         Predictor.load(other, device="cpu", precision="int8")
-        kept.write_bytes((other / int8.FILE).read_bytes())
+        kept.write_bytes((other / int8.INT8_WEIGHTS).read_bytes())
     else:
         with safe_open(kept, framework="pt") as file:
             note, vocabulary = (file.metadata()[name] for name in (int8.MADE_FROM, int8.VOCABULARY))
@@ -75,7 +75,7 @@ def test_int8_that_does_not_fit_is_made_again(spoil: str, make_run: Any) -> None
 
 
 @onednn
-def test_new_weights_get_new_int8(make_run: Any) -> None:
+def test_new_weights_are_converted_to_int8_again(make_run: Any) -> None:
     folder, other = make_run("one", seed=3), make_run("two", seed=4)
     old = Predictor.load(folder, device="cpu", precision="int8").score([("abc", "cba")])
     (folder / WEIGHTS).write_bytes((other / WEIGHTS).read_bytes())
@@ -85,9 +85,9 @@ def test_new_weights_get_new_int8(make_run: Any) -> None:
 
 
 @onednn
-def test_int8_does_not_need_to_be_kept(make_run: Any) -> None:
+def test_int8_works_in_a_read_only_run(make_run: Any) -> None:
     folder = make_run("one", seed=3)
-    (folder / int8.FILE).mkdir()  # a file cannot be written there
+    (folder / int8.INT8_WEIGHTS).mkdir()  # a file cannot be written there
     assert Predictor.load(folder, device="cpu", precision="int8").predict(LINES)
 
 
@@ -112,10 +112,10 @@ def test_unknown_names_are_refused(settings: dict, message: str, make_run: Any) 
 
 
 def test_int8_is_refused_on_a_gpu() -> None:
-    from saccade.predict.engines.load import check_wanted
+    from saccade.predict.engines.load import check_engine_and_precision
 
     with pytest.raises(SaccadeError, match="int8 is for the CPU, got device cuda; use bf16 there, or device cpu"):
-        check_wanted("auto", "int8", torch.device("cuda"))
+        check_engine_and_precision("auto", "int8", torch.device("cuda"))
 
 
 def test_int8_is_refused_without_onednn(make_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,28 +125,28 @@ def test_int8_is_refused_without_onednn(make_run: Any, monkeypatch: pytest.Monke
     assert all(Predictor.load(make_run("two"), device="cpu").predict(LINES))
 
 
-def test_a_missing_ctranslate2_is_told(make_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_ctranslate2_is_reported(make_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(SaccadeError, match=r"ctranslate2 is not installed; `pip install saccade\[export\]`"):
         Predictor.load(make_run("one"), device="cpu", engine="ctranslate2")
 
 
-def test_two_threads_of_one_core_count_once(tmp_path: Any) -> None:
+def test_hyper_threads_of_one_core_count_once(tmp_path: Any) -> None:
     for number, siblings in enumerate(["0,2", "1,3", "0,2", "1,3"]):
         folder = tmp_path / f"cpu{number}" / "topology"
         folder.mkdir(parents=True)
         (folder / "thread_siblings_list").write_text(siblings + "\n")
-    assert threads.cores({0, 1, 2, 3}, tmp_path) == 2
-    assert threads.cores({1, 3}, tmp_path) == 1
-    assert threads.cores({0, 1, 7}, tmp_path) == 3  # one that the system does not describe
+    assert threads.count_cores({0, 1, 2, 3}, tmp_path) == 2
+    assert threads.count_cores({1, 3}, tmp_path) == 1
+    assert threads.count_cores({0, 1, 7}, tmp_path) == 3  # one that the system does not describe
 
 
-def test_who_chose_the_threads_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_omp_num_threads_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
-    monkeypatch.setenv(threads.CHOSEN_BY, "1")
+    monkeypatch.setenv(threads.THREADS_VARIABLE, "1")
     threads.use_all_cores()
     assert asked == []
-    monkeypatch.delenv(threads.CHOSEN_BY)
+    monkeypatch.delenv(threads.THREADS_VARIABLE)
     threads.use_all_cores()
-    assert asked == [threads.cores(threads.available(), threads.TOPOLOGY)]
+    assert asked == [threads.count_cores(threads.get_available_cpus(), threads.TOPOLOGY)]

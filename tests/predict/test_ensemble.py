@@ -6,7 +6,7 @@ import torch
 from saccade.config.schema import Decoding
 from saccade.errors import SaccadeError
 from saccade.predict.predictors.predictor import Predictor
-from saccade.predict.search.ensemble import mean
+from saccade.predict.search.ensemble import average_log_probs
 
 LINES = ["abc", "", "gfedcba ab", "b"]
 
@@ -14,7 +14,7 @@ LINES = ["abc", "", "gfedcba ab", "b"]
 def test_the_mean_is_that_of_probabilities() -> None:
     one, other = torch.randn(3, 7), torch.randn(3, 7)
     expected = (one.softmax(-1) + other.softmax(-1)) / 2
-    torch.testing.assert_close(mean([one, other]).exp(), expected)
+    torch.testing.assert_close(average_log_probs([one, other]).exp(), expected)
 
 
 @pytest.mark.parametrize("decoding", [Decoding(beam=1), Decoding(beam=4, n_best=2)])

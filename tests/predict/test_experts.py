@@ -1,4 +1,4 @@
-"""A Transformer with experts through all ways of prediction: prepared weights, int8, bfloat16, fixed buffers."""
+"""A Transformer with experts: packed weights, int8, bfloat16, static buffers."""
 
 from typing import Any
 
@@ -14,14 +14,14 @@ from saccade.predict.engines import graphs
 from saccade.predict.predictors.predictor import Predictor
 from saccade.predict.search.request import Request
 
-STACK = {"layers": 2, "dim": 32, "heads": 4, "ff": 24, "norm": "pre", "experts": {"count": 5, "every": 2}}
+STACK = {"layers": 2, "dim": 32, "heads": 4, "ff": 24, "norm": "pre", "experts": {"count": 5, "every_n_layers": 2}}
 PARTS: Any = {"reader": {"stack": STACK}, "writer": {"stack": STACK, "tie": "none"}}
 LINES = ["abc", "gfedcba ab", "b", "a b c d e f g"]
 PAIRS = [(line, line[::-1]) for line in LINES]
 
 
 def sharpen(model: Any) -> None:
-    """Gates that choose by what they read; fresh ones are zeros."""
+    """Give gates random weights, so that they depend on the input; they are initialized with zeros."""
     torch.manual_seed(3)
     for part in model.modules():
         if isinstance(part, Experts):
@@ -37,7 +37,7 @@ def test_batched_is_one_at_a_time(make_predictor: Any) -> None:
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_fixed_buffers_give_what_the_plain_search_gives(make_predictor: Any, beam: int) -> None:
+def test_static_buffers_give_what_the_plain_search_gives(make_predictor: Any, beam: int) -> None:
     one = make_predictor(seed=4, **PARTS)
     sharpen(one.model)
     model, settings = one.model.eval(), Decoding(beam=beam, n_best=beam, min_length=2)
@@ -45,14 +45,14 @@ def test_fixed_buffers_give_what_the_plain_search_gives(make_predictor: Any, bea
     batch, limits = Batch({"source": pad(rows)}), [9, 4, 12, 7]
     with torch.inference_mode():
         request = Request(limits, settings, batch)
-        plain, found = decode(model, request).found, graphs.decode_static(model.writer, model.read(batch), request)
+        plain, found = decode(model, request).hypotheses, graphs.decode_static(model.writer, model.read(batch), request)
     assert [[item.ids for item in row] for row in plain] == [[item.ids for item in row[:beam]] for row in found]
 
 
 @pytest.mark.skipif(not prepared.is_available(), reason="needs a torch with oneDNN")
 @pytest.mark.parametrize(("precision", "near"), [("fp32", 1e-4), ("bf16", 0.5), ("int8", 0.5)])
-def test_every_precision_serves_them(make_run: Any, precision: str, near: float) -> None:
-    """Experts stay as they are where products are prepared: what is around them is packed, or int8."""
+def test_every_precision_supports_experts(make_run: Any, precision: str, near: float) -> None:
+    """Experts stay in fp32 where the layers around them are packed or int8."""
     folder = make_run("one", seed=4, **PARTS)
     plain = Predictor.load(folder, device="cpu")
     one = Predictor.load(folder, device="cpu", precision=precision)

@@ -1,4 +1,4 @@
-"""Decoding with Triton kernels and CUDA graphs against the plain way, where there is a GPU."""
+"""Decoding with Triton kernels and CUDA graphs against the plain search, on a GPU."""
 
 import importlib.util
 from pathlib import Path
@@ -14,9 +14,9 @@ from saccade.data.batching.batch import Batch, pad
 from saccade.model.build.model import build, build_writer
 from saccade.predict.decode import decode
 from saccade.predict.engines import graphs
-from saccade.predict.engines.fixed_writer import has_kernels
 from saccade.predict.engines.plain import PlainSearch
-from saccade.predict.search.greedy import Found
+from saccade.predict.engines.static_writer import has_kernels
+from saccade.predict.search.greedy import SearchHypothesis
 from saccade.predict.search.request import Request
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -38,7 +38,7 @@ def kernels() -> Any:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("case", range(5))
-def test_kernels_agree_with_the_plain_way(kernels: Any, case: int, dtype: torch.dtype) -> None:
+def test_kernels_agree_with_the_reference(kernels: Any, case: int, dtype: torch.dtype) -> None:
     kernels.assert_same_steps(*kernels.CASES[case], dtype=dtype, device="cuda", steps=40)
 
 
@@ -62,7 +62,7 @@ STACKS = {
 }
 
 
-def model_of(stack: dict[str, Any], positions: str = "sinusoidal", seed: int = 0) -> Any:
+def build_test_model(stack: dict[str, Any], positions: str = "sinusoidal", seed: int = 0) -> Any:
     part = {"stack": stack, "positions": {"kind": positions}}
     recipe = validate({"reader": part, "writer": {**part, "tie": "none"}, "data": {"max_length": 64}}, origin="test")
     torch.manual_seed(seed)
@@ -79,18 +79,18 @@ def sources(*lengths: int) -> Batch:
 
 
 @torch.inference_mode()
-def both(
+def search_twice(
     model: Any, batch: Batch, limits: list[int], decoding: Decoding
-) -> tuple[list[list[Found]], list[list[Found]]]:
-    """The plain search, and graphs; a failure of graphs is an error here, not a reason to do without."""
+) -> tuple[list[list[SearchHypothesis]], list[list[SearchHypothesis]]]:
+    """Return the hypotheses of the plain search and of CUDA graphs, whose failures are errors here."""
     generators = [torch.Generator("cuda").manual_seed(decoding.seed) for _ in range(2)]
     requests = [Request(limits, decoding, batch, generator=one) for one in generators]
     found = decode(model, requests[1])
     assert found.decision.engine == "cuda-graphs"
-    return PlainSearch().run(model, requests[0]), found.found
+    return PlainSearch().run(model, requests[0]), found.hypotheses
 
 
-def assert_same(plain: list[list[Found]], found: list[list[Found]]) -> None:
+def assert_same(plain: list[list[SearchHypothesis]], found: list[list[SearchHypothesis]]) -> None:
     for expected, got in zip(plain, found, strict=True):
         assert [item.ids for item in got] == [item.ids for item in expected]
         assert [item.score for item in got] == pytest.approx([item.score for item in expected], abs=1e-3)
@@ -98,46 +98,46 @@ def assert_same(plain: list[list[Found]], found: list[list[Found]]) -> None:
 
 @pytest.mark.parametrize(("stack", "beam"), [("gpt", 1), ("post", 4), ("gpt", 4), ("gated", 7)])
 def test_graphs_find_what_the_plain_search_finds(stack: str, beam: int) -> None:
-    model = model_of(STACKS[stack])
+    model = build_test_model(STACKS[stack])
     assert has_kernels(model.writer, beam)
     decoding = Decoding(beam=beam, n_best=min(beam, 2))
     for lengths in ((5,), (6, 8, 7) * 11):  # several sizes of batches, then the first again
         limits = [2 * n + 7 for n in lengths]
-        assert_same(*both(model, sources(*lengths), limits, decoding))
-    assert_same(*both(model, sources(5), [17], decoding))
+        assert_same(*search_twice(model, sources(*lengths), limits, decoding))
+    assert_same(*search_twice(model, sources(5), [17], decoding))
 
 
 @pytest.mark.parametrize("positions", ["rotary", "learned", "alibi"])
 def test_every_kind_of_positions(positions: str) -> None:
-    model = model_of(STACKS["gpt"], positions)
-    assert_same(*both(model, sources(9, 3, 17, 4), [25, 13, 30, 9], Decoding(beam=3)))
+    model = build_test_model(STACKS["gpt"], positions)
+    assert_same(*search_twice(model, sources(9, 3, 17, 4), [25, 13, 30, 9], Decoding(beam=3)))
 
 
 def test_lengths_are_kept_to_and_the_search_shrinks() -> None:
-    model = model_of(STACKS["post"], seed=1)
+    model = build_test_model(STACKS["post"], seed=1)
     limits = [2, 3, 40, 2, 1, 2, 3, 1] * 4
     for beam in (1, 4):
         decoding = Decoding(beam=beam, min_length=1, length_penalty=1.3)
-        assert_same(*both(model, sources(*[4] * 32), limits, decoding))
+        assert_same(*search_twice(model, sources(*[4] * 32), limits, decoding))
 
 
-def test_a_model_that_has_learned_is_decoded_as_it_is_now() -> None:
-    model = model_of(STACKS["gpt"], "learned")
-    before = both(model, sources(9, 3), [25, 13], Decoding(beam=2))[1]
+def test_weights_changed_by_training_are_used() -> None:
+    model = build_test_model(STACKS["gpt"], "learned")
+    before = search_twice(model, sources(9, 3), [25, 13], Decoding(beam=2))[1]
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
-    plain, found = both(model, sources(9, 3), [25, 13], Decoding(beam=2))
+    plain, found = search_twice(model, sources(9, 3), [25, 13], Decoding(beam=2))
     assert_same(plain, found)
     assert found != before
 
 
 def test_samples_repeat_with_their_seed() -> None:
-    model = model_of(STACKS["gpt"])
+    model = build_test_model(STACKS["gpt"])
 
     def draw(seed: int) -> list[list[list[int]]]:
         decoding = Decoding(sample=True, n_best=3, seed=seed, temperature=1.5, top_k=20)
-        found = both(model, sources(9, 3, 5), [25, 13, 30], decoding)[1]
+        found = search_twice(model, sources(9, 3, 5), [25, 13, 30], decoding)[1]
         return [[item.ids for item in outputs] for outputs in found]
 
     first = draw(3)
@@ -147,12 +147,12 @@ def test_samples_repeat_with_their_seed() -> None:
 
 
 def test_samples_follow_the_distribution() -> None:
-    model = model_of(STACKS["post"])
+    model = build_test_model(STACKS["post"])
     with torch.inference_mode():
         memory = model.read(sources(5))
         logits = model.writer.step(torch.tensor([[1]], device="cuda"), model.writer.start(memory, capacity=2)).logits
     decoding = Decoding(sample=True, n_best=4096, min_length=1, max_length=1)
-    found = both(model, sources(5), [1], decoding)[1]
+    found = search_twice(model, sources(5), [1], decoding)[1]
     counts = torch.bincount(torch.tensor([item.ids[0] for item in found[0]]), minlength=V).float()
     logits = logits.clone()  # what inference mode made may not be changed outside of it
     logits[:, [0, 1, 2, 3]] = -torch.inf
@@ -161,9 +161,11 @@ def test_samples_follow_the_distribution() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 5, 64])
-def test_a_language_model_goes_on_from_its_prompt(rows: int) -> None:
+def test_a_language_model_continues_its_prompt(rows: int) -> None:
     stack = schema.TransformerStack(layers=2, dim=128, heads=4, ff=512, norm="pre", activation="gelu-tanh")
-    settings = schema.TokenWriter(stack=stack, positions=schema.Learned(length=128), scale=False, tie="output")
+    settings = schema.TokenWriter(
+        stack=stack, positions=schema.Learned(length=128), scale_embedding=False, tie="output"
+    )
     writer = build_writer(settings, size=V).cuda().eval()
     prompt = torch.randint(4, V, (rows, 9), device="cuda")
     found = graphs.decode_static(writer, None, Request([80] * rows, Decoding(beam=1, min_length=80), prompts=prompt))
@@ -177,7 +179,7 @@ def test_a_language_model_goes_on_from_its_prompt(rows: int) -> None:
 
 
 def test_half_precision_stays_near() -> None:
-    model = model_of(STACKS["gpt"]).bfloat16()
-    plain, found = both(model, sources(*[7] * 16), [20] * 16, Decoding(beam=1, min_length=20))
+    model = build_test_model(STACKS["gpt"]).bfloat16()
+    plain, found = search_twice(model, sources(*[7] * 16), [20] * 16, Decoding(beam=1, min_length=20))
     pairs = [(a, b) for x, y in zip(plain, found) for a, b in zip(x[0].ids, y[0].ids)]
     assert sum(a == b for a, b in pairs) > 0.5 * len(pairs)

@@ -1,4 +1,4 @@
-"""Texts labelled by trained runs: alone and together, classes with probabilities, numbers, tags, attention."""
+"""Labels of texts: classes with probabilities, numbers, tags, attention."""
 
 import math
 
@@ -16,7 +16,7 @@ from saccade.score.labels import evaluate_labels
 TEXTS = ["the old dog sleeps", "a small cat", "one", "the dog"]
 LABELS = {
     "label": Labels("label", ("no", "so", "yes")),
-    "pair": Labels("label", ("no", "yes"), texts=2),
+    "pair": Labels("label", ("no", "yes"), num_texts=2),
     "number": Labels("number"),
     "tags": Labels("tags", ("A", "B", "C")),
 }
@@ -31,7 +31,7 @@ def kind(request):
 def labeller(kind, **data):
     labels = LABELS[kind]
     recipe = validate({
-        "task": "label", "data": {"max_length": 30, **data}, "tokenizer": {"kind": "characters"},
+        "task": "classify", "data": {"max_length": 30, **data}, "tokenizer": {"kind": "characters"},
         "reader": {"stack": {"layers": 2, "dim": 12, "heads": 2, "ff": 17}}, "writer": {"kind": labels.kind},
         "objectives": [{"kind": OBJECTIVES[labels.kind]}],
     })  # fmt: skip
@@ -42,7 +42,7 @@ def labeller(kind, **data):
     return Labeller(model, recipe=recipe, tokenizers=tokenizers)
 
 
-def test_texts_are_labelled_alike_alone_and_together(kind):
+def test_labels_do_not_depend_on_the_batch(kind):
     model = labeller(kind)
     together = model.predict(TEXTS)
     assert together == [model.predict([text])[0] for text in TEXTS]
@@ -51,7 +51,7 @@ def test_texts_are_labelled_alike_alone_and_together(kind):
 
 def test_every_word_has_a_tag():
     model = labeller("tags")
-    found = model.described("the old dog", model.candidates(["the old dog"])[0])
+    found = model.describe("the old dog", model.candidates(["the old dog"])[0])
     assert found["words"] == ["the", "old", "dog"]
     assert len(found["tags"]) == len(found["probabilities"]) == 3
     assert set(found["tags"]) <= {"A", "B", "C"}
@@ -62,23 +62,23 @@ def test_classes_come_with_their_probabilities():
     [candidates] = model.candidates(["a cat"], decoding=model.recipe.predict.model_copy(update={"n_best": 9}))
     assert [len(candidates), len({item.text for item in candidates})] == [3, 3]
     assert sum(math.exp(item.log_prob) for item in candidates) == pytest.approx(1)
-    found = model.described("a cat", candidates)
+    found = model.describe("a cat", candidates)
     assert found["label"] == candidates[0].text
     assert found["probability"] == pytest.approx(max(found["probabilities"].values()))
     assert model.score([("a cat", candidates[1].text)]) == pytest.approx([candidates[1].log_prob])
 
 
-def test_a_number_is_told_as_one():
+def test_a_number_is_described_as_one():
     model = labeller("number")
     [[found]] = model.candidates(["a cat"])
-    assert float(found.text) == pytest.approx(model.described("a cat", [found])["value"], rel=1e-4)
+    assert float(found.text) == pytest.approx(model.describe("a cat", [found])["value"], rel=1e-4)
 
 
 def test_an_empty_line_stays_empty(kind):
     assert labeller(kind).predict(["", "the dog"])[0] == ""
 
 
-def test_pairs_stand_in_one_line():
+def test_pairs_are_one_line_with_a_tab():
     model = labeller("pair")
     one, other = model.candidates(["the dog\ta cat", "a cat\tthe dog"])
     assert one[0].log_probs != other[0].log_probs
@@ -87,7 +87,7 @@ def test_pairs_stand_in_one_line():
             model.predict([line])
 
 
-def test_what_is_too_long_is_refused_by_its_number_or_cut():
+def test_too_long_a_line_is_refused_by_number_or_truncated():
     model = labeller("label")
     with pytest.raises(SaccadeError, match="line 3 has 41 tokens, but the model was made for at most 30"):
         model.predict(["a", "", "a" * 40])
@@ -110,8 +110,8 @@ def test_attention_is_that_of_the_reader(kind):
     ("ask", "message"),
     [
         (lambda model: model.attention("a", "yes"), "there is no target, got 'yes'"),
-        (lambda model: model.attention(" "), "attention needs a text to look at"),
-        (lambda model: model.candidates(["a"], align=True), "nothing can be aligned; ask without align"),
+        (lambda model: model.attention(" "), "attention needs a text"),
+        (lambda model: model.candidates(["a"], align=True), "nothing can be aligned; leave out align"),
         (lambda model: model.score([("a", "maybe")]), "unknown label 'maybe'"),
         (lambda model: labeller("number").score([("a", "1")]), "a number has no probability"),
         (lambda model: labeller("tags").score([("a b", "A")]), "there are 2 words and 1 tags"),
@@ -119,12 +119,12 @@ def test_attention_is_that_of_the_reader(kind):
         (lambda model: evaluate_labels(model, [("a", "yes"), ("b", "maybe")]), "text 2: unknown label 'maybe'"),
     ],
 )
-def test_what_cannot_be_asked_is_told(ask, message):
+def test_unsupported_requests_are_refused(ask, message):
     with pytest.raises(SaccadeError, match=message):
         ask(labeller("label"))
 
 
-def test_spoiled_weights_are_told():
+def test_diverged_weights_are_reported():
     model = labeller("label")
     with torch.no_grad():
         model.model.writer.output.weight.fill_(torch.nan)

@@ -1,4 +1,4 @@
-"""Prompts and what comes after them; how likely texts are."""
+"""Continuations of prompts, and log-probabilities of texts."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from saccade.model.build.model import build
 from saccade.model.run import named_weights, write_tensors
 from saccade.predict.decode import decode
 from saccade.predict.engines import graphs
-from saccade.predict.predictors.language import LanguageModel, cut, held_back
+from saccade.predict.predictors.language import LanguageModel, count_unstable_characters, split_windows
 from saccade.predict.search.greedy import log_softmax
 from saccade.predict.search.prompted import PromptedWriter
 from saccade.predict.search.request import Request
@@ -44,7 +44,12 @@ def make() -> Callable[..., LanguageModel]:
         stack = {"layers": 2, "dim": 22, "heads": 11, "ff": 13, "norm": "pre"}
         chosen = FORMS[form]
         writer = {"tie": "none", **chosen, "stack": {**stack, **chosen.get("stack", {})}}
-        values = {"task": "write", "data": {"max_length": LONGEST}, "reader": {"kind": "none"}, "writer": writer}
+        values = {
+            "task": "language-model",
+            "data": {"max_length": LONGEST},
+            "reader": {"kind": "none"},
+            "writer": writer,
+        }
         recipe = validate({**values, **sections}, origin="test")
         both = characters(letters)
         torch.manual_seed(seed)
@@ -58,7 +63,7 @@ def make() -> Callable[..., LanguageModel]:
 
 @torch.no_grad()
 def by_hand(model: LanguageModel, prompt: str, *, most: int) -> str:
-    """Greedy, every token from a pass over all before it."""
+    """Greedy search with a full forward pass per token."""
     writer, ids = model.model.eval().writer, [START, *model.tokenizers.target.encode(prompt)[:-1]]
     written: list[int] = []
     while len(written) < most:
@@ -72,14 +77,14 @@ def by_hand(model: LanguageModel, prompt: str, *, most: int) -> str:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_prompts_of_all_lengths_go_on_as_by_hand(make: Any, form: str) -> None:
+def test_continuations_are_those_of_greedy_search_by_hand(make: Any, form: str) -> None:
     model = make(form, seed=3)
     outputs = model.predict(PROMPTS, decoding=SHORT)
     assert outputs == [by_hand(model, prompt, most=8) for prompt in PROMPTS]
     assert len(set(outputs)) > 2
 
 
-def test_without_a_length_the_model_writes_as_far_as_it_was_made_for(make: Any) -> None:
+def test_without_max_length_all_positions_are_used(make: Any) -> None:
     model = make(seed=3)
     [[item]] = model.candidates(["abc"], decoding=Decoding(beam=1, min_length=20))
     assert (len(item.ids), item.finish) == (LONGEST - 4, "length")
@@ -87,14 +92,14 @@ def test_without_a_length_the_model_writes_as_far_as_it_was_made_for(make: Any) 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("decoding", [GREEDY, Decoding(beam=3, n_best=2), Decoding(beam=1, min_length=4, max_length=5)])
-def test_fixed_buffers_give_the_same(make: Any, form: str, decoding: Decoding) -> None:
-    """What CUDA graphs replay, here as plain calls."""
+def test_static_buffers_give_the_same_continuations(make: Any, form: str, decoding: Decoding) -> None:
+    """The steps that CUDA graphs replay, as plain calls."""
     model = make(form, seed=4)
     model.model.eval()
     prompts = torch.tensor([[START, 4, 5, 6], [START, 9, 8, 4]])
     with torch.no_grad():
         request = Request([7, 9], decoding, prompts=prompts)
-        plain, fixed = decode(model.model, request).found, graphs.decode_static(model.model.writer, None, request)
+        plain, fixed = decode(model.model, request).hypotheses, graphs.decode_static(model.model.writer, None, request)
     for one, other in zip(plain, fixed, strict=True):
         assert [item.ids for item in one] == [item.ids for item in other[: len(one)]]
 
@@ -107,14 +112,14 @@ def test_a_beam_finds_what_is_at_least_as_likely(make: Any) -> None:
         assert wide.score >= greedy.score - 1e-5
 
 
-def test_a_seed_draws_the_same_and_another_one_does_not(make: Any) -> None:
+def test_samples_depend_on_the_seed_only(make: Any) -> None:
     model = make(seed=1)
     drawn = [model.predict(PROMPTS, decoding=DRAWN.model_copy(update={"seed": seed})) for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-@pytest.mark.parametrize("decoding", [SHORT, DRAWN, Decoding(beam=1, max_length=8, repetition=1.7)])
-def test_tokens_as_they_come_are_those_of_the_whole(make: Any, decoding: Decoding) -> None:
+@pytest.mark.parametrize("decoding", [SHORT, DRAWN, Decoding(beam=1, max_length=8, repetition_penalty=1.7)])
+def test_streamed_tokens_are_those_of_the_whole_output(make: Any, decoding: Decoding) -> None:
     model = make(seed=3)
     for prompt in PROMPTS:
         pieces = list(model.write(prompt, decoding=decoding))
@@ -122,7 +127,7 @@ def test_tokens_as_they_come_are_those_of_the_whole(make: Any, decoding: Decodin
     assert len(list(model.write("abc", decoding=SHORT))) > 3
 
 
-def test_tokens_come_one_by_one_from_one_output_only(make: Any) -> None:
+def test_streaming_needs_a_single_output(make: Any) -> None:
     with pytest.raises(SaccadeError, match="tokens come one by one from a single output, got beam = 4"):
         next(make().write("abc", decoding=Decoding()))
 
@@ -130,7 +135,7 @@ def test_tokens_come_one_by_one_from_one_output_only(make: Any) -> None:
 # ---- stop texts
 
 
-def test_an_output_ends_before_the_first_stop_text(make: Any) -> None:
+def test_an_output_ends_before_the_first_stop_string(make: Any) -> None:
     model = make(seed=3)
     plain = model.predict(PROMPTS, decoding=SHORT)
     stops = tuple(text[len(text) // 2 :][:2] for text in plain if len(text) > 3)[:2]
@@ -145,11 +150,11 @@ def test_an_output_ends_before_the_first_stop_text(make: Any) -> None:
     assert {item.finish for [item] in found} >= {"stop"}
 
 
-def test_what_may_become_a_stop_text_is_held_back() -> None:
-    assert held_back("a b", ["bcd"]) == 1
-    assert held_back("a bc", ["bcd", "cx"]) == 2
-    assert held_back("a b\ufffd\ufffd", []) == 2
-    assert held_back("a", ["bcd"]) == 0
+def test_the_start_of_a_stop_string_is_held_back() -> None:
+    assert count_unstable_characters("a b", ["bcd"]) == 1
+    assert count_unstable_characters("a bc", ["bcd", "cx"]) == 2
+    assert count_unstable_characters("a b\ufffd\ufffd", []) == 2
+    assert count_unstable_characters("a", ["bcd"]) == 0
 
 
 # ---- penalties
@@ -159,14 +164,16 @@ def test_penalties_by_hand() -> None:
     writer = PromptedWriter(None, repetition=2.0, frequency=0.5)
     logits = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
     log_probs = logits.log_softmax(-1)[0].tolist()
-    got = writer.penalised(logits, torch.tensor([[1, 3, 3]]))[0].tolist()
+    got = writer.penalize_repetition(logits, torch.tensor([[1, 3, 3]]))[0].tolist()
     expected = [log_probs[0], 2 * log_probs[1] - 0.5, log_probs[2], 2 * log_probs[3] - 1.0]
     assert got == pytest.approx(expected)
-    assert writer.penalised(logits + 7, torch.tensor([[1, 3, 3]]))[0].tolist() == pytest.approx(expected, abs=1e-5)
+    assert writer.penalize_repetition(logits + 7, torch.tensor([[1, 3, 3]]))[0].tolist() == pytest.approx(
+        expected, abs=1e-5
+    )
 
 
 @torch.no_grad()
-def test_prompt_and_output_both_count(make: Any) -> None:
+def test_penalties_count_prompt_and_output(make: Any) -> None:
     model = make(seed=3)
     writer = PromptedWriter(model.model.eval().writer, frequency=3.0)
     plain = PromptedWriter(model.model.writer)
@@ -182,7 +189,7 @@ def test_prompt_and_output_both_count(make: Any) -> None:
 
 def test_a_large_penalty_lets_nothing_occur_twice(make: Any) -> None:
     model = make(seed=3)
-    decoding = Decoding(beam=1, frequency=1e4, min_length=6, max_length=6)
+    decoding = Decoding(beam=1, frequency_penalty=1e4, min_length=6, max_length=6)
     for prompt, output in zip(PROMPTS[:4], model.predict(PROMPTS[:4], decoding=decoding), strict=True):
         fresh = [letter for letter in output[: 8 - len(set(prompt))] if letter in prompt]
         assert not fresh
@@ -191,28 +198,30 @@ def test_a_large_penalty_lets_nothing_occur_twice(make: Any) -> None:
 # ---- lengths
 
 
-def test_a_prompt_that_is_too_long_is_refused_with_the_choices(make: Any) -> None:
+def test_too_long_a_prompt_is_refused_with_suggestions(make: Any) -> None:
     model = make(seed=3)
-    with pytest.raises(SaccadeError, match=r"prompt 2 has 23 tokens, and at least 1 more .* for 24 .*slide=true"):
+    with pytest.raises(
+        SaccadeError, match=r"prompt 2 has 23 tokens, and at least 1 more .* for 24 .*truncate_prompt=true"
+    ):
         model.predict(["a", "a" * 23])
-    with pytest.raises(SaccadeError, match=r"prompt 1 has 10 tokens, and at least 14 more are to be written"):
+    with pytest.raises(SaccadeError, match=r"prompt 1 has 10 tokens, and at least 14 more are to be generated"):
         model.predict(["a" * 10], decoding=Decoding(max_length=14))
     with pytest.raises(
-        SaccadeError, match="outputs of 24 tokens were asked for .* made for 24 with <end>; ask for less"
+        SaccadeError, match="outputs of 24 tokens were requested .* made for 24 with <end>; request fewer"
     ):
         model.predict(["a"], decoding=Decoding(max_length=24))
 
 
-def test_the_last_tokens_are_taken_where_that_is_asked(make: Any) -> None:
+def test_truncate_prompt_keeps_the_last_tokens(make: Any) -> None:
     model = make(seed=3)
     long = "gfedcba" * 9
-    some = model.predict([long, "ab"], decoding=Decoding(beam=1, slide=True, max_length=5))
+    some = model.predict([long, "ab"], decoding=Decoding(beam=1, truncate_prompt=True, max_length=5))
     assert some == model.predict([long[-18:], "ab"], decoding=Decoding(beam=1, max_length=5))
-    half = Decoding(beam=1, slide=True)
+    half = Decoding(beam=1, truncate_prompt=True)
     assert model.predict([long], decoding=half) == model.predict([long[-12:]], decoding=GREEDY)
 
 
-def test_what_stands_before_a_prompt_that_is_too_long_is_not_lost(make: Any) -> None:
+def test_outputs_before_too_long_a_prompt_are_not_lost(make: Any) -> None:
     model = make(seed=3)
     found = model.stream(["a", "b", "a" * 30], decoding=GREEDY)
     assert [item.text for item in (next(found)[0], next(found)[0])] == model.predict(["a", "b"], decoding=GREEDY)
@@ -220,7 +229,7 @@ def test_what_stands_before_a_prompt_that_is_too_long_is_not_lost(make: Any) -> 
         next(found)
 
 
-def test_why_an_output_ends_is_told(make: Any) -> None:
+def test_the_finish_reason_is_reported(make: Any) -> None:
     model = make(seed=3)
     [[short]] = model.candidates(["abc"], decoding=Decoding(beam=1, max_length=2, min_length=2))
     assert (short.finish, len(short.ids)) == ("length", 2)
@@ -240,7 +249,7 @@ def log_probs_by_hand(model: LanguageModel, ids: list[int]) -> list[float]:
 
 def test_each_token_of_a_completion_has_its_log_probability(make: Any) -> None:
     model = make(seed=3)
-    decoding = Decoding(sample=True, beam=1, temperature=2.0, repetition=1.5, max_length=8)
+    decoding = Decoding(sample=True, beam=1, temperature=2.0, repetition_penalty=1.5, max_length=8)
     for prompt, [item] in zip(PROMPTS, model.candidates(PROMPTS, decoding=decoding), strict=True):
         before = model.tokenizers.target.encode(prompt)[:-1]
         expected = log_probs_by_hand(model, [*before, *item.ids])[len(before) :] if item.ids else []
@@ -262,19 +271,19 @@ def test_tokens_of_a_text_with_their_log_probabilities(make: Any) -> None:
     assert [score.log_prob for score in scores] == pytest.approx(expected, abs=1e-4)
 
 
-def test_windows_hold_every_token_once_and_begin_with_the_one_before() -> None:
+def test_windows_contain_every_token_once_after_one_of_context() -> None:
     ids = list(range(20))
-    windows = list(cut(ids, 6))
+    windows = list(split_windows(ids, 6))
     assert [token for given, window in windows for token in window[given:]] == ids
     assert [window[0] for given, window in windows if given] == [5, 10, 15]
     assert max(len(window) for _, window in windows) == 6
-    assert list(cut([7], 6)) == [(0, [7])]
+    assert list(split_windows([7], 6)) == [(0, [7])]
 
 
-def test_fit_adds_up_all_documents_in_windows(make: Any) -> None:
+def test_likelihood_sums_all_documents_in_windows(make: Any) -> None:
     model = make(seed=2)
     long = "gfe dcba" * 6
-    fit = model.fit([long, "abc", "äb"])
+    fit = model.compute_likelihood([long, "abc", "äb"])
     ids = model.tokenizers.target.encode(long)
     nll = -sum(log_probs_by_hand(model, ids[:LONGEST]))
     for begin in (24, 47):
@@ -283,7 +292,7 @@ def test_fit_adds_up_all_documents_in_windows(make: Any) -> None:
         nll -= sum(log_probs_by_hand(model, model.tokenizers.target.encode(text)))
     assert fit.nll == pytest.approx(nll, abs=1e-3)
     assert fit[1:] == (49 + 4 + 3, 48 + 3 + 3, 3, 1)
-    assert math.isclose(model.fit([]).nll, 0.0)
+    assert math.isclose(model.compute_likelihood([]).nll, 0.0)
 
 
 # ---- around it
@@ -315,19 +324,26 @@ def test_attention_of_prompt_and_output(make: Any) -> None:
     assert seen.source_labels == []
     assert set(seen.maps) == {"writer.stack.blocks.0.self", "writer.stack.blocks.1.self"}
     assert seen.maps["writer.stack.blocks.0.self"].shape == (11, 7, 7)
-    with pytest.raises(SaccadeError, match="reads nothing that its output could be aligned to"):
+    with pytest.raises(SaccadeError, match="has no source that its output could be aligned to"):
         model.candidates(["abc"], align=True)
 
 
 def test_settings_of_prompts_are_refused_by_other_models(make_predictor: Any) -> None:
-    for change in ({"stop": ("a",)}, {"slide": True}, {"repetition": 1.5}, {"frequency": 0.5}):
+    for change in (
+        {"stop": ("a",)},
+        {"truncate_prompt": True},
+        {"repetition_penalty": 1.5},
+        {"frequency_penalty": 0.5},
+    ):
         [name] = change
-        with pytest.raises(SaccadeError, match=f'{name} is for models that go on from a prompt .task = "write".'):
+        with pytest.raises(
+            SaccadeError, match=f'{name} is for models that continue a prompt .task = "language-model".'
+        ):
             make_predictor().predict(["abc"], decoding=Decoding(beam=1, **change))
 
 
-def test_half_a_character_is_not_shown(make: Any) -> None:
-    """Bytes come one by one: what is told so far is never taken back, and in the end it is the whole."""
+def test_an_incomplete_character_is_held_back(make: Any) -> None:
+    """Bytes are generated one by one: emitted text is never taken back, and adds up to the whole."""
     model = make(seed=8)
     both = train_tokenizers(Tokenizer(kind="bytes"), lambda: ())
     torch.manual_seed(2)

@@ -5,30 +5,30 @@ from collections.abc import Iterator
 
 import pytest
 
-from saccade.predict.lines import available
+from saccade.predict.lines import group_available
 
 
 def test_all_lines_come_once_and_in_order() -> None:
     lines = [str(i) for i in range(1000)]
-    groups = list(available(lines, most=7))
+    groups = list(group_available(lines, max_lines=7))
     assert [line for group in groups for line in group] == lines
     assert max(len(group) for group in groups) <= 7
 
 
-def test_lines_that_are_there_come_together() -> None:
+def test_available_lines_are_grouped() -> None:
     read = threading.Event()
 
     def lines() -> Iterator[str]:
         yield from ("a", "b", "c")
         read.set()
 
-    groups = available(lines(), most=9)
+    groups = group_available(lines(), max_lines=9)
     first = next(groups)
     assert read.wait(20)
     assert first + [line for group in groups for line in group] == ["a", "b", "c"]
 
 
-def test_a_program_that_waits_for_its_answers_gets_them() -> None:
+def test_an_interactive_program_gets_its_answers() -> None:
     answered = threading.Semaphore(0)
 
     def lines() -> Iterator[str]:
@@ -39,15 +39,15 @@ def test_a_program_that_waits_for_its_answers_gets_them() -> None:
             yield str(i)
 
     count = 0
-    for group in available(lines(), most=100):
+    for group in group_available(lines(), max_lines=100):
         count += len(group)
         answered.release(len(group))
     assert count == 12
 
 
-def test_not_more_than_asked_is_read_ahead() -> None:
+def test_read_ahead_is_limited() -> None:
     taken: list[int] = []
-    groups = available((taken.append(i) or str(i) for i in range(100)), most=3)
+    groups = group_available((taken.append(i) or str(i) for i in range(100)), max_lines=3)
     next(groups)
     groups.close()
     assert len(taken) < 12
@@ -58,16 +58,16 @@ def test_an_error_of_the_source_comes_after_its_lines() -> None:
         yield "a"
         raise OSError("gone")
 
-    groups = available(lines(), most=5)
+    groups = group_available(lines(), max_lines=5)
     assert next(groups) == ["a"]
     with pytest.raises(OSError, match="gone"):
         next(groups)
 
 
-def test_leaving_while_the_keyboard_is_silent_is_clean() -> None:
+def test_exit_while_waiting_for_stdin_is_clean() -> None:
     code = (
-        "from saccade.data.sources.pairs import read_lines; from saccade.predict.lines import available\n"
-        "print(next(available(read_lines('-'), most=5))); raise SystemExit(2)"
+        "from saccade.data.sources.pairs import read_lines; from saccade.predict.lines import group_available\n"
+        "print(next(group_available(read_lines('-'), max_lines=5))); raise SystemExit(2)"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

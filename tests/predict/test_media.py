@@ -1,4 +1,4 @@
-"""Runs that read pictures: files in, classes or captions out, and what was looked at in the picture."""
+"""Runs that read pictures: file names in, classes or captions out, and attention in the picture."""
 
 from pathlib import Path
 
@@ -7,12 +7,12 @@ import pytest
 from PIL import Image
 
 import saccade
-from saccade.data.sources.media import named_files
+from saccade.data.sources.media import list_files
 from saccade.errors import SaccadeError
 
 FEW = [
     "train.steps=2",
-    "train.schedule.warmup=1",
+    "train.schedule.warmup_steps=1",
     "train.valid_predictions=3",
     "train.batch_tokens=512",
     "train.metric=loss",
@@ -39,42 +39,42 @@ def teller(folder):
 
 @pytest.fixture(scope="module")
 def files():
-    return [named_files(name, medium="picture")[0] for name in FILES]
+    return [list_files(name, medium="picture")[0] for name in FILES]
 
 
-def test_a_loaded_run_says_the_same(vit, teller, folder, files):
+def test_a_loaded_run_gives_the_same_outputs(vit, teller, folder, files):
     assert saccade.load(folder / "vit").predict(files) == vit.predict(files)
     assert saccade.load(folder / "teller").predict(files) == teller.predict(files)
     assert set(vit.predict(files)) <= set(vit.labels.names)
 
 
-def test_a_picture_alone_and_among_others_is_the_same(vit, files):
+def test_labels_of_pictures_do_not_depend_on_the_batch(vit, files):
     together = [found[0].log_prob for found in vit.candidates(files)]
     alone = [vit.candidates([path])[0][0].log_prob for path in files]
     assert together == pytest.approx(alone, abs=1e-5)
 
 
-def test_files_are_taken_some_at_a_time(vit, files, monkeypatch):
+def test_files_are_decoded_in_chunks(vit, files, monkeypatch):
     whole = vit.predict(files)
-    monkeypatch.setattr("saccade.predict.predictors.media.AT_ONCE", 2)
+    monkeypatch.setattr("saccade.predict.predictors.media.MAX_FILES_IN_MEMORY", 2)
     assert vit.predict(files) == whole
 
 
-def test_scores_are_those_of_what_is_said(vit, teller, files):
+def test_scores_are_those_of_the_outputs(vit, teller, files):
     best = vit.candidates(files[:1])[0][0]
     assert vit.score([(files[0], best.text)]) == pytest.approx([best.log_prob], abs=1e-5)
     said = teller.candidates(files[:1])[0][0]
     assert teller.score([(files[0], said.text)])[0] < 0
 
 
-def test_folders_name_their_files(vit, files, tmp_path):
+def test_a_folder_stands_for_its_files(vit, files, tmp_path):
     for number, path in enumerate(files[:3]):
         Image.open(path).save(tmp_path / f"{number}.png")
-    names = list(vit.inputs([f"{tmp_path}\n", files[0]]))
+    names = list(vit.expand_inputs([f"{tmp_path}\n", files[0]]))
     assert names == [*(str(tmp_path / f"{number}.png") for number in range(3)), files[0]]
 
 
-def test_a_file_that_was_written_anew_is_read_anew(teller, files, tmp_path):
+def test_a_replaced_file_is_read_again(teller, files, tmp_path):
     scores = []
     for source in files[:2]:
         (tmp_path / "x.png").write_bytes(Path(source).read_bytes())
@@ -84,19 +84,19 @@ def test_a_file_that_was_written_anew_is_read_anew(teller, files, tmp_path):
 
 
 def test_an_empty_line_names_no_folder(vit, files):
-    assert list(vit.inputs(["\n", files[0]])) == ["", files[0]]
+    assert list(vit.expand_inputs(["\n", files[0]])) == ["", files[0]]
     assert [found[0].text for found in vit.stream(["", files[0]])] == ["", *vit.predict(files[:1])]
 
 
-def test_what_stands_before_a_broken_file_is_not_lost(vit, files, tmp_path):
+def test_outputs_before_a_broken_file_are_not_lost(vit, files, tmp_path):
     (tmp_path / "x.png").write_text("no picture")
     results = vit.stream(iter([files[0], str(tmp_path / "x.png")]))
     assert next(results)[0].text == vit.predict(files[:1])[0]
-    with pytest.raises(SaccadeError, match=r"x.png is no picture"):
+    with pytest.raises(SaccadeError, match=r"x.png is not a readable picture"):
         next(results)
 
 
-def test_the_class_token_looks_at_the_cells_of_the_picture(vit, files):
+def test_the_class_token_attends_to_the_cells_of_the_picture(vit, files):
     view = vit.view(files[0])
     assert len(view.maps) == 3
     assert view.input == "00001.png"
@@ -106,11 +106,11 @@ def test_the_class_token_looks_at_the_cells_of_the_picture(vit, files):
         assert list(entry.labels["target"]) == [view.output]
         assert entry.weights.sum() < 4  # the rest is on the class token itself
     assert view.background.grid == (6, 6)
-    assert np.array_equal(view.background.pixels(), np.asarray(Image.open(files[0])))
+    assert np.array_equal(view.background.decode_pixels(), np.asarray(Image.open(files[0])))
     assert "reader.stack.blocks.2.self" in view.text(width=80)
 
 
-def test_each_word_of_a_caption_looks_at_the_picture(teller, files, tmp_path):
+def test_each_word_of_a_caption_attends_to_the_picture(teller, files, tmp_path):
     view = teller.view(files[0], "red circle")
     [cross] = view.maps
     assert cross.weights.shape == (1, 3, 36)
@@ -121,24 +121,24 @@ def test_each_word_of_a_caption_looks_at_the_picture(teller, files, tmp_path):
     assert view.save(tmp_path / "view.png").stat().st_size > 1000
 
 
-def test_without_a_class_token_all_cells_look_in_the_mean(folder, files):
-    more = ["reader.first=false", "writer.pooling=mean", "data.train.0.examples=40", "data.valid.0.examples=5"]
+def test_without_a_class_token_attention_is_averaged_over_cells(folder, files):
+    more = ["reader.class_token=false", "writer.pooling=mean", "data.train.0.examples=40", "data.valid.0.examples=5"]
     run = saccade.train("vit", tiny=True, run=folder / "mean", overrides=[*FEW, *more])
     for entry in run.view(files[0]).maps:
         np.testing.assert_allclose(entry.weights.sum(-1), 1, atol=1e-5)
 
 
-def test_what_is_no_list_is_told(vit):
+def test_a_single_name_is_refused(vit):
     with pytest.raises(SaccadeError, match=r"expected a list of files, got the single text 'a.png'"):
         vit.predict("a.png")
 
 
 def test_a_file_may_be_given_as_bytes(vit, files):
     with open(files[0], "rb") as file:
-        name = vit.hold(file.read(), name="a.png")
+        name = vit.register_file(file.read(), name="a.png")
     assert vit.candidates([name])[0][0].log_prob == vit.candidates([files[0]])[0][0].log_prob
     assert vit.view(name).input == "a.png"
-    vit.release(name)
+    vit.release_file(name)
     vit.predict([files[0]])
     with pytest.raises(SaccadeError, match="not found"):
         vit.predict([name])

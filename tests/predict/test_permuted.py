@@ -1,4 +1,4 @@
-"""A small model of tokens in any order, put to use."""
+"""Inference with a small XLNet."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ from saccade.config.load import save, validate
 from saccade.config.schema import Corpus
 from saccade.data.tokenization.tokenizers import train_tokenizers
 from saccade.model.build.model import build
-from saccade.model.readers.tokens import parts
+from saccade.model.readers.tokens import get_segment_ids
 from saccade.model.run import named_weights, write_tensors
 from saccade.predict.predictors.encoder import Encoder
 from saccade.predict.predictors.permuted import PermutedDecoder, PermutedEncoder
@@ -25,14 +25,15 @@ LETTERS = ["abc", "defg hij"]
 
 @pytest.fixture
 def encoder() -> Callable[..., Encoder]:
-    def made(**objective: Any) -> Encoder:
+    def make(**objective: Any) -> Encoder:
         recipe = validate(
             {
-                "task": "encode", "tokenizer": {"kind": "characters", "mask": True},
+                "task": "encode", "tokenizer": {"kind": "characters", "mask_token": True},
                 "data": {"max_length": 9},
                 "reader": {
                     "stack": {"layers": 2, "dim": 12, "heads": 3, "ff": 17, "attention_bias": False},
-                    "positions": {"kind": "transformer-xl", "content": True, "segments": True}, "scale": False,
+                    "positions": {"kind": "transformer-xl", "content_bias": True, "relative_segments": True},
+                    "scale_embedding": False,
                 },
                 "writer": {"kind": "permuted"}, "objectives": [{"kind": "permuted", **objective}],
             }
@@ -44,10 +45,10 @@ def encoder() -> Callable[..., Encoder]:
             torch.nn.init.normal_(parameter, std=0.4)
         return PermutedEncoder(model.eval(), recipe=recipe, tokenizers=tokenizers)
 
-    return made
+    return make
 
 
-def test_a_hidden_letter_is_told_from_both_sides(encoder: Callable[..., Encoder]) -> None:
+def test_a_masked_letter_is_predicted_from_both_sides(encoder: Callable[..., Encoder]) -> None:
     model = encoder()
     [[first, second]] = model.candidates(["ab[MASK]d"], decoding=model.recipe.predict.model_copy(update={"n_best": 2}))
     assert first.score > second.score and len(first.text) == 4 and first.text[:2] == "ab" and first.text[3] == "d"
@@ -57,20 +58,20 @@ def test_a_hidden_letter_is_told_from_both_sides(encoder: Callable[..., Encoder]
     with torch.no_grad():
         found = model.model.writer(
             model.model.reader, ids, when, at=torch.tensor([[2]]), keep=torch.ones_like(ids, dtype=torch.bool),
-            segments=parts(ids, None),
+            segments=get_segment_ids(ids, None),
         )  # fmt: skip
         logs = model.model.writer.head(found.query)[0, 0].log_softmax(-1)
     (chosen,) = first.ids
     assert first.log_prob == pytest.approx(float(logs[chosen]), abs=1e-5)
 
 
-def test_what_stands_on_the_right_counts(encoder: Callable[..., Encoder]) -> None:
+def test_the_right_context_matters(encoder: Callable[..., Encoder]) -> None:
     model = encoder()
     scores = [model.candidates([text])[0][0].log_prob for text in ("ab[MASK]d", "ab[MASK]e")]
     assert scores[0] != scores[1]
 
 
-def test_a_batch_gives_what_each_text_gives_alone(encoder: Callable[..., Encoder]) -> None:
+def test_fillings_do_not_depend_on_the_batch(encoder: Callable[..., Encoder]) -> None:
     model, texts = encoder(), ["a[MASK]", "ab[MASK]d e", "[MASK]"]
     together = [found[0] for found in model.candidates(texts)]
     for text, one in zip(texts, together, strict=True):
@@ -81,27 +82,27 @@ def test_a_batch_gives_what_each_text_gives_alone(encoder: Callable[..., Encoder
 def test_the_probability_of_a_text_is_that_of_its_tokens_one_after_the_other(
     encoder: Callable[..., Encoder],
 ) -> None:
-    """No token depends on a later one, and all letters at a place together have probability 1."""
+    """No token depends on a later one, and probabilities at each position sum to 1."""
     model = encoder()
     [first], [again] = model.token_scores(["abc"]), model.token_scores(["abd"])
     assert [item.log_prob for item in first[:2]] == pytest.approx([item.log_prob for item in again[:2]], abs=1e-6)
     assert first[2].log_prob != again[2].log_prob
     assert [item.token for item in first] == ["a", "b", "c"]
     size = model.tokenizers.source.size
-    total = sum(np.exp(model.decoder.measure_rows([[5, number]])[0][1]) for number in range(size))
+    total = sum(np.exp(model.decoder.compute_log_probs([[5, number]])[0][1]) for number in range(size))
     assert total == pytest.approx(1.0, abs=1e-5)
 
 
 def test_long_texts_are_read_in_windows_with_their_memory(encoder: Callable[..., Encoder]) -> None:
     long, other = "abcdefghij", "bbcdefghij"
     for memory, same in ((0, True), (9, False)):
-        model = encoder(**({"piece": 9, "memory": memory} if memory else {}))
+        model = encoder(**({"segment_length": 9, "memory_length": memory} if memory else {}))
         first, second = (model.token_scores([text])[0] for text in (long, other))
         assert len(first) == 10
         assert (first[9].log_prob == pytest.approx(second[9].log_prob, abs=1e-6)) is same
 
 
-def test_texts_are_measured_and_embedded(encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+def test_texts_are_scored_and_embedded(encoder: Callable[..., Encoder], tmp_path: Path) -> None:
     model = encoder()
     (tmp_path / "a.txt").write_text("abc\ndef\n")
     found = evaluate_corpora(model, [Corpus(files=(str(tmp_path / "a.txt"),))]).to_dict()
@@ -122,7 +123,7 @@ def test_attention_is_that_of_the_content_stream(encoder: Callable[..., Encoder]
         torch.testing.assert_close(weights.sum(-1), torch.ones(3, 4))
 
 
-def test_a_run_is_loaded_as_what_it_is(encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+def test_a_run_is_loaded_as_an_encoder(encoder: Callable[..., Encoder], tmp_path: Path) -> None:
     model = encoder()
     model.tokenizers.save(tmp_path)
     save(model.recipe, tmp_path / RECIPE)

@@ -12,7 +12,7 @@ from saccade.data.batching.batch import Batch, pad
 from saccade.data.tokenization.tokenizers import START
 from saccade.errors import SaccadeError
 from saccade.model.writers.tokens import shift_right
-from saccade.predict.lines import groups_by_length
+from saccade.predict.lines import group_by_length
 from saccade.predict.outputs import Hypothesis
 from saccade.predict.predictors.predictor import Predictor
 
@@ -45,7 +45,9 @@ def test_steps_give_the_logits_of_teacher_forcing(make_predictor: Any, norm: str
             torch.testing.assert_close(step.logits, whole[:, t], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("decoding", [Decoding(beam=1), Decoding(beam=5, n_best=3), Decoding(beam=3, no_repeat=2)])
+@pytest.mark.parametrize(
+    "decoding", [Decoding(beam=1), Decoding(beam=5, n_best=3), Decoding(beam=3, no_repeat_ngram=2)]
+)
 def test_batched_is_one_at_a_time(make_predictor: Any, decoding: Decoding) -> None:
     predictor, lines = make_predictor(seed=5), texts(9)
     together = predictor.candidates(lines, decoding=decoding)
@@ -105,7 +107,7 @@ def test_outputs_begin_with_the_prefix_and_keep_to_the_lengths(make_predictor: A
 
 
 def test_no_sequence_repeats_when_forbidden(make_predictor: Any) -> None:
-    plain, strict = (make_predictor(seed=0).predict(["abc"], decoding=Decoding(no_repeat=n))[0] for n in (0, 2))
+    plain, strict = (make_predictor(seed=0).predict(["abc"], decoding=Decoding(no_repeat_ngram=n))[0] for n in (0, 2))
     pairs = [strict[i : i + 2] for i in range(len(strict) - 1)]
     assert len(set(pairs)) == len(pairs) > 2
     assert "cccc" in plain
@@ -119,7 +121,7 @@ def test_samples_repeat_with_their_seed(make_predictor: Any) -> None:
     assert first == again != other
 
 
-def test_streamed_samples_do_not_depend_on_the_clock(make_predictor: Any) -> None:
+def test_streamed_samples_do_not_depend_on_timing(make_predictor: Any) -> None:
     predictor, decoding = make_predictor(), Decoding(sample=True)
     first, again = (list(predictor.stream(iter(texts(3)), decoding=decoding)) for _ in range(2))
     assert first == again
@@ -166,7 +168,7 @@ def test_a_long_line_is_named(make_predictor: Any) -> None:
         predictor.score([("a", "c" * 24)])
 
 
-def test_lengths_that_cannot_be_are_refused(make_predictor: Any) -> None:
+def test_impossible_lengths_are_refused(make_predictor: Any) -> None:
     predictor = make_predictor()
     with pytest.raises(SaccadeError, match="max_length must be at most 23"):
         predictor.predict(["a"], decoding=Decoding(max_length=24))
@@ -177,7 +179,7 @@ def test_lengths_that_cannot_be_are_refused(make_predictor: Any) -> None:
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_weights_that_are_not_numbers_are_told(make_predictor: Any, beam: int) -> None:
+def test_nan_weights_are_reported(make_predictor: Any, beam: int) -> None:
     predictor = make_predictor()
     with torch.no_grad():
         predictor.model.writer.output.weight.fill_(torch.nan)
@@ -209,7 +211,7 @@ def test_attention_needs_a_text(make_predictor: Any) -> None:
         make_predictor().attention("  ")
 
 
-def test_a_model_in_training_goes_on_as_it_was(make_predictor: Any) -> None:
+def test_a_model_in_training_mode_returns_to_it(make_predictor: Any) -> None:
     predictor = make_predictor(seed=2)
     predictor.model.train()
     first, again = predictor.predict(["abc"]), predictor.predict(["abc"])  # no dropout
@@ -233,7 +235,7 @@ def test_no_run_is_refused() -> None:
 
 def test_groups_keep_to_the_budget_and_lose_nothing() -> None:
     lengths = [3, 50, 9, 9, 1, 20, 6, 9]
-    groups = list(groups_by_length(lengths, budget=27))
+    groups = list(group_by_length(lengths, budget=27))
     assert groups == [[1], [5], [2, 3, 7], [6, 0, 4]]
 
 

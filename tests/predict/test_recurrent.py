@@ -1,4 +1,4 @@
-"""Recurrent writers through the same search, ensembles and pictures as all others."""
+"""Recurrent writers in search, ensembles and attention maps."""
 
 from typing import Any
 
@@ -13,10 +13,10 @@ LINES = ["abc", "", "gfedcba ab", "b", "ggg", "ÄÖÜ", "a b c d e f g"]
 DECODINGS = [
     Decoding(beam=1, min_length=2),
     Decoding(beam=4, n_best=3, length_penalty=1.0, min_length=2),
-    Decoding(beam=3, no_repeat=2, min_length=2),
+    Decoding(beam=3, no_repeat_ngram=2, min_length=2),
 ]
 SYSTEMS: dict[str, dict[str, Any]] = {
-    "sutskever": {"cell": "lstm", "attention": "none", "input_feeding": False, "first": "copied"},
+    "sutskever": {"cell": "lstm", "attention": "none", "input_feeding": False, "initial_state": "copied"},
     "fixed context": {"cell": "gru", "attention": "none"},
     "bahdanau": {"cell": "gru", "attention": "additive"},
     "luong": {"cell": "lstm", "attention": "general", "layers": 2},
@@ -69,8 +69,8 @@ def test_score_is_the_log_probability_of_the_search(predictor: Any, system: str,
 
 
 @pytest.mark.parametrize("system", LOOKING)
-def test_alignments_are_those_of_the_picture(predictor: Any, system: str) -> None:
-    """Row 21: one row of weights for each token written; beams keep their own."""
+def test_alignments_are_the_displayed_attention(predictor: Any, system: str) -> None:
+    """One row of weights per output token; beams keep their own."""
     one = predictor(system)
     [[best]] = one.candidates(["gfedcba ab"], decoding=Decoding(beam=4, min_length=4), align=True)
     seen = one.attention("gfedcba ab", best.text)
@@ -81,7 +81,7 @@ def test_alignments_are_those_of_the_picture(predictor: Any, system: str) -> Non
     torch.testing.assert_close(torch.tensor(best.alignment), weights[0, :-1], atol=1e-5, rtol=1e-4)
 
 
-def test_nothing_is_aligned_without_attention(predictor: Any) -> None:
+def test_alignment_needs_attention(predictor: Any) -> None:
     one = predictor("sutskever")
     with pytest.raises(SaccadeError, match="does not attend to what it reads"):
         one.candidates(["abc"], align=True)
@@ -105,7 +105,7 @@ def test_runs_are_loaded_in_every_precision(make_run: Any, system: str, precisio
     assert got == pytest.approx(expected, abs=1e-5 if precision == "fp32" else 0.5)
 
 
-def test_other_engines_are_told_what_they_lack(make_run: Any) -> None:
+def test_other_engines_explain_what_they_lack(make_run: Any) -> None:
     pytest.importorskip("ctranslate2")
     folder = make_run("one", **parts("bahdanau"))
     with pytest.raises(SaccadeError, match=r"CTranslate2 cannot express reader\.stack\.kind = 'recurrent'"):

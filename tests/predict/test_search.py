@@ -7,23 +7,35 @@ from torch import Tensor
 from saccade.data.tokenization.tokenizers import END
 from saccade.predict.search import filters
 from saccade.predict.search.beam import beam_search
-from saccade.predict.search.greedy import Found, Price, best_tokens, greedy, penalty, sampling, write_rows
+from saccade.predict.search.greedy import (
+    ScorePenalties,
+    SearchHypothesis,
+    best_tokens,
+    build_sampler,
+    choose_best,
+    compute_length_penalty,
+    decode_rows,
+)
 
 V, LETTERS = 7, [4, 5, 6]  # of the toy writer
 
 
-def beam(writer: Any, limits: list[int], *, width: int, alpha: float = 0.0, **settings) -> list[list[Found]]:
+def beam(writer: Any, limits: list[int], *, width: int, alpha: float = 0.0, **settings) -> list[list[SearchHypothesis]]:
     most, state = torch.tensor(limits), writer.start(len(limits))
-    rules = [filters.never(), filters.max_length(most)]
-    return beam_search(writer, state, limits=most, width=width, rules=rules, price=Price(alpha), **settings)
+    rules = [filters.forbid_tokens(), filters.limit_length(most)]
+    return beam_search(
+        writer, state, limits=most, width=width, rules=rules, penalties=ScorePenalties(alpha), **settings
+    )
 
 
-def one_path(writer: Any, limits: list[int], *, choose=greedy, copies: int = 1, **settings) -> list[list[Found]]:
+def one_path(
+    writer: Any, limits: list[int], *, choose=choose_best, copies: int = 1, **settings
+) -> list[list[SearchHypothesis]]:
     most = torch.tensor(limits)
     rows = torch.arange(len(limits)).repeat_interleave(copies)
-    rules = [filters.never(), filters.max_length(most)]
-    return write_rows(
-        writer, writer.start(len(limits)).reorder(rows), rows=rows, choose=choose, rules=rules, **settings
+    rules = [filters.forbid_tokens(), filters.limit_length(most)]
+    return decode_rows(
+        writer, writer.start(len(limits)).reorder(rows), sentence_ids=rows, choose=choose, rules=rules, **settings
     )
 
 
@@ -62,10 +74,10 @@ def test_many_sentences_are_searched_as_each_alone(width: int, toy: Any) -> None
     together = beam(writer, limits, width=width, n_best=width, alpha=0.6)
     for sentence, limit in enumerate(limits):
         writer_rows = torch.tensor([limit])
-        rules = [filters.never(), filters.max_length(writer_rows)]
+        rules = [filters.forbid_tokens(), filters.limit_length(writer_rows)]
         state = writer.start(len(limits)).reorder(torch.tensor([sentence]))
         [alone] = beam_search(
-            writer, state, limits=writer_rows, width=width, n_best=width, rules=rules, price=Price(0.6)
+            writer, state, limits=writer_rows, width=width, n_best=width, rules=rules, penalties=ScorePenalties(0.6)
         )
         assert alone[:width] == together[sentence][:width]
 
@@ -89,12 +101,12 @@ def test_alignments_follow_the_path_of_each_output(toy: Any) -> None:
     writer = toy(seed=6, scale=0.5)
     for sentence, outputs in enumerate(beam(writer, [7] * 3, width=5, n_best=5, align=True)):
         for item in outputs:
-            looks = [row.index(1.0) for row in item.alignment or []]
-            assert looks == writer.replay(item.ids, sentence)[1]
+            attended = [row.index(1.0) for row in item.alignment or []]
+            assert attended == writer.replay(item.ids, sentence)[1]
     assert any(len(item.ids) > 2 for item in outputs)
 
 
-def test_greedy_keeps_alignments_of_rows_that_left(toy: Any) -> None:
+def test_greedy_keeps_alignments_of_finished_rows(toy: Any) -> None:
     writer = toy(seed=6)
     for sentence, [item] in enumerate(one_path(writer, [1, 6, 3, 6], align=True)):
         assert [row.index(1.0) for row in item.alignment or []] == writer.replay(item.ids, sentence)[1]
@@ -110,7 +122,7 @@ def test_finished_sentences_leave_the_batch(toy: Any) -> None:
     assert writer.rows == [3, 6, 4, 2, 2]
 
 
-def test_a_sentence_leaves_when_no_live_row_can_become_better(toy: Any) -> None:
+def test_a_sentence_is_complete_when_no_live_row_can_improve(toy: Any) -> None:
     writer = toy()
     writer.table[:] = -100.0
     writer.table[:, LETTERS[0]], writer.table[:, END] = 1.0, 3.0  # END now is far better than END later
@@ -118,8 +130,8 @@ def test_a_sentence_leaves_when_no_live_row_can_become_better(toy: Any) -> None:
     assert len(writer.rows) == 1
 
 
-def test_the_bound_knows_that_a_longer_output_may_be_better(toy: Any) -> None:
-    """With a length penalty, END now (p = 0.505) loses to a path of five sure letters (p = 0.495)."""
+def test_the_bound_considers_the_length_penalty(toy: Any) -> None:
+    """With a length penalty, END now (p = 0.505) loses to a path of five certain letters (p = 0.495)."""
     writer = toy()
     writer.table[:] = -100.0
     writer.table[:, LETTERS[0]] = 0.0
@@ -147,7 +159,7 @@ def test_equal_scores_take_the_smaller_token(toy: Any) -> None:
 
 def test_samples_have_the_frequencies_of_the_distribution() -> None:
     logits = torch.tensor([0.3, -1.0, 1.2, 0.0, -0.4]).expand(20_000, -1)
-    drawn = sampling([], torch.Generator().manual_seed(7))(logits)
+    drawn = build_sampler([], torch.Generator().manual_seed(7))(logits)
     expected = logits[0].softmax(-1) * 20_000
     counts = torch.bincount(drawn, minlength=5)
     chi_square = float(((counts - expected) ** 2 / expected).sum())
@@ -155,8 +167,8 @@ def test_samples_have_the_frequencies_of_the_distribution() -> None:
 
 
 def test_samples_repeat_with_their_seed_only(toy: Any) -> None:
-    def draw(seed: int) -> list[list[Found]]:
-        choose = sampling([filters.temperature(1.3)], torch.Generator().manual_seed(seed))
+    def draw(seed: int) -> list[list[SearchHypothesis]]:
+        choose = build_sampler([filters.scale_by_temperature(1.3)], torch.Generator().manual_seed(seed))
         return one_path(toy(scale=0.5), [6] * 11, choose=choose, copies=3)
 
     assert draw(1) == draw(1)
@@ -166,15 +178,15 @@ def test_samples_repeat_with_their_seed_only(toy: Any) -> None:
 
 def test_sampled_log_probabilities_are_the_models_own(toy: Any) -> None:
     writer = toy(scale=0.5)
-    choose = sampling([filters.temperature(2.0), filters.top_k(2)], torch.Generator().manual_seed(1))
+    choose = build_sampler([filters.scale_by_temperature(2.0), filters.keep_top_k(2)], torch.Generator().manual_seed(1))
     for sentence, [item] in enumerate(one_path(writer, [6] * 5, choose=choose)):
         assert item.log_prob == pytest.approx(writer.replay(item.ids, sentence)[0], abs=1e-5)
 
 
 def test_the_length_penalty_is_that_of_gnmt() -> None:
-    assert penalty(1, 0.6) == 1.0
-    assert penalty(7, 0.5) == pytest.approx(2**0.5)
-    lengths: Tensor = penalty(torch.tensor([1.0, 13.0]), 1.0)
+    assert compute_length_penalty(1, 0.6) == 1.0
+    assert compute_length_penalty(7, 0.5) == pytest.approx(2**0.5)
+    lengths: Tensor = compute_length_penalty(torch.tensor([1.0, 13.0]), 1.0)
     assert lengths.tolist() == [1.0, 3.0]
 
 
@@ -192,10 +204,10 @@ def test_the_best_tokens_are_found_block_by_block(size: int, count: int) -> None
 def test_a_single_best_token_is_the_first_of_equal_ones() -> None:
     scores = torch.zeros(3, 3000)
     scores[0, [500, 300, 2999]] = scores[1, [2999, 2998]] = 1.0
-    assert greedy(scores).tolist() == [300, 2998, 0]
+    assert choose_best(scores).tolist() == [300, 2998, 0]
 
 
-def test_outputs_that_nobody_scores_are_the_same(toy: Any) -> None:
+def test_unscored_outputs_are_the_same(toy: Any) -> None:
     scored, plain = (one_path(toy(seed=3), [5, 2], scored=scored) for scored in (True, False))
     assert [[item.ids for item in found] for found in plain] == [[item.ids for item in found] for found in scored]
     assert [item.log_prob for found in plain for item in found] == [0.0, 0.0]

@@ -1,4 +1,4 @@
-"""What a search tells of its steps: nothing else is found than without a listener, and the tree is the search's own."""
+"""Traced searches: tracing does not change the outputs, and the tree contains the steps of the search."""
 
 import threading
 from typing import Any
@@ -10,8 +10,8 @@ from saccade.config.schema import Decoding
 from saccade.data.tokenization.tokenizers import END, START, UNKNOWN
 from saccade.predict.search import trace as steps
 from saccade.predict.search.beam import beam_search
-from saccade.predict.search.greedy import greedy, write_rows
-from saccade.predict.search.trace import DROPPED, LIKELY, Tree, listening
+from saccade.predict.search.greedy import choose_best, decode_rows
+from saccade.predict.search.trace import MAX_LIKELY_TOKENS, MAX_PRUNED_CANDIDATES, SearchTree, trace_search
 
 from .conftest import LETTERS, PAD, V
 
@@ -37,21 +37,23 @@ def most(limit: int) -> Any:
 def search(toy: Any, width: int, *, limit: int = 6) -> list[Any]:
     writer, rules = toy(seed=5), [never, most(limit)]
     if width == 1:
-        return write_rows(writer, writer.start(1), rows=torch.zeros(1, dtype=torch.long), choose=greedy, rules=rules)[0]
+        return decode_rows(
+            writer, writer.start(1), sentence_ids=torch.zeros(1, dtype=torch.long), choose=choose_best, rules=rules
+        )[0]
     return beam_search(writer, writer.start(1), limits=torch.tensor([limit]), width=width, rules=rules)[0]
 
 
 @pytest.mark.parametrize("width", [1, 2, 3])
-def test_listening_changes_nothing(toy: Any, width: int) -> None:
+def test_tracing_changes_nothing(toy: Any, width: int) -> None:
     alone = search(toy, width)
-    with listening():
+    with trace_search():
         heard = search(toy, width)
     assert heard == alone
 
 
 @pytest.mark.parametrize("width", [1, 3])
-def test_the_best_output_is_a_way_through_the_tree(toy: Any, width: int) -> None:
-    with listening() as tree:
+def test_the_best_output_is_a_path_in_the_tree(toy: Any, width: int) -> None:
+    with trace_search() as tree:
         best = search(toy, width)[0]
     at, scores = 0, []
     for step, token in zip(tree.steps, [*best.ids, END], strict=False):
@@ -65,7 +67,7 @@ def test_the_best_output_is_a_way_through_the_tree(toy: Any, width: int) -> None
 
 
 def test_scores_are_log_probabilities_of_all_tokens_so_far(toy: Any) -> None:
-    with listening() as tree:
+    with trace_search() as tree:
         search(toy, 3)
     items = {item.id: item for step in tree.steps for item in step}
     checked = 0
@@ -80,36 +82,36 @@ def test_scores_are_log_probabilities_of_all_tokens_so_far(toy: Any) -> None:
     assert checked > 2
 
 
-def test_what_is_kept_is_the_best_and_some_of_the_rest_is_told(toy: Any) -> None:
-    with listening() as tree:
+def test_kept_candidates_are_the_best_and_some_pruned_ones_are_recorded(toy: Any) -> None:
+    with trace_search() as tree:
         search(toy, 2)
     assert sum(item.kept for item in tree.steps[0]) == 2
     for step in tree.steps:
         assert [item.score for item in step] == sorted((item.score for item in step), reverse=True)
         assert [item.kept for item in step] == sorted((item.kept for item in step), reverse=True)
-        assert sum(not item.kept for item in step) <= DROPPED
+        assert sum(not item.kept for item in step) <= MAX_PRUNED_CANDIDATES
         assert all(item.token in (*LETTERS, END) for item in step)  # what rules forbid was no candidate
     numbers = [item.id for step in tree.steps for item in step]
     assert numbers == list(range(1, len(numbers) + 1))
 
 
-def test_listeners_are_of_their_own_thread(toy: Any) -> None:
-    with listening() as tree:
+def test_traces_belong_to_their_thread(toy: Any) -> None:
+    with trace_search() as tree:
         thread = threading.Thread(target=search, args=(toy, 2))
         thread.start()
         thread.join()
     assert tree.steps == []
 
 
-def test_nobody_listens_after_an_error(toy: Any) -> None:
-    with pytest.raises(RuntimeError), listening():
+def test_tracing_ends_after_an_error(toy: Any) -> None:
+    with pytest.raises(RuntimeError), trace_search():
         raise RuntimeError
-    assert not steps.listened()
+    assert not steps.is_tracing()
     search(toy, 2)
 
 
-def test_a_draw_is_told_too(toy: Any) -> None:
-    tree, scores = Tree(), torch.tensor([[-1.0, -2.0, -3.0, -4.0, -5.0, -6.0, -7.0, -torch.inf]])
+def test_sampling_is_traced_too(toy: Any) -> None:
+    tree, scores = SearchTree(), torch.tensor([[-1.0, -2.0, -3.0, -4.0, -5.0, -6.0, -7.0, -torch.inf]])
     tree.add(torch.tensor([[START]]), scores, torch.tensor([0]), torch.tensor([5]))
     assert [(item.token, item.kept) for item in tree.steps[0]] == [
         (0, False), (1, False), (2, False), (3, False), (4, False), (5, True)
@@ -125,17 +127,17 @@ def test_a_view_has_the_output_of_predict(make_predictor: Any, decoding: Decodin
     view = predictor.view("abc de", decoding=decoding)
     [[best, *_]] = predictor.candidates(["abc de"], decoding=decoding)
     assert view.output == best.text
-    assert [step["token"] for step in view.steps] == predictor.tokenizers.target.labels([*best.ids, END])
+    assert [step["token"] for step in view.steps] == predictor.tokenizers.target.convert_ids_to_tokens([*best.ids, END])
     assert sum(step["log_prob"] for step in view.steps) == pytest.approx(best.log_prob, abs=1e-4)
 
 
-def test_each_step_has_what_was_likely_and_the_beam(make_predictor: Any) -> None:
+def test_each_step_has_likely_tokens_and_the_beam(make_predictor: Any) -> None:
     predictor = make_predictor(seed=3)
     view = predictor.view("abc de", decoding=BEAM)
     kept = {0}
     for step in view.steps:
         probs = [item["prob"] for item in step["next"]]
-        assert len(probs) == LIKELY and probs == sorted(probs, reverse=True) and sum(probs) <= 1 + 1e-5
+        assert len(probs) == MAX_LIKELY_TOKENS and probs == sorted(probs, reverse=True) and sum(probs) <= 1 + 1e-5
         assert step["token"] in [item["token"] for item in step["beam"] if item["kept"]]
         assert {item["parent"] for item in step["beam"]} <= kept
         kept |= {item["id"] for item in step["beam"] if item["kept"]}
@@ -149,7 +151,7 @@ def test_a_given_target_has_probabilities_but_no_search(make_predictor: Any) -> 
 
 
 def test_alignment_of_a_step_is_its_row_of_the_map(make_predictor: Any) -> None:
-    """Step i of the search looked where row i of the last layer says, as the mean of its heads."""
+    """Step i has the weights of row i of the last layer, averaged over heads."""
     predictor = make_predictor(seed=3)
     [[best, _]] = predictor.candidates(["abc de"], decoding=BEAM, align=True)
     view = predictor.view("abc de", decoding=BEAM)
@@ -157,7 +159,7 @@ def test_alignment_of_a_step_is_its_row_of_the_map(make_predictor: Any) -> None:
     torch.testing.assert_close(shown, torch.tensor(best.alignment), atol=1e-5, rtol=1e-4)
 
 
-def test_another_engine_leaves_the_search_to_ours(make_predictor: Any) -> None:
+def test_other_engines_leave_a_traced_search_to_the_plain_one(make_predictor: Any) -> None:
     predictor = make_predictor(seed=3)
     predictor.loaded.translator = object()  # would fail if it were asked
     assert predictor.view("abc de").steps

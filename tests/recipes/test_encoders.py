@@ -3,7 +3,7 @@
 import pytest
 
 from saccade.config.load import load
-from saccade.plan.counts import on_meta, parameters
+from saccade.plan.counts import build_on_meta, count_parameters
 
 
 @pytest.mark.parametrize(
@@ -12,4 +12,4 @@ from saccade.plan.counts import on_meta, parameters
 )
 def test_encoders_have_the_parameters_of_the_released_ones(name: str, count: int) -> None:
     """As `transformers` counts them, pretraining heads included; RoBERTa without two rows of positions for padding."""
-    assert parameters(on_meta(load(name))) == count
+    assert count_parameters(build_on_meta(load(name))) == count

@@ -14,16 +14,16 @@ import saccade
 from saccade.config.load import load
 from saccade.data.media.sound import Recording
 from saccade.data.prepare import prepare
-from saccade.data.synthetic.media import made_folder
-from saccade.data.synthetic.tones import RATE, dial, numbers
-from saccade.demo.listing import demonstration
+from saccade.data.synthetic.media import open_or_generate
+from saccade.data.synthetic.tones import RATE, generate_numbers, synthesize_dialling
+from saccade.demo.listing import get_demonstration
 from saccade.errors import SaccadeError
 from saccade.score.evaluate import evaluate
 from saccade.train.validate import is_better
 
 FEW = [
     "train.steps=4",
-    "train.schedule.warmup=1",
+    "train.schedule.warmup_steps=1",
     "train.valid_every=2",
     "train.save_every=2",
     "train.valid_predictions=5",
@@ -38,7 +38,7 @@ def weights(run: Path) -> bytes:
 
 def test_a_run_that_was_resumed_is_one_that_was_not(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    changes = [*TONES, "train.schedule.kind=constant", "reader.changes.time_masks=1", "reader.changes.speed=0.1"]
+    changes = [*TONES, "train.schedule.kind=constant", "reader.augment.time_masks=1", "reader.augment.speed=0.1"]
     saccade.train("listen-attend-spell", tiny=True, run="whole", overrides=changes)
     saccade.train("listen-attend-spell", tiny=True, run="half", overrides=[*changes, "train.steps=2"])
     saccade.train(resume="half", overrides=["train.steps=4"])
@@ -50,7 +50,7 @@ def test_a_run_that_was_resumed_is_one_that_was_not(tmp_path, monkeypatch):
 def test_files_are_heard_and_attention_lies_over_the_sound(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     trained = saccade.train("listen-attend-spell", tiny=True, run="x", overrides=TONES)
-    files = sorted(map(str, made_folder("tones-heldout", 10).glob("*.wav")))[:3]
+    files = sorted(map(str, open_or_generate("tones-heldout", 10).glob("*.wav")))[:3]
     loaded = saccade.load("runs/x")
     assert loaded.predict(files) == trained.predict(files)
     seen = loaded.view(files[0], "12")
@@ -80,13 +80,13 @@ def folder_of_sounds(path: Path) -> Path:
 
 def test_files_that_cannot_be_heard_are_named_and_skipped(tmp_path):
     folder = folder_of_sounds(tmp_path / "sounds")
-    changes = [f"data.train={folder}", "data.valid=0.0", "reader.sound.longest=2"]
-    told: list[str] = []
-    data = prepare(load("listen-attend-spell", overrides=changes), cache=tmp_path / "cache", report=told.append)
+    changes = [f"data.train={folder}", "data.valid=0.0", "reader.sound.max_seconds=2"]
+    lines: list[str] = []
+    data = prepare(load("listen-attend-spell", overrides=changes), cache=tmp_path / "cache", report=lines.append)
     assert len(data.train) == 2
-    assert told[0] == "skipped 5 of 7 sounds:" and len(told) == 6
-    assert any("empty.wav is empty" in line for line in told)
-    lengths = data.train.lengths(np.arange(2), side=0).tolist()
+    assert lines[0] == "skipped 5 of 7 sounds:" and len(lines) == 6
+    assert any("empty.wav is empty" in line for line in lines)
+    lengths = data.train.get_lengths(np.arange(2), side=0).tolist()
     assert lengths == [101, 101]  # a second each, whatever the rate
 
 
@@ -98,7 +98,7 @@ def test_a_folder_in_which_nothing_can_be_heard_is_refused(tmp_path):
         prepare(load("listen-attend-spell", overrides=[f"data.train={folder}"]), cache=tmp_path / "cache")
 
 
-def test_a_missing_column_is_told(tmp_path):
+def test_a_missing_column_is_reported(tmp_path):
     folder = folder_of_sounds(tmp_path / "sounds")
     (folder / "metadata.jsonl").write_text('{"file_name": "a.wav", "words": "a", "more": 1}\n')
     with pytest.raises(SaccadeError, match=r"metadata.jsonl:1: .*text.*words"):
@@ -109,13 +109,13 @@ def test_frames_that_others_made_are_read_alike(tmp_path):
     rng = np.random.default_rng(1)
     text, offsets = np.array(["yes", "no", "", "yes no"]), np.array([0, 30, 50, 90, 131])
     np.savez(tmp_path / "a.npz", features=rng.normal(3, 2, (131, 13)), offsets=offsets, text=text)
-    told: list[str] = []
-    changes = [f"data.train={tmp_path / 'a.npz'}", "reader.sound.bands=13"]
-    data = prepare(load("listen-attend-spell", overrides=changes), cache=tmp_path / "cache", report=told.append)
-    assert data.train.lengths(np.arange(3), side=0).tolist() == [30, 20, 41]
+    lines: list[str] = []
+    changes = [f"data.train={tmp_path / 'a.npz'}", "reader.sound.mel_bands=13"]
+    data = prepare(load("listen-attend-spell", overrides=changes), cache=tmp_path / "cache", report=lines.append)
+    assert data.train.get_lengths(np.arange(3), side=0).tolist() == [30, 20, 41]
     frames = data.train.collate(np.array([2]), side=0).values[0]
     torch.testing.assert_close(frames.mean(0), torch.zeros(13), atol=1e-5, rtol=0)
-    assert told == [f"dropped 1 of 4 pairs with an empty side; first at {tmp_path / 'a.npz'} line 3"]
+    assert lines == [f"dropped 1 of 4 pairs with an empty side; first at {tmp_path / 'a.npz'} line 3"]
 
 
 @pytest.mark.slow
@@ -126,11 +126,11 @@ def test_tiny_hears_telephone_numbers(name, tmp_path, monkeypatch):
     begin = time.process_time()
     trained = saccade.train(name, tiny=True, run="x")
     assert time.process_time() - begin < 180
-    folder = made_folder("tones-heldout", 300)
+    folder = open_or_generate("tones-heldout", 300)
     rows = [json.loads(line) for line in (folder / "metadata.jsonl").read_text().splitlines()]
     said = trained.predict([str(folder / row["file_name"]) for row in rows])
     right = 100 * np.mean([ours == row["text"] for ours, row in zip(said, rows, strict=True)])
-    assert demonstration(name).target.reached(right)
+    assert get_demonstration(name).target.is_reached(right)
     if name == "listen-transformer":  # whose heads look at more than one place
         return
     forward = []
@@ -153,19 +153,19 @@ def test_a_language_model_that_knows_the_numbers_hears_them_in_more_noise(tmp_pa
     """Of 400 calls in noise to 200 numbers that it has read, words are wrong less often by 5 points at least."""
     monkeypatch.chdir(tmp_path)
     listener = saccade.train("listen-attend-spell", tiny=True, run="heard")
-    book, rng = list(numbers(200, seed=5, heldout=True)), np.random.default_rng(1)
+    book, rng = list(generate_numbers(200, seed=5, heldout=True)), np.random.default_rng(1)
     pairs = []
     for number in range(400):
-        sound = dial(book[number % 200], seed=100 + number)
+        sound = synthesize_dialling(book[number % 200], seed=100 + number)
         noisy = (sound + rng.normal(0, 0.35, len(sound))) / 3
         Recording(noisy.astype(np.float32), RATE).save(f"{number}.wav")
         pairs.append((f"{number}.wav", book[number % 200]))
     Path("book.txt").write_text("\n".join(book * 5))
     letters = ["tokenizer.kind=file", 'tokenizer.files=["runs/heard/tokenizer.json"]', "train.steps=150"]
-    lines = ["data.documents=lines", "data.cross=false", "data.max_length=256", "writer.positions.length=256"]
+    lines = ["data.documents=lines", "data.cross_document=false", "data.max_length=256", "writer.positions.length=256"]
     saccade.train("gpt2", tiny=True, data="book.txt", valid="book.txt", run="words", overrides=[*letters, *lines])
-    alone, advised = (
+    alone, fused = (
         evaluate(listener, pairs, metrics=["wer"], decoding=listener.recipe.predict.model_copy(update={"lm": lm}))
         for lm in ("", "words")
     )
-    assert advised.scores["wer"].value < alone.scores["wer"].value - 5
+    assert fused.scores["wer"].value < alone.scores["wer"].value - 5

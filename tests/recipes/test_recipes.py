@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from saccade.config.load import load, shipped, shipped_path
+from saccade.config.load import get_recipe_path, list_recipes, load
 from saccade.config.schema import NextToken, Recipe
 from saccade.model.build.model import build
 
@@ -19,7 +19,7 @@ NAMES = [
     "vit-masked", "xlnet",
 ]  # fmt: skip
 SIZES = {
-    "layers", "dim", "hidden", "heads", "kv_heads", "ff", "dropout", "attention_dropout", "ff_dropout", "window",
+    "layers", "dim", "hidden_dim", "heads", "kv_heads", "ff", "dropout", "attention_dropout", "ff_dropout", "window",
     "head_dim", "chunks",
 }  # fmt: skip
 
@@ -31,12 +31,12 @@ def parameters(recipe: Recipe, *, vocabulary: int) -> int:
 
 
 def test_these_recipes_are_shipped():
-    assert shipped() == NAMES
+    assert list_recipes() == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_is_short_and_says_where_it_comes_from(name):
-    text = shipped_path(name).read_text(encoding="utf-8")
+    text = get_recipe_path(name).read_text(encoding="utf-8")
     assert text.startswith("# ")
     assert 20 <= len(text.splitlines()) <= 40
     about = load(name).about
@@ -80,9 +80,9 @@ def test_numbers_of_the_paper(name, dim, heads, ff, dropout, steps, averaged, co
         assert (stack.dropout, part.dropout, stack.activation) == (dropout, dropout, "relu")
         assert part.positions.kind == "sinusoidal"
     assert (recipe.tokenizer.kind, recipe.tokenizer.size, recipe.tokenizer.shared) == ("bpe", 37_000, True)
-    assert recipe.objectives == (NextToken(smoothing=0.1),)
+    assert recipe.objectives == (NextToken(label_smoothing=0.1),)
     train = recipe.train
-    assert (train.steps, train.batch_tokens, train.schedule.kind, train.schedule.warmup) == (
+    assert (train.steps, train.batch_tokens, train.schedule.kind, train.schedule.warmup_steps) == (
         steps,
         25_000,
         "warmup",

@@ -12,19 +12,19 @@ import torch
 
 import saccade
 from saccade.config.load import load
-from saccade.data.batching.spans import Spans
+from saccade.data.batching.spans import CorruptedSpans
 from saccade.data.prepare import prepare
-from saccade.demo.listing import demonstration
+from saccade.demo.listing import get_demonstration
 from saccade.layers.attention.local import LocalAttention
 from saccade.layers.attention.lsh import LshAttention
 from saccade.model.build.model import build
-from saccade.plan.counts import on_meta, parameters
+from saccade.plan.counts import build_on_meta, count_parameters
 
 
 @pytest.mark.parametrize(("name", "count"), [("t5", 76_961_152), ("t5-base", 247_577_856)])
 def test_t5_has_the_parameters_of_version_1_1(name, count):
     """As `transformers` counts those of google/t5-v1_1-small and -base."""
-    assert parameters(on_meta(load(name))) == count
+    assert count_parameters(build_on_meta(load(name))) == count
 
 
 def test_rows_of_t5_are_those_of_the_paper(tmp_path):
@@ -32,8 +32,8 @@ def test_rows_of_t5_are_those_of_the_paper(tmp_path):
     tokenizer = ["tokenizer.kind=bytes", "tokenizer.size=400"]
     recipe = load("t5", overrides=[f"data.train={tmp_path / 'a.txt'}", *tokenizer])
     spans = prepare(recipe, cache=tmp_path).train
-    assert isinstance(spans, Spans)
-    lengths = [spans.lengths(np.array([1]), side=side)[0] for side in (0, 1)]
+    assert isinstance(spans, CorruptedSpans)
+    lengths = [spans.get_lengths(np.array([1]), side=side)[0] for side in (0, 1)]
     assert (spans.rows.length, lengths) == (568, [512, 114])
 
 
@@ -47,9 +47,9 @@ def test_t5_begins_with_scores_as_even_as_if_they_were_divided():
 
 
 def test_layers_of_reformer_are_local_and_hashing_in_turn():
-    stack = on_meta(load("reformer")).writer.stack
+    stack = build_on_meta(load("reformer")).writer.stack
     assert [type(block.attention) for block in stack.blocks] == [LocalAttention, LshAttention] * 3
-    assert parameters(on_meta(load("reformer"))) == 2_551_296
+    assert count_parameters(build_on_meta(load("reformer"))) == 2_551_296
 
 
 @pytest.mark.slow
@@ -61,7 +61,7 @@ def test_tiny_t5_learns_more_than_how_frequent_words_are(tmp_path, monkeypatch):
     assert time.process_time() - begin < 120
     lines = [json.loads(line) for line in Path("runs/x/metrics.jsonl").read_text().splitlines()]
     best = min(line["nll"] for line in lines if line["event"] == "valid")
-    assert demonstration("t5").target.reached(math.exp(best))
+    assert get_demonstration("t5").target.is_reached(math.exp(best))
 
 
 def unigram_loss(folder):
@@ -71,6 +71,6 @@ def unigram_loss(folder):
 
 
 def test_the_target_is_half_the_loss_by_the_frequencies_of_words_and_sentinels(tmp_path):
-    target = demonstration("t5").target
+    target = get_demonstration("t5").target
     assert target.metric == "perplexity"
     assert 0.95 * unigram_loss(tmp_path) / 2 < math.log(target.number) <= unigram_loss(tmp_path) / 2

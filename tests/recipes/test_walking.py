@@ -13,19 +13,19 @@ from saccade.cli.score import read_test_pairs
 from saccade.config.load import load
 from saccade.config.schema import Corpus
 from saccade.data.batching.batch import Batch
-from saccade.data.batching.batches import assemble
+from saccade.data.batching.batches import collate_batch
 from saccade.data.prepare import prepare
-from saccade.demo.listing import demonstration
+from saccade.demo.listing import get_demonstration
 from saccade.errors import SaccadeError
 from saccade.model.writers.actions import ActionWriter
 from saccade.predict.predictors.walking import WalkCodec, Walker
 from saccade.predict.search.ensemble import Ensemble
 from saccade.score.compare import compare
 from saccade.score.evaluate import evaluate_corpora
-from saccade.score.routes import route_pairs
+from saccade.score.routes import read_route_pairs
 
 FEW = [
-    "train.steps=4", "train.schedule.warmup=1", "train.valid_every=2", "train.save_every=2",
+    "train.steps=4", "train.schedule.warmup_steps=1", "train.valid_every=2", "train.save_every=2",
     "train.valid_predictions=5", "train.batch_tokens=512", "data.train.0.examples=40", "data.valid.0.examples=10",
     "reader.stack.dim=12", "writer.stack.dim=16",
 ]  # fmt: skip
@@ -39,12 +39,12 @@ def walker(tmp_path_factory):
 
 
 def lines():
-    return [source for source, _ in route_pairs([HELDOUT])]
+    return [source for source, _ in read_route_pairs([HELDOUT])]
 
 
 def test_a_run_that_was_resumed_is_one_that_was_not(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    changes = [*FEW, "train.schedule.kind=constant", "writer.blind=0.1", "reader.dropout=0.1"]
+    changes = [*FEW, "train.schedule.kind=constant", "writer.input_dropout=0.1", "reader.dropout=0.1"]
     saccade.train("listen-attend-walk", tiny=True, run="whole", overrides=changes)
     saccade.train("listen-attend-walk", tiny=True, run="half", overrides=[*changes, "train.steps=2"])
     saccade.train(resume="half", overrides=["train.steps=4"])
@@ -60,9 +60,9 @@ def test_what_was_trained_walks_the_same_after_loading(walker):
     assert isinstance(loaded.codec, WalkCodec)
     assert loaded.predict(lines()) == trained.predict(lines())
     [[best, *_]] = loaded.candidates(lines()[:1])
-    told = loaded.described(lines()[0], [best])
+    described = loaded.describe(lines()[0], [best])
     start = json.loads(lines()[0])["start"]
-    assert list(told["route"][0]) == start and told["end"] == told["route"][-1]
+    assert list(described["route"][0]) == start and described["end"] == described["route"][-1]
 
 
 @torch.no_grad()
@@ -71,7 +71,7 @@ def test_step_by_step_is_at_once_and_poses_follow_the_rows(walker):
     trained, _ = walker
     recipe = trained.recipe
     data = prepare(recipe, tokenizers=trained.tokenizers, report=lambda _: None)
-    batch = assemble(data.valid, np.arange(5))
+    batch = collate_batch(data.valid, np.arange(5))
     model, writer = trained.model.eval(), trained.model.writer
     assert isinstance(writer, ActionWriter) and not model.capabilities.packed_rows
     memory, ids = model.read(batch), batch["target"].ids
@@ -79,14 +79,14 @@ def test_step_by_step_is_at_once_and_poses_follow_the_rows(walker):
     state, order, walls = writer.start(memory, capacity=ids.shape[1]), torch.arange(5), 0
     for place in range(ids.shape[1]):
         step = writer.step(ids[order, place][:, None], state, align=True)
-        blocked = step.state.walking.blocked()
+        blocked = step.state.navigation.get_blocked_actions()
         wanted = at_once[order, place].masked_fill(blocked, -torch.inf)
         torch.testing.assert_close(step.logits, wanted, atol=1e-5, rtol=0)
         walls += int(blocked.sum())
         torch.testing.assert_close(step.weights.sum(1), torch.ones(5))
         state, order = step.state.reorder(torch.tensor([3, 4, 0, 1, 2])), order[torch.tensor([3, 4, 0, 1, 2])]
     assert walls  # against which nobody chooses to walk
-    alone = assemble(data.valid, np.arange(3, 4))
+    alone = collate_batch(data.valid, np.arange(3, 4))
     single = writer.head(writer(alone["target"].ids, None, model.read(alone)))
     torch.testing.assert_close(single[0], at_once[3, : single.shape[1]], atol=1e-5, rtol=0)
 
@@ -96,7 +96,10 @@ def test_what_is_seen_changes_what_is_done(walker):
     trained, _ = walker
     batch = trained.codec.collate(trained.codec.encode(lines()[:3], "line"), [[4, 5, 6]] * 3)
     blind = Batch(
-        {**batch.fields, "ground": type(batch["ground"])(*batch["ground"].tensors[:3], batch["ground"].sights * 0)}
+        {
+            **batch.fields,
+            "ground": type(batch["ground"])(*batch["ground"].tensors[:3], batch["ground"].observations * 0),
+        }
     )
     model = trained.model.eval()
     seen, unseen = (model.writer(batch["target"].ids, None, model.read(one)) for one in (batch, blind))
@@ -120,7 +123,7 @@ def test_evaluation_tells_where_routes_end(walker):
 
 def test_runs_are_compared_by_success(walker):
     trained, run = walker
-    pairs = route_pairs([HELDOUT])
+    pairs = read_route_pairs([HELDOUT])
     found = compare([run, run], pairs, samples=20)
     success = evaluate_corpora(trained, [HELDOUT]).scores["success"].value
     assert found.metric == "success" and [row.scores["success"] for row in found.rows] == [success, success]
@@ -142,13 +145,13 @@ def test_a_view_shows_where_each_action_was_done(walker, tmp_path):
     assert "2,4 ← stop" in seen.text() and "2,4" in seen.html()
 
 
-def test_lines_that_cannot_be_followed_are_told_by_their_number(walker):
+def test_lines_that_cannot_be_followed_are_reported_by_number(walker):
     trained, _ = walker
     good = lines()[0]
-    with pytest.raises(SaccadeError, match="line 2 is no JSON"):
+    with pytest.raises(SaccadeError, match="line 2 is not JSON"):
         trained.predict([good, "turn left"])
     found, results = [], trained.stream(iter([good, "turn left"]))
-    with pytest.raises(SaccadeError, match="line 2 is no JSON"):
+    with pytest.raises(SaccadeError, match="line 2 is not JSON"):
         found += results  # what stands before it is not lost
     assert trained.predict(["", good])[0] == ""
     with pytest.raises(SaccadeError, match="the model was made for at most 200"):
@@ -157,8 +160,8 @@ def test_lines_that_cannot_be_followed_are_told_by_their_number(walker):
 
 def test_maps_of_this_machine_are_not_opened_for_whoever_asks(walker):
     serving = pytest.importorskip("saccade.serve.app")
-    with pytest.raises(SaccadeError, match=r"walker reads what cannot be sent to it; use `saccade predict`"):
-        serving.make_app({"walker": walker[0]})
+    with pytest.raises(SaccadeError, match=r"walker has inputs that cannot be sent over HTTP; use `saccade predict`"):
+        serving.create_app({"walker": walker[0]})
 
 
 def test_fields_are_what_a_line_is(walker):
@@ -172,14 +175,14 @@ def test_fields_are_what_a_line_is(walker):
     ("change", "message"),
     [
         ("task=translate", 'task = "translate" goes with writer.kind = another kind, got "actions"'),
-        ("writer.kind=tokens", 'task = "walk" goes with writer.kind = "actions", got "tokens"'),
-        ("tokenizer.shared=true", "actions are words of their own"),
-        ("tokenizer.kind=bpe", "actions are words of their own"),
-        ("train.metric=bleu", 'train.metric = "bleu" is not of routes; it is one of loss, success, accuracy'),
+        ("writer.kind=tokens", 'task = "navigate" goes with writer.kind = "actions", got "tokens"'),
+        ("tokenizer.shared=true", "actions have a vocabulary of their own"),
+        ("tokenizer.kind=bpe", "actions have a vocabulary of their own"),
+        ("train.metric=bleu", 'train.metric = "bleu" does not measure routes; it is one of loss, success, accuracy'),
         ("predict.replace_unknown=true", "no word of an instruction is an action"),
         ("data.stream=true", "routes are read as a whole"),
-        ("objectives=[{kind='r-drop'}]", 'a writer of kind "actions" cannot learn by the objective "r-drop"'),
-        ("reader={kind='none'}", 'task = "walk" reads instructions; set reader.kind = "tokens"'),
+        ("objectives=[{kind='r-drop'}]", 'a writer of kind "actions" cannot be trained by the objective "r-drop"'),
+        ("reader={kind='none'}", 'task = "navigate" reads instructions; set reader.kind = "tokens"'),
     ],
 )
 def test_what_does_not_go_with_walking_is_refused(change, message):
@@ -195,4 +198,4 @@ def test_tiny_walks_in_worlds_that_it_never_saw(tmp_path, monkeypatch):
     trained = saccade.train("listen-attend-walk", tiny=True, run="x")
     assert time.process_time() - begin < 180
     found = evaluate_corpora(trained, [Corpus(files=("embedded:worlds-heldout",))])
-    assert demonstration("listen-attend-walk").target.reached(found.scores["success"].value)
+    assert get_demonstration("listen-attend-walk").target.is_reached(found.scores["success"].value)

@@ -12,7 +12,7 @@ def test_the_signature_says_what_was_counted() -> None:
     assert exact_match(["a"], ["a"]).signature == "exact|case:mixed|nrefs:1"
 
 
-def test_nothing_is_refused() -> None:
+def test_empty_input_is_refused() -> None:
     with pytest.raises(SaccadeError, match="nothing to score"):
         exact_match([], [])
 

@@ -1,4 +1,4 @@
-"""Answers of a stand-in for a model, whose probabilities are known."""
+"""Accuracy of answers by a fake model with known probabilities."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,10 +7,10 @@ import pytest
 
 from saccade.errors import SaccadeError
 from saccade.predict.outputs import Hypothesis
-from saccade.predict.prompts import Task, parse
+from saccade.predict.prompts import PromptTask, parse_template
 from saccade.score.answers import evaluate_answers
 
-TEMPLATE = parse(r"Q: {q}\nA: {a}")
+TEMPLATE = parse_template(r"Q: {q}\nA: {a}")
 
 
 class Tokens:
@@ -19,7 +19,7 @@ class Tokens:
 
 
 class Model:
-    """Writes the question in capitals; an option is the likelier the fewer letters it has."""
+    """Answers with the question in capitals; shorter options are more probable."""
 
     class recipe:
         class data:
@@ -40,11 +40,11 @@ class Model:
         return [-3.0 - len(text) / 2 for _, text in pairs]
 
 
-def tasks(*rows: dict[str, Any]) -> list[Task]:
-    return [Task(f"t:{number}", row) for number, row in enumerate(rows, 1)]
+def tasks(*rows: dict[str, Any]) -> list[PromptTask]:
+    return [PromptTask(f"t:{number}", row) for number, row in enumerate(rows, 1)]
 
 
-def test_written_answers_are_compared_with_the_right_ones() -> None:
+def test_generated_answers_are_compared_with_the_correct_ones() -> None:
     model: Any = Model()
     given = tasks({"q": "ab", "a": "AB"}, {"q": "cd", "a": "cd"})
     found = evaluate_answers(model, given, TEMPLATE, examples="Q: x\nA: X\n")
@@ -56,7 +56,7 @@ def test_written_answers_are_compared_with_the_right_ones() -> None:
 
 
 def test_the_most_likely_option_is_chosen() -> None:
-    """By log-probability the shortest one; for each byte the longest: (3 + n / 2) / n falls with n."""
+    """By log-probability the shortest one; per byte the longest: (3 + n / 2) / n falls with n."""
     model: Any = Model()
     given = tasks({"q": "x", "a": "no"}, {"q": "y", "a": "perhaps"}, {"q": "z", "a": "no"})
     found = evaluate_answers(model, given, TEMPLATE, options=("no", "perhaps"))
@@ -75,12 +75,17 @@ def test_the_most_likely_option_is_chosen() -> None:
         ({"q": "x", "a": "no", "options": "no"}, (), {}, "t:1: options must be a list of texts, got 'no'"),
         ({"q": "x", "a": "no", "options": ["no"]}, (), {}, "t:1: expected at least two options to choose from, got 1"),
         ({"q": "x", "a": "so"}, ("no", "yes"), {}, "t:1: the answer 'so' is none of the options no, yes"),
-        ({"q": "x", "a": "no"}, ("no", "yes"), {"lowercase": True}, "an option is right or wrong, so that --metrics"),
+        (
+            {"q": "x", "a": "no"},
+            ("no", "yes"),
+            {"lowercase": True},
+            "options are scored by accuracy only; leave out --metrics",
+        ),
         ({"q": "x" * 40, "a": "no"}, ("no", "yes"), {}, "prompt and option 1 have 49 tokens, but .* made for 40"),
         ({"q": "x", "a": "no"}, (), {"metrics": ["blue"]}, "unknown metric 'blue'"),
     ],
 )
-def test_tasks_that_cannot_be_scored_are_one_line(
+def test_invalid_tasks_are_explained_in_one_line(
     row: dict[str, Any], options: tuple[str, ...], more: dict[str, Any], message: str
 ) -> None:
     model: Any = Model()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from saccade.errors import SaccadeError
-from saccade.score.bleu import bleu_of, bleu_statistics, corpus_scores
+from saccade.score.bleu import bleu_statistics, compute_bleu, corpus_scores
 
 REFERENCES = [
     "The cat sat on the mat, didn't it?",
@@ -52,7 +52,7 @@ def test_bleu_is_cased_by_13a_unless_asked() -> None:
     assert lower.value > cased.value
 
 
-def test_the_right_answer_has_a_hundred() -> None:
+def test_a_perfect_output_scores_100() -> None:
     scores = corpus_scores(REFERENCES, REFERENCES)
     assert (scores["bleu"].value, scores["chrf"].value, scores["ter"].value) == pytest.approx((100, 100, 0))
 
@@ -61,7 +61,7 @@ def test_statistics_of_any_sample_give_its_bleu() -> None:
     statistics = bleu_statistics(HYPOTHESES, REFERENCES)
     for sample in ([0, 1, 2, 3], [0, 0, 2], [1, 3], [2], [3]):
         expected = corpus_scores([HYPOTHESES[i] for i in sample], [REFERENCES[i] for i in sample], ["bleu"])["bleu"]
-        assert bleu_of(statistics[sample].sum(0)) == pytest.approx(expected.value)
+        assert compute_bleu(statistics[sample].sum(0)) == pytest.approx(expected.value)
     assert statistics.dtype == np.int64
 
 
@@ -70,7 +70,7 @@ def test_unequal_counts_are_refused() -> None:
         corpus_scores(["a"], ["a", "b"])
 
 
-def test_nothing_is_refused() -> None:
+def test_empty_input_is_refused() -> None:
     with pytest.raises(SaccadeError, match="nothing to score"):
         corpus_scores([], [])
 

@@ -5,12 +5,12 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest
 
-from saccade.score.bleu import bleu_of, bleu_statistics
+from saccade.score.bleu import bleu_statistics, compute_bleu
 from saccade.score.statistics import paired_bootstrap
 
 
 def corpus(share: float, *, seed: int, count: int = 60) -> tuple[list[str], list[str]]:
-    """References, and outputs in which that share of the words is wrong."""
+    """Return references, and outputs in which this share of the words is wrong."""
     draw = random.Random(7)
     references = [" ".join(draw.choices("abcdefghij", k=draw.randint(5, 17))) for _ in range(count)]
     noise = random.Random(seed)
@@ -20,15 +20,15 @@ def corpus(share: float, *, seed: int, count: int = 60) -> tuple[list[str], list
 
 def test_a_system_is_not_better_than_itself() -> None:
     statistics = bleu_statistics(*corpus(0.2, seed=1))
-    _, itself = paired_bootstrap([[statistics], [statistics]], bleu_of, samples=200)
+    _, itself = paired_bootstrap([[statistics], [statistics]], compute_bleu, samples=200)
     assert (itself.value, itself.p_value) == (0.0, 1.0)
     assert itself.low <= 0 <= itself.high
 
 
 def test_a_much_better_system_is_found_better() -> None:
     bad, good = (bleu_statistics(*corpus(share, seed=1)) for share in (0.4, 0.05))
-    _, change = paired_bootstrap([[bad], [good]], bleu_of, samples=500)
-    assert change.value == pytest.approx(bleu_of(good.sum(0)) - bleu_of(bad.sum(0)))
+    _, change = paired_bootstrap([[bad], [good]], compute_bleu, samples=500)
+    assert change.value == pytest.approx(compute_bleu(good.sum(0)) - compute_bleu(bad.sum(0)))
     assert 0 < change.low < change.value < change.high
     assert change.p_value < 0.01
 
@@ -39,7 +39,7 @@ def test_the_p_value_is_about_that_of_sacrebleu() -> None:
     _, results = PairedTest(systems, {"BLEU": BLEU(references=[references])}, None, n_samples=1000)()
     expected = results["BLEU"][1].p_value
     pair = [[bleu_statistics(texts, references)] for _, texts in systems]
-    got = paired_bootstrap(pair, bleu_of, samples=1000)[1].p_value
+    got = paired_bootstrap(pair, compute_bleu, samples=1000)[1].p_value
     assert 0.02 < got < 0.98
     assert got == pytest.approx(expected, abs=0.06)
 
@@ -58,5 +58,5 @@ def test_the_score_of_several_runs_is_their_mean() -> None:
 
 def test_samples_repeat_with_their_seed() -> None:
     pair = [[bleu_statistics(*corpus(share, seed=1))] for share in (0.2, 0.3)]
-    first, again, other = (paired_bootstrap(pair, bleu_of, samples=50, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (paired_bootstrap(pair, compute_bleu, samples=50, seed=seed) for seed in (1, 1, 2))
     assert first == again != other

@@ -5,20 +5,20 @@ import math
 import pytest
 
 from saccade.errors import SaccadeError
-from saccade.score.captions import CAPTIONS, caption_scores, cider, ciders
+from saccade.score.captions import CAPTION_METRICS, caption_scores, cider, cider_per_picture
 
 
 def test_a_caption_that_is_its_only_reference_has_the_highest_score():
-    """Every cosine is 1 where all n-grams are of one picture: 10 in all, printed as 1000."""
+    """Every cosine is 1 if all n-grams belong to one picture: 10, reported as 1000."""
     said = ["a red circle on top", "two blue squares stand below"]
-    assert ciders(said, [[text] for text in said]) == pytest.approx([10.0, 10.0])
+    assert cider_per_picture(said, [[text] for text in said]) == pytest.approx([10.0, 10.0])
     found = cider(said, [[text] for text in said])
     assert found.value == pytest.approx(1000.0)
     assert "nrefs:1" in found.signature
 
 
-def test_what_all_pictures_have_weighs_nothing():
-    assert ciders(["cat", "cat"], [["cat"], ["cat"]]).tolist() == [0.0, 0.0]
+def test_ngrams_of_all_pictures_have_no_weight():
+    assert cider_per_picture(["cat", "cat"], [["cat"], ["cat"]]).tolist() == [0.0, 0.0]
 
 
 def test_a_score_by_hand():
@@ -28,26 +28,26 @@ def test_a_score_by_hand():
     1-grams: ours (dog), theirs (dog, runs): 1 / sqrt(2). 2-grams: ours (a dog), theirs (a dog, dog runs): 1 / sqrt(2).
     Ours has no longer ones. Lengths differ by 1: exp(-1 / 72).
     """
-    found = ciders(["a dog", "a dog"], [["a cat"], ["a dog runs"]])
+    found = cider_per_picture(["a dog", "a dog"], [["a cat"], ["a dog runs"]])
     assert found[0] == 0
     assert found[1] == pytest.approx(10 * (2 / math.sqrt(2)) / 4 * math.exp(-1 / 72))
 
 
-def test_words_that_are_said_too_often_do_not_count():
+def test_repeated_words_are_clipped():
     """`dog dog` for `dog`: the smaller count, cosine 1/2 in 1-grams (norms 2 log 2 and log 2); no common 2-gram."""
-    found = ciders(["dog dog", "x"], [["dog"], ["cat"]])
+    found = cider_per_picture(["dog dog", "x"], [["dog"], ["cat"]])
     assert found[0] == pytest.approx(10 * 0.5 / 4 * math.exp(-1 / 72))
 
 
-def test_several_references_are_averaged_and_cases_are_equal():
-    one = ciders(["A dog runs.", "x"], [["a dog runs", "the cat sat"], ["cats"]])
+def test_several_references_are_averaged_and_case_is_ignored():
+    one = cider_per_picture(["A dog runs.", "x"], [["a dog runs", "the cat sat"], ["cats"]])
     assert one[0] == pytest.approx(10 * 0.75 / 2)  # 1-, 2- and 3-grams of the first reference, none of the second
 
 
 def test_captions_are_measured_against_all_references():
     references = [["a red ball on grass", "red ball"], ["two dogs run in snow"]]
     found = caption_scores(["red ball", "two dogs run in snow"], references)
-    assert tuple(found) == CAPTIONS
+    assert tuple(found) == CAPTION_METRICS
     assert found["accuracy"].value == 100
     assert found["bleu-1"].value == found["bleu-4"].value == pytest.approx(100.0)
     assert caption_scores(["Red ball", "x"], references, ("accuracy",))["accuracy"].value == 0
@@ -62,7 +62,7 @@ def test_orders_of_bleu_by_hand():
     assert "order:2" in found["bleu-2"].signature
 
 
-def test_what_cannot_be_scored_is_told():
+def test_missing_references_are_refused():
     with pytest.raises(SaccadeError, match=r"unknown metric 'meteor' of captions; expected one of bleu-1"):
         caption_scores(["a"], [["a"]], ("meteor",))
     with pytest.raises(SaccadeError, match=r"at least one reference for each of 1 captions, got those of 2"):

@@ -10,14 +10,14 @@ from saccade.errors import SaccadeError
 from saccade.model.run import named_weights, write_tensors
 from saccade.predict.outputs import Hypothesis
 from saccade.predict.predictors.predictor import Predictor
-from saccade.score.compare import Comparison, compare, recipe_key, training_minutes
-from saccade.score.table import cells, latex, markdown
+from saccade.score.compare import Comparison, compare, read_training_minutes, recipe_key
+from saccade.score.table import to_cells, to_latex, to_markdown
 
 PAIRS = [(f"{i}", f"a b c d {i} e f") for i in range(11)]
 
 
 class Fake:
-    """A predictor that errs in the first `errors` lines."""
+    """A predictor with errors in the first `errors` lines."""
 
     def __init__(self, *, errors: int, **train: Any) -> None:
         self.errors, self.recipe, self.model = errors, validate({"train": train}, origin="test"), torch.nn.Linear(3, 5)
@@ -28,7 +28,7 @@ class Fake:
 
 
 def put(fakes: dict[str, Fake], folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Folders of runs with these names, which load as these."""
+    """Create run folders with these names that load as these predictors."""
     for name, fake in fakes.items():
         (folder / name).mkdir()
         write_tensors(named_weights(fake.model), folder / name / "model.safetensors")
@@ -38,7 +38,7 @@ def put(fakes: dict[str, Fake], folder: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def comparison(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Comparison:
-    """A base run, two seeds of a better one, and the base's own copy."""
+    """A base run, two seeds of a better one, and a copy of the base run."""
     fakes = {
         "base": Fake(errors=7, steps=5),
         "new_1": Fake(errors=1, steps=9),
@@ -70,7 +70,7 @@ def test_differences_are_to_the_first_row(comparison: Comparison) -> None:
     assert (same.difference.value, same.difference.p_value) == (0.0, 1.0)
 
 
-def test_size_time_and_signature_are_told(comparison: Comparison) -> None:
+def test_size_time_and_signature_are_reported(comparison: Comparison) -> None:
     assert [row.parameters for row in comparison.rows] == [20, 20, 20]
     assert [row.minutes for row in comparison.rows] == [1.5, None, None]
     assert "tok:13a" in comparison.signature
@@ -92,35 +92,35 @@ def test_a_run_against_itself_is_two_rows(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert rows[1].difference.p_value == 1.0
 
 
-def test_what_cannot_be_compared_is_refused() -> None:
+def test_incomparable_runs_are_refused() -> None:
     with pytest.raises(SaccadeError, match="unknown metric 'ter'; runs are compared by bleu or accuracy"):
         compare(["a"], PAIRS, metric="ter")
     with pytest.raises(SaccadeError, match="no run was given"):
         compare([], PAIRS)
 
 
-def test_names_and_seeds_make_no_other_recipe() -> None:
+def test_recipe_key_ignores_name_and_seed() -> None:
     base = validate({"name": "a", "train": {"seed": 1}}, origin="test")
     assert recipe_key(base) == recipe_key(validate({"name": "b", "about": "x", "train": {"seed": 2}}, origin="test"))
     assert recipe_key(base) != recipe_key(validate({"train": {"steps": 7}}, origin="test"))
 
 
-def test_minutes_are_unknown_without_metrics(tmp_path: Path) -> None:
-    assert training_minutes(tmp_path) is None
+def test_training_minutes_are_unknown_without_metrics(tmp_path: Path) -> None:
+    assert read_training_minutes(tmp_path) is None
 
 
 def test_markdown_has_one_line_for_each_row(comparison: Comparison) -> None:
-    lines = markdown(comparison).splitlines()
+    lines = to_markdown(comparison).splitlines()
     assert lines[0].startswith("| run | BLEU | chrF | exact match % | difference [95%] | p |")
     assert lines[1].startswith("| --- | --: |")
     assert lines[3].startswith("| new_1 (2 seeds) | ")
     assert " ± " in lines[3]
     assert lines[-1].startswith("11 sentences;")
-    assert {line.count("|") for line in lines[:5]} == {len(cells(comparison)[0]) + 1}
+    assert {line.count("|") for line in lines[:5]} == {len(to_cells(comparison)[0]) + 1}
 
 
 def test_latex_escapes_and_is_a_tabular(comparison: Comparison) -> None:
-    text = latex(comparison)
+    text = to_latex(comparison)
     assert r"new\_1 (2 seeds)" in text
     assert r"exact match \%" in text
     assert r"$\pm$" in text

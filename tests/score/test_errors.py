@@ -1,11 +1,11 @@
-"""Word and letter errors, counted by hand."""
+"""Word and character error rates, counted by hand."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from saccade.errors import SaccadeError
-from saccade.score.errors import edits, error_rate
+from saccade.score.errors import edit_distance, error_rate
 from saccade.score.evaluate import score_texts
 
 
@@ -21,15 +21,15 @@ from saccade.score.evaluate import score_texts
         ("a hat sat down", "the cat sat", 3),
     ],
 )
-def test_changes_are_counted(hypothesis, reference, wanted):
-    assert edits(hypothesis.split(), reference.split()) == wanted
+def test_edit_distance_by_hand(hypothesis, reference, wanted):
+    assert edit_distance(hypothesis.split(), reference.split()) == wanted
 
 
-def test_letters_of_a_textbook_pair():
-    assert edits("sitting", "kitten") == 3
+def test_edit_distance_of_a_textbook_pair():
+    assert edit_distance("sitting", "kitten") == 3
 
 
-def test_rates_are_of_all_words_together():
+def test_rates_are_over_all_words_of_the_corpus():
     outputs, references = ["one two three", "for"], ["one two three four", "four five"]
     assert error_rate(outputs, references).value == pytest.approx(100 * 3 / 6)  # left out 1; replaced 1, left out 1
     assert error_rate(outputs, references, unit="cer").value == pytest.approx(100 * (5 + 6) / (18 + 9))
@@ -42,7 +42,7 @@ def test_a_rate_may_be_over_100_and_case_may_be_ignored():
     assert "case:lc" in error_rate(["a"], ["a"], lowercase=True).signature
 
 
-def test_nothing_for_nothing_is_right():
+def test_empty_output_for_empty_reference_is_correct():
     assert error_rate([""], [""]).value == 0
     assert error_rate(["a b"], [""]).value == 100
 
@@ -59,8 +59,8 @@ def test_evaluation_knows_both():
 
 @given(st.text("ab", max_size=6), st.text("ab", max_size=6), st.text("ab", max_size=6))
 @settings(max_examples=50, deadline=None)
-def test_changes_are_a_distance(a, b, c):
-    assert edits(a, b) == edits(b, a)
-    assert edits(a, c) <= edits(a, b) + edits(b, c)
-    assert abs(len(a) - len(b)) <= edits(a, b) <= max(len(a), len(b))
-    assert (edits(a, b) == 0) == (a == b)
+def test_edit_distance_is_a_metric(a, b, c):
+    assert edit_distance(a, b) == edit_distance(b, a)
+    assert edit_distance(a, c) <= edit_distance(a, b) + edit_distance(b, c)
+    assert abs(len(a) - len(b)) <= edit_distance(a, b) <= max(len(a), len(b))
+    assert (edit_distance(a, b) == 0) == (a == b)

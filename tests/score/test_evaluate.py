@@ -12,7 +12,7 @@ from saccade.score.evaluate import evaluate, evaluate_files
 
 
 class Upper:
-    """A predictor that writes capital letters, and notes how it was asked to."""
+    """A predictor that outputs capital letters, and records its decoding settings."""
 
     decoding: Decoding | None = None
 

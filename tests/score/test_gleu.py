@@ -2,7 +2,7 @@ import pytest
 
 from saccade.errors import SaccadeError
 from saccade.score.evaluate import score_texts
-from saccade.score.gleu import gleu_of_each, mean_gleu, sentence_gleu
+from saccade.score.gleu import gleu_per_sentence, mean_gleu, sentence_gleu
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_gleu_by_hand(hypothesis, reference, value):
 
 def test_the_score_of_a_corpus_is_the_mean_of_sentences():
     outputs, references = ["The cat .", "a", "dog"], ["The cat.", "a b", "cat"]
-    assert gleu_of_each(outputs, references).tolist() == pytest.approx([1.0, 1 / 3, 0.0])  # 13a splits "cat."
+    assert gleu_per_sentence(outputs, references).tolist() == pytest.approx([1.0, 1 / 3, 0.0])  # 13a splits "cat."
     found = mean_gleu(outputs, references)
     assert found.value == pytest.approx(100 * (1 + 1 / 3) / 3)
     assert found.signature == "gleu|mean of sentences|case:mixed|tok:13a|n:1-4|nrefs:1"
@@ -37,7 +37,7 @@ def test_the_score_of_a_corpus_is_the_mean_of_sentences():
     assert "case:lc" in mean_gleu(["a"], ["a"], lowercase=True).signature
 
 
-def test_it_is_one_of_the_metrics():
+def test_gleu_is_one_of_the_metrics():
     scores = score_texts(["a b c d"], ["a b c d"], metrics=("gleu", "bleu"))
     assert list(scores) == ["gleu", "bleu"]
     assert scores["gleu"].value == 100

@@ -1,11 +1,11 @@
-"""How well hidden patches are restored."""
+"""Reconstruction of masked patches."""
 
 import pytest
 import torch
 
 import saccade
 from saccade.config.schema import Corpus
-from saccade.data.sources.media import folder_of
+from saccade.data.sources.media import resolve_folder
 from saccade.errors import SaccadeError
 from saccade.score.compare import check_comparable
 from saccade.score.evaluate import evaluate_corpora
@@ -22,7 +22,7 @@ def predictor(tmp_path_factory):
     return saccade.train("vit-masked", tiny=True, run=tmp_path_factory.mktemp("runs") / "x", overrides=QUICK)
 
 
-def test_the_same_patches_are_hidden_each_time(predictor):
+def test_the_same_patches_are_masked_each_time(predictor):
     first, second = (evaluate_corpora(predictor, [HELDOUT]) for _ in range(2))
     assert first.loss == second.loss > 0
     assert (first.pictures, len(first.hypotheses)) == (12, 12)
@@ -32,14 +32,14 @@ def test_the_same_patches_are_hidden_each_time(predictor):
     assert first.to_dict()["scores"] == {"loss": first.loss}
 
 
-def test_of_a_folder_every_picture_counts_and_of_embedded_ones_so_many_as_are_made(predictor):
-    folder = Corpus(files=(str(folder_of(HELDOUT)),))
-    assert evaluate_corpora(predictor, [folder], made=5).pictures == 12
-    assert evaluate_corpora(predictor, [HELDOUT.model_copy(update={"examples": None})], made=5).pictures == 5
+def test_all_pictures_of_a_folder_and_a_number_of_embedded_ones_count(predictor):
+    folder = Corpus(files=(str(resolve_folder(HELDOUT)),))
+    assert evaluate_corpora(predictor, [folder], synthetic_count=5).pictures == 12
+    assert evaluate_corpora(predictor, [HELDOUT.model_copy(update={"examples": None})], synthetic_count=5).pictures == 5
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_the_same_patches_are_hidden_on_every_device(tmp_path):
+def test_the_same_patches_are_masked_on_every_device(tmp_path):
     saccade.train("vit-masked", tiny=True, run=tmp_path / "z", overrides=QUICK)
     here, there = (
         evaluate_corpora(saccade.load(tmp_path / "z", device=device), [HELDOUT]).loss for device in ("cpu", "cuda")
@@ -47,10 +47,10 @@ def test_the_same_patches_are_hidden_on_every_device(tmp_path):
     assert here == pytest.approx(there, rel=1e-3)
 
 
-def test_pictures_have_vectors_and_no_texts(predictor):
-    files = list(predictor.inputs(["embedded:shapes-heldout/00001.png"]))
+def test_a_masked_autoencoder_only_embeds(predictor):
+    files = list(predictor.expand_inputs(["embedded:shapes-heldout/00001.png"]))
     assert predictor.embed(files).shape == (1, 16)
-    with pytest.raises(SaccadeError, match="writes nothing about a picture; ask for vectors of pictures"):
+    with pytest.raises(SaccadeError, match="has no output for a picture; ask for embeddings of pictures"):
         predictor.predict(files)
     assert predictor.view(files[0]).background.grid == (6, 6)
 

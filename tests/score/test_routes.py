@@ -1,18 +1,18 @@
-"""Success of routes is where they end."""
+"""Success of routes by their end pose."""
 
 import json
 
 import pytest
 
 from saccade.errors import SaccadeError
-from saccade.score.routes import end_of, route_scores
+from saccade.score.routes import find_end_pose, route_scores
 
 # In this world a way leads to the left of 3,4 and none to the right of 2,4 but back.
 START = json.dumps({"instruction": "go", "map": "embedded:worlds/0", "start": [3, 4, 270]})
 
 
-def test_what_counts_is_the_end_of_a_route():
-    assert str(end_of(START, "forward right stop left")) == "2,4,0"
+def test_routes_are_scored_by_their_end():
+    assert str(find_end_pose(START, "forward right stop left")) == "2,4,0"
     outputs = ["forward right stop", "left forward right right stop", "forward stop", "stop"]
     references = ["forward right stop", "forward stop", "forward left stop", "forward stop"]
     scores = route_scores([START] * 4, outputs, references)

@@ -1,4 +1,4 @@
-"""Small models of random weights, two of texts, two of pictures and one of sound, and the server around them."""
+"""Small models for text, images and audio, and servers for them."""
 
 import json
 import socket
@@ -21,19 +21,19 @@ from saccade.model.run import named_weights, write_tensors
 from saccade.predict.predictors.player import Player
 from saccade.predict.predictors.predictor import Predictor
 from saccade.runs import RECIPE, WEIGHTS
-from saccade.serve.app import make_app
+from saccade.serve.app import create_app
 from saccade.serve.limits import Limits
-from saccade.serve.server import bind, make_server
+from saccade.serve.server import bind, create_server
 
 PAIRS = [("3 May 1999", "1999-05-03"), ("21 June 2008", "2008-06-21"), ("the dog and the cat", "47")]
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 STACK = ("dim=24", "heads=2", "ff=31", "layers=1")
-FEW = ("train.steps=1", "train.schedule.warmup=1", "train.valid_predictions=2", "train.metric=loss")
+FEW = ("train.steps=1", "train.schedule.warmup_steps=1", "train.valid_predictions=2", "train.metric=loss")
 FEWER = (*FEW, "data.train.0.examples=100", "data.valid.0.examples=5", "train.batch_tokens=1024")
 
 
 def make_run(folder: Path, name: str) -> Path:
-    """A run that has learned nothing, but is sure of what it writes."""
+    """An untrained run whose output distributions are peaked, so that outputs do not depend on rounding."""
     parts = ("writer",) if name == "shakespeare" else ("reader", "writer")
     small = [f"{part}.stack.{key}" for part in parts for key in STACK]
     recipe = load(name, overrides=[*small, "data.max_length=40", "predict.max_length=8", "predict.min_length=2"])
@@ -72,19 +72,19 @@ def writer(language_run) -> Predictor:
 
 @pytest.fixture(scope="session")
 def looker(tmp_path_factory) -> Predictor:
-    """Says which shape a picture shows."""
+    """An image classifier."""
     return saccade.train("vit", tiny=True, run=tmp_path_factory.mktemp("serve") / "shapes", overrides=FEWER)
 
 
 @pytest.fixture
-def masked(tmp_path) -> Predictor:
-    """Learned to draw hidden patches, and has nothing to say about a picture."""
+def masked_autoencoder(tmp_path) -> Predictor:
+    """A masked autoencoder, which has no output for an image."""
     return saccade.train("vit-masked", tiny=True, run=tmp_path / "masked", overrides=FEWER)
 
 
 @pytest.fixture(scope="session")
 def teller(tmp_path_factory) -> Predictor:
-    """Says what is in a picture."""
+    """An image captioner."""
     changes = [*FEWER, "predict.max_length=6", "predict.min_length=2"]
     return saccade.train(
         "show-attend-tell", tiny=True, run=tmp_path_factory.mktemp("serve") / "scenes", overrides=changes
@@ -93,7 +93,7 @@ def teller(tmp_path_factory) -> Predictor:
 
 @pytest.fixture(scope="session")
 def listener(tmp_path_factory) -> Predictor:
-    """Writes the digits of a telephone number that was dialled."""
+    """A speech recognizer for dialled digits."""
     changes = [*FEWER, "predict.max_length=6", "predict.min_length=2"]
     return saccade.train(
         "listen-attend-spell", tiny=True, run=tmp_path_factory.mktemp("serve") / "tones", overrides=changes
@@ -102,14 +102,14 @@ def listener(tmp_path_factory) -> Predictor:
 
 @pytest.fixture(scope="session")
 def answerer(tmp_path_factory) -> Predictor:
-    """Answers questions about pictures."""
+    """A model for visual question answering."""
     run = tmp_path_factory.mktemp("serve") / "questions"
     return saccade.train("show-ask-attend-answer", tiny=True, run=run, overrides=FEWER)
 
 
 @pytest.fixture(scope="session")
 def player(tmp_path_factory) -> Player:
-    """Says what to do at a picture."""
+    """An agent that acts on images."""
     run = tmp_path_factory.mktemp("serve") / "greeting"
     made = saccade.train("show-attend-interact", tiny=True, run=run, overrides=FEWER)
     assert isinstance(made, Player)
@@ -118,24 +118,24 @@ def player(tmp_path_factory) -> Player:
 
 @pytest.fixture(scope="session")
 def media_models(looker, teller, listener, answerer, translator) -> dict[str, Predictor]:
-    """The first one says what a picture shows."""
+    """Models of all modalities; the first, which is the default, is the image classifier."""
     return {"shapes": looker, "scenes": teller, "tones": listener, "questions": answerer, "dates": translator}
 
 
 @pytest.fixture(scope="session")
 def media_server(media_models) -> Iterator[int]:
-    """The port of a server around them."""
-    with running(media_models, body=2_000_000, pixels=1_000_000) as port:
+    """The port of a server for these models."""
+    with running(media_models, max_body_bytes=2_000_000, max_pixels=1_000_000) as port:
         yield port
 
 
 @pytest.fixture
 def make_client(translator, writer) -> Iterator[Callable[..., TestClient]]:
-    """A client of a server inside this process."""
+    """Create a client of a server in this process."""
     opened: list[TestClient] = []
 
     def make(*, token: str = "", **limits: Any) -> TestClient:
-        app = make_app({"dates": translator, "writer": writer}, token=token, limits=Limits(**limits))
+        app = create_app({"dates": translator, "writer": writer}, token=token, limits=Limits(**limits))
         client = TestClient(app, base_url="http://127.0.0.1")
         opened.append(client)
         return client.__enter__()
@@ -154,7 +154,7 @@ def client(make_client) -> TestClient:
 def running(predictors: dict[str, Predictor], *, token: str = "", **limits: Any) -> Iterator[int]:
     """The port of a real server in a thread."""
     bounds = Limits(**limits)
-    server, place = make_server(make_app(predictors, token=token, limits=bounds), bounds), bind("127.0.0.1", 0)
+    server, place = create_server(create_app(predictors, token=token, limits=bounds), bounds), bind("127.0.0.1", 0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [place]})
     port = place.getsockname()[1]
     thread.start()
@@ -170,8 +170,8 @@ def running(predictors: dict[str, Predictor], *, token: str = "", **limits: Any)
 
 @pytest.fixture(scope="session")
 def real_server(translator, writer) -> Iterator[int]:
-    """The port of a server that cuts slow clients off after half a second."""
-    with running({"dates": translator, "writer": writer}, patience=0.5) as port:
+    """The port of a server that disconnects slow clients after half a second."""
+    with running({"dates": translator, "writer": writer}, client_timeout=0.5) as port:
         yield port
 
 
@@ -184,18 +184,18 @@ def guarded_server(translator) -> Iterator[int]:
 
 @pytest.fixture
 def violations() -> Callable[[Any], list[tuple[str, list[str]]]]:
-    """What of a page people who do not see it, or use no mouse, would stumble over."""
+    """Find the accessibility violations of a page with axe."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
 
-    def found(page: Any) -> list[tuple[str, list[str]]]:
-        listed = axe.run(page, options={"runOnly": {"type": "tag", "values": RULES}}).response["violations"]
-        return [(one["id"], [node["html"][:120] for node in one["nodes"][:3]]) for one in listed]
+    def find_violations(page: Any) -> list[tuple[str, list[str]]]:
+        violations = axe.run(page, options={"runOnly": {"type": "tag", "values": RULES}}).response["violations"]
+        return [(one["id"], [node["html"][:120] for node in one["nodes"][:3]]) for one in violations]
 
-    return found
+    return find_violations
 
 
 class Connection:
-    """A client that sees every byte."""
+    """An HTTP client on a raw socket."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
@@ -208,7 +208,7 @@ class Connection:
         self.send(post(body))
 
     def head(self) -> tuple[int, dict[str, str]]:
-        """Status code and headers of an answer; 0 where the connection has ended."""
+        """Read the status code and headers of a response; 0 if the connection was closed."""
         lines = []
         while (line := self.file.readline().decode().strip()) != "":
             lines.append(line)
@@ -219,8 +219,8 @@ class Connection:
         status, headers = self.head()
         return status, json.loads(self.file.read(int(headers["content-length"]))) if status else None
 
-    def ended(self) -> bool:
-        """Waits until the server has closed the connection."""
+    def wait_until_closed(self) -> bool:
+        """Wait until the server closes the connection; False if it sends data instead."""
         try:
             return self.file.read(1) == b""
         except ConnectionError:

@@ -1,11 +1,11 @@
-"""What the API answers: the same as the library, in JSON."""
+"""The JSON API returns the same results as the library."""
 
 import json
 
 import pytest
 
 from saccade.config.load import override
-from saccade.serve.decoding import Settings
+from saccade.serve.decoding import DecodingSettings
 
 TEXTS = ["3 May 1999", "21 June 2008", "", "9 May 2008"]
 
@@ -16,8 +16,8 @@ def ask(client, status=200, path="/v1/predict", **body):
     return answer.json()
 
 
-def told(answer) -> list[tuple[str, dict]]:
-    """The events of a stream: their names and contents."""
+def parse_events(answer) -> list[tuple[str, dict]]:
+    """Parse the server-sent events of a stream: names and contents."""
     blocks = [block.split("\n") for block in answer.text.strip().split("\n\n")]
     return [("" if len(lines) == 1 else lines[0][len("event: ") :], json.loads(lines[-1][6:])) for lines in blocks]
 
@@ -47,7 +47,7 @@ def test_alternatives_come_best_first(client, translator):
     )
 
 
-def test_a_language_model_goes_on_from_prompts(client, writer):
+def test_a_language_model_continues_prompts(client, writer):
     settings = {"sample": False, "beam": 1, "max_length": 7}
     answer = ask(client, model="writer", input=["the ", "a dog"], settings=settings)
     decoding = override(
@@ -59,38 +59,38 @@ def test_a_language_model_goes_on_from_prompts(client, writer):
     assert all(len(result["tokens"]) == len(result["log_probs"]) for result in answer["results"])
 
 
-def test_a_seed_draws_the_same_each_time(client):
+def test_sampling_with_a_seed_is_reproducible(client):
     bodies = [{"input": TEXTS[0], "settings": {"sample": True, "seed": seed, "temperature": 3.0}} for seed in (1, 2, 1)]
     first, second, third = (ask(client, **body)["results"] for body in bodies)
     assert first == third
     assert first != second
 
 
-def test_a_stream_tells_what_comes_at_once_piece_by_piece(client, writer):
+def test_a_stream_sends_the_output_in_chunks(client, writer):
     settings = {"sample": False, "beam": 1, "max_length": 7}
     whole = ask(client, model="writer", input="the ", settings=settings)["results"][0]["completion"]
     answer = client.post("/v1/predict", json=dict(model="writer", input="the ", settings=settings, stream=True))
     assert answer.headers["content-type"].startswith("text/event-stream")
-    *pieces, last = told(answer)
+    *pieces, last = parse_events(answer)
     assert len(pieces) > 3
     assert "".join(piece["text"] for _, piece in pieces) == whole
     assert last == ("done", {"output": whole})
 
 
-def test_a_stream_of_a_translator_has_one_piece(client, translator):
+def test_a_stream_of_a_translator_has_one_chunk(client, translator):
     answer = client.post("/v1/predict", json=dict(input=TEXTS[0], stream=True))
     [output] = translator.predict([TEXTS[0]])
-    assert told(answer) == [("", {"text": output}), ("done", {"output": output})]
+    assert parse_events(answer) == [("", {"text": output}), ("done", {"output": output})]
 
 
-def test_what_cannot_be_streamed_is_refused_before_it_begins(client):
+def test_invalid_streams_are_refused_before_they_start(client):
     answer = client.post("/v1/predict", json=dict(model="writer", input="a", stream=True, settings={"n_best": 2}))
     assert answer.status_code == 422
     assert "set beam=1 and n_best=1" in answer.json()["error"]
-    assert "one text is answered piece by piece, got 2" in ask(client, 422, input=["a", "b"], stream=True)["error"]
+    assert "stream: expected one input, got 2" in ask(client, 422, input=["a", "b"], stream=True)["error"]
 
 
-def test_models_tell_their_settings(client, translator):
+def test_models_report_their_settings(client, translator):
     first, second = client.get("/v1/models").json()["models"]
     assert (first["name"], first["goes_on"], second["name"], second["goes_on"]) == ("dates", False, "writer", True)
     assert first["settings"] == translator.recipe.predict.model_dump(mode="json")
@@ -107,7 +107,7 @@ def test_attention_is_that_of_the_model(client, translator):
     assert document["output"] == "1999"
 
 
-def test_attention_without_an_output_is_of_what_the_settings_find(client, translator):
+def test_attention_without_an_output_is_of_the_decoded_output(client, translator):
     document = ask(client, path="/v1/attention", input="3 May 1999", settings={"prefix": "9-9"})
     assert document["output"].startswith("9-9")
     assert ask(client, path="/v1/attention", input="3 May 1999")["output"] == translator.predict(["3 May 1999"])[0]
@@ -119,7 +119,7 @@ def test_packed_weights_are_text(client):
 
 
 def test_attention_that_is_too_large_is_refused(make_client):
-    error = ask(make_client(weights=100), 422, path="/v1/attention", input="3 May 1999")["error"]
+    error = ask(make_client(max_weights=100), 422, path="/v1/attention", input="3 May 1999")["error"]
     assert "more than 100 weights here, which is too much; give a shorter text" in error
 
 
@@ -155,8 +155,8 @@ def test_metrics_count_requests_and_texts(client):
     assert [line for line in lines if line.startswith(f"saccade_engine_fallbacks_total{{{declined}}} ")]
 
 
-def test_long_settings_are_not_remembered(translator):
-    settings = Settings(translator.recipe)
+def test_long_settings_are_not_cached(translator):
+    settings = DecodingSettings(translator.recipe)
     for stop in ("x" * 5000, "y"):
-        assert settings.decoding({"stop": stop}).stop == (stop,)
-    assert settings._known.cache_info().currsize == 1
+        assert settings.build_decoding({"stop": stop}).stop == (stop,)
+    assert settings._parse_cached.cache_info().currsize == 1

@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def tab(browser, real_server) -> Iterator[Any]:
-    """The page; in the end nobody else was asked, and no error was written but for refused requests."""
+    """The page; asserts afterwards that no other hosts were requested, and no errors logged but refused requests."""
     asked, errors = [], []
     context = browser.new_context(viewport={"width": 1100, "height": 900}, reduced_motion="reduce")
     page = context.new_page()
@@ -41,14 +41,14 @@ def test_a_text_is_answered_with_alternatives_and_attention(tab, translator, vio
     second = rows.nth(1).locator("button")
     with tab.expect_response("**/v1/attention"):
         second.click()
-    tab.wait_for_load_state("networkidle")  # what was shown before has made way
+    tab.wait_for_load_state("networkidle")  # the new attention has replaced the old one
     tab.get_by_role("tab", name="Steps").click()
     written = "".join(tab.get_by_role("group", name="Output").get_by_role("button").all_inner_texts())
     assert written == f"{second.inner_text().replace(' ', '␣')}<end>"
     assert violations(tab) == []
 
 
-def test_a_language_model_writes_on(tab):
+def test_a_language_model_streams_its_output(tab):
     tab.wait_for_selector("#model option >> nth=1", state="attached")
     tab.locator("#model").select_option("writer")
     run(tab, "the dog ")
@@ -57,14 +57,14 @@ def test_a_language_model_writes_on(tab):
     assert len(tab.locator("#output").inner_text()) > len("the dog ")
 
 
-def test_what_is_wrong_is_told(tab):
+def test_what_is_wrong_is_reported(tab):
     run(tab, "1" * 100)
     tab.wait_for_selector("#problem:not([hidden])")
     assert "line 1 has 101 tokens" in tab.locator("#problem").inner_text()
     assert tab.locator("#go").is_enabled()
 
 
-def test_what_is_written_is_never_markup(tab):
+def test_outputs_are_never_markup(tab):
     tab.wait_for_selector("#model option >> nth=1", state="attached")
     tab.locator("#model").select_option("writer")
     run(tab, "<img src=x alt=y>")
@@ -89,7 +89,7 @@ def test_the_list_of_the_api_names_every_address(tab, real_server, violations):
     assert violations(tab) == []
 
 
-def test_a_server_that_has_gone_is_told(tab):
+def test_a_server_that_has_gone_is_reported(tab):
     tab.wait_for_selector("#model option >> nth=1", state="attached")
     tab.route("**/v1/predict", lambda route: route.abort())
     run(tab, "3 May 1999")

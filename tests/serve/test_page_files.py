@@ -1,4 +1,4 @@
-"""The page with models that read pictures or sound: a file is chosen or dropped, sent, and shown with what was seen."""
+"""The page with models for images and audio: files are chosen or dropped, sent, and shown with their attention."""
 
 import base64
 import io
@@ -24,7 +24,7 @@ DROP = """([data, type]) => {
 
 @pytest.fixture
 def tab(browser, media_server) -> Iterator[Any]:
-    """The page; in the end no error was written but for refused requests."""
+    """The page; asserts afterwards that there were no console errors but refused requests."""
     errors = []
     context = browser.new_context(viewport={"width": 1100, "height": 900}, reduced_motion="reduce")
     page = context.new_page()
@@ -45,7 +45,7 @@ def picture(size: tuple[int, int] = (60, 50)) -> bytes:
 
 
 def choose(page: Any, name: str, data: bytes) -> None:
-    page.get_by_label("Sound" if name.endswith(".wav") else "Picture").set_input_files(
+    page.get_by_label("Audio" if name.endswith(".wav") else "Image").set_input_files(
         {"name": name, "mimeType": "", "buffer": data}
     )
 
@@ -60,11 +60,11 @@ def test_a_picture_is_shown_with_its_classes_and_attention(tab, violations):
     assert rows.nth(0).locator("td").nth(0).inner_text() == tab.locator("#output").inner_text()
     shares = [float(row.split()[-2]) for row in rows.all_inner_texts() if row.endswith("%")]
     assert shares == sorted(shares, reverse=True)
-    assert tab.locator("#preview img").get_attribute("alt") == "The chosen picture, red.png"
+    assert tab.locator("#preview img").get_attribute("alt") == "Chosen image, red.png"
     assert violations(tab) == []
 
 
-def test_a_caption_is_looked_at_word_by_word(tab):
+def test_a_caption_has_attention_word_by_word(tab):
     tab.locator("#model").select_option("scenes")
     choose(tab, "red.png", picture())
     tab.get_by_label("Alternatives").fill("2")
@@ -76,7 +76,7 @@ def test_a_caption_is_looked_at_word_by_word(tab):
     assert tab.locator("#attention-problem").is_hidden()
 
 
-def test_sound_is_heard_and_its_spectrogram_shown(tab, tmp_path, violations):
+def test_audio_is_transcribed_and_its_spectrogram_shown(tab, tmp_path, violations):
     tab.locator("#model").select_option("tones")
     Recording(np.sin(np.arange(4000) / 3), 8000).save(tmp_path / "a.wav")
     choose(tab, "a.wav", (tmp_path / "a.wav").read_bytes())
@@ -105,13 +105,13 @@ def test_a_file_may_be_dropped(tab):
     assert tab.locator("#problem").is_hidden()
 
 
-def test_what_is_wrong_with_a_file_is_told(tab):
+def test_what_is_wrong_with_a_file_is_reported(tab):
     tab.get_by_role("button", name="Run").click()
     assert tab.locator("#problem").inner_text() == "Choose a picture file first."
     assert tab.evaluate("document.activeElement.id") == "file"
     choose(tab, "dog.jpg", b"a text")
     tab.get_by_role("button", name="Run").click()
-    tab.wait_for_selector("#problem:has-text('dog.jpg is no picture')")
+    tab.wait_for_selector("#problem:has-text('dog.jpg is not a readable picture')")
     assert tab.locator("#go").is_enabled()
 
 

@@ -1,4 +1,4 @@
-"""What the server does not do: every refusal has its status code and says why in one line of JSON."""
+"""Requests that the server refuses, each with a status code and a reason in one line of JSON."""
 
 import pytest
 
@@ -15,8 +15,8 @@ BAD_BODIES = {
     b'{"input": 3}': (422, "input: expected a text, or a list of texts, got 3"),
     b'{"input": null}': (422, "input: expected a text, or a list of texts, got nothing"),
     b'{"input": ["a", 3]}': (422, "input: expected a text, or a list of texts, got"),
-    b'{"input": []}': (422, "input: expected 1 to 128 texts, got 0"),
-    b'{"input": "\\ud800"}': (422, "half a character"),
+    b'{"input": []}': (422, "input: expected 1 to 128 inputs, got 0"),
+    b'{"input": "\\ud800"}': (422, "lone surrogate"),
     b'{"input": "a", "model": "nobody"}': (404, "no model is called 'nobody'; there are dates, writer"),
     b'{"input": "a", "model": "\\ud800"}': (404, "no model is called"),
     b'{"input": "a", "stream": "yes"}': (422, "stream: expected true or false"),
@@ -27,18 +27,18 @@ BAD_BODIES = {
     b'{"input": "a", "settings": {"beam": "many"}}': (422, "predict.beam: expected a whole number, got 'many'"),
     b'{"input": "a", "settings": {"beam": NaN}}': (422, "predict.beam: expected a whole number, got nan"),
     b'{"input": "a", "settings": {"\\ud800": 1}}': (422, "settings:"),
-    b'{"input": "a", "settings": {"beam": 1000}}': (422, "expected at most 32 from a client of this server, got 1000"),
-    b'{"input": "a", "settings": {"temperature": 1e-9}}': (422, "expected at least 0.01 from a client of this server"),
+    b'{"input": "a", "settings": {"beam": 1000}}': (422, "expected at most 32 in a request to this server, got 1000"),
+    b'{"input": "a", "settings": {"temperature": 1e-9}}': (422, "expected at least 0.01 in a request to this server"),
     b'{"input": "a", "settings": {"seed": 99999999999999999999}}': (422, "predict.seed: expected at most"),
     b'{"input": "a", "settings": {"n_best": 3, "beam": 2}}': (422, "n_best must be at most beam"),
-    b'{"input": "a", "settings": {"stop": ["."]}}': (422, "stop is for models that go on from a prompt"),
+    b'{"input": "a", "settings": {"stop": ["."]}}': (422, "stop is for models that continue a prompt"),
     b'{"input": "a", "settings": {"max_length": 100}}': (422, "max_length must be at most 39"),
     b'{"input": ["1", "' + b"1" * 50 + b'"]}': (422, "line 2 has 51 tokens, but the model was made for at most 40"),
 }
 
 
 @pytest.mark.parametrize("body", BAD_BODIES, ids=lambda body: body[:40].decode("latin-1"))
-def test_a_wrong_body_is_told_in_one_line(client, body):
+def test_a_wrong_body_is_reported_in_one_line(client, body):
     status, says = BAD_BODIES[body]
     answer = client.post("/v1/predict", content=body, headers={"content-type": "application/json"})
     assert answer.status_code == status, answer.text
@@ -46,10 +46,10 @@ def test_a_wrong_body_is_told_in_one_line(client, body):
     assert "\n" not in answer.json()["error"]
 
 
-def test_a_body_that_is_not_said_to_be_json_is_told(client):
+def test_a_missing_json_content_type_is_reported(client):
     answer = client.post("/v1/predict", content=b'{"input": "a"}', headers={"content-type": "text/plain"})
     assert answer.status_code == 422
-    assert answer.json()["error"].endswith("send the header Content-Type: application/json")
+    assert answer.json()["error"].endswith("expected the header Content-Type: application/json; add it")
 
 
 def test_several_mistakes_are_one_line(client):
@@ -59,21 +59,21 @@ def test_several_mistakes_are_one_line(client):
     )
 
 
-def test_a_large_body_is_refused_by_what_it_says_and_by_what_it_is(make_client):
-    client = make_client(body=1000)
+def test_a_large_body_is_refused_by_its_header_and_by_its_size(make_client):
+    client = make_client(max_body_bytes=1000)
     answer = client.post("/v1/predict", json={"input": "a" * 1000})
     assert answer.status_code == 413
     assert answer.json()["error"].startswith("a request has at most 1000 bytes, got 10")
-    parts = (b"a" * 100 for _ in range(11))  # no length is said
+    parts = (b"a" * 100 for _ in range(11))  # without Content-Length
     answer = client.post("/v1/predict", content=parts, headers={"content-type": "application/json"})
     assert answer.status_code == 413
     assert "got more" in answer.json()["error"]
 
 
 def test_many_texts_are_refused(make_client):
-    answer = make_client(texts=3).post("/v1/predict", json={"input": ["1"] * 4})
+    answer = make_client(max_inputs=3).post("/v1/predict", json={"input": ["1"] * 4})
     assert answer.status_code == 422
-    assert answer.json() == {"error": "input: expected 1 to 3 texts, got 4"}
+    assert answer.json() == {"error": "input: expected 1 to 3 inputs, got 4"}
 
 
 @pytest.mark.parametrize(
@@ -81,16 +81,16 @@ def test_many_texts_are_refused(make_client):
     ["/static/../app.py", "/static/%2e%2e/app.py", "/static/..%2fapp.py", "/static/..%5capp.py", "/static/%00",
      "/static//etc/passwd", "/static/view/../../serve/app.py", "/static/view/%2e%2e%2fhtml.py", "/static", "/nothing"],
 )  # fmt: skip
-def test_paths_lead_nowhere_else(client, path):
+def test_path_traversal_is_refused(client, path):
     answer = client.get(path)
     assert answer.status_code == 404
-    assert "nothing is at" in answer.json()["error"]
+    assert "no route" in answer.json()["error"]
 
 
-def test_a_wrong_method_is_told(client):
+def test_a_wrong_method_is_reported(client):
     answer = client.get("/v1/predict")
     assert answer.status_code == 405
-    assert answer.json() == {"error": "'/v1/predict' does not take GET; see /docs"}
+    assert answer.json() == {"error": "'/v1/predict' does not accept GET; see /docs"}
 
 
 def test_a_token_is_needed_for_the_api_and_not_for_the_page(make_client):
@@ -111,8 +111,8 @@ def test_a_wrong_token_is_refused(make_client, given):
     assert answer.status_code == 401
 
 
-def test_pages_from_elsewhere_may_not_ask(client):
-    """A name that leads to 127.0.0.1 (DNS rebinding), and a page of another site that is open in the same browser."""
+def test_cross_origin_requests_are_refused(client):
+    """DNS rebinding to 127.0.0.1, and cross-origin requests of another page in the same browser."""
     answer = client.get("/v1/models", headers={"host": "evil.example:80"})
     assert answer.status_code == 421
     assert "expected localhost or 127.0.0.1 as Host, got 'evil.example:80'" in answer.json()["error"]
@@ -131,18 +131,18 @@ def test_every_answer_has_strict_headers(client):
         assert "access-control-allow-origin" not in headers
 
 
-def test_a_failure_of_ours_is_told_without_a_traceback(client, translator, monkeypatch, caplog):
+def test_an_internal_error_is_reported_without_a_traceback(client, translator, monkeypatch, caplog):
     def broken(*_, **__):
         raise RuntimeError("the secret path")
 
     monkeypatch.setattr(translator, "candidates", broken)
     answer = client.post("/v1/predict", json={"input": "1"})
     assert answer.status_code == 500
-    assert answer.json() == {"error": "something went wrong in the server; its log says more"}
+    assert answer.json() == {"error": "internal server error; see the log of the server"}
     assert "the secret path" in caplog.text
 
 
 def test_names_of_models_differ():
-    assert api.named(["runs/a", "b/", "x/a,y/c"]) == ["a", "b", "a,c"]
-    with pytest.raises(ValueError, match="two runs are called 'a', and models are asked for by their names"):
-        api.named(["x/a", "y/a"])
+    assert api.get_model_names(["runs/a", "b/", "x/a,y/c"]) == ["a", "b", "a,c"]
+    with pytest.raises(ValueError, match="two runs are called 'a', but requests choose models by name"):
+        api.get_model_names(["x/a", "y/a"])

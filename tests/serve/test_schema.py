@@ -1,4 +1,4 @@
-"""Requests that nobody thought of, made from the description of the API: none of them breaks the server."""
+"""Fuzzing: requests generated from the OpenAPI description cause no internal error."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,13 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 OPERATIONS = ["GET /v1/models", "POST /v1/predict", "POST /v1/attention", "GET /health", "GET /metrics"]
-PATIENCE = 60  # seconds; the first request waits for the compiler of kernels
+PATIENCE = 60  # seconds; the first request compiles kernels
 MODES = {"as described": "POSITIVE", "otherwise": "NEGATIVE"}
 
 
 @pytest.fixture(scope="module")
 def checks() -> list[Callable[..., Any]]:
-    """What must hold of every answer; imported here, since importing schemathesis takes a second."""
+    """The checks of every response; imported here, since importing schemathesis takes a second."""
     from schemathesis.checks import not_a_server_error
     from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance
 
@@ -51,11 +51,11 @@ def test_no_request_breaks_the_server(operations, checks, label, mode):
 
 
 @pytest.mark.parametrize("label", [label for label in OPERATIONS if label.startswith("GET")])
-def test_what_only_gives_is_as_described(operations, checks, label):
+def test_get_routes_match_their_description(operations, checks, label):
     assert operations[label].Case().call_and_validate(checks=checks, timeout=PATIENCE).status_code == 200
 
 
-def test_the_server_counts_no_failure(real_server):
+def test_no_internal_errors_are_counted(real_server):
     with urlopen(f"http://127.0.0.1:{real_server}/metrics", timeout=20) as answer:
         text = answer.read().decode()
     assert 'route="/health",status="200"' in text

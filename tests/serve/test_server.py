@@ -1,4 +1,4 @@
-"""A real server: streams, slow clients, many clients, and how it ends."""
+"""A real server: streams, slow clients, many clients, and shutdown."""
 
 import json
 import os
@@ -18,8 +18,8 @@ TEXTS = [f"{day} May {year}" for day in (3, 21, 9) for year in (1999, 2008)]
 HEAD = b"POST /v1/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
 
 
-def test_pieces_of_a_stream_come_before_it_ends(connect, writer, monkeypatch):
-    """The writer goes on only when the client has read what came before."""
+def test_chunks_of_a_stream_arrive_before_it_ends(connect, writer, monkeypatch):
+    """The model generates the next chunk only after the client has read the last one: nothing is buffered."""
     read = threading.Semaphore(1)
 
     def write(text, *, decoding):
@@ -32,13 +32,13 @@ def test_pieces_of_a_stream_come_before_it_ends(connect, writer, monkeypatch):
     connection.post({"model": "writer", "input": "abc", "stream": True})
     status, headers = connection.head()
     assert (status, headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
-    told = []
-    while not told or "output" not in told[-1]:
+    events = []
+    while not events or "output" not in events[-1]:
         line = connection.file.readline()
         if line.startswith(b"data: "):
-            told.append(json.loads(line[6:]))
+            events.append(json.loads(line[6:]))
             read.release()
-    assert told == [{"text": "a"}, {"text": "b"}, {"text": "c"}, {"output": "abc"}]
+    assert events == [{"text": "a"}, {"text": "b"}, {"text": "c"}, {"output": "abc"}]
 
 
 def test_a_stream_stops_when_its_client_goes(connect, writer, monkeypatch):
@@ -65,14 +65,14 @@ def test_a_stream_stops_when_its_client_goes(connect, writer, monkeypatch):
     [b"", HEAD[:20], HEAD + b"Content-Length: 100\r\n\r\n{", HEAD + b"Transfer-Encoding: chunked\r\n\r\n3\r\n{"],
     ids=["nothing", "headers", "body", "chunks"],
 )
-def test_a_client_that_does_not_finish_its_request_is_cut_off(connect, begun):
+def test_a_client_that_does_not_finish_its_request_is_disconnected(connect, begun):
     connection, begin = connect(), time.monotonic()
     connection.send(begun)
-    assert connection.ended()
+    assert connection.wait_until_closed()
     assert 0.4 < time.monotonic() - begin < 10
 
 
-def test_a_client_that_drips_is_cut_off_too(connect):
+def test_a_client_that_sends_byte_by_byte_is_disconnected(connect):
     connection, begin = connect(), time.monotonic()
     with pytest.raises(ConnectionError):
         for letter in HEAD * 10:
@@ -81,7 +81,7 @@ def test_a_client_that_drips_is_cut_off_too(connect):
     assert time.monotonic() - begin < 10
 
 
-def test_a_client_that_takes_its_time_between_requests_is_not_cut_off(connect):
+def test_an_idle_keep_alive_connection_is_not_closed(connect):
     connection = connect()
     for pause in (0.0, 0.8):
         time.sleep(pause)
@@ -89,7 +89,7 @@ def test_a_client_that_takes_its_time_between_requests_is_not_cut_off(connect):
         assert connection.answer()[0] == 200
 
 
-def test_a_client_that_does_not_read_is_cut_off(connect, writer, monkeypatch):
+def test_a_client_that_does_not_read_is_disconnected(connect, writer, monkeypatch):
     left = threading.Event()
 
     def write(text, *, decoding):
@@ -117,11 +117,11 @@ def test_a_large_body_is_answered_and_not_kept(connect):
     connection.send(HEAD + b"Content-Length: 50000000\r\n\r\n")
     status, answer = connection.answer()
     assert (status, answer["error"][:32]) == (413, "a request has at most 1000000 by")
-    assert connection.ended()
+    assert connection.wait_until_closed()
 
 
 def load(connect: Callable, port: int, *, clients: int, seconds: float, expected: dict[str, str]) -> int:
-    """Clients that each ask again and again; how many answers came, all of which were right."""
+    """Send requests from several clients in parallel; return the number of responses, all of which were right."""
     until = time.monotonic() + seconds
 
     def one(number: int) -> int:
@@ -139,7 +139,7 @@ def load(connect: Callable, port: int, *, clients: int, seconds: float, expected
 
 
 def expected_answers(connect: Callable, port: int) -> dict[str, str]:
-    """What a lone client is answered."""
+    """The responses to a single client."""
     connection, found = connect(port), {}
     for text in TEXTS:
         for beam in (1, 2):
@@ -172,7 +172,7 @@ class Program:
         self.port = int(found[1])
 
     def end(self, number: signal.Signals) -> tuple[int, str]:
-        """Exit code and what was written to stderr."""
+        """Send a signal and return the exit code and the output on stderr."""
         self.process.send_signal(number)
         _, errors = self.process.communicate(timeout=60)
         return self.process.returncode, errors
@@ -186,7 +186,7 @@ def program(run, language_run):
     server.process.communicate()
 
 
-def test_a_server_that_is_told_to_end_answers_first(program, connect):
+def test_a_server_that_is_asked_to_stop_answers_first(program, connect):
     assert program.said.startswith("serving dates, writer at http://127.0.0.1:")
     assert f"curl http://127.0.0.1:{program.port}/v1/predict -H 'Content-Type: application/json' -d" in program.said
     connections = [connect(program.port) for _ in range(3)]
@@ -194,13 +194,13 @@ def test_a_server_that_is_told_to_end_answers_first(program, connect):
     for connection in connections:
         connection.post(many)
     idle = connect(program.port)
-    time.sleep(0.3)  # so that all are being answered, and none is done
+    time.sleep(0.3)  # all requests are in flight, and none is finished
     ending = ThreadPoolExecutor(1).submit(program.end, signal.SIGTERM)
     for connection in connections:
         status, answer = connection.answer()
         assert status == 200
         assert len(answer["results"]) == 72
-    assert idle.ended()
+    assert idle.wait_until_closed()
     assert ending.result() == (0, "")
     with pytest.raises(ConnectionError):
         connect(program.port)
@@ -210,7 +210,7 @@ def test_a_server_that_is_told_to_end_answers_first(program, connect):
 
 
 def memory(process: int) -> float:
-    """Megabytes of a process."""
+    """Resident memory of a process in MB."""
     found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
     assert found is not None
     return int(found[1]) / 1024

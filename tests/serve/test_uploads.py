@@ -1,4 +1,4 @@
-"""Pictures and sound that are sent to a model: the same answers as for files, and one line for what cannot be read."""
+"""Uploads of images and audio give the same results as local files; unreadable ones give one line of error."""
 
 import io
 import json
@@ -17,25 +17,25 @@ from PIL import Image
 from saccade.config.load import override
 from saccade.data.sources.media import read_media
 from saccade.errors import SaccadeError
-from saccade.serve.app import make_app
+from saccade.serve.app import create_app
 from saccade.serve.limits import Limits
-from saccade.serve.served import form_of
-from saccade.serve.server import to_try
-from saccade.serve.uploads import plain_name
+from saccade.serve.served import list_form_fields
+from saccade.serve.server import format_curl_command
+from saccade.serve.uploads import sanitize_name
 
-SMALL = {"body": 2_000_000, "pixels": 1_000_000}
+SMALL = {"max_body_bytes": 2_000_000, "max_pixels": 1_000_000}
 
 
 @pytest.fixture(scope="module")
 def client(media_models) -> Iterator[TestClient]:
-    with TestClient(make_app(media_models, limits=Limits(**SMALL)), base_url="http://127.0.0.1") as opened:
+    with TestClient(create_app(media_models, limits=Limits(**SMALL)), base_url="http://127.0.0.1") as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
 def shapes(looker) -> list[str]:
     [corpus] = looker.recipe.data.valid
-    return [path for _, path, _ in read_media(corpus, medium="picture", wanted="label")][:3]
+    return [path for _, path, _ in read_media(corpus, medium="picture", target="label")][:3]
 
 
 def picture(kind: str = "PNG", size: tuple[int, int] = (60, 50), **more) -> bytes:
@@ -56,7 +56,7 @@ def sound(*, channels: int = 1, rate: int = 8000, seconds: float = 0.5) -> bytes
 
 
 def png_header(wide: int, high: int) -> bytes:
-    """The beginning of a PNG that says how large it is, and little more."""
+    """Build the header of a PNG with the given size, without image data."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -79,10 +79,10 @@ def test_pictures_are_labelled_as_files_are(client, looker, shapes):
     assert answer["model"] == "shapes"
     assert [result["input"] for result in answer["results"]] == ["0.png", "1.png", "2.png"]
     for result, path in zip(answer["results"], shapes, strict=True):
-        expected = looker.described(path, looker.candidates([path])[0])
+        expected = looker.describe(path, looker.candidates([path])[0])
         assert result["label"] == expected["label"]
         assert result["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-5)
-    assert looker.codec.held == {}
+    assert looker.codec.registered == {}
 
 
 def test_a_caption_has_alternatives(client, teller, shapes):
@@ -103,10 +103,10 @@ def test_attention_comes_with_the_picture(client, teller, shapes):
     assert said["output"] == teller.predict([shapes[0]])[0]
     other = send(client, ("a.png", data), path="/v1/attention", model="scenes", output="red circle", packed="true")
     assert other["output"] == "red circle"
-    assert teller.codec.held == {}
+    assert teller.codec.registered == {}
 
 
-def test_sound_is_heard_as_files_are(client, listener, tmp_path):
+def test_uploaded_audio_is_transcribed_as_local_files_are(client, listener, tmp_path):
     for number, options in enumerate(({}, {"channels": 2}, {"rate": 44100}, {"channels": 3, "rate": 16000})):
         path = tmp_path / f"{number}.wav"
         path.write_bytes(sound(**options))
@@ -119,7 +119,7 @@ def test_sound_is_heard_as_files_are(client, listener, tmp_path):
 def test_questions_are_answered_about_pictures(client, answerer, shapes):
     data, asked = Path(shapes[0]).read_bytes(), "what colour is it"
     [result] = send(client, ("a.png", data), model="questions", question=f" {asked}\n")["results"]
-    expected = answerer.described(f"{shapes[0]}\t{asked}", answerer.candidates([f"{shapes[0]}\t{asked}"])[0])
+    expected = answerer.describe(f"{shapes[0]}\t{asked}", answerer.candidates([f"{shapes[0]}\t{asked}"])[0])
     assert (result["image"], result["question"], result["label"]) == ("a.png", asked, expected["label"])
     assert result["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-5)
     said = send(client, ("a.png", data), path="/v1/attention", model="questions", question=asked)
@@ -137,25 +137,30 @@ def test_the_smallest_picture_and_odd_ones_are_read(client):
 
 
 BAD_FILES = {
-    "text": (("dog.jpg", b"not a picture"), {}, 422, "dog.jpg is no picture that can be read; expected JPEG"),
-    "empty": (("a.png", b""), {}, 422, "a.png is no picture that can be read"),
+    "text": (("dog.jpg", b"not a picture"), {}, 422, "dog.jpg is not a readable picture; expected JPEG"),
+    "empty": (("a.png", b""), {}, 422, "a.png is not a readable picture"),
     "truncated": (("a.jpg", picture("JPEG", (300, 200))[:800]), {}, 422, "a.jpg is damaged: "),
     "bomb": (("a.png", png_header(20_000, 20_000)), {}, 422, "pixels; make it smaller"),
     "large": (("a.png", picture(size=(1001, 1000))), {}, 422, "a.png has 1,001 x 1,000 pixels, more than 1,000,000 in"),
     "vast": (("a.png", png_header(2**31 - 1, 2**31 - 1)), {}, 422, "pixels; make it smaller"),
-    "program": (("a.eps", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"), {}, 422, "a.eps is no picture"),
-    "sound for a picture": (("a.wav", sound()), {}, 422, "a.wav is no picture that can be read"),
+    "program": (
+        ("a.eps", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"),
+        {},
+        422,
+        "a.eps is not a readable picture",
+    ),
+    "sound for a picture": (("a.wav", sound()), {}, 422, "a.wav is not a readable picture"),
     "picture for a sound": (("a.png", picture()), {"model": "tones"}, 422, "cannot read the sound a.png"),
     "no sound": (("a.wav", sound(seconds=0)), {"model": "tones"}, 422, "a.wav is empty: it has no samples"),
     "cut sound": (("a.wav", sound()[:500]), {"model": "tones"}, 422, "the sound a.wav is cut off"),
     "long sound": (("a.wav", sound(rate=1000, seconds=61)), {"model": "tones"}, 422, "a.wav lasts 61.0 seconds"),
     "frames": (("a.npy", b"\x93NUMPY\x01\x00"), {"model": "tones"}, 422, "cannot read the sound a.npy"),
-    "path": (("/etc/x.png", b""), {}, 422, "x.png is no picture"),
+    "path": (("/etc/x.png", b""), {}, 422, "x.png is not a readable picture"),
     "model of texts": (
         ("a.png", picture()),
         {"model": "dates"},
         422,
-        "model 'dates' reads texts; send JSON with input",
+        "model 'dates' reads text; send JSON with the key input",
     ),
     "no question": (
         ("a.png", picture()),
@@ -173,22 +178,22 @@ BAD_FILES = {
 
 
 @pytest.mark.parametrize("case", BAD_FILES)
-def test_what_cannot_be_read_is_told_in_one_line(client, looker, case):
+def test_what_cannot_be_read_is_reported_in_one_line(client, looker, case):
     file, fields, status, says = BAD_FILES[case]
     error = send(client, file, status=status, **fields)["error"]
     assert says in error
     assert "\n" not in error
     assert error.count("; make it") <= 1
-    assert looker.codec.held == {}
+    assert looker.codec.registered == {}
 
 
 @pytest.mark.parametrize(
     ("name", "fields"), [("{1}.png", {"model": "questions", "question": "why"}), ("7", {"model": "greeting"})]
 )
-def test_what_a_file_is_called_decides_nothing(media_models, player, name, fields):
-    """Though a number is that of an episode on the command line, and a brace begins a JSON object."""
+def test_file_names_have_no_effect(media_models, player, name, fields):
+    """On the command line, a number would be an episode and a brace would start a JSON object."""
     models = {"questions": media_models["questions"], "greeting": player}
-    with TestClient(make_app(models), base_url="http://127.0.0.1") as client:
+    with TestClient(create_app(models), base_url="http://127.0.0.1") as client:
         [result] = send(client, (name, picture()), **fields)["results"]
     assert result.get("image", result.get("input")) == name
     assert "label" in result or set(result["values"]) == set(player.actions)
@@ -197,28 +202,33 @@ def test_what_a_file_is_called_decides_nothing(media_models, player, name, field
 def test_files_of_this_machine_are_not_opened(client, shapes):
     answer = client.post("/v1/predict", json={"model": "shapes", "input": shapes[0]})
     assert answer.status_code == 422
-    assert answer.json()["error"] == "model 'shapes' reads pictures; send them in a form, as curl -F file=@NAME does"
+    assert (
+        answer.json()["error"] == "model 'shapes' reads picture files; send them in a form, as curl -F file=@NAME does"
+    )
 
 
 def test_a_model_that_takes_names_of_files_alone_is_not_served(translator, monkeypatch):
-    monkeypatch.setattr(translator, "names_inputs", True, raising=False)
-    with pytest.raises(SaccadeError, match=r"dates reads what cannot be sent to it; use `saccade predict`"):
-        make_app({"dates": translator})
+    monkeypatch.setattr(translator, "shows_input_names", True, raising=False)
+    with pytest.raises(SaccadeError, match=r"dates has inputs that cannot be sent over HTTP; use `saccade predict`"):
+        create_app({"dates": translator})
 
 
-def test_a_model_that_has_no_answer_is_not_served(masked, translator):
-    with pytest.raises(SaccadeError, match=r"^masked cannot be served: this model writes nothing about a picture; ask"):
-        make_app({"dates": translator, "masked": masked})
+def test_a_model_that_has_no_answer_is_not_served(masked_autoencoder, translator):
+    with pytest.raises(SaccadeError, match=r"^masked cannot be served: this model has no output for a picture; ask"):
+        create_app({"dates": translator, "masked": masked_autoencoder})
 
 
 def test_the_command_to_try_is_answered(media_models):
-    commands = {name: to_try("http://x", "a", token=False, form=form_of(one)) for name, one in media_models.items()}
+    commands = {
+        name: format_curl_command("http://x", "a", token=False, form_fields=list_form_fields(one))
+        for name, one in media_models.items()
+    }
     assert commands["shapes"] == "curl http://x/v1/predict -F file=@FILE"
     assert commands["questions"] == "curl http://x/v1/predict -F file=@FILE -F question='what is it'"
     assert commands["dates"].endswith("""-d '{"input": "a"}'""")
 
 
-def test_models_say_what_they_read(client):
+def test_models_report_their_modality(client):
     found = {one["name"]: one["reads"] for one in client.get("/v1/models").json()["models"]}
     assert found == {
         "shapes": "picture",
@@ -232,11 +242,11 @@ def test_models_say_what_they_read(client):
 def test_files_of_several_clients_are_read_together(client, looker, shapes, monkeypatch):
     sizes, original = [], looker.candidates
 
-    def noted(texts, **more):
+    def count_candidates(texts, **more):
         sizes.append(len(texts))
         return original(texts, **more)
 
-    monkeypatch.setattr(looker, "candidates", noted)
+    monkeypatch.setattr(looker, "candidates", count_candidates)
     data, answers = Path(shapes[0]).read_bytes(), []
     threads = [threading.Thread(target=lambda: answers.append(send(client, ("a.png", data)))) for _ in range(12)]
     for thread in threads:
@@ -245,25 +255,27 @@ def test_files_of_several_clients_are_read_together(client, looker, shapes, monk
         thread.join()
     assert len({json.dumps(answer["results"][0]["label"]) for answer in answers}) == 1
     assert len(answers) == sum(sizes) == 12
-    assert looker.codec.held == {}
+    assert looker.codec.registered == {}
 
 
 def test_too_many_bytes_of_all_clients_are_refused(looker):
-    app = make_app({"shapes": looker}, limits=Limits(body=10_000, bodies=15_000))
+    app = create_app({"shapes": looker}, limits=Limits(max_body_bytes=10_000, max_total_bytes=15_000))
     with TestClient(app, base_url="http://127.0.0.1") as client:
-        app.bytes = 14_900  # as if others were sending
+        app.reserved_bytes = 14_900  # as if other clients were sending
         answer = client.post("/v1/predict", files=[("file", ("a.png", picture()))])
         assert (answer.status_code, answer.headers["retry-after"]) == (429, "2")
-        app.bytes = 0
+        app.reserved_bytes = 0
         assert client.post("/v1/predict", files=[("file", ("a.png", picture()))]).status_code == 200
-        assert app.bytes == 0
+        assert app.reserved_bytes == 0
 
 
 def test_too_many_files_that_wait_are_refused(looker):
-    with TestClient(make_app({"shapes": looker}, limits=Limits(uploads=2)), base_url="http://127.0.0.1") as client:
+    with TestClient(
+        create_app({"shapes": looker}, limits=Limits(max_waiting_files=2)), base_url="http://127.0.0.1"
+    ) as client:
         answer = client.post("/v1/predict", files=[("file", ("a.png", picture()))] * 3)
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "2")
-    assert answer.json()["error"] == "0 files are waiting to be decoded, at most 2 may; ask again in 2 s"
+    assert answer.json()["error"] == "0 files are waiting to be decoded, at most 2 may; try again in 2 s"
 
 
 @pytest.mark.parametrize(
@@ -271,5 +283,5 @@ def test_too_many_files_that_wait_are_refused(looker):
     [("a.png", "a.png"), ("C:\\x\\a.png", "a.png"), ("/etc/passwd", "passwd"), ("a\tb", "a\ufffdb"), ("", "file"),
      ("../", "file"), ("é" * 200, "é" * 100)],
 )  # fmt: skip
-def test_names_of_clients_are_plain(given, shown):
-    assert plain_name(given) == shown
+def test_file_names_of_clients_are_sanitized(given, shown):
+    assert sanitize_name(given) == shown

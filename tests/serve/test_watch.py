@@ -1,4 +1,4 @@
-"""The page of a run: what is read from its files, what the server says, and the page itself in a browser."""
+"""The watch page: history read from the files of a run, the server, and the page in a browser."""
 
 import json
 import re
@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from saccade.runs import training
-from saccade.serve.history import columns, history, spread, whole
-from saccade.serve.server import address, bind, make_server, running
-from saccade.serve.watch import LIMITS, make_watch_app
+from saccade.runs import lock_run
+from saccade.serve.history import read_history, read_history_with_attention, subsample_evenly, to_columns
+from saccade.serve.server import bind, create_server, format_url, run_in_background
+from saccade.serve.watch import LIMITS, create_watch_app
 from saccade.view import moments
-from saccade.view.html import training_page
+from saccade.view.html import build_training_page
 from saccade.view.maps import AttentionMap
 from saccade.view.viewing import View
 
@@ -25,15 +25,15 @@ LABELS = {"source": ["a", "b", "c", "<end>"], "target": ["x", "y", "<end>"], "se
 
 
 def view(text: str, sharp: float) -> View:
-    """Attention that looks at the same place always, the more the sharper."""
+    """Build a view whose attention has the weight `sharp` on the second position."""
     weights = np.full((2, 3, 4), (1 - sharp) / 3, dtype=np.float32)
     weights[:, :, 1] = sharp
-    looked = AttentionMap("writer.cross", "cross", 1, weights, rows="target", columns="source", labels=LABELS)
-    return View("copy-1", text, "x y", LABELS, [looked])
+    cross = AttentionMap("writer.cross", "cross", 1, weights, rows="target", columns="source", labels=LABELS)
+    return View("copy-1", text, "x y", LABELS, [cross])
 
 
 def add_step(run: Path, step: int) -> None:
-    """What a training writes at a report, a validation and a moment."""
+    """Write the log lines, samples and attention snapshot of a training step."""
     report = {"event": "train", "step": step, "loss": 9 / (step + 1), "lr": 0.01, "tokens_per_second": 900.0 + step}
     valid = {"event": "valid", "step": step, "loss": 10 / (step + 1), "bleu": float(step), "signature": "s"}
     with (run / "metrics.jsonl").open("a") as file:
@@ -50,7 +50,7 @@ def add_step(run: Path, step: int) -> None:
 
 
 @pytest.fixture
-def watched(tmp_path) -> Path:
+def watched_run(tmp_path) -> Path:
     run = tmp_path / "copy-1"
     run.mkdir()
     (run / "recipe.toml").write_text(RECIPE)
@@ -60,15 +60,15 @@ def watched(tmp_path) -> Path:
 
 
 @pytest.fixture
-def client(watched) -> TestClient:
-    return TestClient(make_watch_app(lambda: watched), base_url="http://127.0.0.1")
+def client(watched_run) -> TestClient:
+    return TestClient(create_watch_app(lambda: watched_run), base_url="http://127.0.0.1")
 
 
 # ---- what is read
 
 
-def test_the_history_has_curves_samples_and_moments(watched):
-    found = history(watched)
+def test_the_history_has_curves_samples_and_moments(watched_run):
+    found = read_history(watched_run)
     assert (found["name"], found["recipe"], found["state"], found["step"]) == ("copy-1", "copy", "interrupted", 30)
     assert found["budget"] == {"steps": 40, "epochs": None, "minutes": None} and found["metric"] == "bleu"
     assert found["train"]["step"] == found["valid"]["step"] == [10, 20, 30]
@@ -79,85 +79,89 @@ def test_the_history_has_curves_samples_and_moments(watched):
     assert entropy == sorted(entropy, reverse=True) and len(set(entropy)) == 3
 
 
-def test_a_run_in_training_and_one_without_numbers_say_so(watched, tmp_path):
-    with training(watched):
-        assert history(watched)["state"] == "training"
+def test_state_of_a_run_in_training_and_of_one_without_metrics(watched_run, tmp_path):
+    with lock_run(watched_run):
+        assert read_history(watched_run)["state"] == "training"
     fresh = tmp_path / "fresh"
     fresh.mkdir()
-    assert history(None)["state"] == history(fresh)["state"] == "preparing"
-    assert history(fresh)["train"] == {} and history(fresh)["moments"] == []
+    assert read_history(None)["state"] == read_history(fresh)["state"] == "preparing"
+    assert read_history(fresh)["train"] == {} and read_history(fresh)["moments"] == []
 
 
-def test_a_half_written_line_and_what_is_no_number_are_left_out(watched):
-    with (watched / "metrics.jsonl").open("a") as file:
+def test_incomplete_lines_and_non_numbers_are_skipped(watched_run):
+    with (watched_run / "metrics.jsonl").open("a") as file:
         file.write('{"event": "train", "step": 40, "loss": NaN, "lr": 0.01}\n{"event": "train", "st')
-    found = history(watched)
+    found = read_history(watched_run)
     assert found["train"]["step"] == [10, 20, 30, 40] and found["train"]["loss"][-1] is None
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
 def test_long_curves_are_thinned_and_keep_their_end():
     lines = [{"event": "train", "step": step, "loss": 1.0} for step in range(5001)]
-    steps = columns(lines)["step"]
+    steps = to_columns(lines)["step"]
     assert len(steps) <= 2000 and steps[-1] == 5000
-    assert spread([1, 2, 3], 3) == [1, 2, 3] and spread([1, 2, 3, 4], 3) == [2, 4] and spread([], 3) == []
+    assert (
+        subsample_evenly([1, 2, 3], 3) == [1, 2, 3]
+        and subsample_evenly([1, 2, 3, 4], 3) == [2, 4]
+        and subsample_evenly([], 3) == []
+    )
 
 
 # ---- what the server says
 
 
-def test_the_server_says_when_nothing_is_new(client, watched):
+def test_an_unchanged_history_gives_status_304(client, watched_run):
     first = client.get("/v1/run")
-    assert first.json() == history(watched)
+    assert first.json() == read_history(watched_run)
     again = client.get("/v1/run", headers={"If-None-Match": first.headers["etag"]})
     assert again.status_code == 304 and again.content == b""
-    add_step(watched, 40)
+    add_step(watched_run, 40)
     news = client.get("/v1/run", headers={"If-None-Match": first.headers["etag"]})
     assert news.status_code == 200 and news.json()["step"] == 40
 
 
-def test_a_moment_is_what_was_kept(client, watched):
-    assert client.get("/v1/moments/20").json() == moments.read(watched, 20)
+def test_a_moment_is_served_as_saved(client, watched_run):
+    assert client.get("/v1/moments/20").json() == moments.read(watched_run, 20)
     missing = client.get("/v1/moments/21")
     assert missing.status_code == 404
-    assert missing.json() == {"error": "no attention was kept at step 21; /v1/run lists the moments"}
+    assert missing.json() == {"error": "no attention was saved at step 21; /v1/run lists the steps in moments"}
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status", "told"),
+    ("method", "path", "status", "message"),
     [
-        ("GET", "/v1/moments/..%2f..%2frecipe.toml", 404, "nothing is at"),
-        ("GET", "/v1/moments/-1", 404, "nothing is at"),
-        ("GET", "/static/../watch.py", 404, "nothing is at"),
-        ("GET", "/recipe.toml", 404, "nothing is at '/recipe.toml'; / is the page"),
-        ("POST", "/v1/run", 405, "does not take POST"),
+        ("GET", "/v1/moments/..%2f..%2frecipe.toml", 404, "no route"),
+        ("GET", "/v1/moments/-1", 404, "no route"),
+        ("GET", "/static/../watch.py", 404, "no route"),
+        ("GET", "/recipe.toml", 404, "no route '/recipe.toml'; / is the page"),
+        ("POST", "/v1/run", 405, "does not accept POST"),
     ],
 )
-def test_other_addresses_are_refused(client, method, path, status, told):
+def test_other_addresses_are_refused(client, method, path, status, message):
     answer = client.request(method, path)
-    assert answer.status_code == status and told in answer.json()["error"]
+    assert answer.status_code == status and message in answer.json()["error"]
 
 
-def test_pages_from_elsewhere_get_nothing(client):
+def test_cross_origin_requests_to_the_watch_page_are_refused(client):
     assert client.get("/v1/run", headers={"Host": "example.org"}).status_code == 421
     assert client.get("/v1/run", headers={"Origin": "http://example.org"}).status_code == 403
     assert client.get("/").headers["content-security-policy"].startswith("default-src 'self'")
 
 
-def test_before_the_run_is_known_the_server_says_so():
-    client = TestClient(make_watch_app(lambda: None), base_url="http://127.0.0.1")
+def test_before_the_run_exists_the_state_is_preparing():
+    client = TestClient(create_watch_app(lambda: None), base_url="http://127.0.0.1")
     assert client.get("/v1/run").json()["state"] == "preparing"
     assert client.get("/v1/moments/0").status_code == 404
 
 
 # ---- the page
 
-DRAWN = "[aria-label='What it attends to'] [role=tablist]"
+DRAWN = "[aria-label='Attention during training'] [role=tablist]"
 
 
 @contextmanager
-def opened(browser: Any, url: str, *, width: int = 1100, offline: bool = False) -> Iterator[Any]:
-    """A page; in the end nobody else was asked, and no error was written."""
+def open_page(browser: Any, url: str, *, width: int = 1100, offline: bool = False) -> Iterator[Any]:
+    """Open a page; asserts afterwards that there were no requests to other hosts and no console errors."""
     asked, errors = [], []
     context = browser.new_context(
         viewport={"width": width, "height": 800}, reduced_motion="reduce", offline=offline, color_scheme="dark"
@@ -176,32 +180,32 @@ def opened(browser: Any, url: str, *, width: int = 1100, offline: bool = False) 
 
 
 @pytest.fixture
-def saved(watched, tmp_path) -> str:
+def saved_page(watched_run, tmp_path) -> str:
     file = tmp_path / "page.html"
-    file.write_text(training_page(whole(watched)), encoding="utf-8")
+    file.write_text(build_training_page(read_history_with_attention(watched_run)), encoding="utf-8")
     return file.as_uri()
 
 
 def attention(page: Any) -> Any:
     page.wait_for_selector(DRAWN)
-    return page.get_by_label("What it attends to")
+    return page.get_by_label("Attention during training")
 
 
-def test_the_page_follows_a_run_as_it_goes_on(browser, watched):
+def test_the_page_follows_a_run_as_it_goes_on(browser, watched_run):
     place = bind("127.0.0.1", 0)
-    server = make_server(make_watch_app(lambda: watched), LIMITS)
-    with training(watched), place, running(server, place), opened(browser, address(place)) as page:
+    server = create_server(create_watch_app(lambda: watched_run), LIMITS)
+    with lock_run(watched_run), place, run_in_background(server, place), open_page(browser, format_url(place)) as page:
         part = attention(page)
         assert page.locator(".watch-facts").inner_text().startswith("recipe copy · step 30 of 40 · 30 min")
         assert page.locator(".watch-state").inner_text() == "in training"
-        add_step(watched, 40)
+        add_step(watched_run, 40)
         page.locator(".watch-facts", has_text="step 40 of 40").wait_for()
         page.locator(".watch-step", has_text="step 40").wait_for()
-        assert part.get_by_label("Moment", exact=True).input_value() == "3"
+        assert part.get_by_label("Snapshot", exact=True).input_value() == "3"
 
 
-def test_a_head_stays_chosen_while_the_moments_go_by(browser, saved, watched):
-    with opened(browser, saved, offline=True) as page:
+def test_a_head_stays_chosen_while_the_moments_go_by(browser, saved_page, watched_run):
+    with open_page(browser, saved_page, offline=True) as page:
         part = attention(page)
         part.locator(".thumb").nth(1).click()
         part.get_by_role("button", name="Zoom in").click()
@@ -211,7 +215,7 @@ def test_a_head_stays_chosen_while_the_moments_go_by(browser, saved, watched):
             page.keyboard.press(key)
         seen = []
         for step in ("step 20", "step 10"):
-            part.get_by_role("button", name="Moment before").click()
+            part.get_by_role("button", name="Previous snapshot").click()
             page.locator(".watch-step", has_text=step).wait_for()
             page.wait_for_timeout(100)
             seen.append(part.locator(".tip").inner_text())
@@ -219,18 +223,18 @@ def test_a_head_stays_chosen_while_the_moments_go_by(browser, saved, watched):
         assert [float(text.rpartition(" ")[2]) for text in seen] == pytest.approx([0.5, 0.4])
 
 
-def test_another_text_and_the_player(browser, saved):
-    with opened(browser, saved, offline=True) as page:
+def test_another_text_and_the_player(browser, saved_page):
+    with open_page(browser, saved_page, offline=True) as page:
         part = attention(page)
-        assert part.get_by_label("Text").locator("option").all_inner_texts() == ["a <b>", "c"]
-        part.get_by_label("Text").select_option("1")
+        assert part.get_by_label("Input").first.locator("option").all_inner_texts() == ["a <b>", "c"]
+        part.get_by_label("Input").first.select_option("1")
         part.get_by_role("button", name="Play").click()
         page.locator(".watch-step", has_text="step 20").wait_for()
         part.get_by_role("button", name="Pause").click()
 
 
-def test_curves_tell_their_values_to_pointer_and_keys(browser, saved):
-    with opened(browser, saved, offline=True) as page:
+def test_curves_show_their_values_by_pointer_and_keys(browser, saved_page):
+    with open_page(browser, saved_page, offline=True) as page:
         score = page.get_by_label("Validation score", exact=True)
         assert score.locator(".curve-values").inner_text() == "bleu 30"
         score.locator(".curve-place").focus()
@@ -241,14 +245,14 @@ def test_curves_tell_their_values_to_pointer_and_keys(browser, saved):
         assert rate.locator(".curve-cursor").count() == 1
         page.get_by_label("Over").select_option("minutes")
         page.get_by_label("Logarithmic loss").check()
-        page.get_by_text("Numbers as a table").click()
-        page.locator(".numbers caption", has_text="Validations").wait_for()
+        page.get_by_text("Metrics as a table").click()
+        page.locator(".numbers caption", has_text="Validation").wait_for()
         assert [table.locator("tbody tr").count() for table in page.locator(".numbers").all()] == [3, 3]
 
 
-def test_samples_at_a_step_and_through_all_steps(browser, saved):
-    with opened(browser, saved, offline=True) as page:
-        part = page.get_by_label("What it writes")
+def test_samples_at_a_step_and_through_all_steps(browser, saved_page):
+    with open_page(browser, saved_page, offline=True) as page:
+        part = page.get_by_label("Sample outputs")
         cells = part.locator("tbody tr").nth(0).locator("td")
         assert cells.all_inner_texts() == ["a <b>", "x y", "x" * 30]
         part.get_by_label("Show").select_option("step 10")
@@ -258,22 +262,22 @@ def test_samples_at_a_step_and_through_all_steps(browser, saved):
         assert part.locator("tbody td.right").count() == 3
 
 
-def test_the_page_is_for_everybody_and_fits_a_phone(browser, saved, violations):
-    with opened(browser, saved, width=360, offline=True) as page:
+def test_the_page_is_for_everybody_and_fits_a_phone(browser, saved_page, violations):
+    with open_page(browser, saved_page, width=360, offline=True) as page:
         attention(page)
         assert page.evaluate("document.documentElement.scrollWidth") == 360
         assert violations(page) == []
 
 
-def test_a_run_without_numbers_says_so(browser, watched, tmp_path):
+def test_a_run_without_metrics_shows_a_notice(browser, watched_run, tmp_path):
     for name in ("metrics.jsonl", "samples.jsonl"):
-        (watched / name).unlink()
-    for step in moments.steps(watched):
-        moments.path_of(watched, step).unlink()
+        (watched_run / name).unlink()
+    for step in moments.list_steps(watched_run):
+        moments.get_path(watched_run, step).unlink()
     file = tmp_path / "empty.html"
-    file.write_text(training_page(whole(watched)), encoding="utf-8")
-    with opened(browser, file.as_uri()) as page:
-        page.get_by_text("No numbers yet").wait_for()
-        assert page.get_by_text("No attention was kept yet.").is_visible()
-        assert page.get_by_text("Nothing was written for validation texts yet.").is_visible()
+    file.write_text(build_training_page(read_history_with_attention(watched_run)), encoding="utf-8")
+    with open_page(browser, file.as_uri()) as page:
+        page.get_by_text("No metrics yet").wait_for()
+        assert page.get_by_text("No attention was saved yet.").is_visible()
+        assert page.get_by_text("No samples yet.").is_visible()
         assert not page.get_by_label("Curves").is_visible()

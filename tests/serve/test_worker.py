@@ -1,4 +1,4 @@
-"""The thread of a model: what it decodes together, in which order, and what happens where there is too much of it."""
+"""The worker thread of a model: batching, order of requests, and limits."""
 
 import threading
 import time
@@ -9,15 +9,15 @@ import pytest
 
 from saccade.config.load import override
 from saccade.errors import SaccadeError
-from saccade.serve.limits import Limits, Refused
+from saccade.serve.limits import Limits, RequestError
 from saccade.serve.metrics import Metrics
 from saccade.serve.worker import Worker
 
 
 class Gate:
-    """A predictor that waits at a gate before its first batch, and notes what it is given."""
+    """A predictor that waits for an event before its first batch, and records its batches."""
 
-    goes_on = True
+    continues_prompts = True
 
     def __init__(self, inner) -> None:
         self.engines = inner.engines
@@ -60,49 +60,49 @@ def setting(translator, *changes):
 
 
 def busy(worker, gate, decoding):
-    """Keeps the worker at the gate with a first request, so that others pile up."""
-    first = worker.candidates(["9"], decoding)
+    """Keep the worker busy with a first request, so that others queue up."""
+    first = worker.submit(["9"], decoding)
     assert gate.reached.wait(20)
     return first
 
 
-def test_what_waits_is_decoded_together_and_answered_as_if_alone(make_worker, gate, translator):
+def test_waiting_requests_share_a_batch_and_get_the_same_outputs(make_worker, gate, translator):
     worker, decoding = make_worker(), setting(translator)
     busy(worker, gate, decoding)
     texts = [["3 May"], ["21", "6"], ["June 2008"]]
-    futures = [worker.candidates(each, decoding) for each in texts]
+    futures = [worker.submit(each, decoding) for each in texts]
     gate.open.set()
     outputs = [[found[0].text for found in future.result(20)] for future in futures]
     assert gate.batches == [["9"], ["3 May", "21", "6", "June 2008"]]
     assert outputs == [[translator.predict([text])[0] for text in each] for each in texts]
 
 
-def test_other_settings_and_samples_are_decoded_for_themselves(make_worker, gate, translator):
+def test_other_settings_and_sampling_are_not_batched_together(make_worker, gate, translator):
     worker = make_worker()
     greedy, beam, drawn = setting(translator), setting(translator, "beam=2"), setting(translator, "sample=true")
     busy(worker, gate, greedy)
     asked = [("1", greedy), ("2", beam), ("3", drawn), ("4", drawn), ("5", greedy), ("6", beam)]
-    futures = [worker.candidates([text], decoding) for text, decoding in asked]
+    futures = [worker.submit([text], decoding) for text, decoding in asked]
     gate.open.set()
     finished(futures, 20)
     assert gate.batches == [["9"], ["1", "5"], ["2", "6"], ["3"], ["4"]]
 
 
-def test_a_batch_has_so_many_texts_at_most(make_worker, gate, translator):
-    worker, decoding = make_worker(batch=3), setting(translator)
+def test_the_batch_size_is_limited(make_worker, gate, translator):
+    worker, decoding = make_worker(max_batch=3), setting(translator)
     busy(worker, gate, decoding)
-    futures = [worker.candidates(["1"] * count, decoding) for count in (2, 2, 1, 5)]
+    futures = [worker.submit(["1"] * count, decoding) for count in (2, 2, 1, 5)]
     gate.open.set()
     finished(futures, 20)
     assert [len(batch) for batch in gate.batches] == [1, 3, 2, 5]
 
 
-def test_a_wrong_request_spoils_no_other_one(make_worker, gate, translator):
+def test_an_invalid_request_does_not_fail_others_in_its_batch(make_worker, gate, translator):
     worker, decoding = make_worker(), setting(translator)
     busy(worker, gate, decoding)
-    good = [worker.candidates([text], decoding) for text in ("1", "2")]
-    bad = worker.candidates(["3", "1" * 50], decoding)
-    good += [worker.candidates([text], decoding) for text in ("4", "5")]
+    good = [worker.submit([text], decoding) for text in ("1", "2")]
+    bad = worker.submit(["3", "1" * 50], decoding)
+    good += [worker.submit([text], decoding) for text in ("4", "5")]
     gate.open.set()
     assert [future.result(20)[0][0].text for future in good] == [
         translator.predict([t])[0] for t in ("1", "2", "4", "5")
@@ -111,23 +111,23 @@ def test_a_wrong_request_spoils_no_other_one(make_worker, gate, translator):
         bad.result(20)
 
 
-def test_a_full_queue_is_refused_with_when_to_come_again(make_worker, gate, translator):
-    worker, decoding = make_worker(queue=2), setting(translator)
+def test_a_full_queue_gives_429_with_retry_after(make_worker, gate, translator):
+    worker, decoding = make_worker(max_queue=2), setting(translator)
     busy(worker, gate, decoding)
-    waiting = [worker.candidates(["1"], decoding) for _ in range(2)]
-    with pytest.raises(Refused, match="2 requests are waiting for model 'm', which is all") as refused:
-        worker.candidates(["1"], decoding)
+    waiting = [worker.submit(["1"], decoding) for _ in range(2)]
+    with pytest.raises(RequestError, match="2 requests are waiting for model 'm', which is the maximum") as refused:
+        worker.submit(["1"], decoding)
     assert refused.value.status == 429
     assert int(refused.value.headers["retry-after"]) >= 1
     gate.open.set()
     finished(waiting, 20)
-    assert worker.candidates(["1"], decoding).result(20)
+    assert worker.submit(["1"], decoding).result(20)
 
 
-def test_who_has_gone_is_not_decoded(make_worker, gate, translator):
+def test_cancelled_requests_are_not_decoded(make_worker, gate, translator):
     worker, decoding = make_worker(), setting(translator)
     busy(worker, gate, decoding)
-    gone, there = worker.candidates(["1"], decoding), worker.candidates(["2"], decoding)
+    gone, there = worker.submit(["1"], decoding), worker.submit(["2"], decoding)
     assert gone.cancel()
     gate.open.set()
     there.result(20)
@@ -145,9 +145,9 @@ def test_streams_take_turns_with_each_other_and_with_requests(make_worker, gate,
             ended.release()
 
     busy(worker, gate, decoding)
-    worker.stream("abc", decoding, tell)
-    worker.stream("xy", decoding, tell)
-    request = worker.candidates(["1"], decoding)
+    worker.start_stream("abc", decoding, tell)
+    worker.start_stream("xy", decoding, tell)
+    request = worker.submit(["1"], decoding)
     gate.open.set()
     request.result(20)
     assert ended.acquire(timeout=20)
@@ -156,54 +156,54 @@ def test_streams_take_turns_with_each_other_and_with_requests(make_worker, gate,
     assert said == ["a", "x", "b", "y", "c", None, None]
 
 
-def test_a_stream_that_nobody_reads_goes_away(make_worker, gate, translator):
-    worker, decoding = make_worker(streams=1), setting(translator)
+def test_a_cancelled_stream_is_removed(make_worker, gate, translator):
+    worker, decoding = make_worker(max_streams=1), setting(translator)
     busy(worker, gate, decoding)
-    stream = worker.stream("abcdefgh", decoding, lambda piece: None)
-    with pytest.raises(Refused, match="1 streams are being sent"):
-        worker.stream("x", decoding, lambda piece: None)
-    stream.left = True
+    stream = worker.start_stream("abcdefgh", decoding, lambda piece: None)
+    with pytest.raises(RequestError, match="1 streams are being sent"):
+        worker.start_stream("x", decoding, lambda piece: None)
+    stream.cancelled = True
     gate.open.set()
     while worker.streams:
         time.sleep(0.001)
     assert "h" not in gate.batches
 
 
-def test_a_stream_ends_when_its_time_is_over(make_worker, gate, translator):
-    worker, decoding, said, ended = make_worker(seconds=0.2), setting(translator), [], threading.Event()
+def test_a_stream_times_out(make_worker, gate, translator):
+    worker, decoding, said, ended = make_worker(timeout=0.2), setting(translator), [], threading.Event()
     busy(worker, gate, decoding)
-    worker.stream("abc", decoding, lambda piece: (said.append(piece), ended.set()))
+    worker.start_stream("abc", decoding, lambda piece: (said.append(piece), ended.set()))
     threading.Timer(0.4, gate.open.set).start()
     assert ended.wait(20)
     assert [(piece.status, str(piece)) for piece in said] == [
-        (503, "no answer within 0.2 s; ask for less, or again when fewer others do")
+        (503, "no result within 0.2 s; send less, or try again when the server is less busy")
     ]
 
 
-def test_a_worker_that_ends_answers_what_waits_and_takes_nothing_more(make_worker, gate, translator):
+def test_a_stopping_worker_finishes_its_queue_and_refuses_more(make_worker, gate, translator):
     worker, decoding = make_worker(), setting(translator)
-    futures = [busy(worker, gate, decoding), worker.candidates(["1"], decoding)]
+    futures = [busy(worker, gate, decoding), worker.submit(["1"], decoding)]
     ending = threading.Thread(target=worker.stop)
     ending.start()
     while not worker.stopping:
         time.sleep(0.001)
-    with pytest.raises(Refused, match="shutting down") as refused:
-        worker.candidates(["2"], decoding)
+    with pytest.raises(RequestError, match="shutting down") as refused:
+        worker.submit(["2"], decoding)
     assert refused.value.status == 503
     gate.open.set()
     ending.join(20)
     assert all(future.done() for future in futures)
 
 
-def test_an_answer_that_takes_too_long_is_given_up(make_client, translator, monkeypatch):
+def test_a_slow_request_times_out(make_client, translator, monkeypatch):
     wait = threading.Event()
     full = translator.candidates
     monkeypatch.setattr(translator, "candidates", lambda *a, **k: (wait.wait(1), full(*a, **k))[1])
-    client = make_client(seconds=0.2)
+    client = make_client(timeout=0.2)
     answer = client.post("/v1/predict", json={"input": "1"})
     wait.set()
     assert answer.status_code == 503
-    assert answer.json() == {"error": "no answer within 0.2 s; ask for less, or again when fewer others do"}
+    assert answer.json() == {"error": "no result within 0.2 s; send less, or try again when the server is less busy"}
     assert answer.headers["retry-after"] == "5"
 
 
@@ -214,10 +214,10 @@ def test_a_worker_that_has_died_is_not_healthy(make_client, monkeypatch):
     monkeypatch.setattr(Worker, "_work", dying)
     answer = make_client().get("/health")
     assert answer.status_code == 503
-    assert answer.json() == {"error": "model 'dates' has stopped working; start the server again"}
+    assert answer.json() == {"error": "model 'dates' has stopped working; restart the server"}
 
 
 def test_labels_of_metrics_are_escaped():
     metrics = Metrics()
-    metrics.count("saccade_texts_total", {"model": 'a"b\\c\nd'}, 2)
-    assert r'saccade_texts_total{model="a\"b\\c\nd"} 2' in metrics.text().splitlines()
+    metrics.increment("saccade_texts_total", {"model": 'a"b\\c\nd'}, 2)
+    assert r'saccade_texts_total{model="a\"b\\c\nd"} 2' in metrics.render().splitlines()

@@ -32,21 +32,24 @@ class Shout(BaseTask):
 
     name = "shout"
 
-    def build_part(self, recipe: Recipe, corpus: Corpus, **settings: Any) -> Any:
-        from saccade.data.sources.corpus import Part
+    def build_split(self, recipe: Recipe, corpus: Corpus, **settings: Any) -> Any:
+        from saccade.data.sources.corpus import CorpusSplit
 
-        class Copied(Part):
+        class Copied(CorpusSplit):
             def rows(self) -> Any:
-                return ((number, source, source) for number, source, _ in super().rows())
+                return ((number, source, source) for number, source, _ in super().iter_rows())
 
-        part = super().build_part(recipe, corpus, **settings)
-        return Copied(part.corpus, part.share, part.heldout, varied=part.varied)
+        part = super().build_split(recipe, corpus, **settings)
+        return Copied(part.corpus, part.share, part.heldout, augment=part.augment)
 
     def get_predictor(self, recipe: Recipe) -> type[Predictor]:
         return Loud
 
-    def read_pairs(self, recipe: Recipe, corpora: Any, *, made: int | None = None) -> list[tuple[str, str]]:
-        return [(source, source.upper()) for source, _ in super().read_pairs(recipe, corpora, made=made)]
+    def read_pairs(self, recipe: Recipe, corpora: Any, *, synthetic_count: int | None = None) -> list[tuple[str, str]]:
+        return [
+            (source, source.upper())
+            for source, _ in super().read_pairs(recipe, corpora, synthetic_count=synthetic_count)
+        ]
 
     def find_setting_conflict(self, recipe: Recipe) -> str:
         if not recipe.tokenizer.shared:
@@ -93,7 +96,7 @@ def test_a_task_from_outside_is_trained_validated_used_and_evaluated(tables: dic
     assert resumed.recipe.task == KINDS["shout"]
 
 
-def test_its_constraints_are_told(tables: dict[str, Any]) -> None:
+def test_its_constraints_are_reported(tables: dict[str, Any]) -> None:
     with pytest.raises(SaccadeError, match='task = "shout" has one vocabulary'):
         validate({**tables, "tokenizer": {"shared": False}, "writer": {"tie": "output"}}, kinds=KINDS)
 
@@ -103,5 +106,5 @@ def test_a_run_of_it_needs_the_task(tables: dict[str, Any], tmp_path: Path) -> N
 
     save(validate(tables, kinds=KINDS), tmp_path / "recipe.toml")
     assert load(tmp_path / "recipe.toml", kinds=KINDS).task == KINDS["shout"]
-    with pytest.raises(SaccadeError, match="task: expected .*'write', got 'shout'"):
+    with pytest.raises(SaccadeError, match="task: expected .*'translate', got 'shout'"):
         load(tmp_path / "recipe.toml")

@@ -13,7 +13,7 @@ MODULES = [
     "saccade.config.protocols",
     *(f"saccade.data.tokenization.{name}" for name in TOKENIZATION),
     "saccade.tasks",
-    *(f"saccade.tasks.{name}" for name in list_tasks()),
+    *(f"saccade.tasks.{name.replace('-', '_')}" for name in list_tasks()),
 ]
 
 

@@ -28,14 +28,14 @@ def batch():
 
 @pytest.fixture(autouse=True)
 def runs(tmp_path, monkeypatch):
-    """Runs without a path of their own go here."""
+    """Folder of runs without an explicit path."""
     monkeypatch.setenv("SACCADE_RUNS", str(tmp_path / "runs"))
     return tmp_path / "runs"
 
 
 @pytest.fixture(scope="session")
 def processes(cache):
-    """Processes that begin with everything imported."""
+    """A multiprocessing context whose processes start with everything imported."""
     context = multiprocessing.get_context("forkserver")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
@@ -46,8 +46,8 @@ def processes(cache):
 
 
 @pytest.fixture(scope="session")
-def finished(processes):
-    """Runs a function in a process of its own and gives its exit code."""
+def run_in_process(processes):
+    """Run a function in a process of its own and return its exit code."""
 
     def run(function, *arguments):
         process = processes.Process(target=function, args=arguments)
@@ -60,7 +60,7 @@ def finished(processes):
 
 @pytest.fixture
 def fit(tmp_path):
-    """Trains the small model in this process, and gives the folder of the run."""
+    """Train the small model in this process and return the folder of the run."""
     import small
 
     def run(name="run", *, overrides=(), kinds=None, resume=False, **settings):

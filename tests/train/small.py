@@ -1,4 +1,4 @@
-"""A model small enough to be trained, killed and resumed many times; importable by the processes that tests start."""
+"""A model small enough to be trained, killed and resumed many times, for tests and the processes they start."""
 
 import io
 import json
@@ -18,9 +18,9 @@ from saccade.layers.regions import compiled_regions
 from saccade.model.build.model import build
 from saccade.train import api, average, checkpoint, finish, loop, session
 from saccade.train import validate as validation
-from saccade.train.batches import feed as feeding
-from saccade.train.batches.pack import pack
-from saccade.train.objectives.objectives import next_token
+from saccade.train.batches import prefetch
+from saccade.train.batches.pack import pack_batch
+from saccade.train.objectives.objectives import next_token_loss
 
 STACK = {"layers": 1, "dim": 14, "heads": 2, "ff": 17, "dropout": 0.1}
 TRAIN = {
@@ -31,7 +31,7 @@ TRAIN = {
     "valid_every": 10,
     "save_every": 7,
     "valid_predictions": 0,
-    "schedule": {"kind": "constant", "lr": 0.005, "warmup": 5},
+    "schedule": {"kind": "constant", "lr": 0.005, "warmup_steps": 5},
     "device": "cpu",
 }
 COPY = {
@@ -41,7 +41,7 @@ COPY = {
 
 
 def small(*, data=COPY, kinds=None, stack=STACK, parts=None, **train):
-    """A recipe of some thousand weights that copies letters; `parts` are a reader and a writer of other kinds."""
+    """A recipe of some thousand parameters that copies letters; `parts` replace its reader and writer."""
     values = {
         "name": "copy",
         "data": data,
@@ -53,7 +53,7 @@ def small(*, data=COPY, kinds=None, stack=STACK, parts=None, **train):
 
 
 def weights(run, step=None):
-    """The bytes of the weights to use, or of a checkpoint's model and optimizer."""
+    """The bytes of the final weights, or of a checkpoint's model and optimizer."""
     if step is None:
         return Path(run, "model.safetensors").read_bytes()
     folder = Path(run, "checkpoints", f"step-{step}")
@@ -67,10 +67,10 @@ def read_metrics(run):
 # ---- processes that are killed
 
 PLACES = {
-    "batch": (feeding.Feed, "take"),
-    "update": (loop, "update"),
-    "validation": (validation, "batch_terms"),
-    "best": (validation, "write_usable"),
+    "batch": (prefetch.Prefetcher, "next_batch"),
+    "update": (loop, "apply_gradients"),
+    "validation": (validation, "compute_batch_terms"),
+    "best": (validation, "write_model_weights"),
     "file": (checkpoint, "write_file"),
     "rename": (checkpoint, "sync_folder"),
     "prune": (checkpoint, "prune"),
@@ -80,7 +80,7 @@ PLACES = {
 
 
 def train_and_die(run, train, place, nth):
-    """Trains, and is killed when it comes to a place for the nth time, after half of a file where it writes one."""
+    """Train and kill the process at the nth call of a function; for "file" after half of it is written."""
     quiet()
     owner, name = PLACES[place]
     original, calls = getattr(owner, name), 0
@@ -106,8 +106,8 @@ def train_or_resume(run, train):
         api.train(small(**train), run=Path(run))
 
 
-def one_of_two(run, train, rank, port):
-    """One of two processes as torchrun starts them; the disk is slow, so that the other one must wait for it."""
+def train_one_rank(run, train, rank, port):
+    """Train as one of two processes, as torchrun starts them, with a slow disk: the other one must wait."""
     quiet()
     saving = checkpoint.save
 
@@ -121,8 +121,8 @@ def one_of_two(run, train, rank, port):
     api.train(small(**train), run=Path(run))
 
 
-def compiled(run, train, backend, overrides):
-    """Trains with torch.compile and writes how many graphs that took."""
+def train_compiled(run, train, backend, overrides):
+    """Train with torch.compile and write the number of graphs."""
     quiet()
     os.environ["SACCADE_COMPILE_BACKEND"] = backend
     api.train(small(**train), run=Path(run), overrides=["train.compile=true", *overrides])
@@ -131,22 +131,22 @@ def compiled(run, train, backend, overrides):
     Path(run, "counts.json").write_text(json.dumps(counts))
 
 
-def packed_graphs(path):
-    """Takes compiled steps on packed rows of all lengths and writes how many graphs that took."""
+def count_packed_graphs(path):
+    """Run compiled steps on packed rows of many lengths and write the number of graphs."""
     quiet()
     os.environ["SACCADE_COMPILE_BACKEND"] = "eager"
     recipe = small()
     model = build(recipe, source_size=9, target_size=9)
     for longest in (10, 20, 50, 100, 200, 300, 30, 12):
         rows = [[5] * longest, [6] * (longest // 2 + 1), [7] * 3]
-        batch = pack(Batch({name: pad(rows) for name in ("source", "target")}), budget=1024)
+        batch = pack_batch(Batch({name: pad(rows) for name in ("source", "target")}), budget=1024)
         with compiled_regions():
-            next_token(model, batch, torch.Generator())["next-token"].sum.backward()
+            next_token_loss(model, batch, torch.Generator())["next-token"].sum.backward()
     Path(path).write_text(str(torch._dynamo.utils.counters["stats"]["unique_graphs"]))
 
 
 def quiet():
-    """One thread, nothing on the screen, no picture."""
+    """Use one thread, discard stderr and skip the plot."""
     torch.set_num_threads(1)
     sys.stderr = io.StringIO()
-    finish.draw_loss = lambda run: None
+    finish.plot_loss = lambda run: None

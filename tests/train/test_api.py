@@ -16,9 +16,9 @@ from saccade.config.load import load, save
 from saccade.config.schema import Corpus
 from saccade.errors import SaccadeError
 from saccade.predict.predictors.predictor import Predictor
-from saccade.runs import LOCK, training
+from saccade.runs import LOCK, lock_run
 from saccade.train import api
-from saccade.train.objectives.objectives import next_token
+from saccade.train.objectives.objectives import next_token_loss
 from saccade.train.signals import Interrupted
 
 SHORT = {"steps": 2, "valid_every": 2, "save_every": 2, "report_every": 1, "accumulate": 1}
@@ -29,7 +29,7 @@ def trained(tmp_path_factory, draw_loss):
     run = tmp_path_factory.mktemp("trained") / "run"
     recipe = small.small(steps=6, valid_every=3, save_every=1, keep=2, report_every=2, valid_predictions=4)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(small.finish, "draw_loss", draw_loss)
+        patch.setattr(small.finish, "plot_loss", draw_loss)
         return run, recipe, saccade.train(recipe, run=run)
 
 
@@ -42,7 +42,7 @@ def test_training_gives_a_predictor_and_a_run_folder(trained):
         "tokenizer.json",
     ]  # fmt: skip
     assert load(run / "recipe.toml") == recipe
-    assert small.checkpoint.steps(run / "checkpoints") == [6, 5]
+    assert small.checkpoint.list_steps(run / "checkpoints") == [6, 5]
     assert (run / "loss.png").read_bytes()[:4] == b"\x89PNG"
 
 
@@ -63,7 +63,7 @@ def test_reports_have_speed_and_waiting(trained):
     assert {"loss", "perplexity", "bleu", "accuracy", "signature", "best"} <= lines[-1].keys()
 
 
-def test_card_says_what_was_done_without_paths(trained):
+def test_card_describes_the_run_without_paths(trained):
     run, _, _ = trained
     text = (run / "card.md").read_text()
 
@@ -75,7 +75,7 @@ def test_card_says_what_was_done_without_paths(trained):
 def test_card_names_files_without_their_folders():
     corpora = (Corpus(files=("/home/me/a.en", "/home/me/a.de")), Corpus(files=("embedded:copy",)))
 
-    assert small.finish.corpora(corpora) == "a.en + a.de, embedded:copy"
+    assert small.finish.format_corpora(corpora) == "a.en + a.de, embedded:copy"
 
 
 def test_default_names_are_counted(runs):
@@ -88,7 +88,7 @@ def test_default_names_are_counted(runs):
 
 
 def test_existing_run_is_refused_with_the_command_that_resumes_it(trained):
-    with pytest.raises(SaccadeError, match=f"exists already; go on with it: saccade train --resume {trained[0]}"):
+    with pytest.raises(SaccadeError, match=f"exists already; resume it: saccade train --resume {trained[0]}"):
         api.train(small.small(), run=trained[0])
 
 
@@ -109,14 +109,14 @@ def test_folder_of_a_training_that_was_killed_before_it_had_a_recipe_is_taken_ag
 
 
 def test_folder_in_which_another_training_begins_is_left_to_it(tmp_path):
-    with training(tmp_path), pytest.raises(SaccadeError, match="is being trained by another process; wait"):
+    with lock_run(tmp_path), pytest.raises(SaccadeError, match="is being trained by another process; wait"):
         api.train(small.small(), run=tmp_path)
 
 
-def test_folder_that_cannot_be_made_is_told(tmp_path):
+def test_folder_that_cannot_be_made_is_reported(tmp_path):
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(SaccadeError, match="cannot make the folder.*Not a directory"):
+    with pytest.raises(SaccadeError, match="cannot create the folder.*Not a directory"):
         api.train(small.small(), run=tmp_path / "file" / "run")
 
 
@@ -147,18 +147,18 @@ def test_calls_that_cannot_work_are_refused(arguments, message):
 def test_data_comes_in_three_forms():
     one, two = Corpus(files=("a.tsv",)), Corpus(files=("a.en", "a.de"))
 
-    assert api.corpora("a.tsv") == (one,)
-    assert api.corpora(["a.en", Path("a.de")]) == (two,)
-    assert api.corpora([["a.tsv"], ("a.en", "a.de"), two]) == (one, two, two)
+    assert api.to_corpora("a.tsv") == (one,)
+    assert api.to_corpora(["a.en", Path("a.de")]) == (two,)
+    assert api.to_corpora([["a.tsv"], ("a.en", "a.de"), two]) == (one, two, two)
 
 
 def test_a_share_to_hold_out_is_below_one():
     with pytest.raises(SaccadeError, match="share of pairs held out, from 0 to below 1, got 5"):
-        api.with_data(small.small(), data=["a.en", "a.de"], valid=5)
+        api.replace_data(small.small(), data=["a.en", "a.de"], valid=5)
 
 
 def test_own_files_replace_those_of_the_recipe():
-    recipe = api.with_data(small.small(), data=["a.en", "a.de"], valid=0.25)
+    recipe = api.replace_data(small.small(), data=["a.en", "a.de"], valid=0.25)
 
     assert recipe.data.train == (Corpus(files=("a.en", "a.de")),) and recipe.data.valid == 0.25
 
@@ -192,28 +192,30 @@ def test_other_batches_on_resume_begin_the_epoch_again(fit, capsys):
     run = fit(resume=True, overrides=["train.steps=3", "train.batch_tokens=128"])
 
     assert "train.batch_tokens was 256 and is 128: epoch 1 begins again" in capsys.readouterr().err
-    assert small.checkpoint.latest(run / "checkpoints", warn=pytest.fail).state["data"]["batch"] == 1
+    assert small.checkpoint.load_latest(run / "checkpoints", warn=pytest.fail).state["data"]["batch"] == 1
 
 
-def test_other_number_of_threads_is_told(fit, capsys, monkeypatch):
+def test_other_number_of_threads_is_reported(fit, capsys, monkeypatch):
     fit(**SHORT)
     monkeypatch.setattr(small.torch, "get_num_threads", lambda: 7)
 
     fit(resume=True)
 
-    assert "goes on with 7; for bit-identical weights set OMP_NUM_THREADS=1" in capsys.readouterr().err
+    assert "continues with 7; for bit-identical weights set OMP_NUM_THREADS=1" in capsys.readouterr().err
 
 
-def halved(model, batch, generator, *, by: float = 2.0):
-    return {name: term._replace(weight=term.weight / by) for name, term in next_token(model, batch, generator).items()}
+def divide_weights(model, batch, generator, *, by: float = 2.0):
+    return {
+        name: term._replace(weight=term.weight / by) for name, term in next_token_loss(model, batch, generator).items()
+    }
 
 
 def test_user_brings_an_objective(fit):
-    run = fit(**SHORT, overrides=["objectives=[{kind='halved', by=4.0}]"], kinds={"halved": halved})
+    run = fit(**SHORT, overrides=["objectives=[{kind='halved', by=4.0}]"], kinds={"halved": divide_weights})
 
     [line, *_] = small.read_metrics(run)
     assert line["loss"] == pytest.approx(line["next-token"] / 4)
-    assert load(run / "recipe.toml", kinds={"halved": halved}).objectives[0].settings() == {"by": 4.0}
+    assert load(run / "recipe.toml", kinds={"halved": divide_weights}).objectives[0].settings() == {"by": 4.0}
 
 
 def test_recipe_file_is_trained_by_its_path(fit, tmp_path):
@@ -221,7 +223,7 @@ def test_recipe_file_is_trained_by_its_path(fit, tmp_path):
 
     api.train(tmp_path / "mine.toml", run=tmp_path / "run", overrides=["train.steps=1"])
 
-    assert small.checkpoint.steps(tmp_path / "run/checkpoints") == [1]
+    assert small.checkpoint.list_steps(tmp_path / "run/checkpoints") == [1]
 
 
 def test_package_can_be_called_and_costs_nothing_before():
@@ -239,7 +241,7 @@ def test_runs_that_begin_at_once_get_names_of_their_own(runs):
 
     def take(_):
         together.wait()
-        return api.run_folder("copy", None, ranks=api.Ranks(), device=torch.device("cpu"))
+        return api.create_run_folder("copy", None, ranks=api.Ranks(), device=torch.device("cpu"))
 
     with ThreadPoolExecutor(8) as pool:
         taken = list(pool.map(take, range(8)))
@@ -257,11 +259,11 @@ def test_a_folder_that_another_run_has_just_made_is_not_taken(runs, monkeypatch)
     assert not any((runs / "copy-1").iterdir()) and (runs / "copy-2/model.safetensors").is_file()
 
 
-def test_folder_of_runs_that_cannot_be_made_is_told(tmp_path, monkeypatch):
+def test_folder_of_runs_that_cannot_be_made_is_reported(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SACCADE_RUNS", str(tmp_path / "file" / "runs"))
 
-    with pytest.raises(SaccadeError, match="cannot make the folder.*copy-1.*Not a directory"):
+    with pytest.raises(SaccadeError, match="cannot create the folder.*copy-1.*Not a directory"):
         api.train(small.small())
 
 
@@ -277,10 +279,10 @@ def test_a_run_to_resume_is_found_by_its_name(fit, runs):
 
     api.train(resume="first", overrides=["train.steps=3"])
 
-    assert small.checkpoint.steps(runs / "first/checkpoints")[0] == 3
+    assert small.checkpoint.list_steps(runs / "first/checkpoints")[0] == 3
 
 
-def test_the_callers_random_numbers_go_on_as_if_nothing_was_trained(fit):
+def test_training_preserves_the_random_state_of_the_caller(fit):
     def draw():
         return random.random(), numpy.random.rand(), torch.rand(1).item()
 
@@ -305,6 +307,6 @@ def test_overrides_come_after_the_files_they_may_describe(monkeypatch):
     assert seen[0].data.train[0].files == ("a.tsv",) and seen[0].data.train[0].columns == ("en", "de")
 
 
-def test_overrides_as_one_text_are_refused():
-    with pytest.raises(SaccadeError, match="overrides are a list of key=value texts, got the text 'train.steps=3'"):
+def test_overrides_as_one_string_are_refused():
+    with pytest.raises(SaccadeError, match="overrides are a list of key=value strings, got 'train.steps=3'"):
         api.train("dates", overrides="train.steps=3")

@@ -1,4 +1,4 @@
-"""A user's own parts that declare capabilities get the fast paths of the shipped ones, with the same losses."""
+"""Custom parts that declare capabilities get the fast paths of the shipped ones, with the same losses."""
 
 import logging
 
@@ -12,16 +12,16 @@ from saccade.data.batching.batch import Batch
 from saccade.layers.memory import Memory
 from saccade.layers.packing import Packing
 from saccade.model.build.model import build
-from saccade.train.batches.layout import captures_steps, choose_layout, holds_steps
-from saccade.train.batches.pack import pack, pack_padded
-from saccade.train.batches.rectangles import fill_up
-from saccade.train.objectives.objectives import next_token, objectives_from
+from saccade.train.batches.layout import can_capture_padded, choose_layout, should_capture
+from saccade.train.batches.pack import pack_batch, pack_if_padded
+from saccade.train.batches.static_shapes import pad_to_static_shape
+from saccade.train.objectives.objectives import build_objectives, next_token_loss
 
 SIZE, DIM = 13, 8
 
 
 class PointwiseStack(nn.Module):
-    """A product at each position, and the mean of memory where there is one: indifferent to how rows are laid out."""
+    """A linear layer at each position plus the mean of memory: independent of the layout of rows."""
 
     def __init__(self, memory_dim: int = 0, *, dim: int = DIM) -> None:
         super().__init__()
@@ -42,8 +42,8 @@ def spread_means(memory, mask):
         real = memory.mask[..., None]
         return ((memory.states * real).sum(1) / real.sum(1).clamp(min=1))[:, None]
     zeros = memory.states.new_zeros(len(memory.mask.offsets) - 1, memory.states.shape[-1])
-    sums = zeros.index_add(0, memory.mask.texts[0], memory.states[0])
-    return (sums / memory.mask.offsets.diff().clamp(min=1)[:, None])[mask.texts]
+    sums = zeros.index_add(0, memory.mask.sequence_ids[0], memory.states[0])
+    return (sums / memory.mask.offsets.diff().clamp(min=1)[:, None])[mask.sequence_ids]
 
 
 class DeclaringStack(PointwiseStack):
@@ -51,7 +51,7 @@ class DeclaringStack(PointwiseStack):
 
 
 class BagReader(nn.Module):
-    """Words without order, which declares what it can."""
+    """A bag-of-words reader that declares its capabilities."""
 
     capabilities = Capabilities(packed_rows=True, static_shapes=True)
 
@@ -68,7 +68,7 @@ class SilentReader(BagReader):
 
 
 class PlainWriter(nn.Module):
-    """A head over a table of tokens, which declares what it can."""
+    """A head over token embeddings that declares its capabilities."""
 
     capabilities = Capabilities(packed_rows=True, static_shapes=True, padded_targets=True)
 
@@ -112,18 +112,20 @@ PARTS = {
 @pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
 def test_parts_that_declare_packed_rows_are_given_them_with_the_same_loss(parts, batch: Batch):
     recipe, model = make(**parts)
-    layout = choose_layout(recipe, model, objectives_from(recipe), device=torch.device("cpu"), world=1)
-    assert layout.shape is pack_padded
-    ours, theirs = (next_token(model, given, torch.Generator()) for given in (pack(batch), batch))
+    layout = choose_layout(recipe, model, build_objectives(recipe), device=torch.device("cpu"), world=1)
+    assert layout.transform is pack_if_padded
+    ours, theirs = (next_token_loss(model, given, torch.Generator()) for given in (pack_batch(batch), batch))
     torch.testing.assert_close([term.sum for term in ours.values()], [term.sum for term in theirs.values()])
 
 
 @pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
 def test_parts_that_declare_static_shapes_can_be_cuda_graphs(parts, batch: Batch):
     recipe, model = make(**parts, pack=False)
-    holds = holds_steps(model, objectives_from(recipe), asked=False)
-    assert holds and captures_steps(recipe, holds=holds, world=1, device=torch.device("cuda"))
-    ours, theirs = (next_token(model, given, torch.Generator()) for given in (fill_up(batch, budget=64), batch))
+    holds = can_capture_padded(model, build_objectives(recipe), requested=False)
+    assert holds and should_capture(recipe, capturable=holds, world=1, device=torch.device("cuda"))
+    ours, theirs = (
+        next_token_loss(model, given, torch.Generator()) for given in (pad_to_static_shape(batch, budget=64), batch)
+    )
     torch.testing.assert_close([term.sum for term in ours.values()], [term.sum for term in theirs.values()])
 
 
@@ -142,10 +144,10 @@ SILENT = {
 def test_parts_that_declare_nothing_get_padded_batches_and_the_log_says_why(reason, parts, caplog):
     recipe, model = make(**parts)
     with caplog.at_level(logging.INFO, logger="saccade"):
-        layout = choose_layout(recipe, model, objectives_from(recipe), device=torch.device("cpu"), world=1)
+        layout = choose_layout(recipe, model, build_objectives(recipe), device=torch.device("cpu"), world=1)
     assert layout == (None, False)
     assert f"batches are padded, not packed: {reason}" in caplog.messages
-    assert not holds_steps(model, [], asked=True)
+    assert not can_capture_padded(model, [], requested=True)
 
 
 def test_a_part_that_declares_nothing_or_something_else_has_no_capabilities():

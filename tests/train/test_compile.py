@@ -1,4 +1,4 @@
-"""torch.compile in processes of their own: here the checks of shapes would stand in its way."""
+"""torch.compile, in processes of their own: the shape checks of the tests would break its graphs."""
 
 import json
 
@@ -8,7 +8,7 @@ import torch
 
 from saccade.errors import SaccadeError
 from saccade.layers.regions import region
-from saccade.train.loss import compiled
+from saccade.train.loss import report_compile_errors
 
 TRAIN = {"steps": 8, "valid_every": 4, "batch_tokens": 200, "report_every": 1, "pack": False}
 R_DROP = ["objectives=[{kind='r-drop'}]"]
@@ -31,23 +31,25 @@ def losses(run):
         pytest.param("aot_eager", [], marks=pytest.mark.slow),
     ],
 )
-def test_compiled_run_has_one_graph_a_side_no_breaks_and_the_losses_of_eager(finished, tmp_path, backend, overrides):
+def test_compiled_run_has_one_graph_a_side_no_breaks_and_the_losses_of_eager(
+    run_in_process, tmp_path, backend, overrides
+):
     small.api.train(small.small(**TRAIN), run=tmp_path / "eager", overrides=overrides)
 
-    assert finished(small.compiled, str(tmp_path / "compiled"), TRAIN, backend, overrides) == 0
+    assert run_in_process(small.train_compiled, str(tmp_path / "compiled"), TRAIN, backend, overrides) == 0
 
     assert json.loads((tmp_path / "compiled/counts.json").read_text()) == {"graphs": 2, "breaks": 0}
     for got, expected in zip(losses(tmp_path / "compiled"), losses(tmp_path / "eager"), strict=True):
         assert got[:2] == expected[:2] and got[2] == pytest.approx(expected[2], abs=1e-5)
 
 
-def test_packed_rows_of_all_lengths_share_one_graph_a_side(finished, tmp_path):
+def test_packed_rows_of_all_lengths_share_one_graph_a_side(run_in_process, tmp_path):
     path = tmp_path / "graphs"
-    assert finished(small.packed_graphs, str(path)) == 0
+    assert run_in_process(small.count_packed_graphs, str(path)) == 0
     assert path.read_text() == "2"
 
 
-def test_graph_break_is_told_with_the_way_on(monkeypatch):
+def test_graph_break_says_how_to_continue(monkeypatch):
     monkeypatch.setenv("SACCADE_COMPILE_BACKEND", "eager")
 
     @region
@@ -55,5 +57,5 @@ def test_graph_break_is_told_with_the_way_on(monkeypatch):
         torch._dynamo.graph_break()
         return x + 1
 
-    with pytest.raises(SaccadeError, match="torch.compile failed .*train.compile=false"), compiled(True):
+    with pytest.raises(SaccadeError, match="torch.compile failed .*train.compile=false"), report_compile_errors(True):
         breaks(torch.ones(3))

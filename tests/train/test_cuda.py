@@ -1,4 +1,4 @@
-"""What only a GPU can show."""
+"""Tests that need a GPU."""
 
 import pytest
 import small
@@ -39,7 +39,7 @@ def test_resumed_run_is_exact_where_asked(fit):
     assert small.weights(run, 8) == small.weights(whole, 8)
 
 
-def test_batch_that_does_not_fit_is_told_with_one_that_does(fit):
+def test_out_of_memory_error_names_a_batch_that_fits(fit):
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(0.001)
     try:
@@ -69,25 +69,25 @@ def test_steps_as_graphs_give_the_weights_of_plain_steps(fit, system):
 
 
 def test_graphs_draw_new_dropout_at_every_step(fit, monkeypatch):
-    """With the same weights and batch, a step that draws the same numbers has the same loss."""
+    """With the same weights, batch and random numbers, a step has the same loss."""
     seen = []
-    monkeypatch.setattr(loop, "update", lambda s, scale: None)
-    take = small.feeding.Feed.take
+    monkeypatch.setattr(loop, "apply_gradients", lambda s, scale: None)
+    take = small.prefetch.Prefetcher.next_batch
     first = []
 
     def same(self):
         first[:] = first or [take(self)]
         return first[0]
 
-    monkeypatch.setattr(small.feeding.Feed, "take", same)
-    add = loop.Graphs.__call__
+    monkeypatch.setattr(small.prefetch.Prefetcher, "next_batch", same)
+    add = loop.CudaGraphs.__call__
 
     def watched(self, batch):
         sums = add(self, batch)
         seen.append(sums.total.item())
         return sums
 
-    monkeypatch.setattr(loop.Graphs, "__call__", watched)
+    monkeypatch.setattr(loop.CudaGraphs, "__call__", watched)
     fit(**{**CUDA, "stack": WIDE, "accumulate": 1, "steps": 6, "ema": 0.0})
 
     assert len(set(seen)) == len(seen) == 6
@@ -101,7 +101,7 @@ def test_steps_about_pictures_as_graphs_are_plain_ones_however_often_one_trains(
     still += [] if name == "vit-masked" else ["writer.dropout=0"]  # its writer has none
     losses = []
     for number, graphs in enumerate(("true", "true", "false")):
-        recipe = load(name, tiny=True, overrides=[*still, f"train.graphs={graphs}"])
+        recipe = load(name, tiny=True, overrides=[*still, f"train.cuda_graphs={graphs}"])
         saccade.train(recipe, run=tmp_path / str(number))
         losses.append([line["loss"] for line in small.read_metrics(tmp_path / str(number))])
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)

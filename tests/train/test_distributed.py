@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import load_file
 
 from saccade.errors import SaccadeError
-from saccade.train.distributed.ranks import Ranks, join
+from saccade.train.distributed.ranks import Ranks, init_distributed
 
 TRAIN = {"steps": 10, "valid_every": 5, "save_every": 5, "clip": 1.0, "average": {"kind": "last", "n": 2}}
 
@@ -21,7 +21,7 @@ def port():
 def test_two_processes_give_losses_and_weights_of_one(processes, tmp_path, port):
     one, two = tmp_path / "one", tmp_path / "two"
     started = [
-        processes.Process(target=small.one_of_two, args=(str(two), {**TRAIN, "accumulate": 1}, rank, port))
+        processes.Process(target=small.train_one_rank, args=(str(two), {**TRAIN, "accumulate": 1}, rank, port))
         for rank in range(2)
     ]
     started.append(processes.Process(target=small.train_or_resume, args=(str(one), {**TRAIN, "accumulate": 2})))
@@ -41,19 +41,21 @@ def test_two_processes_give_losses_and_weights_of_one(processes, tmp_path, port)
         torch.testing.assert_close(same[name], tensor, atol=1e-6, rtol=0)
 
 
-def test_one_process_needs_nobody():
+def test_one_process_needs_no_process_group():
     ranks = Ranks()
 
-    assert ranks.main and ranks.any(True, torch.device("cpu")) and not ranks.any(False, torch.device("cpu"))
-    assert ranks.total(torch.tensor(3.0)) == 3.0
-    assert ranks.first(lambda: 7) == 7
+    assert (
+        ranks.is_main and ranks.any_rank(True, torch.device("cpu")) and not ranks.any_rank(False, torch.device("cpu"))
+    )
+    assert ranks.all_reduce(torch.tensor(3.0)) == 3.0
+    assert ranks.run_main_first(lambda: 7) == 7
 
 
-def test_process_without_a_gpu_is_told(monkeypatch):
+def test_process_without_a_gpu_is_reported(monkeypatch):
     for name in ("RANK", "LOCAL_RANK"):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
 
     with pytest.raises(SaccadeError, match=r"process 1 of this machine has no GPU: there are 1; .* train.device=cpu"):
-        join(torch.device("cuda"))
+        init_distributed(torch.device("cuda"))

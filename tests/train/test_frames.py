@@ -1,4 +1,4 @@
-"""The way from the training loop to the attention kernel is short enough to be read on one screen."""
+"""The number of own stack frames from the training loop to the attention kernel."""
 
 import sys
 from pathlib import Path
@@ -26,7 +26,7 @@ def own_frames() -> list[str]:
 
 @pytest.mark.parametrize("packed", [True, False])
 def test_twelve_own_frames_lead_from_the_loop_to_the_kernel(packed, tmp_path, monkeypatch):
-    """In reader and writer, in self-attention and attention to memory."""
+    """In reader and writer, in self-attention and cross-attention."""
     kernel, ways = F.scaled_dot_product_attention, set()
 
     def counted(*given, **settings):

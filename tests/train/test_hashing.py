@@ -1,4 +1,4 @@
-"""Reformer trained: rotations are drawn anew at each step, and drawn the same again where a run goes on."""
+"""Reformer in training: hash rotations are sampled at each step, and identically in a resumed run."""
 
 from pathlib import Path
 
@@ -17,12 +17,12 @@ STACK = {
 def train(path: Path, **settings: object) -> Path:
     recipe = validate({
         "name": "long",
-        "task": "write",
+        "task": "language-model",
         "data": {
             "train": [{"files": ["embedded:sentences"], "examples": 60}],
             "valid": [{"files": ["embedded:sentences-heldout"], "examples": 20}],
             "max_length": 30,
-            "cross": True,
+            "cross_document": True,
         },
         "tokenizer": {"kind": "characters"},
         "reader": {"kind": "none"},

@@ -1,4 +1,4 @@
-"""Labels learned: what the objectives are, resumed as if never interrupted, chosen by their own metrics."""
+"""Classification, regression and tagging: objectives, resuming, validation metrics."""
 
 import pytest
 import small
@@ -13,10 +13,10 @@ from saccade.errors import SaccadeError
 from saccade.model.build.model import build
 from saccade.predict.predictors.predictor import Predictor
 from saccade.score.labels import evaluate_labels
-from saccade.score.pairs import labelled_pairs
+from saccade.score.pairs import read_labelled_pairs
 from saccade.train import api
-from saccade.train.batches.pack import pack
-from saccade.train.objectives.labels import label, numbers, regress, tag
+from saccade.train.batches.pack import pack_batch
+from saccade.train.objectives.labels import decode_floats, label_loss, regression_loss, tag_loss
 
 STACK = {"layers": 1, "dim": 12, "heads": 2, "ff": 17, "dropout": 0.1}
 OBJECTIVES = {"label": "label", "number": "regress", "tags": "tag"}
@@ -33,7 +33,7 @@ def recipe(kind="label", *, name=None, data=None, reader=None, writer=None, **tr
     }
     return validate({
         "name": "label",
-        "task": "label",
+        "task": "classify",
         "data": data or corpora,
         "tokenizer": {"kind": "words"},
         "reader": {"stack": STACK, **(reader or {})},
@@ -59,15 +59,15 @@ def fit(tmp_path):
 # ---- objectives
 
 
-def given(kind, labels):
+def make_model_and_batch(kind, labels):
     settings = recipe(kind, reader={"dropout": 0.0, "stack": {**STACK, "dropout": 0.0}}, writer={"dropout": 0.0})
     model = build(settings, source_size=11, target_size=1 if kind == "number" else 3)
     return model, Batch({"source": pad([[4, 5, 6, 2], [7, 2], [8, 9, 2]]), "label": pad(labels)})
 
 
 def test_the_class_is_learned_by_cross_entropy():
-    model, batch = given("label", [[1], [3], [2]])
-    term = label(model, batch, torch.Generator(), smoothing=0.1)["label"]
+    model, batch = make_model_and_batch("label", [[1], [3], [2]])
+    term = label_loss(model, batch, torch.Generator(), label_smoothing=0.1)["label"]
     logits = model.writer(model.read(batch))
     expected = F.cross_entropy(logits, torch.tensor([0, 2, 1]), reduction="sum", label_smoothing=0.1)
     torch.testing.assert_close(term.sum, expected)
@@ -75,41 +75,44 @@ def test_the_class_is_learned_by_cross_entropy():
 
 
 def test_tags_are_learned_where_there_are_any():
-    model, batch = given("tags", [[1, 0, 2, 0], [3, 0], [0, 1, 0]])
-    term = tag(model, batch, torch.Generator())["tag"]
+    model, batch = make_model_and_batch("tags", [[1, 0, 2, 0], [3, 0], [0, 1, 0]])
+    term = tag_loss(model, batch, torch.Generator())["tag"]
     logs = model.writer(model.read(batch)).log_softmax(-1)
     expected = -(logs[0, 0, 0] + logs[0, 2, 1] + logs[1, 0, 2] + logs[2, 1, 0])
     torch.testing.assert_close(term.sum, expected)
     assert int(term.count) == 4
 
 
-def test_numbers_are_learned_by_their_squares():
+def test_regression_loss_is_the_squared_error():
     values, labels = [1.5, -2.0, 0.0], Labels("number")
-    model, batch = given("number", [labels.encode(str(value)) for value in values])
-    assert numbers(batch["label"].ids[:, 0]).tolist() == values
-    term = regress(model, batch, torch.Generator())["regress"]
+    model, batch = make_model_and_batch("number", [labels.encode(str(value)) for value in values])
+    assert decode_floats(batch["label"].ids[:, 0]).tolist() == values
+    term = regression_loss(model, batch, torch.Generator())["regress"]
     found = model.writer(model.read(batch))[:, 0]
     torch.testing.assert_close(term.sum, ((found - torch.tensor(values)) ** 2).sum())
     assert int(term.count) == 3
 
 
 @pytest.mark.parametrize("budget", [None, 64, 192])
-@pytest.mark.parametrize(("kind", "objective"), [("label", label), ("number", regress), ("tags", tag)])
+@pytest.mark.parametrize(
+    ("kind", "objective"), [("label", label_loss), ("number", regression_loss), ("tags", tag_loss)]
+)
 def test_packed_and_padded_batches_have_the_same_terms(kind, objective, budget):
     labels = {"label": [[1], [3], [2]], "number": [[7], [2**31 + 5], [9]], "tags": [[1, 0, 2, 0], [3, 0], [0, 1, 0]]}
-    model, batch = given(kind, labels[kind])
+    model, batch = make_model_and_batch(kind, labels[kind])
     both = [
-        next(iter(objective(model, one, torch.Generator()).values())) for one in (batch, pack(batch, budget=budget))
+        next(iter(objective(model, one, torch.Generator()).values()))
+        for one in (batch, pack_batch(batch, budget=budget))
     ]
     torch.testing.assert_close(both[0].sum, both[1].sum)
     assert int(both[0].count) == int(both[1].count)
 
 
 def test_a_full_packed_row_counts_no_label_twice():
-    """64 texts fill the row of labels; those without a token, which make it a power of two, must not count."""
-    model, _ = given("label", [[1]])
+    """64 sequences fill the row of labels; empty padding sequences must not count."""
+    model, _ = make_model_and_batch("label", [[1]])
     batch = Batch({"source": pad([[4, 2]] * 64), "label": pad([[2]] * 64)})
-    assert int(label(model, pack(batch, budget=1024), torch.Generator())["label"].count) == 64
+    assert int(label_loss(model, pack_batch(batch, budget=1024), torch.Generator())["label"].count) == 64
 
 
 # ---- runs
@@ -125,13 +128,13 @@ def test_a_resumed_run_ends_with_the_same_bytes(fit, kind):
 
 
 @pytest.mark.parametrize("kind", ["label", "number", "tags"])
-def test_validation_measures_what_evaluation_does(fit, kind):
+def test_validation_equals_evaluation(fit, kind):
     run = fit(kind=kind, metric=METRICS[kind][-1])
     lines = [line for line in read_metrics(run) if line["event"] == "valid"]
     best = [line for line in lines if line["best"]][-1]
     assert best[METRICS[kind][-1]] == max(line[METRICS[kind][-1]] for line in lines)
     model = Predictor.load(run)
-    pairs = labelled_pairs(model.recipe.data.valid, kind=kind)
+    pairs = read_labelled_pairs(model.recipe.data.valid, kind=kind)
     found = evaluate_labels(model, pairs)
     for name in METRICS[kind]:
         assert found.scores[name].value == pytest.approx(best[name], abs=0.1)
@@ -140,22 +143,22 @@ def test_validation_measures_what_evaluation_does(fit, kind):
 
 def test_the_card_names_the_labels(fit):
     assert "2 labels: negative, positive" in (fit(steps=2) / "card.md").read_text()
-    assert "pieces; numbers" in (fit("other", "number", steps=2) / "card.md").read_text()
+    assert "tokens; numbers" in (fit("other", "number", steps=2) / "card.md").read_text()
 
 
-def test_a_pair_of_texts_is_read_as_one(fit):
+def test_a_pair_of_sentences_is_read_as_one_sequence(fit):
     run = fit(name="run", data={
         "train": [{"files": ["embedded:paraphrases"], "examples": 60}],
         "valid": [{"files": ["embedded:paraphrases-heldout"], "examples": 20}],
     })  # fmt: skip
-    assert Predictor.load(run).labels.texts == 2
+    assert Predictor.load(run).labels.num_texts == 2
 
 
-def test_too_long_texts_are_dropped_and_told_or_cut(fit, capsys):
+def test_long_sequences_are_dropped_with_a_note_or_truncated(fit, capsys):
     data = {**recipe().data.model_dump(), "max_length": 8}
     fit("dropped", data=data, steps=2)
     assert "of 120 texts longer than 8 tokens" in capsys.readouterr().err
-    fit("cut", data={**data, "cut": True}, steps=2)
+    fit("cut", data={**data, "truncate": True}, steps=2)
     assert "dropped" not in capsys.readouterr().err
 
 
@@ -186,10 +189,10 @@ def test_a_head_of_a_users_own_is_called_with_memory(tmp_path):
     ("change", "message"),
     [
         ({"task": "translate"}, 'task = "translate" goes with writer.kind = "tokens" or "fill", got "label"'),
-        ({"writer": {"kind": "tokens"}}, 'task = "label" goes with writer.kind = "label", "number" or "tags"'),
+        ({"writer": {"kind": "tokens"}}, 'task = "classify" goes with writer.kind = "label", "number" or "tags"'),
         (
             {"objectives": [{"kind": "tag"}]},
-            'a writer of kind "label" cannot learn by the objective "tag"; take "label"',
+            'a writer of kind "label" cannot be trained by the objective "tag"; use "label"',
         ),
         ({"train": {"metric": "bleu"}}, 'train.metric = "bleu" is not measured of a writer of kind "label"'),
         ({"tokenizer": {"dropout": 0.1}}, "with labels set tokenizer.dropout = 0"),
@@ -197,14 +200,14 @@ def test_a_head_of_a_users_own_is_called_with_memory(tmp_path):
         ({"reader": {"causal": True, "stack": {"kind": "recurrent"}}}, "reader.causal = true is for a Transformer"),
     ],
 )
-def test_what_does_not_go_with_labels_is_told(change, message):
-    values = {"task": "label", "writer": {"kind": "label"}, "objectives": [{"kind": "label"}]}
-    with pytest.raises(SaccadeError) as told:
+def test_what_does_not_go_with_labels_is_reported(change, message):
+    values = {"task": "classify", "writer": {"kind": "label"}, "objectives": [{"kind": "label"}]}
+    with pytest.raises(SaccadeError) as error:
         validate({**values, **change})
-    assert message in str(told.value)
-    assert "\n" not in str(told.value)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_metrics_of_labels_are_not_for_pairs():
-    with pytest.raises(SaccadeError, match='train.metric = "f1" is of labels'):
+    with pytest.raises(SaccadeError, match='train.metric = "f1" measures labels'):
         validate({"train": {"metric": "f1"}})

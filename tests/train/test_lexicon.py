@@ -1,9 +1,9 @@
-"""The lexicon of a run: learned when it begins, there for validations, kept when it goes on."""
+"""The lexicon of a run: learned at the start, used in validation, kept when the run is resumed."""
 
 import pytest
 import small
 
-from saccade.data.tokenization.lexicon import LEXICON, load_lexicon
+from saccade.data.tokenization.lexicon import LEXICON_FILE, load_lexicon
 from saccade.predict.predictors.predictor import Predictor
 from saccade.tasks.translate import Translate
 from saccade.train import folder
@@ -58,4 +58,4 @@ def test_validation_replaces_unknown_words(fit, pairs, monkeypatch):
 )
 def test_a_run_that_has_no_use_for_it_has_none(fit, pairs, other):
     run = fit(data=pairs, parts=parts(), overrides=[*WORDS, other], steps=1, valid_every=1, save_every=1)
-    assert not (run / LEXICON).exists()
+    assert not (run / LEXICON_FILE).exists()

@@ -3,7 +3,7 @@ import json
 import sys
 
 from saccade.runs import read_metrics
-from saccade.train.log import Log, cut_metrics
+from saccade.train.log import Log, truncate_metrics
 
 VALUES = {"loss": 2.5, "lr": 1e-3, "tokens_per_second": 12345.0}
 
@@ -26,7 +26,7 @@ def test_reports_become_lines_of_json_and_of_text(tmp_path, capsys):
 def test_other_processes_are_quiet(tmp_path, capsys):
     with Log(tmp_path, total=100, quiet=True) as to:
         to.report(50, VALUES, left=None)
-        to.say("hello")
+        to.print_line("hello")
 
     assert capsys.readouterr().err == "" and not list(tmp_path.iterdir())
 
@@ -40,7 +40,7 @@ def test_terminal_gets_a_bar_with_the_numbers(tmp_path, monkeypatch):
     with Log(tmp_path, total=100) as to:
         to.advance(49)
         to.report(50, VALUES, left=None)
-        to.say("a [note]")
+        to.print_line("a [note]")
 
     text = screen.getvalue()
     assert "step 50" in text and "loss 2.5000" in text and "tok/s" in text and "left ?" in text and "a [note]" in text
@@ -51,10 +51,10 @@ def test_lines_after_the_restored_step_are_cut(tmp_path):
     lines = [{"event": "train", "step": step} for step in (1, 2, 3, 4)] + [{"event": "average", "step": 2}]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"event": "tr')
 
-    cut_metrics(path, step=2)
+    truncate_metrics(path, step=2)
 
     assert [line["step"] for line in read_metrics(path)] == [1, 2]
-    cut_metrics(tmp_path / "absent.jsonl", step=2)
+    truncate_metrics(tmp_path / "absent.jsonl", step=2)
 
 
 def test_tensorboard_gets_the_numbers(tmp_path):

@@ -16,11 +16,11 @@ from saccade.data.prepare import prepare
 from saccade.errors import SaccadeError
 from saccade.train import checkpoint, loop, session, validate
 from saccade.train.log import Log
-from saccade.train.objectives.objectives import next_token
+from saccade.train.objectives.objectives import next_token_loss
 from saccade.train.objectives.terms import Term
-from saccade.train.schedule import total_steps
+from saccade.train.schedule import compute_total_steps
 from saccade.train.signals import Interrupted
-from saccade.train.validate import short_enough
+from saccade.train.validate import select_decodable_pairs
 
 STEPS = {"steps": 6, "valid_every": 3, "save_every": 2, "report_every": 2, "accumulate": 1}
 
@@ -30,7 +30,7 @@ def state(run, step):
 
 
 def steps(run):
-    return checkpoint.steps(run / "checkpoints")
+    return checkpoint.list_steps(run / "checkpoints")
 
 
 def calling(function, *, at):
@@ -39,7 +39,7 @@ def calling(function, *, at):
 
     def objective(model, batch, generator):
         nonlocal calls
-        terms = next_token(model, batch, generator)
+        terms = next_token_loss(model, batch, generator)
         if model.training:
             calls += 1
             if calls == at:
@@ -67,8 +67,8 @@ def test_nan_before_the_first_checkpoint_says_so(fit):
         fit(**STEPS, **calling(spoil, at=1))
 
 
-def test_spoiled_weights_are_never_saved(fit, tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "finite", lambda model: False)
+def test_diverged_weights_are_never_saved(fit, tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "has_finite_weights", lambda model: False)
 
     with pytest.raises(SaccadeError, match="no longer a finite number"):
         fit(**STEPS)
@@ -77,14 +77,14 @@ def test_spoiled_weights_are_never_saved(fit, tmp_path, monkeypatch):
 
 
 def test_loss_read_late_names_the_steps_in_question(fit, monkeypatch):
-    """As on a GPU, where nobody waits for the loss of every step."""
+    """As on a GPU, where the loss is not checked at every step."""
     monkeypatch.setattr(loop.math, "isfinite", lambda loss: True)
     taken = loop.optimizer_step
 
     def unchecked(s):
-        before = s.checked
+        before = s.checked_step
         taken(s)
-        s.checked = before
+        s.checked_step = before
 
     monkeypatch.setattr(loop, "optimizer_step", unchecked)
     with pytest.raises(SaccadeError, match="between steps 3 and 4"):
@@ -102,13 +102,13 @@ def test_signal_saves_and_tells_the_way_on(fit, tmp_path, number, code):
     assert stop.value.exit_code == code and steps(tmp_path / "run")[0] == 3
     assert (tmp_path / "run/model.safetensors").exists()
 
-    kinds = {"calling": next_token}
+    kinds = {"calling": next_token_loss}
     resumed = fit(resume=True, kinds=kinds)
     whole = fit("whole", **{**STEPS, "valid_every": 6}, overrides=["objectives=[{kind='calling'}]"], kinds=kinds)
     assert small.weights(resumed, 6) == small.weights(whole, 6)
 
 
-def test_full_disk_stops_with_one_line_and_the_run_goes_on_later(fit, tmp_path, monkeypatch):
+def test_full_disk_stops_with_one_line_and_the_run_can_be_resumed(fit, tmp_path, monkeypatch):
     write = checkpoint.write_file
 
     def full(path, content):
@@ -116,14 +116,14 @@ def test_full_disk_stops_with_one_line_and_the_run_goes_on_later(fit, tmp_path, 
             raise OSError(errno.ENOSPC, "No space left on device")
         write(path, content)
 
-    with monkeypatch.context() as patch, pytest.raises(SaccadeError, match="No space left.*last whole one is step-2"):
+    with monkeypatch.context() as patch, pytest.raises(SaccadeError, match="No space left.*last intact one is step-2"):
         patch.setattr(checkpoint, "write_file", full)
         fit(**STEPS)
 
     assert small.weights(fit(resume=True), 6) == small.weights(fit("whole", **STEPS), 6)
 
 
-def test_disk_that_is_full_of_anything_else_is_told_in_one_line(fit, monkeypatch):
+def test_disk_that_is_full_of_anything_else_is_reported_in_one_line(fit, monkeypatch):
     def full(self, event, *, step, values):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -134,7 +134,7 @@ def test_disk_that_is_full_of_anything_else_is_told_in_one_line(fit, monkeypatch
     assert "\n" not in str(error.value)
 
 
-def test_missing_tensorboard_is_told(fit, monkeypatch):
+def test_missing_tensorboard_is_reported(fit, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tensorboard" else find(name))
 
@@ -147,7 +147,7 @@ def test_changed_training_data_is_refused(fit):
     recipe = run / "recipe.toml"
     recipe.write_text(recipe.read_text().replace('embedded:copy"', 'embedded:reverse"'))
 
-    with pytest.raises(SaccadeError, match="the place in the data cannot be found again: data was"):
+    with pytest.raises(SaccadeError, match="cannot resume at the saved position in the data: data was"):
         fit(resume=True)
 
 
@@ -160,13 +160,13 @@ def test_broken_newest_checkpoint_is_named_and_the_one_before_it_used(fit, capsy
     fit(resume=True)
 
     said = capsys.readouterr().err
-    assert "step-6' is broken" in said and "goes on from step 4" in said
+    assert "step-6' is damaged" in said and "resumes from step 4" in said
     assert small.weights(run, 6) == weights
 
 
 def test_patience_ends_a_run_that_gets_no_better(fit, monkeypatch):
     losses = iter([3.0, 2.0, 2.5, 2.0, 1.0])
-    monkeypatch.setattr(validate, "measure", lambda s, weights: {"loss": next(losses)})
+    monkeypatch.setattr(validate, "evaluate_weights", lambda s, weights: {"loss": next(losses)})
 
     run = fit(**{**STEPS, "steps": 99, "valid_every": 1, "patience": 2})
 
@@ -179,9 +179,9 @@ def test_patience_ends_a_run_that_gets_no_better(fit, monkeypatch):
     )
 
 
-def test_equal_scores_are_told_apart_by_the_loss(fit, monkeypatch):
+def test_the_loss_breaks_ties_of_scores(fit, monkeypatch):
     measured = iter([{"accuracy": 50.0, "loss": loss} for loss in (3.0, 2.0, 2.5)])
-    monkeypatch.setattr(validate, "measure", lambda s, weights: next(measured))
+    monkeypatch.setattr(validate, "evaluate_weights", lambda s, weights: next(measured))
 
     run = fit(**{**STEPS, "steps": 99, "valid_every": 1, "patience": 2, "metric": "accuracy", "valid_predictions": 3})
 
@@ -206,7 +206,7 @@ def test_minutes_are_a_budget_and_the_time_used_is_saved(fit):
     assert steps(run) == [1] and used >= 0.0006
 
 
-def test_moving_average_is_what_is_validated_and_written(fit):
+def test_the_moving_average_is_validated_and_written(fit):
     run = fit(**STEPS, ema=0.5)
 
     kept, written = load_file(run / "checkpoints/step-6/ema.safetensors"), load_file(run / "model.safetensors")
@@ -215,7 +215,7 @@ def test_moving_average_is_what_is_validated_and_written(fit):
     assert not all(torch.equal(own[name], tensor) for name, tensor in written.items())
 
 
-def test_outputs_are_scored_in_validation_and_long_pairs_are_left_out(fit):
+def test_outputs_are_scored_in_validation_without_long_pairs(fit):
     data = {**small.COPY, "max_length": 9}
 
     run = fit(**{**STEPS, "metric": "accuracy", "valid_predictions": 7}, data=data)
@@ -244,8 +244,8 @@ def test_bf16_with_recomputed_activations_and_tensorboard_trains(fit):
             "train.metric=bleu needs validation data",
         ),
         (
-            {"steps": "none", "minutes": 1.0, "schedule": {"kind": "cosine", "lr": 0.1, "warmup": 2}},
-            "cosine.* must know its last step",
+            {"steps": "none", "minutes": 1.0, "schedule": {"kind": "cosine", "lr": 0.1, "warmup_steps": 2}},
+            "cosine.* needs the number of steps",
         ),
     ],
 )
@@ -262,18 +262,18 @@ def test_metric_of_outputs_needs_a_pair_that_can_be_decoded():
     recipe = small.small(data={**small.COPY, "max_length": 8}, metric="bleu", valid_predictions=3)
 
     with pytest.raises(SaccadeError, match="train.metric=bleu: none of the 1 validation pairs .* data.max_length = 8"):
-        short_enough(recipe, data)
+        select_decodable_pairs(recipe, data)
 
 
 def test_epochs_end_a_cosine(fit):
-    schedule = {"kind": "cosine", "lr": 0.01, "warmup": 2, "floor": 0.001}
+    schedule = {"kind": "cosine", "lr": 0.01, "warmup_steps": 2, "min_lr": 0.001}
 
     run = fit(steps="none", epochs=1, valid_every=99, save_every=99, report_every=1, schedule=schedule)
 
     assert small.read_metrics(run)[-2]["lr"] == pytest.approx(0.001)
 
 
-def test_memory_that_runs_out_is_told_with_a_batch_that_fits(fit, monkeypatch):
+def test_out_of_memory_error_names_a_batch_that_fits(fit, monkeypatch):
     def burst(terms):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
 
@@ -297,7 +297,7 @@ def test_the_end_is_reported_also_between_two_reports(fit):
 
 def test_the_end_of_patience_is_reported_once(fit, monkeypatch):
     losses = iter([1.0, 2.0, 3.0])
-    monkeypatch.setattr(validate, "measure", lambda s, weights: {"loss": next(losses)})
+    monkeypatch.setattr(validate, "evaluate_weights", lambda s, weights: {"loss": next(losses)})
 
     run = fit(**{**STEPS, "steps": 99, "valid_every": 1, "patience": 2})
 
@@ -320,8 +320,10 @@ def test_speed_is_that_of_training_without_validation_and_saving(fit, monkeypatc
 
 def test_cosine_ends_with_the_epoch_of_the_stream(monkeypatch):
     """Pools of unequal size, cut as the stream cuts them."""
-    monkeypatch.setattr(batches, "POOL", 23)
-    settings = small.small(steps="none", epochs=1, accumulate=1, schedule={"kind": "cosine", "lr": 0.1, "warmup": 2})
+    monkeypatch.setattr(batches, "POOL_SIZE", 23)
+    settings = small.small(
+        steps="none", epochs=1, accumulate=1, schedule={"kind": "cosine", "lr": 0.1, "warmup_steps": 2}
+    )
     store = prepare(settings, report=lambda text: None).train
     for seed in range(5):
         stream, count = batches.BatchStream(store, batch_tokens=256, seed=seed), 0
@@ -330,4 +332,4 @@ def test_cosine_ends_with_the_epoch_of_the_stream(monkeypatch):
             count += 1
 
         train = settings.train.model_copy(update={"seed": seed})
-        assert total_steps(train, store, world=1) == count
+        assert compute_total_steps(train, store, world=1) == count

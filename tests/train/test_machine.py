@@ -6,7 +6,15 @@ import torch
 from torch import nn
 
 from saccade.config.schema import Train
-from saccade.train.machine import MemoryWatch, autocast, exactness, finite, out_of_memory, reseed, uses_bf16
+from saccade.train.machine import (
+    MemoryTracker,
+    autocast,
+    build_out_of_memory_error,
+    deterministic_mode,
+    has_finite_weights,
+    reseed,
+    uses_bf16,
+)
 
 GIB = 1024**3
 
@@ -24,13 +32,13 @@ def test_random_numbers_follow_from_seed_and_number():
 
 
 def test_exactness_is_on_for_the_cpu_and_put_back():
-    with exactness(Train(), torch.device("cpu")) as wanted:
+    with deterministic_mode(Train(), torch.device("cpu")) as wanted:
         assert wanted and torch.are_deterministic_algorithms_enabled()
     assert not torch.are_deterministic_algorithms_enabled()
 
-    with exactness(Train(), torch.device("cuda")) as wanted:
+    with deterministic_mode(Train(), torch.device("cuda")) as wanted:
         assert not wanted and not torch.are_deterministic_algorithms_enabled()
-    with exactness(Train(deterministic=False), torch.device("cpu")) as wanted:
+    with deterministic_mode(Train(deterministic=False), torch.device("cpu")) as wanted:
         assert not wanted
 
 
@@ -47,17 +55,17 @@ def test_auto_precision_is_bf16_on_cuda():
     assert uses_bf16(Train(), torch.device("cuda")) and not uses_bf16(Train(), torch.device("mps"))
 
 
-def test_spoiled_weights_are_seen():
+def test_non_finite_weights_are_detected():
     layer = nn.Linear(3, 2)
-    assert finite(layer)
+    assert has_finite_weights(layer)
     layer.bias.data[1] = float("nan")
-    assert not finite(layer)
+    assert not has_finite_weights(layer)
 
 
 def test_out_of_memory_names_the_batch_that_would_fit():
     settings = Train(batch_tokens=10_000, accumulate=2)
 
-    error = out_of_memory(
+    error = build_out_of_memory_error(
         settings, total=9 * GIB, fixed=1 * GIB, per_token=4 * GIB / 1000, resume="saccade train --resume r"
     )
 
@@ -67,7 +75,7 @@ def test_out_of_memory_names_the_batch_that_would_fit():
 
 
 def test_out_of_memory_by_weights_alone_says_so():
-    error = out_of_memory(Train(), total=9 * GIB, fixed=9 * GIB, per_token=1e6, resume="")
+    error = build_out_of_memory_error(Train(), total=9 * GIB, fixed=9 * GIB, per_token=1e6, resume="")
 
     assert "no batch fits; make the model smaller" in str(error)
 
@@ -76,8 +84,8 @@ def test_out_of_memory_by_weights_alone_says_so():
 def test_memory_watch_estimates_from_the_largest_batch(monkeypatch, fitted, expected):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 * GIB, 8 * GIB))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 5 * GIB)
-    watch = MemoryWatch(Train(batch_tokens=2000), nn.Linear(3, 2), torch.device("cpu"))
-    watch.trying(1000), watch.trying(500)
-    watch.fitted = fitted
+    watch = MemoryTracker(Train(batch_tokens=2000), nn.Linear(3, 2), torch.device("cpu"))
+    watch.record_batch(1000), watch.record_batch(500)
+    watch.completed_step = fitted
 
-    assert f"train.batch_tokens={expected} " in str(watch.message(resume=""))
+    assert f"train.batch_tokens={expected} " in str(watch.build_error(resume=""))

@@ -9,13 +9,13 @@ from saccade.config.protocols import get_capabilities
 from saccade.data.batching.batch import Batch, Tokens
 from saccade.data.tokenization.tokenizers import PAD, START
 from saccade.model.writers.tokens import TokenWriter, shift_right
-from saccade.train.objectives.objectives import all_terms, next_token, objectives_from, r_drop
+from saccade.train.objectives.objectives import build_objectives, compute_terms, next_token_loss, r_drop_loss
 from saccade.train.objectives.terms import Term
 
 DRAW = torch.Generator()
 
 
-def logits_of(model, batch):
+def compute_logits(model, batch):
     target = batch["target"]
     return model.writer.head(model.writer(shift_right(target.ids, START), target.mask, model.read(batch)))
 
@@ -23,9 +23,9 @@ def logits_of(model, batch):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.37])
 def test_next_token_is_the_smoothed_cross_entropy_of_torch(model, batch, smoothing):
     model.eval()
-    logits, ids = logits_of(model, batch), batch["target"].ids
+    logits, ids = compute_logits(model, batch), batch["target"].ids
 
-    term = next_token(model, batch, DRAW, smoothing=smoothing, weight=2.0)["next-token"]
+    term = next_token_loss(model, batch, DRAW, label_smoothing=smoothing, weight=2.0)["next-token"]
 
     expected = F.cross_entropy(
         logits.flatten(0, 1), ids.flatten(), label_smoothing=smoothing, ignore_index=PAD, reduction="sum"
@@ -35,12 +35,12 @@ def test_next_token_is_the_smoothed_cross_entropy_of_torch(model, batch, smoothi
 
 
 def test_label_smoothing_by_hand():
-    from saccade.train.objectives.terms import smoothed_from
+    from saccade.train.objectives.terms import compute_smoothed_losses
 
     logs = torch.tensor([[[0.5, 0.25, 0.25]]]).log()
     target = Tokens(torch.tensor([[0]]), torch.tensor([[True]]))
 
-    smoothed, plain = smoothed_from(logs, target.ids, target.mask, 0.3)
+    smoothed, plain = compute_smoothed_losses(logs, target.ids, target.mask, 0.3)
 
     # (1 - 0.3 + 0.1) log 2 + 2 * 0.1 log 4
     assert smoothed.item() == pytest.approx(0.8 * 0.693147 + 0.2 * 1.386294, rel=1e-5)
@@ -56,7 +56,7 @@ def test_padding_changes_neither_sum_nor_count(model, batch):
         }
     )
 
-    term, same = next_token(model, batch, DRAW)["next-token"], next_token(model, wider, DRAW)["next-token"]
+    term, same = next_token_loss(model, batch, DRAW)["next-token"], next_token_loss(model, wider, DRAW)["next-token"]
 
     torch.testing.assert_close(term.sum, same.sum)
     assert term.count == same.count
@@ -64,7 +64,7 @@ def test_padding_changes_neither_sum_nor_count(model, batch):
 
 def test_sums_are_float32_under_bf16(model, batch):
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        terms = next_token(model, batch, DRAW) | r_drop(model, batch, DRAW)
+        terms = next_token_loss(model, batch, DRAW) | r_drop_loss(model, batch, DRAW)
 
     assert all(term.sum.dtype == torch.float32 for term in terms.values())
 
@@ -72,7 +72,7 @@ def test_sums_are_float32_under_bf16(model, batch):
 def test_r_drop_without_dropout_is_next_token(model, batch):
     model.eval()
 
-    plain, terms = next_token(model, batch, DRAW), r_drop(model, batch, DRAW, alpha=5.0)
+    plain, terms = next_token_loss(model, batch, DRAW), r_drop_loss(model, batch, DRAW, alpha=5.0)
 
     torch.testing.assert_close(terms["next-token"].sum, plain["next-token"].sum)
     torch.testing.assert_close(terms["nll"].sum, plain["nll"].sum)
@@ -83,11 +83,11 @@ def test_r_drop_without_dropout_is_next_token(model, batch):
 def test_r_drop_is_the_mean_of_both_passes_and_their_divergence(model, batch):
     model.train()
     torch.manual_seed(5)
-    terms = r_drop(model, batch, DRAW, smoothing=0.0, alpha=3.0)
+    terms = r_drop_loss(model, batch, DRAW, label_smoothing=0.0, alpha=3.0)
 
     torch.manual_seed(5)
     twice = Batch({name: Tokens(x.ids.repeat(2, 1), x.mask.repeat(2, 1)) for name, x in batch.fields.items()})
-    first, second = logits_of(model, twice).log_softmax(-1).chunk(2)
+    first, second = compute_logits(model, twice).log_softmax(-1).chunk(2)
     mask, ids = batch["target"].mask, batch["target"].ids
     kl = F.kl_div(second, first, log_target=True, reduction="none") + F.kl_div(
         first, second, log_target=True, reduction="none"
@@ -100,13 +100,13 @@ def test_r_drop_is_the_mean_of_both_passes_and_their_divergence(model, batch):
 
 
 class OwnHead(TokenWriter):
-    """The same numbers, but the loss cannot know that."""
+    """The same head without the declaration `linear_head`."""
 
     def head(self, hidden):
         return hidden @ self.output.weight.T
 
 
-@pytest.mark.parametrize("objective", [next_token, r_drop])
+@pytest.mark.parametrize("objective", [next_token_loss, r_drop_loss])
 def test_head_of_the_users_own_has_the_same_terms_and_gradients(model, batch, objective):
     def outcome():
         torch.manual_seed(3)
@@ -131,15 +131,15 @@ def test_recipe_lists_objectives_and_those_of_the_user():
     tables = [{"kind": "r-drop", "alpha": 2.0}, {"kind": "shrink", "strength": 0.25}]
     recipe = validate({"objectives": tables}, kinds={"shrink": shrink})
 
-    first, second = objectives_from(recipe, kinds={"shrink": shrink})
+    first, second = build_objectives(recipe, kinds={"shrink": shrink})
 
     assert isinstance(first, functools.partial)
-    assert (first.func, first.keywords) == (r_drop, {"smoothing": 0.1, "alpha": 2.0, "weight": 1.0})
+    assert (first.func, first.keywords) == (r_drop_loss, {"label_smoothing": 0.1, "alpha": 2.0, "weight": 1.0})
     assert (second.func, second.keywords) == (shrink, {"strength": 0.25})
 
 
-def test_terms_of_one_name_are_told_apart(model, batch):
-    terms = all_terms([next_token, shrink, functools.partial(next_token, weight=3.0)], model, batch, DRAW)
+def test_terms_of_one_name_get_numbers(model, batch):
+    terms = compute_terms([next_token_loss, shrink, functools.partial(next_token_loss, weight=3.0)], model, batch, DRAW)
 
     assert list(terms) == ["next-token", "nll", "shrink", "next-token-3", "nll-3"]
     assert terms["next-token-3"].weight == 3.0

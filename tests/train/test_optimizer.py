@@ -5,11 +5,11 @@ from torch import nn
 from saccade.config.schema import Optimizer
 from saccade.errors import SaccadeError
 from saccade.train.optimizer import (
+    build_optimizer,
     freeze,
-    optimizer_from,
-    optimizer_tensors,
+    get_optimizer_tensors,
     restore_optimizer,
-    set_rate,
+    set_learning_rate,
     split_by_decay,
 )
 
@@ -25,8 +25,8 @@ def test_only_matrices_decay(model):
 
 
 def step_once(model, *, decay=0.0, lr=0.1):
-    optimizer = optimizer_from(Optimizer(decay=decay), model)
-    set_rate(optimizer, lr)
+    optimizer = build_optimizer(Optimizer(weight_decay=decay), model)
+    set_learning_rate(optimizer, lr)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
@@ -43,10 +43,10 @@ def test_decay_is_decoupled_and_spares_biases():
     torch.testing.assert_close(layer.bias, torch.ones(2))
 
 
-def test_frozen_part_is_left_out(model):
+def test_frozen_parts_are_not_in_the_optimizer(model):
     freeze(model, ["reader"])
 
-    optimizer = optimizer_from(Optimizer(), model)
+    optimizer = build_optimizer(Optimizer(), model)
 
     trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
     assert not trained & {id(p) for p in model.reader.parameters()}
@@ -57,17 +57,17 @@ def test_nothing_left_to_train_is_refused(model):
     freeze(model, ["reader", "writer"])
 
     with pytest.raises(SaccadeError, match="every parameter is frozen"):
-        optimizer_from(Optimizer(), model)
+        build_optimizer(Optimizer(), model)
 
 
 def test_state_goes_through_named_tensors():
     layer = nn.Linear(3, 2)
     optimizer = step_once(layer)
-    tensors = {name: value.clone() for name, value in optimizer_tensors(optimizer, layer).items()}
+    tensors = {name: value.clone() for name, value in get_optimizer_tensors(optimizer, layer).items()}
 
-    other = optimizer_from(Optimizer(), layer)
+    other = build_optimizer(Optimizer(), layer)
     restore_optimizer(other, layer, tensors)
 
     assert set(tensors) == {f"{key}:{name}" for key in ("step", "exp_avg", "exp_avg_sq") for name in ("weight", "bias")}
     assert tensors["step:bias"].item() == 1
-    assert all(torch.equal(value, tensors[name]) for name, value in optimizer_tensors(other, layer).items())
+    assert all(torch.equal(value, tensors[name]) for name, value in get_optimizer_tensors(other, layer).items())

@@ -1,4 +1,4 @@
-"""Training on pictures: an interrupted run ends as one that was not, changes and mixtures included."""
+"""Training on pictures: a resumed run equals an uninterrupted one, with augmentation and mixup."""
 
 from pathlib import Path
 
@@ -10,14 +10,14 @@ import saccade
 from saccade.config.load import load
 from saccade.data.batching.batch import Batch, Pictures, pad
 from saccade.model.build.model import build
-from saccade.train.batches.feed import widened
-from saccade.train.batches.pack import double
+from saccade.train.batches.pack import double_batch
+from saccade.train.batches.prefetch import pad_to_two
 from saccade.view import moments
 
 QUICK = [
     "data.train.0.examples=60", "data.valid.0.examples=8", "train.batch_tokens=512", "train.save_every=3",
-    "train.valid_every=3", "train.metric=loss", "train.schedule={kind='constant', lr=0.001, warmup=0}",
-    "reader.changes={flip=0.5, crop=3, operations=1}", "objectives.0.mixup=0.4", "objectives.0.cutmix=1.0",
+    "train.valid_every=3", "train.metric=loss", "train.schedule={kind='constant', lr=0.001, warmup_steps=0}",
+    "reader.augment={flip=0.5, crop=3, num_ops=1}", "objectives.0.mixup=0.4", "objectives.0.cutmix=1.0",
     "reader.stack={layers=1, dim=16, heads=2, ff=16}",
 ]  # fmt: skip
 
@@ -51,14 +51,14 @@ def test_a_model_learns_one_batch_of_pictures_by_heart():
 def test_batches_of_pictures_are_doubled_and_widened(rows):
     values = torch.rand(rows, 3, 4, 4)
     batch = Batch({"source": Pictures(values, torch.ones(rows, 5).bool()), "target": pad([[7, 2]] * rows)})
-    twice = double(batch)
+    twice = double_batch(batch)
     assert torch.equal(twice["source"].values, torch.cat([values, values]))
-    wide = widened(batch)
+    wide = pad_to_two(batch)
     assert len(wide["source"].values) == len(wide["target"].ids) == max(rows, 2)
     assert not wide["source"].mask[rows:].any()
 
 
-def test_a_watched_run_keeps_what_it_looks_at_in_two_pictures(tmp_path, monkeypatch):
+def test_a_watched_run_records_attention_on_two_pictures(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     saccade.train("vit", tiny=True, run="x", overrides=[*QUICK, "train.steps=2", "train.watch=true"])
     first, second = moments.read(Path("runs/x"), 2)["documents"]

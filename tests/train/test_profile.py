@@ -7,9 +7,9 @@ import small
 import torch
 
 from saccade.config.schema import TransformerStack
-from saccade.train.objectives.objectives import next_token
-from saccade.train.profiling.profile import STEPS, Watch, kinds_of_steps, usual
-from saccade.train.profiling.table import flops_of_row, markdown, matrix_rate
+from saccade.train.objectives.objectives import next_token_loss
+from saccade.train.profiling.profile import STEP_COUNTS, StepProfiler, drop_outliers, plan_phases
+from saccade.train.profiling.table import count_row_flops, format_markdown, measure_matmul_rate
 
 CPU = torch.device("cpu")
 SHORT = {"steps": 12, "valid_every": 12, "save_every": 12}
@@ -17,7 +17,7 @@ SHORT = {"steps": 12, "valid_every": 12, "save_every": 12}
 
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory, cache):
-    """A run with a profile, and what it says."""
+    """A run with a profile, and the values of its profile.json."""
     path = tmp_path_factory.mktemp("profiled") / "run"
     small.api.train(small.small(**SHORT, profile=True), run=path)
     return path, json.loads((path / "profile.json").read_text())
@@ -35,7 +35,7 @@ def test_parts_make_up_the_step(profiled):
     assert sum(values["parts_ms"].values()) == pytest.approx(values["timed_step_ms"])
 
 
-def test_speed_and_use_of_the_machine_are_told(profiled):
+def test_speed_and_use_of_the_machine_are_reported(profiled):
     _, values = profiled
 
     kept = values["steps"]["usual"]
@@ -60,17 +60,17 @@ def test_operators_and_parts_stand_in_the_trace(profiled):
     assert not {"forward", "step"} & {operator["name"] for operator in values["operators"]}
 
 
-def test_table_shows_what_was_found(profiled):
+def test_table_has_the_values_of_the_profile(profiled):
     run, values = profiled
     text = (run / "profile.md").read_text()
 
-    assert text == markdown(values)
+    assert text == format_markdown(values)
     for part in ("| forward |", "| MFU |", "| padding |", "`aten::", "https://ui.perfetto.dev", "counted"):
         assert part in text
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-def test_gpu_says_how_long_it_computes(fit):
+def test_busy_time_of_the_gpu_is_reported(fit):
     run = fit(**{**SHORT, "steps": 40}, device="cuda", profile=True)
     values = json.loads((run / "profile.json").read_text())
 
@@ -80,19 +80,19 @@ def test_gpu_says_how_long_it_computes(fit):
 
 
 def test_waiting_of_a_gpu_is_shown(profiled):
-    text = markdown({**profiled[1], "step_ms": 10.0, "device_busy_ms": 8.0, "device_waiting_ms": 2.0})
+    text = format_markdown({**profiled[1], "step_ms": 10.0, "device_busy_ms": 8.0, "device_waiting_ms": 2.0})
 
     assert "| the GPU computed | 8.00 ms a step (80.0%) |" in text
     assert "| the GPU waited for the host | 2.00 ms a step (20.0%) |" in text
 
 
-def test_nothing_is_written_unasked(fit):
+def test_no_profile_is_written_by_default(fit):
     run = fit(**{**SHORT, "steps": 4})
 
     assert not list(run.glob("profile.*")) and not (run / "trace.json").exists()
 
 
-def test_run_that_ends_too_early_says_so(fit, capfd):
+def test_a_run_too_short_for_a_profile_is_reported(fit, capfd):
     run = fit(**{**SHORT, "steps": 2}, profile=True)
 
     assert "no profile was written: this took 0 steps, a profile takes 3" in capfd.readouterr().err
@@ -100,63 +100,63 @@ def test_run_that_ends_too_early_says_so(fit, capfd):
 
 
 def test_run_that_ends_in_a_trace_lets_go_of_the_profiler():
-    watch = Watch(True, feed=SimpleNamespace(rows=0, tokens=Counter()), device=CPU)
-    watch.begin(left=3)
+    watch = StepProfiler(True, prefetcher=SimpleNamespace(rows=0, tokens=Counter()), device=CPU)
+    watch.plan(steps_left=3)
     with pytest.raises(KeyboardInterrupt):
         for number in range(3):
-            with watch.step():
+            with watch.profile_step():
                 if number == 2:
                     raise KeyboardInterrupt
 
     watch.close()
 
-    assert watch.findings() is None
+    assert watch.get_result() is None
     with torch.profiler.profile():  # two at a time are refused
         pass
 
 
 @pytest.mark.parametrize("left", [3, 4, 11, 27])
 def test_short_run_has_steps_of_every_kind(left):
-    counts = Counter(kinds_of_steps(left))
+    counts = Counter(plan_phases(left))
 
     assert all(counts[kind] for kind in ("plain", "parts", "traced"))
     assert counts.total() <= left
 
 
 def test_long_run_is_watched_for_a_few_steps_only():
-    assert Counter(kinds_of_steps(None)) == Counter(kinds_of_steps(10**6)) == Counter(STEPS)
-    assert kinds_of_steps(2) == []
+    assert Counter(plan_phases(None)) == Counter(plan_phases(10**6)) == Counter(STEP_COUNTS)
+    assert plan_phases(2) == []
 
 
 def test_parts_run_one_by_one_only_where_they_are_timed():
-    watch = Watch(True, feed=SimpleNamespace(rows=0, tokens=Counter()), device=CPU)
-    watch.begin(left=3)
+    watch = StepProfiler(True, prefetcher=SimpleNamespace(rows=0, tokens=Counter()), device=CPU)
+    watch.plan(steps_left=3)
     apart = []
     for _ in range(4):
-        with watch.step():
-            apart.append(watch.apart)
+        with watch.profile_step():
+            apart.append(watch.needs_eager)
 
     assert apart == [False, True, True, False]
-    assert watch.findings() is not None and watch.findings() is None
+    assert watch.get_result() is not None and watch.get_result() is None
 
 
-def test_steps_that_take_much_longer_are_left_out():
-    """A graph is captured in the second one."""
+def test_outlier_steps_are_dropped():
+    """The second step captures a graph."""
     loads = [(2, Counter(source=5)), (9, Counter(source=9)), (3, Counter(source=7))]
 
-    assert usual([1.0, 9.0, 1.5], loads) == (2, 2.5, 5, Counter(source=12))
+    assert drop_outliers([1.0, 9.0, 1.5], loads) == (2, 2.5, 5, Counter(source=12))
 
 
 def test_gpu_has_longer_to_warm_up():
-    watch = Watch(True, feed=None, device=torch.device("cuda"))
-    watch.begin(left=None)
+    watch = StepProfiler(True, prefetcher=None, device=torch.device("cuda"))
+    watch.plan(steps_left=None)
 
-    assert watch.kinds.index("plain") == 100
+    assert watch.phases.index("plain") == 100
 
 
 def test_flops_are_those_of_the_matrix_products(model):
     """By hand: 2 FLOPs for each weight and token forward and 4 backward; the same for scores and their use."""
-    loss = SimpleNamespace(model=model.eval(), objectives=[next_token], device=CPU)
+    loss = SimpleNamespace(model=model.eval(), objectives=[next_token_loss], device=CPU)
     rows, source, target = 3, 5, 7
     found = SimpleNamespace(rows=rows, tokens=Counter(source=rows * source, target=rows * target))
     stack = TransformerStack(layers=1, dim=14, heads=2, ff=19)
@@ -164,8 +164,8 @@ def test_flops_are_those_of_the_matrix_products(model):
     weights = source * (4 * square + ff) + target * (6 * square + ff) + source * 2 * square + target * stack.dim * 13
     scores = 2 * stack.dim * (source * source + target * target + target * source)
 
-    assert flops_of_row(loss, found) == 6 * weights + 6 * scores
+    assert count_row_flops(loss, found) == 6 * weights + 6 * scores
 
 
 def test_rate_of_the_machine_is_measured():
-    assert 1e8 < matrix_rate(CPU, torch.float32) < 1e15
+    assert 1e8 < measure_matmul_rate(CPU, torch.float32) < 1e15

@@ -1,4 +1,4 @@
-"""Recurrent systems in training: resumed, compiled, and looking where the answer is."""
+"""Recurrent models in training: resuming, compilation, and attention that finds the answer."""
 
 import json
 import signal
@@ -19,7 +19,7 @@ RECURRENT = {
         "writer": {"layers": 3, "attention": "additive", "fast_forward": True},
     },
 }
-TRAIN = {"ema": 0.9, "keep": 2}
+TRAIN = {"ema": 0.9, "keep_checkpoints": 2}
 
 
 def stacks(name):
@@ -31,23 +31,23 @@ def stacks(name):
 @pytest.mark.parametrize(
     "name", ["bahdanau", "deep-att", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sutskever", "luong"))]
 )
-def test_killed_and_resumed_is_bit_identical(finished, tmp_path, name):
+def test_killed_and_resumed_is_bit_identical(run_in_process, tmp_path, name):
     whole, run, train = tmp_path / "whole", tmp_path / "run", {**TRAIN, "parts": stacks(name)}
-    assert finished(small.train_or_resume, str(whole), train) == 0
+    assert run_in_process(small.train_or_resume, str(whole), train) == 0
 
-    assert finished(small.train_and_die, str(run), train, "batch", 39) == -signal.SIGKILL
-    assert finished(small.train_or_resume, str(run), train) == 0
+    assert run_in_process(small.train_and_die, str(run), train, "batch", 39) == -signal.SIGKILL
+    assert run_in_process(small.train_or_resume, str(run), train) == 0
 
     assert small.weights(run) == small.weights(whole)
     assert small.weights(run, 24) == small.weights(whole, 24)
 
 
 @pytest.mark.parametrize("name", ["bahdanau", pytest.param("luong", marks=pytest.mark.slow)])
-def test_steps_of_the_recurrence_compile_without_breaks(finished, tmp_path, name):
+def test_steps_of_the_recurrence_compile_without_breaks(run_in_process, tmp_path, name):
     train = {"steps": 8, "valid_every": 4, "batch_tokens": 200, "report_every": 1, "parts": stacks(name)}
     small.api.train(small.small(**train), run=tmp_path / "eager")
 
-    assert finished(small.compiled, str(tmp_path / "compiled"), train, "eager", []) == 0
+    assert run_in_process(small.train_compiled, str(tmp_path / "compiled"), train, "eager", []) == 0
 
     assert json.loads((tmp_path / "compiled/counts.json").read_text()) == {"graphs": 2, "breaks": 0}
     losses = [
@@ -58,11 +58,11 @@ def test_steps_of_the_recurrence_compile_without_breaks(finished, tmp_path, name
 
 
 def learner(name, data, **train):
-    """A recipe without dropout that learns soon."""
+    """A recipe without dropout that learns quickly."""
     parts = {side: {**part, "dropout": 0.0} for side, part in stacks(name).items()}
     for part in parts.values():
         part["stack"] |= {"dropout": 0.0, "dim": 64}
-    schedule = {"kind": "cosine", "lr": 0.01, "warmup": 30}
+    schedule = {"kind": "cosine", "lr": 0.01, "warmup_steps": 30}
     fast = {"schedule": schedule, "clip": 1.0, "accumulate": 1, "batch_tokens": 1024, "valid_every": train["steps"]}
     return small.small(data=data, parts=parts, **{**fast, **train})
 

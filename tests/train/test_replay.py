@@ -1,4 +1,4 @@
-"""What a model played is what it learns from, and it can be found again."""
+"""Experience replay: batches come from played episodes and can be restored."""
 
 import json
 from types import SimpleNamespace
@@ -7,18 +7,18 @@ import pytest
 import torch
 
 from saccade.config.load import load
-from saccade.data.worlds.episodes import worlds_of
+from saccade.data.worlds.episodes import build_environments
 from saccade.errors import SaccadeError
 from saccade.model.build.model import build
-from saccade.train.batches.replay import Replay, stream_of
+from saccade.train.batches.replay import Replay, open_stream
 
-SMALL = ["reader.channels=[4,4,4]", "writer.stack.dim=8", "train.batch_tokens=640", "data.play.together=3"]
+SMALL = ["reader.channels=[4,4,4]", "writer.stack.dim=8", "train.batch_tokens=640", "data.play.parallel_episodes=3"]
 
 
 def stream(*changes):
     recipe = load("show-attend-interact", tiny=True, overrides=[*SMALL, *changes])
     torch.manual_seed(1)
-    world, _ = worlds_of(recipe)
+    world, _ = build_environments(recipe)
     return Replay(recipe, world, build(recipe, source_size=0, target_size=4))
 
 
@@ -27,8 +27,8 @@ def content(batch):
 
 
 @pytest.mark.parametrize("longest", [2, 10])  # some are cut off, or none
-def test_a_stream_goes_on_where_it_was(longest):
-    changes = ("data.play.every=2", f"data.max_length={longest}")
+def test_a_stream_resumes_at_its_position(longest):
+    changes = ("data.play.batches_per_round=2", f"data.max_length={longest}")
     whole, half = stream(*changes), stream(*changes)
     before = [next(whole) for _ in range(5)]
     for _ in range(3):
@@ -48,7 +48,7 @@ def test_the_budget_says_how_many_episodes_a_batch_has():
 
 
 def test_the_oldest_episodes_are_forgotten():
-    made = stream("data.buffer=12", "data.play.every=1")
+    made = stream("data.buffer=12", "data.play.batches_per_round=1")
     for _ in range(6):
         next(made)
     kept = made.state()["kept"]
@@ -56,16 +56,16 @@ def test_the_oldest_episodes_are_forgotten():
     assert [number for number, _ in kept] == list(range(18 - len(kept), 18))
 
 
-def test_less_and_less_is_drawn():
-    made = stream("data.play.episodes=6", "data.play.every=1", "data.play.explore=0.1")
-    shares = [made.explore]
+def test_epsilon_decreases():
+    made = stream("data.play.epsilon_episodes=6", "data.play.batches_per_round=1", "data.play.final_epsilon=0.1")
+    shares = [made.epsilon]
     for _ in range(3):
         next(made)
-        shares.append(made.explore)
+        shares.append(made.epsilon)
     assert shares == pytest.approx([1.0, 0.55, 0.1, 0.1])
 
 
-def test_a_model_that_learns_goes_on_learning_after_it_played():
+def test_playing_keeps_the_training_mode():
     made = stream()
     made._model.train()
     next(made)
@@ -74,5 +74,5 @@ def test_a_model_that_learns_goes_on_learning_after_it_played():
 
 def test_several_processes_are_refused():
     made = stream()
-    with pytest.raises(SaccadeError, match='task = "interact" is learned by one process, got 2'):
-        stream_of(load("show-attend-interact"), made._episodes, made._model, SimpleNamespace(world=2, rank=0))
+    with pytest.raises(SaccadeError, match='task = "play" trains in one process, got 2'):
+        open_stream(load("show-attend-interact"), made._episodes, made._model, SimpleNamespace(world_size=2, rank=0))

@@ -1,4 +1,4 @@
-"""Models that restore hidden spans: trained, resumed, packed, measured, put to use, and started from elsewhere."""
+"""Span-restoring models (T5): training, resuming, packing, validation, prediction, warm start."""
 
 import json
 from collections.abc import Callable
@@ -12,12 +12,12 @@ from small import read_metrics, weights
 import saccade
 from saccade.config.load import validate
 from saccade.config.schema import Corpus
-from saccade.data.batching.spans import sentinels_of
+from saccade.data.batching.spans import get_sentinels
 from saccade.errors import SaccadeError
 from saccade.exchange.exporting import export_run
 from saccade.exchange.importing import import_folder
 from saccade.predict.predictors.restoring import SentinelCodec
-from saccade.predict.search.greedy import Found
+from saccade.predict.search.greedy import SearchHypothesis
 from saccade.score.evaluate import evaluate_corpora
 from saccade.score.spans import SpanEvaluation
 from saccade.train import api
@@ -33,7 +33,7 @@ SENTENCES = {
 def recipe(*, data: Any = SENTENCES, stack: Any = STACK, **train: Any) -> Any:
     return validate({
         "name": "restore",
-        "task": "restore",
+        "task": "denoise",
         "data": data,
         "tokenizer": {"kind": "words", "sentinels": 12},
         "reader": {"stack": stack, "dropout": 0.0},
@@ -57,7 +57,7 @@ def fit(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.mark.parametrize("cross", [False, True])
 def test_a_resumed_run_ends_with_the_same_bytes(fit: Any, cross: bool) -> None:
-    data = {**SENTENCES, "cross": cross}
+    data = {**SENTENCES, "cross_document": cross}
     whole = fit("whole", data=data)
     part = fit("part", data=data, steps=9)
     fit("part", resume=True, overrides=["train.steps=24"])
@@ -78,7 +78,7 @@ def test_evaluation_is_that_of_validation(fit: Any) -> None:
     best = min(lines, key=lambda line: line["nll"])
     model = saccade.load(run)
     assert isinstance(model.codec, SentinelCodec)
-    found = evaluate_corpora(model, [Corpus(files=("embedded:sentences-heldout",))], made=30)
+    found = evaluate_corpora(model, [Corpus(files=("embedded:sentences-heldout",))], synthetic_count=30)
     assert isinstance(found, SpanEvaluation)
     assert found.loss == pytest.approx(best["nll"], rel=1e-4)
     assert found.perplexity == pytest.approx(best["perplexity"], rel=1e-4)
@@ -87,35 +87,37 @@ def test_evaluation_is_that_of_validation(fit: Any) -> None:
     assert json.dumps(found.to_dict())
 
 
-def test_an_output_ends_before_a_sentinel_that_the_text_lacks(fit: Any) -> None:
+def test_an_output_ends_before_a_sentinel_that_the_input_lacks(fit: Any) -> None:
     model = saccade.load(fit(steps=1))
     text, tokenizer = "The <extra_id_0> sleeps <extra_id_1>.", model.tokenizers.target
-    first, second, third, *_ = sentinels_of(tokenizer)
+    first, second, third, *_ = get_sentinels(tokenizer)
     dog, near = (tokenizer.encode(word)[0] for word in ("dog", "near"))
-    item = Found([first, dog, second, near, third, dog], -1.0, -1.0, None)
+    item = SearchHypothesis([first, dog, second, near, third, dog], -1.0, -1.0, None)
     cut = model.codec.make_hypothesis(item, text, 7, align=False)
     assert cut.text == tokenizer.decode(cut.ids) == "<extra_id_0> dog<extra_id_1> near"
     [output] = model.predict([text])
     assert not any(f"<extra_id_{number}>" in output for number in range(2, 12))
 
 
-def test_a_text_without_a_sentinel_is_refused_by_its_number(fit: Any) -> None:
+def test_an_input_without_sentinel_is_refused_by_line_number(fit: Any) -> None:
     model = saccade.load(fit(steps=1))
-    told = "line 3 has nothing to restore; put <extra_id_0> where something is missing, <extra_id_1> at the next place"
+    message = (
+        "line 3 has nothing to restore; put <extra_id_0> where something is missing, <extra_id_1> at the next place"
+    )
     texts = ["The <extra_id_0>.", "", "The dog sleeps."]
-    with pytest.raises(SaccadeError, match=told):
+    with pytest.raises(SaccadeError, match=message):
         model.predict(texts)
     results = model.stream(texts)
     first, second = next(results), next(results)  # what stands before it is not lost
     assert isinstance(first[0].text, str) and second[0].text == ""
-    with pytest.raises(SaccadeError, match=told):
+    with pytest.raises(SaccadeError, match=message):
         next(results)
 
 
 # ---- from elsewhere
 
 
-def imported(folder: Path, *, gated: bool) -> Path:
+def import_model(folder: Path, *, gated: bool) -> Path:
     """A tiny T5 of version 1.0 or 1.1 with a tokenizer of letters and four sentinels."""
     transformers = pytest.importorskip("transformers")
     from tokenizers import Tokenizer, decoders, models, normalizers
@@ -139,16 +141,16 @@ FEW = ["train.steps=3", "train.batch_tokens=256", "train.valid_predictions=0", "
 
 
 @pytest.mark.parametrize("gated", [False, True])
-def test_an_imported_t5_goes_on_with_spans_and_with_pairs(tmp_path: Path, gated: bool) -> None:
-    run = imported(tmp_path / "theirs", gated=gated)
+def test_an_imported_t5_is_trained_on_spans_and_on_pairs(tmp_path: Path, gated: bool) -> None:
+    run = import_model(tmp_path / "theirs", gated=gated)
     texts = Corpus(files=("embedded:sentences",), examples=50)
     spans = saccade.train("t5", data=[texts], valid=0.1, run=tmp_path / "spans", overrides=[*FEW, f"init={run}"])
     assert isinstance(spans.codec, SentinelCodec)
-    assert spans.recipe.reader.stack.gated == gated and len(sentinels_of(spans.tokenizers.target)) == 4
+    assert spans.recipe.reader.stack.gated == gated and len(get_sentinels(spans.tokenizers.target)) == 4
     card = (tmp_path / "spans" / "card.md").read_text()
-    assert "tensors taken over" in card and "the rest is fresh" not in card
+    assert "tensors copied" in card and "the rest is newly initialized" not in card
     pairs = Corpus(files=("embedded:copy",), examples=50)
-    own = ["task=translate", "data.cross=false"]
+    own = ["task=translate", "data.cross_document=false"]
     saccade.train(
         run / "recipe.toml", data=[pairs], valid=0.1, run=tmp_path / "pairs", overrides=[*FEW, *own, f"init={run}"]
     )

@@ -1,4 +1,4 @@
-"""Killed at any moment and resumed, a run ends with the bits of one that was never interrupted."""
+"""A run that is killed at any moment and resumed ends with the same bits as an uninterrupted one."""
 
 import random
 import signal
@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from saccade.train import validate
 from saccade.train.signals import Interrupted
 
-TRAIN = {"ema": 0.9, "keep": 2}
+TRAIN = {"ema": 0.9, "keep_checkpoints": 2}
 MOMENTS = [
     ("batch", 1),  # before the first step: nothing is there but the recipe
     ("batch", 28),  # in the middle of an accumulation
@@ -28,37 +28,37 @@ MOMENTS = [
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(finished, tmp_path_factory):
+def uninterrupted(run_in_process, tmp_path_factory):
     run = tmp_path_factory.mktemp("uninterrupted") / "run"
-    assert finished(small.train_or_resume, str(run), TRAIN) == 0
+    assert run_in_process(small.train_or_resume, str(run), TRAIN) == 0
     return run
 
 
-def told(run):
-    """What the run has reported, without what depends on the clock."""
+def read_losses(run):
+    """The losses that a run has logged, without values that depend on the clock."""
     return [(line["event"], line["step"], line["loss"]) for line in small.read_metrics(run)]
 
 
 def assert_same(run, uninterrupted):
     assert small.weights(run) == small.weights(uninterrupted)
     assert small.weights(run, 24) == small.weights(uninterrupted, 24)
-    assert told(run) == told(uninterrupted)
+    assert read_losses(run) == read_losses(uninterrupted)
     assert not list(run.rglob(".*"))
 
 
 @pytest.mark.parametrize(("place", "nth"), MOMENTS)
-def test_killed_and_resumed_is_bit_identical(finished, uninterrupted, tmp_path, place, nth):
+def test_killed_and_resumed_is_bit_identical(run_in_process, uninterrupted, tmp_path, place, nth):
     run = tmp_path / "run"
 
-    assert finished(small.train_and_die, str(run), TRAIN, place, nth) == -signal.SIGKILL
-    assert finished(small.train_or_resume, str(run), TRAIN) == 0
+    assert run_in_process(small.train_and_die, str(run), TRAIN, place, nth) == -signal.SIGKILL
+    assert run_in_process(small.train_or_resume, str(run), TRAIN) == 0
 
     assert_same(run, uninterrupted)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(10))
-def test_killed_at_random_times_is_bit_identical(processes, finished, uninterrupted, tmp_path, number):
+def test_killed_at_random_times_is_bit_identical(processes, run_in_process, uninterrupted, tmp_path, number):
     run, draw = tmp_path / "run", random.Random(number)
     process = processes.Process(target=small.train_or_resume, args=(str(run), TRAIN))
     process.start()
@@ -68,7 +68,7 @@ def test_killed_at_random_times_is_bit_identical(processes, finished, uninterrup
     process.kill()
     process.join()
 
-    assert finished(small.train_or_resume, str(run), TRAIN) == 0
+    assert run_in_process(small.train_or_resume, str(run), TRAIN) == 0
     assert_same(run, uninterrupted)
 
 
@@ -85,16 +85,16 @@ def test_a_broken_checkpoint_does_not_outlive_the_whole_ones(fit, monkeypatch, c
     spoil(run, 4)
 
     with monkeypatch.context() as patch, pytest.raises(Interrupted, match="saved at step 3"):
-        patch.setattr(small.loop, "asked_to_stop", lambda s, interrupts: s.progress.step == 3)
-        fit(resume=True, overrides=["train.keep=1"])
+        patch.setattr(small.loop, "is_interrupted", lambda s, interrupts: s.progress.step == 3)
+        fit(resume=True, overrides=["train.keep_checkpoints=1"])
 
     said = capsys.readouterr().err
-    assert "step-4' is broken" in said and "step-4' is removed" in said
-    assert small.checkpoint.steps(run / "checkpoints") == [3]
+    assert "step-4' is damaged" in said and "step-4' is removed" in said
+    assert small.checkpoint.list_steps(run / "checkpoints") == [3]
     assert small.weights(fit(resume=True), 4) == expected
 
 
-def test_a_broken_checkpoint_is_left_out_of_the_mean_of_the_last(fit, capsys):
+def test_a_damaged_checkpoint_is_left_out_of_the_mean_of_the_last(fit, capsys):
     data = {"train": small.COPY["train"]}
     run = fit(**{**SHORT, "steps": 6}, average={"kind": "last", "n": 3}, data=data)
     spoil(run, 4)
@@ -104,13 +104,13 @@ def test_a_broken_checkpoint_is_left_out_of_the_mean_of_the_last(fit, capsys):
     parts = [load_file(run / f"checkpoints/step-{step}/model.safetensors") for step in (2, 6)]
     mean = {name: (tensor + parts[1][name]) / 2 for name, tensor in parts[0].items()}
     torch.testing.assert_close(load_file(run / "model.safetensors"), mean)
-    assert "step-4' is broken" in capsys.readouterr().err
+    assert "step-4' is damaged" in capsys.readouterr().err
     assert "mean of the weights of steps 2, 6" in (run / "card.md").read_text()
 
 
 def test_a_best_after_the_last_checkpoint_is_forgotten_with_its_step(fit, monkeypatch):
     losses = iter([2.0, 3.0, 1.0])
-    monkeypatch.setattr(validate, "measure", lambda s, weights: {"loss": next(losses)})
+    monkeypatch.setattr(validate, "evaluate_weights", lambda s, weights: {"loss": next(losses)})
     saving = small.session.save_checkpoint
 
     def dying(s):
@@ -120,7 +120,7 @@ def test_a_best_after_the_last_checkpoint_is_forgotten_with_its_step(fit, monkey
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(small.loop, "save_checkpoint", dying)
-        patch.setattr(small.loop, "worth_keeping", lambda s: s.progress.step == 3)
+        patch.setattr(small.loop, "should_keep_for_average", lambda s: s.progress.step == 3)
         fit(**{**SHORT, "valid_every": 1})
     run = fit(resume=True, overrides=["train.steps=2"])
 
@@ -130,9 +130,9 @@ def test_a_best_after_the_last_checkpoint_is_forgotten_with_its_step(fit, monkey
     assert "* weights: weights of step 1\n" in (run / "card.md").read_text()
 
 
-def test_best_weights_that_are_lost_are_told(fit, monkeypatch, capsys):
+def test_best_weights_that_are_lost_are_reported(fit, monkeypatch, capsys):
     losses = iter([1.0, 2.0])
-    monkeypatch.setattr(validate, "measure", lambda s, weights: {"loss": next(losses)})
+    monkeypatch.setattr(validate, "evaluate_weights", lambda s, weights: {"loss": next(losses)})
     run = fit(**{**SHORT, "valid_every": 2})
     (run / "checkpoints/best-2.safetensors").unlink()
 

@@ -4,12 +4,12 @@ import pytest
 
 from saccade.config.schema import Schedule
 from saccade.errors import SaccadeError
-from saccade.train.schedule import schedule_from
+from saccade.train.schedule import build_schedule
 
 
 def rates(kind, *, lr=None, warmup=4, floor=0.0, dim=512, total=20):
     lr = (1.0 if kind == "warmup" else 0.1) if lr is None else lr
-    return schedule_from(Schedule(kind=kind, lr=lr, warmup=warmup, floor=floor), dim=dim, total=total)
+    return build_schedule(Schedule(kind=kind, lr=lr, warmup_steps=warmup, min_lr=floor), dim=dim, total=total)
 
 
 def test_warmup_peaks_at_its_last_step_with_the_value_of_the_paper():

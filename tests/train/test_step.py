@@ -1,4 +1,4 @@
-"""One optimizer step against the same by hand."""
+"""One optimizer step against the same computed by hand."""
 
 import contextlib
 import copy
@@ -16,12 +16,12 @@ from saccade.model.build.model import build
 from saccade.model.writers.tokens import shift_right
 from saccade.train import loop
 from saccade.train.distributed.ranks import Ranks
-from saccade.train.loss import Meter, MicroLoss
-from saccade.train.machine import MemoryWatch
-from saccade.train.objectives.objectives import next_token
+from saccade.train.loss import Meter, MicroBatchLoss
+from saccade.train.machine import MemoryTracker
+from saccade.train.objectives.objectives import next_token_loss
 from saccade.train.objectives.terms import Term
-from saccade.train.optimizer import freeze, optimizer_from
-from saccade.train.profiling.profile import Watch
+from saccade.train.optimizer import build_optimizer, freeze
+from saccade.train.profiling.profile import StepProfiler
 from saccade.train.session import Progress, Session
 
 CPU = torch.device("cpu")
@@ -29,32 +29,33 @@ FIRST = Batch({"source": pad([[5, 6, 2], [7, 2]]), "target": pad([[6, 5, 4, 9, 2
 SECOND = Batch({"source": pad([[8, 2]]), "target": pad([[8, 2]])})
 
 
-class Fed:
-    """A feed of given batches."""
+class FixedBatches:
+    """A prefetcher of given batches."""
 
-    epoch, waited, state = 0.5, 0.0, {}
+    epoch, wait_seconds, state = 0.5, 0.0, {}
 
     def __init__(self, batches):
         self.batches = iter(batches)
 
-    def take(self):
+    def next_batch(self):
         return next(self.batches)
 
 
-def session(batches, *, objectives=(next_token,), dropout=0.0, **train):
+def session(batches, *, objectives=(next_token_loss,), dropout=0.0, **train):
     recipe = small.small(**{"accumulate": len(batches), **train}, stack={**small.STACK, "dropout": dropout})
     recipe = recipe.model_copy(
         update={part: getattr(recipe, part).model_copy(update={"dropout": dropout}) for part in ("reader", "writer")}
     )
     torch.manual_seed(3)
     model = build(recipe, source_size=11, target_size=11)
-    loss = MicroLoss(model, objectives=objectives, settings=recipe.train, device=CPU)
+    loss = MicroBatchLoss(model, objectives=objectives, settings=recipe.train, device=CPU)
     empty = dict.fromkeys(("run", "tokenizers", "valid", "log", "average"))
     return Session(
-        recipe=recipe, model=model, loss=loss, shared=loss, optimizer=optimizer_from(recipe.train.optimizer, model),
-        rate=lambda step: 0.01, feed=Fed(batches), valid_pairs=[], ranks=Ranks(), device=CPU, meter=Meter(CPU),
-        memory=MemoryWatch(recipe.train, model, CPU), generator=torch.Generator(), progress=Progress(),
-        watch=Watch(False, feed=None, device=CPU), **empty,
+        recipe=recipe, model=model, loss=loss, ddp_loss=loss, optimizer=build_optimizer(recipe.train.optimizer, model),
+        learning_rate=lambda step: 0.01, prefetcher=FixedBatches(batches), valid_pairs=[], ranks=Ranks(),
+        device=CPU, meter=Meter(CPU),
+        memory=MemoryTracker(recipe.train, model, CPU), generator=torch.Generator(), progress=Progress(),
+        profiler=StepProfiler(False, prefetcher=None, device=CPU), **empty,
     )  # fmt: skip
 
 
@@ -101,7 +102,7 @@ def test_terms_with_counts_of_their_own_are_means():
     def pull(model, batch, generator):
         return {"pull": Term(model.writer.output.weight.sum(), 5, 2.0), "seen": Term(torch.tensor(7.0), 7, 0.0)}
 
-    s = session([FIRST], objectives=(next_token, pull))
+    s = session([FIRST], objectives=(next_token_loss, pull))
     plain = session([FIRST])
 
     loop.optimizer_step(s), loop.optimizer_step(plain)
@@ -117,7 +118,7 @@ def test_frozen_reader_does_not_move():
     s = session([FIRST, FIRST])
     before = copy.deepcopy(s.model.state_dict())
     freeze(s.model, ["reader"])
-    s.optimizer = optimizer_from(Train().optimizer, s.model)
+    s.optimizer = build_optimizer(Train().optimizer, s.model)
 
     loop.optimizer_step(s)
 
@@ -129,7 +130,7 @@ def test_time_left_is_that_of_the_budget_which_ends_first():
     s = session([FIRST], steps=100, minutes=10.0, epochs=2)
     s.progress = Progress(step=10, seconds=60.0, epoch=0.5)
 
-    assert loop.time_left(s) == pytest.approx(180.0)  # the epochs end first: 60 s * (2 / 0.5 - 1)
+    assert loop.estimate_seconds_left(s) == pytest.approx(180.0)  # the epochs end first: 60 s * (2 / 0.5 - 1)
 
 
 def test_a_term_with_a_count_of_its_own_is_a_mean_in_each_micro_batch():
@@ -140,7 +141,7 @@ def test_a_term_with_a_count_of_its_own_is_a_mean_in_each_micro_batch():
         total, count = values[batch.counts["target"]]
         return {"pull": Term(total * model.writer.output.weight.sum(), torch.tensor(count), 1.0)}
 
-    s, plain = session([FIRST, SECOND], objectives=(next_token, pull)), session([FIRST, SECOND])
+    s, plain = session([FIRST, SECOND], objectives=(next_token_loss, pull)), session([FIRST, SECOND])
 
     loop.optimizer_step(s), loop.optimizer_step(plain)
 
@@ -152,8 +153,8 @@ def test_a_term_with_a_count_of_its_own_is_a_mean_in_each_micro_batch():
 def test_a_loss_that_is_no_number_in_another_process_stops_this_one(tmp_path, elsewhere):
     s = session([FIRST])
     loop.optimizer_step(s)
-    s.checked, s.run = 0, tmp_path
-    s.ranks = SimpleNamespace(any=lambda flag, device: flag or elsewhere)
+    s.checked_step, s.run = 0, tmp_path
+    s.ranks = SimpleNamespace(any_rank=lambda flag, device: flag or elsewhere)
 
     with pytest.raises(SaccadeError, match="at step 1 ") if elsewhere else contextlib.nullcontext():
-        loop.check_loss(s)
+        loop.check_finite_loss(s)

@@ -1,4 +1,4 @@
-"""The loss of action values, against numbers that can be computed by hand."""
+"""The temporal-difference loss against values computed by hand."""
 
 from types import SimpleNamespace
 
@@ -8,15 +8,15 @@ from torch import nn
 
 from saccade.config.load import load
 from saccade.data.batching.batch import Batch, Pictures, pad
-from saccade.data.worlds.episodes import Turns
-from saccade.train.objectives.objectives import objectives_from
-from saccade.train.objectives.temporal_difference import temporal_difference
+from saccade.data.worlds.episodes import StepOutcomes
+from saccade.train.objectives.objectives import build_objectives
+from saccade.train.objectives.temporal_difference import temporal_difference_loss
 
 DISCOUNT = 0.5
 
 
 class Table(nn.Module):
-    """Values that are read from a table (B, T, A): its weights are the model."""
+    """Action values from a table (B, T, A), which is the weights of the model."""
 
     def __init__(self, values):
         super().__init__()
@@ -28,7 +28,7 @@ class Table(nn.Module):
 
 
 def batch(actions, rewards):
-    """Where there is an action without a reward, the episode was cut off in front of it."""
+    """An action without a reward marks an episode that was truncated before it."""
     done = pad(actions)
     turns, came = torch.zeros(*done.ids.shape, 2), torch.zeros_like(done.mask)
     for row, (chosen, given) in enumerate(zip(actions, rewards, strict=True)):
@@ -36,14 +36,14 @@ def batch(actions, rewards):
         turns[row, : len(chosen) - 1, 1] = 1
         came[row, : len(given)] = True
     seen = Pictures(torch.zeros(1, 3, 2, 2), torch.ones(1, 1, dtype=torch.bool))
-    return Batch({"source": seen, "action": done, "turn": Turns(turns, came)})
+    return Batch({"source": seen, "action": done, "turn": StepOutcomes(turns, came)})
 
 
 def test_the_model_chooses_and_the_average_judges():
-    """Q(s_1, a_1) = 2; the model holds action 2 for best at s_2, of which the average says 6; r = 1."""
+    """Q(s_1, a_1) = 2; the model prefers action 2 at s_2, whose value in the target network is 6; r = 1."""
     model = Table([[[2.0, 0.0], [1.0, 3.0]]])
     slow = {"values": torch.tensor([[[9.0, 9.0], [8.0, 6.0]]])}
-    terms = temporal_difference(
+    terms = temporal_difference_loss(
         model, batch([[1, 1]], [[1.0, -0.5]]), torch.Generator(), target=slow, discount=DISCOUNT
     )
     first = 2.0 - (1.0 + DISCOUNT * 6.0)  # -2: beyond 1, Huber's loss is |x| - 1/2
@@ -54,21 +54,21 @@ def test_the_model_chooses_and_the_average_judges():
     assert model.values[0, 0, 0] == 2.0  # the model has its own weights again
 
 
-def test_an_episode_that_was_cut_off_is_worth_what_would_have_come():
-    """r = 1, and the average says 6 of what the model holds for best at the picture behind the cut."""
+def test_a_truncated_episode_bootstraps_from_the_next_value():
+    """r = 1; the target network's value of the preferred action after the truncation is 6."""
     model = Table([[[2.0, 0.0], [1.0, 3.0]]])
     slow = {"values": torch.tensor([[[9.0, 9.0], [8.0, 6.0]]])}
-    terms = temporal_difference(model, batch([[1, 0]], [[1.0]]), torch.Generator(), target=slow, discount=DISCOUNT)
+    terms = temporal_difference_loss(model, batch([[1, 0]], [[1.0]]), torch.Generator(), target=slow, discount=DISCOUNT)
     term = terms["temporal-difference"]
     assert term.sum.item() == pytest.approx(abs(2.0 - (1.0 + DISCOUNT * 6.0)) - 0.5) and term.count == 1
     term.sum.backward()
     assert model.values.grad.tolist() == [[[-1.0, 0.0], [0.0, 0.0]]]  # nothing was done behind the cut
 
 
-def test_only_what_was_done_has_a_gradient():
+def test_only_the_actions_taken_have_a_gradient():
     model = Table([[[0.5, 0.0], [0.25, 0.0]], [[0.0, 0.125], [5.0, 5.0]]])
     slow = {"values": torch.zeros(2, 2, 2)}
-    terms = temporal_difference(
+    terms = temporal_difference_loss(
         model, batch([[1, 1], [2]], [[0.0, 0.0], [1.0]]), torch.Generator(), target=slow, discount=DISCOUNT
     )
     terms["temporal-difference"].sum.backward()
@@ -79,6 +79,6 @@ def test_only_what_was_done_has_a_gradient():
 def test_the_second_network_is_the_moving_average():
     weights = {"values": torch.tensor([[[0.0, 7.0]]])}
     recipe = load("show-attend-interact")
-    [objective] = objectives_from(recipe, average=SimpleNamespace(weights=weights))
+    [objective] = build_objectives(recipe, average=SimpleNamespace(weights=weights))
     assert objective.keywords["target"] is weights
     assert objective.keywords["discount"] == recipe.objectives[0].discount

@@ -24,10 +24,10 @@ def test_all_weights_of_an_earlier_run_are_taken(fit, earlier, capsys):
     run = fit(**SHORT, overrides=[f"init={earlier}", *START])
 
     torch.testing.assert_close(tensors(run), tensors(earlier))
-    assert re.search(r"init=.*: (\d+) of \1 tensors taken over", capsys.readouterr().err)
+    assert re.search(r"init=.*: (\d+) of \1 tensors copied", capsys.readouterr().err)
 
 
-def test_rows_of_a_changed_vocabulary_are_found_by_their_piece(fit, earlier, tmp_path, capsys):
+def test_rows_of_a_changed_vocabulary_are_matched_by_token(fit, earlier, tmp_path, capsys):
     letters = "zyx ab!?"
     (tmp_path / "a.txt").write_text(f"{letters}\n" * 3)
     data = {"train": [{"files": [str(tmp_path / "a.txt")] * 2}]}
@@ -41,7 +41,7 @@ def test_rows_of_a_changed_vocabulary_are_found_by_their_piece(fit, earlier, tmp
     for letter in "zyxab":
         torch.testing.assert_close(after[new.encode(letter)[0]], before[old.encode(letter)[0]])
     torch.testing.assert_close(after[:4], before[:4])
-    assert "9 of 12 embedding rows by their piece" in capsys.readouterr().err
+    assert "9 of 12 embedding rows by their token" in capsys.readouterr().err
 
 
 def test_reader_alone_is_taken(fit, earlier):

@@ -1,4 +1,4 @@
-"""Attention documents made up for the page, and how the browser opens them: from disk, without any network."""
+"""Synthetic attention documents, and a fixture that opens their page from disk in a browser without network."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from saccade.view.html import page
+from saccade.view.html import build_page
 
 SOURCE = ["the", "black", "cat", "sl", "eeps"]
 TARGET = ["le", "chat", "noir", "dort", "bien", ".", "<end>"]
@@ -14,14 +14,14 @@ PARTS = {"reader": ("source", "source"), "writer": ("target", "seen"), "cross": 
 
 
 @pytest.fixture(scope="session")
-def made() -> Callable[..., dict[str, Any]]:
+def make_document() -> Callable[..., dict[str, Any]]:
     return document
 
 
 def document(
     *, parts: tuple[str, ...] = tuple(PARTS), layers: int = 2, heads: int = 3, seed: int = 0, labels: dict | None = None
 ) -> dict[str, Any]:
-    """A document of made-up weights, with a search of two hypotheses."""
+    """Build a document with random weights and a beam search of two hypotheses."""
     labels = labels or {"source": SOURCE, "target": TARGET, "seen": ["<start>", *TARGET[:-1]]}
     numbers = np.random.default_rng(seed)
     maps = [entry(numbers, part, layer, heads, labels) for layer in range(1, layers + 1) for part in parts]
@@ -45,7 +45,7 @@ def entry(numbers: np.random.Generator, part: str, layer: int, heads: int, label
 
 
 def steps(target: list[str]) -> list[dict[str, Any]]:
-    """What was written always scores best; the second hypothesis of each step goes on from the first."""
+    """Build decoding steps in which the output scores best and the second hypothesis of each step is pruned."""
     return [
         {
             "token": token, "log_prob": -0.25, "next": [{"token": token, "prob": 0.75}, {"token": "un", "prob": 0.125}],
@@ -59,13 +59,13 @@ def steps(target: list[str]) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def opened(browser, tmp_path) -> Iterator[Callable[..., Any]]:
-    """Opens a document's page; in the end nothing was asked of the network, and no error was written."""
+def open_page(browser, tmp_path) -> Iterator[Callable[..., Any]]:
+    """Open the page of a document; asserts afterwards that there were no network requests and no console errors."""
     asked, errors, contexts = [], [], []
 
-    def open_page(shown: dict[str, Any], *, width: int = 1100, height: int = 900, scheme: str = "light") -> Any:
+    def open_document(document: dict[str, Any], *, width: int = 1100, height: int = 900, scheme: str = "light") -> Any:
         file = tmp_path / f"{len(contexts)}.html"
-        file.write_text(page(shown), encoding="utf-8")
+        file.write_text(build_page(document), encoding="utf-8")
         context = browser.new_context(
             viewport={"width": width, "height": height}, color_scheme=scheme, offline=True, reduced_motion="reduce"
         )
@@ -79,7 +79,7 @@ def opened(browser, tmp_path) -> Iterator[Callable[..., Any]]:
         tab.get_by_role("tablist").wait_for()
         return tab
 
-    yield open_page
+    yield open_document
     for context in contexts:
         context.close()
     assert not errors

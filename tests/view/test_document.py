@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from saccade.view.document import document, listed
+from saccade.view.document import build_document, to_lists
 from saccade.view.maps import AttentionMap
 
 LABELS = {"source": ["a", "<end>"], "target": ["x", "y", "<end>"], "seen": ["<start>", "x", "y"]}
@@ -11,12 +11,12 @@ WEIGHTS = np.random.default_rng(0).dirichlet(np.ones(2), (5, 3)).astype(np.float
 CROSS = AttentionMap("writer.cross", "cross", 1, WEIGHTS, "target", "source", LABELS)
 
 
-def made(**more):
-    return document([CROSS], LABELS, title="t", texts=("a", "xy"), **more)
+def make_document(**more):
+    return build_document([CROSS], LABELS, title="t", texts=("a", "xy"), **more)
 
 
-def test_it_says_what_is_shown():
-    found = made(words={"source": [[0], [1]]}, steps=[{"token": "x"}])
+def test_the_document_has_all_keys():
+    found = make_document(words={"source": [[0], [1]]}, steps=[{"token": "x"}])
     assert {name: found[name] for name in ("schema", "title", "input", "output", "background")} == {
         "schema": 1, "title": "t", "input": "a", "output": "xy", "background": None
     }  # fmt: skip
@@ -29,23 +29,23 @@ def test_it_says_what_is_shown():
 
 
 def test_every_head_has_its_statistics():
-    numbers = made()["statistics"]["writer.cross"]
+    numbers = make_document()["statistics"]["writer.cross"]
     assert {name: len(values) for name, values in numbers.items()} == {"entropy": 5, "distance": 5, "diagonal": 5}
 
 
 def test_json_has_the_weights_to_seven_digits():
-    other = made()
-    found = json.loads(json.dumps(listed(made(other=other))))
+    other = make_document()
+    found = json.loads(json.dumps(to_lists(make_document(other=other))))
     for some in (found, found["other"]):
         np.testing.assert_allclose(some["maps"][0]["weights"], WEIGHTS, rtol=0, atol=6e-8)
 
 
 def test_the_document_itself_is_left_as_it_is():
-    first = made()
-    listed(first)
+    first = make_document()
+    to_lists(first)
     assert isinstance(first["maps"][0]["weights"], np.ndarray)
 
 
 @pytest.mark.parametrize("name", ["source", "target", "seen"])
 def test_labels_are_plain_lists(name):
-    assert made()["labels"][name] == LABELS[name]
+    assert make_document()["labels"][name] == LABELS[name]

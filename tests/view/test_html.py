@@ -1,4 +1,4 @@
-"""The page as a file: what is in it, how large it is, and how exact its weights are."""
+"""The page as a file: content, size, and precision of the weights."""
 
 import json
 import re
@@ -12,24 +12,24 @@ import pytest
 
 from saccade.errors import SaccadeError
 from saccade.view import html
-from saccade.view.codec import LEVELS, pack, packed
-from saccade.view.html import bundle, frame, page
+from saccade.view.codec import MAX_CODES, pack_document, pack_weights
+from saccade.view.html import build_iframe, build_page, bundle
 
 PAGE = Path(html.__file__).parent / "page"
 KINDS = {"u8-deflate": "u1", "u16-deflate": "<u2", "f32-deflate": "<f4"}
 
 
-def unpacked(entry: dict) -> np.ndarray:
-    """What page/codec.js and page/plane.js do."""
+def unpack(entry: dict) -> np.ndarray:
+    """Decode weights as page/codec.js and page/plane.js do."""
     kept = entry["weights"]
     numbers = np.frombuffer(zlib.decompress(b64decode(kept["data"])), KINDS[kept["codec"]]).reshape(entry["shape"])
     if kept["codec"] == "f32-deflate":
         return numbers
-    return np.array(kept["tops"])[:, None, None] * (numbers / LEVELS[kept["codec"]]) ** 2
+    return np.array(kept["tops"])[:, None, None] * (numbers / MAX_CODES[kept["codec"]]) ** 2
 
 
 def long(count: int, *, heads: int, maps: int) -> dict:
-    """A document over `count` tokens whose weights are as hard to shorten as those of an untrained model."""
+    """Build a document of `count` tokens whose weights compress as badly as those of an untrained model."""
     numbers = np.random.default_rng(0)
     labels = [f"word{i}" for i in range(count)]
     entries = []
@@ -50,68 +50,69 @@ def long(count: int, *, heads: int, maps: int) -> dict:
     }
 
 
-def test_weights_of_a_small_document_stay_as_they_are(made):
-    document = made()
-    for before, after in zip(document["maps"], packed(document)["maps"], strict=True):
+def test_weights_of_a_small_document_stay_as_they_are(make_document):
+    document = make_document()
+    for before, after in zip(document["maps"], pack_document(document)["maps"], strict=True):
         assert after["weights"]["codec"] == "f32-deflate"
-        assert (unpacked(after) == before["weights"]).all()
+        assert (unpack(after) == before["weights"]).all()
 
 
-@pytest.mark.parametrize("codec", LEVELS)
-def test_kept_weights_are_as_exact_as_promised(codec):
+@pytest.mark.parametrize("codec", MAX_CODES)
+def test_the_quantization_error_is_within_its_bound(codec):
     weights = np.random.default_rng(1).dirichlet(np.full(113, 0.1), (5, 101)).astype(np.float32)
-    weights[2] = 0  # a head that looks at nothing
-    after = unpacked({"weights": pack(weights, codec), "shape": weights.shape})
-    most, tops = LEVELS[codec], weights.max((1, 2), keepdims=True)
+    weights[2] = 0  # a fully masked head
+    after = unpack({"weights": pack_weights(weights, codec), "shape": weights.shape})
+    most, tops = MAX_CODES[codec], weights.max((1, 2), keepdims=True)
     off = np.abs(after - weights)
     assert (off <= np.sqrt(weights * tops) / most + tops / (4 * most**2) + 1e-7).all()
-    assert off.max() > 1e-7  # so that the bound says something
+    assert off.max() > 1e-7  # the bound is not trivial
     assert ((after == 0) == (np.rint(most * np.sqrt(weights / np.where(tops > 0, tops, 1))) == 0)).all()
 
 
-def test_nested_lists_and_arrays_give_the_same_page(made):
-    document = made()
+def test_nested_lists_and_arrays_give_the_same_page(make_document):
+    document = make_document()
     listed = {**document, "maps": [{**entry, "weights": entry["weights"].tolist()} for entry in document["maps"]]}
-    assert page(listed) == page(document)
+    assert build_page(listed) == build_page(document)
 
 
 def test_twelve_by_twelve_heads_of_128_tokens_stay_below_three_megabytes():
-    assert len(page(long(128, heads=12, maps=12)).encode()) < 3_000_000
+    assert len(build_page(long(128, heads=12, maps=12)).encode()) < 3_000_000
 
 
-def test_the_more_weights_the_fewer_bits():
-    codecs = [packed(long(n, heads=2, maps=1))["maps"][0]["weights"]["codec"] for n in (50, 300, 600)]
+def test_larger_documents_have_fewer_bits_per_weight():
+    codecs = [pack_document(long(n, heads=2, maps=1))["maps"][0]["weights"]["codec"] for n in (50, 300, 600)]
     assert codecs == ["f32-deflate", "u16-deflate", "u8-deflate"]
 
 
-def test_other_document_is_packed_too(made):
-    other = packed({**made(), "other": made(seed=1)})["other"]
+def test_other_document_is_packed_too(make_document):
+    other = pack_document({**make_document(), "other": make_document(seed=1)})["other"]
     assert other["maps"][0]["weights"]["codec"] == "f32-deflate"
 
 
-def test_page_names_no_address_and_forbids_asking_any(made):
-    text = page(made())
+def test_page_has_no_urls_and_a_policy_without_network(make_document):
+    text = build_page(make_document())
     assert not re.findall(r"https?://(?!www\.w3\.org/2000/svg)", text)
     assert "default-src 'none'" in text
     assert " src=" not in text
 
 
-def test_text_of_a_document_is_never_markup(made):
+def test_text_of_a_document_is_never_markup(make_document):
     nasty = "</script><script>alert(1)</script><!--"
-    document = {**made(), "title": nasty, "input": nasty}
-    text = page(document)
+    document = {**make_document(), "title": nasty, "input": nasty}
+    text = build_page(document)
     assert "alert(1)</script>" not in text
     held = re.search(r'id="document">(.*?)</script>', text, re.DOTALL)
     assert held
     assert json.loads(held[1])["input"] == nasty
 
 
-def test_frame_holds_the_whole_page(made):
+def test_frame_holds_the_whole_page(make_document):
     found = re.fullmatch(
-        r'<iframe title="attention page" sandbox="allow-scripts" srcdoc="([^"]*)" .*</iframe>', frame(made())
+        r'<iframe title="attention page" sandbox="allow-scripts" srcdoc="([^"]*)" .*</iframe>',
+        build_iframe(make_document()),
     )
     assert found
-    assert unescape(found[1]) == page(made())
+    assert unescape(found[1]) == build_page(make_document())
 
 
 def test_every_module_is_in_a_bundle_once():
@@ -139,18 +140,18 @@ def test_files_of_the_page_stay_small():
     ("weights", "message"),
     [
         (np.zeros((3, 7, 4)), "must have shape (heads, 7, 5) as its labels, got (3, 7, 4)"),
-        (np.full((3, 7, 5), np.nan), "must be finite and not below 0"),
-        (-np.ones((3, 7, 5)), "must be finite and not below 0"),
+        (np.full((3, 7, 5), np.nan), "must be finite and not negative"),
+        (-np.ones((3, 7, 5)), "must be finite and not negative"),
         ([[[0.5], [0.5, 0.5]]], "must be numbers (heads, rows, columns)"),
     ],
 )
-def test_weights_that_cannot_be_shown_are_refused(made, weights, message):
-    document = made(parts=("cross",), layers=1)
+def test_weights_that_cannot_be_shown_are_refused(make_document, weights, message):
+    document = make_document(parts=("cross",), layers=1)
     document["maps"][0]["weights"] = weights
     with pytest.raises(SaccadeError, match=re.escape(f"weights of cross.1 {message}")):
-        page(document)
+        build_page(document)
 
 
-def test_a_document_of_another_schema_is_refused(made):
+def test_a_document_of_another_schema_is_refused(make_document):
     with pytest.raises(SaccadeError, match="schema 1, got 2"):
-        page({**made(), "schema": 2})
+        build_page({**make_document(), "schema": 2})

@@ -1,56 +1,56 @@
 import pytest
 
 from saccade.errors import SaccadeError
-from saccade.view.labels import checked, clusters, from_to, readable, shortened, visual_order
+from saccade.view.labels import check_map, compute_visual_order, format_pair, shorten, split_clusters, to_readable
 
 
-def shown(text: str) -> str:
-    return "".join(text[i] for i in visual_order(list(text)))
+def reorder(text: str) -> str:
+    return "".join(text[i] for i in compute_visual_order(list(text)))
 
 
 def test_left_to_right_text_keeps_its_order():
-    assert visual_order(list("5 mai 1994")) == list(range(10))
+    assert compute_visual_order(list("5 mai 1994")) == list(range(10))
 
 
 def test_right_to_left_text_runs_from_right_to_left():
-    assert shown("אבג") == "גבא"
+    assert reorder("אבג") == "גבא"
 
 
 def test_numbers_inside_right_to_left_text_keep_their_direction():
-    assert shown("אב 1994 גד") == "דג 1994 בא"
+    assert reorder("אב 1994 גד") == "דג 1994 בא"
 
 
 def test_arabic_digits_keep_their_direction():
-    assert shown("مايو ١٩٩٤") == "١٩٩٤ ويام"
+    assert reorder("مايو ١٩٩٤") == "١٩٩٤ ويام"
 
 
 def test_date_with_slashes_is_one_number():
-    assert shown("ב 12/03/94") == "12/03/94 ב"
+    assert reorder("ב 12/03/94") == "12/03/94 ב"
 
 
 def test_percent_sign_goes_with_its_number():
-    assert shown("א 50% ב") == "ב 50% א"
+    assert reorder("א 50% ב") == "ב 50% א"
 
 
-def test_right_to_left_words_inside_left_to_right_text_are_turned():
-    assert shown("on אבג!") == "on גבא!"
+def test_right_to_left_words_inside_left_to_right_text_are_reversed():
+    assert reorder("on אבג!") == "on גבא!"
 
 
 def test_end_mark_of_right_to_left_text_stands_leftmost():
     labels = [*"אב19", "<end>"]
-    assert visual_order(labels) == [4, 2, 3, 1, 0]
+    assert compute_visual_order(labels) == [4, 2, 3, 1, 0]
 
 
 def test_words_are_ordered_by_their_first_letter():
-    assert visual_order(["שלום", "2024", "עולם"]) == [2, 1, 0]
+    assert compute_visual_order(["שלום", "2024", "עולם"]) == [2, 1, 0]
 
 
 def test_combining_mark_follows_its_letter():
-    assert visual_order(["א", "\u05b8", "ב"]) == [2, 1, 0]
+    assert compute_visual_order(["א", "\u05b8", "ב"]) == [2, 1, 0]
 
 
-def test_nothing_has_no_order():
-    assert visual_order([]) == []
+def test_the_order_of_no_labels_is_empty():
+    assert compute_visual_order([]) == []
 
 
 @pytest.mark.parametrize(
@@ -67,32 +67,32 @@ def test_nothing_has_no_order():
     ],
 )
 def test_invisible_labels_are_made_visible(label, expected):
-    assert readable(label) == expected
+    assert to_readable(label) == expected
 
 
 def test_marks_stay_with_their_letter():
-    assert clusters("e\u0301a") == ["e\u0301", "a"]
+    assert split_clusters("e\u0301a") == ["e\u0301", "a"]
 
 
 def test_long_label_is_shortened_between_characters():
-    assert shortened("ae\u0301iou", most=3) == "ae\u0301…"
-    assert shortened("abc", most=3) == "abc"
+    assert shorten("ae\u0301iou", max_length=3) == "ae\u0301…"
+    assert shorten("abc", max_length=3) == "abc"
 
 
 def test_both_sides_of_an_arrow_keep_their_direction():
-    assert from_to("אב", "12") == "\u200e\u2068אב\u2069 → \u206812\u2069"
+    assert format_pair("אב", "12") == "\u200e\u2068אב\u2069 → \u206812\u2069"
 
 
 def test_map_must_fit_its_labels():
     with pytest.raises(SaccadeError, match=r"weights must be \(rows, columns\) = \(2, 3\).*got \(3, 2\)"):
-        checked([[0.0, 1.0]] * 3, rows=["a", "b"], columns=["x", "y", "z"])
+        check_map([[0.0, 1.0]] * 3, rows=["a", "b"], columns=["x", "y", "z"])
 
 
 def test_empty_map_is_refused():
     with pytest.raises(SaccadeError, match="not empty"):
-        checked([[]], rows=["a"], columns=[])
+        check_map([[]], rows=["a"], columns=[])
 
 
 def test_map_with_nan_is_refused():
     with pytest.raises(SaccadeError, match="weights must be finite"):
-        checked([[float("nan")]], rows=["a"], columns=["b"])
+        check_map([[float("nan")]], rows=["a"], columns=["b"])

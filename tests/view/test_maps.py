@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from saccade.errors import SaccadeError
-from saccade.view.maps import AttentionMap, chosen
+from saccade.view.maps import AttentionMap, select_map
 
 LABELS = {"source": list("abc"), "target": list("xy"), "seen": ["<start>", "x"]}
 SIDES = {"cross": ("target", "source"), "writer": ("target", "seen"), "reader": ("source", "source")}
@@ -32,13 +32,13 @@ def test_a_copy_is_a_copy():
 
 
 def test_without_a_choice_it_is_the_last_cross_attention():
-    assert chosen(MAPS).address == "cross.2"
-    assert chosen(MAPS[:4]).address == "writer.2"
-    assert chosen(MAPS[:2]).address == "reader.2"
+    assert select_map(MAPS).address == "cross.2"
+    assert select_map(MAPS[:4]).address == "writer.2"
+    assert select_map(MAPS[:2]).address == "reader.2"
 
 
 def test_part_and_layer_are_chosen():
-    assert chosen(MAPS, part="reader", layer=1).address == "reader.1"
+    assert select_map(MAPS, part="reader", layer=1).address == "reader.1"
 
 
 def test_one_head_is_a_map_of_its_own():
@@ -54,18 +54,18 @@ def test_one_head_is_a_map_of_its_own():
         ({"layer": 3}, "--layer must be at most 2, got 3"),
     ],
 )
-def test_what_is_not_there_is_told(choice, message):
+def test_what_is_not_there_is_reported(choice, message):
     with pytest.raises(SaccadeError, match=message):
-        chosen(MAPS, **choice)
+        select_map(MAPS, **choice)
 
 
 @pytest.mark.parametrize(("maps", "rest"), [([], "none"), (MAPS[4:], "cross.1, cross.2")])
-def test_a_model_without_such_attention_is_told(maps, rest):
+def test_a_model_without_such_attention_is_reported(maps, rest):
     with pytest.raises(SaccadeError, match=f"this model has no attention of --part reader; it has {rest}$"):
-        chosen(maps, part="reader")
+        select_map(maps, part="reader")
 
 
-def test_a_head_that_is_not_there_is_told():
+def test_a_head_that_is_not_there_is_reported():
     with pytest.raises(SaccadeError, match="--head must be at most 2, got 3"):
         MAPS[0].head(3)
 

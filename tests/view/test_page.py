@@ -1,4 +1,4 @@
-"""The page in a browser: hovering, pinning, zooming, playing, comparing; numbers are those of the document."""
+"""The page in a browser: hovering, pinning, zooming, playing, comparing; shown weights are those of the document."""
 
 import re
 
@@ -11,13 +11,13 @@ def tab(page, name):
     return page.get_by_role("tabpanel", name=name)
 
 
-def settled(page):
-    """After what was asked for has been drawn."""
+def wait_for_frame(page):
+    """Wait until pending drawing is done."""
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def weight(document, address, head, row, column):
-    """By labels; without a head the mean of all."""
+    """Get a weight by the labels of its row and column; without a head, the mean of all heads."""
     entry = next(entry for entry in document["maps"] if entry["address"] == address)
     where = (document["labels"][entry["rows"]].index(row), document["labels"][entry["columns"]].index(column))
     weights = np.asarray(entry["weights"], dtype=np.float64)
@@ -25,14 +25,14 @@ def weight(document, address, head, row, column):
 
 
 def cell(text):
-    """`chat → cat: 0.25` in its parts."""
+    """Parse the description of a cell, such as `chat → cat: 0.25`."""
     found = re.fullmatch(r"(.+) → (.+): (\S+)(?: ± (\S+))?", text)
     assert found, text
     return found[1], found[2], float(found[3])
 
 
 def pixels(canvas):
-    """Red, green, blue and opacity of each in the middle."""
+    """Read the RGBA pixels of the middle columns of a canvas."""
     read = "c => [...c.getContext('2d').getImageData(c.width / 2 - 20, 0, 40, c.height).data]"
     return np.array(canvas.evaluate(read)).reshape(-1, 4)
 
@@ -41,20 +41,20 @@ def rows_of(table):
     return [row.all_inner_texts()[0].split("\t") for row in table.locator("tbody tr").all()]
 
 
-def test_heading_shows_texts_as_they_are(opened, made):
-    page = opened(made())
+def test_heading_shows_texts_as_they_are(open_page, make_document):
+    page = open_page(make_document())
     assert page.get_by_role("heading", level=1).inner_text() == "a <b>run</b>"
     assert page.locator(".texts dd").all_inner_texts() == ["the black cat sl eeps", "le chat noir dort bien ."]
     assert page.title() == "a <b>run</b> · saccade"
 
 
-def test_hover_and_pin_show_what_a_token_looks_at(opened, made):
-    document = made()
-    page = opened(document)
+def test_hover_and_pin_show_what_a_token_attends_to(open_page, make_document):
+    document = make_document()
+    page = open_page(document)
     side = page.locator(".heads .side")
     token = page.locator(".tokens.from").get_by_role("button", name="noir")
     token.hover()
-    assert side.get_by_role("heading").inner_text() == "noir looks at"
+    assert side.get_by_role("heading").inner_text() == "noir attends to"
     for label, _, number in rows_of(side.locator("table")):
         assert float(number) == pytest.approx(weight(document, "cross.2", None, "noir", label), rel=1e-5)
     page.mouse.move(5, 5)
@@ -63,48 +63,48 @@ def test_hover_and_pin_show_what_a_token_looks_at(opened, made):
     page.mouse.move(5, 5)
     page.get_by_role("tab", name="Heads").focus()
     assert token.get_attribute("aria-pressed") == "true"
-    assert side.get_by_role("heading").inner_text() == "noir looks at"
-    assert page.get_by_role("status").first.inner_text().startswith("noir looks at")
+    assert side.get_by_role("heading").inner_text() == "noir attends to"
+    assert page.get_by_role("status").first.inner_text().startswith("noir attends to")
     token.press("Escape")
     assert token.get_attribute("aria-pressed") == "false"
 
 
-def test_columns_say_who_looks_at_them_in_the_chosen_heads(opened, made):
-    document = made()
-    page = opened(document)
+def test_columns_show_who_attends_to_them_in_the_chosen_heads(open_page, make_document):
+    document = make_document()
+    page = open_page(document)
     for head in ("Head 1", "Head 3"):
         page.get_by_role("button", name=head).click()
     page.locator(".tokens.to").get_by_role("button", name="cat").hover()
     side = page.locator(".heads .side")
-    assert side.get_by_role("heading").inner_text() == "cat is looked at by"
+    assert side.get_by_role("heading").inner_text() == "cat is attended to by"
     assert "head 2" in side.inner_text()
     for label, _, number in rows_of(side.locator("table")):
         assert float(number) == pytest.approx(weight(document, "cross.2", 1, label, "cat"), rel=1e-5)
 
 
-def test_lines_are_drawn_in_the_colour_of_their_head(opened, made):
-    page = opened(made())
+def test_lines_are_drawn_in_the_colour_of_their_head(open_page, make_document):
+    page = open_page(make_document())
     for head in ("Head 1", "Head 3"):
         page.get_by_role("button", name=head).click()
-    settled(page)
+    wait_for_frame(page)
     drawn = [pixel[:3] for pixel in pixels(page.locator(".lines canvas")) if pixel[3] > 90]
     assert len(drawn) > 20
     assert np.abs(np.median(drawn, axis=0) - [0xC2, 0x5E, 0x00]).max() <= 3  # vermilion, of the second head
 
 
-def test_arrow_keys_walk_along_tokens(opened, made):
-    page = opened(made())
+def test_arrow_keys_walk_along_tokens(open_page, make_document):
+    page = open_page(make_document())
     page.locator(".tokens.from .token").first.focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
-    assert page.locator(".heads .side h2").inner_text() == "chat looks at"
+    assert page.locator(".heads .side h2").inner_text() == "chat attends to"
     page.keyboard.press("End")
     assert page.evaluate("document.activeElement.textContent") == "<end>"
 
 
-def test_words_join_their_pieces(opened, made):
-    document = made()
-    page = opened(document)
+def test_words_merge_their_subword_tokens(open_page, make_document):
+    document = make_document()
+    page = open_page(document)
     page.locator(".heads").get_by_label("Whole words").check()
     assert page.locator(".tokens.to .token").all_inner_texts() == ["the", "black", "cat", "sleeps"]
     page.locator(".tokens.from").get_by_role("button", name="dort").hover()
@@ -113,9 +113,9 @@ def test_words_join_their_pieces(opened, made):
     assert shown["sleeps"] == pytest.approx(pieces, rel=1e-5)
 
 
-def test_thumbnail_opens_a_matrix_whose_cells_tell_their_weight(opened, made):
-    document = made()
-    page = opened(document)
+def test_thumbnail_opens_a_matrix_whose_cells_show_their_weight(open_page, make_document):
+    document = make_document()
+    page = open_page(document)
     panel = tab(page, "Matrix")
     assert panel.locator(".thumb").count() == 18
     panel.get_by_role("button", name="writer, layer 1, head 3").click()
@@ -124,16 +124,16 @@ def test_thumbnail_opens_a_matrix_whose_cells_tell_their_weight(opened, made):
     seen = set()
     for x, y in ((0.4, 0.4), (0.6, 0.9), (0.5, 0.6)):
         page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"])
-        settled(page)
+        wait_for_frame(page)
         row, column, shown = cell(panel.locator(".tip").inner_text())
         assert shown == pytest.approx(weight(document, "writer.1", 2, row, column), rel=1e-5)
         seen.add((row, column))
     assert len(seen) == 3
 
 
-def test_keys_walk_zoom_and_leave_a_matrix(opened, made):
-    document = made()
-    page = opened(document)
+def test_keys_walk_zoom_and_leave_a_matrix(open_page, make_document):
+    document = make_document()
+    page = open_page(document)
     panel = tab(page, "Matrix")
     panel.get_by_role("button", name="cross, layer 1, head 2").click()
     canvas = panel.locator(".heat canvas")
@@ -146,18 +146,18 @@ def test_keys_walk_zoom_and_leave_a_matrix(opened, made):
     assert shown == pytest.approx(weight(document, "cross.1", 1, row, column), rel=1e-5)
     before = canvas.bounding_box()["width"]
     page.keyboard.press("+")
-    settled(page)
+    wait_for_frame(page)
     assert canvas.bounding_box()["width"] > before * 1.2
     page.keyboard.press("0")
-    settled(page)
+    wait_for_frame(page)
     assert canvas.bounding_box()["width"] == before
     page.keyboard.press("Escape")
     assert panel.locator(".thumb").first.is_visible()
 
 
-def test_matrix_is_there_as_a_table(opened, made):
-    document = made()
-    page = opened(document)
+def test_matrix_is_there_as_a_table(open_page, make_document):
+    document = make_document()
+    page = open_page(document)
     panel = tab(page, "Matrix")
     panel.get_by_role("button", name="cross, layer 2, head 1").click()
     panel.get_by_text("Weights as a table").click()
@@ -168,29 +168,29 @@ def test_matrix_is_there_as_a_table(opened, made):
     assert table.get_by_role("columnheader").all_inner_texts() == document["labels"]["source"]
 
 
-def test_dragging_a_zoomed_matrix_moves_it(opened, made):
-    page = opened(made())
+def test_dragging_a_zoomed_matrix_moves_it(open_page, make_document):
+    page = open_page(make_document())
     panel = tab(page, "Matrix")
     panel.locator(".thumb").first.click()
     for _ in range(4):
         panel.get_by_role("button", name="Zoom in").click()
-    settled(page)
+    wait_for_frame(page)
     box = panel.locator(".heat canvas").bounding_box()
     middle = (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    told = []
+    cells = []
     for drag in (-150, 0):
         page.mouse.move(*middle)
-        settled(page)
-        told.append(cell(panel.locator(".tip").inner_text())[:2])
+        wait_for_frame(page)
+        cells.append(cell(panel.locator(".tip").inner_text())[:2])
         page.mouse.down()
         page.mouse.move(middle[0], middle[1] + drag, steps=3)
         page.mouse.up()
-    assert told[0] != told[1]
+    assert cells[0] != cells[1]
 
 
-def test_steps_play_pause_and_go_by_keys(opened, made):
-    document = made()
-    page = opened(document)
+def test_steps_play_pause_and_go_by_keys(open_page, make_document):
+    document = make_document()
+    page = open_page(document)
     panel = tab(page, "Steps")
     page.clock.install()
     assert panel.locator(".steps .bar .number").inner_text() == "1 / 7"
@@ -205,30 +205,30 @@ def test_steps_play_pause_and_go_by_keys(opened, made):
     assert panel.locator(".out[aria-current=step]").inner_text() == "dort"
     weights = {label: weight(document, "cross.2", None, "dort", label) for label in document["labels"]["source"]}
     best = max(weights, key=weights.__getitem__)
-    assert panel.locator(".word.looked").inner_text() == best
+    assert panel.locator(".word.attended").inner_text() == best
     assert best in page.locator(".saccade > [role=status]").inner_text()
-    assert float(re.search(r"with (\S+) of", panel.inner_text())[1]) == pytest.approx(weights[best], rel=1e-5)
+    assert float(re.search(r"with weight (\S+)\.", panel.inner_text())[1]) == pytest.approx(weights[best], rel=1e-5)
     page.keyboard.press("End")
     assert panel.locator(".steps .bar .number").inner_text() == "7 / 7"
     assert rows_of(panel.locator(".likely"))[0][0::2] == ["<end>", "75.0 %"]
 
 
-def test_search_shows_what_became_the_output(opened, made):
-    page = opened(made())
+def test_search_shows_what_became_the_output(open_page, make_document):
+    page = open_page(make_document())
     panel = tab(page, "Steps")
     assert panel.locator(".beam .box.chosen").count() == 7
     assert panel.locator(".beam .box.dropped").count() == 7
     assert panel.locator(".beam .future .box.chosen").count() == 6
 
 
-def test_two_heads_are_compared_cell_by_cell(opened, made):
-    document = made()
-    page = opened(document)
+def test_two_heads_are_compared_cell_by_cell(open_page, make_document):
+    document = make_document()
+    page = open_page(document)
     panel = tab(page, "Compare")
     panel.locator(".heat canvas").last.focus()
     for key in ("ArrowRight", "ArrowDown", "ArrowDown"):
         page.keyboard.press(key)
-    settled(page)
+    wait_for_frame(page)
     text = panel.locator("[role=status]").inner_text()
     first, second, difference = map(float, re.search(r"first (\S+), second (\S+), difference (\S+)", text).groups())
     assert text.startswith("noir → the:")
@@ -237,14 +237,14 @@ def test_two_heads_are_compared_cell_by_cell(opened, made):
     assert difference == pytest.approx(first - second, abs=1e-5)
 
 
-def test_two_runs_are_compared(opened, made):
-    document = {**made(), "other": {**made(seed=1), "title": "second"}}
-    page = opened(document)
+def test_two_runs_are_compared(open_page, make_document):
+    document = {**make_document(), "other": {**make_document(seed=1), "title": "second"}}
+    page = open_page(document)
     panel = tab(page, "Compare")
     assert panel.get_by_label("Run").nth(1).input_value() == "other"
     panel.locator(".heat canvas").first.focus()
     page.keyboard.press("ArrowRight")
-    settled(page)
+    wait_for_frame(page)
     found = re.search(r"first (\S+), second (\S+),", panel.locator("[role=status]").inner_text())
     assert float(found[1]) == pytest.approx(weight(document, "cross.2", 0, "le", "the"), rel=1e-5)
     assert float(found[2]) == pytest.approx(weight(document["other"], "cross.2", 0, "le", "the"), rel=1e-5)
@@ -252,9 +252,9 @@ def test_two_runs_are_compared(opened, made):
     assert "different shapes" in panel.locator("[role=status]").inner_text()
 
 
-def test_statistics_sort_and_lead_to_the_head(opened, made):
-    document = made()
-    page = opened(document)
+def test_statistics_sort_and_lead_to_the_head(open_page, make_document):
+    document = make_document()
+    page = open_page(document)
     panel = tab(page, "Statistics")
     panel.get_by_role("button", name="Entropy").click()
     shown = [float(text) for text in panel.locator("tbody tr td:nth-child(2)").all_inner_texts()]
@@ -267,8 +267,8 @@ def test_statistics_sort_and_lead_to_the_head(opened, made):
     assert matrix.get_by_role("combobox", name="Head").locator(":checked").inner_text() == "head 2"
 
 
-def test_a_pin_does_not_outlive_its_map(opened, made):
-    page = opened(made())
+def test_a_pin_does_not_outlive_its_map(open_page, make_document):
+    page = open_page(make_document())
     page.locator(".tokens.from").get_by_role("button", name="<end>").click()
     tab(page, "Statistics").get_by_role("button", name="reader, layer 1, head 1").click()
     panel = tab(page, "Heads")

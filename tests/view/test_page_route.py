@@ -1,4 +1,4 @@
-"""The page of a walk: the map of its world goes along with the steps."""
+"""The page of a navigation task: the map of the world follows the steps."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from saccade.view.route import Route
 ROUTE = Route(
     {(0, 0): "<i>chair</i>", (1, 0): "", (1, 1): "lamp"},
     {((0, 0), (1, 0)): "blue", ((1, 0), (1, 1)): "octagon"},
-    [(0, 0, 90), (1, 0, 90), (1, 0, 90), (1, 0, 180)],  # the second step goes against a wall
+    [(0, 0, 90), (1, 0, 90), (1, 0, 90), (1, 0, 180)],  # the second step runs into a wall
 )
 LABELS = {
     "source": ["walk", "on"],
@@ -16,24 +16,24 @@ LABELS = {
 }
 
 
-def opened_walk(opened, made, **window):
-    document = made(parts=("cross",), layers=1, heads=1, labels=LABELS)
-    return opened({**document, "route": ROUTE.described()}, **window)
+def open_walk(open_page, make_document, **window):
+    document = make_document(parts=("cross",), layers=1, heads=1, labels=LABELS)
+    return open_page({**document, "route": ROUTE.to_dict()}, **window)
 
 
-def test_a_walk_opens_with_its_map(opened, made):
-    panel = opened_walk(opened, made).get_by_role("tabpanel", name="Steps")
+def test_a_walk_opens_with_its_map(open_page, make_document):
+    panel = open_walk(open_page, make_document).get_by_role("tabpanel", name="Steps")
     world = panel.locator(".world")
     assert world.locator(".item").all_text_contents() == ["<i>chair</i>", "lamp"]
     assert world.locator(".step").all_text_contents() == ["1", "2 3", "4"]
     assert [way.get_attribute("stroke") for way in world.locator(".way").all()] == [*ROUTE.colours.values()]
     assert panel.get_by_role("list", name="Floors").get_by_role("listitem").all_inner_texts() == ["blue", "octagon"]
     words, place = panel.locator(".stage").bounding_box(), world.bounding_box()
-    assert place["x"] > words["x"] + words["width"]  # beside what is looked at
+    assert place["x"] > words["x"] + words["width"]  # beside the attention
 
 
-def test_each_step_shows_where_it_is_done(opened, made):
-    page = opened_walk(opened, made)
+def test_each_step_shows_where_it_is_done(open_page, make_document):
+    page = open_walk(open_page, make_document)
     world = page.locator(".world")
     seen = []
     for _ in LABELS["target"]:
@@ -41,19 +41,19 @@ def test_each_step_shows_where_it_is_done(opened, made):
         place = tuple(int(here.get_attribute(name)) for name in ("cx", "cy"))
         now, coming = (world.locator(f".pose.{name}").all_text_contents() for name in ("now", "future"))
         seen.append((place, now, coming, page.locator(".route .hint").inner_text()))
-        page.get_by_role("button", name="Step on").click()
+        page.get_by_role("button", name="Next step").click()
     assert seen == [
-        ((0, 0), ["1"], ["2 3", "4"], "Stands at 0,0 and looks right."),
-        ((60, 0), ["2 3"], ["4"], "Stands at 1,0 and looks right."),
-        ((60, 0), ["2 3"], ["4"], "Stands at 1,0 and looks right."),
-        ((60, 0), ["4"], [], "Stands at 1,0 and looks down."),
-        ((60, 0), ["4"], [], "Stands at 1,0 and looks down."),
+        ((0, 0), ["1"], ["2 3", "4"], "Stands at 0,0 and faces right."),
+        ((60, 0), ["2 3"], ["4"], "Stands at 1,0 and faces right."),
+        ((60, 0), ["2 3"], ["4"], "Stands at 1,0 and faces right."),
+        ((60, 0), ["4"], [], "Stands at 1,0 and faces down."),
+        ((60, 0), ["4"], [], "Stands at 1,0 and faces down."),
     ]
-    assert world.get_attribute("aria-label").endswith("Step 5: stands at 1,0 and looks down")
+    assert world.get_attribute("aria-label").endswith("Step 5: stands at 1,0 and faces down")
 
 
-def test_a_map_fits_a_phone_in_dark(opened, made):
-    page = opened_walk(opened, made, width=360, height=740, scheme="dark")
+def test_a_map_fits_a_phone_in_dark(open_page, make_document):
+    page = open_walk(open_page, make_document, width=360, height=740, scheme="dark")
     assert page.evaluate("document.documentElement.scrollWidth") == 360
     world, stage = page.locator(".world").bounding_box(), page.locator(".stage").bounding_box()
     assert world["y"] > stage["y"] + stage["height"]
@@ -63,13 +63,13 @@ def test_a_map_fits_a_phone_in_dark(opened, made):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_in_a_map(opened, made, scheme):
+def test_axe_finds_nothing_in_a_map(open_page, make_document, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    found = axe.run(opened_walk(opened, made, scheme=scheme)).response["violations"]
+    found = axe.run(open_walk(open_page, make_document, scheme=scheme)).response["violations"]
     assert [one["id"] for one in found] == []
 
 
-def test_pages_without_a_route_have_no_map(opened, made):
-    page = opened(made())
+def test_pages_without_a_route_have_no_map(open_page, make_document):
+    page = open_page(make_document())
     page.get_by_role("tab", name="Steps").click()
     assert page.locator(".world").count() == 0

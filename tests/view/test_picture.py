@@ -8,8 +8,8 @@ from PIL import Image
 
 from saccade.errors import SaccadeError
 from saccade.view import fonts
-from saccade.view.labels import from_to
-from saccade.view.picture import Panel, _across, _grid, draw, draw_panels, title_lines
+from saccade.view.labels import format_pair
+from saccade.view.picture import Panel, _choose_panels_per_row, _compute_grid, draw, draw_panels, wrap_title
 
 DATES = [
     "mercredi 5 mai 1994",
@@ -40,26 +40,26 @@ def test_every_script_is_drawn_without_a_warning(tmp_path, caplog, text):
             rows=["1"],
             columns=columns,
             path=tmp_path / "a.png",
-            title=from_to(text, "1994-05-05"),
+            title=format_pair(text, "1994-05-05"),
         )
     assert pixels(path).shape[1] > 300
     assert not caplog.records
 
 
 def test_characters_that_no_font_has_are_written_as_codes(monkeypatch):
-    monkeypatch.setattr(fonts, "_installed", lambda: ())
-    families = fonts.families_for(["5月"])
+    monkeypatch.setattr(fonts, "_list_installed", lambda: ())
+    families = fonts.find_families(["5月"])
     assert families == ["DejaVu Sans"]
-    assert fonts.drawable("5月", families=families) == "5U+6708"
+    assert fonts.replace_missing_glyphs("5月", families=families) == "5U+6708"
 
 
-def test_missing_characters_are_looked_for_in_the_other_fonts(monkeypatch):
+def test_missing_characters_are_taken_from_other_fonts(monkeypatch):
     known = {"DejaVu Sans": {ord("a")}, "Empty": set(), "Moon": {ord("月")}, "Sun": {ord("月"), ord("日")}}
-    monkeypatch.setattr(fonts, "characters", lambda family: frozenset(known[family]))
-    monkeypatch.setattr(fonts, "_installed", lambda: ("Empty", "Moon", "Sun"))
-    assert fonts.families_for(["a"]) == ["DejaVu Sans"]
-    assert fonts.families_for(["a月"]) == ["DejaVu Sans", "Moon"]
-    assert fonts.families_for(["a月日"]) == ["DejaVu Sans", "Moon", "Sun"]
+    monkeypatch.setattr(fonts, "get_code_points", lambda family: frozenset(known[family]))
+    monkeypatch.setattr(fonts, "_list_installed", lambda: ("Empty", "Moon", "Sun"))
+    assert fonts.find_families(["a"]) == ["DejaVu Sans"]
+    assert fonts.find_families(["a月"]) == ["DejaVu Sans", "Moon"]
+    assert fonts.find_families(["a月日"]) == ["DejaVu Sans", "Moon", "Sun"]
 
 
 def test_a_font_that_cannot_be_read_has_no_characters(monkeypatch):
@@ -67,17 +67,17 @@ def test_a_font_that_cannot_be_read_has_no_characters(monkeypatch):
         raise RuntimeError("cannot open resource")
 
     monkeypatch.setattr(font_manager, "get_font", fail)
-    assert fonts.characters.__wrapped__("DejaVu Sans") == frozenset()
+    assert fonts.get_code_points.__wrapped__("DejaVu Sans") == frozenset()
 
 
 def test_marks_of_direction_need_no_glyph():
-    title = from_to("אב", "12")
-    assert fonts.families_for([title]) == ["DejaVu Sans"]
-    assert fonts.drawable(title, families=["DejaVu Sans"]) == title
+    title = format_pair("אב", "12")
+    assert fonts.find_families([title]) == ["DejaVu Sans"]
+    assert fonts.replace_missing_glyphs(title, families=["DejaVu Sans"]) == title
 
 
 def darkest(path) -> tuple[float, float]:
-    """Where the darkest blue of the picture is: (share of the width, share of the height)."""
+    """Find the darkest blue of an image: (fraction of the width, fraction of the height)."""
     picture = pixels(path)
     blue = picture[:, : int(picture.shape[1] * 0.85)]  # without the colour bar
     rows, columns = np.nonzero(np.abs(blue - np.array([8, 48, 107])).sum(2) < 12)
@@ -122,7 +122,7 @@ def test_dark_theme_has_dark_paper(tmp_path):
 @pytest.mark.parametrize(("length", "heads"), [(131, 3), (5003, 1), (2, 97)])
 def test_a_picture_stays_within_a_size_that_opens(length, heads):
     labels = [f"w{i}" for i in range(length)]
-    size = _grid([Panel(np.zeros((length, length)), labels, labels)] * heads).size(title=True)
+    size = _compute_grid([Panel(np.zeros((length, length)), labels, labels)] * heads).compute_size(title=True)
     assert max(size) < 40  # inches: 6,000 pixels
 
 
@@ -133,11 +133,11 @@ def test_a_long_label_is_cut(tmp_path):
 
 
 def test_heads_make_a_grid():
-    assert [_across(n, rows=11, columns=11) for n in (1, 4, 6, 8)] == [1, 2, 3, 4]
+    assert [_choose_panels_per_row(n, rows=11, columns=11) for n in (1, 4, 6, 8)] == [1, 2, 3, 4]
 
 
 def test_title_is_cut_to_two_lines():
-    lines = title_lines("word " * 50, inches=3.2).split("\n")
+    lines = wrap_title("word " * 50, inches=3.2).split("\n")
     assert len(lines) == 2
     assert lines[1].endswith("…")
 
@@ -170,7 +170,7 @@ def test_map_of_the_wrong_shape_is_named(tmp_path):
         draw({"head 1": np.eye(2), "head 2": np.eye(3)}, rows=["a", "b"], columns=["c", "d"], path=tmp_path / "a.png")
 
 
-def test_unwritable_place_is_told_in_one_line(tmp_path):
+def test_unwritable_place_is_reported_in_one_line(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(SaccadeError, match="cannot write the picture"):
+    with pytest.raises(SaccadeError, match="cannot write"):
         draw(np.eye(2), rows=["a", "b"], columns=["c", "d"], path=tmp_path / "file" / "a.png")

@@ -1,11 +1,11 @@
-"""A route on the map of its world."""
+"""Plots of a route on the map of its world."""
 
 import numpy as np
 import pytest
 
 from saccade.errors import SaccadeError
 from saccade.view.picture import Panel
-from saccade.view.route import COLOURS, OTHERS, Route
+from saccade.view.route import EXTRA_COLOURS, FLOOR_COLOURS, Route
 from saccade.view.route_picture import draw_route
 
 ROUTE = Route(
@@ -25,18 +25,18 @@ def test_items_actions_and_words_are_in_the_picture(theme, tmp_path):
 
 
 def test_described_has_each_way_once_and_a_colour_for_each_floor():
-    assert ROUTE.described() == {
+    assert ROUTE.to_dict() == {
         "items": [[0, 0, "chair"], [1, 0, ""], [1, 1, "lamp"]],
         "ways": [[0, 0, 1, 0, "blue"], [1, 0, 1, 1, "octagon"]],
         "poses": [[0, 0, 90], [1, 0, 90], [1, 0, 180]],
-        "colours": {"blue": COLOURS["blue"], "octagon": OTHERS[0]},
+        "colours": {"blue": FLOOR_COLOURS["blue"], "octagon": EXTRA_COLOURS[0]},
     }
 
 
 def test_other_floors_have_colours_in_turn():
     floors = ["a", "b", "wood"]
     route = Route({}, {((0, n), (1, n)): floor for n, floor in enumerate(floors)}, [])
-    assert route.colours == {"a": OTHERS[0], "b": OTHERS[1], "wood": COLOURS["wood"]}
+    assert route.colours == {"a": EXTRA_COLOURS[0], "b": EXTRA_COLOURS[1], "wood": FLOOR_COLOURS["wood"]}
 
 
 def test_weights_that_do_not_fit_are_refused(tmp_path):

@@ -8,7 +8,7 @@ from saccade.errors import SaccadeError
 from saccade.view.terminal import heatmap
 
 
-def test_a_small_map_looks_like_this():
+def test_a_small_map():
     text = heatmap([[1.0, 0.0, 0.0], [0.0, 0.5, 0.5]], rows=["a", "b"], columns=["x", "yz", "w"], width=30)
     assert text.splitlines() == ["    y", "  x z w", "a ██", "b   ▒▒▒▒", "", "  0  ░▒▓█ 1.00"]
 

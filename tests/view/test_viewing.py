@@ -134,8 +134,8 @@ def test_a_view_with_a_picture_behind_is_drawn_over_it(tmp_path):
     view = View("one", None, "laufen", LABELS, make().maps, background=background)
     assert lines(view)[3] == "␣lau  fen   <en…"
     with Image.open(view.save(tmp_path / "a.png")) as image:
-        assert image.size[0] == pytest.approx(4 * 1.9 * 150, abs=2)  # itself and three words
-    assert "mean of 2 heads" in lines(view, part="writer")[2]  # which has no picture behind it
+        assert image.size[0] == pytest.approx(4 * 1.9 * 150, abs=2)  # the image and three tokens
+    assert "mean of 2 heads" in lines(view, part="writer")[2]  # its columns are not patches
     assert view.document()["background"]["grid"] == [2, 2]
 
 
@@ -155,7 +155,7 @@ def test_other_names_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.html", "a.json", "a.png"])
-def test_an_unwritable_place_is_told(tmp_path, name):
+def test_an_unwritable_place_is_reported(tmp_path, name):
     (tmp_path / "file").write_text("")
     with pytest.raises(SaccadeError, match="cannot write"):
         make().save(tmp_path / "file" / name)
@@ -166,5 +166,5 @@ def test_an_unwritable_place_is_told(tmp_path, name):
 
 def test_a_route_is_in_the_document_and_only_where_there_is_one():
     route = Route({(0, 0): "chair"}, {}, [(0, 0, 90)])
-    assert json.loads(replace(make(), route=route).json())["route"] == route.described()
+    assert json.loads(replace(make(), route=route).json())["route"] == route.to_dict()
     assert "route" not in make().document()

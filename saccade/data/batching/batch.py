@@ -1,6 +1,6 @@
-"""What a model is given: token ids, pictures, frames of sound or where to walk, under the names of the fields.
+"""The batches that models are given: named fields of token ids, pictures, audio frames or navigation graphs.
 
-B batch, T length, F features. mask is boolean, True = a real token or frame.
+Shapes: B batch, T length, F features. `mask` is boolean and True at real tokens or frames.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-PAD_ID = 0  # what stands behind the end of shorter rows; the mask, not this id, says what is real
+PAD_ID = 0  # fills up shorter rows; the mask decides which positions are padding, not this id
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Rows of token ids of unequal length, padded to a rectangle; or packed into one row, without padding."""
+    """Token ids of B sequences, padded to one length; or packed into one row without padding."""
 
     ids: Tensor  # (B, T) int64
-    mask: Any  # (B, T) bool; for a packed row, where its texts are
-    shared: ClassVar[tuple[Tensor, ...]] = ()  # tensors that belong to no row
+    mask: Any  # (B, T) bool; for a packed row, the layout of its sequences
+    shared_tensors: ClassVar[tuple[Tensor, ...]] = ()  # tensors without a batch dimension
 
     @property
     def content(self) -> Tensor:
-        """What a reader is given."""
+        """The tensor that the reader is called with."""
         return self.ids
 
     @property
-    def places(self) -> int:
-        """How many there are, padding counted."""
+    def num_positions(self) -> int:
+        """Number of positions, padding included."""
         return self.ids.numel()
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Tokens:
@@ -43,18 +43,18 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Media:
-    """Rows of numbers that are no tokens; see what is made of it."""
+    """A field of continuous values in place of token ids; base of Pictures and Frames."""
 
     values: Tensor
     mask: Tensor
-    shared: ClassVar[tuple[Tensor, ...]] = ()
+    shared_tensors: ClassVar[tuple[Tensor, ...]] = ()
 
     @property
     def content(self) -> Tensor:
         return self.values
 
     @property
-    def places(self) -> int:
+    def num_positions(self) -> int:
         return self.mask.numel()
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
@@ -68,55 +68,58 @@ class Media:
 class Pictures(Media):
     """Pictures of one size: values (B, 3, H, W), uint8, or float from 0 to 255.
 
-    mask (B, S) is all True, S the states that a reader makes of a picture.
+    mask (B, S) is all True; S is the number of states that the reader computes for a picture.
     """
 
 
 class Frames(Media):
-    """Sound as rows of features, padded to a rectangle: values (B, T, F) float; mask (B, T)."""
+    """Audio features, padded to one length: values (B, T, F) float, mask (B, T)."""
 
 
 @dataclass(frozen=True)
-class Ground:
-    """Where one walks: N poses, what is seen from each, and the pose to which each token of a vocabulary leads."""
+class NavigationGraph:
+    """The worlds that a batch of the navigation task walks in, as a graph of N poses.
 
-    start: Tensor  # (B, 1) int64, the pose at which each row begins
+    A pose is a place and a direction. Each token of the vocabulary leads from a pose to a pose, most to the same one.
+    """
+
+    start_poses: Tensor  # (B, 1) int64, pose at which each row starts
     mask: Tensor  # (B, 1) bool, all True
-    moves: Tensor  # (N, V) int64
-    sights: Tensor  # (N, F) float
+    transitions: Tensor  # (N, V) int64, the next pose for each pose and token
+    observations: Tensor  # (N, F) float, features of what is visible from each pose
 
     @property
     def content(self) -> Tensor:
-        return self.start
+        return self.start_poses
 
     @property
-    def places(self) -> int:
-        return self.start.numel()
+    def num_positions(self) -> int:
+        return self.start_poses.numel()
 
     @property
-    def shared(self) -> tuple[Tensor, ...]:
-        return self.moves, self.sights
+    def shared_tensors(self) -> tuple[Tensor, ...]:
+        return self.transitions, self.observations
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        return self.start, self.mask, *self.shared
+        return self.start_poses, self.mask, *self.shared_tensors
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Ground:
-        return Ground(*(x.to(device, non_blocking=non_blocking) for x in self.tensors))
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> NavigationGraph:
+        return NavigationGraph(*(x.to(device, non_blocking=non_blocking) for x in self.tensors))
 
-    def pin_memory(self) -> Ground:
-        return Ground(*(x.pin_memory() for x in self.tensors))
+    def pin_memory(self) -> NavigationGraph:
+        return NavigationGraph(*(x.pin_memory() for x in self.tensors))
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Named fields of the same number of rows, and how many real tokens each has."""
+    """Named fields with the same number of rows, and the number of real (not padded) tokens of each."""
 
-    fields: Mapping[str, Any]  # of Tokens, Pictures, Frames or Ground
+    fields: Mapping[str, Any]  # Tokens, Pictures, Frames or NavigationGraph
     counts: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # Counted here, once, so that nobody has to ask the GPU later.
+        # Counted while the masks are on the CPU, to avoid a synchronization with the GPU later.
         missing = {name: int(tokens.mask.sum()) for name, tokens in self.fields.items() if name not in self.counts}
         object.__setattr__(self, "counts", {**self.counts, **missing})
 
@@ -132,14 +135,14 @@ class Batch:
 
 
 def pad(rows: Sequence[Sequence[int] | np.ndarray]) -> Tokens:
-    """Rows of ids as one rectangle as wide as the longest row."""
+    """Pad rows of ids to the length of the longest."""
     lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
     flat = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows]) if len(rows) else np.zeros(0, np.int64)
-    return rectangle(flat, lengths)
+    return pad_flat(flat, lengths)
 
 
-def rectangle(flat: np.ndarray, lengths: np.ndarray) -> Tokens:
-    """Ids one row after the other, as one rectangle as wide as the longest row."""
+def pad_flat(flat: np.ndarray, lengths: np.ndarray) -> Tokens:
+    """Pad rows of ids, given concatenated in one array with their lengths, to the length of the longest."""
     width = int(lengths.max()) if len(lengths) else 0
     mask = np.arange(width) < lengths[:, None]
     ids = np.full(mask.shape, PAD_ID, dtype=np.int64)

@@ -1,7 +1,7 @@
-"""Batches by token budget, of rows of like length, in an order that follows from a seed.
+"""Batches of rows of similar length within a token budget, in an order that is determined by a seed.
 
-An epoch is one shuffled order of all rows. It is cut into pools of equal size; a pool is sorted by length and cut into
-batches, and its batches are shuffled. So memory holds the order (4 bytes a pair) and one pool, whatever the corpus.
+An epoch is a permutation of all rows. It is split into pools of equal size; the rows of a pool are sorted by length and
+split into batches, and these are shuffled. Memory holds the permutation (4 bytes a row) and the plan of one pool.
 """
 
 from __future__ import annotations
@@ -13,78 +13,78 @@ from typing import Any
 
 import numpy as np
 
-from saccade.data.batching.batch import Batch, Ground, Media, Tokens, rectangle
+from saccade.data.batching.batch import Batch, Media, NavigationGraph, Tokens, pad_flat
 from saccade.errors import SaccadeError
 
-StreamState = dict[str, Any]  # a place in a stream of batches, as JSON
-POOL = 2**17  # rows sorted at a time; more rows make less padding and a less random order
+StreamState = dict[str, Any]  # position in a stream of batches, as saved in checkpoints (JSON)
+POOL_SIZE = 2**17  # rows sorted together; more rows mean less padding and a less random order
 
 
 class Rows:
-    """What batches are made of: pairs, chunks of documents, these with spans hidden or with parts that follow.
+    """A data set of numbered rows of token ids with one or more sides: pairs, chunks of documents, corrupted spans, ...
 
-    Rows are numbered, and each has token ids on one or more sides.
+    Subclasses implement `get_lengths` and `gather`.
     """
 
-    name: str  # what decides the rows
-    sides: tuple[str, ...]  # the fields of a batch
-    parts: list[int]  # rows of each corpus, one corpus after the other
+    name: str  # identifies the rows; compared when a run resumes
+    sides: tuple[str, ...]  # names of the batch fields, such as source and target
+    corpus_sizes: list[int]  # number of rows of each corpus; the rows of a corpus are consecutive
     weights: list[float]  # passes over each corpus in one epoch
-    variants: int  # tokenizations that epochs alternate between
-    bytes: int  # of the text of the last side, in UTF-8
+    num_variants: int  # tokenizations (with other BPE dropout) that epochs alternate between
+    num_bytes: int  # UTF-8 bytes of the text of the last side
 
     def __len__(self) -> int:
-        return sum(self.parts)
+        return sum(self.corpus_sizes)
 
-    def in_epoch(self, seed: int, epoch: int) -> Rows:
-        """The rows of an epoch; the same in each, unless a subclass cuts or changes them anew."""
+    def select_epoch(self, seed: int, epoch: int) -> Rows:
+        """Return the rows of one epoch: the same in each, unless a subclass samples them anew."""
         return self
 
-    def lengths(self, rows: np.ndarray, *, side: int, variant: int = 0) -> np.ndarray:
-        """The number of tokens of these rows on one side."""
+    def get_lengths(self, rows: np.ndarray, *, side: int, variant: int = 0) -> np.ndarray:
+        """Return the number of tokens of each of these rows on one side."""
         raise NotImplementedError
 
     def gather(self, rows: np.ndarray, *, side: int, variant: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens of these rows on one side, one row after the other, and the lengths of the rows."""
+        """Return the tokens of these rows on one side, concatenated, and the length of each row."""
         raise NotImplementedError
 
-    def collate(self, rows: np.ndarray, *, side: int, variant: int = 0) -> Tokens | Media | Ground:
-        """One side of these rows as a field of a batch."""
-        return rectangle(*self.gather(rows, side=side, variant=variant))
+    def collate(self, rows: np.ndarray, *, side: int, variant: int = 0) -> Tokens | Media | NavigationGraph:
+        """Return one side of these rows as a batch field."""
+        return pad_flat(*self.gather(rows, side=side, variant=variant))
 
     def open_batches(self, *, batch_tokens: int, seed: int, rank: int = 0, world: int = 1) -> BatchStream:
-        """The endless stream of batches to train on."""
+        """Open the endless stream of training batches."""
         return BatchStream(self, batch_tokens=batch_tokens, seed=seed, rank=rank, world=world)
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The batches of a pool: batch i has the rows[bounds[i] : bounds[i + 1]]."""
+class BatchPlan:
+    """The batches of a pool: batch i has rows[bounds[i] : bounds[i + 1]]; they are used in the order of `order`."""
 
     rows: np.ndarray
     bounds: np.ndarray
-    real: np.ndarray  # tokens of each batch, all sides
-    padded: np.ndarray  # the same with padding
-    order: np.ndarray  # of the batches
+    real_tokens: np.ndarray  # number of tokens of each batch, all sides together
+    padded_tokens: np.ndarray  # the same with padding
+    order: np.ndarray
 
-    def batch(self, number: int) -> np.ndarray:
+    def get_rows(self, number: int) -> np.ndarray:
         first = self.order[number]
         return self.rows[self.bounds[first] : self.bounds[first + 1]]
 
 
 class BatchStream:
-    """An endless stream of batches over epochs, whose place can be saved and found again.
+    """Endless stream of training batches over epochs, whose position can be saved and restored.
 
-    All ranks walk through one stream in groups of `world` batches, and each takes its own out of every group. A place
-    is always the end of a group, so it is the same for all ranks. A pair longer than the budget is a batch alone.
+    All ranks go through the same stream in groups of `world` batches, and each rank takes one batch of every group. A
+    saved position is the end of a group, so it holds for all ranks. A row longer than the budget is a batch by itself.
     """
 
-    def __init__(self, store: Rows, *, batch_tokens: int, seed: int, rank: int = 0, world: int = 1) -> None:
-        self._store = store
+    def __init__(self, rows: Rows, *, batch_tokens: int, seed: int, rank: int = 0, world: int = 1) -> None:
+        self._rows = rows
         self._budget, self._seed = batch_tokens, seed
         self._rank, self._world = rank, world
-        self._go(epoch=0, pool=0, batch=0)
-        self._seen = {"real": 0, "padded": 0}
+        self._seek(epoch=0, pool=0, batch=0)
+        self._token_counts = {"real": 0, "padded": 0}
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -92,157 +92,161 @@ class BatchStream:
     def __next__(self) -> Batch:
         group = [self._advance() for _ in range(self._world)]
         variant, rows = group[self._rank]
-        return assemble(self._store, rows, variant=variant)
+        return collate_batch(self._rows, rows, variant=variant)
 
     @property
     def epoch(self) -> float:
-        """Epochs gone by, with the share of the current one."""
-        return self._epoch + self._done / len(self._order)
+        """Number of epochs so far, with the fraction of the current one."""
+        return self._epoch + self._rows_done / len(self._order)
 
     @property
-    def padding(self) -> float:
-        """The share of padding in all batches so far, both sides counted."""
-        return 1 - self._seen["real"] / self._seen["padded"] if self._seen["padded"] else 0.0
+    def padding_ratio(self) -> float:
+        """Share of padding in all batches so far, all sides together."""
+        return 1 - self._token_counts["real"] / self._token_counts["padded"] if self._token_counts["padded"] else 0.0
 
     def state(self) -> StreamState:
-        """The place in the stream, as JSON."""
+        """Return the position in the stream, for a checkpoint."""
         place = {"epoch": self._epoch, "pool": self._pool, "batch": self._batch}
-        return {**place, **self._seen, "made_for": self._made_for()}
+        return {**place, **self._token_counts, "made_for": self._get_dependencies()}
 
     def restore(self, state: StreamState) -> None:
-        """Goes to a place; the batches before it are not made again."""
-        made_for, ours = state["made_for"], self._made_for()
-        changed = [f"{name} was {made_for[name]}, is {ours[name]}" for name in ours if made_for[name] != ours[name]]
+        """Go to a saved position, without building the batches before it."""
+        saved, current = state["made_for"], self._get_dependencies()
+        changed = [f"{name} was {saved[name]}, is {current[name]}" for name in current if saved[name] != current[name]]
         if changed:
-            raise SaccadeError(f"the place in the data cannot be found again: {'; '.join(changed)}; start a new run")
-        self._go(epoch=state["epoch"], pool=state["pool"], batch=state["batch"])
-        self._seen = {name: state[name] for name in self._seen}
+            raise SaccadeError(
+                f"cannot resume at the saved position in the data: {'; '.join(changed)}; start a new run"
+            )
+        self._seek(epoch=state["epoch"], pool=state["pool"], batch=state["batch"])
+        self._token_counts = {name: state[name] for name in self._token_counts}
 
-    def _made_for(self) -> dict[str, Any]:
-        """What must be the same for a place to mean the same."""
-        data = {"data": self._store.name, "weights": self._store.weights}
+    def _get_dependencies(self) -> dict[str, Any]:
+        """Return what a saved position depends on; restoring it under other values is an error."""
+        data = {"data": self._rows.name, "weights": self._rows.weights}
         return {**data, "batch_tokens": self._budget, "seed": self._seed}
 
-    def _go(self, *, epoch: int, pool: int, batch: int) -> None:
+    def _seek(self, *, epoch: int, pool: int, batch: int) -> None:
         self._epoch, self._pool, self._batch = epoch, pool, batch
-        self._order = np.empty(0)  # the order before goes first: two at a time would take twice the memory
-        self._store = self._store.in_epoch(self._seed, epoch)
-        self._order = epoch_order(self._store, seed=self._seed, epoch=epoch)
-        self._pools = pool_bounds(len(self._order))
-        self._plan = self._make_plan()
-        self._done = int(self._pools[pool]) + sum(len(self._plan.batch(i)) for i in range(batch))  # rows of this epoch
+        self._order = np.empty(0)  # frees the old permutation before the new one is allocated
+        self._rows = self._rows.select_epoch(self._seed, epoch)
+        self._order = shuffle_rows(self._rows, seed=self._seed, epoch=epoch)
+        self._pools = get_pool_bounds(len(self._order))
+        self._plan = self._plan_pool()
+        done = sum(len(self._plan.get_rows(i)) for i in range(batch))
+        self._rows_done = int(self._pools[pool]) + done  # in this epoch
 
-    def _make_plan(self) -> Plan:
+    def _plan_pool(self) -> BatchPlan:
         rows = self._order[self._pools[self._pool] : self._pools[self._pool + 1]]
         generator = np.random.default_rng([self._seed, self._epoch, self._pool])
-        return plan(self._store, rows, budget=self._budget, variant=self._variant, generator=generator)
+        return plan_batches(self._rows, rows, budget=self._budget, variant=self._variant, generator=generator)
 
     @property
     def _variant(self) -> int:
-        return self._epoch % self._store.variants
+        return self._epoch % self._rows.num_variants
 
     def _advance(self) -> tuple[int, np.ndarray]:
         if self._batch == len(self._plan.order):
             if self._pool + 2 < len(self._pools):
                 self._pool, self._batch = self._pool + 1, 0
-                self._plan = self._make_plan()
+                self._plan = self._plan_pool()
             else:
-                self._go(epoch=self._epoch + 1, pool=0, batch=0)
+                self._seek(epoch=self._epoch + 1, pool=0, batch=0)
         first = self._plan.order[self._batch]
-        rows = self._plan.batch(self._batch)
+        rows = self._plan.get_rows(self._batch)
         self._batch += 1
-        self._done += len(rows)
-        self._seen["real"] += int(self._plan.real[first])
-        self._seen["padded"] += int(self._plan.padded[first])
+        self._rows_done += len(rows)
+        self._token_counts["real"] += int(self._plan.real_tokens[first])
+        self._token_counts["padded"] += int(self._plan.padded_tokens[first])
         return self._variant, rows
 
 
-def valid_batches(store: Rows, *, batch_tokens: int) -> Iterator[Batch]:
-    """Every pair once, the shortest first (in every pool, where there are many pairs)."""
-    for first in range(0, len(store), POOL):
-        pool = plan(store, np.arange(first, min(first + POOL, len(store))), budget=batch_tokens)
+def iter_validation_batches(data: Rows, *, batch_tokens: int) -> Iterator[Batch]:
+    """Yield batches with every row once, the shortest rows of each pool first."""
+    for first in range(0, len(data), POOL_SIZE):
+        pool = plan_batches(data, np.arange(first, min(first + POOL_SIZE, len(data))), budget=batch_tokens)
         for number in range(len(pool.order)):
-            yield assemble(store, pool.batch(number))
+            yield collate_batch(data, pool.get_rows(number))
 
 
-def assemble(store: Rows, rows: np.ndarray, *, variant: int = 0) -> Batch:
-    """The batch of these rows."""
-    fields = {name: store.collate(rows, side=side, variant=variant) for side, name in enumerate(store.sides)}
+def collate_batch(data: Rows, rows: np.ndarray, *, variant: int = 0) -> Batch:
+    """Build the batch of these rows."""
+    fields = {name: data.collate(rows, side=side, variant=variant) for side, name in enumerate(data.sides)}
     return Batch(fields)
 
 
-def pool_bounds(rows: int) -> np.ndarray:
-    """Where the pools of an epoch begin and end."""
-    return np.linspace(0, rows, -(-rows // POOL) + 1).astype(np.int64)
+def get_pool_bounds(num_rows: int) -> np.ndarray:
+    """Return the bounds of the pools of an epoch, which are of nearly equal size."""
+    return np.linspace(0, num_rows, -(-num_rows // POOL_SIZE) + 1).astype(np.int64)
 
 
-def batches_in_epoch(store: Rows, *, batch_tokens: int, seed: int) -> int:
-    """How many batches the first epoch of a stream has."""
-    store = store.in_epoch(seed, 0)
-    order = epoch_order(store, seed=seed, epoch=0)
-    pools = itertools.pairwise(pool_bounds(len(order)))
-    return sum(len(plan(store, order[first:last], budget=batch_tokens).order) for first, last in pools)
+def count_batches(data: Rows, *, batch_tokens: int, seed: int) -> int:
+    """Count the batches of the first epoch."""
+    data = data.select_epoch(seed, 0)
+    order = shuffle_rows(data, seed=seed, epoch=0)
+    pools = itertools.pairwise(get_pool_bounds(len(order)))
+    return sum(len(plan_batches(data, order[first:last], budget=batch_tokens).order) for first, last in pools)
 
 
-def plan(
-    store: Rows, rows: np.ndarray, *, budget: int, variant: int = 0, generator: np.random.Generator | None = None
-) -> Plan:
-    """Cuts rows into batches of like length within the budget: rows x longest side."""
-    sides = [store.lengths(rows, side=side, variant=variant) for side in range(len(store.sides))]
-    order = by_length(sides[0], sides[-1])
+def plan_batches(
+    data: Rows, rows: np.ndarray, *, budget: int, variant: int = 0, generator: np.random.Generator | None = None
+) -> BatchPlan:
+    """Split rows into batches of similar length with at most `budget` positions: number of rows x longest side."""
+    sides = [data.get_lengths(rows, side=side, variant=variant) for side in range(len(data.sides))]
+    order = sort_by_length(sides[0], sides[-1])
     rows, sides = rows[order], [side[order] for side in sides]
-    bounds = _cut(np.maximum.reduce(sides), budget)
+    bounds = _split_by_budget(np.maximum.reduce(sides), budget)
     starts, sizes = bounds[:-1], np.diff(bounds)
     widths = np.sum([np.maximum.reduceat(side, starts) for side in sides], axis=0)
     real = np.sum([np.add.reduceat(side, starts) for side in sides], axis=0)
     shuffled = np.arange(len(sizes)) if generator is None else generator.permutation(len(sizes))
-    return Plan(rows, bounds, real, widths * sizes, shuffled)
+    return BatchPlan(rows, bounds, real, widths * sizes, shuffled)
 
 
-def by_length(source: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Rows by their longer side, then by the difference of both, to and fro: neighbours are alike on both sides.
+def sort_by_length(source: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Return the order of rows by their longer side, then by the difference of both sides.
 
-    Equal rows stay in the (shuffled) order that they had.
+    The difference rises and falls in turn, so that neighbours are similar on both sides. The sort is stable: equal rows
+    keep their (shuffled) order.
     """
     longer, difference = np.maximum(source, target), source - target
     return np.lexsort((np.where(longer % 2 == 0, difference, -difference), longer))
 
 
-def _cut(lengths: np.ndarray, budget: int) -> np.ndarray:
-    """Bounds of consecutive batches, as many rows in each as rows x longest <= budget allows, but at least one."""
+def _split_by_budget(lengths: np.ndarray, budget: int) -> np.ndarray:
+    """Return the bounds of consecutive batches, each with as many rows as fit into the budget, at least one."""
     bounds = [0]
     while bounds[-1] < len(lengths):
         first = bounds[-1]
-        most = max(1, budget // int(lengths[first]))
-        window = np.maximum.accumulate(lengths[first : first + most])
+        max_rows = max(1, budget // int(lengths[first]))
+        window = np.maximum.accumulate(lengths[first : first + max_rows])
         fits = window * np.arange(1, len(window) + 1) <= budget
-        bounds.append(first + max(1, int(fits.sum())))  # the product only grows, so the fitting ones come first
+        bounds.append(first + max(1, int(fits.sum())))  # rows x longest never falls, so those that fit come first
     return np.array(bounds, dtype=np.int64)
 
 
-def epoch_order(store: Rows, *, seed: int, epoch: int) -> np.ndarray:
-    """All rows of an epoch, shuffled; a corpus of weight 2.3 occurs twice, and a random 30% of it once more."""
+def shuffle_rows(data: Rows, *, seed: int, epoch: int) -> np.ndarray:
+    """Return the rows of an epoch in random order; weight 2.3 repeats a corpus twice and 30% of it once more."""
     generator = np.random.default_rng([seed, epoch])
-    kind = _row_type(len(store))
-    extra = [round(count * (weight % 1)) for count, weight in zip(store.parts, store.weights, strict=True)]
-    whole = [count * int(weight) for count, weight in zip(store.parts, store.weights, strict=True)]
-    order = np.empty(max(1, sum(whole) + sum(extra)), dtype=kind)
-    first = place = 0
-    for count, repeated, more in zip(store.parts, whole, extra, strict=True):
+    dtype = _get_row_dtype(len(data))
+    extra = [round(count * (weight % 1)) for count, weight in zip(data.corpus_sizes, data.weights, strict=True)]
+    whole = [count * int(weight) for count, weight in zip(data.corpus_sizes, data.weights, strict=True)]
+    order = np.empty(max(1, sum(whole) + sum(extra)), dtype=dtype)
+    first = filled = 0
+    for count, repeated, more in zip(data.corpus_sizes, whole, extra, strict=True):
         for _ in range(repeated // count if count else 0):
-            order[place : place + count] = np.arange(first, first + count, dtype=kind)
-            place += count
+            order[filled : filled + count] = np.arange(first, first + count, dtype=dtype)
+            filled += count
         if more:
-            rows = np.arange(first, first + count, dtype=kind)
+            rows = np.arange(first, first + count, dtype=dtype)
             generator.shuffle(rows)
-            order[place : place + more] = rows[:more]
-            place += more
+            order[filled : filled + more] = rows[:more]
+            filled += more
         first += count
-    if not place:  # tiny weights of tiny corpora: an epoch has at least one row
-        order[0] = generator.integers(len(store))
+    if not filled:  # tiny weights of tiny corpora: an epoch has at least one row
+        order[0] = generator.integers(len(data))
     generator.shuffle(order)
     return order
 
 
-def _row_type(count: int) -> type[np.unsignedinteger[Any]]:
+def _get_row_dtype(count: int) -> type[np.unsignedinteger[Any]]:
     return np.uint32 if count < 2**32 else np.uint64

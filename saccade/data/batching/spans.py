@@ -1,10 +1,10 @@
-"""Documents with spans hidden, for models that learn to restore them (Raffel et al. 2020, section 3.1.4).
+"""Span corruption, the pretraining objective of T5 (Raffel et al. 2020, section 3.1.4).
 
-Each row of text becomes two: what is read has a sentinel in the place of each hidden span, and what is written has each
-sentinel with its span behind it. Which spans are hidden follows from the seed, the epoch and the number of the row. How
-many tokens and spans, and so both lengths, follow from the length of the row alone: rows of text are cut so long that
-what is read is exactly as long as the recipe says. (In the code of T5 a row begins with a seen token and ends with a
-hidden one. Here it may begin and end with either: a short row with one hidden span would always lose its end.)
+Each chunk of text becomes a pair: in the source a sentinel token replaces each corrupted span; the target lists each
+sentinel followed by its span. Seed, epoch and row number determine the spans. The number of corrupted tokens and spans,
+and so both lengths, depend only on the length of the chunk, which is chosen such that sources have exactly the length
+that the recipe asks for. (In the code of T5 a row starts with an uncorrupted token and ends with a corrupted span. Here
+it may start and end with either: otherwise a short row with a single span would always lose its end.)
 """
 
 from __future__ import annotations
@@ -15,105 +15,141 @@ import numpy as np
 
 from saccade.config.schema import Data
 from saccade.data.batching.batches import Rows
-from saccade.data.batching.pieces import Pieces
+from saccade.data.batching.chunks import DocumentChunks
 from saccade.data.store.arrays import Store
-from saccade.data.tokenization.special_tokens import SENTINEL
+from saccade.data.tokenization.special_tokens import SENTINEL_TOKEN
 from saccade.data.tokenization.tokenizer import END, Tokenizer
 from saccade.errors import SaccadeError
 
 SOURCE, TARGET = 0, 1
 
 
-def sentinels_of(tokenizer: Tokenizer) -> list[int]:
-    """The ids of the sentinels of a vocabulary, the first one first."""
-    vocabulary, ours = tokenizer.core.get_vocab(), {theirs: ours for ours, theirs in enumerate(tokenizer.order)}
-    found: list[int] = []
-    while (piece := SENTINEL.format(len(found))) in vocabulary:
-        found.append(ours[vocabulary[piece]])
-    return found
+def get_sentinels(tokenizer: Tokenizer) -> list[int]:
+    """Return the ids of the sentinel tokens of a vocabulary, in their order."""
+    vocabulary = tokenizer.backend.get_vocab()
+    model_ids = {library_id: model_id for model_id, library_id in enumerate(tokenizer.library_ids)}
+    sentinels: list[int] = []
+    while (token := SENTINEL_TOKEN.format(len(sentinels))) in vocabulary:
+        sentinels.append(model_ids[vocabulary[token]])
+    return sentinels
 
 
-def hidden_in(lengths: np.ndarray, *, share: float, mean: float) -> tuple[np.ndarray, np.ndarray]:
-    """How many tokens of rows of these lengths are hidden, and in how many spans; not all, where there are several."""
-    tokens = np.clip(np.round(lengths * share), 1, np.maximum(lengths - 1, 1)).astype(np.int64)
-    spans = np.clip(np.round(tokens / mean), 1, np.clip(lengths - tokens, 1, tokens)).astype(np.int64)
+def count_corrupted_tokens(
+    lengths: np.ndarray, *, corruption_rate: float, mean_span_length: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers of corrupted tokens and of spans of rows of these lengths; at least one token stays."""
+    tokens = np.clip(np.round(lengths * corruption_rate), 1, np.maximum(lengths - 1, 1)).astype(np.int64)
+    spans = np.clip(np.round(tokens / mean_span_length), 1, np.clip(lengths - tokens, 1, tokens)).astype(np.int64)
     return tokens, spans
 
 
-def row_length(read: int, *, share: float, mean: float) -> int:
-    """Tokens of the longest row of which no more than `read` are read, sentinels and END among them."""
-    lengths = np.arange(1, 3 + int(read / (1 - share)))
-    tokens, spans = hidden_in(lengths, share=share, mean=mean)
-    return int(lengths[lengths - tokens + spans + 1 <= read].max(initial=1))
+def compute_row_length(source_length: int, *, corruption_rate: float, mean_span_length: float) -> int:
+    """Return the length of the longest row whose source has at most `source_length` tokens, with sentinels and END."""
+    lengths = np.arange(1, 3 + int(source_length / (1 - corruption_rate)))
+    tokens, spans = count_corrupted_tokens(lengths, corruption_rate=corruption_rate, mean_span_length=mean_span_length)
+    return int(lengths[lengths - tokens + spans + 1 <= source_length].max(initial=1))
 
 
-def hide_spans(store: Store, data: Data, tokenizer: Tokenizer) -> Spans:
-    """The documents of a store as the recipe asks: in rows of one document each or of many, without their ends."""
-    length = row_length(data.max_length, share=data.hidden, mean=data.span)
-    rows = Pieces(store, length=length, cross=data.cross, ends=False)
-    return Spans(rows, sentinels=sentinels_of(tokenizer), share=data.hidden, mean=data.span)
+def corrupt_spans(store: Store, data: Data, tokenizer: Tokenizer) -> CorruptedSpans:
+    """Corrupt the documents of a store as the recipe asks."""
+    length = compute_row_length(
+        data.max_length, corruption_rate=data.corruption_rate, mean_span_length=data.mean_span_length
+    )
+    rows = DocumentChunks(store, length=length, cross_documents=data.cross_document, keep_end=False)
+    return CorruptedSpans(
+        rows,
+        sentinels=get_sentinels(tokenizer),
+        corruption_rate=data.corruption_rate,
+        mean_span_length=data.mean_span_length,
+    )
 
 
-class Spans(Rows):
-    """Rows of text as pairs, with everything that batches ask of a store; `key` decides which spans are hidden."""
+class CorruptedSpans(Rows):
+    """Pairs of corrupted text and the spans that are missing in it; `seed_key` determines the spans."""
 
     sides = ("source", "target")
 
     def __init__(
-        self, rows: Pieces, *, sentinels: Sequence[int], share: float, mean: float, key: tuple[int, int] = (0, 0)
+        self,
+        rows: DocumentChunks,
+        *,
+        sentinels: Sequence[int],
+        corruption_rate: float,
+        mean_span_length: float,
+        seed_key: tuple[int, int] = (0, 0),
     ) -> None:
-        _, most = hidden_in(np.array([rows.length]), share=share, mean=mean)
-        if most[0] > len(sentinels):
+        _, num_spans = count_corrupted_tokens(
+            np.array([rows.length]), corruption_rate=corruption_rate, mean_span_length=mean_span_length
+        )
+        if num_spans[0] > len(sentinels):
             raise SaccadeError(
-                f"rows of {rows.length} tokens have {most[0]} hidden spans, but the vocabulary has {len(sentinels)} "
-                f"sentinels ({SENTINEL.format(0)} ...); lower data.max_length, or raise tokenizer.sentinels"
+                f"rows of {rows.length} tokens have {num_spans[0]} corrupted spans, but the vocabulary has "
+                f"{len(sentinels)} sentinels ({SENTINEL_TOKEN.format(0)} ...); lower data.max_length, or raise "
+                "tokenizer.sentinels"
             )
-        self.rows, self.sentinels, self.share, self.mean, self.key = rows, sentinels, share, mean, key
-        self.name = f"{rows.name}, {share:g} of them hidden in spans of {mean:g}"
-        self.variants, self.bytes, self.parts, self.weights = rows.variants, rows.bytes, rows.parts, rows.weights
+        self.rows, self.sentinels, self.seed_key = rows, sentinels, seed_key
+        self.corruption_rate, self.mean_span_length = corruption_rate, mean_span_length
+        # Saved in checkpoints and compared when a run resumes: the text must not change.
+        self.name = f"{rows.name}, {corruption_rate:g} of them hidden in spans of {mean_span_length:g}"
+        self.num_variants, self.num_bytes = rows.num_variants, rows.num_bytes
+        self.corpus_sizes, self.weights = rows.corpus_sizes, rows.weights
 
-    def in_epoch(self, seed: int, epoch: int) -> Spans:
-        """Other spans, of rows that are cut at other places."""
-        rows = self.rows.in_epoch(seed, epoch)
-        return Spans(rows, sentinels=self.sentinels, share=self.share, mean=self.mean, key=(seed, epoch))
+    def select_epoch(self, seed: int, epoch: int) -> CorruptedSpans:
+        """Return other chunks of the documents with other spans."""
+        rows = self.rows.select_epoch(seed, epoch)
+        return CorruptedSpans(
+            rows,
+            sentinels=self.sentinels,
+            corruption_rate=self.corruption_rate,
+            mean_span_length=self.mean_span_length,
+            seed_key=(seed, epoch),
+        )
 
-    def lengths(self, rows: np.ndarray, *, side: int, variant: int = 0) -> np.ndarray:
-        """Tokens that are read of these rows, or written, END among them."""
-        lengths = self.rows.lengths(rows, side=0, variant=variant)
-        tokens, spans = hidden_in(lengths, share=self.share, mean=self.mean)
-        shown: np.ndarray = lengths - tokens if side == SOURCE else tokens
-        return shown + spans + 1
+    def get_lengths(self, rows: np.ndarray, *, side: int, variant: int = 0) -> np.ndarray:
+        """Return the number of tokens of these sources or targets, END included."""
+        lengths = self.rows.get_lengths(rows, side=0, variant=variant)
+        tokens, spans = self._count_corrupted_tokens(lengths)
+        text: np.ndarray = lengths - tokens if side == SOURCE else tokens
+        return text + spans + 1
 
     def gather(self, rows: np.ndarray, *, side: int, variant: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """What is read of these rows, or written, one row after the other, and the lengths."""
+        """Return the tokens of these sources or targets, concatenated, and their lengths."""
         text, lengths = self.rows.gather(rows, side=0, variant=variant)
-        runs, numbers = self._runs(rows, lengths)
-        hidden = numbers >= 0
-        kept = hidden == (side == TARGET)
-        counts = np.where(kept, runs, 0)
+        runs, sentinels = self._sample_spans(rows, lengths)
+        is_span = sentinels >= 0
+        keep = is_span == (side == TARGET)
+        counts = np.where(keep, runs, 0)
         before = np.cumsum(counts) - counts
-        marks = np.array(self.sentinels, dtype=text.dtype)[numbers[hidden]]
-        made = np.insert(text[np.repeat(kept, runs)], before[hidden], marks)
-        with_end = self.lengths(rows, side=side, variant=variant)
-        return np.insert(made, np.cumsum(with_end - 1), END), with_end
+        marks = np.array(self.sentinels, dtype=text.dtype)[sentinels[is_span]]
+        marked = np.insert(text[np.repeat(keep, runs)], before[is_span], marks)
+        lengths = self.get_lengths(rows, side=side, variant=variant)
+        return np.insert(marked, np.cumsum(lengths - 1), END), lengths
 
-    def _runs(self, rows: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens of the runs of all rows, seen and hidden in turn, and the number of a hidden one's sentinel, or -1."""
-        tokens, spans = hidden_in(lengths, share=self.share, mean=self.mean)
+    def _count_corrupted_tokens(self, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return count_corrupted_tokens(
+            lengths, corruption_rate=self.corruption_rate, mean_span_length=self.mean_span_length
+        )
+
+    def _sample_spans(self, rows: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Sample the lengths of alternating runs of text and corrupted spans, for all rows.
+
+        Also return for each run the number of its sentinel, or -1 for text.
+        """
+        tokens, spans = self._count_corrupted_tokens(lengths)
         runs = np.empty(int((2 * spans + 1).sum()), dtype=np.int64)
-        numbers = np.full_like(runs, -1)
+        sentinels = np.full_like(runs, -1)
         first = 0
-        for row, length, hidden, count in zip(rows.tolist(), lengths, tokens, spans, strict=True):
-            generator, last = np.random.default_rng([*self.key, row]), first + 2 * count + 1
-            seen = cut(generator, length - hidden + 2, count + 1)
-            seen[[0, -1]] -= 1  # a row may begin and end with a hidden span
-            runs[first:last:2], runs[first + 1 : last : 2] = seen, cut(generator, hidden, count)
-            numbers[first + 1 : last : 2] = np.arange(count)
+        for row, length, corrupted, count in zip(rows.tolist(), lengths, tokens, spans, strict=True):
+            generator, last = np.random.default_rng([*self.seed_key, row]), first + 2 * count + 1
+            text = split_randomly(generator, length - corrupted + 2, count + 1)
+            text[[0, -1]] -= 1  # the first and the last run of text may be empty
+            runs[first:last:2], runs[first + 1 : last : 2] = text, split_randomly(generator, corrupted, count)
+            sentinels[first + 1 : last : 2] = np.arange(count)
             first = last
-        return runs, numbers
+        return runs, sentinels
 
 
-def cut(generator: np.random.Generator, tokens: int, parts: int) -> np.ndarray:
-    """Lengths of the parts of so many tokens, cut at random places; none is empty."""
-    places = generator.choice(tokens - 1, parts - 1, replace=False) + 1
-    return np.diff(np.sort(places), prepend=0, append=tokens)
+def split_randomly(generator: np.random.Generator, tokens: int, parts: int) -> np.ndarray:
+    """Split a number of tokens at random into parts; return their lengths, none of which is 0."""
+    bounds = generator.choice(tokens - 1, parts - 1, replace=False) + 1
+    return np.diff(np.sort(bounds), prepend=0, append=tokens)

@@ -1,4 +1,4 @@
-"""Sound as frames of features: the logarithm of the energy in bands that lie as far apart as we hear them."""
+"""Audio features: log-mel spectrograms, or features that were computed elsewhere."""
 
 from __future__ import annotations
 
@@ -14,141 +14,150 @@ from saccade.config.sound import Sound
 from saccade.data.media.sound import read_sound, resample
 from saccade.errors import SaccadeError
 
-FLOOR = 1e-10  # of energy: silence has a logarithm too
-LINEAR = 200 / 3  # hertz of one mel below 1000 hertz (Slaney 1998)
-BEND = 1000.0  # hertz from which on mels are logarithmic
-STEP = np.log(6.4) / 27  # of the logarithm of hertz, for one mel above
-BLOCK = 4096  # frames that are transformed at a time
+MIN_ENERGY = 1e-10  # keeps the logarithm of silence finite
+HERTZ_PER_MEL = 200 / 3  # below LOG_REGION_START (mel scale of Slaney 1998)
+LOG_REGION_START = 1000.0  # hertz; the mel scale is linear below and logarithmic above
+LOG_STEP_PER_MEL = np.log(6.4) / 27  # step of log(hertz) for one mel above LOG_REGION_START
+BLOCK_FRAMES = 4096  # frames per Fourier transform
 
 
-def features(samples: np.ndarray, rate: int, settings: Sound) -> np.ndarray:
-    """Frames (T, bands) of a recording (N,), normalised where the settings say so."""
-    samples = filled_up(resample(samples, rate, settings.rate), settings)
-    if settings.normalise == "whisper":
-        return below_the_loudest(log_mel(samples, settings, beyond="reflect"))
-    frames = log_mel(samples, settings)
-    return normalised(frames) if settings.normalise else frames
+def extract_features(samples: np.ndarray, rate: int, settings: Sound) -> np.ndarray:
+    """Compute the features (T, bands) of a recording (N,), normalized as the settings ask."""
+    samples = pad_recording(resample(samples, rate, settings.sample_rate), settings)
+    if settings.normalize == "whisper":
+        return normalize_whisper(compute_log_mel(samples, settings, pad_mode="reflect"))
+    frames = compute_log_mel(samples, settings)
+    return normalize_features(frames) if settings.normalize else frames
 
 
-def filled_up(samples: np.ndarray, settings: Sound) -> np.ndarray:
-    """With silence behind the end, where all recordings are to be of one length."""
-    if settings.pad is None:
+def pad_recording(samples: np.ndarray, settings: Sound) -> np.ndarray:
+    """Pad or cut a recording to the fixed length of the settings, if they have one."""
+    if settings.pad_seconds is None:
         return samples
-    count = round(settings.pad * settings.rate)
+    count = round(settings.pad_seconds * settings.sample_rate)
     return np.pad(samples[:count], (0, max(0, count - len(samples))))
 
 
-def below_the_loudest(frames: np.ndarray) -> np.ndarray:
-    """What lies 8 powers of ten below the loudest is silence, and the last frame is left out (Radford et al. 2022)."""
+def normalize_whisper(frames: np.ndarray) -> np.ndarray:
+    """Clamp log10 energies to at most 8 below the maximum, scale, and drop the last frame (Radford et al. 2022)."""
     powers = frames[: max(1, len(frames) - 1)] / np.log(10)
     return ((np.maximum(powers, powers.max() - 8) + 4) / 4).astype(np.float32)
 
 
-def normalised(frames: np.ndarray) -> np.ndarray:
-    """Each feature with mean 0 and variance 1 over the recording; one that never changes is 0."""
+def normalize_features(frames: np.ndarray) -> np.ndarray:
+    """Normalize each feature to mean 0 and variance 1 over the recording; constant features become 0."""
     centred = frames - frames.mean(axis=0, dtype=np.float64)
     return (centred / (centred.std(axis=0) + 1e-5)).astype(np.float32)
 
 
-def log_mel(samples: np.ndarray, settings: Sound, *, beyond: Literal["constant", "reflect"] = "constant") -> np.ndarray:
-    """The logarithm of the energy in each band, in frames (T, bands) whose middles are one hop apart.
+def compute_log_mel(
+    samples: np.ndarray, settings: Sound, *, pad_mode: Literal["constant", "reflect"] = "constant"
+) -> np.ndarray:
+    """Compute the log-mel spectrogram (T, bands); the centers of its frames are one hop apart.
 
-    Beyond both ends of the recording there is silence, or the recording as in a mirror.
+    Both ends of the recording are padded with silence ("constant") or with its mirror image ("reflect").
     """
-    size, hop = round(settings.window * settings.rate), round(settings.hop * settings.rate)
-    bank = mel_bank(settings.bands, size, settings.rate)
-    window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(size) / size)  # Hann's
-    padded = np.pad(samples.astype(np.float64), (size // 2, size - size // 2), mode=beyond)
+    size, hop = round(settings.window * settings.sample_rate), round(settings.hop * settings.sample_rate)
+    bank = build_mel_filters(settings.mel_bands, size, settings.sample_rate)
+    window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(size) / size)  # Hann window
+    padded = np.pad(samples.astype(np.float64), (size // 2, size - size // 2), mode=pad_mode)
     windows = np.lib.stride_tricks.sliding_window_view(padded, size)[::hop][: 1 + len(samples) // hop]
-    parts = (windows[first : first + BLOCK] * window for first in range(0, len(windows), BLOCK))
+    parts = (windows[first : first + BLOCK_FRAMES] * window for first in range(0, len(windows), BLOCK_FRAMES))
     energy = np.concatenate([np.abs(np.fft.rfft(part, axis=1)) ** 2 @ bank for part in parts])
-    return np.log(np.maximum(energy, FLOOR)).astype(np.float32)
+    return np.log(np.maximum(energy, MIN_ENERGY)).astype(np.float32)
 
 
 @lru_cache(maxsize=8)
-def mel_bank(bands: int, size: int, rate: int) -> np.ndarray:
-    """(size // 2 + 1, bands): triangles, each from the middle of the band before to that of the next, of one area."""
-    corners = hertz(np.linspace(0, mel(np.array(rate / 2)), bands + 2))
-    pitches = np.arange(size // 2 + 1) * rate / size
-    rising = (pitches[:, None] - corners[:-2]) / np.diff(corners)[:-1]
-    falling = (corners[2:] - pitches[:, None]) / np.diff(corners)[1:]
+def build_mel_filters(bands: int, size: int, rate: int) -> np.ndarray:
+    """Build triangular mel filters of equal area, (size // 2 + 1, bands)."""
+    edges = mel_to_hertz(np.linspace(0, hertz_to_mel(np.array(rate / 2)), bands + 2))
+    frequencies = np.arange(size // 2 + 1) * rate / size
+    rising = (frequencies[:, None] - edges[:-2]) / np.diff(edges)[:-1]
+    falling = (edges[2:] - frequencies[:, None]) / np.diff(edges)[1:]
     bank = np.maximum(0, np.minimum(rising, falling))
     if (bank.max(axis=0) == 0).any():
         raise SaccadeError(
-            f"reader.sound.bands = {bands} are narrower than what a window of {size} samples can tell apart; "
-            "lower bands, or raise reader.sound.window"
+            f"reader.sound.mel_bands = {bands} are narrower than the frequency resolution of a window of {size} "
+            "samples; lower bands, or raise reader.sound.window"
         )
-    return bank * (2 / (corners[2:] - corners[:-2]))
+    return bank * (2 / (edges[2:] - edges[:-2]))
 
 
-def mel(pitch: np.ndarray) -> np.ndarray:
-    """Hertz as mels: even below 1000 hertz, then even in the logarithm."""
-    above = BEND / LINEAR + np.log(np.maximum(pitch, BEND) / BEND) / STEP
-    return np.where(pitch < BEND, pitch / LINEAR, above)
+def hertz_to_mel(frequency: np.ndarray) -> np.ndarray:
+    """Convert hertz to mels: linear below 1000 hertz, logarithmic above."""
+    above = (
+        LOG_REGION_START / HERTZ_PER_MEL
+        + np.log(np.maximum(frequency, LOG_REGION_START) / LOG_REGION_START) / LOG_STEP_PER_MEL
+    )
+    return np.where(frequency < LOG_REGION_START, frequency / HERTZ_PER_MEL, above)
 
 
-def hertz(mels: np.ndarray) -> np.ndarray:
-    """Mels as hertz."""
-    return np.where(mels < BEND / LINEAR, mels * LINEAR, BEND * np.exp(STEP * (mels - BEND / LINEAR)))
+def mel_to_hertz(mels: np.ndarray) -> np.ndarray:
+    """Convert mels to hertz."""
+    return np.where(
+        mels < LOG_REGION_START / HERTZ_PER_MEL,
+        mels * HERTZ_PER_MEL,
+        LOG_REGION_START * np.exp(LOG_STEP_PER_MEL * (mels - LOG_REGION_START / HERTZ_PER_MEL)),
+    )
 
 
-# ---- Frames that somebody else has made of sound: in a .npz for many recordings, or a .npy for each.
+# ---- Features that were computed elsewhere: a .npz for many recordings, or a .npy for each.
 
 
-MANY, ONE = ".npz", ".npy"
-MARK = "#"  # between the name of a .npz and the number of a recording in it
+ARCHIVE_SUFFIX, ARRAY_SUFFIX = ".npz", ".npy"
+NUMBER_MARK = "#"  # between the path of a .npz and the number of a recording in it
 ARRAYS = ("features", "offsets", "text")
 
 
-def read_given(path: str | Path) -> Iterator[tuple[int, str, str]]:
-    """Number, name and text of each recording of a .npz.
+def read_feature_archive(path: str | Path) -> Iterator[tuple[int, str, str]]:
+    """Yield number, name and text of each recording of a .npz.
 
-    Its arrays: `features` (frames, features) of all recordings one after the other, `offsets` (recordings + 1) where
-    each begins and the last one ends, `text` (recordings).
+    Its arrays are `features` (frames, features), all recordings concatenated, `offsets` (recordings + 1) and `text`
+    (recordings).
     """
-    for number, text in enumerate(_arrays(str(path))["text"]):
-        yield number + 1, f"{path}{MARK}{number}", str(text)
+    for number, text in enumerate(_load_archive(str(path))["text"]):
+        yield number + 1, f"{path}{NUMBER_MARK}{number}", str(text)
 
 
-def is_given(name: str) -> bool:
-    return name.lower().endswith(ONE) or f"{MANY}{MARK}" in name.lower()
+def is_feature_file(name: str) -> bool:
+    return name.lower().endswith(ARRAY_SUFFIX) or f"{ARCHIVE_SUFFIX}{NUMBER_MARK}" in name.lower()
 
 
-def given_frames(name: str, *, features: int) -> np.ndarray:
-    """(T, features) of a .npy, or of a recording of a .npz by its name there."""
-    if name.lower().endswith(ONE):
-        frames = _load(name)
+def load_features(name: str, *, num_features: int) -> np.ndarray:
+    """Load the features (T, num_features) of a .npy, or of a recording of a .npz by its name PATH#NUMBER."""
+    if name.lower().endswith(ARRAY_SUFFIX):
+        frames = _load_file(name)
     else:
-        path, _, number = name.rpartition(MARK)
-        arrays = _arrays(path)
+        path, _, number = name.rpartition(NUMBER_MARK)
+        arrays = _load_archive(path)
         first, last = arrays["offsets"][int(number) : int(number) + 2]
         frames = arrays["features"][first:last]
     if frames.ndim != 2 or not len(frames):
         raise SaccadeError(f"{name} has no frames: expected an array (frames, features), got shape {frames.shape}")
-    if frames.shape[1] != features:
+    if frames.shape[1] != num_features:
         raise SaccadeError(
-            f"{name} has {frames.shape[1]} features a frame, the model reads {features}; "
-            f"set reader.sound.bands = {frames.shape[1]}"
+            f"{name} has {frames.shape[1]} features a frame, the model reads {num_features}; "
+            f"set reader.sound.mel_bands = {frames.shape[1]}"
         )
     if not np.isfinite(frames).all():
-        raise SaccadeError(f"{name} has features that are no finite numbers; make it again, or leave it out")
+        raise SaccadeError(f"{name} has features that are not finite; write it again, or leave it out")
     return np.asarray(frames, dtype=np.float32)
 
 
 @lru_cache(maxsize=2)
-def _arrays(path: str) -> dict[str, np.ndarray]:
-    """The arrays of a .npz, which are asked for again and again."""
-    archive = _load(path)
+def _load_archive(path: str) -> dict[str, np.ndarray]:
+    """Load and check the arrays of a .npz."""
+    archive = _load_file(path)
     if missing := [name for name in ARRAYS if name not in archive]:
         raise SaccadeError(
-            f"{path} lacks the array '{missing[0]}'; frames that are given need {', '.join(ARRAYS)}, "
+            f"{path} lacks the array '{missing[0]}'; precomputed features need {', '.join(ARRAYS)}, "
             f"got {', '.join(archive) or 'none'}"
         )
     with archive:
         try:
             arrays = {name: archive[name] for name in ARRAYS}
         except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-            raise _damaged(path, error) from None
+            raise _build_damaged_error(path, error) from None
     offsets, frames = arrays["offsets"], arrays["features"]
     if len(offsets) != len(arrays["text"]) + 1 or int(offsets[-1]) != len(frames) or (np.diff(offsets) < 0).any():
         raise SaccadeError(
@@ -158,26 +167,23 @@ def _arrays(path: str) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _load(path: str) -> Any:
+def _load_file(path: str) -> Any:
     try:
         return np.load(path, allow_pickle=False)
     except FileNotFoundError:
         raise SaccadeError(f"{path} not found") from None
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise _damaged(path, error) from None
+        raise _build_damaged_error(path, error) from None
 
 
-def _damaged(path: str, error: Exception) -> SaccadeError:
-    return SaccadeError(f"{path} is no file of arrays that can be read ({str(error).splitlines()[0]}); make it again")
-
-
-# ---- Files of sound, or of frames that others made of it, as frames for a model.
+def _build_damaged_error(path: str, error: Exception) -> SaccadeError:
+    return SaccadeError(f"{path} is not a readable file of arrays ({str(error).splitlines()[0]}); write it again")
 
 
 def read_frames(file: str | bytes, settings: Sound, *, name: str = "") -> np.ndarray:
-    """(T, bands) float32 of a file, or of one of many recordings in a file."""
-    if isinstance(file, str) and is_given(file):
-        frames = given_frames(file, features=settings.bands)
-        return normalised(frames) if settings.normalise is True else frames
-    samples, rate = read_sound(file, name=name, longest=settings.longest)
-    return features(samples, rate, settings)
+    """Return the features (T, bands) float32 of a recording, or of a file of precomputed features."""
+    if isinstance(file, str) and is_feature_file(file):
+        frames = load_features(file, num_features=settings.mel_bands)
+        return normalize_features(frames) if settings.normalize is True else frames
+    samples, rate = read_sound(file, name=name, max_seconds=settings.max_seconds)
+    return extract_features(samples, rate, settings)

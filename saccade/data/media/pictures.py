@@ -1,4 +1,4 @@
-"""Picture files as arrays of one size; whatever is wrong with a file is said in one line."""
+"""Decode picture files to arrays of one size; problems with a file become errors of one line."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from saccade.errors import SaccadeError
-from saccade.files import get_reason, open_source
+from saccade.files import get_error_reason, open_source
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # others of Pillow may start programs
-MOST_PIXELS = 100_000_000  # of a file; decoded they take 300 megabytes
+PICTURE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # some other formats of Pillow run external programs
+MAX_PICTURE_PIXELS = 100_000_000  # 300 MB when decoded
 Fit = Literal["crop", "stretch", "pad"]
 Resample = Literal["bilinear", "bicubic"]
-METHODS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
-BORDER = (128, 128, 128)  # of "pad": neither dark nor bright
+RESAMPLING = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+PADDING_COLOR = (128, 128, 128)  # of fit = "pad": middle grey
 
 
 def read_picture(
@@ -27,25 +27,25 @@ def read_picture(
     size: int | tuple[int, int],
     fit: Fit = "crop",
     name: str = "",
-    most: int = MOST_PIXELS,
+    max_pixels: int = MAX_PICTURE_PIXELS,
     resample: Resample = "bilinear",
     margin: int = 0,
 ) -> np.ndarray:
-    """(3, high, wide) uint8: upright, in colours, and on white where it is transparent; one `size` is that of both.
+    """Decode a picture to (3, height, width) uint8 RGB: rotated as its EXIF data say, transparency over white.
 
-    A picture is at first larger by the `margin` on each side, which is cut off.
+    It is scaled to `size` plus `margin` pixels on each side, and the margin is cropped off.
     """
     sides = (size, size) if isinstance(size, int) else size
     source, path = open_source(file, unnamed="picture")
     name = name or path
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of odd metadata, and of many pixels, which are counted below
+            warnings.simplefilter("ignore")  # about odd metadata, and about many pixels, which are checked below
             with Image.open(source, formats=FORMATS) as picture:
-                check_pixels(picture, name=name, most=most)
-                whole = (sides[0] + 2 * margin, sides[1] + 2 * margin)
-                made = _decoded(picture, name=name, sides=whole, fit=fit, method=METHODS[resample])
-                return np.ascontiguousarray(made[:, margin : margin + sides[0], margin : margin + sides[1]])
+                check_pixels(picture, name=name, max_pixels=max_pixels)
+                with_margin = (sides[0] + 2 * margin, sides[1] + 2 * margin)
+                pixels = _decode(picture, name=name, sides=with_margin, fit=fit, method=RESAMPLING[resample])
+                return np.ascontiguousarray(pixels[:, margin : margin + sides[0], margin : margin + sides[1]])
     except SaccadeError:
         raise
     except FileNotFoundError:
@@ -53,54 +53,56 @@ def read_picture(
     except IsADirectoryError:
         raise SaccadeError(f"{name} is a folder; expected a picture") from None
     except UnidentifiedImageError:
-        raise SaccadeError(
-            f"{name} is no picture that can be read; expected JPEG, PNG, WebP, BMP, GIF or TIFF"
-        ) from None
+        raise SaccadeError(f"{name} is not a readable picture; expected JPEG, PNG, WebP, BMP, GIF or TIFF") from None
     except Image.DecompressionBombError:
-        raise SaccadeError(f"{name} has more than {most:,} pixels; make it smaller") from None
+        raise SaccadeError(f"{name} has more than {max_pixels:,} pixels; make it smaller") from None
     except (OSError, ValueError, SyntaxError, EOFError) as error:  # what Pillow raises for damaged files
-        raise SaccadeError(f"{name} is damaged: {get_reason(error)}; make it again") from None
+        raise SaccadeError(f"{name} is damaged: {get_error_reason(error)}; save it again") from None
 
 
-def check_pixels(picture: Image.Image, *, name: str, most: int) -> None:
-    """Before they are decoded: a small file may say that it has very many."""
-    wide, high = picture.size
-    if wide * high > most:
-        raise SaccadeError(f"{name} has {wide:,} x {high:,} pixels, more than {most:,} in all; make it smaller")
+def check_pixels(picture: Image.Image, *, name: str, max_pixels: int) -> None:
+    """Refuse too large pictures before decoding: a small file may declare very many pixels."""
+    width, height = picture.size
+    if width * height > max_pixels:
+        raise SaccadeError(
+            f"{name} has {width:,} x {height:,} pixels, more than {max_pixels:,} in all; make it smaller"
+        )
 
 
-def _decoded(
+def _decode(
     picture: Image.Image, *, name: str, sides: tuple[int, int], fit: Fit, method: Image.Resampling
 ) -> np.ndarray:
-    assert not ImageFile.LOAD_TRUNCATED_IMAGES, "a part of a picture is not a picture"
+    assert not ImageFile.LOAD_TRUNCATED_IMAGES, "truncated files must fail"
     if picture.format == "JPEG":
-        picture.draft("RGB", (2 * max(sides), 2 * max(sides)))  # decodes large ones at a fraction of their size
+        picture.draft(
+            "RGB", (2 * max(sides), 2 * max(sides))
+        )  # decodes large pictures at a lower resolution, which is faster
     ImageOps.exif_transpose(picture, in_place=True)
-    colours, wanted = _in_colours(picture, name), (sides[1], sides[0])
+    rgb, size = _convert_to_rgb(picture, name), (sides[1], sides[0])
     if fit == "crop":
-        fitted = ImageOps.fit(colours, wanted, method)
+        fitted = ImageOps.fit(rgb, size, method)
     elif fit == "pad":
-        fitted = ImageOps.pad(colours, wanted, method, color=BORDER)
+        fitted = ImageOps.pad(rgb, size, method, color=PADDING_COLOR)
     else:
-        fitted = colours.resize(wanted, method)
+        fitted = rgb.resize(size, method)
     return np.asarray(fitted).transpose(2, 0, 1)
 
 
-def _in_colours(picture: Image.Image, name: str) -> Image.Image:
-    """Grey, CMYK and palettes as RGB; 16-bit greys by their upper half; what is transparent shows white behind it."""
+def _convert_to_rgb(picture: Image.Image, name: str) -> Image.Image:
+    """Convert grey, 16-bit, float, CMYK and palette pictures to RGB; transparent pixels are put over white."""
     if picture.mode.startswith("I") or picture.mode == "F":
-        numbers = np.array(picture, dtype=np.float64)
-        largest = numbers.max()
+        values = np.array(picture, dtype=np.float64)
+        largest = values.max()
         if not np.isfinite(largest):
-            raise SaccadeError(f"{name} has pixels that are no finite numbers; write it anew, or leave it out")
+            raise SaccadeError(f"{name} has pixels that are not finite; save it again, or leave it out")
         fractions = picture.mode == "F" and largest <= 1
-        numbers /= 1 if fractions else 255 if largest <= 255 else 65535
-        np.clip(numbers, 0, 1, out=numbers)  # in place: large pictures take much memory as it is
-        numbers *= 255
-        return Image.fromarray(np.uint8(numbers)).convert("RGB")
+        values /= 1 if fractions else 255 if largest <= 255 else 65535
+        np.clip(values, 0, 1, out=values)  # in place to save memory
+        values *= 255
+        return Image.fromarray(np.uint8(values)).convert("RGB")
     if "A" in picture.getbands() or "transparency" in picture.info:
-        clear = picture if picture.mode == "RGBA" else picture.convert("RGBA")
-        white = Image.new("RGB", clear.size, "white")
-        white.paste(clear, mask=clear.getchannel("A"))
+        rgba = picture if picture.mode == "RGBA" else picture.convert("RGBA")
+        white = Image.new("RGB", rgba.size, "white")
+        white.paste(rgba, mask=rgba.getchannel("A"))
         return white
     return picture if picture.mode == "RGB" else picture.convert("RGB")

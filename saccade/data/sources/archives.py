@@ -1,4 +1,4 @@
-"""Archives of files: unpacked into the cache once, and whole or not at all."""
+"""Unpack tar archives into the cache, once each and atomically."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from saccade.data.sources.pairs import file_key
+from saccade.data.sources.pairs import hash_file
 from saccade.data.store.arrays import write_folder
 from saccade.errors import SaccadeError
-from saccade.files import default_cache
+from saccade.files import get_cache_folder
 
-TARS = (".tar", ".tar.gz", ".tgz", ".tar.xz")
-DAMAGED = (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError)
-AT_ONCE = 1 << 20  # bytes
+ARCHIVE_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz")
+ARCHIVE_ERRORS = (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError)
+READ_BYTES = 1 << 20  # bytes read at a time
 
 
-def unpacked(path: Path) -> Path:
-    """The folder of an archive in the cache; what would leave it is refused, and what is no plain file left out.
+def unpack_archive(path: Path) -> Path:
+    """Return the folder in the cache with the files of an archive; unpack it if it is not there.
 
-    How many that are is told when it is unpacked.
+    Paths that lead outside of the folder are an error; links and devices are skipped, with a message.
     """
-    folder = default_cache() / f"archive-{file_key(path)}"
+    folder = get_cache_folder() / f"archive-{hash_file(path)}"
     if not folder.is_dir():
         write_folder(folder, lambda temporary: _unpack(path, temporary))
     return folder
@@ -50,9 +50,9 @@ def _unpack(path: Path, folder: Path) -> None:
         raise SaccadeError(
             f"{path}: {member.name!r} cannot be unpacked, as a file and a folder in it have one name; pack it again"
         ) from None
-    except DAMAGED as error:
-        why = str(error).partition("\n")[0].rstrip(":")
-        raise SaccadeError(f"{path} is not a whole archive ({why}); make or download it again") from None
+    except ARCHIVE_ERRORS as error:
+        reason = str(error).partition("\n")[0].rstrip(":")
+        raise SaccadeError(f"{path} is not a whole archive ({reason}); make or download it again") from None
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise
@@ -61,26 +61,26 @@ def _unpack(path: Path, folder: Path) -> None:
             "pack it again with shorter names"
         ) from None
     if links:
-        print(_left_out(path, links), file=sys.stderr)
+        print(_format_skipped_message(path, links), file=sys.stderr)
 
 
-def _left_out(path: Path, links: Sequence[str]) -> str:
-    what = "link or device" if len(links) == 1 else "links or devices"
+def _format_skipped_message(path: Path, links: Sequence[str]) -> str:
+    noun = "link or device" if len(links) == 1 else "links or devices"
     return (
-        f"{path}: left out {len(links):,} {what}, such as {links[0][:60]!r}, as only plain files are unpacked; "
+        f"{path}: left out {len(links):,} {noun}, such as {links[0][:60]!r}, as only plain files are unpacked; "
         "to have what links lead to, pack with `tar --dereference --hard-dereference`"
     )
 
 
 def _check_end(archive: tarfile.TarFile) -> None:
-    """That there is nothing behind the last file but zeros: tarfile stops without a word where a header is damaged.
+    """Check that only zeros follow the last file, since tarfile stops silently at a damaged header.
 
-    What is packed is read to its end, where its checksum is.
+    Compressed data are read to their end, where the checksum is.
     """
     file = archive.fileobj
     assert file is not None, "it is open"
     file.seek(archive.offset)
     if any(file.read(tarfile.BLOCKSIZE)):
         raise tarfile.ReadError(f"there is no file at byte {archive.offset:,}, where one should begin")
-    while file.read(AT_ONCE):
+    while file.read(READ_BYTES):
         pass

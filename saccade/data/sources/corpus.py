@@ -1,4 +1,4 @@
-"""A corpus of a recipe, or a share of it, as rows: whatever it holds, a row is a number and what stands in it."""
+"""Rows of a corpus of a recipe, or of its training or validation split; a row is its line number and its cells."""
 
 from __future__ import annotations
 
@@ -7,115 +7,117 @@ from dataclasses import dataclass
 from typing import Any
 
 from saccade.config.schema import ActionWriter, Corpus, MediaReader
-from saccade.data.sources.documents import documents_key, read_documents
+from saccade.data.sources.documents import hash_documents, read_documents
 from saccade.data.sources.labelled import read_labelled
-from saccade.data.sources.media import ALONE
-from saccade.data.sources.pairs import content_key, read_rows
+from saccade.data.sources.media import FILES_ONLY
+from saccade.data.sources.pairs import hash_pairs, read_rows
 from saccade.data.store.arrays import Store
-from saccade.data.store.media import Source
+from saccade.data.store.media import MediaSource
 from saccade.data.tokenization.labels import Labels
-from saccade.data.worlds.route_store import SIDES as ROUTES
-from saccade.data.worlds.routes import read_routes, routes_key
+from saccade.data.worlds.route_store import ROUTE_SIDES
+from saccade.data.worlds.routes import hash_routes, read_routes
 
 
 @dataclass(frozen=True)
-class Part:
-    """A corpus, or the share of it that is (or is not) held out for validation."""
+class CorpusSplit:
+    """A corpus, or the share of it that is (or is not) held out for validation, and what is read from it."""
 
     corpus: Corpus
-    share: float = 0.0
+    share: float = 0.0  # of rows that are held out
     heldout: bool = False
-    documents: str = ""  # what one is in a text file, where texts are wanted and not pairs
-    stream: bool = False
-    labels: str = ""  # of which kind they are, where texts with labels are wanted
-    media: MediaReader | None = None  # what reads them, where they are pictures or sound
-    walks: ActionWriter | None = None  # what writes actions, where they are routes
-    varied: bool = False  # routes to learn from: also mirrored, and from every direction where that is open
+    document_unit: str = ""  # documents instead of pairs; what a document is in a text file: "lines", "blank" or "file"
+    stream: bool = False  # read a data set of the Hub without downloading it first
+    label_kind: str = ""  # texts with labels of this kind
+    media_reader: MediaReader | None = None  # pictures or sound, and the reader of the model
+    action_writer: ActionWriter | None = None  # routes, and the writer of the model
+    augment: bool = False  # routes also mirrored, and from every direction if the first one is not given
 
     @property
     def key(self) -> str:
-        """A hash of everything that decides which rows there are."""
-        if self.media is not None:
-            key = self.source.key
-        elif self.walks is not None:
-            key = f"{routes_key(self.corpus)} {self.varied} {self.walks.mirror}"
-        elif self.documents:
-            key = documents_key(self.corpus, documents=self.documents)
+        """Identify the rows in keys of the cache; the text must not change, since runs resume by it."""
+        if self.media_reader is not None:
+            key = self.media_source.key
+        elif self.action_writer is not None:
+            key = f"{hash_routes(self.corpus)} {self.augment} {self.action_writer.mirror}"
+        elif self.document_unit:
+            key = hash_documents(self.corpus, unit=self.document_unit)
         else:
-            key = content_key(self.corpus)
-        return f"{key} {self.labels}{'?' * self.asks}{self.share if self.heldout else -self.share}"
+            key = hash_pairs(self.corpus)
+        return f"{key} {self.label_kind}{'?' * self.has_questions}{self.share if self.heldout else -self.share}"
 
     @property
     def name(self) -> str:
         return self.corpus.files[0]
 
     @property
-    def source(self) -> Source:
-        assert self.media is not None, "only pictures and sound have files of their own"
-        wanted = "label" if self.labels else ALONE if self.documents else "text"
-        return Source(self.corpus, self.media.of_files, wanted, self.asks)
+    def media_source(self) -> MediaSource:
+        assert self.media_reader is not None, "only pictures and sound have files of their own"
+        target = "label" if self.label_kind else FILES_ONLY if self.document_unit else "text"
+        return MediaSource(self.corpus, self.media_reader.file_reader, target, self.has_questions)
 
     @property
-    def asks(self) -> bool:
-        """Whether rows have a question."""
-        return self.media is not None and self.media.asks
+    def has_questions(self) -> bool:
+        """Whether rows have a question about a picture."""
+        return self.media_reader is not None and self.media_reader.has_question
 
-    def rows(self) -> Iterator[Any]:
-        """Line number and texts; held out is every n-th row, spread evenly: a sorted corpus is represented too.
+    def iter_rows(self) -> Iterator[Any]:
+        """Yield the line number and the cells of each row of the split.
 
-        Of pictures and sound it is every n-th file, with all that is said of it.
+        Held-out rows are spread evenly over the corpus, which may be sorted. Of pictures and sound, files are held out
+        with all their rows.
         """
-        found: Iterator[Any]
-        if self.media is not None:
-            found = self.source.rows()
-        elif self.walks is not None:
-            found = read_routes(self.corpus)
-        elif self.documents:
-            found = read_documents(self.corpus, documents=self.documents, stream=self.stream)
-        elif self.labels:
-            found = read_labelled(self.corpus, kind=self.labels)
+        rows: Iterator[Any]
+        if self.media_reader is not None:
+            rows = self.media_source.iter_rows()
+        elif self.action_writer is not None:
+            rows = read_routes(self.corpus)
+        elif self.document_unit:
+            rows = read_documents(self.corpus, unit=self.document_unit, stream=self.stream)
+        elif self.label_kind:
+            rows = read_labelled(self.corpus, kind=self.label_kind)
         else:
-            found = read_rows(self.corpus)
+            rows = read_rows(self.corpus)
         files: dict[str, int] = {}
         row: Any
-        for number, row in enumerate(found):
-            index = number if self.media is None else files.setdefault(row[1], len(files))
+        for number, row in enumerate(rows):
+            index = number if self.media_reader is None else files.setdefault(row[1], len(files))
             if (int((index + 1) * self.share) > int(index * self.share)) == self.heldout:
-                yield from [row] if self.walks is None else row.rows(varied=self.varied, mirror=self.walks.mirror)
+                yield from (
+                    [row]
+                    if self.action_writer is None
+                    else row.iter_rows(augment=self.augment, mirror=self.action_writer.mirror)
+                )
 
 
-def unanswerable(part: Part, labels: Labels | None) -> list[str]:
-    """What is told of questions whose answer is none of those that are learned."""
-    if not part.asks or labels is None:
+def format_unanswerable_notes(split: CorpusSplit, labels: Labels | None) -> list[str]:
+    """Count questions with an answer that is none of the labels; return a message if there are any."""
+    if not split.has_questions or labels is None:
         return []
-    answers, known = [answer for *_, answer in part.rows()], set(labels.names)
+    answers, known = [answer for *_, answer in split.iter_rows()], set(labels.names)
     count = sum(answer not in known for answer in answers)
-    told = f"{count:,} of {len(answers):,} questions of {part.name} have an answer that the training data lacks"
-    return [f"{told}; whatever is said to them is wrong, and the loss leaves them out"] if count else []
+    found = f"{count:,} of {len(answers):,} questions of {split.name} have an answer that the training data lacks"
+    return [f"{found}; every prediction for them counts as wrong, and the loss leaves them out"] if count else []
 
 
-# ---- What a row of a store is called, and what is told of those that were left out.
-
-
-WHAT = {  # a row, by its sides
+ROW_NOUNS = {  # what messages call a row, by its sides
     ("source", "target"): "pair",
     ("source", "label"): "text",
     ("target",): "document",
     ("source",): "file",
     ("source", "question", "target"): "question",
     ("source", "question", "label"): "question",
-    ROUTES: "route",
+    ROUTE_SIDES: "route",
 }
 
 
-def notes_of(store: Store, parts: list[Part], limit: int | None) -> list[str]:
-    """What was dropped and why, with the place of the first one, under the names that the files have now."""
-    what = WHAT[store.sides]
-    total = f"{store.dropped.total:,} {what}{'s' if store.dropped.total > 1 else ''}"
+def format_dropped_notes(store: Store, splits: list[CorpusSplit], max_length: int | None) -> list[str]:
+    """Return messages about dropped rows: how many, why, and where the first one is."""
+    noun = ROW_NOUNS[store.sides]
+    total = f"{store.dropped.total:,} {noun}{'s' if store.dropped.total > 1 else ''}"
     empty = "with an empty side" if len(store.sides) > 1 else "without a text"
-    reasons = {empty: store.dropped.empty, f"longer than {limit or 0:,} tokens": store.dropped.long}
+    reasons = {empty: store.dropped.empty, f"longer than {max_length or 0:,} tokens": store.dropped.long}
     return [
-        f"dropped {found[0]:,} of {total} {reason}; first at {parts[found[1]].name} line {found[2]}"
+        f"dropped {found[0]:,} of {total} {reason}; first at {splits[found[1]].name} line {found[2]}"
         for reason, found in reasons.items()
         if found
     ]

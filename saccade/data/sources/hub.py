@@ -11,55 +11,58 @@ from saccade.data.sources import table
 from saccade.data.sources.lines import did_you_mean
 from saccade.errors import SaccadeError
 
-NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")  # owner/name:configuration
+HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")  # owner/name:configuration
+SAVED_DATASET_FILES = ("dataset_dict.json", "state.json")  # in a folder that `datasets` has written
 
 
-def read(name: str, *, split: str, columns: table.Columns) -> Iterator[table.Row]:
-    """The pairs of one split; columns inside columns are named with a dot, `translation.en`."""
-    return table.pairs(_texts(name, split, columns, table.NAMES))
+def read_pairs(name: str, *, split: str, columns: table.Columns) -> Iterator[table.Row]:
+    """Yield the pairs of one split with their numbers; nested columns are named with a dot, `translation.en`."""
+    return table.to_pairs(_read_texts(name, split, columns, table.PAIR_COLUMNS))
 
 
 def read_column(name: str, *, split: str, columns: table.Columns, stream: bool = False) -> Iterator[tuple[int, str]]:
-    """The texts of one column of one split; with `stream`, fetched as they are read, and not kept."""
-    return ((number, texts[0]) for number, texts in _texts(name, split, columns, table.TEXT, stream=stream))
+    """Yield the texts of one column of a split with their numbers; with `stream`, they are fetched while being read."""
+    return (
+        (number, texts[0]) for number, texts in _read_texts(name, split, columns, table.TEXT_COLUMNS, stream=stream)
+    )
 
 
 def read_records(name: str, *, split: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The numbered rows of one split; classes that are stored as numbers by their names."""
-    return spelled_records(load(name, split))
+    """Yield the numbered rows of one split, with the names of classes in place of their numbers."""
+    return iter_records(load_split(name, split))
 
 
-def spelled_records(data: Any, *, block: int = 1000) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The numbered rows of a data set, with names in the place of numbers of classes; `block` of them in memory."""
-    named = {column: names for column, kind in data.features.items() if (names := _class_names(kind))}
-    for number, record in _records(data, block):
-        yield number, {column: _spelled(value, named.get(column)) for column, value in record.items()}
+def iter_records(data: Any, *, block: int = 1000) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield the numbered rows of a data set, with the names of classes; `block` rows are in memory at a time."""
+    class_names = {column: names for column, kind in data.features.items() if (names := _get_class_names(kind))}
+    for number, record in _iter_rows(data, block):
+        yield number, {column: _to_class_names(value, class_names.get(column)) for column, value in record.items()}
 
 
-def _class_names(kind: Any) -> list[str]:
-    """The names of the classes in a column, also in one of lists; none where it has no classes."""
+def _get_class_names(kind: Any) -> list[str]:
+    """Return the class names of a column or of a column of lists; none if it has no classes."""
     return getattr(kind, "names", None) or getattr(getattr(kind, "feature", None), "names", None) or []
 
 
-def _spelled(value: Any, names: list[str] | None) -> Any:
+def _to_class_names(value: Any, names: list[str] | None) -> Any:
     if names is None:
         return value
     if isinstance(value, list):
-        return [_spelled(item, names) for item in value]
+        return [_to_class_names(item, names) for item in value]
     return names[value] if isinstance(value, int) and 0 <= value < len(names) else value
 
 
-def fingerprint(name: str, *, split: str) -> str:
-    return str(load(name, split)._fingerprint)
+def get_fingerprint(name: str, *, split: str) -> str:
+    return str(load_split(name, split)._fingerprint)
 
 
-def _texts(
-    name: str, split: str, columns: table.Columns, wanted: tuple[str, ...], *, stream: bool = False
+def _read_texts(
+    name: str, split: str, columns: table.Columns, names: tuple[str, ...], *, stream: bool = False
 ) -> Iterator[table.Texts]:
-    return table.from_records(_records(load(name, split, stream=stream)), f"{name}[{split}]", columns, wanted)
+    return table.select_texts(_iter_rows(load_split(name, split, stream=stream)), f"{name}[{split}]", columns, names)
 
 
-def _records(data: Any, block: int = 1000) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _iter_rows(data: Any, block: int = 1000) -> Iterator[tuple[int, Mapping[str, Any]]]:
     number = 0
     for rows in data.iter(batch_size=block):
         keys = list(rows)
@@ -68,20 +71,20 @@ def _records(data: Any, block: int = 1000) -> Iterator[tuple[int, Mapping[str, A
             yield number, dict(zip(keys, values, strict=True))
 
 
-def load(name: str, split: str, *, stream: bool = False) -> Any:
-    """A data set: memory-mapped by `datasets`, so it does not sit in memory either; or a stream of it."""
+def load_split(name: str, split: str, *, stream: bool = False) -> Any:
+    """Load one split of a data set: memory-mapped by `datasets`, or as a stream."""
     import datasets
 
     folder = Path(name)
     try:
-        if any((folder / mark).exists() for mark in ("dataset_dict.json", "state.json")):
+        if any((folder / mark).exists() for mark in SAVED_DATASET_FILES):
             splits = datasets.load_from_disk(name)
         else:
             path, _, configuration = (name, "", "") if folder.is_dir() else name.partition(":")
             splits = datasets.load_dataset(path, configuration or None, **({"streaming": True} if stream else {}))
     except Exception as error:  # of many libraries: network, files, formats
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise SaccadeError(f"data set {name!r} cannot be loaded ({first}); expected a Hub name or a folder") from None
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise SaccadeError(f"data set {name!r} cannot be loaded ({reason}); expected a Hub name or a folder") from None
     if not isinstance(splits, Mapping):
         return splits
     if split not in splits:

@@ -1,7 +1,6 @@
-"""Data sets of the Hugging Face Hub with pictures or sound: their files, as they are, in a folder of the cache.
+"""Write the pictures or recordings of a Hugging Face data set to a folder in the cache, as undecoded files.
 
-The bytes are taken out without decoding them, which is left to our own decoders; the other columns become a
-`metadata.jsonl` beside them.
+The other columns are written to `metadata.jsonl` in the same folder.
 """
 
 from __future__ import annotations
@@ -14,37 +13,36 @@ from pathlib import Path
 from typing import Any
 
 from saccade.config.schema import Corpus
-from saccade.data.media.pictures import SUFFIXES as PICTURES
-from saccade.data.media.sound import SUFFIXES as SOUNDS
+from saccade.data.media.pictures import PICTURE_SUFFIXES
+from saccade.data.media.sound import SOUND_SUFFIXES
 from saccade.data.sources import hub, table
 from saccade.data.store.arrays import write_folder
 from saccade.errors import SaccadeError
-from saccade.files import default_cache
+from saccade.files import get_cache_folder
 
-FILE = "file_name"  # what the column of files is called, unless the recipe names it
-KINDS = {"Image": PICTURES, "Audio": SOUNDS}  # of `datasets`, with the names of their files
-BLOCK = 16  # rows in memory, each with a whole file
-MARKS = ("dataset_dict.json", "state.json")  # of a folder that `datasets` has saved
+FILE_COLUMN = "file_name"  # name of the column of files, unless the recipe names it
+FEATURE_SUFFIXES = {"Image": PICTURE_SUFFIXES, "Audio": SOUND_SUFFIXES}  # by the class of a feature in `datasets`
+BLOCK_ROWS = 16  # rows in memory at a time, each with a whole file
 
 
-def is_set(name: str) -> bool:
-    """Whether a name is that of a data set on the Hub, or of a folder with one: saved, or of parquet files."""
+def is_media_dataset(name: str) -> bool:
+    """Whether a name is a data set on the Hub, or a folder that `datasets` saved or that has parquet files."""
     folder = Path(name)
     if not folder.is_dir():
         named = not folder.exists() and not folder.suffix and not name.startswith(".")
-        return named and bool(hub.NAME.fullmatch(name))
-    if any((folder / mark).exists() for mark in MARKS):
+        return named and bool(hub.HUB_NAME.fullmatch(name))
+    if any((folder / mark).exists() for mark in hub.SAVED_DATASET_FILES):
         return True
-    if any((folder / f"metadata{kind}").is_file() for kind in table.KINDS):
+    if any((folder / f"metadata{kind}").is_file() for kind in table.TABLE_SUFFIXES):
         return False
     return any(not path.name.startswith("metadata.") for path in folder.rglob("*.parquet"))
 
 
-def unpacked(corpus: Corpus) -> Path:
-    """The folder in the cache with the files of a split, made where it is not there yet."""
+def export_split(corpus: Corpus) -> Path:
+    """Return the folder in the cache with the files of a split; write it if it is not there."""
     name, columns = corpus.files[0], corpus.columns or ()
-    asked = repr((hub.fingerprint(name, split=corpus.split), corpus.split, columns, corpus.examples))
-    folder = default_cache() / f"hub-{hashlib.blake2b(asked.encode(), digest_size=16).hexdigest()}"
+    key = repr((hub.get_fingerprint(name, split=corpus.split), corpus.split, columns, corpus.examples))
+    folder = get_cache_folder() / f"hub-{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}"
     if not folder.is_dir():
         write_folder(folder, lambda temporary: _write(temporary, corpus))
     return folder
@@ -52,22 +50,24 @@ def unpacked(corpus: Corpus) -> Path:
 
 def _write(folder: Path, corpus: Corpus) -> None:
     name, columns = corpus.files[0], corpus.columns or ()
-    data, column, suffixes = _undecoded(name, corpus.split, columns)
-    called = column if column in columns else FILE
-    with (folder / "metadata.jsonl").open("w", encoding="utf-8") as notes:
-        for number, record in islice(hub.spelled_records(data, block=BLOCK), corpus.examples):
-            file = f"{number:07d}{_suffix(record[column], suffixes)}"
-            content = _bytes(record[column])
-            if content is not None:  # else it is told as a file that is not there
+    data, column, suffixes = _load_undecoded(name, corpus.split, columns)
+    file_column = column if column in columns else FILE_COLUMN
+    with (folder / "metadata.jsonl").open("w", encoding="utf-8") as metadata:
+        for number, record in islice(hub.iter_records(data, block=BLOCK_ROWS), corpus.examples):
+            file = f"{number:07d}{_get_suffix(record[column], suffixes)}"
+            content = _get_bytes(record[column])
+            if content is not None:  # otherwise it is reported later as a missing file
                 (folder / file).write_bytes(content)
-            said = dict(_said({key: value for key, value in record.items() if key != column}))
-            notes.write(json.dumps({**said, called: file}) + "\n")  # also where a column of the set has that name
+            values = dict(_select_metadata({key: value for key, value in record.items() if key != column}))
+            metadata.write(json.dumps({**values, file_column: file}) + "\n")  # replaces a column of the same name
 
 
-def _undecoded(name: str, split: str, columns: tuple[str, ...]) -> tuple[Any, str, tuple[str, ...]]:
-    """A split whose files stay bytes, the column that they are in, and how such files are called."""
-    data = hub.load(name, split)
-    found = {column: type(kind).__name__ for column, kind in data.features.items() if type(kind).__name__ in KINDS}
+def _load_undecoded(name: str, split: str, columns: tuple[str, ...]) -> tuple[Any, str, tuple[str, ...]]:
+    """Return a split whose files stay undecoded, their column, and the suffixes that such files may have."""
+    data = hub.load_split(name, split)
+    found = {
+        column: type(kind).__name__ for column, kind in data.features.items() if type(kind).__name__ in FEATURE_SUFFIXES
+    }
     column = next((column for column in columns if column in found), next(iter(found), None))
     if column is None:
         there = ", ".join(f"{column} ({getattr(kind, 'dtype', 'list')})" for column, kind in data.features.items())
@@ -75,16 +75,16 @@ def _undecoded(name: str, split: str, columns: tuple[str, ...]) -> tuple[Any, st
             f"data set {name!r} has no column of pictures or sound, got {there}; `datasets` calls them Image and Audio"
         )
     kind = data.features[column]
-    return data.cast_column(column, type(kind)(decode=False)), column, KINDS[found[column]]
+    return data.cast_column(column, type(kind)(decode=False)), column, FEATURE_SUFFIXES[found[column]]
 
 
-def _suffix(value: Any, suffixes: tuple[str, ...]) -> str:
+def _get_suffix(value: Any, suffixes: tuple[str, ...]) -> str:
     path = Path(str((value or {}).get("path") or ""))
     return path.suffix.lower() if path.suffix.lower() in suffixes else suffixes[0]
 
 
-def _bytes(value: Any) -> bytes | None:
-    """What a cell has: the bytes themselves, or the path of a file that was downloaded."""
+def _get_bytes(value: Any) -> bytes | None:
+    """Return the content of a file, which a cell has as bytes or as the path of a downloaded file."""
     if value is None:
         return None
     if value.get("bytes") is not None:
@@ -93,8 +93,8 @@ def _bytes(value: Any) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
 
 
-def _said(record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What is said of a file in texts and numbers; nothing is an empty text, which is counted and left out."""
+def _select_metadata(record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the columns of texts, numbers and lists of texts; None becomes an empty text, which is dropped later."""
     for name, value in table.flatten(record).items():
         if value is None:
             yield name, ""

@@ -1,4 +1,4 @@
-"""Text files as numbered lines, and what can be wrong with a file, said in one line."""
+"""Read text files as numbered lines; problems with a file become errors of one line."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import IO, cast
 
 from saccade.errors import SaccadeError
 
-PACKED = (".gz", ".xz")
+COMPRESSION_SUFFIXES = (".gz", ".xz")
 
 
 @contextmanager
 def open_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file as bytes, unpacked; everything that goes wrong while it is open becomes one SaccadeError."""
+    """Open a file as decompressed bytes; errors while it is open become a SaccadeError."""
     if path.is_dir() or not path.exists():
-        raise missing(path)
+        raise build_missing_file_error(path)
     try:
         with _open(path) as file:
             yield file
     except (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError) as error:
         raise SaccadeError(f"{path} is not a whole {path.suffix} file ({error}); make or download it again") from None
     except OSError as error:
-        raise file_error(path, error) from None
+        raise build_read_error(path, error) from None
 
 
 def _open(path: Path) -> IO[bytes]:
@@ -36,8 +36,8 @@ def _open(path: Path) -> IO[bytes]:
     return cast(IO[bytes], lzma.open(path, "rb")) if path.suffix == ".xz" else path.open("rb")
 
 
-def numbered_lines(file: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
-    """Lines counted from 1, without their end; only a line feed ends a line, never U+2028 and its like."""
+def iter_lines(file: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
+    """Yield lines with their numbers from 1, without line ends; only a line feed ends a line, not U+2028 etc."""
     for number, raw in enumerate(file, 1):
         try:
             line = raw.decode("utf-8")
@@ -47,12 +47,12 @@ def numbered_lines(file: Iterable[bytes], name: str) -> Iterator[tuple[int, str]
                 "convert the file, for example with iconv -f latin1 -t utf-8"
             ) from None
         if number == 1:
-            line = line.removeprefix("\ufeff")  # the byte-order mark some editors write
+            line = line.removeprefix("\ufeff")  # byte-order mark
         yield number, line.removesuffix("\n").removesuffix("\r")
 
 
-def missing(path: Path) -> SaccadeError:
-    """The message for a path that is no file, with the nearest name in its folder."""
+def build_missing_file_error(path: Path) -> SaccadeError:
+    """Build the error for a path that is not a file, with the most similar name in its folder."""
     if path.is_dir():
         return SaccadeError(f"{path} is a directory; expected a file")
     try:
@@ -62,10 +62,11 @@ def missing(path: Path) -> SaccadeError:
     return SaccadeError(f"{path} not found{did_you_mean(path.name, names)}")
 
 
-def file_error(path: Path, error: OSError) -> SaccadeError:
+def build_read_error(path: Path, error: OSError) -> SaccadeError:
     return SaccadeError(f"{path} cannot be read: {error.strerror or error}")
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Suggest the most similar name, as the end of an error message; empty if none is similar."""
     near = difflib.get_close_matches(name, list(names), n=1)
     return f"; did you mean {near[0]}?" if near else ""

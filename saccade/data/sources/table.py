@@ -1,12 +1,11 @@
-"""One file with columns: .tsv, .csv, .jsonl, .parquet.
+"""Read tables: .tsv, .csv, .jsonl, .parquet.
 
-Where one column is wanted, the text of documents, it is `text`, or else the only one. Which columns are source and
-target, where the recipe does not say:
-* a header, record or schema with `source` and `target`: these;
-* .csv: the first line is the header, its first two columns; .jsonl, .parquet: the first two fields;
-* .tsv without `source` and `target` in its first line: there is no header, and every line has two columns.
-`columns = ["2", "5"]` counts columns of a .tsv or .csv without a header, from 1. Fields inside fields are named with
-a dot: `translation.en`.
+Documents are in the column `text`, or in the only column. Source and target of pairs, unless the recipe names them, are
+* the columns `source` and `target` of a header, record or schema;
+* otherwise the first two columns of a .csv, whose first line is a header, and the first two fields of .jsonl, .parquet;
+* otherwise the two columns of a .tsv, which has no header then.
+`columns = ["2", "5"]` are numbers from 1 of columns of a .tsv or .csv without a header. Nested fields are named with a
+dot: `translation.en`.
 """
 
 from __future__ import annotations
@@ -18,143 +17,149 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
-from saccade.data.sources.lines import PACKED, did_you_mean, numbered_lines, open_file
+from saccade.data.sources.lines import COMPRESSION_SUFFIXES, did_you_mean, iter_lines, open_file
 from saccade.errors import SaccadeError
 
-Row = tuple[int, str, str]
-Texts = tuple[int, tuple[str, ...]]  # the same with any number of texts
+Row = tuple[int, str, str]  # line number, source, target
+Texts = tuple[int, tuple[str, ...]]  # line number, any number of texts
 Columns = tuple[str, ...] | None
 
-KINDS = (".tsv", ".csv", ".jsonl", ".parquet")
-NAMES = ("source", "target")
-TEXT = ("text",)
-EXAMPLES = ('"1"', '"2"')
+TABLE_SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
+PAIR_COLUMNS = ("source", "target")
+TEXT_COLUMNS = ("text",)
+EXAMPLE_COLUMNS = ('"1"', '"2"')
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def suffixes(path: Path) -> tuple[str, str]:
-    """Kind and packing: (".tsv", ".gz") of a.tsv.gz; an empty text where there is none."""
-    packing = path.suffix if path.suffix in PACKED else ""
-    inner = Path(path.stem) if packing else path
-    return (inner.suffix if inner.suffix in KINDS else "", packing)
+def split_suffixes(path: Path) -> tuple[str, str]:
+    """Split off format and compression: (".tsv", ".gz") for a.tsv.gz; "" for what a name does not have."""
+    compression = path.suffix if path.suffix in COMPRESSION_SUFFIXES else ""
+    inner = Path(path.stem) if compression else path
+    return (inner.suffix if inner.suffix in TABLE_SUFFIXES else "", compression)
 
 
-def kind(path: Path) -> str:
-    return suffixes(path)[0]
+def get_format(path: Path) -> str:
+    return split_suffixes(path)[0]
 
 
-def read(path: Path, *, columns: Columns) -> Iterator[Row]:
-    """The pairs of a file with columns, each with its line number."""
-    return pairs(_read(path, columns=columns, names=NAMES))
+def read_pairs(path: Path, *, columns: Columns) -> Iterator[Row]:
+    """Yield the pairs of a table, each with its line number."""
+    return to_pairs(_read_texts(path, columns=columns, names=PAIR_COLUMNS))
 
 
 def read_column(path: Path, *, columns: Columns) -> Iterator[tuple[int, str]]:
-    """The texts of one column, each with its line number."""
-    return ((number, texts[0]) for number, texts in _read(path, columns=columns, names=TEXT))
+    """Yield the texts of one column, each with its line number."""
+    return ((number, texts[0]) for number, texts in _read_texts(path, columns=columns, names=TEXT_COLUMNS))
 
 
-def records(path: Path, *, is_header: Callable[[list[str]], bool]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Every row with the names of its columns: 1, 2, 3 where the first line of a .tsv or .csv is no header."""
+def read_records(path: Path, *, is_header: Callable[[list[str]], bool]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield (line number, {column: cell}) of each row; the columns are 1, 2, 3 if a .tsv or .csv has no header."""
     with open_file(path) as file:
         name, number = str(path), 0
-        if kind(path) == ".parquet":
-            found: Iterable[tuple[int, Mapping[str, Any]]] = _parquet(file, path)
-        elif kind(path) == ".jsonl":
-            found = _json_lines(file, name)
+        if get_format(path) == ".parquet":
+            rows: Iterable[tuple[int, Mapping[str, Any]]] = _read_parquet(file, path)
+        elif get_format(path) == ".jsonl":
+            rows = _read_jsonl(file, name)
         else:
-            found = _named(_tabs(file, name) if kind(path) == ".tsv" else _commas(file, name), name, is_header)
-        for number, record in found:
+            rows = _name_columns(
+                _read_tsv(file, name) if get_format(path) == ".tsv" else _read_csv(file, name), name, is_header
+            )
+        for number, record in rows:
             yield number, record
         if not number:
             raise SaccadeError(f"{path} is empty; expected at least one row")
 
 
-def _named(
+def _name_columns(
     lines: Iterator[tuple[int, list[str]]], name: str, is_header: Callable[[list[str]], bool]
 ) -> Iterator[tuple[int, Mapping[str, str]]]:
     names: list[str] = []
     for number, cells in lines:
         if not names and is_header(cells):
             names = cells
-            if twice := [column for column in names if names.count(column) > 1]:
-                raise SaccadeError(f"{name}:{number}: two columns are called {twice[0]!r}; give each a name of its own")
+            if duplicates := [column for column in names if names.count(column) > 1]:
+                raise SaccadeError(
+                    f"{name}:{number}: two columns are called {duplicates[0]!r}; give each a name of its own"
+                )
             continue
-        names = names or [str(place) for place in range(1, len(cells) + 1)]
+        names = names or [str(position) for position in range(1, len(cells) + 1)]
         if len(cells) != len(names):
             raise SaccadeError(f"{name}:{number}: expected {len(names)} columns, got {len(cells)}")
         yield number, dict(zip(names, cells, strict=True))
 
 
-def pairs(rows: Iterable[Texts]) -> Iterator[Row]:
+def to_pairs(rows: Iterable[Texts]) -> Iterator[Row]:
     return ((number, texts[0], texts[1]) for number, texts in rows)
 
 
-def _read(path: Path, *, columns: Columns, names: tuple[str, ...]) -> Iterator[Texts]:
+def _read_texts(path: Path, *, columns: Columns, names: tuple[str, ...]) -> Iterator[Texts]:
     with open_file(path) as file:
         name, number = str(path), 0
-        if kind(path) == ".parquet":
-            records: Iterable[tuple[int, Mapping[str, Any]]] = _parquet(file, path)
-            rows = from_records(records, name, columns, names)
-        elif kind(path) == ".jsonl":
-            rows = from_records(_json_lines(file, name), name, columns, names)
-        elif kind(path):
-            cells = _tabs(file, name) if kind(path) == ".tsv" else _commas(file, name)
-            rows = _delimited(cells, name, columns, names, header=kind(path) == ".csv")
+        if get_format(path) == ".parquet":
+            records: Iterable[tuple[int, Mapping[str, Any]]] = _read_parquet(file, path)
+            rows = select_texts(records, name, columns, names)
+        elif get_format(path) == ".jsonl":
+            rows = select_texts(_read_jsonl(file, name), name, columns, names)
+        elif get_format(path):
+            cells = _read_tsv(file, name) if get_format(path) == ".tsv" else _read_csv(file, name)
+            rows = _read_delimited(cells, name, columns, names, header=get_format(path) == ".csv")
         else:
             raise SaccadeError(
-                f"{path} has no second file: give two line-aligned files, or one {', '.join(KINDS)} file with columns"
+                f"{path} has no second file: give two line-aligned files, or one "
+                f"{', '.join(TABLE_SUFFIXES)} file with columns"
             )
         for row in rows:
             number = row[0]
             yield row
         if not number:
-            raise SaccadeError(f"{path} is empty; expected at least one {'pair' if names == NAMES else 'text'}")
+            raise SaccadeError(f"{path} is empty; expected at least one {'pair' if names == PAIR_COLUMNS else 'text'}")
 
 
-def from_records(
+def select_texts(
     records: Iterable[tuple[int, Mapping[str, Any]]], name: str, columns: Columns, names: tuple[str, ...]
 ) -> Iterator[Texts]:
-    """Texts of numbered records (JSON objects, rows of a data set): those of `columns`, or of what `names` means."""
+    """Yield the texts of numbered records in `columns`, or in those that stand for `names` by default."""
     for number, record in records:
         flat = flatten(record)
-        columns = _chosen(columns, list(flat), name, names)
+        columns = _choose_columns(columns, list(flat), name, names)
         for column in columns:
             if column not in flat:
-                raise unknown_column(f"{name}:{number}", column, list(flat))
+                raise build_unknown_column_error(f"{name}:{number}", column, list(flat))
             if not isinstance(flat[column], str):
                 got = type(flat[column]).__name__
                 raise SaccadeError(f"{name}:{number}: expected text in column {column!r}, got {got}")
         yield number, tuple(flat[column] for column in columns)
 
 
-def are_counted(columns: Sequence[str], first: Sequence[str]) -> bool:
-    """Whether columns are numbers and no names; a number of a row may be among the cells of a first line by chance."""
+def are_column_numbers(columns: Sequence[str], first: Sequence[str]) -> bool:
+    """Whether columns are given by number: all are digits, and not all of them are cells of the first line."""
     return all(column.isdecimal() for column in columns) and not all(column in first for column in columns)
 
 
-def _chosen(columns: Columns, there: list[str], where: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The columns that were asked for, which must be as many as are wanted, or those that are meant without asking."""
+def _choose_columns(columns: Columns, available: list[str], where: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return `columns`, which must be as many as `names`, or the columns that are used by default."""
     if columns is not None:
         if len(columns) != len(names):
             raise SaccadeError(
                 f"{where}: columns names the {' and the '.join(names)}, got {len(columns)}: {', '.join(columns)}"
             )
         return columns
-    if all(name in there for name in names):
+    if all(name in available for name in names):
         return names
-    if len(names) == 1 and len(there) != 1:
+    if len(names) == 1 and len(available) != 1:
         raise SaccadeError(
-            f'{where}: which of the columns {", ".join(there)} is the text? say it: columns = ["{there[0]}"]'
+            f'{where}: which of the columns {", ".join(available)} is the text? name it: columns = ["{available[0]}"]'
         )
-    if len(there) < len(names):
-        raise SaccadeError(f"{where}: expected at least two columns, source and target, got {len(there)}")
-    return tuple(there[: len(names)])
+    if len(available) < len(names):
+        raise SaccadeError(f"{where}: expected at least two columns, source and target, got {len(available)}")
+    return tuple(available[: len(names)])
 
 
-def unknown_column(where: str, column: str, names: list[str]) -> SaccadeError:
+def build_unknown_column_error(where: str, column: str, names: list[str]) -> SaccadeError:
     known = ", ".join(names)
     return SaccadeError(f"{where}: no column {column!r}{did_you_mean(column, names)} (columns: {known})")
 
@@ -169,49 +174,44 @@ def flatten(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _delimited(
-    lines: Iterator[tuple[int, list[str]]], name: str, columns: Columns, wanted: tuple[str, ...], *, header: bool
+def _read_delimited(
+    lines: Iterator[tuple[int, list[str]]], name: str, columns: Columns, names: tuple[str, ...], *, header: bool
 ) -> Iterator[Texts]:
     number, first = next(lines, (0, []))
     if not number:
         return
-    counted = columns is not None and are_counted(columns, first)
-    if counted or (columns is None and not header and not all(column in first for column in wanted)):
-        if not counted and len(first) != len(wanted):
-            expected = "two columns, source and target" if len(wanted) == 2 else "one column of text"
+    by_number = columns is not None and are_column_numbers(columns, first)
+    if by_number or (columns is None and not header and not all(column in first for column in names)):
+        if not by_number and len(first) != len(names):
+            expected = "two columns, source and target" if len(names) == 2 else "one column of text"
             raise SaccadeError(
                 f"{name}:{number}: expected {expected}, got {len(first)}; "
-                f"name them in a header line, or count them: columns = [{', '.join(EXAMPLES[: len(wanted)])}]"
+                f"name them in a header line, or number them: columns = [{', '.join(EXAMPLE_COLUMNS[: len(names)])}]"
             )
-        names = [str(position) for position in range(1, len(first) + 1)]
-        lines = _chain((number, first), lines)
+        header_names = [str(position) for position in range(1, len(first) + 1)]
+        lines = chain([(number, first)], lines)
     else:
-        names = first
-    columns = _chosen(columns, names, f"{name}:{number}", wanted)
+        header_names = first
+    columns = _choose_columns(columns, header_names, f"{name}:{number}", names)
     for column in columns:
-        if column not in names:
-            raise unknown_column(f"{name}:{number}", column, names)
-    places = [names.index(column) for column in columns]
+        if column not in header_names:
+            raise build_unknown_column_error(f"{name}:{number}", column, header_names)
+    positions = [header_names.index(column) for column in columns]
     for number, cells in lines:
-        if len(cells) != len(names):
-            raise SaccadeError(f"{name}:{number}: expected {len(names)} columns, got {len(cells)}")
-        yield number, tuple(cells[place] for place in places)
+        if len(cells) != len(header_names):
+            raise SaccadeError(f"{name}:{number}: expected {len(header_names)} columns, got {len(cells)}")
+        yield number, tuple(cells[position] for position in positions)
 
 
-def _chain(first: tuple[int, list[str]], rest: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:
-    yield first
-    yield from rest
+def _read_tsv(file: IO[bytes], name: str) -> Iterator[tuple[int, list[str]]]:
+    """Split lines at tabs, without quoting."""
+    return ((number, line.split("\t")) for number, line in iter_lines(file, name))
 
 
-def _tabs(file: IO[bytes], name: str) -> Iterator[tuple[int, list[str]]]:
-    """No quoting: a tab always ends a cell."""
-    return ((number, line.split("\t")) for number, line in numbered_lines(file, name))
-
-
-def _commas(file: IO[bytes], name: str) -> Iterator[tuple[int, list[str]]]:
-    """Cells in double quotes may hold commas and line ends (RFC 4180)."""
-    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # the default of 131,072 is less than a long document
-    reader = csv.reader((line + "\n" for _, line in numbered_lines(file, name)), strict=True)
+def _read_csv(file: IO[bytes], name: str) -> Iterator[tuple[int, list[str]]]:
+    """Parse CSV; cells in double quotes may contain commas and line ends (RFC 4180)."""
+    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # the default, 131,072, is too small for documents
+    reader = csv.reader((line + "\n" for _, line in iter_lines(file, name)), strict=True)
     try:
         for cells in reader:
             yield reader.line_num, cells
@@ -219,8 +219,8 @@ def _commas(file: IO[bytes], name: str) -> Iterator[tuple[int, list[str]]]:
         raise SaccadeError(f"{name}:{reader.line_num}: not valid CSV ({error})") from None
 
 
-def _json_lines(file: IO[bytes], name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    for number, line in numbered_lines(file, name):
+def _read_jsonl(file: IO[bytes], name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    for number, line in iter_lines(file, name):
         try:
             record = json.loads(line)
         except (json.JSONDecodeError, RecursionError) as error:
@@ -232,15 +232,15 @@ def _json_lines(file: IO[bytes], name: str) -> Iterator[tuple[int, Mapping[str, 
         yield number, record
 
 
-def _parquet(file: IO[bytes], path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _read_parquet(file: IO[bytes], path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     import pyarrow
     import pyarrow.parquet
 
-    with tempfile.TemporaryFile() as unpacked:
-        if suffixes(path)[1]:  # parquet is read from its end, a packed stream is not
-            shutil.copyfileobj(file, unpacked)
-            unpacked.seek(0)
-            file = unpacked
+    with tempfile.TemporaryFile() as decompressed:
+        if split_suffixes(path)[1]:  # parquet needs random access, which a compressed stream does not have
+            shutil.copyfileobj(file, decompressed)
+            decompressed.seek(0)
+            file = decompressed
         number = 0
         try:
             for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=1024):

@@ -1,8 +1,8 @@
-"""Tokenised pairs in memory-mapped arrays, kept in a cache folder.
+"""Tokenized rows in memory-mapped arrays in a cache folder.
 
 An entry of the cache is a folder: for each side and variant a file of tokens (uint16 or uint32) and one of offsets
-(int64, one more than pairs), and meta.json with the size and checksum of each. It is written under a temporary name and
-renamed, so that it is whole or absent.
+(int64, one more than rows), and meta.json with the size and checksum of each. It is written under a temporary name and
+renamed, so that it is complete or absent.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import numpy as np
 from saccade.data.batching.batches import Rows
 from saccade.errors import SaccadeError
 
-VERSION = 2  # of the folder; entries of another version are made again
-META = "meta.json"
+VERSION = 2  # of the format; entries of another version are written again
+META_FILE = "meta.json"
 
 
-class Dropped(NamedTuple):
-    """Pairs read, and those left out: how many, and the corpus and the line of the first one."""
+class DroppedRows(NamedTuple):
+    """Number of rows read, and of rows dropped for each reason: count, and corpus and line of the first one."""
 
     total: int
     empty: tuple[int, ...]
@@ -35,55 +35,55 @@ class Dropped(NamedTuple):
 
 
 class Store(Rows):
-    """Pairs (or single texts) of token rows, read through the page cache: they never sit in memory of our own."""
+    """Tokenized pairs or documents of an entry of the cache, memory-mapped."""
 
     def __init__(self, folder: Path, *, weights: Sequence[float] = ()) -> None:
-        meta = json.loads((folder / META).read_text(encoding="utf-8"))
-        self.name = folder.name  # a hash of the pairs, the tokenizers and the settings
+        meta = json.loads((folder / META_FILE).read_text(encoding="utf-8"))
+        self.name = folder.name  # contains a hash of rows, tokenizers and settings
         self.sides: tuple[str, ...] = tuple(meta["sides"])
-        self.bytes: int = meta["bytes"]  # of the texts of the last side, in UTF-8
-        self.variants: int = meta["variants"]
-        self.dropped = Dropped(meta["total"], tuple(meta["empty"]), tuple(meta["long"]))
-        self.longest: int = meta["longest"]  # tokens of the longer side of any pair
-        self.parts: list[int] = meta["parts"]  # pairs of each corpus, one after the other
-        self.weights = list(weights) or [1.0] * len(self.parts)
-        names = [[folder / f"{side}-{number}" for side in self.sides] for number in range(self.variants)]
-        self._tokens = [[_map(name.with_suffix(".tokens"), meta["dtype"]) for name in row] for row in names]
-        self._offsets = [[_map(name.with_suffix(".offsets"), "int64") for name in row] for row in names]
+        self.num_bytes: int = meta["bytes"]  # UTF-8 bytes of the text of the last side
+        self.num_variants: int = meta["variants"]
+        self.dropped = DroppedRows(meta["total"], tuple(meta["empty"]), tuple(meta["long"]))
+        self.max_tokens: int = meta["longest"]  # length of the longest side of any row
+        self.corpus_sizes: list[int] = meta["parts"]  # rows of each corpus
+        self.weights = list(weights) or [1.0] * len(self.corpus_sizes)
+        names = [[folder / f"{side}-{number}" for side in self.sides] for number in range(self.num_variants)]
+        self._tokens = [[_memory_map(name.with_suffix(".tokens"), meta["dtype"]) for name in row] for row in names]
+        self._offsets = [[_memory_map(name.with_suffix(".offsets"), "int64") for name in row] for row in names]
 
-    def lengths(self, rows: np.ndarray, *, side: int, variant: int = 0) -> np.ndarray:
-        """Tokens of these rows on one side (0 source, 1 target)."""
+    def get_lengths(self, rows: np.ndarray, *, side: int, variant: int = 0) -> np.ndarray:
+        """Return the number of tokens of each of these rows on one side."""
         offsets = self._offsets[variant][side]
-        rows = rows.astype(np.int64)  # the type of a row number may be too small for one more
+        rows = rows.astype(np.int64)  # uint32 row numbers could overflow below
         return offsets[rows + 1] - offsets[rows]
 
     def gather(self, rows: np.ndarray, *, side: int, variant: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens of these rows, one row after the other, and the lengths of the rows."""
-        begins = self._offsets[variant][side][rows]
-        lengths = self.lengths(rows, side=side, variant=variant)
+        """Return the tokens of these rows, concatenated, and the length of each row."""
+        starts = self._offsets[variant][side][rows]
+        lengths = self.get_lengths(rows, side=side, variant=variant)
         ends = np.cumsum(lengths)
-        places = np.arange(ends[-1] if len(ends) else 0) + np.repeat(begins - (ends - lengths), lengths)
-        return self._tokens[variant][side][places], lengths
+        indices = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
+        return self._tokens[variant][side][indices], lengths
 
-    def tokens(self, rows: np.ndarray, inside: np.ndarray, *, side: int, variant: int = 0) -> np.ndarray:
-        """One token for each row and place inside of it."""
-        return self._tokens[variant][side][self._offsets[variant][side][rows] + inside]
+    def gather_tokens(self, rows: np.ndarray, positions: np.ndarray, *, side: int, variant: int = 0) -> np.ndarray:
+        """Return one token for each row and position in it."""
+        return self._tokens[variant][side][self._offsets[variant][side][rows] + positions]
 
 
 def open_store(folder: Path, *, weights: Sequence[float] = ()) -> Store | None:
-    """An entry of the cache, or None where there is none or it is damaged."""
+    """Open an entry of the cache; None if there is none or it is damaged."""
     try:
-        meta = json.loads((folder / META).read_text(encoding="utf-8"))
-        whole = meta["version"] == VERSION and all(
-            (folder / name).stat().st_size == size and checksum(folder / name) == crc
+        meta = json.loads((folder / META_FILE).read_text(encoding="utf-8"))
+        intact = meta["version"] == VERSION and all(
+            (folder / name).stat().st_size == size and compute_checksum(folder / name) == crc
             for name, (size, crc) in meta["files"].items()
         )
-        return Store(folder, weights=weights) if whole else None
+        return Store(folder, weights=weights) if intact else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def checksum(path: Path) -> int:
+def compute_checksum(path: Path) -> int:
     value = 0
     with path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -91,8 +91,8 @@ def checksum(path: Path) -> int:
     return value
 
 
-class Appender:
-    """Files of tokens and offsets of one side and variant, written row by row; closed by `with`."""
+class ArrayWriter:
+    """Context manager that writes the files of tokens and offsets of one side and variant."""
 
     def __init__(self, folder: Path, *, name: str, dtype: str) -> None:
         self._names = (f"{name}.tokens", f"{name}.offsets")
@@ -102,7 +102,8 @@ class Appender:
         self._sizes, self._sums = [0, 0], [0, 0]
         self._write(1, np.zeros(1, dtype=np.int64))
 
-    def add(self, rows: Sequence[Sequence[int]]) -> None:
+    def append(self, rows: Sequence[Sequence[int]]) -> None:
+        """Append rows of ids."""
         lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
         self._write(0, np.fromiter(chain.from_iterable(rows), self._dtype, count=int(lengths.sum())))
         offsets = self._end + np.cumsum(lengths)
@@ -115,38 +116,40 @@ class Appender:
         self._sizes[which] += len(data)
         self._sums[which] = zlib.crc32(data, self._sums[which])
 
-    def __enter__(self) -> Appender:
+    def __enter__(self) -> ArrayWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with ExitStack() as all_of_them:  # also where closing one of them fails
+        with ExitStack() as stack:  # closes all even if one of them fails
             for file in self._files:
-                all_of_them.callback(file.close)
+                stack.callback(file.close)
 
-    def files(self) -> dict[str, tuple[int, int]]:
-        """The size and checksum of each file."""
+    def get_files(self) -> dict[str, tuple[int, int]]:
+        """Return the size and checksum of each file."""
         return dict(zip(self._names, zip(self._sizes, self._sums, strict=True), strict=True))
 
 
 def write_store(folder: Path, fill: Callable[[Path], dict[str, Any]]) -> None:
-    """Makes an entry of the cache: `fill` writes the arrays into a folder and gives the meta data."""
+    """Write an entry of the cache; `fill` writes the arrays into a folder and returns the metadata."""
 
-    def make(temporary: Path) -> None:
+    def fill_with_meta(temporary: Path) -> None:
         meta = fill(temporary)
-        (temporary / META).write_text(json.dumps({"version": VERSION, **meta}, ensure_ascii=False), encoding="utf-8")
+        (temporary / META_FILE).write_text(
+            json.dumps({"version": VERSION, **meta}, ensure_ascii=False), encoding="utf-8"
+        )
 
-    write_folder(folder, make)
+    write_folder(folder, fill_with_meta)
 
 
 def discard(folder: Path) -> None:
-    """Takes a damaged entry out of the cache, before another one is made."""
+    """Delete a damaged entry of the cache, if there is one."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Fills a folder under a temporary name and renames it.
+    """Fill a folder under a temporary name, then rename it.
 
-    Other processes may do the same at the same time, and read what the first of them has made: that one is kept.
+    If several processes write the same folder at the same time, the first one is kept.
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -155,7 +158,7 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
             fill(temporary)
             try:
                 temporary.rename(folder)
-            except OSError:  # another process was faster; its entry has the same key, hence the same content
+            except OSError:  # another process was faster; the same key means the same content
                 if not folder.is_dir():
                     raise
         finally:
@@ -167,7 +170,7 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
         ) from None
 
 
-def _map(path: Path, dtype: str) -> np.ndarray:
+def _memory_map(path: Path, dtype: str) -> np.ndarray:
     if not path.stat().st_size:
         return np.zeros(0, dtype=dtype)
     return np.memmap(path, dtype=dtype, mode="r")

@@ -1,4 +1,4 @@
-"""Decoded pictures or sound in memory-mapped arrays, kept in a cache folder, and pairs of which they are one side."""
+"""Decoded pictures or recordings in memory-mapped arrays in a cache folder, and data sets whose source they are."""
 
 from __future__ import annotations
 
@@ -14,172 +14,172 @@ import numpy as np
 import torch
 
 from saccade.config.schema import Corpus, MediaReader
-from saccade.data.batching.batch import Frames, Ground, Media, Pictures, Tokens
-from saccade.data.media.decoding import decode_all, settings_of
-from saccade.data.sources.archives import TARS
-from saccade.data.sources.media import folder_of, media_key, read_media
-from saccade.data.store.arrays import Store, checksum, discard, write_folder
-from saccade.data.tokenization.encode import Tally
+from saccade.data.batching.batch import Frames, Media, NavigationGraph, Pictures, Tokens
+from saccade.data.media.decoding import decode_all, get_decoding_key
+from saccade.data.sources.archives import ARCHIVE_SUFFIXES
+from saccade.data.sources.media import hash_media, read_media, resolve_folder
+from saccade.data.store.arrays import Store, compute_checksum, discard, write_folder
+from saccade.data.tokenization.encode import EncodingCounts
 from saccade.data.tokenization.labels import Labels
 from saccade.data.tokenization.tokenizer import Tokenizer
 from saccade.errors import SaccadeError
 
-VERSION = 2  # of the folder; entries of another version are made again
-META, VALUES = "meta.json", "values"
-FEW = 3  # broken files that one line names
-NAMED = 100  # of them, each in a line of its own
+VERSION = 2  # of the format; entries of another version are written again
+META_FILE, VALUES_FILE = "meta.json", "values"
+MAX_INLINE_ERRORS = 3  # unreadable files that are named in one line; more are listed
+MAX_LISTED_ERRORS = 100  # unreadable files that are listed, one a line
 
 Ids = list[list[int]]
 
 
 @dataclass(frozen=True)
-class Source:
-    """A corpus of pictures or sound, and what of each file is wanted: its "label", its "text", or the file "alone"."""
+class MediaSource:
+    """A corpus of pictures or recordings, and the target of each: its "label", its "text", or none (FILES_ONLY)."""
 
     corpus: Corpus
-    reader: MediaReader  # of the files alone
-    wanted: str
-    asks: bool = False  # whether that is the answer to a question
+    reader: MediaReader  # the part of a model's reader that reads the files
+    target: str
+    has_questions: bool = False  # whether the target is the answer to a question
 
     @property
     def key(self) -> str:
-        """A hash of the corpus, and which of its columns says what files there are."""
+        """Identify the files and their targets in keys of the cache; the text must not change."""
         medium = self.reader.medium
-        return f"{media_key(self.corpus, medium=medium)} {medium} {self.wanted}{'?' * self.asks}"
+        return f"{hash_media(self.corpus, medium=medium)} {medium} {self.target}{'?' * self.has_questions}"
 
-    def rows(self) -> Iterator[tuple[Any, ...]]:
-        return read_media(self.corpus, medium=self.reader.medium, wanted=self.wanted, asks=self.asks)
+    def iter_rows(self) -> Iterator[tuple[Any, ...]]:
+        return read_media(self.corpus, medium=self.reader.medium, target=self.target, has_questions=self.has_questions)
 
-    def paths(self) -> list[str]:
-        """Every file once, in the order in which rows name them."""
-        return list(dict.fromkeys(path for _, path, *_ in self.rows()))
+    def list_paths(self) -> list[str]:
+        """Return each file once, in the order of the rows."""
+        return list(dict.fromkeys(path for _, path, *_ in self.iter_rows()))
 
 
-class Decoded:
-    """The files of one corpus, read through the page cache."""
+class DecodedMedia:
+    """The decoded files of one corpus, memory-mapped."""
 
     def __init__(self, folder: Path) -> None:
-        meta = json.loads((folder / META).read_text(encoding="utf-8"))
+        meta = json.loads((folder / META_FILE).read_text(encoding="utf-8"))
         self.offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(meta["lengths"], dtype=np.int64))])
-        self.broken: dict[int, str] = {int(number): why for number, why in meta["broken"].items()}
+        self.broken: dict[int, str] = {int(number): reason for number, reason in meta["broken"].items()}
         shape = (int(self.offsets[-1]), *meta["shape"])
         self.values: np.ndarray = np.zeros(shape, meta["dtype"])
         if self.values.size:
-            self.values = np.memmap(folder / VALUES, dtype=meta["dtype"], mode="r", shape=shape)
+            self.values = np.memmap(folder / VALUES_FILE, dtype=meta["dtype"], mode="r", shape=shape)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
 
-def decoded(source: Source, key: str, cache: Path) -> Decoded:
-    """An entry of the cache, made where there is none or it is damaged."""
-    folder = cache / f"media-{sha256(f'{key} {settings_of(source.reader)}'.encode()).hexdigest()[:32]}"
-    if not _whole(folder):
+def open_or_decode(source: MediaSource, key: str, cache: Path) -> DecodedMedia:
+    """Open an entry of the cache; decode the files if there is none or it is damaged."""
+    folder = cache / f"media-{sha256(f'{key} {get_decoding_key(source.reader)}'.encode()).hexdigest()[:32]}"
+    if not _is_intact(folder):
         discard(folder)
-        write_folder(folder, lambda temporary: _decode(source, temporary))
-    found = Decoded(folder)
-    if len(found) == len(found.broken):
-        first = next(iter(found.broken.values()), "there is none")
+        write_folder(folder, lambda temporary: _write_decoded(source, temporary))
+    decoded = DecodedMedia(folder)
+    if len(decoded) == len(decoded.broken):
+        first = next(iter(decoded.broken.values()), "there is none")
         raise SaccadeError(f"no {source.reader.medium} of {source.corpus.files[0]} can be read: {first}")
-    return found
+    return decoded
 
 
-def _whole(folder: Path) -> bool:
+def _is_intact(folder: Path) -> bool:
     try:
-        meta = json.loads((folder / META).read_text(encoding="utf-8"))
-        return bool(meta["version"] == VERSION and checksum(folder / VALUES) == meta["checksum"])
+        meta = json.loads((folder / META_FILE).read_text(encoding="utf-8"))
+        return bool(meta["version"] == VERSION and compute_checksum(folder / VALUES_FILE) == meta["checksum"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
-def _decode(source: Source, folder: Path) -> None:
-    lengths, broken, kinds, before = list[int](), dict[int, str](), dict[str, Any](), 0
-    with (folder / VALUES).open("wb") as values:
-        for name in decode_all(source.paths(), source.reader, folder):
-            part = folder / name
-            found = json.loads(part.with_suffix(".json").read_text(encoding="utf-8"))
-            kinds = found if found["shape"] or not kinds else kinds
-            broken |= {before + int(number): why for number, why in found["broken"].items()}
-            lengths += np.fromfile(part.with_suffix(".lengths"), dtype=np.int64).tolist()
+def _write_decoded(source: MediaSource, folder: Path) -> None:
+    lengths, broken, layout, before = list[int](), dict[int, str](), dict[str, Any](), 0
+    with (folder / VALUES_FILE).open("wb") as values:
+        for name in decode_all(source.list_paths(), source.reader, folder):
+            shard = folder / name
+            found = json.loads(shard.with_suffix(".json").read_text(encoding="utf-8"))
+            layout = found if found["shape"] or not layout else layout
+            broken |= {before + int(number): reason for number, reason in found["broken"].items()}
+            lengths += np.fromfile(shard.with_suffix(".lengths"), dtype=np.int64).tolist()
             before = len(lengths)
-            with part.with_suffix(".values").open("rb") as made:
-                shutil.copyfileobj(made, values)
+            with shard.with_suffix(".values").open("rb") as decoded:
+                shutil.copyfileobj(decoded, values)
             for suffix in (".json", ".lengths", ".values"):
-                part.with_suffix(suffix).unlink()
-    meta = {"dtype": kinds["dtype"], "shape": kinds["shape"], "lengths": lengths, "broken": broken}
-    meta |= {"version": VERSION, "checksum": checksum(folder / VALUES)}
-    (folder / META).write_text(json.dumps(meta), encoding="utf-8")
+                shard.with_suffix(suffix).unlink()
+    meta = {"dtype": layout["dtype"], "shape": layout["shape"], "lengths": lengths, "broken": broken}
+    meta |= {"version": VERSION, "checksum": compute_checksum(folder / VALUES_FILE)}
+    (folder / META_FILE).write_text(json.dumps(meta), encoding="utf-8")
 
 
-def skipped(source: Source, found: Decoded) -> list[str]:
-    """What is told of files that could not be read: a line, or one for each of them."""
-    if not found.broken:
+def format_skipped_notes(source: MediaSource, decoded: DecodedMedia) -> list[str]:
+    """Return messages about files that could not be decoded: one line, or one for each file if there are several."""
+    if not decoded.broken:
         return []
-    broken, name = list(found.broken.values()), source.corpus.files[0]
-    if name.lower().endswith(TARS):  # its files lie in the cache, of which nobody knows
-        broken = [why.replace(str(folder_of(source.corpus)), name, 1) for why in broken]
-    count = f"skipped {len(broken):,} of {len(found):,} {source.reader.medium}s:"
-    if len(broken) <= FEW:
-        return [f"{count} {'; '.join(broken)}"]
-    more = [f"  and {len(broken) - NAMED:,} more"] if len(broken) > NAMED else []
-    return [count, *(f"  {why}" for why in broken[:NAMED]), *more]
+    errors, name = list(decoded.broken.values()), source.corpus.files[0]
+    if name.lower().endswith(ARCHIVE_SUFFIXES):  # name the archive, not the folder in the cache
+        errors = [error.replace(str(resolve_folder(source.corpus)), name, 1) for error in errors]
+    count = f"skipped {len(errors):,} of {len(decoded):,} {source.reader.medium}s:"
+    if len(errors) <= MAX_INLINE_ERRORS:
+        return [f"{count} {'; '.join(errors)}"]
+    more = [f"  and {len(errors) - MAX_LISTED_ERRORS:,} more"] if len(errors) > MAX_LISTED_ERRORS else []
+    return [count, *(f"  {error}" for error in errors[:MAX_LISTED_ERRORS]), *more]
 
 
-class Library:
-    """The files of several corpora, numbered one corpus after the other."""
+class MediaLibrary:
+    """The decoded files of several corpora, numbered consecutively."""
 
-    def __init__(self, sources: Sequence[Source], parts: Sequence[Decoded]) -> None:
-        self._parts, self._states = list(parts), sources[0].reader.states
-        self._starts = np.cumsum([0, *map(len, parts)])
-        self._lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+    def __init__(self, sources: Sequence[MediaSource], media: Sequence[DecodedMedia]) -> None:
+        self._media, self._num_states = list(media), sources[0].reader.states
+        self._starts = np.cumsum([0, *map(len, media)])
+        self._lengths = np.concatenate([np.diff(one.offsets) for one in media])
         self.size = int(self._starts[-1])
         self._sources = list(sources)
 
     @property
-    def broken(self) -> list[int]:
-        """The numbers of those that cannot be read."""
-        return [int(start) + i for part, start in zip(self._parts, self._starts, strict=False) for i in part.broken]
+    def broken_numbers(self) -> list[int]:
+        """Numbers of the files that cannot be read."""
+        return [int(start) + i for media, start in zip(self._media, self._starts, strict=False) for i in media.broken]
 
-    def numbers(self) -> dict[str, int]:
-        """The number of every file that can be read, by its path."""
+    def get_file_numbers(self) -> dict[str, int]:
+        """Return the number of each readable file, by its path."""
         return {
             path: int(start) + i
-            for source, part, start in zip(self._sources, self._parts, self._starts[:-1], strict=True)
-            for i, path in enumerate(source.paths())
-            if i not in part.broken
+            for source, media, start in zip(self._sources, self._media, self._starts[:-1], strict=True)
+            for i, path in enumerate(source.list_paths())
+            if i not in media.broken
         }
 
-    def lengths(self, numbers: np.ndarray) -> np.ndarray:
-        """States of a picture, frames of sound."""
-        if self._states is not None:
-            return np.full(len(numbers), self._states, dtype=np.int64)
+    def get_lengths(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the number of states of each picture, or of frames of each recording."""
+        if self._num_states is not None:
+            return np.full(len(numbers), self._num_states, dtype=np.int64)
         return self._lengths[numbers]
 
-    def field(self, numbers: np.ndarray) -> Media:
-        if self._states is None:
-            return field_of([self._item(number) for number in numbers], states=None)
-        return field_of([self._pictures(numbers)], states=self._states)
+    def collate(self, numbers: np.ndarray) -> Media:
+        if self._num_states is None:
+            return collate_media([self._get_item(number) for number in numbers], num_states=None)
+        return collate_media([self._gather_pictures(numbers)], num_states=self._num_states)
 
-    def _pictures(self, numbers: np.ndarray) -> np.ndarray:
-        """All at once, corpus by corpus: one by one takes as long as a GPU learns from them."""
-        parts = np.searchsorted(self._starts, numbers, side="right") - 1
-        made = np.empty((len(numbers), *self._parts[0].values.shape[1:]), dtype=self._parts[0].values.dtype)
-        for which in np.unique(parts):
-            mine, part = parts == which, self._parts[which]
-            made[mine] = part.values[part.offsets[numbers[mine] - self._starts[which]]]
-        return made
+    def _gather_pictures(self, numbers: np.ndarray) -> np.ndarray:
+        """Gather pictures corpus by corpus, which is much faster than one by one."""
+        corpora = np.searchsorted(self._starts, numbers, side="right") - 1
+        pictures = np.empty((len(numbers), *self._media[0].values.shape[1:]), dtype=self._media[0].values.dtype)
+        for corpus in np.unique(corpora):
+            own, media = corpora == corpus, self._media[corpus]
+            pictures[own] = media.values[media.offsets[numbers[own] - self._starts[corpus]]]
+        return pictures
 
-    def _item(self, number: int) -> np.ndarray:
-        which = int(np.searchsorted(self._starts, number, side="right")) - 1
-        part, at = self._parts[which], int(number) - int(self._starts[which])
-        return part.values[part.offsets[at] : part.offsets[at + 1]]
+    def _get_item(self, number: int) -> np.ndarray:
+        corpus = int(np.searchsorted(self._starts, number, side="right")) - 1
+        media, index = self._media[corpus], int(number) - int(self._starts[corpus])
+        return media.values[media.offsets[index] : media.offsets[index + 1]]
 
 
-def field_of(items: Sequence[np.ndarray], *, states: int | None) -> Media:
-    """Arrays (n, ...) of files as one field of a batch; `states` are those of a picture, none for sound."""
-    if states is not None:
+def collate_media(items: Sequence[np.ndarray], *, num_states: int | None) -> Media:
+    """Collate arrays (n, ...) into a batch field: pictures with `num_states` states each, or padded frames if None."""
+    if num_states is not None:
         values = torch.from_numpy(items[0] if len(items) == 1 else np.concatenate(items))
-        return Pictures(values, torch.ones(len(values), states, dtype=torch.bool))
+        return Pictures(values, torch.ones(len(values), num_states, dtype=torch.bool))
     lengths = np.array([len(item) for item in items])
     mask = np.arange(lengths.max()) < lengths[:, None]
     frames = np.zeros((*mask.shape, *items[0].shape[1:]), dtype=np.float32)
@@ -188,66 +188,66 @@ def field_of(items: Sequence[np.ndarray], *, states: int | None) -> Media:
 
 
 class MediaStore(Store):
-    """Pairs whose source is a picture or sound; the tokens of that side are its number in the library."""
+    """Rows whose source is a picture or recording, stored as its number in the library."""
 
-    def __init__(self, folder: Path, library: Library, *, weights: Sequence[float]) -> None:
+    def __init__(self, folder: Path, library: MediaLibrary, *, weights: Sequence[float]) -> None:
         super().__init__(folder, weights=weights)
         self._library = library
 
-    def lengths(self, rows: np.ndarray, *, side: int, variant: int = 0) -> np.ndarray:
+    def get_lengths(self, rows: np.ndarray, *, side: int, variant: int = 0) -> np.ndarray:
         if side:
-            return super().lengths(rows, side=side, variant=variant)
-        return self._library.lengths(self._numbers(rows))
+            return super().get_lengths(rows, side=side, variant=variant)
+        return self._library.get_lengths(self._get_file_numbers(rows))
 
-    def collate(self, rows: np.ndarray, *, side: int, variant: int = 0) -> Tokens | Media | Ground:
+    def collate(self, rows: np.ndarray, *, side: int, variant: int = 0) -> Tokens | Media | NavigationGraph:
         if side:
             return super().collate(rows, side=side, variant=variant)
-        return self._library.field(self._numbers(rows))
+        return self._library.collate(self._get_file_numbers(rows))
 
-    def _numbers(self, rows: np.ndarray) -> np.ndarray:
-        return self.tokens(rows, np.zeros(len(rows), dtype=np.int64), side=0)
+    def _get_file_numbers(self, rows: np.ndarray) -> np.ndarray:
+        return self.gather_tokens(rows, np.zeros(len(rows), dtype=np.int64), side=0)
 
 
 class MediaEncoder:
-    """Blocks of rows to ids: the number of the file, a question where one is asked, and a text or a label.
+    """Encodes blocks of rows: the number of the file, the question if there are questions, and the text or label.
 
-    Rows of broken files are left out, and so are those with an answer that nobody has learned.
+    Rows of unreadable files and rows with an unknown answer are skipped.
     """
 
     def __init__(
         self,
-        numbers: dict[str, int],
+        file_numbers: dict[str, int],
         target: Tokenizer | Labels | None,
         *,
-        limit: int | None,
-        files: int,
+        max_length: int | None,
+        num_files: int,
         question: Tokenizer | None = None,
     ) -> None:
-        self._numbers, self._limit = numbers, limit
+        self._numbers, self._limit = file_numbers, max_length
         self._sides = [side for side in (question, target) if side is not None]
         self._answers = None if question is None else target
-        self.largest = max([files, *(side.size + 1 for side in self._sides)])  # no id is as large
+        self.id_bound = max([num_files, *(side.size + 1 for side in self._sides)])  # all ids are smaller
 
-    def plain(self, block: list[Any], corpus: int, tally: Tally) -> list[Ids]:
-        """The ids of the rows of a block that are kept."""
-        tally.total += len(block)
-        full = []
+    def encode_block(self, block: list[Any], corpus: int, counts: EncodingCounts) -> list[Ids]:
+        """Return the ids of each side of the rows that are kept."""
+        counts.total += len(block)
+        complete = []
         for line, path, *texts in block:
             if not all(text.strip() for text in texts):
-                tally.drop(tally.empty, corpus, line)
-            elif path in self._numbers and (self._answers is None or self._answers.knows(texts[-1])):
-                full.append((line, self._numbers[path], texts))
-        made = [side.encode_all([texts[i] for _, _, texts in full]) for i, side in enumerate(self._sides)]
+                counts.count_dropped(counts.empty, corpus, line)
+            elif path in self._numbers and (self._answers is None or self._answers.can_encode(texts[-1])):
+                complete.append((line, self._numbers[path], texts))
+        encoded = [side.encode_all([texts[i] for _, _, texts in complete]) for i, side in enumerate(self._sides)]
         sides: list[Ids] = [[] for _ in ("source", *self._sides)]
-        for (line, number, texts), *ids in zip(full, *made, strict=True):
+        for (line, number, texts), *ids in zip(complete, *encoded, strict=True):
             if self._limit is not None and max(map(len, ids)) > self._limit:
-                tally.drop(tally.long, corpus, line)
+                counts.count_dropped(counts.long, corpus, line)
                 continue
-            tally.bytes += sum(len(text.encode()) for text in texts[-1:])
+            counts.num_bytes += sum(len(text.encode()) for text in texts[-1:])
             for side, row in zip(sides, ([number], *ids), strict=True):
                 side.append(row)
         return sides
 
-    def variant(self, number: int, plain: list[Ids]) -> list[Ids]:
-        """There is only one."""
+    def encode_variant(self, number: int, plain: list[Ids]) -> list[Ids]:
+        """Return the plain ids: there is no dropout."""
         return plain

@@ -1,7 +1,7 @@
-"""Documents that are never stored: tokenised as they come, block by block, and forgotten.
+"""Batches from a stream of documents that are tokenized block by block and never stored.
 
-A block is as many documents as are in memory at once. They are shuffled and cut into rows as those of a store are, so
-that whatever learns from files learns from a stream as well. While one block is in use, a thread makes the next one.
+The documents of a block are in memory; they are split into rows and shuffled like those of a store. While one block is
+in use, a thread prepares the next one.
 """
 
 from __future__ import annotations
@@ -16,79 +16,79 @@ import numpy as np
 
 from saccade.config.schema import Recipe
 from saccade.data.batching.batch import Batch
-from saccade.data.batching.batches import Rows, StreamState, assemble, epoch_order, plan
-from saccade.data.store.arrays import Dropped, Store
-from saccade.data.tokenization.encode import SMALL, Encoder, Tally
+from saccade.data.batching.batches import Rows, StreamState, collate_batch, plan_batches, shuffle_rows
+from saccade.data.store.arrays import DroppedRows, Store
+from saccade.data.tokenization.encode import MAX_UINT16_IDS, EncodingCounts, TextEncoder
 from saccade.errors import SaccadeError
 
-LETTERS = 50_000_000  # a block of long documents ends earlier
+MAX_BLOCK_CHARACTERS = 50_000_000  # a block of long documents has fewer of them
 
 
-class Held(Store):
-    """Tokenised documents in memory, in place of an entry of the cache."""
+class InMemoryStore(Store):
+    """Tokenized documents in memory instead of in the cache."""
 
-    def __init__(self, ids: Sequence[Sequence[int]], *, name: str, largest: int) -> None:
-        self.name, self.sides, self.variants, self.bytes = name, ("target",), 1, 0
-        self.dropped = Dropped(len(ids), (), ())
-        self.parts, self.weights = [len(ids)], [1.0]
+    def __init__(self, ids: Sequence[Sequence[int]], *, name: str, id_bound: int) -> None:
+        self.name, self.sides, self.num_variants, self.num_bytes = name, ("target",), 1, 0
+        self.dropped = DroppedRows(len(ids), (), ())
+        self.corpus_sizes, self.weights = [len(ids)], [1.0]
         lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
-        self.longest = int(lengths.max())
-        kind = np.uint16 if largest <= SMALL else np.uint32
-        self._tokens = [[np.concatenate([np.asarray(row, dtype=kind) for row in ids])]]
+        self.max_tokens = int(lengths.max())
+        dtype = np.uint16 if id_bound <= MAX_UINT16_IDS else np.uint32
+        self._tokens = [[np.concatenate([np.asarray(row, dtype=dtype) for row in ids])]]
         self._offsets = [[np.concatenate(([0], np.cumsum(lengths)))]]
 
 
 @dataclass(frozen=True)
-class Streamed:
-    """Documents, and how a block of them becomes rows."""
+class DocumentStream:
+    """A stream of documents, and how a block of them becomes rows."""
 
-    documents: Callable[[], Iterator[Any]]  # line number and text, from the beginning each time
-    encoder: Encoder
-    in_rows: Callable[[Store], Rows]
-    buffer: int  # documents of a block
-    name: str  # what a place in the stream depends on
+    open_documents: Callable[[], Iterator[Any]]  # yields line number and text, from the start in each call
+    encoder: TextEncoder
+    build_rows: Callable[[Store], Rows]
+    buffer: int  # maximum number of documents of a block
+    name: str  # identifies documents, tokenizer and settings; compared when a run resumes
 
-    def open_batches(self, *, batch_tokens: int, seed: int, rank: int = 0, world: int = 1) -> StreamedBatches:
-        """The endless stream of batches to train on."""
-        return StreamedBatches(self, batch_tokens=batch_tokens, seed=seed, rank=rank, world=world)
+    def open_batches(self, *, batch_tokens: int, seed: int, rank: int = 0, world: int = 1) -> DocumentBatchStream:
+        """Open the endless stream of training batches."""
+        return DocumentBatchStream(self, batch_tokens=batch_tokens, seed=seed, rank=rank, world=world)
 
 
-class Block:
-    """The batches of some documents, cut and in an order that follow from a seed and the pass."""
+class DocumentBlock:
+    """The batches of some documents; their rows and order are determined by seed and epoch."""
 
     def __init__(
-        self, read: Sequence[Any], streamed: Streamed, *, budget: int, seed: Sequence[int], epoch: int
+        self, documents: Sequence[Any], stream: DocumentStream, *, budget: int, seed: Sequence[int], epoch: int
     ) -> None:
-        self.documents = len(read)
-        [ids] = streamed.encoder.plain(list(read), 0, Tally())
+        self.num_documents = len(documents)
+        [ids] = stream.encoder.encode_block(list(documents), 0, EncodingCounts())
         self._batches: list[np.ndarray] = []
         if not ids:
             return
-        drawn = int(np.random.default_rng(seed).integers(2**31))  # each block is cut and shuffled in its own way
-        held = Held(ids, name=streamed.name, largest=streamed.encoder.largest)
-        self._rows = streamed.in_rows(held).in_epoch(drawn, epoch)
-        order = epoch_order(self._rows, seed=drawn, epoch=epoch)
-        made = plan(self._rows, order, budget=budget, generator=np.random.default_rng([drawn, epoch]))
-        self._batches = [made.batch(number) for number in range(len(made.order))]
+        block_seed = int(np.random.default_rng(seed).integers(2**31))  # another one for each block
+        store = InMemoryStore(ids, name=stream.name, id_bound=stream.encoder.id_bound)
+        self._rows = stream.build_rows(store).select_epoch(block_seed, epoch)
+        order = shuffle_rows(self._rows, seed=block_seed, epoch=epoch)
+        plan = plan_batches(self._rows, order, budget=budget, generator=np.random.default_rng([block_seed, epoch]))
+        self._batches = [plan.get_rows(number) for number in range(len(plan.order))]
 
     def __len__(self) -> int:
         return len(self._batches)
 
-    def batch(self, number: int) -> Batch:
-        return assemble(self._rows, self._batches[number])
+    def get_batch(self, number: int) -> Batch:
+        return collate_batch(self._rows, self._batches[number])
 
 
-class StreamedBatches:
-    """An endless stream of batches over passes through the documents, whose place can be saved and found again.
+class DocumentBatchStream:
+    """Endless stream of training batches over epochs of the documents, whose position can be saved and restored.
 
-    To find it, the documents before it are read once more, but not tokenised. Ranks share it as they do a BatchStream.
+    To restore it, the documents before it are read again, but not tokenized. Ranks share it like a BatchStream.
     """
 
-    def __init__(self, streamed: Streamed, *, batch_tokens: int, seed: int, rank: int = 0, world: int = 1) -> None:
-        self._streamed, self._budget, self._seed = streamed, batch_tokens, seed
+    def __init__(self, stream: DocumentStream, *, batch_tokens: int, seed: int, rank: int = 0, world: int = 1) -> None:
+        self._stream, self._budget, self._seed = stream, batch_tokens, seed
         self._rank, self._world = rank, world
         self._ahead = ThreadPoolExecutor(max_workers=1, thread_name_prefix="documents")
-        self._go(epoch=0, document=0, batch=0)
+        self._seek(epoch=0, document=0, batch=0)
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -96,93 +96,100 @@ class StreamedBatches:
     def __next__(self) -> Batch:
         group = [self._advance() for _ in range(self._world)]
         block, number = group[self._rank]
-        return block.batch(number)
+        return block.get_batch(number)
 
     @property
     def epoch(self) -> float:
-        """Passes through all documents; how far the current one is nobody knows."""
-        ended = self._batch == len(self._block) and not self._next.result().documents
+        """Number of complete epochs; the fraction of the current one is unknown."""
+        ended = self._batch == len(self._block) and not self._next.result().num_documents
         return float(self._epoch + ended)
 
     def state(self) -> StreamState:
-        """The place in the stream, as JSON; `pool` counts the documents before the current block."""
-        return {"epoch": self._epoch, "pool": self._document, "batch": self._batch, "made_for": self._made_for()}
+        """Return the position in the stream, for a checkpoint; `pool` is the number of documents before the block."""
+        return {
+            "epoch": self._epoch,
+            "pool": self._document,
+            "batch": self._batch,
+            "made_for": self._get_dependencies(),
+        }
 
     def restore(self, state: StreamState) -> None:
-        made_for, ours = state["made_for"], self._made_for()
+        saved, current = state["made_for"], self._get_dependencies()
         changed = [
-            f"{name} was {made_for.get(name)}, is {ours[name]}" for name in ours if made_for.get(name) != ours[name]
+            f"{name} was {saved.get(name)}, is {current[name]}" for name in current if saved.get(name) != current[name]
         ]
         if changed:
-            raise SaccadeError(f"the place in the data cannot be found again: {'; '.join(changed)}; start a new run")
-        self._go(epoch=state["epoch"], document=state["pool"], batch=state["batch"])
+            raise SaccadeError(
+                f"cannot resume at the saved position in the data: {'; '.join(changed)}; start a new run"
+            )
+        self._seek(epoch=state["epoch"], document=state["pool"], batch=state["batch"])
 
-    def _made_for(self) -> dict[str, Any]:
-        return {"data": self._streamed.name, "batch_tokens": self._budget, "seed": self._seed}
+    def _get_dependencies(self) -> dict[str, Any]:
+        return {"data": self._stream.name, "batch_tokens": self._budget, "seed": self._seed}
 
-    def _go(self, *, epoch: int, document: int, batch: int) -> None:
-        """Opens the documents anew, passes by some of them, and makes the block that begins there."""
+    def _seek(self, *, epoch: int, document: int, batch: int) -> None:
+        """Open the documents, skip some of them, and prepare the block that starts there."""
         self._epoch, self._document, self._batch = epoch, document, batch
-        documents = self._streamed.documents()
+        documents = self._stream.open_documents()
         for _ in islice(documents, document):
             pass
         self._documents = documents
-        self._block = self._make(documents, epoch, document)
-        if not self._block.documents and not document:
+        self._block = self._read_block(documents, epoch, document)
+        if not self._block.num_documents and not document:
             raise SaccadeError("there is no document in data.train; expected at least one; are the files empty?")
-        self._ask()
+        self._prefetch()
 
-    def _ask(self) -> None:
-        behind = self._document + self._block.documents
-        self._next: Future[Block] = self._ahead.submit(self._make, self._documents, self._epoch, behind)
+    def _prefetch(self) -> None:
+        start = self._document + self._block.num_documents
+        self._next: Future[DocumentBlock] = self._ahead.submit(self._read_block, self._documents, self._epoch, start)
 
-    def _make(self, documents: Iterator[Any], epoch: int, document: int) -> Block:
-        read, letters = list[Any](), 0
+    def _read_block(self, documents: Iterator[Any], epoch: int, document: int) -> DocumentBlock:
+        block, characters = list[Any](), 0
         for row in documents:
-            read.append(row)
-            letters += len(row[1])
-            if len(read) >= self._streamed.buffer or letters >= LETTERS:
+            block.append(row)
+            characters += len(row[1])
+            if len(block) >= self._stream.buffer or characters >= MAX_BLOCK_CHARACTERS:
                 break
-        return Block(read, self._streamed, budget=self._budget, seed=(self._seed, document), epoch=epoch)
+        return DocumentBlock(block, self._stream, budget=self._budget, seed=(self._seed, document), epoch=epoch)
 
-    def _advance(self) -> tuple[Block, int]:
-        passes = 0
+    def _advance(self) -> tuple[DocumentBlock, int]:
+        restarts = 0
         while self._batch == len(self._block):
             following = self._next.result()
-            if following.documents:
-                self._document += self._block.documents
+            if following.num_documents:
+                self._document += self._block.num_documents
                 self._block, self._batch = following, 0
-                self._ask()
+                self._prefetch()
             else:
-                passes += 1
-                self._go(epoch=self._epoch + 1, document=0, batch=0)
-            if passes > 1:
+                restarts += 1
+                self._seek(epoch=self._epoch + 1, document=0, batch=0)
+            if restarts > 1:
                 raise SaccadeError("no document of data.train has any text; look at the files and at data.columns")
         self._batch += 1
         return self._block, self._batch - 1
 
 
-def in_turn(corpora: Sequence[Callable[[], Iterator[Any]]]) -> Iterator[Any]:
-    """A document of each corpus in turn, until all are at their end."""
-    left = [rows() for rows in corpora]
-    while left:
-        for rows in list(left):
-            found = next(rows, None)
-            if found is None:
-                left.remove(rows)
+def interleave(corpora: Sequence[Callable[[], Iterator[Any]]]) -> Iterator[Any]:
+    """Yield one document of each corpus in turn, until all are exhausted."""
+    active = [open_rows() for open_rows in corpora]
+    while active:
+        for rows in list(active):
+            row = next(rows, None)
+            if row is None:
+                active.remove(rows)
             else:
-                yield found
+                yield row
 
 
-def check_stream(recipe: Recipe) -> None:
-    """What a stream cannot give."""
+def validate_stream(recipe: Recipe) -> None:
+    """Refuse settings that a stream does not support."""
     data = recipe.data
-    against = {
+    unsupported = {
         f'task = "{recipe.task.name}", which learns from pairs': not recipe.task.learns_from_documents,
         f"data.valid = {data.valid} as a share; name files for it": data.valid_share > 0,
         "a weight of a corpus": any(corpus.weight != 1.0 for corpus in data.train),
         f"tokenizer.dropout = {recipe.tokenizer.dropout}": bool(recipe.tokenizer.dropout),
     }
-    for what, found in against.items():
-        if found:
-            raise SaccadeError(f"data.stream = true does not go with {what}; change one of them")
+    for setting, is_set in unsupported.items():
+        if is_set:
+            raise SaccadeError(f"data.stream = true does not go with {setting}; change one of them")

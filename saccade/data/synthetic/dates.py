@@ -1,7 +1,7 @@
-"""Dates as people write them in 31 languages, with spelling mistakes, and what they mean: 2024-03-05.
+"""Generated dates as written in 31 languages, with spelling mistakes, and their ISO form, 2024-03-05.
 
-The patterns and names are those of CLDR through babel. Left out: two-digit years, and numbers for months except year
-first or with dots between (5.3.2024 is the fifth of March wherever dots are written), so that every text means one day.
+The patterns and names are those of the CLDR, through babel. To be unambiguous, years have four digits, and months are
+numbers only with the year first or with dots (5.3.2024 is the fifth of March wherever dots are used).
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from functools import cache
 from hashlib import sha256
 from typing import NamedTuple
 
-# Scripts that a common font draws: Latin, Cyrillic, Greek, Hebrew, Arabic, Armenian, Georgian. Not here: Croatian, in
+# In scripts that common fonts have: Latin, Cyrillic, Greek, Hebrew, Arabic, Armenian, Georgian. Without Croatian, in
 # which listopad is October; it is November in Polish and Czech.
 LANGUAGES = (
     "en", "de", "fr", "es", "pt", "it", "nl", "sv", "da", "nb", "fi", "et", "lv", "lt", "pl", "cs", "hu", "ro", "ca",
     "tr", "id", "ru", "uk", "bg", "sr", "el", "he", "ar", "fa", "hy", "ka",
 )  # fmt: skip
-COUNTRIES = {"en": ("en_US", "en_GB")}  # whose habits differ
+COUNTRIES = {"en": ("en_US", "en_GB")}  # with different patterns
 SKELETONS = ("yMMMd", "yMMMMd", "yMMMEd", "yMMMMEEEEd")
 YEARS = range(1000, 3000)
-NOISE = 0.27  # share of examples with a mistake; a little less comes out, as names without letters to spare stay whole
-SHORTEST = 5  # letters of a name that may lose, swap or double one; shorter ones might become another month
-LAST_CASED = 0x1C80  # above: capitals that fonts lack (Georgian)
+MISTAKE_RATE = 0.27  # share of examples with a mistake, a bit less in effect, since short names have no misspellings
+MIN_MISSPELLED_LENGTH = 5  # letters; a shorter name with a letter lost, swapped or doubled might be another month
+CODE_POINT_LIMIT = 0x1C80  # capital letters above it are missing in fonts (Georgian)
 
 
-class Piece(NamedTuple):
-    """A part of a pattern: fixed text, or a number, or a name out of a list."""
+class PatternField(NamedTuple):
+    """A part of a date pattern: fixed text, a number, or a name of a month or weekday."""
 
     field: str  # "text", "d", "m", "y", "month" or "weekday"
     width: int = 1
@@ -38,30 +38,30 @@ class Piece(NamedTuple):
     names: tuple[str, ...] = ()
 
 
-Pattern = tuple[Piece, ...]
+Pattern = tuple[PatternField, ...]
 
 
-def dates(count: int, *, seed: int, heldout: bool = False) -> Iterator[tuple[str, str]]:
-    """Pairs of a written date and its ISO form; the years of `heldout` never occur without it."""
+def generate_dates(count: int, *, seed: int, heldout: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield pairs of a written date and its ISO form; held-out dates have other years than the others."""
     rng = random.Random(f"dates {seed}")
-    years = [year for year in YEARS if is_heldout(year) == heldout]
-    languages = [patterns(language) for language in LANGUAGES]
-    mistakes = _mistakes()
+    years = [year for year in YEARS if is_heldout_year(year) == heldout]
+    languages = [get_patterns(language) for language in LANGUAGES]
+    mistakes = _build_misspellings()
     for _ in range(count):
         year = rng.choice(years)
         day = date.fromordinal(date(year, 1, 1).toordinal() + int(rng.random() * (365 + isleap(year))))
         pattern = rng.choice(rng.choice(languages))
-        yield write(day, pattern, mistakes, rng if rng.random() < NOISE else None), day.isoformat()
+        yield format_date(day, pattern, mistakes, rng if rng.random() < MISTAKE_RATE else None), day.isoformat()
 
 
-def is_heldout(year: int) -> bool:
-    """About one year in ten, scattered by a hash."""
+def is_heldout_year(year: int) -> bool:
+    """Whether a year is held out: about one in ten, by its hash."""
     return sha256(str(year).encode()).digest()[0] % 10 == 0
 
 
-def write(day: date, pattern: Pattern, mistakes: dict[str, list[str]], rng: random.Random | None = None) -> str:
-    """The date in one pattern; with `rng`, one of its names has a spelling mistake."""
-    parts = [_render(piece, day) for piece in pattern]
+def format_date(day: date, pattern: Pattern, mistakes: dict[str, list[str]], rng: random.Random | None = None) -> str:
+    """Write a date in a pattern; with `rng`, misspell one of its names."""
+    parts = [_render_field(piece, day) for piece in pattern]
     if rng:
         places = [i for i, piece in enumerate(pattern) if piece.names and mistakes[parts[i]]]
         if places:
@@ -70,24 +70,24 @@ def write(day: date, pattern: Pattern, mistakes: dict[str, list[str]], rng: rand
     return "".join(parts)
 
 
-def _render(piece: Piece, day: date) -> str:
-    match piece.field:
+def _render_field(field: PatternField, day: date) -> str:
+    match field.field:
         case "text":
-            return piece.text
+            return field.text
         case "month":
-            return piece.names[day.month - 1]
+            return field.names[day.month - 1]
         case "weekday":
-            return piece.names[day.weekday()]
+            return field.names[day.weekday()]
         case "d":
-            return f"{day.day:0{piece.width}}"
+            return f"{day.day:0{field.width}}"
         case "m":
-            return f"{day.month:0{piece.width}}"
+            return f"{day.month:0{field.width}}"
     return str(day.year)
 
 
 @cache
-def patterns(language: str) -> list[Pattern]:
-    """The ways to write a date in a language, each once, in a fixed order."""
+def get_patterns(language: str) -> list[Pattern]:
+    """Return the distinct date patterns of a language, in a fixed order."""
     from babel import Locale
 
     found: dict[Pattern, None] = {}
@@ -96,59 +96,59 @@ def patterns(language: str) -> list[Pattern]:
         texts = [locale.date_formats[length].pattern for length in ("full", "long", "medium")]
         texts += [locale.datetime_skeletons[key].pattern for key in SKELETONS if key in locale.datetime_skeletons]
         for text in texts:
-            pattern = _parse(text, locale)
-            if pattern and _is_clear(pattern):
+            pattern = _parse_pattern(text, locale)
+            if pattern and _is_unambiguous(pattern):
                 found[pattern] = None
     return list(found)
 
 
-def _parse(text: str, locale: object) -> Pattern | None:
-    """A CLDR pattern as pieces; None where it has a field that we do not write."""
+def _parse_pattern(text: str, locale: object) -> Pattern | None:
+    """Parse a CLDR pattern; None if it has an unsupported field."""
     from babel.dates import tokenize_pattern
 
     pieces = []
     for _, value in tokenize_pattern(text):
         if isinstance(value, str):
-            pieces.append(Piece("text", text=_plain(value)))
+            pieces.append(PatternField("text", text=_normalize_spaces(value)))
             continue
         letter, width = str(value[0]), int(value[1])
         if letter in "d" or (letter == "y" and width != 2) or (letter in "ML" and width <= 2):
-            pieces.append(Piece({"d": "d", "y": "y"}.get(letter, "m"), width))
+            pieces.append(PatternField({"d": "d", "y": "y"}.get(letter, "m"), width))
         elif letter in "ML" and width in (3, 4):
-            pieces.append(Piece("month", names=_names(locale, "months", letter == "L", width)))
+            pieces.append(PatternField("month", names=_get_names(locale, "months", letter == "L", width)))
         elif letter in "Ec" and width <= 4:
-            pieces.append(Piece("weekday", names=_names(locale, "days", letter == "c", width)))
+            pieces.append(PatternField("weekday", names=_get_names(locale, "days", letter == "c", width)))
         else:
             return None
     return tuple(pieces)
 
 
-def _names(locale: object, what: str, standalone: bool, width: int) -> tuple[str, ...]:
+def _get_names(locale: object, what: str, standalone: bool, width: int) -> tuple[str, ...]:
     tables = getattr(locale, what)["stand-alone" if standalone else "format"]
     names = tables["wide" if width == 4 else "abbreviated"]
     keys = range(7) if what == "days" else range(1, 13)
-    return tuple(_plain(names[key]) for key in keys)
+    return tuple(_normalize_spaces(names[key]) for key in keys)
 
 
-def _plain(text: str) -> str:
-    """Ordinary spaces, and no invisible marks of joining and writing direction."""
+def _normalize_spaces(text: str) -> str:
+    """Replace special spaces by ordinary ones, and remove joiners and marks of the writing direction."""
     return text.translate({0x202F: " ", 0xA0: " ", 0x200C: "", 0x200E: "", 0x200F: ""})
 
 
-def _is_clear(pattern: Pattern) -> bool:
-    """Whether nobody could take the day for the month."""
+def _is_unambiguous(pattern: Pattern) -> bool:
+    """Whether the day cannot be mistaken for the month."""
     order = "".join(piece.field for piece in pattern if piece.field in "dmy")
     between = {piece.text for piece in pattern if piece.field == "text"}
     return "m" not in order or order == "ymd" or (order == "dmy" and bool(between & {".", ". "}))
 
 
 @cache
-def _mistakes() -> dict[str, list[str]]:
-    """Every name of a month or a weekday with the misspellings that leave the month clear."""
-    meanings: dict[str, set[object]] = defaultdict(set)  # spelling, case ignored: months (0 for any weekday)
+def _build_misspellings() -> dict[str, list[str]]:
+    """Return for each name of a month or weekday its misspellings that cannot mean another month."""
+    meanings: dict[str, set[object]] = defaultdict(set)  # months (0: weekday) by spelling, ignoring case
     spellings: dict[str, dict[str, None]] = defaultdict(dict)
     for language in LANGUAGES:
-        for piece in {piece: None for pattern in patterns(language) for piece in pattern if piece.names}:
+        for piece in {piece: None for pattern in get_patterns(language) for piece in pattern if piece.names}:
             for number, name in enumerate(piece.names, 1):
                 wrong = _misspell(name)
                 spellings[name].update(dict.fromkeys(wrong))
@@ -161,13 +161,13 @@ def _mistakes() -> dict[str, list[str]]:
 
 
 def _misspell(name: str) -> list[str]:
-    """A name with one mistake: capitals or small letters, or two letters swapped, one dropped, one doubled."""
+    """Return a name with one mistake: upper or lower case, or a letter swapped, dropped or doubled."""
     wrong = [changed for changed in (name.upper(), name.lower(), name.swapcase()) if len(changed) == len(name)]
-    if sum(letter.isalpha() for letter in name) >= SHORTEST:
-        for i in range(1, len(name)):  # the first letter stays: it says most
+    if sum(letter.isalpha() for letter in name) >= MIN_MISSPELLED_LENGTH:
+        for i in range(1, len(name)):  # keep the first letter, which tells most about the name
             if name[i].isalpha():
                 wrong.append(name[:i] + name[i + 1 :])
                 wrong.append(name[: i + 1] + name[i:])
                 if i + 1 < len(name) and name[i + 1].isalpha():
                     wrong.append(name[:i] + name[i + 1] + name[i] + name[i + 2 :])
-    return [text for text in dict.fromkeys(wrong) if text != name and max(map(ord, text)) < LAST_CASED]
+    return [text for text in dict.fromkeys(wrong) if text != name and max(map(ord, text)) < CODE_POINT_LIMIT]

@@ -1,126 +1,136 @@
-"""Data that saccade makes itself, so that everything can be tried without any: `embedded:NAME`."""
+"""Generated text data, `embedded:NAME`, so that every recipe can be tried without downloading anything."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from hashlib import sha256
-from importlib.metadata import version as installed
-from pathlib import Path
+from importlib.metadata import version as get_installed_version
 from typing import Any
 
 from saccade.data.sources.lines import did_you_mean
-from saccade.data.synthetic.dates import dates
-from saccade.data.synthetic.grammar import sentences, stories
-from saccade.data.synthetic.labelled import amounts, judgements, opinions, paraphrases, roles, subjects
-from saccade.data.synthetic.molecules import molecules
-from saccade.data.synthetic.sequences import letters, sessions, sums
+from saccade.data.synthetic.dates import generate_dates
+from saccade.data.synthetic.grammar import generate_sentences, generate_stories
+from saccade.data.synthetic.labelled import (
+    generate_amounts,
+    generate_judgements,
+    generate_opinions,
+    generate_paraphrases,
+    generate_roles,
+    generate_subjects,
+)
+from saccade.data.synthetic.molecules import generate_molecules
+from saccade.data.synthetic.sequences import generate_letters, generate_sessions, generate_sums
 from saccade.errors import SaccadeError
 
-Maker = tuple[Callable[[int], Any], int]
+Generator = tuple[Callable[[int], Any], int]  # a function from a number of examples to these; the default number
 
 
-def _maker(made: Callable[..., Any], *, heldout: bool) -> Callable[[int], Any]:
-    return lambda count: made(count, seed=1, heldout=heldout)
+def _build_generator(generate: Callable[..., Any], *, heldout: bool) -> Callable[[int], Any]:
+    return lambda count: generate(count, seed=1, heldout=heldout)
 
 
-# name: (maker of that many pairs, how many where the recipe does not say)
-MAKERS: dict[str, Maker] = {
-    "dates": (lambda count: dates(count, seed=1), 50_000),
-    "dates-heldout": (lambda count: dates(count, seed=2, heldout=True), 2_000),  # for validation
-    "dates-test": (lambda count: dates(count, seed=3, heldout=True), 2_000),  # other dates of the same years
-    "copy": (lambda count: letters(count, seed=1), 20_000),
-    "copy-heldout": (lambda count: letters(count, seed=1, heldout=True), 1_000),
-    "reverse": (lambda count: letters(count, seed=1, reverse=True), 20_000),
-    "reverse-heldout": (lambda count: letters(count, seed=1, reverse=True, heldout=True), 1_000),
+# Pairs of source and target, by name
+PAIRS: dict[str, Generator] = {
+    "dates": (lambda count: generate_dates(count, seed=1), 50_000),
+    "dates-heldout": (lambda count: generate_dates(count, seed=2, heldout=True), 2_000),  # for validation
+    "dates-test": (
+        lambda count: generate_dates(count, seed=3, heldout=True),
+        2_000,
+    ),  # the same years as -heldout, other dates
+    "copy": (lambda count: generate_letters(count, seed=1), 20_000),
+    "copy-heldout": (lambda count: generate_letters(count, seed=1, heldout=True), 1_000),
+    "reverse": (lambda count: generate_letters(count, seed=1, reverse=True), 20_000),
+    "reverse-heldout": (lambda count: generate_letters(count, seed=1, reverse=True, heldout=True), 1_000),
 }
-# The same for texts
-TEXTS: dict[str, Maker] = {
-    "sentences": (lambda count: sentences(count, seed=1), 20_000),
-    "sentences-heldout": (lambda count: sentences(count, seed=1, heldout=True), 1_000),
-    "stories": (lambda count: stories(count, seed=1), 20_000),
-    "stories-heldout": (lambda count: stories(count, seed=1, heldout=True), 1_000),
-    "sessions": (lambda count: sessions(count, seed=1), 20_000),
-    "sessions-heldout": (lambda count: sessions(count, seed=1, heldout=True), 1_000),
-    "molecules": (lambda count: molecules(count, seed=1), 20_000),
-    "molecules-heldout": (lambda count: molecules(count, seed=1, heldout=True), 1_000),
+# Documents
+TEXTS: dict[str, Generator] = {
+    "sentences": (lambda count: generate_sentences(count, seed=1), 20_000),
+    "sentences-heldout": (lambda count: generate_sentences(count, seed=1, heldout=True), 1_000),
+    "stories": (lambda count: generate_stories(count, seed=1), 20_000),
+    "stories-heldout": (lambda count: generate_stories(count, seed=1, heldout=True), 1_000),
+    "sessions": (lambda count: generate_sessions(count, seed=1), 20_000),
+    "sessions-heldout": (lambda count: generate_sessions(count, seed=1, heldout=True), 1_000),
+    "molecules": (lambda count: generate_molecules(count, seed=1), 20_000),
+    "molecules-heldout": (lambda count: generate_molecules(count, seed=1, heldout=True), 1_000),
 }
-# The same for texts with labels, each with its kind
-LABELLED: dict[str, tuple[str, Maker]] = {
-    f"{name}{part}": (kind, (_maker(made, heldout=bool(part)), 1_000 if part else 10_000))
-    for name, kind, made in (
-        ("opinions", "label", opinions),
-        ("judgements", "label", judgements),
-        ("subjects", "label", subjects),
-        ("paraphrases", "label", paraphrases),
-        ("amounts", "number", amounts),
-        ("roles", "tags", roles),
-        ("sums", "label", sums),
+# Texts with labels; the kind is that of the writer that learns them
+LABELLED: dict[str, tuple[str, Generator]] = {
+    f"{name}{split}": (kind, (_build_generator(generate, heldout=bool(split)), 1_000 if split else 10_000))
+    for name, kind, generate in (
+        ("opinions", "label", generate_opinions),
+        ("judgements", "label", generate_judgements),
+        ("subjects", "label", generate_subjects),
+        ("paraphrases", "label", generate_paraphrases),
+        ("amounts", "number", generate_amounts),
+        ("roles", "tags", generate_roles),
+        ("sums", "label", generate_sums),
     )
-    for part in ("", "-heldout")
+    for split in ("", "-heldout")
 }
-# Rows of 1 to N letters: copy-N and reverse-N, each with other rows for validation and for a test.
-UP_TO = re.compile(r"(copy|reverse)-([0-9]+)(-heldout|-test)?")
-LONGEST = 1_000  # letters
-CODE = (
-    "dates.py", "embedded.py", "labelled.py", "sequences.py", "molecules.py", "grammar.py",
-)  # fmt: skip
+# copy-N and reverse-N: sequences of 1 to N letters, with splits for validation and test
+LETTERS_NAME = re.compile(r"(copy|reverse)-([0-9]+)(-heldout|-test)?")
+MAX_LETTERS = 1_000
+# Part of the keys of cached data and of the state that a run resumes from. Replace it by any other text when a
+# generator gives other examples than before (tests/data/synthetic/test_versions.py fails then). It is a hash of the
+# code of 0.8, whose examples are the same.
+VERSION = "c0a7fd1cae8753e89bae6c342e83c38223130df59e3db86c75af9b0da78fb181"
 SEEDS = {None: 1, "-heldout": 1, "-test": 2}
 
 
-def read(name: str, examples: int | None) -> Iterator[tuple[int, str, str]]:
-    """Numbered pairs, always the same ones."""
+def read_pairs(name: str, examples: int | None) -> Iterator[tuple[int, str, str]]:
+    """Yield (number, source, target), the same pairs in every call; `examples` None is the default number."""
     if name in TEXTS:
-        raise SaccadeError(f'embedded:{name} has no pairs of texts; it is for language models (task = "write")')
+        raise SaccadeError(
+            f'embedded:{name} has no pairs of texts; it is for language models (task = "language-model")'
+        )
     if name in LABELLED:
-        raise SaccadeError(f'embedded:{name} has no pairs of texts; it has labels (task = "label")')
-    maker, count = _find(name)
-    for number, (source, target) in enumerate(maker(examples or count), 1):
+        raise SaccadeError(f'embedded:{name} has no pairs of texts; it has labels (task = "classify")')
+    generate, count = _find_generator(name)
+    for number, (source, target) in enumerate(generate(examples or count), 1):
         yield number, source, target
 
 
 def read_texts(name: str, examples: int | None) -> Iterator[tuple[int, str]]:
-    """Numbered texts, always the same ones; of pairs, source and target with a tab between them."""
-    maker, count = _find(name)
-    for number, made in enumerate(maker(examples or count), 1):
-        yield number, made if name in TEXTS else "\t".join(made)
+    """Yield (number, text), the same documents in every call; a pair becomes its source, a tab and its target."""
+    generate, count = _find_generator(name)
+    for number, example in enumerate(generate(examples or count), 1):
+        yield number, example if name in TEXTS else "\t".join(example)
 
 
 def read_labelled(name: str, examples: int | None, *, kind: str) -> Iterator[tuple[Any, ...]]:
-    """Numbered texts with labels of a kind, always the same ones."""
+    """Yield (number, text, label) or (number, text, text, label), the same rows in every call."""
     if name not in LABELLED:
         known = ", ".join(f"embedded:{other}" for other in LABELLED)
         raise SaccadeError(f"no embedded data with labels {name!r}{did_you_mean(name, LABELLED)} (known: {known})")
-    its, (maker, count) = LABELLED[name]
-    if its != kind:
-        raise SaccadeError(f'embedded:{name} is for writer.kind = "{its}", got "{kind}"')
-    for number, made in enumerate(maker(examples or count), 1):
-        yield number, *made
+    own_kind, (generate, count) = LABELLED[name]
+    if own_kind != kind:
+        raise SaccadeError(f'embedded:{name} is for writer.kind = "{own_kind}", got "{kind}"')
+    for number, row in enumerate(generate(examples or count), 1):
+        yield number, *row
 
 
-def version(name: str) -> str:
-    """What the pairs and texts depend on: the text of our code and babel's locale data."""
+def get_version(name: str) -> str:
+    """Identify the examples of a name in keys of the cache: they depend on the generators and on babel's data."""
     if name not in LABELLED:
-        _find(name)
-    code = sha256()
-    for file in CODE:
-        code.update(Path(__file__).with_name(file).read_bytes())
-    return f"{name} {code.hexdigest()} babel {installed('babel')}"
+        _find_generator(name)
+    return f"{name} {VERSION} babel {get_installed_version('babel')}"
 
 
-def _find(name: str) -> Maker:
-    if asked := UP_TO.fullmatch(name):
-        return _letters_up_to(int(asked[2]), reverse=asked[1] == "reverse", part=asked[3])
-    makers = {**MAKERS, **TEXTS}
-    if name not in makers:
-        known = ", ".join(f"embedded:{known}" for known in (*makers, "copy-N", "reverse-N"))
-        raise SaccadeError(f"no embedded data {name!r}{did_you_mean(name, makers)} (known: {known})")
-    return makers[name]
+def _find_generator(name: str) -> Generator:
+    if match := LETTERS_NAME.fullmatch(name):
+        return _build_letters_generator(int(match[2]), reverse=match[1] == "reverse", split=match[3])
+    generators = {**PAIRS, **TEXTS}
+    if name not in generators:
+        known = ", ".join(f"embedded:{known}" for known in (*generators, "copy-N", "reverse-N"))
+        raise SaccadeError(f"no embedded data {name!r}{did_you_mean(name, generators)} (known: {known})")
+    return generators[name]
 
 
-def _letters_up_to(longest: int, *, reverse: bool, part: str | None) -> Maker:
-    if not 1 <= longest <= LONGEST:
-        raise SaccadeError(f"embedded rows of letters have 1 to N letters, with N from 1 to {LONGEST:,}; got {longest}")
-    lengths, seed, heldout = (1, longest), SEEDS[part], part is not None
+def _build_letters_generator(max_letters: int, *, reverse: bool, split: str | None) -> Generator:
+    if not 1 <= max_letters <= MAX_LETTERS:
+        raise SaccadeError(
+            f"embedded rows of letters have 1 to N letters, with N from 1 to {MAX_LETTERS:,}; got {max_letters}"
+        )
+    lengths, seed, heldout = (1, max_letters), SEEDS[split], split is not None
     count = 1_000 if heldout else 20_000
-    return lambda n: letters(n, seed=seed, reverse=reverse, heldout=heldout, lengths=lengths), count
+    return lambda n: generate_letters(n, seed=seed, reverse=reverse, heldout=heldout, lengths=lengths), count

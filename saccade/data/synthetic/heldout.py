@@ -1,8 +1,8 @@
-"""Which of the examples that are made here are held out."""
+"""The split of generated examples into training and held-out ones."""
 
 import zlib
 
 
 def is_heldout(example: str) -> bool:
-    """One in ten, chosen by its own hash: however many are drawn, and by whatever seed, none is on both sides."""
+    """Whether an example is held out: one in ten, by its hash; so no example is ever in both splits."""
     return zlib.crc32(example.encode()) % 10 == 0

@@ -1,4 +1,7 @@
-"""Rows of letters to copy or to reverse: the right attention is known, the diagonal or the antidiagonal."""
+"""Generated symbol sequences: letters to copy or reverse, sets of numbers, and sessions of a shop.
+
+For letters the ideal attention is known: the diagonal or the antidiagonal.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from collections.abc import Iterator
 from saccade.data.synthetic.heldout import is_heldout
 
 
-def letters(
+def generate_letters(
     count: int, *, seed: int, reverse: bool = False, heldout: bool = False, lengths: tuple[int, int] = (4, 12)
 ) -> Iterator[tuple[str, str]]:
-    """Pairs of `lengths` letters, from the first to the second; one row in ten, chosen by its own hash, is held out."""
+    """Yield `count` pairs of letters and their copy or reversal; `lengths` are minimum and maximum, inclusive."""
     rng = random.Random(f"letters {seed}")
     while count:
         text = "".join(rng.choices(string.ascii_lowercase, k=rng.randint(*lengths)))
@@ -21,61 +24,61 @@ def letters(
             count -= 1
 
 
-# ---- Sets of numbers, in no order that means anything, and whether two of them make a sum.
+# ---- Sets of numbers in random order, labelled by whether two of them have a given sum
 
 
-LARGEST = 20  # from 1 on
-SUM = 20
-SIZES = (3, 7)  # numbers of a set
+MAX_NUMBER = 20
+TARGET_SUM = 20
+SET_SIZES = (3, 7)  # minimum and maximum
 
 
-def sums(count: int, *, seed: int, heldout: bool = False) -> Iterator[tuple[str, str]]:
-    """So many sets, half of which have two numbers that make 20; one set in ten, whatever its order, is held out."""
+def generate_sums(count: int, *, seed: int, heldout: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield `count` sets of one split and "yes" or "no", in turn: whether two of the numbers add up to 20."""
     rng = random.Random(f"sums {seed}")
     for number in range(count):
-        yield _drawn(rng, wanted=number % 2 == 0, heldout=heldout)
+        yield _sample_set(rng, positive=number % 2 == 0, heldout=heldout)
 
 
-def _drawn(rng: random.Random, *, wanted: bool, heldout: bool) -> tuple[str, str]:
+def _sample_set(rng: random.Random, *, positive: bool, heldout: bool) -> tuple[str, str]:
     while True:
-        numbers = rng.sample(range(1, LARGEST + 1), rng.randint(*SIZES))
+        numbers = rng.sample(range(1, MAX_NUMBER + 1), rng.randint(*SET_SIZES))
         known = " ".join(map(str, sorted(numbers)))
-        if makes_sum(numbers) == wanted and is_heldout(known) == heldout:
-            return " ".join(map(str, numbers)), "yes" if wanted else "no"
+        if has_target_sum(numbers) == positive and is_heldout(known) == heldout:
+            return " ".join(map(str, numbers)), "yes" if positive else "no"
 
 
-def makes_sum(numbers: list[int]) -> bool:
-    return any(SUM - number in numbers and 2 * number != SUM for number in numbers)
+def has_target_sum(numbers: list[int]) -> bool:
+    return any(TARGET_SUM - number in numbers and 2 * number != TARGET_SUM for number in numbers)
 
 
-# ---- What visitors of a shop look at, one thing after the other: by habits that can be found out.
+# ---- Items that visitors of a shop view one after the other, by rules that can be learned
 
 
-SHELVES = ("book", "cup", "hat", "lamp", "pen", "toy")
-THINGS = 10  # on each shelf
-HABITS = (1, 2)  # things that a visitor goes on along a shelf
-LENGTHS = (6, 12)
+CATEGORIES = ("book", "cup", "hat", "lamp", "pen", "toy")
+ITEMS_PER_CATEGORY = 10
+STRIDES = (1, 2)  # from one item of a category to the next
+SESSION_LENGTHS = (6, 12)
 
 
-def sessions(count: int, *, seed: int, heldout: bool = False) -> Iterator[str]:
-    """So many visits: each goes along two shelves, on each by a habit of its own, and turns from one to the other.
+def generate_sessions(count: int, *, seed: int, heldout: bool = False) -> Iterator[str]:
+    """Yield `count` sessions of one split: a visitor alternates at random between two categories, each with its stride.
 
-    After some things, what comes next is one of two. One visit in ten, chosen by its own hash, is held out.
+    So after the first items, the next one is one of two.
     """
     rng = random.Random(f"sessions {seed}")
     while count:
-        text = _visit(rng)
+        text = _generate_session(rng)
         if is_heldout(text) == heldout:
             yield text
             count -= 1
 
 
-def _visit(rng: random.Random) -> str:
-    shelves = rng.sample(SHELVES, 2)
-    places, habits = [rng.randrange(THINGS) for _ in shelves], [rng.choice(HABITS) for _ in shelves]
+def _generate_session(rng: random.Random) -> str:
+    shelves = rng.sample(CATEGORIES, 2)
+    places, habits = [rng.randrange(ITEMS_PER_CATEGORY) for _ in shelves], [rng.choice(STRIDES) for _ in shelves]
     seen = []
-    for number in range(rng.randint(*LENGTHS)):
-        which = number % 2 if number < 4 else rng.randrange(2)  # each shelf twice, so that its habit is known
+    for number in range(rng.randint(*SESSION_LENGTHS)):
+        which = number % 2 if number < 4 else rng.randrange(2)  # each category twice, so that its stride is known
         seen.append(f"{shelves[which]}{places[which]}")
-        places[which] = (places[which] + habits[which]) % THINGS
+        places[which] = (places[which] + habits[which]) % ITEMS_PER_CATEGORY
     return " ".join(seen)

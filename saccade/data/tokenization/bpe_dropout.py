@@ -1,8 +1,8 @@
-"""BPE dropout (Provilkov et al. 2020), from a seed.
+"""Reproducible BPE dropout (Provilkov et al. 2020).
 
-The dropout of the `tokenizers` library draws from a generator that cannot be seeded, so a run could not be repeated.
-Here every word gets a few segmentations, drawn from a generator seeded with the word itself, and every occurrence of
-the word takes one of them.
+The dropout of the `tokenizers` library uses a generator that cannot be seeded, so a run could not be repeated. Here a
+few segmentations of each word are sampled from a generator seeded with the word itself, and each occurrence of the word
+uses one of them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import numpy as np
 from saccade.data.tokenization.tokenizer import Tokenizer
 from saccade.errors import SaccadeError
 
-SAMPLES = 16  # segmentations of a word to choose from
-LONGEST = 64  # letters; longer words (numbers, links) keep their plain segmentation
-REMEMBERED = 200_000  # words whose segmentations are kept; then all are forgotten, and drawn again, the same
+SEGMENTATIONS_PER_WORD = 16  # to choose from
+MAX_WORD_LENGTH = 64  # characters; longer words (numbers, links) keep their plain segmentation
+MAX_CACHED_WORDS = 200_000  # words with cached segmentations; then the cache is cleared
 
 
-class Dropout:
-    """Encodes texts with merges left out at random."""
+class BPEDropout:
+    """Encodes texts while skipping merges at random."""
 
     def __init__(self, tokenizer: Tokenizer, *, rate: float) -> None:
         model = tokenizer.settings["model"]
@@ -33,50 +33,50 @@ class Dropout:
         self._vocabulary: dict[str, int] = model["vocab"]
         self._tokenizer = tokenizer
         self._rate = rate
-        self._known: dict[str, list[list[int]]] = {}
+        self._segmentation_cache: dict[str, list[list[int]]] = {}
 
-    def words(self, text: str) -> list[list[list[int]]]:
-        """The segmentations of each word of a text."""
-        core = self._tokenizer.core
-        if core.normalizer:
-            text = core.normalizer.normalize_str(text)
-        pieces = core.pre_tokenizer.pre_tokenize_str(text) if core.pre_tokenizer else [(text, None)]
-        return [self._segmentations(word) for word, _ in pieces]
+    def segment_words(self, text: str) -> list[list[list[int]]]:
+        """Split a text into words; return the sampled segmentations of each word, as library ids."""
+        backend = self._tokenizer.backend
+        if backend.normalizer:
+            text = backend.normalizer.normalize_str(text)
+        words = backend.pre_tokenizer.pre_tokenize_str(text) if backend.pre_tokenizer else [(text, None)]
+        return [self._get_segmentations(word) for word, _ in words]
 
     def encode(self, words: Sequence[list[list[int]]], generator: np.random.Generator) -> list[int]:
-        """One choice for every word, END last."""
-        chosen = generator.integers(0, SAMPLES, size=len(words)).tolist()
-        theirs = [number for word, choice in zip(words, chosen, strict=True) for number in word[choice % len(word)]]
-        return self._tokenizer.number(theirs)
+        """Choose a segmentation for each word; return the ids of the text with END."""
+        chosen = generator.integers(0, SEGMENTATIONS_PER_WORD, size=len(words)).tolist()
+        library_ids = [token for word, choice in zip(words, chosen, strict=True) for token in word[choice % len(word)]]
+        return self._tokenizer.to_model_ids(library_ids)
 
-    def _segmentations(self, word: str) -> list[list[int]]:
-        if word not in self._known:
-            if len(self._known) >= REMEMBERED:
-                self._known.clear()
-            self._known[word] = self._sample(word)
-        return self._known[word]
+    def _get_segmentations(self, word: str) -> list[list[int]]:
+        if word not in self._segmentation_cache:
+            if len(self._segmentation_cache) >= MAX_CACHED_WORDS:
+                self._segmentation_cache.clear()
+            self._segmentation_cache[word] = self._sample_segmentations(word)
+        return self._segmentation_cache[word]
 
-    def _sample(self, word: str) -> list[list[int]]:
-        if len(word) > LONGEST or not all(letter in self._vocabulary for letter in word):
-            return [[token.id for token in self._tokenizer.core.model.tokenize(word)]]
+    def _sample_segmentations(self, word: str) -> list[list[int]]:
+        if len(word) > MAX_WORD_LENGTH or not all(letter in self._vocabulary for letter in word):
+            return [[token.id for token in self._tokenizer.backend.model.tokenize(word)]]
         if len(word) == 1 or not self._rate:
-            return [self._numbers(self._merge(word, lambda: 1.0))]
-        draw = random.Random(word).random
-        return [self._numbers(self._merge(word, draw)) for _ in range(SAMPLES)]
+            return [self._to_ids(self._merge(word, lambda: 1.0))]
+        sample = random.Random(word).random
+        return [self._to_ids(self._merge(word, sample)) for _ in range(SEGMENTATIONS_PER_WORD)]
 
-    def _numbers(self, pieces: list[str]) -> list[int]:
-        return [self._vocabulary[piece] for piece in pieces]
+    def _to_ids(self, tokens: list[str]) -> list[int]:
+        return [self._vocabulary[token] for token in tokens]
 
-    def _merge(self, word: str, draw: Callable[[], float]) -> list[str]:
-        """Merges the earliest-learned pair that is not dropped, until none is left; each time all draw anew."""
-        pieces, ranks, rate = list(word), self._ranks, self._rate
-        while len(pieces) > 1:
-            best, place = len(ranks), -1
-            for i in range(len(pieces) - 1):
-                rank = ranks.get((pieces[i], pieces[i + 1]), best)
-                if rank < best and draw() >= rate:
-                    best, place = rank, i
-            if place < 0:
+    def _merge(self, word: str, sample: Callable[[], float]) -> list[str]:
+        """Merge the pair of lowest rank that is not dropped, until none is left; sample all pairs anew each time."""
+        tokens, ranks, rate = list(word), self._ranks, self._rate
+        while len(tokens) > 1:
+            best, index = len(ranks), -1
+            for i in range(len(tokens) - 1):
+                rank = ranks.get((tokens[i], tokens[i + 1]), best)
+                if rank < best and sample() >= rate:
+                    best, index = rank, i
+            if index < 0:
                 break
-            pieces[place : place + 2] = [pieces[place] + pieces[place + 1]]
-        return pieces
+            tokens[index : index + 2] = [tokens[index] + tokens[index + 1]]
+        return tokens

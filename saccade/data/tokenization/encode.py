@@ -1,4 +1,4 @@
-"""Tokenises pairs block by block into the arrays of a store; only one block is in memory at a time."""
+"""Tokenize rows of text into the arrays of a store; only one block of rows is in memory at a time."""
 
 from __future__ import annotations
 
@@ -13,268 +13,277 @@ from typing import Any
 
 import numpy as np
 
-from saccade.data.tokenization.bpe_dropout import Dropout
-from saccade.data.tokenization.labels import NONE, Labels
-from saccade.data.tokenization.text_pairs import encode_texts, separated
+from saccade.data.tokenization.bpe_dropout import BPEDropout
+from saccade.data.tokenization.labels import NO_CLASS, Labels
+from saccade.data.tokenization.text_pairs import encode_texts, split_texts
 from saccade.data.tokenization.tokenizer import END, Tokenizer, Tokenizers
 from saccade.data.tokenization.words import encode_words
 
-# ---- Documents as sentences: lines, and inside of lines what ends with a full stop or the like.
+# ---- Sentences of documents
 
-# Behind a sentence: its last mark, with the quotes and brackets that it closes, before a space and no small letter;
-# or before a new line.
-BEHIND = re.compile(r"""(?:[.!?…]["”’')\]]*(?=\s+[^\sa-zß-öø-ÿ])|[。！？](?=.)|(?<=\S)(?=\n))""")
+# The end of a sentence: a final mark and closing quotes and brackets, before a space that no lower-case letter follows;
+# or the end of a line.
+SENTENCE_END = re.compile(r"""(?:[.!?…]["”’')\]]*(?=\s+[^\sa-zß-öø-ÿ])|[。！？](?=.)|(?<=\S)(?=\n))""")
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of a text, which together are the text; spaces stand before a sentence."""
-    bounds = [0, *(found.end() for found in BEHIND.finditer(text)), len(text)]
+    """Split a text into sentences; their concatenation is the text, so a sentence may start with a space."""
+    bounds = [0, *(found.end() for found in SENTENCE_END.finditer(text)), len(text)]
     parts = [text[first:last] for first, last in pairwise(bounds)]
     return [part for part in parts if part.strip()]
 
 
-def puts_space(tokenizer: Tokenizer) -> bool:
-    """Whether a tokenizer puts a space before every text, so that a sentence should not bring its own."""
+def prepends_space(tokenizer: Tokenizer) -> bool:
+    """Whether a tokenizer prepends a space to every text, so that sentences must not start with one."""
     rules = json.dumps([tokenizer.settings["normalizer"], tokenizer.settings["pre_tokenizer"]])
     return "Prepend" in rules or "Metaspace" in rules
 
 
 def encode_documents(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """The ids of each text, with END behind each of its sentences."""
+    """Encode texts with an END behind each sentence."""
     sentences = [split_sentences(text) for text in texts]
-    if puts_space(tokenizer):
+    if prepends_space(tokenizer):
         sentences = [[sentence.lstrip() for sentence in found] for found in sentences]
     rows = iter(tokenizer.encode_all([sentence for found in sentences for sentence in found]))
-    before = len(tokenizer.begin)
-    return [[*tokenizer.begin, *(id for _ in found for id in next(rows)[before:])] for found in sentences]
-
-
-# ---- What is counted while texts are tokenised.
+    before = len(tokenizer.prefix_ids)
+    return [[*tokenizer.prefix_ids, *(id for _ in found for id in next(rows)[before:])] for found in sentences]
 
 
 @dataclass
-class Tally:
-    """What is counted while pairs go by: all, and for each reason to drop one how many and the place of the first."""
+class EncodingCounts:
+    """Counts of a tokenization: all rows, and for each reason to drop rows their number and where the first one is."""
 
     total: int = 0
-    longest: int = 0
-    bytes: int = 0
-    empty: list[int] = field(default_factory=list)  # count, corpus, line
+    max_tokens: int = 0
+    num_bytes: int = 0
+    empty: list[int] = field(default_factory=list)  # number of dropped rows, corpus and line of the first one
     long: list[int] = field(default_factory=list)
 
-    def full(self, block: Iterable[Any], corpus: int) -> list[tuple[int, list[str]]]:
-        """The line and the texts of each row that lacks none; all rows are counted."""
+    def filter_complete(self, block: Iterable[Any], corpus: int) -> list[tuple[int, list[str]]]:
+        """Count all rows; return line and texts of those without an empty text."""
         rows = []
         for line, *texts in block:
             self.total += 1
             if all(text.strip() for text in texts):
                 rows.append((line, texts))
             else:
-                self.drop(self.empty, corpus, line)
+                self.count_dropped(self.empty, corpus, line)
         return rows
 
-    def drop(self, which: list[int], corpus: int, line: int) -> None:
-        which[:] = [which[0] + 1, *which[1:]] if which else [1, corpus, line]
+    def count_dropped(self, counter: list[int], corpus: int, line: int) -> None:
+        counter[:] = [counter[0] + 1, *counter[1:]] if counter else [1, corpus, line]
 
 
-# ---- Texts with labels as ids: those of a text or a pair, and those of its class, number, or words.
+# ---- Texts with labels
 
 
 Ids = list[list[int]]
 
 
-def encode_lines(tokenizers: Tokenizers, lines: Sequence[str], *, cut: int = 0) -> Ids:
-    """What a model reads of each line: a text, or a pair of texts with labels; cut to a length where one is given."""
+def encode_lines(tokenizers: Tokenizers, lines: Sequence[str], *, max_length: int = 0) -> Ids:
+    """Encode lines as inputs of a model; a tab separates a pair of texts with a label; 0 is no `max_length`."""
     labels = tokenizers.labels
     if labels is None or labels.per_word:
         return tokenizers.source.encode_all(lines)
-    return encode_texts(tokenizers.source, [separated(line) for line in lines], limit=cut or None)
+    return encode_texts(tokenizers.source, [split_texts(line) for line in lines], max_length=max_length or None)
 
 
 class LabelledEncoder:
-    """Blocks of rows to ids. What is too long is dropped and counted, or cut where `cut` says so."""
+    """Encodes blocks of texts with labels; rows that are too long are dropped, or truncated with `truncate`."""
 
-    def __init__(self, tokenizer: Tokenizer, labels: Labels, *, limit: int | None, cut: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, labels: Labels, *, max_length: int | None, truncate: bool) -> None:
         self._tokenizer, self._labels = tokenizer, labels
-        self._limit, self._cut = limit, cut
+        self._max_length, self._truncate = max_length, truncate
 
     @property
-    def largest(self) -> int:
-        """No id is as large."""
+    def id_bound(self) -> int:
+        """All ids are smaller."""
         return 2**32 if self._labels.is_number else max(self._tokenizer.size, len(self._labels.names) + 1)
 
-    def plain(self, block: list[Any], corpus: int, tally: Tally) -> list[Ids]:
-        """The ids of the rows of a block that are kept: of what is read, and of its labels."""
-        full = tally.full(block, corpus)
-        read, labels = self._tagged(full) if self._labels.per_word else self._labelled(full)
+    def encode_block(self, block: list[Any], corpus: int, counts: EncodingCounts) -> list[Ids]:
+        """Return the ids of texts and labels of the rows that are kept."""
+        complete = counts.filter_complete(block, corpus)
+        inputs, labels = self._encode_tagged(complete) if self._labels.per_word else self._encode_labelled(complete)
         kept = []
-        for index, (line, texts) in enumerate(full):
-            if self._limit is None or len(read[index]) <= self._limit:
+        for index, (line, texts) in enumerate(complete):
+            if self._max_length is None or len(inputs[index]) <= self._max_length:
                 kept.append(index)
-                tally.bytes += sum(len(text.encode()) for text in texts[:-1])
+                counts.num_bytes += sum(len(text.encode()) for text in texts[:-1])
             else:
-                tally.drop(tally.long, corpus, line)
-        return [[side[i] for i in kept] for side in (read, labels)]
+                counts.count_dropped(counts.long, corpus, line)
+        return [[side[i] for i in kept] for side in (inputs, labels)]
 
-    def variant(self, number: int, plain: list[Ids]) -> list[Ids]:
-        """There is only one."""
+    def encode_variant(self, number: int, plain: list[Ids]) -> list[Ids]:
+        """Return the plain ids: there is no dropout."""
         return plain
 
-    def _labelled(self, rows: list[Any]) -> tuple[Ids, Ids]:
-        """One text or two, and their label."""
-        limit = self._limit if self._cut else None
-        read = encode_texts(self._tokenizer, [tuple(texts[:-1]) for _, texts in rows], limit=limit)
-        return read, [self._labels.encode(texts[-1]) for _, texts in rows]
+    def _encode_labelled(self, rows: list[Any]) -> tuple[Ids, Ids]:
+        """Encode one text or two with one label."""
+        limit = self._max_length if self._truncate else None
+        inputs = encode_texts(self._tokenizer, [tuple(texts[:-1]) for _, texts in rows], max_length=limit)
+        return inputs, [self._labels.encode(texts[-1]) for _, texts in rows]
 
-    def _tagged(self, rows: list[Any]) -> tuple[Ids, Ids]:
-        """Words, and an id of a tag for each piece: none but at the first piece of a word."""
-        read, labels = [], []
-        for (_, texts), (ids, places) in zip(
+    def _encode_tagged(self, rows: list[Any]) -> tuple[Ids, Ids]:
+        """Encode words and tags; the tag of a word is at its first token, NO_CLASS at the others."""
+        inputs, labels = [], []
+        for (_, texts), (ids, first_tokens) in zip(
             rows, encode_words(self._tokenizer, [texts[0] for _, texts in rows]), strict=True
         ):
-            tags = [NONE] * len(ids)
-            for place, tag in zip(places, self._labels.encode(texts[-1]), strict=True):
-                tags[place] = tags[place] or tag
-            if self._cut and self._limit is not None and len(ids) > self._limit:
-                ids, tags = [*ids[: self._limit - 1], END], [*tags[: self._limit - 1], NONE]
-            read.append(ids)
+            tags = [NO_CLASS] * len(ids)
+            for token, tag in zip(first_tokens, self._labels.encode(texts[-1]), strict=True):
+                tags[token] = tags[token] or tag
+            if self._truncate and self._max_length is not None and len(ids) > self._max_length:
+                ids, tags = [*ids[: self._max_length - 1], END], [*tags[: self._max_length - 1], NO_CLASS]
+            inputs.append(ids)
             labels.append(tags)
-        return read, labels
+        return inputs, labels
 
 
-# ----
+# ---- All rows of a corpus
 
 
-Corpora = Sequence[Callable[[], Iterator[Any]]]  # makers of rows: a line number, and a text for each side
+Corpora = Sequence[Callable[[], Iterator[Any]]]  # functions that open rows: a line number, and a text for each side
 
-SMALL = 2**16  # vocabularies up to here fit two bytes a token
+MAX_UINT16_IDS = 2**16  # larger vocabularies are stored as uint32
 BLOCK_ROWS = 2_000
-BLOCK_LETTERS = 1_000_000  # a block of long texts ends earlier
+BLOCK_CHARACTERS = 1_000_000  # a block of long texts has fewer rows
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What the arrays depend on beside pairs and tokenizers."""
+class EncodingSettings:
+    """How rows of text become token ids."""
 
-    max_length: int | None  # none: whatever length
-    dropout: float = 0.0
-    variants: int = 1
+    max_length: int | None  # tokens of a side; longer rows are dropped or truncated; None: no limit
+    dropout: float = 0.0  # rate of BPE dropout
+    variants: int = 1  # tokenizations of each row with other dropout
     sides: tuple[str, ...] = ("source", "target")
-    by_sentence: bool = False  # END behind every sentence of a document
-    cut: bool = False  # what has a label and is too long is cut, not dropped
-
-    def without_dropout(self) -> Settings:
-        return replace(self, dropout=0.0)
+    mark_sentences: bool = False  # END behind every sentence of a document, not only behind the last
+    truncate: bool = False  # truncate labelled texts that are too long instead of dropping them
 
     def __post_init__(self) -> None:
-        if not self.dropout:  # nothing to alternate between
+        if not self.dropout:  # all variants would be equal
             object.__setattr__(self, "variants", 1)
 
+    def without_dropout(self) -> EncodingSettings:
+        return replace(self, dropout=0.0)
 
-def encode_pairs(
-    folder: Path, corpora: Corpora, tokenizers: Tokenizers, settings: Settings, encoder: Any = None
+    @property
+    def cache_key(self) -> str:
+        """Part of the hash that names cached data and that a run resumes by: it must stay as it was in 0.8."""
+        return (
+            f"Settings(max_length={self.max_length!r}, dropout={self.dropout!r}, variants={self.variants!r}, "
+            f"sides={self.sides!r}, by_sentence={self.mark_sentences!r}, cut={self.truncate!r})"
+        )
+
+
+def encode_rows(
+    folder: Path, corpora: Corpora, tokenizers: Tokenizers, settings: EncodingSettings, encoder: Any = None
 ) -> dict[str, Any]:
-    """Writes the arrays of all corpora, one after the other; gives the meta data of the store.
+    """Write the arrays of all corpora, one after the other; return the metadata of the store.
 
-    Rows are pairs, or single texts where there is one side. `encoder` is that of rows that are not only texts.
+    Rows have one text for each side. `encoder` encodes rows that are not only texts.
     """
-    from saccade.data.store.arrays import Appender  # which imports torch
+    from saccade.data.store.arrays import ArrayWriter  # imports torch
 
-    encoder = encoder or encoder_for(tokenizers, settings)
-    dtype = "uint16" if encoder.largest <= SMALL else "uint32"
-    tally, parts = Tally(), []
+    encoder = encoder or build_encoder(tokenizers, settings)
+    dtype = "uint16" if encoder.id_bound <= MAX_UINT16_IDS else "uint32"
+    counts, corpus_sizes = EncodingCounts(), []
     with ExitStack() as files:
         writers = [
-            [files.enter_context(Appender(folder, name=f"{side}-{number}", dtype=dtype)) for side in settings.sides]
+            [files.enter_context(ArrayWriter(folder, name=f"{side}-{number}", dtype=dtype)) for side in settings.sides]
             for number in range(settings.variants)
         ]
         for corpus, rows in enumerate(corpora):
             kept = 0
-            for block in _blocks(rows()):
-                plain = encoder.plain(block, corpus, tally)
+            for block in _iter_blocks(rows()):
+                plain = encoder.encode_block(block, corpus, counts)
                 kept += len(plain[0])
-                for number, appenders in enumerate(writers):
-                    sides = encoder.variant(number, plain)
-                    for appender, side in zip(appenders, sides, strict=True):
-                        appender.add(side)
-                    tally.longest = max([tally.longest, *map(len, chain(*sides))])
-            parts.append(kept)
-    written = {name: found for appender in chain(*writers) for name, found in appender.files().items()}
+                for number, side_writers in enumerate(writers):
+                    sides = encoder.encode_variant(number, plain)
+                    for writer, side in zip(side_writers, sides, strict=True):
+                        writer.append(side)
+                    counts.max_tokens = max([counts.max_tokens, *map(len, chain(*sides))])
+            corpus_sizes.append(kept)
+    written = {name: found for writer in chain(*writers) for name, found in writer.get_files().items()}
     return {
-        "dtype": dtype, "sides": settings.sides, "parts": parts, "variants": settings.variants,
-        "longest": tally.longest, "bytes": tally.bytes, "total": tally.total, "empty": tally.empty,
-        "long": tally.long, "files": written,
+        "dtype": dtype, "sides": settings.sides, "parts": corpus_sizes, "variants": settings.variants,
+        "longest": counts.max_tokens, "bytes": counts.num_bytes, "total": counts.total, "empty": counts.empty,
+        "long": counts.long, "files": written,
     }  # fmt: skip
 
 
-def encoder_for(tokenizers: Tokenizers, settings: Settings) -> Encoder | LabelledEncoder:
+def build_encoder(tokenizers: Tokenizers, settings: EncodingSettings) -> TextEncoder | LabelledEncoder:
     if tokenizers.labels is None:
-        return Encoder(tokenizers, settings)
-    return LabelledEncoder(tokenizers.source, tokenizers.labels, limit=settings.max_length, cut=settings.cut)
+        return TextEncoder(tokenizers, settings)
+    return LabelledEncoder(
+        tokenizers.source, tokenizers.labels, max_length=settings.max_length, truncate=settings.truncate
+    )
 
 
-class Encoder:
-    """Blocks of pairs or texts to ids, plain and with BPE dropout."""
+class TextEncoder:
+    """Encodes blocks of pairs or documents, without and with BPE dropout."""
 
-    def __init__(self, tokenizers: Tokenizers, settings: Settings) -> None:
+    def __init__(self, tokenizers: Tokenizers, settings: EncodingSettings) -> None:
         self._tokenizers = [getattr(tokenizers, side) for side in settings.sides]
-        self.largest = max(tokenizers.source.size, tokenizers.target.size)  # no id is as large
-        self._limit = settings.max_length
+        self.id_bound = max(tokenizers.source.size, tokenizers.target.size)  # all ids are smaller
+        self._max_length = settings.max_length
         alone = len(self._tokenizers) == 1
-        self._bare = 1 + len(self._tokenizers[0].begin) if alone else 0  # ids of a document of which no piece is left
-        self._encode = encode_documents if settings.by_sentence else Tokenizer.encode_all
-        self._dropouts: list[Dropout] = []
+        self._empty_length = 1 + len(self._tokenizers[0].prefix_ids) if alone else 0  # ids of a document without text
+        self._encode = encode_documents if settings.mark_sentences else Tokenizer.encode_all
+        self._dropouts: list[BPEDropout] = []
         if settings.dropout:
-            first = Dropout(self._tokenizers[0], rate=settings.dropout)
+            first = BPEDropout(self._tokenizers[0], rate=settings.dropout)
             others = self._tokenizers[1:]
+            same = tokenizers.is_shared
             self._dropouts = [
-                first, *(first if tokenizers.shared else Dropout(other, rate=settings.dropout) for other in others)
+                first, *(first if same else BPEDropout(other, rate=settings.dropout) for other in others)
             ]  # fmt: skip
         self._generators = [np.random.default_rng(number) for number in range(settings.variants)]
         self._words: list[list[list[list[list[int]]]]] = []
 
-    def plain(self, block: list[Any], corpus: int, tally: Tally) -> list[Ids]:
-        """The ids of the rows of a block that are kept, side by side."""
-        full = tally.full(block, corpus)
-        sides = [[texts[side] for _, texts in full] for side in range(len(self._tokenizers))]
+    def encode_block(self, block: list[Any], corpus: int, counts: EncodingCounts) -> list[Ids]:
+        """Return the ids of each side of the rows that are kept, without dropout."""
+        complete = counts.filter_complete(block, corpus)
+        sides = [[texts[side] for _, texts in complete] for side in range(len(self._tokenizers))]
         ids = [self._encode(tokenizer, texts) for tokenizer, texts in zip(self._tokenizers, sides, strict=True)]
         kept = []
-        for index, (line, texts) in enumerate(full):
-            if len(ids[0][index]) <= self._bare:
-                tally.drop(tally.empty, corpus, line)
-            elif self._fits(max(len(side[index]) for side in ids)):
+        for index, (line, texts) in enumerate(complete):
+            if len(ids[0][index]) <= self._empty_length:
+                counts.count_dropped(counts.empty, corpus, line)
+            elif self._is_within_limit(max(len(side[index]) for side in ids)):
                 kept.append(index)
-                tally.bytes += len(texts[-1].encode())
+                counts.num_bytes += len(texts[-1].encode())
             else:
-                tally.drop(tally.long, corpus, line)
-        # Cut into words once, here, for all variants to come.
+                counts.count_dropped(counts.long, corpus, line)
+        # Split into words once for all variants.
         self._words = [
-            [dropout.words(texts[i]) for i in kept] for dropout, texts in zip(self._dropouts, sides, strict=False)
+            [dropout.segment_words(texts[i]) for i in kept]
+            for dropout, texts in zip(self._dropouts, sides, strict=False)
         ]
         return [[side[i] for i in kept] for side in ids]
 
-    def variant(self, number: int, plain: list[Ids]) -> list[Ids]:
-        """The last block in one variant: plain, or with dropout (where that does not make a text too long)."""
+    def encode_variant(self, number: int, plain: list[Ids]) -> list[Ids]:
+        """Return the last block of `encode_block`, with dropout unless a text becomes too long by it."""
         if not self._dropouts:
             return plain
         sides = []
         for dropout, words, side in zip(self._dropouts, self._words, plain, strict=True):
-            drawn = [dropout.encode(text, self._generators[number]) for text in words]
-            sides.append([a if self._fits(len(a)) else b for a, b in zip(drawn, side, strict=True)])
+            sampled = [dropout.encode(text, self._generators[number]) for text in words]
+            sides.append([a if self._is_within_limit(len(a)) else b for a, b in zip(sampled, side, strict=True)])
         return sides
 
-    def _fits(self, length: int) -> bool:
-        return self._limit is None or length <= self._limit
+    def _is_within_limit(self, length: int) -> bool:
+        return self._max_length is None or length <= self._max_length
 
 
-def _blocks(rows: Iterator[Any]) -> Iterator[list[Any]]:
+def _iter_blocks(rows: Iterator[Any]) -> Iterator[list[Any]]:
     block: list[Any] = []
-    letters = 0
+    characters = 0
     for row in rows:
         block.append(row)
-        letters += sum(map(len, row[1:]))
-        if len(block) >= BLOCK_ROWS or letters >= BLOCK_LETTERS:
+        characters += sum(map(len, row[1:]))
+        if len(block) >= BLOCK_ROWS or characters >= BLOCK_CHARACTERS:
             yield block
-            block, letters = [], 0
+            block, characters = [], 0
     if block:
         yield block

@@ -1,4 +1,4 @@
-"""Pieces that an encoder needs beside those of text: one begins every text, and one stands for hidden text."""
+"""Special tokens of encoders: [CLS] before every text, [MASK] in place of masked text, and the sentinels of T5."""
 
 from __future__ import annotations
 
@@ -6,64 +6,68 @@ import tokenizers
 from tokenizers import AddedToken, processors
 
 from saccade.config import schema
-from saccade.data.tokenization.tokenizer import END, PIECES, START, UNKNOWN, Tokenizer
+from saccade.data.tokenization.tokenizer import END, SPECIAL_TOKENS, START, UNKNOWN, Tokenizer
 from saccade.errors import SaccadeError
 
-BEGIN, MASK = "[CLS]", "[MASK]"  # of tokenizers that are learned here
-SENTINEL = "<extra_id_{}>"  # as T5's vocabularies call them
-MASKS = (MASK, "<mask>")  # what others call it
+CLS_TOKEN, MASK_TOKEN = "[CLS]", "[MASK]"  # of tokenizers that are trained here
+SENTINEL_TOKEN = "<extra_id_{}>"  # as in the vocabularies of T5
+MASK_TOKENS = (MASK_TOKEN, "<mask>")  # also of other tokenizers
 
 
-def extra_pieces(settings: schema.Tokenizer) -> int:
-    """How many pieces of a vocabulary these take."""
-    return settings.begin + settings.mask
+def count_extra_tokens(settings: schema.Tokenizer) -> int:
+    """Count the tokens that `add_extra_tokens` adds to a vocabulary."""
+    return settings.cls_token + settings.mask_token
 
 
-def add_extra_pieces(core: tokenizers.Tokenizer, settings: schema.Tokenizer, *, lstrip: bool, rstrip: bool) -> None:
-    """Adds them to a tokenizer that has all others; the mask takes the spaces before and behind it with it."""
-    if settings.mask:
-        core.add_tokens([AddedToken(MASK, lstrip=lstrip, rstrip=rstrip, normalized=False)])
-    if settings.begin:
-        core.add_special_tokens([AddedToken(BEGIN, special=True, normalized=False)])
-        end = PIECES[END]
-        core.post_processor = processors.TemplateProcessing(
-            single=[BEGIN, "$A", end], pair=[BEGIN, "$A", end, "$B", end],
-            special_tokens=[(piece, core.token_to_id(piece)) for piece in (BEGIN, end)],
+def add_extra_tokens(backend: tokenizers.Tokenizer, settings: schema.Tokenizer, *, lstrip: bool, rstrip: bool) -> None:
+    """Add [MASK] and [CLS] to a tokenizer, if the settings ask for them; `lstrip`, `rstrip`: [MASK] includes spaces."""
+    if settings.mask_token:
+        backend.add_tokens([AddedToken(MASK_TOKEN, lstrip=lstrip, rstrip=rstrip, normalized=False)])
+    if settings.cls_token:
+        backend.add_special_tokens([AddedToken(CLS_TOKEN, special=True, normalized=False)])
+        end = SPECIAL_TOKENS[END]
+        backend.post_processor = processors.TemplateProcessing(
+            single=[CLS_TOKEN, "$A", end], pair=[CLS_TOKEN, "$A", end, "$B", end],
+            special_tokens=[(piece, backend.token_to_id(piece)) for piece in (CLS_TOKEN, end)],
         )  # fmt: skip
 
 
-def with_beginning(core: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """A tokenizer of others whose [CLS] or <s> begins every text, and is not the START of what is written."""
-    core.add_special_tokens([AddedToken(PIECES[START], special=True, normalized=False)])
-    return core
+def add_start_token(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """Add our START token to a foreign tokenizer, whose [CLS] or <s> is then the prefix of every text instead."""
+    backend.add_special_tokens([AddedToken(SPECIAL_TOKENS[START], special=True, normalized=False)])
+    return backend
 
 
-def mask_of(tokenizer: Tokenizer) -> int:
-    """The id of the piece that stands for hidden text."""
-    found = find_mask(tokenizer)
+def get_mask_id(tokenizer: Tokenizer) -> int:
+    """Return the id of the mask token."""
+    found = find_mask_id(tokenizer)
     if found is None:
         raise SaccadeError(
-            f"the tokenizer has no piece that stands for hidden text ({' or '.join(MASKS)}); take one that has, or "
-            "learn one with tokenizer.mask = true"
+            f"the tokenizer has no mask token ({' or '.join(MASK_TOKENS)}); use one that has, or "
+            "train one with tokenizer.mask_token = true"
         )
     return found
 
 
-def find_mask(tokenizer: Tokenizer) -> int | None:
-    vocabulary = tokenizer.core.get_vocab()
-    return next((tokenizer.order.index(vocabulary[name]) for name in MASKS if name in vocabulary), None)
+def find_mask_id(tokenizer: Tokenizer) -> int | None:
+    vocabulary = tokenizer.backend.get_vocab()
+    return next((tokenizer.library_ids.index(vocabulary[name]) for name in MASK_TOKENS if name in vocabulary), None)
 
 
-def special_runs(tokenizer: Tokenizer) -> list[tuple[int, int]]:
-    """The ids above UNKNOWN that are no text, as runs: the first of each, and how many there are."""
-    added = {piece["id"] for piece in tokenizer.settings["added_tokens"] if piece["special"]}
-    mask = find_mask(tokenizer)
-    ids = [ours for ours, theirs in enumerate(tokenizer.order) if ours > UNKNOWN and (theirs in added or ours == mask)]
-    runs: list[tuple[int, int]] = []
-    for number in ids:
-        first, count = runs[-1] if runs else (-1, 0)
-        if first + count == number:
-            runs[-1] = (first, count + 1)
+def find_special_ranges(tokenizer: Tokenizer) -> list[tuple[int, int]]:
+    """Return the ids above UNKNOWN that are special tokens, as ranges (first, count)."""
+    special = {token["id"] for token in tokenizer.settings["added_tokens"] if token["special"]}
+    mask = find_mask_id(tokenizer)
+    ids = [
+        model_id
+        for model_id, library_id in enumerate(tokenizer.library_ids)
+        if model_id > UNKNOWN and (library_id in special or model_id == mask)
+    ]
+    ranges: list[tuple[int, int]] = []
+    for token in ids:
+        first, count = ranges[-1] if ranges else (-1, 0)
+        if first + count == token:
+            ranges[-1] = (first, count + 1)
         else:
-            runs.append((number, 1))
-    return runs
+            ranges.append((token, 1))
+    return ranges

@@ -1,4 +1,4 @@
-"""Learning a tokenizer from pairs of texts: the same pairs give the same tokenizer.json."""
+"""Train tokenizers on pairs of texts; the same pairs always give the same tokenizer.json."""
 
 from __future__ import annotations
 
@@ -12,235 +12,249 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from saccade.config import schema
-from saccade.data.tokenization.special_tokens import SENTINEL, add_extra_pieces, extra_pieces, with_beginning
+from saccade.data.tokenization.special_tokens import (
+    SENTINEL_TOKEN,
+    add_extra_tokens,
+    add_start_token,
+    count_extra_tokens,
+)
 from saccade.data.tokenization.tokenizer import (
     END,
     PAD,
-    PIECES,
+    SPECIAL_TOKENS,
     START,
     UNKNOWN,
     Tokenizer,
     Tokenizers,
-    byte_letters,
-    read_core,
+    build_byte_alphabet,
+    load_backend,
 )
-from saccade.data.tokenization.unigram import learn_unigram
+from saccade.data.tokenization.unigram import train_unigram
 from saccade.errors import SaccadeError
 
-__all__ = ["END", "PAD", "PIECES", "START", "UNKNOWN", "VERSION", "Tokenizer", "Tokenizers", "train_tokenizers"]
+__all__ = ["END", "PAD", "SPECIAL_TOKENS", "START", "UNKNOWN", "VERSION", "Tokenizer", "Tokenizers", "train_tokenizers"]
 
-VERSION = 2  # raised when the same data gives another tokenizer than before; the cache holds them
+VERSION = 2  # part of keys of the cache; to be raised when the same data give another tokenizer than before
 Pairs = Callable[[], Iterable[tuple[str, str]]]
 
-# Words with the space before them, numbers, punctuation, spaces; nothing longer than 64 characters, as the time that
-# merging takes grows faster than the length of a word.
-WORDS = r" ?[\p{L}\p{M}]{1,64}| ?\p{N}{1,16}| ?[^\s\p{L}\p{M}\p{N}]{1,16}|\s{1,16}(?!\S)|\s{1,16}"
-SPACED_WORDS = r"▁?[\p{L}\p{M}\p{N}_]+|▁?[^\s▁\p{L}\p{M}\p{N}_]+|▁|\s"
-LEAST = len(PIECES) + 256  # byte-level vocabularies hold every byte, so that every text has ids
-ENTRIES = 2_000_000  # different words counted at once; beyond it those seen once are forgotten
+# Words with the space before them, numbers, punctuation, spaces; at most 64 characters, since the time for merging
+# grows faster than linearly with the length.
+WORD_PATTERN = r" ?[\p{L}\p{M}]{1,64}| ?\p{N}{1,16}| ?[^\s\p{L}\p{M}\p{N}]{1,16}|\s{1,16}(?!\S)|\s{1,16}"
+SPACED_WORD_PATTERN = r"▁?[\p{L}\p{M}\p{N}_]+|▁?[^\s▁\p{L}\p{M}\p{N}_]+|▁|\s"
+MIN_BYTE_VOCABULARY = len(SPECIAL_TOKENS) + 256  # special tokens and all bytes, so that every text can be encoded
+MAX_COUNTED_WORDS = 2_000_000  # if there are more, words with a count of 1 are dropped
 
 
 def train_tokenizers(settings: schema.Tokenizer, pairs: Pairs) -> Tokenizers:
-    """Tokenizers as the recipe asks, learned from the pairs or read from files."""
+    """Train tokenizers on pairs, or load them from files, as the settings ask."""
     if settings.from_files:
-        return _from_files(settings)
+        return _load_files(settings)
     if settings.shared:
-        both = _learn(settings, (text for pair in pairs() for text in pair))
+        both = _train(settings, (text for pair in pairs() for text in pair))
         return Tokenizers(both, both)
     return Tokenizers(
-        _learn(settings, (source for source, _ in pairs())), _learn(settings, (target for _, target in pairs()))
+        _train(settings, (source for source, _ in pairs())), _train(settings, (target for _, target in pairs()))
     )
 
 
-def _from_files(settings: schema.Tokenizer) -> Tokenizers:
+def _load_files(settings: schema.Tokenizer) -> Tokenizers:
     if len(settings.files) not in (1, 2):
         raise SaccadeError(
             'tokenizer.kind = "file" needs tokenizer.files with one tokenizer.json, or one each for source and target, '
             f"got {len(settings.files)}"
         )
-    cores = [read_core(Path(file)) for file in settings.files]
-    cores = [with_beginning(core) for core in cores] if settings.begin else cores
-    loaded = [Tokenizer(core, origin=file) for core, file in zip(cores, settings.files, strict=True)]
-    if settings.shared and loaded[0].core.get_vocab() != loaded[-1].core.get_vocab():
+    backends = [load_backend(Path(file)) for file in settings.files]
+    backends = [add_start_token(backend) for backend in backends] if settings.cls_token else backends
+    loaded = [Tokenizer(backend, origin=file) for backend, file in zip(backends, settings.files, strict=True)]
+    if settings.shared and loaded[0].backend.get_vocab() != loaded[-1].backend.get_vocab():
         raise SaccadeError(
-            f"{settings.files[0]} and {settings.files[1]} number their pieces differently, but tokenizer.shared = true "
+            f"{settings.files[0]} and {settings.files[1]} number their tokens differently, but tokenizer.shared = true "
             "means one vocabulary; set tokenizer.shared=false"
         )
     if settings.lowercase:
-        loaded = [_lowercased(tokenizer) for tokenizer in loaded]
-    if not settings.shared and len(loaded) == 1:  # the same pieces, but two objects: two embeddings
+        loaded = [_add_lowercase(tokenizer) for tokenizer in loaded]
+    if not settings.shared and len(loaded) == 1:  # separate objects, so that the model has two embeddings
         loaded.append(Tokenizer(tokenizers.Tokenizer.from_str(loaded[0].to_json())))
     return Tokenizers(loaded[0], loaded[-1])
 
 
-def _lowercased(tokenizer: Tokenizer) -> Tokenizer:
-    core = tokenizer.core
-    before = [core.normalizer] if core.normalizer else []
-    core.normalizer = normalizers.Sequence([*before, normalizers.Lowercase()])
-    return Tokenizer(core)
+def _add_lowercase(tokenizer: Tokenizer) -> Tokenizer:
+    backend = tokenizer.backend
+    before = [backend.normalizer] if backend.normalizer else []
+    backend.normalizer = normalizers.Sequence([*before, normalizers.Lowercase()])
+    return Tokenizer(backend)
 
 
-def _learn(settings: schema.Tokenizer, texts: Iterable[str]) -> Tokenizer:
-    learner = LEARNERS[settings.kind]
-    sentinels, extra = settings.sentinels, settings.sentinels + extra_pieces(settings)
-    if learner.holds_bytes and settings.size < LEAST + extra:
+def _train(settings: schema.Tokenizer, texts: Iterable[str]) -> Tokenizer:
+    kind = TOKENIZER_KINDS[settings.kind]
+    sentinels, extra = settings.sentinels, settings.sentinels + count_extra_tokens(settings)
+    if kind.has_byte_tokens and settings.size < MIN_BYTE_VOCABULARY + extra:
         raise SaccadeError(
-            f"tokenizer.size must be at least {LEAST + extra} for {settings.kind} (bytes and special pieces), got "
-            f'{settings.size}; for small vocabularies take kind = "characters"'
+            f"tokenizer.size must be at least {MIN_BYTE_VOCABULARY + extra} for {settings.kind} (bytes and special "
+            f'tokens), got {settings.size}; for small vocabularies use kind = "characters"'
         )
-    core = learner.learn(settings.model_copy(update={"size": settings.size - extra}), texts)
-    core.add_special_tokens([tokenizers.AddedToken(piece, special=True, normalized=False) for piece in PIECES])
-    # The space before a hidden word is hidden with it; words have theirs from the normalizer, at every beginning.
-    pieces = map(SENTINEL.format, range(sentinels))
-    core.add_tokens(
+    backend = kind.train(settings.model_copy(update={"size": settings.size - extra}), texts)
+    backend.add_special_tokens(
+        [tokenizers.AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
+    )
+    # A sentinel includes the space before the span that it replaces; word-level tokens have it from the normalizer.
+    sentinel_tokens = map(SENTINEL_TOKEN.format, range(sentinels))
+    backend.add_tokens(
         [
-            tokenizers.AddedToken(piece, lstrip=True, rstrip=learner.ends_with_space, normalized=False)
-            for piece in pieces
+            tokenizers.AddedToken(token, lstrip=True, rstrip=kind.has_trailing_space, normalized=False)
+            for token in sentinel_tokens
         ]
     )
-    add_extra_pieces(core, settings, lstrip=learner.begins_with_space, rstrip=learner.ends_with_space)
-    return Tokenizer(core)
+    add_extra_tokens(backend, settings, lstrip=kind.has_leading_space, rstrip=kind.has_trailing_space)
+    return Tokenizer(backend)
 
 
-def _bpe(settings: schema.Tokenizer, texts: Iterable[str]) -> tokenizers.Tokenizer:
-    """Byte pairs merged by frequency (Sennrich et al. 2016; on bytes: Radford et al. 2019)."""
-    core = _byte_level(models.BPE(), settings, words=True)
+def _train_bpe(settings: schema.Tokenizer, texts: Iterable[str]) -> tokenizers.Tokenizer:
+    """Byte-level BPE (Sennrich et al. 2016; Radford et al. 2019)."""
+    backend = _build_byte_level(models.BPE(), settings, words=True)
     trainer = trainers.BpeTrainer(
-        vocab_size=settings.size, special_tokens=list(PIECES), initial_alphabet=byte_letters(), show_progress=False
+        vocab_size=settings.size,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=build_byte_alphabet(),
+        show_progress=False,
     )
-    core.train_from_iterator(blocks(texts, 1000), trainer)
-    return core
+    backend.train_from_iterator(iter_blocks(texts, 1000), trainer)
+    return backend
 
 
-def _unigram(settings: schema.Tokenizer, texts: Iterable[str]) -> tokenizers.Tokenizer:
-    """The most probable segmentation under a unigram model of pieces (Kudo 2018)."""
-    core = _byte_level(models.BPE(), settings, words=True)
-    pieces = learn_unigram(_count(_pieces(core, texts)), alphabet=byte_letters(), size=settings.size - len(PIECES))
-    core.model = models.Unigram([(piece, 0.0) for piece in PIECES] + pieces, unk_id=UNKNOWN)
-    return core
+def _train_unigram(settings: schema.Tokenizer, texts: Iterable[str]) -> tokenizers.Tokenizer:
+    """Unigram language model of subwords (Kudo 2018)."""
+    backend = _build_byte_level(models.BPE(), settings, words=True)
+    tokens = train_unigram(
+        _count(_pre_tokenize(backend, texts)), alphabet=build_byte_alphabet(), size=settings.size - len(SPECIAL_TOKENS)
+    )
+    backend.model = models.Unigram([(token, 0.0) for token in SPECIAL_TOKENS] + tokens, unk_id=UNKNOWN)
+    return backend
 
 
-def _wordpiece(settings: schema.Tokenizer, texts: Iterable[str]) -> tokenizers.Tokenizer:
-    """Pieces of words, ##inside marked (Schuster and Nakajima 2012; BERT)."""
-    core = tokenizers.Tokenizer(models.WordPiece(unk_token=PIECES[UNKNOWN]))
-    core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    core.decoder = decoders.WordPiece()
-    core.normalizer = _lowercase(settings)
-    words = _count(_pieces(core, texts))
-    letters = Counter({letter: 0 for word in words for letter in word})
+def _train_wordpiece(settings: schema.Tokenizer, texts: Iterable[str]) -> tokenizers.Tokenizer:
+    """WordPiece, with ## before tokens inside of a word (Schuster and Nakajima 2012; BERT)."""
+    backend = tokenizers.Tokenizer(models.WordPiece(unk_token=SPECIAL_TOKENS[UNKNOWN]))
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
+    backend.normalizer = _build_normalizer(settings)
+    words = _count(_pre_tokenize(backend, texts))
+    characters = Counter({character: 0 for word in words for character in word})
     for word, count in words.items():
-        letters.update(dict.fromkeys(word, count))
-    kept = _most_frequent(letters, max(1, (settings.size - len(PIECES)) // 2))
-    # The library numbers pieces inside words in the order of a hash map that differs from run to run, and breaks ties
-    # by number; as "special" pieces they come first, in our order, and the result is always the same.
+        characters.update(dict.fromkeys(word, count))
+    kept = _select_most_frequent(characters, max(1, (settings.size - len(SPECIAL_TOKENS)) // 2))
+    # The library numbers tokens inside of words in the order of a hash map, which differs between runs, and breaks ties
+    # by number. As "special" tokens they come first, in our order, and the result is deterministic.
     trainer = trainers.WordPieceTrainer(
         vocab_size=settings.size, initial_alphabet=kept, limit_alphabet=len(kept), show_progress=False,
-        special_tokens=[*PIECES, *(f"##{letter}" for letter in kept)],
+        special_tokens=[*SPECIAL_TOKENS, *(f"##{character}" for character in kept)],
     )  # fmt: skip
-    core.train_from_iterator(blocks(_repeated(words), 1000), trainer)
-    model = models.WordPiece(core.get_vocab(), unk_token=PIECES[UNKNOWN])
-    fresh = tokenizers.Tokenizer(model)  # without those "special" pieces
-    fresh.pre_tokenizer, fresh.decoder = core.pre_tokenizer, core.decoder
+    backend.train_from_iterator(iter_blocks(_repeat_words(words), 1000), trainer)
+    model = models.WordPiece(backend.get_vocab(), unk_token=SPECIAL_TOKENS[UNKNOWN])
+    fresh = tokenizers.Tokenizer(model)  # without those "special" tokens
+    fresh.pre_tokenizer, fresh.decoder = backend.pre_tokenizer, backend.decoder
     if settings.lowercase:
-        fresh.normalizer = core.normalizer
+        fresh.normalizer = backend.normalizer
     return fresh
 
 
-def _characters(settings: schema.Tokenizer, texts: Iterable[str]) -> tokenizers.Tokenizer:
-    """Every character is a piece: byte pairs that are never merged."""
-    core = tokenizers.Tokenizer(models.BPE())
-    core.normalizer = _lowercase(settings)
-    core.decoder = decoders.Fuse()
-    counts = _count(letter for text in _normalised(core, texts) for letter in text)
-    core.model = models.BPE(_numbered(counts, settings.size), [], unk_token=PIECES[UNKNOWN])
-    return core
+def _train_characters(settings: schema.Tokenizer, texts: Iterable[str]) -> tokenizers.Tokenizer:
+    """One token for each character: BPE without merges."""
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.normalizer = _build_normalizer(settings)
+    backend.decoder = decoders.Fuse()
+    counts = _count(character for text in _normalize(backend, texts) for character in text)
+    backend.model = models.BPE(_build_vocabulary(counts, settings.size), [], unk_token=SPECIAL_TOKENS[UNKNOWN])
+    return backend
 
 
-def _bytes(settings: schema.Tokenizer, texts: Iterable[str]) -> tokenizers.Tokenizer:
-    """Every byte is a piece: nothing to learn."""
-    vocabulary = {piece: number for number, piece in enumerate([*PIECES, *byte_letters()])}
-    return _byte_level(models.BPE(vocabulary, []), settings, words=False)
+def _build_bytes(settings: schema.Tokenizer, texts: Iterable[str]) -> tokenizers.Tokenizer:
+    """One token for each byte; nothing is trained."""
+    vocabulary = {token: number for number, token in enumerate([*SPECIAL_TOKENS, *build_byte_alphabet()])}
+    return _build_byte_level(models.BPE(vocabulary, []), settings, words=False)
 
 
-def _words(settings: schema.Tokenizer, texts: Iterable[str]) -> tokenizers.Tokenizer:
-    """Words and punctuation, each with the space before it (as ▁), the most frequent ones."""
-    core = tokenizers.Tokenizer(models.WordLevel({PIECES[UNKNOWN]: 0}, unk_token=PIECES[UNKNOWN]))
+def _train_words(settings: schema.Tokenizer, texts: Iterable[str]) -> tokenizers.Tokenizer:
+    """The most frequent words and punctuation marks, each with the space before it (as ▁)."""
+    backend = tokenizers.Tokenizer(models.WordLevel({SPECIAL_TOKENS[UNKNOWN]: 0}, unk_token=SPECIAL_TOKENS[UNKNOWN]))
     spaces = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-    core.normalizer = normalizers.Sequence([*([normalizers.Lowercase()] if settings.lowercase else []), *spaces])
-    core.pre_tokenizer = pre_tokenizers.Split(Regex(SPACED_WORDS), "isolated")
-    core.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
-    core.model = models.WordLevel(_numbered(_count(_pieces(core, texts)), settings.size), unk_token=PIECES[UNKNOWN])
-    return core
+    backend.normalizer = normalizers.Sequence([*([normalizers.Lowercase()] if settings.lowercase else []), *spaces])
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(SPACED_WORD_PATTERN), "isolated")
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    backend.model = models.WordLevel(
+        _build_vocabulary(_count(_pre_tokenize(backend, texts)), settings.size), unk_token=SPECIAL_TOKENS[UNKNOWN]
+    )
+    return backend
 
 
-def _byte_level(model: models.Model, settings: schema.Tokenizer, *, words: bool) -> tokenizers.Tokenizer:
-    core = tokenizers.Tokenizer(model)
+def _build_byte_level(model: models.Model, settings: schema.Tokenizer, *, words: bool) -> tokenizers.Tokenizer:
+    backend = tokenizers.Tokenizer(model)
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    split = pre_tokenizers.Split(Regex(WORDS), "isolated")
-    core.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes]) if words else to_bytes
-    core.decoder = decoders.ByteLevel()
-    core.normalizer = _lowercase(settings)
-    return core
+    split = pre_tokenizers.Split(Regex(WORD_PATTERN), "isolated")
+    backend.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes]) if words else to_bytes
+    backend.decoder = decoders.ByteLevel()
+    backend.normalizer = _build_normalizer(settings)
+    return backend
 
 
-def _lowercase(settings: schema.Tokenizer) -> normalizers.Normalizer | None:
+def _build_normalizer(settings: schema.Tokenizer) -> normalizers.Normalizer | None:
     return normalizers.Lowercase() if settings.lowercase else None
 
 
-def _normalised(core: tokenizers.Tokenizer, texts: Iterable[str]) -> Iterable[str]:
-    return map(core.normalizer.normalize_str, texts) if core.normalizer else texts
+def _normalize(backend: tokenizers.Tokenizer, texts: Iterable[str]) -> Iterable[str]:
+    return map(backend.normalizer.normalize_str, texts) if backend.normalizer else texts
 
 
-def _pieces(core: tokenizers.Tokenizer, texts: Iterable[str]) -> Iterator[str]:
-    for text in _normalised(core, texts):
-        for piece, _ in core.pre_tokenizer.pre_tokenize_str(text):
-            yield piece
+def _pre_tokenize(backend: tokenizers.Tokenizer, texts: Iterable[str]) -> Iterator[str]:
+    for text in _normalize(backend, texts):
+        for token, _ in backend.pre_tokenizer.pre_tokenize_str(text):
+            yield token
 
 
-def _count(pieces: Iterable[str]) -> Counter[str]:
+def _count(tokens: Iterable[str]) -> Counter[str]:
     counts: Counter[str] = Counter()
-    for block in blocks(pieces, 100_000):
+    for block in iter_blocks(tokens, 100_000):
         counts.update(block)
-        if len(counts) > ENTRIES:
-            counts = Counter({piece: count for piece, count in counts.items() if count > 1})
+        if len(counts) > MAX_COUNTED_WORDS:
+            counts = Counter({token: count for token, count in counts.items() if count > 1})
     return counts
 
 
-def _most_frequent(counts: Counter[str], size: int) -> list[str]:
-    """The order among equals is that of the alphabet, so it does not depend on the order of the data."""
-    return sorted(counts, key=lambda piece: (-counts[piece], piece))[:size]
+def _select_most_frequent(counts: Counter[str], size: int) -> list[str]:
+    """Return the most frequent tokens; ties are broken alphabetically, so the order of the data does not matter."""
+    return sorted(counts, key=lambda token: (-counts[token], token))[:size]
 
 
-def _numbered(counts: Counter[str], size: int) -> dict[str, int]:
-    kept = _most_frequent(counts, size - len(PIECES))
-    return {piece: number for number, piece in enumerate([*PIECES, *kept])}
+def _build_vocabulary(counts: Counter[str], size: int) -> dict[str, int]:
+    kept = _select_most_frequent(counts, size - len(SPECIAL_TOKENS))
+    return {token: number for number, token in enumerate([*SPECIAL_TOKENS, *kept])}
 
 
-def blocks(items: Iterable[str], size: int) -> Iterator[Sequence[str]]:
-    """Lists of at most `size` items, one after the other."""
+def iter_blocks(items: Iterable[str], size: int) -> Iterator[Sequence[str]]:
+    """Yield lists of at most `size` items."""
     iterator = iter(items)
     while block := list(islice(iterator, size)):
         yield block
 
 
-def _repeated(words: Counter[str]) -> Iterator[str]:
+def _repeat_words(words: Counter[str]) -> Iterator[str]:
     return (word for word, count in words.items() for _ in range(count))
 
 
-class Learner(NamedTuple):
-    """How a kind of tokenizer is learned, and where its pieces hold the spaces around a word."""
+class TokenizerKind(NamedTuple):
+    """How a kind of tokenizer is trained, and whether its tokens include the spaces around a word."""
 
-    learn: Callable[[schema.Tokenizer, Iterable[str]], tokenizers.Tokenizer]
-    holds_bytes: bool = False  # whether every byte has a piece
-    begins_with_space: bool = False
-    ends_with_space: bool = False
+    train: Callable[[schema.Tokenizer, Iterable[str]], tokenizers.Tokenizer]
+    has_byte_tokens: bool = False  # one for each byte
+    has_leading_space: bool = False
+    has_trailing_space: bool = False
 
 
-LEARNERS = {
-    "bpe": Learner(_bpe, holds_bytes=True, begins_with_space=True),
-    "unigram": Learner(_unigram, holds_bytes=True, begins_with_space=True),
-    "wordpiece": Learner(_wordpiece),
-    "characters": Learner(_characters),
-    "bytes": Learner(_bytes),
-    "words": Learner(_words, begins_with_space=True, ends_with_space=True),
+TOKENIZER_KINDS = {
+    "bpe": TokenizerKind(_train_bpe, has_byte_tokens=True, has_leading_space=True),
+    "unigram": TokenizerKind(_train_unigram, has_byte_tokens=True, has_leading_space=True),
+    "wordpiece": TokenizerKind(_train_wordpiece),
+    "characters": TokenizerKind(_train_characters),
+    "bytes": TokenizerKind(_build_bytes),
+    "words": TokenizerKind(_train_words, has_leading_space=True, has_trailing_space=True),
 }

@@ -1,4 +1,4 @@
-"""Worlds of gymnasium: one of them used as ours are (`gym:NAME`), and ours among them (`saccade/Greeting-v0`)."""
+"""Environments of gymnasium, by `gym:NAME`; and our own as one of them, `saccade/Greeting-v0`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from saccade.data.worlds.greeting import SIDE, Greeting
 from saccade.errors import SaccadeError
 
-GYMNASIUM = "gym:"  # what names of its worlds begin with
-OURS = "saccade/Greeting-v0"
+GYMNASIUM_PREFIX = "gym:"  # of names of its environments
+ENVIRONMENT_ID = "saccade/Greeting-v0"
 
 
 def make_greeting(render_mode: str | None = None) -> Any:
-    """Our world as an environment of gymnasium."""
+    """Create our environment as one of gymnasium."""
     import gymnasium
 
     class GreetingEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
@@ -30,62 +30,63 @@ def make_greeting(render_mode: str | None = None) -> Any:
         def reset(
             self, *, seed: int | None = None, options: dict[str, Any] | None = None
         ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-            super().reset(seed=seed)  # without a seed the next visit follows from the one before
-            self._seen, told = self.world.reset(seed=int(self.np_random.integers(2**31)))
-            return self._seen, told
+            super().reset(seed=seed)  # without a seed, the next episode follows from the state of the generator
+            self._observation, info = self.world.reset(seed=int(self.np_random.integers(2**31)))
+            return self._observation, info
 
         def step(self, action: Any) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
-            self._seen, *rest = self.world.step(int(action))
-            return self._seen, *rest  # type: ignore[return-value]
+            self._observation, *rest = self.world.step(int(action))
+            return self._observation, *rest  # type: ignore[return-value]
 
         def render(self) -> Any:
-            return self._seen if self.render_mode == "rgb_array" else None
+            return self._observation if self.render_mode == "rgb_array" else None
 
     return GreetingEnv()
 
 
-class Foreign:
-    """An environment of gymnasium whose observations are pictures and whose actions can be counted."""
+class GymnasiumEnvironment:
+    """An environment of gymnasium with pictures as observations and discrete actions."""
 
     def __init__(self, name: str) -> None:
         if importlib.util.find_spec("gymnasium") is None:
-            raise SaccadeError(f"{GYMNASIUM}{name} needs the package gymnasium: pip install gymnasium")
-        if ":" in name:  # gymnasium would import what stands before it, and a recipe may come from anywhere
+            raise SaccadeError(f"{GYMNASIUM_PREFIX}{name} needs the package gymnasium: pip install gymnasium")
+        if ":" in name:  # gymnasium would import the module before it, but recipes may not be trusted
             raise SaccadeError(
-                f"{GYMNASIUM}{name} names a module, which is not imported; import it in Python before saccade.train, "
-                f"and name the world alone: {GYMNASIUM}{name.rpartition(':')[2]}"
+                f"{GYMNASIUM_PREFIX}{name} names a module, which is not imported; import it in Python before "
+                f"saccade.train, and name only the environment: {GYMNASIUM_PREFIX}{name.rpartition(':')[2]}"
             )
         import gymnasium
 
         register()
         try:
-            self._world: Any = gymnasium.make(name)
+            self._env: Any = gymnasium.make(name)
         except (gymnasium.error.Error, ImportError) as error:
-            why = (str(error) or type(error).__name__).splitlines()[0]
-            raise SaccadeError(f"gymnasium cannot make {name!r}: {why}") from None
-        choices, seen = self._world.action_space, self._world.observation_space
-        if not isinstance(choices, gymnasium.spaces.Discrete):
-            raise SaccadeError(f"{GYMNASIUM}{name} must have actions that can be counted (Discrete), got {choices}")
-        shape = seen.shape or ()
-        if seen.dtype != np.uint8 or len(shape) != 3 or shape[2] != 3:
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise SaccadeError(f"gymnasium cannot make {name!r}: {reason}") from None
+        actions, observations = self._env.action_space, self._env.observation_space
+        if not isinstance(actions, gymnasium.spaces.Discrete):
+            raise SaccadeError(f"{GYMNASIUM_PREFIX}{name} must have discrete actions (Discrete), got {actions}")
+        shape = observations.shape or ()
+        if observations.dtype != np.uint8 or len(shape) != 3 or shape[2] != 3:
             raise SaccadeError(
-                f"{GYMNASIUM}{name} must show pictures (high, wide, 3) of uint8, got {seen}; wrap it so that it does"
+                f"{GYMNASIUM_PREFIX}{name} must have observations (height, width, 3) of uint8, got {observations}; "
+                "wrap it accordingly"
             )
-        self._first = int(choices.start)
-        self.actions = tuple(str(number) for number in range(self._first, self._first + int(choices.n)))
+        self._first_action = int(actions.start)
+        self.actions = tuple(str(number) for number in range(self._first_action, self._first_action + int(actions.n)))
 
     def reset(self, *, seed: int | None = None) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-        seen, told = self._world.reset(seed=seed)
-        return seen, told
+        observation, info = self._env.reset(seed=seed)
+        return observation, info
 
     def step(self, action: int) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
-        seen, reward, over, cut, told = self._world.step(action + self._first)
-        return seen, float(reward), bool(over), bool(cut), told
+        observation, reward, terminated, truncated, info = self._env.step(action + self._first_action)
+        return observation, float(reward), bool(terminated), bool(truncated), info
 
 
 def register() -> None:
-    """Makes our world known to gymnasium."""
+    """Register our environment with gymnasium."""
     import gymnasium
 
-    if OURS not in gymnasium.registry:
-        gymnasium.register(OURS, entry_point=f"{__name__}:make_greeting")
+    if ENVIRONMENT_ID not in gymnasium.registry:
+        gymnasium.register(ENVIRONMENT_ID, entry_point=f"{__name__}:make_greeting")

@@ -1,4 +1,4 @@
-"""Routes as rows of ids: an instruction, the number of the pose at which it begins, and actions."""
+"""Tokenized routes: an instruction, the number of the start pose, and actions."""
 
 from __future__ import annotations
 
@@ -9,128 +9,133 @@ from typing import Any
 import numpy as np
 import torch
 
-from saccade.data.batching.batch import Ground, Media, Tokens
+from saccade.data.batching.batch import Media, NavigationGraph, Tokens
 from saccade.data.store.arrays import Store
-from saccade.data.tokenization.encode import Tally
+from saccade.data.tokenization.encode import EncodingCounts
 from saccade.data.tokenization.tokenizer import Tokenizer, Tokenizers
-from saccade.data.worlds.maps import ACTIONS, World
-from saccade.data.worlds.routes import Walk, parse_walk, world_of
-from saccade.data.worlds.sights import Eye, eye_of
+from saccade.data.worlds.maps import ACTIONS, GridWorld
+from saccade.data.worlds.observations import ObservationEncoder, build_observation_encoder
+from saccade.data.worlds.routes import NavigationInput, load_world, parse_navigation_input
 from saccade.errors import SaccadeError
 
-SIDES = ("source", "ground", "target")
+ROUTE_SIDES = ("source", "ground", "target")
 
 
 class Atlas:
-    """Worlds whose poses are numbered one world after the other: where each token leads, and what is seen."""
+    """Several worlds with consecutively numbered poses, and their transitions and observations."""
 
-    def __init__(self, walks: Iterable[Walk], *, eye: Eye, target: Tokenizer) -> None:
-        self._eye, self._actions, self._width = eye, action_ids(target), target.size
-        named = dict.fromkeys((walk.map, walk.mirrored) for walk in walks)
+    def __init__(self, walks: Iterable[NavigationInput], *, encoder: ObservationEncoder, target: Tokenizer) -> None:
+        self._encoder, self._actions, self._vocabulary_size = encoder, get_action_ids(target), target.size
+        named = dict.fromkeys((walk.map, walk.is_mirrored) for walk in walks)
         self._places = {name: place for place, name in enumerate(named)}
-        self._worlds = [world_of(name, mirrored=turned) for name, turned in named]
+        self._worlds = [load_world(name, mirrored=turned) for name, turned in named]
         self._starts = np.cumsum([0, *(len(world.poses) for world in self._worlds)])
         self._tables: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     @classmethod
-    def of(cls, parts: Sequence[Any], target: Tokenizer) -> Atlas:
-        """All worlds of the parts of a corpus, in the order in which their rows name them."""
-        walks = (parse_walk(line, where=part.name) for part in parts for _, line, _ in part.rows())
-        return cls(walks, eye=eye_of(parts[0].walks), target=target)
+    def from_splits(cls, splits: Sequence[Any], target: Tokenizer) -> Atlas:
+        """Build the atlas of all worlds of some corpora, in the order of their rows."""
+        walks = (parse_navigation_input(line, where=part.name) for part in splits for _, line, _ in part.iter_rows())
+        return cls(walks, encoder=build_observation_encoder(splits[0].action_writer), target=target)
 
     @property
     def size(self) -> int:
         return int(self._starts[-1])
 
-    def number(self, walk: Walk) -> int:
-        """That of the pose at which a walk begins."""
-        place = self._places[walk.map, walk.mirrored]
-        return int(self._starts[place]) + self._worlds[place].numbers[walk.start]
+    def get_pose_number(self, walk: NavigationInput) -> int:
+        """Return the number of the start pose of an input."""
+        place = self._places[walk.map, walk.is_mirrored]
+        return int(self._starts[place]) + self._worlds[place].pose_numbers[walk.start]
 
-    def field(self, numbers: Sequence[int] | np.ndarray) -> Ground:
-        """The worlds of some poses, and where in them these are."""
+    def collate(self, numbers: Sequence[int] | np.ndarray) -> NavigationGraph:
+        """Build the batch field of some start poses: the graph of their worlds, and the poses in it."""
         numbers = np.asarray(numbers, dtype=np.int64)
-        at = np.searchsorted(self._starts, numbers, side="right") - 1
-        used = np.unique(at)
-        tables = [self._table(int(place)) for place in used]
+        world_of = np.searchsorted(self._starts, numbers, side="right") - 1
+        used = np.unique(world_of)
+        tables = [self._get_tables(int(place)) for place in used]
         firsts = np.cumsum([0, *(len(moves) for moves, _ in tables)])
         moves = np.concatenate([moves + first for (moves, _), first in zip(tables, firsts, strict=False)])
         sights = np.concatenate([sights for _, sights in tables])
-        start = numbers - self._starts[at] + firsts[np.searchsorted(used, at)]
-        return Ground(
+        start = numbers - self._starts[world_of] + firsts[np.searchsorted(used, world_of)]
+        return NavigationGraph(
             torch.from_numpy(start[:, None]),
             torch.ones(len(numbers), 1, dtype=torch.bool),
             torch.from_numpy(moves),
             torch.from_numpy(sights),
         )
 
-    def _table(self, place: int) -> tuple[np.ndarray, np.ndarray]:
+    def _get_tables(self, place: int) -> tuple[np.ndarray, np.ndarray]:
         if place not in self._tables:
             world = self._worlds[place]
-            self._tables[place] = (moves_of(world, self._actions, self._width), self._eye.sights(world))
+            self._tables[place] = (
+                build_transitions(world, self._actions, self._vocabulary_size),
+                self._encoder.encode_world(world),
+            )
         return self._tables[place]
 
 
-def action_ids(target: Tokenizer) -> dict[str, int]:
-    """The one id of each action that changes the pose."""
+def get_action_ids(target: Tokenizer) -> dict[str, int]:
+    """Return the token id of each action that changes the pose."""
     found = {action: target.encode(action)[:-1] for action in ACTIONS if action != "stop"}
     for action, ids in found.items():
         if len(ids) != 1:
-            raise SaccadeError(f"the action {action!r} is {len(ids)} tokens, expected one; set tokenizer.kind = words")
+            raise SaccadeError(
+                f"the action {action!r} is {len(ids)} tokens, expected one; set tokenizer.kind = instruction"
+            )
     return {action: ids[0] for action, ids in found.items()}
 
 
-def moves_of(world: World, actions: dict[str, int], width: int) -> np.ndarray:
-    """The number of the pose to which each token leads from each pose; most tokens lead nowhere."""
-    table = np.repeat(np.arange(len(world.poses), dtype=np.int64)[:, None], width, 1)
+def build_transitions(world: GridWorld, actions: dict[str, int], vocabulary_size: int) -> np.ndarray:
+    """Return the next pose for each pose and token (poses, vocabulary); tokens that are no actions stay."""
+    table = np.repeat(np.arange(len(world.poses), dtype=np.int64)[:, None], vocabulary_size, 1)
     for action, column in actions.items():
-        table[:, column] = [world.numbers[world.moved(pose, action)] for pose in world.poses]
+        table[:, column] = [world.pose_numbers[world.move(pose, action)] for pose in world.poses]
     return table
 
 
 class RouteStore(Store):
-    """Rows whose middle side is a number of the atlas."""
+    """Tokenized routes; the side `ground` is the number of the start pose in the atlas."""
 
     def __init__(self, folder: Path, atlas: Atlas, *, weights: Sequence[float]) -> None:
         super().__init__(folder, weights=weights)
         self._atlas = atlas
 
-    def collate(self, rows: np.ndarray, *, side: int, variant: int = 0) -> Tokens | Media | Ground:
+    def collate(self, rows: np.ndarray, *, side: int, variant: int = 0) -> Tokens | Media | NavigationGraph:
         if self.sides[side] != "ground":
             return super().collate(rows, side=side, variant=variant)
-        return self._atlas.field(self.gather(rows, side=side)[0])
+        return self._atlas.collate(self.gather(rows, side=side)[0])
 
 
 class RouteEncoder:
-    """Blocks of rows to ids."""
+    """Encodes blocks of routes."""
 
-    def __init__(self, tokenizers: Tokenizers, atlas: Atlas, *, limit: int | None) -> None:
-        self._tokenizers, self._atlas, self._limit = tokenizers, atlas, limit
-        self.largest = max(tokenizers.source.size, tokenizers.target.size, atlas.size)
+    def __init__(self, tokenizers: Tokenizers, atlas: Atlas, *, max_length: int | None) -> None:
+        self._tokenizers, self._atlas, self._max_length = tokenizers, atlas, max_length
+        self.id_bound = max(tokenizers.source.size, tokenizers.target.size, atlas.size)
 
-    def plain(self, block: list[Any], corpus: int, tally: Tally) -> list[list[list[int]]]:
-        """The ids of the rows of a block that are kept, side by side."""
-        tally.total += len(block)
-        walks = [parse_walk(line, where="a row") for _, line, _ in block]
-        said = self._tokenizers.source.encode_all([walk.instruction for walk in walks])
-        done = self._tokenizers.target.encode_all([actions for *_, actions in block])
+    def encode_block(self, block: list[Any], corpus: int, counts: EncodingCounts) -> list[list[list[int]]]:
+        """Return the ids of each side of the rows that are kept."""
+        counts.total += len(block)
+        walks = [parse_navigation_input(line, where="a row") for _, line, _ in block]
+        instructions = self._tokenizers.source.encode_all([walk.instruction for walk in walks])
+        encoded_actions = self._tokenizers.target.encode_all([actions for *_, actions in block])
         sides: list[list[list[int]]] = [[], [], []]
-        for (line, _, actions), walk, words, ids in zip(block, walks, said, done, strict=True):
+        for (line, _, actions), walk, instruction, ids in zip(block, walks, instructions, encoded_actions, strict=True):
             if not walk.instruction.strip():
-                tally.drop(tally.empty, corpus, line)
-            elif self._limit is not None and max(len(words), len(ids)) > self._limit:
-                tally.drop(tally.long, corpus, line)
+                counts.count_dropped(counts.empty, corpus, line)
+            elif self._max_length is not None and max(len(instruction), len(ids)) > self._max_length:
+                counts.count_dropped(counts.long, corpus, line)
             else:
-                tally.bytes += len(actions.encode())
-                for side, row in zip(sides, (words, [self._atlas.number(walk)], ids), strict=True):
+                counts.num_bytes += len(actions.encode())
+                for side, row in zip(sides, (instruction, [self._atlas.get_pose_number(walk)], ids), strict=True):
                     side.append(row)
         return sides
 
-    def variant(self, number: int, plain: list[list[list[int]]]) -> list[list[list[int]]]:
-        """There is only one."""
+    def encode_variant(self, number: int, plain: list[list[list[int]]]) -> list[list[list[int]]]:
+        """Return the plain ids: there is no dropout."""
         return plain
 
 
-def instructions(rows: Iterable[Any]) -> Iterator[tuple[str, str]]:
-    """The texts of rows, for a tokenizer to learn from."""
-    return ((parse_walk(line, where="a row").instruction, actions) for line, actions in rows)
+def iter_route_texts(rows: Iterable[Any]) -> Iterator[tuple[str, str]]:
+    """Yield instruction and actions of each row, to train tokenizers on."""
+    return ((parse_navigation_input(line, where="a row").instruction, actions) for line, actions in rows)

@@ -1,52 +1,63 @@
-"""ALBERT (Lan et al. 2020): one block's weights for all layers, token vectors that a matrix makes wider."""
+"""ALBERT (Lan et al. 2020): all layers share the weights of one block; factorized token embeddings."""
 
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, normalizers, processors
 
 from saccade.config.schema import Recipe
-from saccade.exchange.families.bert import by_tensors, encoder_config, encoder_tables
-from saccade.exchange.families.family import HEADS, LOGITS, ROWS, SAME, Config, Family, Names, part
-from saccade.exchange.families.heads import TEXTS, WORDS, label_names
+from saccade.exchange.families.bert import build_encoder_config, build_encoder_tables, detect_head
+from saccade.exchange.families.family import (
+    HEADS,
+    IDENTITY,
+    OUTPUT_BIAS,
+    TOKEN_ROWS,
+    Config,
+    Family,
+    TensorMap,
+    map_tensor,
+)
+from saccade.exchange.families.heads import SEQUENCE_HEAD, TOKEN_HEAD, add_label_head
 
-TABLE, LAYER = "albert.embeddings", "albert.encoder.albert_layer_groups.0.albert_layers.0"
-NAMES: Names = {
-    "reader.embedding.tokens.weight": part(ROWS, f"{TABLE}.word_embeddings.weight"),
-    "reader.embedding.positions.table": part(SAME, f"{TABLE}.position_embeddings"),
-    "reader.embedding.segments": part(SAME, f"{TABLE}.token_type_embeddings"),
-    "reader.embedding.norm": part(SAME, f"{TABLE}.LayerNorm"),
-    "reader.embedding.project": part(SAME, "albert.encoder.embedding_hidden_mapping_in"),
-    "reader.stack.blocks.{}.self.project": part(HEADS, *(f"{LAYER}.attention.{x}" for x in ("query", "key", "value"))),
-    "reader.stack.blocks.{}.self.heads.out": part(SAME, f"{LAYER}.attention.dense"),
-    "reader.stack.blocks.{}.residuals.0.norm": part(SAME, f"{LAYER}.attention.LayerNorm"),
-    "reader.stack.blocks.{}.feedforward.up": part(SAME, f"{LAYER}.ffn"),
-    "reader.stack.blocks.{}.feedforward.down": part(SAME, f"{LAYER}.ffn_output"),
-    "reader.stack.blocks.{}.residuals.1.norm": part(SAME, f"{LAYER}.full_layer_layer_norm"),
-    "writer.hidden": part(SAME, "albert.pooler"),
-    "writer.transform": part(SAME, "predictions.dense"),
-    "writer.norm": part(SAME, "predictions.LayerNorm"),
-    "writer.output.weight": part(ROWS, "predictions.decoder.weight"),
-    "writer.output.bias": part(LOGITS, "predictions.bias"),
-    "writer.follows": part(SAME, "sop_classifier.classifier"),
+EMBEDDINGS, LAYER = "albert.embeddings", "albert.encoder.albert_layer_groups.0.albert_layers.0"
+TENSOR_MAP: TensorMap = {
+    "reader.embedding.tokens.weight": map_tensor(TOKEN_ROWS, f"{EMBEDDINGS}.word_embeddings.weight"),
+    "reader.embedding.positions.table": map_tensor(IDENTITY, f"{EMBEDDINGS}.position_embeddings"),
+    "reader.embedding.segments": map_tensor(IDENTITY, f"{EMBEDDINGS}.token_type_embeddings"),
+    "reader.embedding.norm": map_tensor(IDENTITY, f"{EMBEDDINGS}.LayerNorm"),
+    "reader.embedding.project": map_tensor(IDENTITY, "albert.encoder.embedding_hidden_mapping_in"),
+    "reader.stack.blocks.{}.self.project": map_tensor(
+        HEADS, *(f"{LAYER}.attention.{x}" for x in ("query", "key", "value"))
+    ),
+    "reader.stack.blocks.{}.self.heads.out": map_tensor(IDENTITY, f"{LAYER}.attention.dense"),
+    "reader.stack.blocks.{}.residuals.0.norm": map_tensor(IDENTITY, f"{LAYER}.attention.LayerNorm"),
+    "reader.stack.blocks.{}.feedforward.up": map_tensor(IDENTITY, f"{LAYER}.ffn"),
+    "reader.stack.blocks.{}.feedforward.down": map_tensor(IDENTITY, f"{LAYER}.ffn_output"),
+    "reader.stack.blocks.{}.residuals.1.norm": map_tensor(IDENTITY, f"{LAYER}.full_layer_layer_norm"),
+    "writer.hidden": map_tensor(IDENTITY, "albert.pooler"),
+    "writer.transform": map_tensor(IDENTITY, "predictions.dense"),
+    "writer.norm": map_tensor(IDENTITY, "predictions.LayerNorm"),
+    "writer.output.weight": map_tensor(TOKEN_ROWS, "predictions.decoder.weight"),
+    "writer.output.bias": map_tensor(OUTPUT_BIAS, "predictions.bias"),
+    "writer.follows": map_tensor(IDENTITY, "sop_classifier.classifier"),
 }
 
 
-def albert_recipe(config: Config) -> dict[str, Any]:
-    config.plain({"num_hidden_groups": 1, "inner_group_num": 1, "down_scale_factor": 1, "gap_size": 0})
+def build_albert_recipe(config: Config) -> dict[str, Any]:
+    config.require({"num_hidden_groups": 1, "inner_group_num": 1, "down_scale_factor": 1, "gap_size": 0})
     config.ignore("classifier_dropout_prob", "layers_to_keep", "net_structure_type", "num_memory_blocks")
     width = config.take("embedding_size")
-    tables = encoder_tables(config, length=config.take("max_position_embeddings"), embedding_dim=width)
-    tables["reader"]["stack"]["share"] = True
+    tables = build_encoder_tables(config, length=config.take("max_position_embeddings"), embedding_dim=width)
+    tables["reader"]["stack"]["share_layers"] = True
     return tables
 
 
-def albert_config(recipe: Recipe) -> dict[str, Any]:
+def build_albert_config(recipe: Recipe) -> dict[str, Any]:
     reader: Any = recipe.reader
-    return {**encoder_config(recipe, "Albert"), "embedding_size": reader.embedding_dim}
+    return {**build_encoder_config(recipe, "Albert"), "embedding_size": reader.embedding_dim}
 
 
-def dress(core: Tokenizer, settings: dict[str, Any]) -> None:
-    """What a SentencePiece file does not say: quotes, accents and capitals made plain; [CLS] before texts."""
+def complete_tokenizer(core: Tokenizer, settings: dict[str, Any]) -> None:
+    """Add what a SentencePiece file lacks: normalization of quotes, accents and case; mask token, [CLS] and [SEP]."""
     quotes = [normalizers.Replace(pair, '"') for pair in ("``", "''")]
     accents = [] if settings.get("keep_accents") else [normalizers.NFKD(), normalizers.StripAccents()]
     lower = [normalizers.Lowercase()] if settings.get("do_lower_case", True) else []
@@ -54,17 +65,24 @@ def dress(core: Tokenizer, settings: dict[str, Any]) -> None:
     core.add_tokens([AddedToken("[MASK]", lstrip=True, normalized=False)])
     core.post_processor = processors.TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-        special_tokens=[(piece, core.token_to_id(piece)) for piece in ("[CLS]", "[SEP]")],
+        special_tokens=[(token, core.token_to_id(token)) for token in ("[CLS]", "[SEP]")],
     )  # fmt: skip
 
 
 ALBERT = Family(
-    "albert", "AlbertForMaskedLM", albert_recipe, albert_config,
-    lambda recipe: label_names(NAMES, recipe, hidden="albert.pooler", output="classifier"),
-    others=("AlbertForPreTraining", "AlbertModel", f"Albert{TEXTS}", f"Albert{WORDS}"),
-    encodes=True, prefix="albert.", unread=(".position_ids",),
-    copies={
-        "predictions.decoder.weight": f"{TABLE}.word_embeddings.weight", "predictions.decoder.bias": "predictions.bias",
+    "albert",
+    "AlbertForMaskedLM",
+    build_albert_recipe,
+    build_albert_config,
+    lambda recipe: add_label_head(TENSOR_MAP, recipe, hidden="albert.pooler", output="classifier"),
+    other_architectures=("AlbertForPreTraining", "AlbertModel", f"Albert{SEQUENCE_HEAD}", f"Albert{TOKEN_HEAD}"),
+    is_encoder_only=True,
+    prefix="albert.",
+    ignored_suffixes=(".position_ids",),
+    duplicates={
+        "predictions.decoder.weight": f"{EMBEDDINGS}.word_embeddings.weight",
+        "predictions.decoder.bias": "predictions.bias",
     },
-    dress=dress, look=lambda tables, tensors: by_tensors(tables, NAMES, tensors, pairs="order"),
-)  # fmt: skip
+    complete_tokenizer=complete_tokenizer,
+    refine_recipe=lambda tables, tensors: detect_head(tables, TENSOR_MAP, tensors, pairs="order"),
+)

@@ -1,4 +1,4 @@
-"""The families that are known: by the name in a config.json, and by the form of a recipe."""
+"""The supported Hugging Face architectures, found by the `model_type` of config.json or by the settings of a recipe."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from saccade.exchange.families.bert import BERT, ROBERTA
 from saccade.exchange.families.family import Config, Family
 from saccade.exchange.families.gpt2 import GPT2
 from saccade.exchange.families.gptneo import GPTNEO
-from saccade.exchange.families.heads import STATES
+from saccade.exchange.families.heads import ENCODER_MODEL
 from saccade.exchange.families.llama import LLAMA
 from saccade.exchange.families.reformer import REFORMER
 from saccade.exchange.families.t5 import T5
@@ -27,120 +27,135 @@ from saccade.exchange.families.xlnet import XLNET
 
 KNOWN = (MARIAN, BART, T5, GPT2, LLAMA, XLNET, GPTNEO, REFORMER, ROBERTA, BERT, ALBERT, VIT, WHISPER)
 FAMILIES = {family.name: family for family in KNOWN}
-ALONE = {  # of a recipe without a reader
-    "task": "write", "reader": {"kind": "none"}, "predict": {"beam": 1, "sample": True},
-    "objectives": [{"kind": "next-token", "smoothing": 0.0}],
+LANGUAGE_MODEL_TABLES = {  # tables of a recipe without a reader
+    "task": "language-model", "reader": {"kind": "none"}, "predict": {"beam": 1, "sample": True},
+    "objectives": [{"kind": "next-token", "label_smoothing": 0.0}],
 }  # fmt: skip
-DROPOUT = {"dropout", "attention_dropout", "ff_dropout", "drop_path"}  # changes no number of a trained model
-# What a family leaves to weights, vocabulary and training.
-FREE = {"init", "start", "output_bias", "tie", "changes", "pool"} | DROPOUT
+DROPOUT_KEYS = {
+    "dropout",
+    "attention_dropout",
+    "ff_dropout",
+    "drop_path",
+}  # does not affect the outputs of a trained model
+# Keys that `find_first_difference` does not compare: weights, vocabulary or training determine them.
+UNCOMPARED_KEYS = {"init", "start_token", "output_bias", "tie", "augment", "pooler"} | DROPOUT_KEYS
 
 
-def family_named(config: Config) -> Family:
-    """The family of a folder."""
+def get_family(config: Config) -> Family:
+    """Return the architecture that a config.json names."""
     name = config.values.get("model_type")
     family = FAMILIES.get(str(name))
     if family is None:
         raise SaccadeError(
-            f"{config.origin}: model_type = {name!r} is not known; expected one of {', '.join(sorted(FAMILIES))}"
+            f"{config.origin}: unknown model_type = {name!r}; expected one of {', '.join(sorted(FAMILIES))}"
         )
-    made, known = config.take("architectures", None) or [family.architecture], (family.architecture, *family.others)
-    if not set(known) & set(made):
+    architectures, known = (
+        config.take("architectures", None) or [family.architecture],
+        (family.architecture, *family.other_architectures),
+    )
+    if not set(known) & set(architectures):
         raise SaccadeError(
-            f"{config.origin}: architectures = {made} is another model than {' or '.join(known)}, which can be "
-            f"imported of {name}; take a folder of that one"
+            f"{config.origin}: architectures = {architectures} cannot be imported; expected a {name} folder with "
+            f"{' or '.join(known)}"
         )
     return family
 
 
-def family_of(recipe: Recipe, tokenizer: Tokenizer | None = None) -> Family:
-    """The first family that says everything that a recipe says, that of its own name before others.
+def find_family(recipe: Recipe, tokenizer: Tokenizer | None = None) -> Family:
+    """Return the first architecture whose config.json can express all settings of a recipe.
 
-    Numbers of pieces, which mean something in some of them, are looked at where a tokenizer is given.
+    The architecture that has the name of the recipe is tried first. If a tokenizer is given, its ids are checked too.
     """
     reasons, known = [], sorted(FAMILIES.values(), key=lambda family: family.name != recipe.name)
-    for family in [family for family in known if not unlike(recipe, family)] or known:
-        difference = differs(recipe, family)
-        if not difference and family.refuses is not None and tokenizer is not None:
-            difference = family.refuses(tokenizer)
+    for family in [family for family in known if not find_kind_difference(recipe, family)] or known:
+        difference = find_difference(recipe, family)
+        if not difference and family.check_tokenizer is not None and tokenizer is not None:
+            difference = family.check_tokenizer(tokenizer)
         if not difference:
             return family
         reasons.append(f"{family.name}: {difference}")
-    raise SaccadeError(f"no family can hold this model ({'; '.join(reasons)}){other_head(recipe, reasons)}")
+    raise SaccadeError(
+        f"no Hugging Face architecture matches this model ({'; '.join(reasons)}){suggest_head(recipe, reasons)}"
+    )
 
 
-def other_head(recipe: Recipe, reasons: Sequence[str]) -> str:
-    """What to do where nothing but the head of a model that labels texts is unknown elsewhere."""
-    if any(reason.endswith("reader.again = None") for reason in reasons):
-        return "; such models read texts twice: train it with [reader.again] like the [writer] of the run it began with"
+def suggest_head(recipe: Recipe, reasons: Sequence[str]) -> str:
+    """Return advice for a labelling model whose head is the only part that no architecture has."""
+    if any(reason.endswith("reader.second_pass = None") for reason in reasons):
+        return (
+            "; such classifiers use their decoder as pooler: train it with [reader.second_pass] like the [writer] of "
+            "the run that it was initialized from"
+        )
     if not recipe.task.predicts_labels or not any(": writer." in reason for reason in reasons):
         return ""
     if recipe.reader.is_causal:
         return "; train it with the head of GPT-2: writer.pooling=before-end writer.bias=false"
     width = getattr(getattr(recipe.reader, "stack", None), "dim", "DIM")
-    return f"; train it with the head of BERT: writer.pooling=first writer.hidden={width} writer.activation=tanh"
+    return f"; train it with the head of BERT: writer.pooling=first writer.hidden_dim={width} writer.activation=tanh"
 
 
-def unlike(recipe: Recipe, family: Family) -> str:
-    """Why a recipe is of another sort than a family: it does or reads something else."""
-    if not can_hold(family, recipe):
+def find_kind_difference(recipe: Recipe, family: Family) -> str:
+    """Return why task or kind of reader and writer do not fit an architecture; "" if they do."""
+    if not supports_task(family, recipe):
         return f"task = {recipe.task.name!r}"
-    for side in sides_of(recipe, family)[: 2 if recipe.task.writes_stepwise else 1]:
+    for side in get_sides(recipe, family)[: 2 if recipe.task.writes_stepwise else 1]:
         part: Any = getattr(recipe, side)
-        kind = family.reader if side == "reader" else "tokens"
-        if part.kind != kind or not part.stack.is_transformer:  # a family names the kind of reader that it holds
-            return f"{side} is no Transformer of {kind}"
+        kind = family.reader_kind if side == "reader" else "tokens"
+        if part.kind != kind or not part.stack.is_transformer:
+            return f"{side} is not a Transformer over {kind}"
     return ""
 
 
-def sides_of(recipe: Recipe, family: Family) -> tuple[str, ...]:
-    return ("reader", "writer") if family.reads or recipe.writer.is_label_head else ("writer",)
+def get_sides(recipe: Recipe, family: Family) -> tuple[str, ...]:
+    return ("reader", "writer") if family.has_encoder or recipe.writer.is_label_head else ("writer",)
 
 
-def differs(recipe: Recipe, family: Family) -> str:
-    """The first setting that does not come back from the family's own settings."""
-    other = unlike(recipe, family)
+def find_difference(recipe: Recipe, family: Family) -> str:
+    """Return the first setting that is lost when a recipe is converted to config.json and back; "" if none is."""
+    other = find_kind_difference(recipe, family)
     if other:
         return other
     try:
-        number = {"problem_type": "regression"} if recipe.writer.label_kind == "number" else {}
-        tables = family.recipe(Config({**family.config(recipe), **number}, origin=family.name))
-        if family.sense is not None and family.senses is not None:
-            family.sense(Config(family.senses(recipe), origin=family.name), tables)
-        again = validate({**tables, **({} if family.reads or recipe.task.predicts_labels else ALONE)})
-    except SaccadeError as error:  # what it says of importing is no help here
+        regression = {"problem_type": "regression"} if recipe.writer.label_kind == "number" else {}
+        tables = family.to_recipe(Config({**family.to_config(recipe), **regression}, origin=family.name))
+        if family.read_preprocessor is not None and family.to_preprocessor is not None:
+            family.read_preprocessor(Config(family.to_preprocessor(recipe), origin=family.name), tables)
+        restored = validate(
+            {**tables, **({} if family.has_encoder or recipe.task.predicts_labels else LANGUAGE_MODEL_TABLES)}
+        )
+    except SaccadeError as error:  # without its advice, which is about importing
         return str(error).removeprefix(f"{family.name}: ").partition("; ")[0]
-    for side in sides_of(recipe, family):
-        found = first_difference(getattr(recipe, side), getattr(again, side), side)
+    for side in get_sides(recipe, family):
+        found = find_first_difference(getattr(recipe, side), getattr(restored, side), side)
         if found:
             return found
-    tie = family.apart if recipe.writer.tied is None else recipe.writer.tied
-    shared = "all" if family.reads and family.reader == "tokens" else "output"
-    return "" if tie in (shared, family.apart) else f"writer.tie = {tie!r}"
+    tie = family.untied if recipe.writer.tied is None else recipe.writer.tied
+    shared = "all" if family.has_encoder and family.reader_kind == "tokens" else "output"
+    return "" if tie in (shared, family.untied) else f"writer.tie = {tie!r}"
 
 
-def can_hold(family: Family, recipe: Recipe) -> bool:
-    """Whether models of the family do what the recipe's task does: write text, label, or give vectors."""
-    task, heads = recipe.task, " ".join(family.others)
+def supports_task(family: Family, recipe: Recipe) -> bool:
+    """Whether models of this architecture can perform the recipe's task: generate text, label, or embed."""
+    task, heads = recipe.task, " ".join(family.other_architectures)
     encodes = task.learns_from_documents and not task.writes_stepwise
-    if family.encodes:
+    if family.is_encoder_only:
         return encodes or task.predicts_labels
-    if family.reader != "tokens":
+    if family.reader_kind != "tokens":
         return task.writes_stepwise and bool(recipe.reader.medium)
-    if not family.reads:
-        return task.is_language_model or (task.predicts_labels and bool(family.others))
+    if not family.has_encoder:
+        return task.is_language_model or (task.predicts_labels and bool(family.other_architectures))
     if task.writes_stepwise:
         return not (task.is_language_model or recipe.reader.medium or recipe.writer.actions)
-    return (task.predicts_labels and "Classification" in heads) or (encodes and STATES in heads)
+    return (task.predicts_labels and "Classification" in heads) or (encodes and ENCODER_MODEL in heads)
 
 
-def first_difference(ours: Any, theirs: Any, at: str) -> str:
-    """Where two tables say something else."""
+def find_first_difference(ours: Any, theirs: Any, key: str) -> str:
+    """Return the first key in which two tables differ, with our value; "" if they are equal."""
     if not isinstance(ours, Table | Custom):
-        return "" if ours == theirs else f"{at} = {ours!r}"
+        return "" if ours == theirs else f"{key} = {ours!r}"
     if type(ours) is not type(theirs):
-        return f"{at}.kind = {getattr(ours, 'kind', None)!r}"
-    ours, theirs = ours.trained_form(), theirs.trained_form()
-    names = [name for name in type(ours).model_fields if name not in FREE]
-    found = (first_difference(getattr(ours, name), getattr(theirs, name), f"{at}.{name}") for name in names)
+        return f"{key}.kind = {getattr(ours, 'kind', None)!r}"
+    ours, theirs = ours.to_trained_form(), theirs.to_trained_form()
+    names = [name for name in type(ours).model_fields if name not in UNCOMPARED_KEYS]
+    found = (find_first_difference(getattr(ours, name), getattr(theirs, name), f"{key}.{name}") for name in names)
     return next(filter(None, found), "")

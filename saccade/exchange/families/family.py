@@ -1,4 +1,4 @@
-"""What a family of foreign models is to us: a way between two tables of settings, and a map of names of tensors."""
+"""What describes a Hugging Face architecture: conversions between config.json and recipes, and a map of its tensors."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from saccade.config.table import PositionTraits
 from saccade.data.tokenization.tokenizer import Tokenizer
 from saccade.errors import SaccadeError
 
-Settings = dict[str, Any]  # a table of a recipe as plain values, before it is validated
-NEVER = -1e4  # the logit of what has no place in the other vocabulary: far below every other
+RecipeTable = dict[str, Any]  # a table of a recipe as plain values, before validation
+MASKED_LOGIT = -1e4  # output bias of tokens that the foreign vocabulary does not have: far below every logit
 
-# Of a feed-forward network: theirs to ours, and the way back.
+# Activation functions: Hugging Face name -> ours, and the inverse.
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu-tanh", "silu": "silu", "swish": "silu"}
-NAMED = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
-# Keys that change no number of a trained model: notes, generation, heads for other tasks, training alone.
-HARMLESS = {
+ACTIVATION_NAMES = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+# Keys of config.json that do not affect the outputs of a trained model: notes, generation, other heads, training.
+IGNORED_KEYS = {
     "_attn_implementation_autoset", "_name_or_path", "_num_labels", "architectures", "bad_words_ids", "bos_token_id",
     "classif_dropout", "classifier_dropout", "decoder_layerdrop", "diversity_penalty", "do_sample", "dtype",
     "early_stopping", "encoder_layerdrop", "encoder_no_repeat_ngram_size", "extra_pos_embeddings", "finetuning_task",
@@ -35,213 +35,233 @@ HARMLESS = {
     "task_specific_params", "temperature", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript",
     "transformers_version", "typical_p", "use_bfloat16", "use_cache",
 }  # fmt: skip
-# Keys that would change them, with the one value that we have.
-PLAIN: dict[str, Any] = {
+# Keys of config.json that do affect them, with the only value that is supported.
+REQUIRED_VALUES: dict[str, Any] = {
     "add_cross_attention": False, "chunk_size_feed_forward": 0, "cross_attention_hidden_size": None,
     "is_decoder": False, "pruned_heads": {}, "quantization_config": None, "tie_encoder_decoder": False,
 }  # fmt: skip
 
 
 class Config:
-    """The values of a config.json, of which each must be used or known to change nothing."""
+    """The values of a config.json; `check_unused` refuses keys that were neither read nor ignored."""
 
     def __init__(self, values: Mapping[str, Any], *, origin: str = "config.json") -> None:
         self.values, self.origin = dict(values), origin
         self.used: set[str] = set()
-        self.harmless = set(HARMLESS)
+        self.ignored = set(IGNORED_KEYS)
 
     def take(self, key: str, *default: Any) -> Any:
-        """The value of a key, which must be there unless a default is given."""
+        """Return the value of a key, which must exist unless a default is given."""
         self.used.add(key)
         if key not in self.values and not default:
-            raise SaccadeError(f"{self.origin} lacks the key {key!r}; is it whole?")
+            raise SaccadeError(f"{self.origin} lacks the key {key!r}; is it complete?")
         return self.values.get(key, *default)
 
-    def among(self, key: str, known: Mapping[Any, Any], *default: Any) -> Any:
-        """What stands for the value of a key, which must be one of those that are known."""
+    def take_choice(self, key: str, choices: Mapping[Any, Any], *default: Any) -> Any:
+        """Return `choices[value]` for the value of a key, which must be one of the choices."""
         value = self.take(key, *default)
-        if value not in known:
-            raise self.refusal(key, f"expected one of {', '.join(map(str, known))}")
-        return known[value]
+        if value not in choices:
+            raise self.build_error(key, f"expected one of {', '.join(map(str, choices))}")
+        return choices[value]
 
-    def plain(self, settings: Mapping[str, Any]) -> None:
-        """Keys that may be missing, but may not say anything else."""
+    def require(self, settings: Mapping[str, Any]) -> None:
+        """Check that each of these keys has this value or is missing."""
         for key, value in settings.items():
             if self.take(key, value) != value:
-                raise self.refusal(key, f"only {value!r} can be imported")
+                raise self.build_error(key, f"only {value!r} can be imported")
 
     def ignore(self, *keys: str) -> None:
-        """Keys that change nothing in this family."""
-        self.harmless.update(keys)
+        """Declare that these keys do not affect the outputs of this architecture."""
+        self.ignored.update(keys)
 
-    def refusal(self, key: str, why: str) -> SaccadeError:
-        return SaccadeError(f"{self.origin}: {key} = {self.values.get(key)!r} is not supported; {why}")
+    def build_error(self, key: str, reason: str) -> SaccadeError:
+        return SaccadeError(f"{self.origin}: {key} = {self.values.get(key)!r} is not supported; {reason}")
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Inside, a value of another kind than its key has, such as a text for a number, is a mistake of the file."""
+    def convert_errors(self) -> Iterator[None]:
+        """Inside the block, report a value of the wrong type, such as a string for an int, as an error of the file."""
         try:
             yield
         except SaccadeError:
             raise
         except (TypeError, ValueError, LookupError, ZeroDivisionError) as error:
-            raise SaccadeError(f"{self.origin}: a setting is not what was expected ({error}); is it whole?") from error
+            raise SaccadeError(f"{self.origin}: a value has an unexpected type ({error}); is it complete?") from error
 
-    def check_rest(self) -> None:
-        """Whatever nobody asked for must be known to change nothing."""
-        self.plain({key: value for key, value in PLAIN.items() if key not in self.used})
-        for key in sorted(self.values.keys() - self.used - self.harmless):
-            raise self.refusal(key, "it may change the numbers, and nothing is known of it")
+    def check_unused(self) -> None:
+        """Refuse keys that nothing has read, unless they are known not to affect the outputs."""
+        self.require({key: value for key, value in REQUIRED_VALUES.items() if key not in self.used})
+        for key in sorted(self.values.keys() - self.used - self.ignored):
+            raise self.build_error(key, "it is unknown and may change the outputs")
 
 
 # ---- tensors
 
 
-class Numbering(NamedTuple):
-    """Whose rows a table with one row for each piece has, in our order."""
+class VocabularyMapping(NamedTuple):
+    """The rows of a foreign table with one row per token that belong to our token ids."""
 
-    order: list[int]  # the row there of each of our ids; -1 where there is none
-    dead: list[int]  # our ids that are never written: they have no place there
-    size: int  # rows there
+    their_ids: list[int]  # for each of our ids, the foreign row; -1 if there is none
+    unmapped: list[int]  # our ids that the foreign vocabulary does not have, and that are never generated
+    size: int  # rows of the foreign table
 
-    def take(self, rows: Tensor, *, empty: float) -> Tensor:
-        """Rows in our order."""
-        index = torch.tensor(self.order)
-        taken = rows[index.clamp(min=0)]
-        taken[index < 0] = empty
-        return taken
+    def to_ours(self, rows: Tensor, *, fill: float) -> Tensor:
+        """Reorder foreign rows by our ids; missing rows are filled with `fill`."""
+        index = torch.tensor(self.their_ids)
+        result = rows[index.clamp(min=0)]
+        result[index < 0] = fill
+        return result
 
-    def put(self, rows: Tensor) -> Tensor:
-        """Rows in their order; of those that share one there, the living one counts."""
-        dead = set(self.dead)
-        pairs = [(ours, theirs) for ours, theirs in enumerate(self.order) if ours not in dead]
+    def to_theirs(self, rows: Tensor) -> Tensor:
+        """Reorder our rows by the foreign ids; rows of unmapped ids are left out."""
+        unmapped = set(self.unmapped)
+        pairs = [(ours, theirs) for ours, theirs in enumerate(self.their_ids) if ours not in unmapped]
         here, there = zip(*pairs, strict=True)
-        put = rows.new_zeros(self.size, *rows.shape[1:])
-        put[list(there)] = rows[list(here)]
-        return put
+        result = rows.new_zeros(self.size, *rows.shape[1:])
+        result[list(there)] = rows[list(here)]
+        return result
 
 
-class Form(NamedTuple):
-    """How tensors of theirs become one of ours, and the way back."""
+class TensorConversion(NamedTuple):
+    """Conversion of one or more foreign tensors to one of ours, and back."""
 
-    into: Callable[[Sequence[Tensor], Sequence[int], Numbering], Tensor]  # given the shape of ours
-    back: Callable[[Tensor, Numbering], list[Tensor]]
-
-
-def _heads_into(given: Sequence[Tensor], shape: Sequence[int], numbering: Numbering) -> Tensor:
-    """(H E, D) for each of queries, keys, values -> (H, parts, E, D); or the same without D."""
-    return torch.stack([part.unflatten(0, (shape[0], -1)) for part in given], 1)
+    to_ours: Callable[[Sequence[Tensor], Sequence[int], VocabularyMapping], Tensor]  # also gets the shape of our tensor
+    to_theirs: Callable[[Tensor, VocabularyMapping], list[Tensor]]
 
 
-def _turned(tensor: Tensor) -> Tensor:
-    """The transpose of a matrix; a bias stays as it is."""
+def _stack_heads(theirs: Sequence[Tensor], shape: Sequence[int], mapping: VocabularyMapping) -> Tensor:
+    """Stack (H E, D) matrices of queries, keys and values to (H, matrices, E, D); biases have no D."""
+    return torch.stack([part.unflatten(0, (shape[0], -1)) for part in theirs], 1)
+
+
+def _transpose(tensor: Tensor) -> Tensor:
+    """Transpose a matrix; a bias is returned unchanged."""
     return tensor.T if tensor.dim() == 2 else tensor
 
 
-def _joined_into(given: Sequence[Tensor], shape: Sequence[int], numbering: Numbering) -> Tensor:
-    """(D, 3 H E), queries, keys and values side by side -> (H, 3, E, D)."""
-    return _turned(given[0]).unflatten(0, (shape[1], shape[0], -1)).transpose(0, 1)
+def _split_joined_heads(theirs: Sequence[Tensor], shape: Sequence[int], mapping: VocabularyMapping) -> Tensor:
+    """Split (D, 3 H E), with queries, keys and values side by side, to (H, 3, E, D)."""
+    return _transpose(theirs[0]).unflatten(0, (shape[1], shape[0], -1)).transpose(0, 1)
 
 
-def _rotary_into(given: Sequence[Tensor], shape: Sequence[int], numbering: Numbering) -> Tensor:
-    """As HEADS, for several queries to each key; theirs turn feature i with i + E/2, ours with its neighbour."""
+def _to_interleaved_rotary(theirs: Sequence[Tensor], shape: Sequence[int], mapping: VocabularyMapping) -> Tensor:
+    """Stack heads as `_stack_heads` does, for grouped queries, and reorder features for rotary positions.
+
+    Hugging Face rotates feature i with i + E/2, saccade rotates neighbouring features.
+    """
     groups, _, head_dim = shape[:3]
-    query, key, value = (part.unflatten(0, (groups, -1, head_dim)) for part in given)
+    query, key, value = (part.unflatten(0, (groups, -1, head_dim)) for part in theirs)
     pairs = (part.unflatten(2, (2, -1)).transpose(2, 3).flatten(2, 3) for part in (query, key))
     return torch.cat((*pairs, value), 1)
 
 
-def _rotary_back(ours: Tensor, numbering: Numbering) -> list[Tensor]:
+def _to_half_rotary(ours: Tensor, mapping: VocabularyMapping) -> list[Tensor]:
     query, key, value = ours[:, :-2], ours[:, -2:-1], ours[:, -1:]
     halves = (part.unflatten(2, (-1, 2)).transpose(2, 3).flatten(2, 3) for part in (query, key))
     return [part.flatten(0, 2) for part in (*halves, value)]
 
 
-def _bias_into(given: Sequence[Tensor], shape: Sequence[int], numbering: Numbering) -> Tensor:
-    there = given[0].flatten() if given else torch.zeros(numbering.size)
-    bias = numbering.take(there, empty=NEVER)
-    bias[numbering.dead] = NEVER
+def _extend_bias(theirs: Sequence[Tensor], shape: Sequence[int], mapping: VocabularyMapping) -> Tensor:
+    there = theirs[0].flatten() if theirs else torch.zeros(mapping.size)
+    bias = mapping.to_ours(there, fill=MASKED_LOGIT)
+    bias[mapping.unmapped] = MASKED_LOGIT
     return bias
 
 
-SAME = Form(lambda given, shape, numbering: given[0], lambda ours, numbering: [ours])
-TURNED = Form(lambda given, shape, numbering: _turned(given[0]), lambda ours, numbering: [_turned(ours)])
-JOINED = Form(_joined_into, lambda ours, numbering: [_turned(ours.transpose(0, 1).flatten(0, 2))])
-ROTARY = Form(_rotary_into, _rotary_back)
-HEADS = Form(_heads_into, lambda ours, numbering: [part.flatten(0, 1) for part in ours.unbind(1)])
-ROWS = Form(
-    lambda given, shape, numbering: numbering.take(given[0], empty=0.0), lambda ours, numbering: [numbering.put(ours)]
+IDENTITY = TensorConversion(lambda theirs, shape, mapping: theirs[0], lambda ours, mapping: [ours])
+TRANSPOSED = TensorConversion(
+    lambda theirs, shape, mapping: _transpose(theirs[0]), lambda ours, mapping: [_transpose(ours)]
 )
-BIAS = Form(_bias_into, lambda ours, numbering: [numbering.put(ours)[None]])
-LOGITS = Form(_bias_into, lambda ours, numbering: [numbering.put(ours)])  # the same without a dimension of 1
-NO_BIAS = Form(_bias_into, lambda ours, numbering: [])
-AFTER_TWO = Form(  # positions count from 2
-    lambda given, shape, numbering: given[0][2:],
-    lambda ours, numbering: [torch.cat((ours.new_zeros(2, ours.shape[1]), ours))],
+JOINED_HEADS = TensorConversion(
+    _split_joined_heads, lambda ours, mapping: [_transpose(ours.transpose(0, 1).flatten(0, 2))]
+)
+ROTARY_HEADS = TensorConversion(_to_interleaved_rotary, _to_half_rotary)
+HEADS = TensorConversion(_stack_heads, lambda ours, mapping: [part.flatten(0, 1) for part in ours.unbind(1)])
+TOKEN_ROWS = TensorConversion(
+    lambda theirs, shape, mapping: mapping.to_ours(theirs[0], fill=0.0),
+    lambda ours, mapping: [mapping.to_theirs(ours)],
+)
+FINAL_BIAS = TensorConversion(_extend_bias, lambda ours, mapping: [mapping.to_theirs(ours)[None]])
+OUTPUT_BIAS = TensorConversion(
+    _extend_bias, lambda ours, mapping: [mapping.to_theirs(ours)]
+)  # FINAL_BIAS without its leading dimension of 1
+NO_OUTPUT_BIAS = TensorConversion(_extend_bias, lambda ours, mapping: [])
+POSITIONS_FROM_TWO = TensorConversion(  # learned positions whose first two rows are unused
+    lambda theirs, shape, mapping: theirs[0][2:],
+    lambda ours, mapping: [torch.cat((ours.new_zeros(2, ours.shape[1]), ours))],
 )
 
 
-class Part(NamedTuple):
-    """Where one of our tensors stands there; {} is the number of a block."""
+class TensorMapping(NamedTuple):
+    """The foreign tensors that make up one of ours; {} in a name stands for the index of a block."""
 
-    form: Form
+    conversion: TensorConversion
     names: tuple[str, ...]
 
 
-def part(form: Form, *names: str) -> Part:
-    return Part(form, names)
+def map_tensor(conversion: TensorConversion, *names: str) -> TensorMapping:
+    return TensorMapping(conversion, names)
 
 
-Names = Mapping[str, Part]  # by our name, without its last part (.weight or .bias) where theirs ends so too
+TensorMap = Mapping[
+    str, TensorMapping
+]  # by our tensor name; without .weight or .bias where both models use the same suffix
 
 
 @dataclass(frozen=True)
 class Family:
+    """A Hugging Face architecture that can be imported and exported."""
+
     name: str  # config["model_type"]
     architecture: str
-    recipe: Callable[[Config], dict[str, Any]]  # tables of a recipe
-    config: Callable[[Recipe], dict[str, Any]]  # the way back; what cannot be said there is simply not said
-    names: Callable[[Recipe], Names]
-    copies: Mapping[str, str] = field(default_factory=dict)  # tensors that repeat another one, where they are there
-    unread: tuple[str, ...] = ()  # ends of the names of tensors that nobody reads
-    apart: str = "none"  # writer.tie where the output is another matrix than the embedding
-    reads: bool = True  # whether there is a reader; else it is a language model
-    encodes: bool = False  # whether there is nothing else: no token is written after another
-    prefix: str = ""  # of all names, which some files leave out
-    added: tuple[str, ...] = ()  # pieces behind those of a SentencePiece file
-    others: tuple[str, ...] = ()  # more architectures that can be imported; config(recipe) says which one is exported
-    look: Callable[[dict[str, Any], Any], None] | None = None  # what tensors tell more exactly than config.json does
-    dress: Callable[[Any, dict[str, Any]], None] | None = None  # its tokenizer gets what else such a file does not say
-    reader: str = "tokens"  # the kind of what reads
-    texts: bool = True  # whether any are read or written
-    sense: Callable[[Config, dict[str, Any]], None] | None = None  # how files become numbers, by a file of its own
-    senses: Callable[[Recipe], dict[str, Any]] | None = None  # the way back
-    fixed: Callable[[Recipe], Mapping[str, Tensor]] | None = None  # tensors that follow from settings, and never learn
-    prompt: Callable[[Config, Any], list[str]] | None = None  # pieces before every text, which its files do not say
-    refuses: Callable[[Tokenizer], str] | None = None  # why a tokenizer cannot be that of such a model, if it cannot
+    to_recipe: Callable[[Config], dict[str, Any]]  # tables of a recipe, from config.json
+    to_config: Callable[[Recipe], dict[str, Any]]  # the inverse; omits what config.json cannot express
+    get_tensor_map: Callable[[Recipe], TensorMap]
+    duplicates: Mapping[str, str] = field(
+        default_factory=dict
+    )  # tensors that repeat another one, if stored: name -> original
+    ignored_suffixes: tuple[str, ...] = ()  # suffixes of stored tensors that are not weights
+    untied: str = "none"  # writer.tie if the output matrix is not the embedding
+    has_encoder: bool = True  # otherwise a decoder-only language model
+    is_encoder_only: bool = False  # whether it has no decoder
+    prefix: str = ""  # of all tensor names; files of the base model omit it
+    added_tokens: tuple[str, ...] = ()  # tokens behind those of a SentencePiece file
+    other_architectures: tuple[str, ...] = ()  # can be imported too; `to_config` chooses one for an export
+    refine_recipe: Callable[[dict[str, Any], Any], None] | None = None  # changes tables by the stored tensors
+    complete_tokenizer: Callable[[Any, dict[str, Any]], None] | None = None  # adds what a SentencePiece file lacks
+    reader_kind: str = "tokens"  # reader.kind
+    uses_text: bool = True  # whether it reads or writes text
+    read_preprocessor: Callable[[Config, dict[str, Any]], None] | None = (
+        None  # adds preprocessor_config.json to the tables
+    )
+    to_preprocessor: Callable[[Recipe], dict[str, Any]] | None = None  # the inverse
+    compute_constants: Callable[[Recipe], Mapping[str, Tensor]] | None = None  # tensors that are not learned
+    get_prompt: Callable[[Config, Any], list[str]] | None = None  # tokens between start token and text
+    check_tokenizer: Callable[[Tokenizer], str] | None = None  # why it cannot use a tokenizer, or ""
 
 
-def longest(positions: PositionTraits, recipe: Recipe) -> int:
-    """The longest text: the length of the table of learned positions, where there is one."""
-    return recipe.data.max_length if positions.learned is None else positions.learned.length
+def get_max_length(positions: PositionTraits, recipe: Recipe) -> int:
+    """Return the maximum length: that of the learned positions if there are any, else `data.max_length`."""
+    return recipe.data.max_length if positions.learned_table is None else positions.learned_table.length
 
 
-def place_of(name: str, names: Names) -> tuple[Form, list[str]]:
-    """The form and the foreign names of one of our tensors."""
-    if name in names:  # that of one block, where another one has another form
-        return names[name].form, list(names[name].names)
+def find_tensor(name: str, tensor_map: TensorMap) -> tuple[TensorConversion, list[str]]:
+    """Return the conversion and the foreign names of one of our tensors."""
+    if name in tensor_map:  # a block whose tensors differ from those of other blocks
+        return tensor_map[name].conversion, list(tensor_map[name].names)
     words = name.split(".")
     block = next((word for before, word in pairwise(words) if before == "blocks"), "")
     general = name.replace(f"blocks.{block}.", "blocks.{}.", 1) if block else name
-    if general in names:
-        return names[general].form, [there.format(block) for there in names[general].names]
+    if general in tensor_map:
+        return tensor_map[general].conversion, [there.format(block) for there in tensor_map[general].names]
     module, _, kind = general.rpartition(".")
-    found = names[module]
-    return found.form, [f"{there.format(block)}.{kind}" for there in found.names]
+    found = tensor_map[module]
+    return found.conversion, [f"{there.format(block)}.{kind}" for there in found.names]
 
 
-def unknown_names(given: Iterable[str], used: Iterable[str], family: Family) -> list[str]:
-    """Tensors of a folder that nobody asked for."""
+def find_unknown_tensors(stored: Iterable[str], used: Iterable[str], family: Family) -> list[str]:
+    """Return stored tensors that no tensor of ours uses."""
     return sorted(
-        name for name in set(given) - set(used) - set(family.copies) if not name.endswith(family.unread or ("\n",))
+        name
+        for name in set(stored) - set(used) - set(family.duplicates)
+        if not name.endswith(family.ignored_suffixes or ("\n",))
     )

@@ -1,83 +1,107 @@
-"""GPT-2 (Radford et al. 2019), all sizes: pre-norm, learned positions, matrices stored the other way round."""
+"""GPT-2 (Radford et al. 2019), all sizes: pre-norm, learned positions, transposed matrices (Conv1D)."""
 
 from typing import Any
 
 from saccade.config.schema import Recipe
 from saccade.exchange.families.family import (
+    ACTIVATION_NAMES,
     ACTIVATIONS,
-    JOINED,
-    NAMED,
-    NO_BIAS,
-    ROWS,
-    SAME,
-    TURNED,
+    IDENTITY,
+    JOINED_HEADS,
+    NO_OUTPUT_BIAS,
+    TOKEN_ROWS,
+    TRANSPOSED,
     Config,
     Family,
-    Names,
-    Settings,
-    longest,
-    part,
+    RecipeTable,
+    TensorMap,
+    get_max_length,
+    map_tensor,
 )
-from saccade.exchange.families.heads import TEXTS, WORDS, decoder_head, decoder_names, decoder_of, decoder_tables
+from saccade.exchange.families.heads import (
+    SEQUENCE_HEAD,
+    TOKEN_HEAD,
+    build_decoder_head,
+    build_decoder_map,
+    build_decoder_tables,
+    get_decoder,
+)
 
 BLOCK = "transformer.h.{}"
-AROUND: Names = {  # what stands around the blocks
-    "writer.embedding.tokens.weight": part(ROWS, "transformer.wte.weight"),
-    "writer.output.weight": part(ROWS, "lm_head.weight"),
-    "writer.output.bias": part(NO_BIAS),
-    "writer.embedding.positions.table": part(SAME, "transformer.wpe"),
-    "writer.stack.norm": part(SAME, "transformer.ln_f"),
+OUTER_TENSORS: TensorMap = {  # outside the blocks
+    "writer.embedding.tokens.weight": map_tensor(TOKEN_ROWS, "transformer.wte.weight"),
+    "writer.output.weight": map_tensor(TOKEN_ROWS, "lm_head.weight"),
+    "writer.output.bias": map_tensor(NO_OUTPUT_BIAS),
+    "writer.embedding.positions.table": map_tensor(IDENTITY, "transformer.wpe"),
+    "writer.stack.norm": map_tensor(IDENTITY, "transformer.ln_f"),
 }
-NORMS: Names = {
-    "writer.stack.blocks.{}.residuals.0.norm": part(SAME, f"{BLOCK}.ln_1"),
-    "writer.stack.blocks.{}.residuals.1.norm": part(SAME, f"{BLOCK}.ln_2"),
+BLOCK_NORMS: TensorMap = {
+    "writer.stack.blocks.{}.residuals.0.norm": map_tensor(IDENTITY, f"{BLOCK}.ln_1"),
+    "writer.stack.blocks.{}.residuals.1.norm": map_tensor(IDENTITY, f"{BLOCK}.ln_2"),
 }
-NAMES: Names = {
-    **AROUND,
-    **NORMS,
-    "writer.stack.blocks.{}.self.project": part(JOINED, f"{BLOCK}.attn.c_attn"),
-    "writer.stack.blocks.{}.self.heads.out": part(TURNED, f"{BLOCK}.attn.c_proj"),
-    "writer.stack.blocks.{}.feedforward.up": part(TURNED, f"{BLOCK}.mlp.c_fc"),
-    "writer.stack.blocks.{}.feedforward.down": part(TURNED, f"{BLOCK}.mlp.c_proj"),
+TENSOR_MAP: TensorMap = {
+    **OUTER_TENSORS,
+    **BLOCK_NORMS,
+    "writer.stack.blocks.{}.self.project": map_tensor(JOINED_HEADS, f"{BLOCK}.attn.c_attn"),
+    "writer.stack.blocks.{}.self.heads.out": map_tensor(TRANSPOSED, f"{BLOCK}.attn.c_proj"),
+    "writer.stack.blocks.{}.feedforward.up": map_tensor(TRANSPOSED, f"{BLOCK}.mlp.c_fc"),
+    "writer.stack.blocks.{}.feedforward.down": map_tensor(TRANSPOSED, f"{BLOCK}.mlp.c_proj"),
 }
-SUMMARY = ("activation", "first_dropout", "proj_to_labels", "type", "use_proj")  # of a head for choices
+SUMMARY_KEYS = (
+    "activation",
+    "first_dropout",
+    "proj_to_labels",
+    "type",
+    "use_proj",
+)  # summary_* keys of the multiple-choice head
 
 
-def gpt2_recipe(config: Config) -> dict[str, Any]:
-    config.plain({"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "tie_word_embeddings": True})
-    config.ignore(*(f"summary_{name}" for name in SUMMARY), "n_ctx", "reorder_and_upcast_attn")  # the last: in float16
+def build_gpt2_recipe(config: Config) -> dict[str, Any]:
+    config.require({"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "tie_word_embeddings": True})
+    # reorder_and_upcast_attn matters in float16 only.
+    config.ignore(*(f"summary_{name}" for name in SUMMARY_KEYS), "n_ctx", "reorder_and_upcast_attn")
     dim, length = config.take("n_embd"), config.take("n_positions")
     stack = {
         "layers": config.take("n_layer"), "dim": dim, "heads": config.take("n_head"), "norm": "pre",
-        "ff": config.take("n_inner", None) or 4 * dim, "activation": config.among("activation_function", ACTIVATIONS),
+        "ff": config.take("n_inner", None) or 4 * dim,
+        "activation": config.take_choice("activation_function", ACTIVATIONS),
         "norm_epsilon": config.take("layer_norm_epsilon", 1e-5), "dropout": config.take("resid_pdrop", 0.1),
         "attention_dropout": config.take("attn_pdrop", 0.1),
     }  # fmt: skip
-    return decoder_tables(config, written_by(stack, length=length, dropout=config.take("embd_pdrop", 0.1)))
+    return build_decoder_tables(
+        config, build_language_model_tables(stack, length=length, dropout=config.take("embd_pdrop", 0.1))
+    )
 
 
-def written_by(stack: Settings, *, length: int, dropout: float) -> dict[str, Any]:
-    """The tables of a recipe whose writer has this stack, and GPT-2's embedding and output."""
+def build_language_model_tables(stack: RecipeTable, *, length: int, dropout: float) -> dict[str, Any]:
+    """Build the tables of a language model with this stack, learned positions and a tied output matrix."""
     positions = {"kind": "learned", "length": length}
-    writer = {"stack": stack, "positions": positions, "scale": False, "tie": "output", "dropout": dropout}
+    writer = {"stack": stack, "positions": positions, "scale_embedding": False, "tie": "output", "dropout": dropout}
     return {"writer": writer, "data": {"max_length": length}}
 
 
-def gpt2_config(recipe: Recipe) -> dict[str, Any]:
-    decoder = decoder_of(recipe)
+def build_gpt2_config(recipe: Recipe) -> dict[str, Any]:
+    decoder = get_decoder(recipe)
     stack = decoder.stack
     return {
-        **decoder_head(recipe, "GPT2"),
+        **build_decoder_head(recipe, "GPT2"),
         "n_embd": stack.dim, "n_layer": stack.layers, "n_head": stack.heads, "n_inner": stack.ff,
-        "n_positions": longest(decoder.positions, recipe),
-        "activation_function": NAMED.get(stack.activation, stack.activation),
+        "n_positions": get_max_length(decoder.positions, recipe),
+        "activation_function": ACTIVATION_NAMES.get(stack.activation, stack.activation),
         "layer_norm_epsilon": stack.norm_epsilon or 1e-5, "resid_pdrop": stack.dropout,
         "attn_pdrop": stack.attention_dropout, "embd_pdrop": decoder.dropout,
     }  # fmt: skip
 
 
 GPT2 = Family(
-    "gpt2", "GPT2LMHeadModel", gpt2_recipe, gpt2_config, lambda recipe: decoder_names(NAMES, recipe), reads=False,
-    others=(f"GPT2{TEXTS}", f"GPT2{WORDS}"), prefix="transformer.",
-    copies={"lm_head.weight": "transformer.wte.weight"}, unread=(".attn.bias", ".attn.masked_bias"),
-)  # fmt: skip
+    "gpt2",
+    "GPT2LMHeadModel",
+    build_gpt2_recipe,
+    build_gpt2_config,
+    lambda recipe: build_decoder_map(TENSOR_MAP, recipe),
+    has_encoder=False,
+    other_architectures=(f"GPT2{SEQUENCE_HEAD}", f"GPT2{TOKEN_HEAD}"),
+    prefix="transformer.",
+    duplicates={"lm_head.weight": "transformer.wte.weight"},
+    ignored_suffixes=(".attn.bias", ".attn.masked_bias"),
+)

@@ -1,67 +1,96 @@
-"""GPT-Neo (Black et al. 2021): GPT-2 with dense and banded layers in turn, and scores that are not divided."""
+"""GPT-Neo (Black et al. 2021): GPT-2 with alternating global and local attention, whose scores are not scaled."""
 
 from typing import Any
 
 import torch
 
 from saccade.config.schema import Recipe
-from saccade.exchange.families.family import ACTIVATIONS, HEADS, NAMED, SAME, Config, Family, Form, Names, longest, part
-from saccade.exchange.families.gpt2 import AROUND, BLOCK, NORMS, written_by
-from saccade.exchange.families.heads import TEXTS, WORDS, decoder_head, decoder_names, decoder_of, decoder_tables
+from saccade.exchange.families.family import (
+    ACTIVATION_NAMES,
+    ACTIVATIONS,
+    HEADS,
+    IDENTITY,
+    Config,
+    Family,
+    TensorConversion,
+    TensorMap,
+    get_max_length,
+    map_tensor,
+)
+from saccade.exchange.families.gpt2 import BLOCK, BLOCK_NORMS, OUTER_TENSORS, build_language_model_tables
+from saccade.exchange.families.heads import (
+    SEQUENCE_HEAD,
+    TOKEN_HEAD,
+    build_decoder_head,
+    build_decoder_map,
+    build_decoder_tables,
+    get_decoder,
+)
 
-NOTHING = Form(lambda given, shape, numbering: torch.zeros(shape), lambda ours, numbering: [])  # where theirs has none
-NAMES: Names = {
-    **AROUND,
-    **NORMS,
-    "writer.stack.blocks.{}.self.project.weight": part(
+ZEROS = TensorConversion(
+    lambda theirs, shape, mapping: torch.zeros(shape), lambda ours, mapping: []
+)  # for biases that GPT-Neo does not have
+TENSOR_MAP: TensorMap = {
+    **OUTER_TENSORS,
+    **BLOCK_NORMS,
+    "writer.stack.blocks.{}.self.project.weight": map_tensor(
         HEADS, *(f"{BLOCK}.attn.attention.{name}_proj.weight" for name in "qkv")
     ),
-    "writer.stack.blocks.{}.self.project.bias": part(NOTHING),
-    "writer.stack.blocks.{}.self.heads.out": part(SAME, f"{BLOCK}.attn.attention.out_proj"),
-    "writer.stack.blocks.{}.feedforward.up": part(SAME, f"{BLOCK}.mlp.c_fc"),
-    "writer.stack.blocks.{}.feedforward.down": part(SAME, f"{BLOCK}.mlp.c_proj"),
+    "writer.stack.blocks.{}.self.project.bias": map_tensor(ZEROS),
+    "writer.stack.blocks.{}.self.heads.out": map_tensor(IDENTITY, f"{BLOCK}.attn.attention.out_proj"),
+    "writer.stack.blocks.{}.feedforward.up": map_tensor(IDENTITY, f"{BLOCK}.mlp.c_fc"),
+    "writer.stack.blocks.{}.feedforward.down": map_tensor(IDENTITY, f"{BLOCK}.mlp.c_proj"),
 }
-KINDS = ("global", "local")
+ATTENTION_KINDS = ("global", "local")
 
 
-def gptneo_recipe(config: Config) -> dict[str, Any]:
-    config.plain({"tie_word_embeddings": True})
+def build_gptneo_recipe(config: Config) -> dict[str, Any]:
+    config.require({"tie_word_embeddings": True})
     dim, length = config.take("hidden_size"), config.take("max_position_embeddings")
-    types = config.take("attention_types", [[list(KINDS), 12]])
+    types = config.take("attention_types", [[list(ATTENTION_KINDS), 12]])
     layers = [kind for kinds, times in types for _ in range(times) for kind in kinds]
-    if len(layers) != config.take("num_layers") or not set(layers) <= set(KINDS):
-        raise config.refusal("attention_types", "expected 'global' or 'local' for each of num_layers")
-    config.plain({"attention_layers": layers})  # follow from the types
-    reach = config.take("window_size", 256) - 1  # of theirs, a position itself is one
+    if len(layers) != config.take("num_layers") or not set(layers) <= set(ATTENTION_KINDS):
+        raise config.build_error("attention_types", "expected 'global' or 'local' for each of num_layers")
+    config.require({"attention_layers": layers})  # repeats attention_types
+    window = config.take("window_size", 256) - 1  # Hugging Face counts the query's own position too
     stack = {
-        "layers": len(layers), "dim": dim, "heads": config.take("num_heads"), "norm": "pre", "scale": False,
+        "layers": len(layers), "dim": dim, "heads": config.take("num_heads"), "norm": "pre", "scale_attention": False,
         "ff": config.take("intermediate_size", None) or 4 * dim, "dropout": config.take("resid_dropout", 0.0),
-        "activation": config.among("activation_function", ACTIVATIONS),
-        "window": tuple(reach if kind == "local" else "none" for kind in layers) if "local" in layers else None,
+        "activation": config.take_choice("activation_function", ACTIVATIONS),
+        "window": tuple(window if kind == "local" else "none" for kind in layers) if "local" in layers else None,
         "norm_epsilon": config.take("layer_norm_epsilon", 1e-5),
         "attention_dropout": config.take("attention_dropout", 0.0),
     }  # fmt: skip
-    return decoder_tables(config, written_by(stack, length=length, dropout=config.take("embed_dropout", 0.0)))
+    return build_decoder_tables(
+        config, build_language_model_tables(stack, length=length, dropout=config.take("embed_dropout", 0.0))
+    )
 
 
-def gptneo_config(recipe: Recipe) -> dict[str, Any]:
-    decoder = decoder_of(recipe)
-    stack, given = decoder.stack, decoder.stack.window or ("none",)
-    reaches: list[Any] = [given[number % len(given)] for number in range(stack.layers)]
+def build_gptneo_config(recipe: Recipe) -> dict[str, Any]:
+    decoder = get_decoder(recipe)
+    stack, pattern = decoder.stack, decoder.stack.window or ("none",)
+    windows: list[Any] = [pattern[layer % len(pattern)] for layer in range(stack.layers)]
     return {
-        **decoder_head(recipe, "GPTNeo"),
+        **build_decoder_head(recipe, "GPTNeo"),
         "hidden_size": stack.dim, "num_layers": stack.layers, "num_heads": stack.heads, "intermediate_size": stack.ff,
-        "attention_types": [[["global" if reach == "none" else "local" for reach in reaches], 1]],
-        "window_size": max((reach for reach in reaches if reach != "none"), default=255) + 1,
-        "max_position_embeddings": longest(decoder.positions, recipe),
-        "activation_function": NAMED.get(stack.activation, stack.activation),
+        "attention_types": [[["global" if window == "none" else "local" for window in windows], 1]],
+        "window_size": max((window for window in windows if window != "none"), default=255) + 1,
+        "max_position_embeddings": get_max_length(decoder.positions, recipe),
+        "activation_function": ACTIVATION_NAMES.get(stack.activation, stack.activation),
         "layer_norm_epsilon": stack.norm_epsilon or 1e-5, "resid_dropout": stack.dropout,
         "attention_dropout": stack.attention_dropout, "embed_dropout": decoder.dropout,
     }  # fmt: skip
 
 
 GPTNEO = Family(
-    "gpt_neo", "GPTNeoForCausalLM", gptneo_recipe, gptneo_config, lambda recipe: decoder_names(NAMES, recipe),
-    reads=False, others=(f"GPTNeo{TEXTS}", f"GPTNeo{WORDS}"), prefix="transformer.",
-    copies={"lm_head.weight": "transformer.wte.weight"}, unread=(".attn.attention.bias", ".attn.attention.masked_bias"),
-)  # fmt: skip
+    "gpt_neo",
+    "GPTNeoForCausalLM",
+    build_gptneo_recipe,
+    build_gptneo_config,
+    lambda recipe: build_decoder_map(TENSOR_MAP, recipe),
+    has_encoder=False,
+    other_architectures=(f"GPTNeo{SEQUENCE_HEAD}", f"GPTNeo{TOKEN_HEAD}"),
+    prefix="transformer.",
+    duplicates={"lm_head.weight": "transformer.wte.weight"},
+    ignored_suffixes=(".attn.attention.bias", ".attn.attention.masked_bias"),
+)

@@ -1,4 +1,4 @@
-"""Heads of foreign models that label texts or words: their settings, the names of their tensors and of the labels."""
+"""Classification heads of Hugging Face models: their settings, tensors and labels."""
 
 from __future__ import annotations
 
@@ -11,238 +11,253 @@ from tokenizers import processors
 from saccade.config.schema import Recipe
 from saccade.config.table import WriterTraits
 from saccade.data.tokenization.labels import Labels
-from saccade.data.tokenization.text_pairs import encode_texts, separators
+from saccade.data.tokenization.text_pairs import count_separators, encode_texts
 from saccade.data.tokenization.tokenizer import END, Tokenizer
 from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
-from saccade.exchange.families.family import SAME, Config, Names, Settings, part
-from saccade.exchange.formats.vocabulary import release
+from saccade.exchange.families.family import IDENTITY, Config, RecipeTable, TensorMap, map_tensor
+from saccade.exchange.formats.vocabulary import export_tokenizer
 
-TEXTS, WORDS = "ForSequenceClassification", "ForTokenClassification"
-OF_PAIRS = ("mnli", "mrpc", "qnli", "qqp", "rte", "stsb", "sts-b", "wnli")  # tasks of GLUE that are about two texts
+SEQUENCE_HEAD, TOKEN_HEAD = "ForSequenceClassification", "ForTokenClassification"
+PAIR_TASKS = ("mnli", "mrpc", "qnli", "qqp", "rte", "stsb", "sts-b", "wnli")  # GLUE tasks with sentence pairs
 ENTAILMENT = "entailment"
-TEXTS_KEY = "texts_of_a_label"  # only we write it
-OBJECTIVES = {"label": "label", "number": "regress", "tags": "tag"}
+LABEL_TEXTS_KEY = "texts_of_a_label"  # key of config.json that only saccade writes: texts per example
+HEAD_OBJECTIVES = {"label": "label", "number": "regress", "tags": "tag"}
 
 
-def label_suffix(writer: WriterTraits) -> str:
-    """How the name of an architecture with such a head ends."""
-    return WORDS if writer.labels_words else TEXTS
+def get_label_suffix(writer: WriterTraits) -> str:
+    """Return the suffix of the architecture's name for such a head."""
+    return TOKEN_HEAD if writer.labels_each_word else SEQUENCE_HEAD
 
 
-def label_tables(config: Config, stack: Settings) -> dict[str, Any]:
-    """Task, writer and objective of a folder whose architecture labels something; nothing of any other."""
-    made = (config.values.get("architectures") or [""])[0]
-    if not made.endswith((TEXTS, WORDS)):
+def build_label_tables(config: Config, stack: RecipeTable) -> dict[str, Any]:
+    """Build task, writer and objectives of a classification architecture; nothing for any other architecture."""
+    architecture = (config.values.get("architectures") or [""])[0]
+    if not architecture.endswith((SEQUENCE_HEAD, TOKEN_HEAD)):
         return {}
     if config.take("problem_type", None) == "multi_label_classification":
-        raise config.refusal("problem_type", "a text can have one label here")
-    config.ignore(TEXTS_KEY)
+        raise config.build_error("problem_type", "only one label per text is supported")
+    config.ignore(LABEL_TEXTS_KEY)
     dropout = config.values.get("classifier_dropout", config.values.get("classifier_dropout_prob"))
     writer: dict[str, Any] = {"dropout": stack["dropout"] if dropout is None else dropout}
-    if made.endswith(WORDS):
+    if architecture.endswith(TOKEN_HEAD):
         writer |= {"kind": "tags"}
     else:
-        writer |= {"kind": kind_of_text_labels(config), "pooling": "first", "hidden": stack["dim"]}
-    return {"task": "label", "writer": writer, "objectives": [{"kind": OBJECTIVES[writer["kind"]]}]}
+        writer |= {"kind": find_label_kind(config), "pooling": "first", "hidden_dim": stack["dim"]}
+    return {"task": "classify", "writer": writer, "objectives": [{"kind": HEAD_OBJECTIVES[writer["kind"]]}]}
 
 
-def kind_of_text_labels(config: Config) -> str:
+def find_label_kind(config: Config) -> str:
     regression = config.values.get("problem_type") == "regression"
-    return "number" if regression or len(said(config)) == 1 else "label"
+    return "number" if regression or len(get_label_names(config)) == 1 else "label"
 
 
-def said(config: Config) -> Any:
-    """The names of labels by their numbers, as they stand there; without names, they are called by their numbers."""
+def get_label_names(config: Config) -> Any:
+    """Return id2label, or LABEL_0, LABEL_1, ... if it is missing."""
     count = config.values.get("num_labels", config.values.get("_num_labels", 2))
-    return config.values.get("id2label") or {str(number): f"LABEL_{number}" for number in range(count)}
+    return config.values.get("id2label") or {str(i): f"LABEL_{i}" for i in range(count)}
 
 
-def label_names(names: Names, recipe: Recipe, *, hidden: str, output: str, of_words: str = "classifier") -> Names:
-    """The names of a family, with those of its head in the place of others."""
+def add_label_head(
+    tensor_map: TensorMap, recipe: Recipe, *, hidden: str, output: str, token_output: str = "classifier"
+) -> TensorMap:
+    """Return the tensor map with the head of a labelling recipe instead of the language model's."""
     if not recipe.writer.is_label_head:
-        return names
-    plain = {name: value for name, value in names.items() if not name.startswith("writer.")}
+        return tensor_map
+    plain = {name: value for name, value in tensor_map.items() if not name.startswith("writer.")}
     return {
-        **plain, "writer.hidden": part(SAME, hidden),
-        "writer.output": part(SAME, of_words if recipe.writer.labels_words else output),
+        **plain, "writer.hidden": map_tensor(IDENTITY, hidden),
+        "writer.output": map_tensor(IDENTITY, token_output if recipe.writer.labels_each_word else output),
     }  # fmt: skip
 
 
-def labels_of(config: Config, kind: str, *, alike: bool = False) -> Labels:
-    """What the numbers of a head stand for; where two may be called `alike`, the later ones have their number too.
+def read_labels(config: Config, kind: str, *, allow_duplicates: bool = False) -> Labels:
+    """Read the labels of a head; with `allow_duplicates`, repeated names get their index appended.
 
-    So it is with pictures: ImageNet has a crane that flies and one that lifts.
+    ImageNet has such names: "crane" is a bird and a machine.
     """
     if kind == "number":
-        return Labels(kind, texts=texts_of(config))
-    given = said(config)
+        return Labels(kind, num_texts=count_label_texts(config))
+    by_index = get_label_names(config)
     try:
-        names = [str(given[str(number)]) for number in range(len(given))]
+        names = [str(by_index[str(i)]) for i in range(len(by_index))]
     except (KeyError, TypeError):
-        raise config.refusal("id2label", "expected a name for each number from 0 on") from None
+        raise config.build_error("id2label", "expected a name for each index from 0 on") from None
     if kind == "tags" and any(len(name.split()) != 1 for name in names):
-        raise config.refusal("id2label", "the name of a tag is one word")
-    if alike:
+        raise config.build_error("id2label", "expected names of tags without spaces")
+    if allow_duplicates:
         names = [name if names.index(name) == i else f"{name} ({i})" for i, name in enumerate(names)]
     if len(set(names)) < len(names):
-        raise config.refusal("id2label", "two labels have one name")
-    return Labels(kind, tuple(names), texts=1 if kind == "tags" else texts_of(config))
+        raise config.build_error("id2label", "expected distinct names, got one name for two labels")
+    return Labels(kind, tuple(names), num_texts=1 if kind == "tags" else count_label_texts(config))
 
 
-def texts_of(config: Config) -> int:
-    """How many texts a label is about: what we said ourselves, or else what the names of task and labels tell."""
-    names = said(config)
-    told = follows(names.values()) if isinstance(names, dict) else False
-    paired = told or str(config.values.get("finetuning_task")).lower() in OF_PAIRS
-    return int(config.values.get(TEXTS_KEY, 2 if paired else 1))
+def count_label_texts(config: Config) -> int:
+    """Return the number of texts per example: as saccade stored it, else guessed from the task's and labels' names."""
+    names = get_label_names(config)
+    is_inference = is_entailment(names.values()) if isinstance(names, dict) else False
+    paired = is_inference or str(config.values.get("finetuning_task")).lower() in PAIR_TASKS
+    return int(config.values.get(LABEL_TEXTS_KEY, 2 if paired else 1))
 
 
-def follows(names: Iterable[Any]) -> bool:
-    """Whether labels say that one text follows from another."""
+def is_entailment(names: Iterable[Any]) -> bool:
+    """Whether the labels are those of natural language inference."""
     return ENTAILMENT in {str(name).lower() for name in names}
 
 
-def label_config(labels: Labels) -> dict[str, Any]:
-    """What config.json says of labels."""
+def build_label_config(labels: Labels) -> dict[str, Any]:
+    """Build the entries of config.json for the labels."""
     names = labels.names or ("LABEL_0",)
     values: dict[str, Any] = {
-        "id2label": {str(number): name for number, name in enumerate(names)},
-        "label2id": {name: number for number, name in enumerate(names)},
+        "id2label": {str(i): name for i, name in enumerate(names)},
+        "label2id": {name: i for i, name in enumerate(names)},
     }
     if not labels.per_word:
         values["problem_type"] = "regression" if labels.is_number else "single_label_classification"
-    return values | ({TEXTS_KEY: labels.texts} if labels.texts > 1 or follows(names) else {})
+    return values | ({LABEL_TEXTS_KEY: labels.num_texts} if labels.num_texts > 1 or is_entailment(names) else {})
 
 
-# ---- heads of decoders: what would write reads, and its states are asked
+# ---- heads over decoders: the decoder becomes a causal reader
 
 
-LAST = {"pooling": "before-end", "hidden": None, "bias": False, "dropout": 0.0}  # no text of theirs ends with END
+LAST_TOKEN_HEAD = {
+    "pooling": "before-end",
+    "hidden_dim": None,
+    "bias": False,
+    "dropout": 0.0,
+}  # the Hugging Face decoders see no END token
 
 
-def decoder_tables(config: Config, tables: dict[str, Any]) -> dict[str, Any]:
-    """Tables of a recipe: those given, or of a folder that labels something, with what would write as its reader."""
-    head = label_tables(config, {"dropout": 0.1, "dim": None})
+def build_decoder_tables(config: Config, tables: dict[str, Any]) -> dict[str, Any]:
+    """Return the tables; for a classifier, with the decoder as a causal reader and a labelling writer."""
+    head = build_label_tables(config, {"dropout": 0.1, "dim": None})
     if not head:
         return tables
-    config.ignore("eos_token_id", "pad_token_id")  # `check_ends` looks at the latter
+    config.ignore("eos_token_id", "pad_token_id")  # `check_final_token` checks the latter
     if head["writer"]["kind"] != "tags":
-        head["writer"] |= LAST
+        head["writer"] |= LAST_TOKEN_HEAD
     reader = {key: value for key, value in tables["writer"].items() if key != "tie"}
     return {**tables, **head, "reader": {**reader, "causal": True}}
 
 
-def check_ends(config: Config, found: Tokenizers, *, ended: bool = False) -> None:
-    """Theirs ask the last piece that is no padding, ours the one before END: both must be the last one of a text.
+def check_final_token(config: Config, found: Tokenizers, *, with_end: bool = False) -> None:
+    """Check that both models pool the same token: Hugging Face the last that is not padding, ours the one before END.
 
-    Where texts are `ended` there too, both ask END, which must be the last one.
+    `with_end`: the Hugging Face model sees END as well, and both pool the state of END, which must be last.
     """
     source, labels = found.source, found.labels
-    added, padding = source.core.get_added_tokens_decoder(), config.values.get("pad_token_id")
-    if not ended and padding is not None and padding not in added:
-        raise config.refusal("pad_token_id", "texts may end with that piece, which would be taken for padding")
-    for count in range(1, 2 if labels is None else labels.texts + 1):
+    added, padding = source.backend.get_added_tokens_decoder(), config.values.get("pad_token_id")
+    if not with_end and padding is not None and padding not in added:
+        raise config.build_error("pad_token_id", "a text may end with that token, which would be taken for padding")
+    for count in range(1, 2 if labels is None else labels.num_texts + 1):
         row = encode_texts(source, [("",) * count])[0]
-        last = len(row) - 1 - len(source.after)  # END
-        ours = [source.order[number] for number in row[: last + ended]]
-        theirs = source.core.encode("", "" if count > 1 else None).ids
-        if ours != theirs and not (ended and source.core.post_processor is None):  # where the file says nothing of it
-            put, known = (" ".join(map(str, map(source.core.id_to_token, ids))) or "nothing" for ids in (theirs, ours))
+        last = len(row) - 1 - len(source.suffix_ids)  # END
+        ours = [source.library_ids[token] for token in row[: last + with_end]]
+        theirs = source.backend.encode("", "" if count > 1 else None).ids
+        if ours != theirs and not (with_end and source.backend.post_processor is None):  # no template to compare with
+            put, known = (
+                " ".join(map(str, map(source.backend.id_to_token, ids))) or "nothing" for ids in (theirs, ours)
+            )
             raise SaccadeError(
-                f"{config.origin}: around the texts of a label ({count}) its tokenizer puts {put}, and only "
+                f"{config.origin}: its tokenizer adds {put} to an example with {count} text(s), and only "
                 f"{known} can be imported; is it the tokenizer that the model was trained with?"
             )
 
 
-def decoder_of(recipe: Recipe) -> Any:
-    """The table of what is a decoder there."""
+def get_decoder(recipe: Recipe) -> Any:
+    """Return the table that is exported as decoder: the reader of a classifier, else the writer."""
     return recipe.reader if recipe.writer.is_label_head else recipe.writer
 
 
-def decoder_names(names: Names, recipe: Recipe, *, of_words: str = "classifier") -> Names:
-    """The names of a family, or where it labels something, the same of what reads, and those of its head."""
+def build_decoder_map(tensor_map: TensorMap, recipe: Recipe, *, token_output: str = "classifier") -> TensorMap:
+    """Return the tensor map; for a classifier, with the decoder's tensors in the reader and those of the head."""
     if not recipe.writer.is_label_head:
-        return names
-    read = {name.replace("writer.", "reader.", 1): place for name, place in names.items()}
-    return {**read, "writer.output": part(SAME, of_words if recipe.writer.labels_words else "score")}
+        return tensor_map
+    read = {name.replace("writer.", "reader.", 1): place for name, place in tensor_map.items()}
+    return {**read, "writer.output": map_tensor(IDENTITY, token_output if recipe.writer.labels_each_word else "score")}
 
 
-def decoder_head(recipe: Recipe, family: str) -> dict[str, Any]:
-    """What config.json says of the head; nothing where texts are written."""
+def build_decoder_head(recipe: Recipe, family: str) -> dict[str, Any]:
+    """Build the entries of config.json for the head; nothing for a language modelling head."""
     if not recipe.writer.is_label_head:
         return {}
     writer: Any = recipe.writer
-    dropout = {"classifier_dropout": writer.dropout} if writer.labels_words else {}
-    return {"architectures": [family + label_suffix(writer)], **dropout}
+    dropout = {"classifier_dropout": writer.dropout} if writer.labels_each_word else {}
+    return {"architectures": [family + get_label_suffix(writer)], **dropout}
 
 
-def release_open(tokenizer: Tokenizer, size: int) -> str:
-    """The tokenizer.json of theirs, with nothing behind texts, and END between two of them where it has a row."""
-    core = tokenizers.Tokenizer.from_str(release(tokenizer, size, ends=False))
-    between = [tokenizer.order[END]] * separators(tokenizer) if tokenizer.order[END] < size else []
-    before = [tokenizer.order[number] for number in tokenizer.begin]
-    first, middle = ([core.id_to_token(number) for number in part] for part in (before, between))
+def export_decoder_tokenizer(tokenizer: Tokenizer, size: int) -> str:
+    """Return a tokenizer.json that appends no END, and puts END between two texts if the vocabulary has it."""
+    core = tokenizers.Tokenizer.from_str(export_tokenizer(tokenizer, size, append_end=False))
+    between = [tokenizer.library_ids[END]] * count_separators(tokenizer) if tokenizer.library_ids[END] < size else []
+    before = [tokenizer.library_ids[token] for token in tokenizer.prefix_ids]
+    first, middle = ([core.id_to_token(token) for token in part] for part in (before, between))
     core.post_processor = processors.TemplateProcessing(
         single=[*first, "$A"], pair=[*first, "$A", *middle, "$B"],
-        special_tokens=[(core.id_to_token(number), number) for number in {*before, *between}],
+        special_tokens=[(core.id_to_token(token), token) for token in {*before, *between}],
     )  # fmt: skip
     return str(core.to_str(pretty=True))
 
 
-# ---- heads of models with two sides: labels by a second reading of a text, and what the reader alone can do
+# ---- heads over encoder-decoder models: the decoder as pooler of a classifier, or the encoder alone
 
 
-STATES = "EncoderModel"
-READS_ALONE = ("decoder_start_token_id", "eos_token_id", "pad_token_id")  # nothing is written
-OF_AGAIN = ("stack", "positions", "scale", "embedding_norm", "dropout")
+ENCODER_MODEL = "EncoderModel"
+ENCODER_IGNORED_KEYS = ("decoder_start_token_id", "eos_token_id", "pad_token_id")  # irrelevant without generation
+SECOND_READING_KEYS = ("stack", "positions", "scale_embedding", "embedding_norm", "dropout")
 
 
-def seq2seq_tables(config: Config, tables: dict[str, Any]) -> dict[str, Any]:
-    """Tables of a recipe: those given, or of a folder that labels something, or that has nothing but a reader."""
-    made = (config.values.get("architectures") or [""])[0]
-    if made.endswith((STATES, WORDS)):
-        config.ignore(*READS_ALONE)
-    if made.endswith(STATES):
+def build_seq2seq_tables(config: Config, tables: dict[str, Any]) -> dict[str, Any]:
+    """Return the tables, adapted for a classifier (decoder becomes the reader's second pass) or an encoder alone."""
+    architecture = (config.values.get("architectures") or [""])[0]
+    if architecture.endswith((ENCODER_MODEL, TOKEN_HEAD)):
+        config.ignore(*ENCODER_IGNORED_KEYS)
+    if architecture.endswith(ENCODER_MODEL):
         return {**tables, "task": "encode", "writer": {"kind": "states"}, "objectives": [{"kind": "masked"}]}
-    head = label_tables(config, {"dropout": 0.0, "dim": tables["reader"]["stack"]["dim"]})
+    head = build_label_tables(config, {"dropout": 0.0, "dim": tables["reader"]["stack"]["dim"]})
     if not head:
         return tables
     reader = tables["reader"]
-    if made.endswith(TEXTS):
+    if architecture.endswith(SEQUENCE_HEAD):
         head["writer"]["pooling"] = "last"
-        reader = {**reader, "again": {key: tables["writer"][key] for key in OF_AGAIN if key in tables["writer"]}}
+        reader = {
+            **reader,
+            "second_pass": {key: tables["writer"][key] for key in SECOND_READING_KEYS if key in tables["writer"]},
+        }
     return {**tables, **head, "reader": reader}
 
 
-def second_of(recipe: Recipe) -> Any:
-    """The table of what is a decoder there; None where there is none."""
-    return recipe.reader.second_reading if recipe.writer.is_head else recipe.writer
+def get_seq2seq_decoder(recipe: Recipe) -> Any:
+    """Return the table that is exported as decoder; None if there is none."""
+    return recipe.reader.second_pass_table if recipe.writer.is_head else recipe.writer
 
 
-def seq2seq_names(names: Names, recipe: Recipe, *, prefix: str = "") -> Names:
-    """The names of a family; of a model that labels something, `prefix` stands before all but those of its head."""
+def build_seq2seq_map(tensor_map: TensorMap, recipe: Recipe, *, prefix: str = "") -> TensorMap:
+    """Return the tensor map; for a head, the decoder's tensors move into the reader.
+
+    `prefix` precedes the foreign names of a classifier, except those of the head.
+    """
     if not recipe.writer.is_head:
-        return names
+        return tensor_map
     before = prefix if recipe.writer.is_label_head else ""
     found = {
         name.replace("writer.", "reader.again.", 1): place._replace(
             names=tuple(before + there for there in place.names)
         )
-        for name, place in names.items()
+        for name, place in tensor_map.items()
         if not name.startswith("writer.output")
     }
-    if recipe.writer.labels_words:
-        return {**found, "writer.output": part(SAME, "classifier")}
+    if recipe.writer.labels_each_word:
+        return {**found, "writer.output": map_tensor(IDENTITY, "classifier")}
     head = {"hidden": "classification_head.dense", "output": "classification_head.out_proj"}
-    return {**found, **{f"writer.{ours}": part(SAME, theirs) for ours, theirs in head.items()}}
+    return {**found, **{f"writer.{ours}": map_tensor(IDENTITY, theirs) for ours, theirs in head.items()}}
 
 
-def seq2seq_head(recipe: Recipe, family: str) -> dict[str, Any]:
-    """What config.json says of the head; nothing where texts are written."""
+def build_seq2seq_head(recipe: Recipe, family: str) -> dict[str, Any]:
+    """Build the entries of config.json for the head; nothing for a language modelling head."""
     if recipe.writer.gives_states:
-        return {"architectures": [family + STATES], "is_encoder_decoder": False}
+        return {"architectures": [family + ENCODER_MODEL], "is_encoder_decoder": False}
     if not recipe.writer.is_label_head:
         return {}
     writer: Any = recipe.writer
-    return {"architectures": [family + label_suffix(writer)], "classifier_dropout": writer.dropout}
+    return {"architectures": [family + get_label_suffix(writer)], "classifier_dropout": writer.dropout}

@@ -1,34 +1,50 @@
-"""Llama (Touvron et al. 2023): rotary positions, a gated feed-forward network, RMSNorm, shared keys and values."""
+"""Llama (Touvron et al. 2023): rotary positions, a gated feed-forward network, RMSNorm, grouped-query attention."""
 
 from typing import Any
 
 from saccade.config.schema import Recipe, Rotary
-from saccade.exchange.families.family import NO_BIAS, ROTARY, ROWS, SAME, Config, Family, Names, part
-from saccade.exchange.families.heads import TEXTS, WORDS, decoder_head, decoder_names, decoder_of, decoder_tables
+from saccade.exchange.families.family import (
+    IDENTITY,
+    NO_OUTPUT_BIAS,
+    ROTARY_HEADS,
+    TOKEN_ROWS,
+    Config,
+    Family,
+    TensorMap,
+    map_tensor,
+)
+from saccade.exchange.families.heads import (
+    SEQUENCE_HEAD,
+    TOKEN_HEAD,
+    build_decoder_head,
+    build_decoder_map,
+    build_decoder_tables,
+    get_decoder,
+)
 
 BLOCK = "model.layers.{}"
-NAMES: Names = {
-    "writer.embedding.tokens.weight": part(ROWS, "model.embed_tokens.weight"),
-    "writer.output.weight": part(ROWS, "lm_head.weight"),
-    "writer.output.bias": part(NO_BIAS),
-    "writer.stack.norm": part(SAME, "model.norm"),
-    "writer.stack.blocks.{}.self.project": part(ROTARY, *(f"{BLOCK}.self_attn.{x}_proj" for x in "qkv")),
-    "writer.stack.blocks.{}.self.heads.out": part(SAME, f"{BLOCK}.self_attn.o_proj"),
-    "writer.stack.blocks.{}.feedforward.up": part(SAME, f"{BLOCK}.mlp.gate_proj"),
-    "writer.stack.blocks.{}.feedforward.gate": part(SAME, f"{BLOCK}.mlp.up_proj"),
-    "writer.stack.blocks.{}.feedforward.down": part(SAME, f"{BLOCK}.mlp.down_proj"),
-    "writer.stack.blocks.{}.residuals.0.norm": part(SAME, f"{BLOCK}.input_layernorm"),
-    "writer.stack.blocks.{}.residuals.1.norm": part(SAME, f"{BLOCK}.post_attention_layernorm"),
+TENSOR_MAP: TensorMap = {
+    "writer.embedding.tokens.weight": map_tensor(TOKEN_ROWS, "model.embed_tokens.weight"),
+    "writer.output.weight": map_tensor(TOKEN_ROWS, "lm_head.weight"),
+    "writer.output.bias": map_tensor(NO_OUTPUT_BIAS),
+    "writer.stack.norm": map_tensor(IDENTITY, "model.norm"),
+    "writer.stack.blocks.{}.self.project": map_tensor(ROTARY_HEADS, *(f"{BLOCK}.self_attn.{x}_proj" for x in "qkv")),
+    "writer.stack.blocks.{}.self.heads.out": map_tensor(IDENTITY, f"{BLOCK}.self_attn.o_proj"),
+    "writer.stack.blocks.{}.feedforward.up": map_tensor(IDENTITY, f"{BLOCK}.mlp.gate_proj"),
+    "writer.stack.blocks.{}.feedforward.gate": map_tensor(IDENTITY, f"{BLOCK}.mlp.up_proj"),
+    "writer.stack.blocks.{}.feedforward.down": map_tensor(IDENTITY, f"{BLOCK}.mlp.down_proj"),
+    "writer.stack.blocks.{}.residuals.0.norm": map_tensor(IDENTITY, f"{BLOCK}.input_layernorm"),
+    "writer.stack.blocks.{}.residuals.1.norm": map_tensor(IDENTITY, f"{BLOCK}.post_attention_layernorm"),
 }
-STRETCH = {  # of Llama 3.1 and later
-    "factor": "factor", "low_freq_factor": "low", "high_freq_factor": "high",
-    "original_max_position_embeddings": "length",
+ROPE_SCALING_KEYS = {  # Llama 3.1 and later: key of rope_scaling -> ours
+    "factor": "factor", "low_freq_factor": "low_freq_factor", "high_freq_factor": "high_freq_factor",
+    "original_max_position_embeddings": "original_length",
 }  # fmt: skip
 
 
-def llama_recipe(config: Config) -> dict[str, Any]:
-    config.plain({"attention_bias": False, "mlp_bias": False, "hidden_act": "silu"})
-    config.plain({"rope_interleaved": False})
+def build_llama_recipe(config: Config) -> dict[str, Any]:
+    config.require({"attention_bias": False, "mlp_bias": False, "hidden_act": "silu"})
+    config.require({"rope_interleaved": False})
     config.ignore("pretraining_tp", "is_llama_config", "transformers.js_config")
     dim, heads = config.take("hidden_size"), config.take("num_attention_heads")
     shared, head_dim = config.take("num_key_value_heads", None), config.take("head_dim", None)
@@ -41,44 +57,46 @@ def llama_recipe(config: Config) -> dict[str, Any]:
     }  # fmt: skip
     tied = config.take("tie_word_embeddings", False)
     writer = {
-        "stack": stack, "positions": rotary(config), "scale": False, "dropout": 0.0,
+        "stack": stack, "positions": build_rotary_table(config), "scale_embedding": False, "dropout": 0.0,
         "tie": "output" if tied else "none",
     }  # fmt: skip
-    return decoder_tables(config, {"writer": writer, "data": {"max_length": config.take("max_position_embeddings")}})
+    return build_decoder_tables(
+        config, {"writer": writer, "data": {"max_length": config.take("max_position_embeddings")}}
+    )
 
 
-def rotary(config: Config) -> dict[str, Any]:
-    """How features are turned; older files say it in two places."""
+def build_rotary_table(config: Config) -> dict[str, Any]:
+    """Build the positions table; older files store it in rope_theta and rope_scaling, newer ones in rope_parameters."""
     older, newer = config.take("rope_scaling", None), config.take("rope_parameters", None)
-    said = {"rope_theta": config.take("rope_theta", 10000.0), **(older or newer or {})}
-    kind = said.pop("rope_type", said.pop("type", "default"))
-    places: dict[str, Any] = {"kind": "rotary", "base": float(said.pop("rope_theta"))}
-    if kind == "default" and not said:
-        return places
-    said.setdefault("original_max_position_embeddings", config.take("max_position_embeddings"))
-    if kind != "llama3" or said.keys() != STRETCH.keys():
-        raise config.refusal(
+    values = {"rope_theta": config.take("rope_theta", 10000.0), **(older or newer or {})}
+    kind = values.pop("rope_type", values.pop("type", "default"))
+    positions: dict[str, Any] = {"kind": "rotary", "base": float(values.pop("rope_theta"))}
+    if kind == "default" and not values:
+        return positions
+    values.setdefault("original_max_position_embeddings", config.take("max_position_embeddings"))
+    if kind != "llama3" or values.keys() != ROPE_SCALING_KEYS.keys():
+        raise config.build_error(
             "rope_scaling" if older else "rope_parameters",
-            f"rope_type can be 'default', or 'llama3' with {', '.join(STRETCH)}",
+            f"expected rope_type 'default', or 'llama3' with {', '.join(ROPE_SCALING_KEYS)}",
         )
-    return {**places, "stretch": {ours: said[theirs] for theirs, ours in STRETCH.items()}}
+    return {**positions, "scaling": {ours: values[theirs] for theirs, ours in ROPE_SCALING_KEYS.items()}}
 
 
-def turning(where: Any) -> dict[str, Any]:
-    """The way back, for newer and older readers."""
-    turning = where.rotary or Rotary()
-    base, stretch = turning.base, turning.stretch
-    if stretch is None:
+def build_rope_config(positions: Any) -> dict[str, Any]:
+    """Build the keys of config.json for rotary positions, for old and new versions of transformers."""
+    rotary = positions.rotary_table or Rotary()
+    base, scale = rotary.base, rotary.scaling
+    if scale is None:
         return {"rope_theta": base, "rope_parameters": {"rope_theta": base, "rope_type": "default"}}
-    scaling = {"rope_type": "llama3", **{theirs: getattr(stretch, ours) for theirs, ours in STRETCH.items()}}
+    scaling = {"rope_type": "llama3", **{theirs: getattr(scale, ours) for theirs, ours in ROPE_SCALING_KEYS.items()}}
     return {"rope_theta": base, "rope_parameters": {"rope_theta": base, **scaling}, "rope_scaling": scaling}
 
 
-def llama_config(recipe: Recipe) -> dict[str, Any]:
-    decoder = decoder_of(recipe)
+def build_llama_config(recipe: Recipe) -> dict[str, Any]:
+    decoder = get_decoder(recipe)
     stack = decoder.stack
     return {
-        **decoder_head(recipe, "Llama"), **turning(decoder.positions),
+        **build_decoder_head(recipe, "Llama"), **build_rope_config(decoder.positions),
         "hidden_size": stack.dim, "num_hidden_layers": stack.layers, "num_attention_heads": stack.heads,
         "num_key_value_heads": stack.kv_heads or stack.heads, "intermediate_size": stack.ff, "hidden_act": "silu",
         "head_dim": stack.head_dim or stack.dim // stack.heads, "rms_norm_eps": stack.norm_epsilon or 1e-6,
@@ -88,8 +106,13 @@ def llama_config(recipe: Recipe) -> dict[str, Any]:
 
 
 LLAMA = Family(
-    "llama", "LlamaForCausalLM", llama_recipe, llama_config,
-    lambda recipe: decoder_names(NAMES, recipe, of_words="score"), reads=False,
-    others=(f"Llama{TEXTS}", f"Llama{WORDS}"),
-    copies={"lm_head.weight": "model.embed_tokens.weight"}, unread=(".rotary_emb.inv_freq",),
-)  # fmt: skip
+    "llama",
+    "LlamaForCausalLM",
+    build_llama_recipe,
+    build_llama_config,
+    lambda recipe: build_decoder_map(TENSOR_MAP, recipe, token_output="score"),
+    has_encoder=False,
+    other_architectures=(f"Llama{SEQUENCE_HEAD}", f"Llama{TOKEN_HEAD}"),
+    duplicates={"lm_head.weight": "model.embed_tokens.weight"},
+    ignored_suffixes=(".rotary_emb.inv_freq",),
+)

@@ -1,6 +1,6 @@
-"""Kernels in C for decoding on a CPU: compiled when they are first wanted, and kept.
+"""C kernels for decoding on a CPU, compiled when they are first needed and cached on disk.
 
-They are for Linux on processors with AVX-512 VNNI, where there is a compiler; everywhere else torch computes the same.
+They need Linux, a processor with AVX-512 VNNI and a C compiler; elsewhere torch computes the same.
 """
 
 import ctypes
@@ -20,110 +20,111 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from saccade.errors import SaccadeError
-from saccade.files import default_cache, replacing
+from saccade.files import atomic_replace, get_cache_folder
 from saccade.kernels.failures import report_failure
 
-SETS = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni")
-FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-fopenmp", *(f"-m{name}" for name in SETS))
-PATIENCE = 120  # seconds for a compiler
-ONE_AT_A_TIME = Lock()  # of the threads of a server
+CPU_FEATURES = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni")
+FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-fopenmp", *(f"-m{name}" for name in CPU_FEATURES))
+COMPILE_TIMEOUT_SECONDS = 120
+COMPILE_LOCK = Lock()  # the threads of a server compile one source at a time
 
 
 @lru_cache
-def library(source: Path) -> ctypes.CDLL | None:
-    """What is compiled from a source; None where the processor, the system or the compiler is another."""
+def load_library(source: Path) -> ctypes.CDLL | None:
+    """The compiled library of a source; None where the system, processor or compiler does not support it."""
     if explain_missing():
         return None
     try:
-        with ONE_AT_A_TIME:
-            return ctypes.CDLL(str(compiled(source, default_cache() / "kernels")))
+        with COMPILE_LOCK:
+            return ctypes.CDLL(str(compile_library(source, get_cache_folder() / "kernels")))
     except (OSError, SaccadeError, subprocess.SubprocessError) as error:
-        report_failure(f"C kernel {source.stem}", error, f"{source.name} could not be compiled, torch goes on: {error}")
+        report_failure(f"C kernel {source.stem}", error, f"{source.name} could not be compiled, using torch: {error}")
         return None
 
 
 def explain_missing() -> str:
-    """Why nothing can be compiled here; empty where it can."""
+    """The reason why C kernels are not available on this machine; empty where they are."""
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         return f"the C kernels are for Linux on x86-64, and this is {platform.system()} on {platform.machine()}"
     if not torch.cpu._is_vnni_supported():
         return "the processor has no AVX-512 VNNI, which the C kernels need"
-    command = compiler()[0]
+    command = get_compiler_command()[0]
     return "" if shutil.which(command) else f"the C compiler {command} is not installed"
 
 
-def compiler() -> list[str]:
+def get_compiler_command() -> list[str]:
     return shlex.split(os.environ.get("CC", "")) or [shutil.which("gcc") or "cc"]
 
 
-def function(source: Path, name: str, *kinds: Any) -> Any:
-    """A function of a source that takes arguments of these kinds and gives nothing back; None where there is none."""
-    found = library(source)
-    if found is None:
+def load_function(source: Path, name: str, *argument_types: Any) -> Any:
+    """A C function without return value; None where C kernels are not available."""
+    library = load_library(source)
+    if library is None:
         return None
-    made = found[name]
-    made.argtypes, made.restype = list(kinds), None
-    return made
+    function = library[name]
+    function.argtypes, function.restype = list(argument_types), None
+    return function
 
 
-def compiled(source: Path, folder: Path) -> Path:
-    """The library that is kept in a folder, made anew when the source or a header beside it is another."""
-    command = compiler()
-    texts = (source, *sorted(source.parent.glob("*.h")))
-    made_from = repr((command, FLAGS)).encode() + b"".join(path.read_bytes() for path in texts)
-    kept = folder / f"{source.stem}-{hashlib.blake2b(made_from, digest_size=8).hexdigest()}.so"
-    if not kept.exists():
+def compile_library(source: Path, folder: Path) -> Path:
+    """The path of the shared library in `folder`; compiles if the source, a header or the compiler has changed."""
+    command = get_compiler_command()
+    sources = (source, *sorted(source.parent.glob("*.h")))
+    fingerprint = repr((command, FLAGS)).encode() + b"".join(path.read_bytes() for path in sources)
+    path = folder / f"{source.stem}-{hashlib.blake2b(fingerprint, digest_size=8).hexdigest()}.so"
+    if not path.exists():
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with replacing(kept) as temporary:
-            part = temporary.with_suffix(".o")
+        with atomic_replace(path) as temporary:
+            object_file = temporary.with_suffix(".o")
             try:
-                _run([*command, *FLAGS, "-c", str(source), "-o", str(part)])
-                # Without -fopenmp: the threads are to be those of torch, whose library is there already.
-                _run([*command, "-shared", str(part), "-o", str(temporary)])
+                _run([*command, *FLAGS, "-c", str(source), "-o", str(object_file)])
+                # Linked without -fopenmp, so that the OpenMP library that torch has loaded is used.
+                _run([*command, "-shared", str(object_file), "-o", str(temporary)])
             finally:
-                part.unlink(missing_ok=True)
-    return kept
+                object_file.unlink(missing_ok=True)
+    return path
 
 
-class NativeProduct(nn.Module):
-    """x W^T + b in C, from weights in a layout of its own; with `relu`, what is below 0 becomes 0.
+class NativeLinear(nn.Module):
+    """A linear layer in C with packed weights: x W^T + b, followed by a ReLU if `relu`.
 
-    `scratch` is how many floats the C function needs for each row.
+    `scratch_floats` is the size of the buffer that the C function needs per row.
     """
 
-    def __init__(self, *, inputs: int, outputs: int, relu: bool, scratch: int = 0) -> None:
+    def __init__(self, *, in_features: int, out_features: int, relu: bool, scratch_floats: int = 0) -> None:
         super().__init__()
-        self.inputs, self.outputs, self.relu, self.scratch = inputs, outputs, relu, scratch
-        self._structure: ctypes.Structure | None = None
+        self.in_features, self.out_features = in_features, out_features
+        self.relu, self.scratch_floats = relu, scratch_floats
+        self._struct: ctypes.Structure | None = None
 
     @property
     def multiply(self) -> Any:
         """The compiled function."""
         raise NotImplementedError
 
-    def make_structure(self) -> ctypes.Structure:
-        """What the C function is told of the weights."""
+    def build_struct(self) -> ctypes.Structure:
+        """The C structure with pointers to the weights."""
         raise NotImplementedError
 
     @property
-    def structure(self) -> ctypes.Structure:
-        if self._structure is None:
-            self._structure = self.make_structure()
-        return self._structure
+    def struct(self) -> ctypes.Structure:
+        if self._struct is None:
+            self._struct = self.build_struct()
+        return self._struct
 
     def forward(self, x: Float[Tensor, "... K"]) -> Float[Tensor, "... N"]:
         x = x.float().contiguous()
-        rows = x.numel() // self.inputs
-        y = x.new_empty(*x.shape[:-1], self.outputs)
-        scratch = x.new_empty(rows * self.scratch) if self.scratch else None
-        at = None if scratch is None else scratch.data_ptr()
-        self.multiply(self.structure, x.data_ptr(), y.data_ptr(), at, rows, torch.get_num_threads())
+        rows = x.numel() // self.in_features
+        y = x.new_empty(*x.shape[:-1], self.out_features)
+        scratch = x.new_empty(rows * self.scratch_floats) if self.scratch_floats else None
+        pointer = None if scratch is None else scratch.data_ptr()
+        self.multiply(self.struct, x.data_ptr(), y.data_ptr(), pointer, rows, torch.get_num_threads())
         return y
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy has weights of its own, at other addresses."""
-        return {**super().__getstate__(), "_structure": None}
+        """Without the C structure: the weights of a copy have other addresses."""
+        return {**super().__getstate__(), "_struct": None}
 
 
 def _run(command: list[str]) -> None:
-    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
+    subprocess.run(command, check=True, capture_output=True, timeout=COMPILE_TIMEOUT_SECONDS)

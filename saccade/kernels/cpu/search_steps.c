@@ -1,100 +1,102 @@
-/* Many steps of a Transformer that writes, in one call: greedy search and beam search, with what stands around a stack,
-   up to where a row ends. `search_steps.py` compiles this file and is the only caller. */
+/* Many decoding steps of a Transformer writer in one call: greedy search and beam search with embedding, stack and
+   output projection, until a row emits END. `search_steps.py` compiles this file and is its only caller. */
 
 #include <string.h>
 
 #include "stack_step.h"
 
-#define WORTH (1 << 18)    /* logits from which on a second thread gains more than it costs to wake */
+#define MIN_PARALLEL_WORK (1 << 18)  /* logits: with fewer, waking a second thread costs more than it gains */
 
 typedef struct {
-    void (*step)(const Stack *stack, const Place *place, const Desk *desk);
-    const float *table;           /* (words, dim): the vector of each token; or nothing, where it is bytes */
-    const int8_t *bytes;
-    const float *scales;          /* (words): what one step of a byte stands for */
-    const float *places;          /* (positions, dim), or nothing */
-    float scale;                  /* of vectors, before their place is added */
-    Norm norm;                    /* behind the stack; without a weight there is none */
-    Linear head;
-    int64_t words;
-} Voice;
+    void (*step)(const Stack *stack, const StepPosition *position, const Scratch *scratch);
+    const float *table;           /* token embeddings (vocabulary, dim), or null where they are int8 */
+    const int8_t *int8_table;     /* quantized token embeddings, or null */
+    const float *scales;          /* (vocabulary): quantization scales of `int8_table` */
+    const float *positions;       /* positional encodings (positions, dim), or null */
+    float scale;                  /* of token embeddings, before positions are added */
+    Norm norm;                    /* final norm; its weight is null where there is none */
+    Linear head;                  /* projection to the vocabulary */
+    int64_t vocabulary;
+} OutputHead;
 
 typedef struct {
-    const int64_t *never;         /* tokens that may not be written */
-    int64_t count;                /* of them */
-    int64_t end, least;           /* END, and the step from which on it may be written */
-    int64_t steps;                /* at most */
-} Wish;
+    const int64_t *suppressed;    /* tokens that are never generated */
+    int64_t num_suppressed;
+    int64_t end, min_length;      /* END, and the first step in which it may be generated */
+    int64_t max_steps;
+} SearchParams;
 
-/* What the stack reads: the vectors of tokens, at one position. */
-static void look_up(const Voice *v, const int64_t *tokens, const Place *place, int64_t dim, float *x)
+/* Embed the token of each row, all at the same position. */
+static void embed_tokens(const OutputHead *out, const int64_t *tokens, const StepPosition *position, int64_t dim,
+                         float *x)
 {
-    const float *where = v->places ? v->places + (place->seen - 1) * dim : 0;
-    for (int64_t r = 0; r < place->rows; r++, x += dim) {
+    const float *position_vector = out->positions ? out->positions + (position->length - 1) * dim : 0;
+    for (int64_t r = 0; r < position->rows; r++, x += dim) {
         const int64_t at = tokens[r] * dim;
         for (int64_t i = 0; i < dim; i++) {
-            const float one = v->table ? v->table[at + i] : v->bytes[at + i] * v->scales[tokens[r]];
-            x[i] = one * v->scale + (where ? where[i] : 0);
+            const float value = out->table ? out->table[at + i] : out->int8_table[at + i] * out->scales[tokens[r]];
+            x[i] = value * out->scale + (position_vector ? position_vector[i] : 0);
         }
     }
 }
 
-/* One step: from the tokens that were written last to logits of the next. */
-static void speak(const Stack *s, const Place *place, const Desk *desk, const Voice *v, const int64_t *tokens,
-                  float *logits)
+/* One decoding step: logits of the next token, given the last one. */
+static void compute_logits(const Stack *s, const StepPosition *position, const Scratch *scratch, const OutputHead *out,
+                           const int64_t *tokens, float *logits)
 {
-    look_up(v, tokens, place, s->dim, desk->x);
-    v->step(s, place, desk);
-    if (v->norm.weight) normalise(&v->norm, desk->x, desk->x, place->rows, s->dim);
-    through(&v->head, desk->x, logits, place->rows, desk);
+    embed_tokens(out, tokens, position, s->dim, scratch->x);
+    out->step(s, position, scratch);
+    if (out->norm.weight) layer_norm(&out->norm, scratch->x, scratch->x, position->rows, s->dim);
+    apply_linear(&out->head, scratch->x, logits, position->rows, scratch);
 }
 
-/* Logits become log-probabilities, and -inf where a token may not be written; NaN is returned where one of them is. */
-static float judge(float *logits, const Voice *v, const Wish *wish, int64_t step)
+/* Replace logits by log-probabilities, and by -inf for forbidden tokens. Returns NaN where a logit is NaN. */
+static float to_log_probs(float *logits, const OutputHead *out, const SearchParams *params, int64_t step)
 {
-    const __m512 top = _mm512_set1_ps(largest_of(logits, v->words));
+    const __m512 top = _mm512_set1_ps(max_of(logits, out->vocabulary));
     __m512 sum = _mm512_setzero_ps();
-    for (int64_t i = 0; i < v->words; i += 16) {
-        const __mmask16 there = first(v->words - i);
+    for (int64_t i = 0; i < out->vocabulary; i += 16) {
+        const __mmask16 lanes = lane_mask(out->vocabulary - i);
         sum = _mm512_mask_add_ps(
-            sum, there, sum, exponential(_mm512_sub_ps(_mm512_maskz_loadu_ps(there, logits + i), top)));
+            sum, lanes, sum, exp_nonpositive(_mm512_sub_ps(_mm512_maskz_loadu_ps(lanes, logits + i), top)));
     }
     const float total = logf(_mm512_reduce_add_ps(sum));
-    for (int64_t i = 0; i < v->words; i += 16) {
-        const __mmask16 there = first(v->words - i);
-        const __m512 apart = _mm512_sub_ps(_mm512_maskz_loadu_ps(there, logits + i), top);
-        _mm512_mask_storeu_ps(logits + i, there, _mm512_sub_ps(apart, _mm512_set1_ps(total)));
+    for (int64_t i = 0; i < out->vocabulary; i += 16) {
+        const __mmask16 lanes = lane_mask(out->vocabulary - i);
+        const __m512 centered = _mm512_sub_ps(_mm512_maskz_loadu_ps(lanes, logits + i), top);
+        _mm512_mask_storeu_ps(logits + i, lanes, _mm512_sub_ps(centered, _mm512_set1_ps(total)));
     }
-    for (int64_t i = 0; i < wish->count; i++) logits[wish->never[i]] = -INFINITY;
-    if (step < wish->least) logits[wish->end] = -INFINITY;
+    for (int64_t i = 0; i < params->num_suppressed; i++) logits[params->suppressed[i]] = -INFINITY;
+    if (step < params->min_length) logits[params->end] = -INFINITY;
     return total;
 }
 
-/* Writes the best token in each row again and again, until one of them is END. `tokens` (steps + 1, rows) begins with
-   what was written last; `sums` (rows) of log-probabilities grow; `logits` has room for (rows, words + 1). `taken` is
-   the number of steps; one in which something is no number is left to the caller. */
-void greedy_steps(const Stack *s, const Place *begin, const Desk *desk, const Voice *v, const Wish *wish, float *logits,
-                  int64_t *tokens, float *sums, int64_t *taken)
+/* Greedy search until a row emits END. `tokens` (max_steps + 1, rows) starts with the last token of each row; `sums`
+   (rows) accumulates log-probabilities; `logits` is a buffer of (rows, vocabulary + 1). `taken` is the number of steps;
+   a step with values that are not finite is not counted and is left to the caller. */
+void greedy_steps(const Stack *s, const StepPosition *begin, const Scratch *scratch, const OutputHead *out,
+                  const SearchParams *params, float *logits, int64_t *tokens, float *sums, int64_t *taken)
 {
-    Place place = *begin;
-    const int64_t rows = place.rows;
-    const int workers = rows * v->words < WORTH ? 1 : desk->threads;
-    float *gains = logits + rows * v->words;
-    for (*taken = 0; *taken < wish->steps; place.seen++) {
+    StepPosition position = *begin;
+    const int64_t rows = position.rows;
+    const int workers = rows * out->vocabulary < MIN_PARALLEL_WORK ? 1 : scratch->threads;
+    float *gains = logits + rows * out->vocabulary;
+    for (*taken = 0; *taken < params->max_steps; position.length++) {
         int ended = 0;
-        speak(s, &place, desk, v, tokens, logits);
+        compute_logits(s, &position, scratch, out, tokens, logits);
 #pragma omp parallel for num_threads(workers) if (workers > 1)
         for (int64_t r = 0; r < rows; r++) {
-            float *mine = logits + r * v->words;
-            const float total = judge(mine, v, wish, *taken), most = largest_of(mine, v->words);
+            float *row_logits = logits + r * out->vocabulary;
+            const float total = to_log_probs(row_logits, out, params, *taken);
+            const float best = max_of(row_logits, out->vocabulary);
             int64_t token = 0;
-            while (token < v->words - 1 && mine[token] != most) token++;
+            while (token < out->vocabulary - 1 && row_logits[token] != best) token++;
             tokens[rows + r] = token;
-            gains[r] = isnan(total) ? total : most;
+            gains[r] = isnan(total) ? total : best;
         }
         for (int64_t r = 0; r < rows; r++) {
             if (!isfinite(gains[r])) return;
-            ended |= tokens[rows + r] == wish->end;
+            ended |= tokens[rows + r] == params->end;
         }
         for (int64_t r = 0; r < rows; r++) sums[r] += gains[r];
         tokens += rows;
@@ -103,47 +105,50 @@ void greedy_steps(const Stack *s, const Place *begin, const Desk *desk, const Vo
     }
 }
 
-/* A way to go on: what it is worth, and the token behind which row of the sentence. */
+/* A candidate of beam search: its score, the row that it extends, and the token that it adds. */
 typedef struct {
     float value;
     int64_t row, token;
-} Way;
+} Candidate;
 
 typedef struct {
-    int64_t width;                /* rows of a sentence */
+    int64_t width;                /* beams of a sentence */
     float *scores;                /* (rows): log-probabilities so far */
-    int64_t *origins, room;       /* (rows, room): the row that wrote what a row has at a position */
-    int64_t *roots;               /* (rows): where a row stood in the beginning */
-    int64_t *history;             /* (rows, steps): what it has written since */
-    float *values;                /* (rows), of the last step: the best ways, which the caller goes */
-    int64_t *parents, *tokens;
+    int64_t *origins, capacity;   /* (rows, capacity): the row that first wrote each cached position */
+    int64_t *roots;               /* (rows): the row at the first step from which each row descends */
+    int64_t *history;             /* (rows, max_steps): tokens of each row since the first step */
+    float *values;                /* (rows): scores of the best candidates of the last step, for the caller */
+    int64_t *parents, *tokens;    /* (rows): their rows and tokens */
 } Beams;
 
-/* Puts a way among the best, which stand in their order; of equal ones those that came before stay before. */
-static void enter(Way *best, int64_t width, Way way)
+/* Insert a candidate into the sorted list of the best; among equal ones, earlier candidates stay first. */
+static void insert_candidate(Candidate *best, int64_t width, Candidate candidate)
 {
     int64_t at = width - 1;
-    if (!(way.value > best[at].value)) return;
-    for (; at > 0 && way.value > best[at - 1].value; at--) best[at] = best[at - 1];
-    best[at] = way;
+    if (!(candidate.value > best[at].value)) return;
+    for (; at > 0 && candidate.value > best[at - 1].value; at--) best[at] = best[at - 1];
+    best[at] = candidate;
 }
 
-/* The best ways of a sentence; of equal ones the earlier row's, and then that of the smaller token. */
-static void compare(float *logits, const Voice *v, const Wish *wish, int64_t step, const Beams *b, int64_t sentence)
+/* The best candidates of a sentence; ties go to the earlier row, then to the smaller token. */
+static void select_candidates(float *logits, const OutputHead *out, const SearchParams *params, int64_t step,
+                              const Beams *b, int64_t sentence)
 {
-    Way best[b->width];
+    Candidate best[b->width];
     float totals = 0;
-    for (int64_t i = 0; i < b->width; i++) best[i] = (Way){-INFINITY, 0, 0};
-    logits += sentence * b->width * v->words;
-    for (int64_t row = sentence * b->width; row < (sentence + 1) * b->width; row++, logits += v->words) {
-        totals += judge(logits, v, wish, step);
-        for (int64_t i = 0; i < v->words; i += 16) {
-            const __mmask16 there = first(v->words - i);
-            const __m512 value = _mm512_add_ps(_mm512_maskz_loadu_ps(there, logits + i), _mm512_set1_ps(b->scores[row]));
+    for (int64_t i = 0; i < b->width; i++) best[i] = (Candidate){-INFINITY, 0, 0};
+    logits += sentence * b->width * out->vocabulary;
+    for (int64_t row = sentence * b->width; row < (sentence + 1) * b->width; row++, logits += out->vocabulary) {
+        totals += to_log_probs(logits, out, params, step);
+        for (int64_t i = 0; i < out->vocabulary; i += 16) {
+            const __mmask16 lanes = lane_mask(out->vocabulary - i);
+            const __m512 log_probs = _mm512_maskz_loadu_ps(lanes, logits + i);
+            const __m512 value = _mm512_add_ps(log_probs, _mm512_set1_ps(b->scores[row]));
             const __m512 worst = _mm512_set1_ps(best[b->width - 1].value);
-            for (__mmask16 good = _mm512_mask_cmp_ps_mask(there, value, worst, _CMP_GT_OQ); good; good &= good - 1) {
-                const int64_t token = i + __builtin_ctz(good);
-                enter(best, b->width, (Way){logits[token] + b->scores[row], row, token});
+            __mmask16 better = _mm512_mask_cmp_ps_mask(lanes, value, worst, _CMP_GT_OQ);
+            for (; better; better &= better - 1) {
+                const int64_t token = i + __builtin_ctz(better);
+                insert_candidate(best, b->width, (Candidate){logits[token] + b->scores[row], row, token});
             }
         }
     }
@@ -152,69 +157,69 @@ static void compare(float *logits, const Voice *v, const Wish *wish, int64_t ste
         b->values[at] = best[i].value, b->parents[at] = best[i].row, b->tokens[at] = best[i].token;
 }
 
-/* Every row goes on from its parent: keys and values that both do not share already are copied. */
-static void follow(const Stack *s, const Place *place, const Beams *b, float *copy)
+/* Reorder the key-value caches so that every row continues its parent; only positions that differ are copied. */
+static void reorder_caches(const Stack *s, const StepPosition *position, const Beams *b, float *buffer)
 {
-    int64_t origins[place->rows], moved[place->rows];
-    for (int64_t at = 0; at < place->seen; at++) {
+    int64_t origins[position->rows], moved[position->rows];
+    for (int64_t at = 0; at < position->length; at++) {
         int64_t moves = 0;
-        for (int64_t r = 0; r < place->rows; r++) {
-            origins[r] = b->origins[b->parents[r] * b->room + at];
-            if (origins[r] != b->origins[r * b->room + at]) moved[moves++] = r;
+        for (int64_t r = 0; r < position->rows; r++) {
+            origins[r] = b->origins[b->parents[r] * b->capacity + at];
+            if (origins[r] != b->origins[r * b->capacity + at]) moved[moves++] = r;
         }
-        for (int64_t i = 0; moves && i < 2 * s->count; i++) {
-            const Part *part = i % 2 ? &place->caches[i / 2].value : &place->caches[i / 2].key;
-            const int64_t width = s->blocks[i / 2].heads * s->blocks[i / 2].features;
-            float *cells = (float *)part->numbers + at * part->position;
+        for (int64_t i = 0; moves && i < 2 * s->num_blocks; i++) {
+            const TensorView *view = i % 2 ? &position->caches[i / 2].value : &position->caches[i / 2].key;
+            const int64_t width = s->blocks[i / 2].heads * s->blocks[i / 2].head_dim;
+            float *cells = (float *)view->data + at * view->position_stride;
             for (int64_t m = 0; m < moves; m++)
-                memcpy(copy + m * width, cells + b->parents[moved[m]] * part->row, width * sizeof *cells);
+                memcpy(buffer + m * width, cells + b->parents[moved[m]] * view->row_stride, width * sizeof *cells);
             for (int64_t m = 0; m < moves; m++)
-                memcpy(cells + moved[m] * part->row, copy + m * width, width * sizeof *cells);
+                memcpy(cells + moved[m] * view->row_stride, buffer + m * width, width * sizeof *cells);
         }
-        for (int64_t m = 0; m < moves; m++) b->origins[moved[m] * b->room + at] = origins[moved[m]];
+        for (int64_t m = 0; m < moves; m++) b->origins[moved[m] * b->capacity + at] = origins[moved[m]];
     }
 }
 
-/* The same for what is known of rows. */
-static void inherit(const Beams *b, int64_t rows, int64_t steps, int64_t done, int64_t *copy)
+/* Reorder roots, histories and scores in the same way. */
+static void reorder_history(const Beams *b, int64_t rows, int64_t steps, int64_t done, int64_t *buffer)
 {
-    int64_t *history = copy + rows;
-    memcpy(copy, b->roots, rows * sizeof *copy);
-    memcpy(history, b->history, rows * steps * sizeof *copy);
+    int64_t *history = buffer + rows;
+    memcpy(buffer, b->roots, rows * sizeof *buffer);
+    memcpy(history, b->history, rows * steps * sizeof *buffer);
     for (int64_t r = 0; r < rows; r++) {
         const int64_t parent = b->parents[r];
-        b->roots[r] = copy[parent];
-        memcpy(b->history + r * steps, history + parent * steps, done * sizeof *copy);
+        b->roots[r] = buffer[parent];
+        memcpy(b->history + r * steps, history + parent * steps, done * sizeof *buffer);
         b->history[r * steps + done] = b->tokens[r];
         b->scores[r] = b->values[r];
     }
 }
 
-/* Steps of beam search, up to one in which a sentence finishes something: the best ways of the last step are left to
-   the caller. `tokens` of the beams begin with what was written last; `copy` has room for what is moved.
-   `taken` is the number of steps, or minus that of those before one in which something is no number. */
-void beam_steps(const Stack *s, const Place *begin, const Desk *desk, const Voice *v, const Wish *wish, const Beams *b,
-                float *logits, void *copy, int64_t *taken)
+/* Beam search until a candidate ends; the candidates of the last step are left to the caller. `tokens` of the beams
+   start as the last token of each row; `buffer` is memory for reordering. `taken` is the number of steps, or, where a
+   step has values that are not finite, minus the number of steps before it. */
+void beam_steps(const Stack *s, const StepPosition *begin, const Scratch *scratch, const OutputHead *out,
+                const SearchParams *params, const Beams *b, float *logits, void *buffer, int64_t *taken)
 {
-    Place place = *begin;
-    const int64_t rows = place.rows, sentences = rows / b->width;
-    const int workers = rows * v->words < WORTH ? 1 : desk->threads;
-    for (*taken = 0;; place.seen++) {
-        int stop = *taken + 1 == wish->steps;
-        speak(s, &place, desk, v, b->tokens, logits);
+    StepPosition position = *begin;
+    const int64_t rows = position.rows, sentences = rows / b->width;
+    const int workers = rows * out->vocabulary < MIN_PARALLEL_WORK ? 1 : scratch->threads;
+    for (*taken = 0;; position.length++) {
+        int stop = *taken + 1 == params->max_steps;
+        compute_logits(s, &position, scratch, out, b->tokens, logits);
 #pragma omp parallel for num_threads(workers) if (workers > 1)
-        for (int64_t n = 0; n < sentences; n++) compare(logits, v, wish, *taken, b, n);
+        for (int64_t n = 0; n < sentences; n++) select_candidates(logits, out, params, *taken, b, n);
         for (int64_t r = 0; r < rows; r++) {
             if (!isfinite(b->values[r])) {
                 *taken = -*taken;
                 return;
             }
-            b->origins[r * b->room + place.seen - 1] = r;
-            stop |= b->tokens[r] == wish->end;
+            b->origins[r * b->capacity + position.length - 1] = r;
+            stop |= b->tokens[r] == params->end;
         }
         ++*taken;
         if (stop) return;
-        follow(s, &place, b, copy);
-        inherit(b, rows, wish->steps, *taken - 1, copy);
+        reorder_caches(s, &position, b, buffer);
+        reorder_history(b, rows, params->max_steps, *taken - 1, buffer);
     }
 }

@@ -1,4 +1,7 @@
-"""Many steps of a Transformer that writes, in one call of C: on a CPU, what a small model waits for is Python."""
+"""Greedy search and beam search of a Transformer writer with many steps per C call.
+
+On a CPU, the steps of a small model take less time than the Python between them.
+"""
 
 import ctypes
 from collections.abc import Sequence
@@ -11,120 +14,139 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from saccade.kernels.cpu import native, stack_step
-from saccade.kernels.cpu.stack_step import LONG, POINTER, CachedState, Desk, Linear, Norm, Place, Stack, address
+from saccade.kernels.cpu.stack_step import (
+    INT64,
+    POINTER,
+    CachedState,
+    Linear,
+    Norm,
+    Scratch,
+    Stack,
+    StepPosition,
+    get_address,
+)
 from saccade.kernels.weights import WriterWeights
 
 SOURCE = Path(__file__).with_suffix(".c")
 
 
-class Voice(ctypes.Structure):
+class OutputHead(ctypes.Structure):
     _fields_ = [
-        *((name, POINTER) for name in ("step", "table", "bytes", "scales", "places")), ("scale", ctypes.c_float),
-        ("norm", Norm), ("head", Linear), ("words", LONG),
+        *((name, POINTER) for name in ("step", "table", "int8_table", "scales", "positions")),
+        ("scale", ctypes.c_float), ("norm", Norm), ("head", Linear), ("vocabulary", INT64),
     ]  # fmt: skip
 
 
-class Wish(ctypes.Structure):
-    _fields_ = [("never", POINTER), *((name, LONG) for name in ("count", "end", "least", "steps"))]
+class SearchParams(ctypes.Structure):
+    _fields_ = [
+        ("suppressed", POINTER),
+        *((name, INT64) for name in ("num_suppressed", "end", "min_length", "max_steps")),
+    ]
 
 
 class Beams(ctypes.Structure):
     _fields_ = [
-        ("width", LONG), ("scores", POINTER), ("origins", POINTER), ("room", LONG),
+        ("width", INT64), ("scores", POINTER), ("origins", POINTER), ("capacity", INT64),
         *((name, POINTER) for name in ("roots", "history", "values", "parents", "tokens")),
     ]  # fmt: skip
 
 
-class Asked(NamedTuple):
-    """What may be written, and where the writer stands."""
+class SearchRequest(NamedTuple):
+    """The decoding state, and the constraints on the output."""
 
     state: CachedState
     caches: Any
-    places: Float[Tensor, "L D"] | None  # a vector for each position
-    never: Sequence[int]  # tokens that may not be written
+    position_table: Float[Tensor, "L D"] | None  # positional encodings
+    suppressed: Sequence[int]  # tokens that are never generated
     end: int
-    least: int  # the step from which on END may be written
-    steps: int  # at most
+    min_length: int  # the first step in which END may be generated
+    max_steps: int
 
 
-Best = tuple[Float[Tensor, "N k"], Int[Tensor, "N k"], Int[Tensor, "N k"]]  # log-probabilities, parents, tokens
+# log-probabilities, parents, tokens
+TopCandidates = tuple[Float[Tensor, "N k"], Int[Tensor, "N k"], Int[Tensor, "N k"]]
 
 
-class Steps(NamedTuple):
-    """What steps of beam search have done, and the best ways on from there, where there are such."""
+class BeamResult(NamedTuple):
+    """Rows after several steps of beam search, and the best candidates of the next step, if it succeeded."""
 
-    roots: Int[Tensor, " R"]  # the row that each one was before
-    history: Int[Tensor, "R t"]
+    roots: Int[Tensor, " R"]  # the row before these steps from which each row descends
+    history: Int[Tensor, "R t"]  # tokens of these steps
     scores: Float[Tensor, "N k"]
-    best: Best | None
+    best: TopCandidates | None
 
 
 class SearchSteps:
-    """What is around a stack, described for C: vectors of tokens, a norm, the product to the vocabulary."""
+    """The C description of a Transformer writer: token embeddings, stack, final norm and output projection."""
 
     def __init__(self, weights: WriterWeights) -> None:
-        self.whole, tokens = stack_step.prepare_step(weights.stack), weights.embedding.tokens
-        self.parts = weights.embedding, weights.output  # what the addresses below lead to
+        self.stack_step, tokens = stack_step.prepare_step(weights.stack), weights.embedding.tokens
+        self.kept_alive = weights.embedding, weights.output  # owners of the memory that C points to
         table = (None, tokens.data_ptr()) if tokens.dtype == torch.int8 else (tokens.data_ptr(), None)
         scales = weights.embedding.token_scales
-        last = Norm() if weights.stack.norm.kind == "none" else self.whole.norm(weights.stack.norm)
-        head, words = self.whole.linear(weights.output), weights.output.prepared.outputs
-        self.voice = Voice(
-            address(stack_step.kernel()), *table, None if scales is None else scales.data_ptr(), None,
-            weights.embedding.scale, last, head, words,
+        last = Norm() if weights.stack.norm.kind == "none" else self.stack_step.build_norm(weights.stack.norm)
+        head, vocabulary = self.stack_step.build_linear(weights.output), weights.output.native_linear.out_features
+        self.output_head = OutputHead(
+            get_address(stack_step.load_kernel()), *table, None if scales is None else scales.data_ptr(), None,
+            weights.embedding.scale, last, head, vocabulary,
         )  # fmt: skip
 
-    def greedy(
-        self, first: Int[Tensor, " R"], log_probs: Float[Tensor, " R"], asked: Asked
+    def run_greedy(
+        self, first: Int[Tensor, " R"], log_probs: Float[Tensor, " R"], request: SearchRequest
     ) -> tuple[Int[Tensor, "R t"], Float[Tensor, " R"]]:
-        """The best tokens behind what was written last, up to the first END, and sums of log-probabilities."""
-        logits = log_probs.new_empty(len(first) * (self.voice.words + 1))
-        tokens, sums = first.new_empty(asked.steps + 1, len(first)), log_probs.clone()
+        """Greedy search from the tokens `first` until a row emits END: new tokens and sums of log-probabilities."""
+        logits = log_probs.new_empty(len(first) * (self.output_head.vocabulary + 1))
+        tokens, sums = first.new_empty(request.max_steps + 1, len(first)), log_probs.clone()
         tokens[0] = first
-        taken = self._take("greedy_steps", asked, logits.data_ptr(), tokens.data_ptr(), sums.data_ptr())
+        taken = self._call("greedy_steps", request, logits.data_ptr(), tokens.data_ptr(), sums.data_ptr())
         return tokens[1 : taken + 1].T, sums
 
-    def beams(self, last: Int[Tensor, " R"], scores: Float[Tensor, "N k"], asked: Asked) -> Steps:
-        """Steps of beam search behind what was written last, up to one in which something ends."""
-        (n, width), rows, state = scores.shape, len(last), asked.state
-        assert state.origins is not None, "on a CPU they are there"
+    def run_beams(self, last: Int[Tensor, " R"], scores: Float[Tensor, "N k"], request: SearchRequest) -> BeamResult:
+        """Beam search from the tokens `last` until a candidate ends."""
+        (n, width), rows, state = scores.shape, len(last), request.state
+        assert state.origins is not None, "states on a CPU have origins"
         scores = scores.clone()
         values, tokens, parents = torch.empty_like(scores), last.clone(), torch.empty_like(last)
-        roots, history = torch.arange(rows), last.new_empty(rows, asked.steps)
-        logits = scores.new_empty(rows * self.voice.words)
-        copy = torch.empty(rows * max(asked.steps + 1, self.whole.widest), dtype=torch.long)  # enough for either
+        roots, history = torch.arange(rows), last.new_empty(rows, request.max_steps)
+        logits = scores.new_empty(rows * self.output_head.vocabulary)
+        # Memory to reorder either histories or caches.
+        buffer = torch.empty(rows * max(request.max_steps + 1, self.stack_step.max_width), dtype=torch.long)
         beams = Beams(
             width, scores.data_ptr(), state.origins.data_ptr(), state.origins.shape[1],
             *(part.data_ptr() for part in (roots, history, values, parents, tokens)),
         )  # fmt: skip
-        taken = self._take("beam_steps", asked, beams, logits.data_ptr(), copy.data_ptr())
+        taken = self._call("beam_steps", request, beams, logits.data_ptr(), buffer.data_ptr())
         done = taken - 1 if taken > 0 else -taken
         best = (values, parents.view(n, width), tokens.view(n, width)) if taken > 0 else None
-        return Steps(roots, history[:, :done], scores, best)
+        return BeamResult(roots, history[:, :done], scores, best)
 
-    def _take(self, name: str, asked: Asked, *given: Any) -> int:
-        """Calls the source; the number that it gives back."""
-        state, places = asked.state, asked.places
+    def _call(self, name: str, request: SearchRequest, *arguments: Any) -> int:
+        """Call a C function; returns the number of steps that it reports."""
+        state, positions = request.state, request.position_table
         keep = None if state.memory_mask is None else state.memory_mask.contiguous()
-        place = self.whole.place(state, asked.caches, keep)
-        x = torch.empty(place.rows, 1, self.whole.dim)
-        never, taken = (LONG * len(asked.never))(*asked.never), LONG()
-        voice = Voice.from_buffer_copy(self.voice)
-        voice.places = None if places is None else places.data_ptr()
-        wish = Wish(ctypes.addressof(never), len(never), asked.end, asked.least, asked.steps)
-        call: Any = kernels()[name]
-        desk = self.whole.desk(x, place, steps=asked.steps)
-        call(self.whole.stack, place, desk, voice, wish, *given, ctypes.byref(taken))
+        position = self.stack_step.build_position(state, request.caches, keep)
+        x = torch.empty(position.rows, 1, self.stack_step.dim)
+        suppressed, taken = (INT64 * len(request.suppressed))(*request.suppressed), INT64()
+        output_head = OutputHead.from_buffer_copy(self.output_head)
+        output_head.positions = None if positions is None else positions.data_ptr()
+        params = SearchParams(
+            ctypes.addressof(suppressed), len(suppressed), request.end, request.min_length, request.max_steps
+        )
+        function: Any = load_kernels()[name]
+        scratch = self.stack_step.allocate_scratch(x, position, steps=request.max_steps)
+        function(self.stack_step.stack, position, scratch, output_head, params, *arguments, ctypes.byref(taken))
         return taken.value
 
 
 @lru_cache(1)
-def kernels() -> dict[str, Any]:
-    """The compiled functions; nothing where there are none."""
-    around = [ctypes.POINTER(kind) for kind in (Stack, Place, Desk, Voice, Wish)]
+def load_kernels() -> dict[str, Any]:
+    """The compiled functions by name; empty where C kernels are not available."""
+    common = [ctypes.POINTER(kind) for kind in (Stack, StepPosition, Scratch, OutputHead, SearchParams)]
     rest = {
         "greedy_steps": (POINTER, POINTER, POINTER),
         "beam_steps": (ctypes.POINTER(Beams), POINTER, POINTER),
     }
-    found = {name: native.function(SOURCE, name, *around, *kinds, ctypes.POINTER(LONG)) for name, kinds in rest.items()}
+    found = {
+        name: native.load_function(SOURCE, name, *common, *kinds, ctypes.POINTER(INT64)) for name, kinds in rest.items()
+    }
     return {name: function for name, function in found.items() if function is not None}

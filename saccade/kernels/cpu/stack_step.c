@@ -1,63 +1,72 @@
-/* One position further through all blocks of a Transformer, in one call: on a CPU a small model waits longer for what
-   stands around its products than for them. The products and attention are those of other files, whose functions come
-   as addresses. `stack_step.py` compiles this file and is the only caller. */
+/* One decoding step of all blocks of a Transformer stack in one call: on a CPU, the calls between the matrix products
+   of a small model take longer than the products. Matrix products and attention are functions of other files, given as
+   pointers. `stack_step.py` compiles this file and is its only caller. */
 
 #include <string.h>
 
 #include "stack_step.h"
 
-/* What a sublayer reads. */
-static const float *into(const Stack *s, const Norm *norm, int64_t rows, const Desk *desk)
+/* The input of a sublayer: pre-norm normalizes the residual stream. */
+static const float *sublayer_input(const Stack *s, const Norm *norm, int64_t rows, const Scratch *scratch)
 {
-    if (!s->pre) return desk->x;
-    normalise(norm, desk->x, desk->normal, rows, s->dim);
-    return desk->normal;
+    if (!s->pre_norm) return scratch->x;
+    layer_norm(norm, scratch->x, scratch->normalized, rows, s->dim);
+    return scratch->normalized;
 }
 
-/* What it wrote, onto what runs along. */
-static void onto(const Stack *s, const Norm *norm, int64_t rows, const Desk *desk)
+/* Add the output of a sublayer to the residual stream; post-norm normalizes the sum. */
+static void add_to_residual(const Stack *s, const Norm *norm, int64_t rows, const Scratch *scratch)
 {
-    for (int64_t i = 0; i < rows * s->dim; i++) desk->x[i] += desk->y[i];
-    if (!s->pre) normalise(norm, desk->x, desk->x, rows, s->dim);
+    for (int64_t i = 0; i < rows * s->dim; i++) scratch->x[i] += scratch->y[i];
+    if (!s->pre_norm) layer_norm(norm, scratch->x, scratch->x, rows, s->dim);
 }
 
-static void to_itself(const Stack *s, const Block *b, const Cache *cache, const Place *place, const Desk *desk)
+/* Where a row's key or value at a position is stored. */
+static float *cell(const TensorView *view, int64_t row, int64_t position)
 {
-    const int64_t width = b->heads * b->features, last = place->seen - 1;
-    through(&b->project, into(s, &b->norms[0], place->rows, desk), desk->wide, place->rows, desk);
-    for (int64_t r = 0; r < place->rows; r++) {
-        const float *new = desk->wide + (3 * r + 1) * width;
-        memcpy((float *)cache->key.numbers + r * cache->key.row + last * cache->key.position, new, width * sizeof *new);
-        memcpy((float *)cache->value.numbers + r * cache->value.row + last * cache->value.position, new + width,
-               width * sizeof *new);
+    return (float *)view->data + row * view->row_stride + position * view->position_stride;
+}
+
+static void self_attention(const Stack *s, const Block *b, const Cache *cache, const StepPosition *position,
+                           const Scratch *scratch)
+{
+    const int64_t rows = position->rows, width = b->heads * b->head_dim, last = position->length - 1;
+    apply_linear(&b->project, sublayer_input(s, &b->norms[0], rows, scratch), scratch->hidden, rows, scratch);
+    for (int64_t r = 0; r < rows; r++) {
+        const float *new_key = scratch->hidden + (3 * r + 1) * width;
+        memcpy(cell(&cache->key, r, last), new_key, width * sizeof *new_key);
+        memcpy(cell(&cache->value, r, last), new_key + width, width * sizeof *new_key);
     }
-    const Attention asked = {{desk->wide, 3 * width, 0, b->features}, cache->key, cache->value, 0,
-                             place->rows, place->rows, b->heads, place->seen, b->features, b->scale};
-    s->attend(&asked, desk->mixed, desk->scores, desk->threads);
-    through(&b->out, desk->mixed, desk->y, place->rows, desk);
-    onto(s, &b->norms[0], place->rows, desk);
+    const AttentionArgs args = {{scratch->hidden, 3 * width, 0, b->head_dim}, cache->key, cache->value, 0,
+                                rows, rows, b->heads, position->length, b->head_dim, b->scale};
+    s->attend(&args, scratch->attended, scratch->scores, scratch->threads);
+    apply_linear(&b->out, scratch->attended, scratch->y, rows, scratch);
+    add_to_residual(s, &b->norms[0], rows, scratch);
 }
 
-static void to_memory(const Stack *s, const Block *b, const Cache *cache, const Place *place, const Desk *desk)
+static void cross_attention(const Stack *s, const Block *b, const Cache *cache, const StepPosition *position,
+                            const Scratch *scratch)
 {
-    through(&b->query, into(s, &b->norms[1], place->rows, desk), desk->wide, place->rows, desk);
-    const Attention asked = {{desk->wide, b->heads * b->features, 0, b->features}, cache->memory_key,
-                             cache->memory_value, place->keep, place->rows, place->memories, b->heads, place->source,
-                             b->features, b->memory_scale};
-    s->attend(&asked, desk->mixed, desk->scores, desk->threads);
-    through(&b->back, desk->mixed, desk->y, place->rows, desk);
-    onto(s, &b->norms[1], place->rows, desk);
+    const int64_t rows = position->rows;
+    apply_linear(&b->query, sublayer_input(s, &b->norms[1], rows, scratch), scratch->hidden, rows, scratch);
+    const AttentionArgs args = {{scratch->hidden, b->heads * b->head_dim, 0, b->head_dim}, cache->memory_key,
+                                cache->memory_value, position->keep, rows, position->memory_rows, b->heads,
+                                position->memory_length, b->head_dim, b->cross_scale};
+    s->attend(&args, scratch->attended, scratch->scores, scratch->threads);
+    apply_linear(&b->cross_out, scratch->attended, scratch->y, rows, scratch);
+    add_to_residual(s, &b->norms[1], rows, scratch);
 }
 
-void stack_step(const Stack *s, const Place *place, const Desk *desk)
+void stack_step(const Stack *s, const StepPosition *position, const Scratch *scratch)
 {
-    for (int64_t i = 0; i < s->count; i++) {
+    const int64_t rows = position->rows;
+    for (int64_t i = 0; i < s->num_blocks; i++) {
         const Block *b = s->blocks + i;
-        const Norm *last = &b->norms[s->crosses ? 2 : 1];
-        to_itself(s, b, place->caches + i, place, desk);
-        if (s->crosses) to_memory(s, b, place->caches + i, place, desk);
-        through(&b->up, into(s, last, place->rows, desk), desk->wide, place->rows, desk);
-        through(&b->down, desk->wide, desk->y, place->rows, desk);
-        onto(s, last, place->rows, desk);
+        const Norm *last = &b->norms[s->has_cross_attention ? 2 : 1];
+        self_attention(s, b, position->caches + i, position, scratch);
+        if (s->has_cross_attention) cross_attention(s, b, position->caches + i, position, scratch);
+        apply_linear(&b->up, sublayer_input(s, last, rows, scratch), scratch->hidden, rows, scratch);
+        apply_linear(&b->down, scratch->hidden, scratch->y, rows, scratch);
+        add_to_residual(s, last, rows, scratch);
     }
 }

@@ -1,15 +1,15 @@
-/* What attention of a step is asked: `step_attention.c` answers, and `stack_step.c` asks too. */
+/* Arguments of the attention kernel in `step_attention.c`, which `stack_step.c` calls too. */
 
 #include <stdint.h>
 
 typedef struct {
-    const float *numbers;
-    int64_t row, position, head;  /* how far apart these are */
-} Part;
+    const float *data;     /* the features of one row, position and head are contiguous */
+    int64_t row_stride, position_stride, head_stride;  /* in floats */
+} TensorView;
 
 typedef struct {
-    Part query, key, value;
-    const uint8_t *keep;   /* (memories, keys): which may be attended; or nothing, where all may */
-    int64_t rows, memories, heads, keys, features;
+    TensorView query, key, value;
+    const uint8_t *keep;   /* mask (memory_rows, keys) of keys that may be attended, or null for all */
+    int64_t rows, memory_rows, heads, keys, head_dim;
     float scale;
-} Attention;
+} AttentionArgs;

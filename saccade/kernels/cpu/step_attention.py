@@ -1,5 +1,5 @@
-"""Attention of a few queries on a CPU, as in decoding: SDPA calls a matrix product for each row and head, which then
-takes longer than the work itself. Where C can be compiled, one call does it all."""
+"""Attention of a few queries on a CPU, as in decoding, where SDPA's matrix product per row and head has too much
+overhead. Where C kernels are available, one call computes everything."""
 
 import ctypes
 from functools import lru_cache
@@ -13,27 +13,27 @@ from torch import Tensor
 from saccade.kernels.cpu import native
 
 SOURCE = Path(__file__).with_suffix(".c")
-FEW_KEYS = 16  # for so many, sums over all rows take less time than two small products for each row and head
-WIDEST = 128  # features of a head that the kernel has registers for
+MAX_ELEMENTWISE_KEYS = 16  # up to here, elementwise products and sums are faster than small matrix products
+MAX_HEAD_DIM = 128  # limited by the registers of the C kernel
 
 
-def covers(query: Float[Tensor, "B Q H E"]) -> bool:
-    """Whether these are faster here: without gradients, which would keep every product."""
+def supports(query: Float[Tensor, "B Q H E"]) -> bool:
+    """Whether to use these functions: on a CPU without gradients."""
     return query.device.type == "cpu" and not torch.is_grad_enabled()
 
 
-def one_query(
+def attend_one_query(
     query: Float[Tensor, "B 1 H E"], key: Float[Tensor, "B K H E"], value: Float[Tensor, "B K H E"], *, scale: float
 ) -> Float[Tensor, "B 1 H E"]:
-    """One query in each row to all keys of that row. Fastest where one position of all rows lies in one piece."""
-    if key.shape[1] > FEW_KEYS or is_fused(query, key, value):
-        return few_queries(query, key, value, scale=scale, keep=None)
+    """Attention of one query per row to all keys of its row; fastest if positions are outermost in memory."""
+    if key.shape[1] > MAX_ELEMENTWISE_KEYS or can_use_kernel(query, key, value):
+        return attend_few_queries(query, key, value, scale=scale, keep=None)
     keys, values = key.transpose(0, 1), value.transpose(0, 1)
     weights = (query.squeeze(1) * scale * keys).sum(-1).softmax(0)
     return (weights[..., None] * values).sum(0)[:, None]
 
 
-def few_queries(
+def attend_few_queries(
     query: Float[Tensor, "B Q H E"],
     key: Float[Tensor, "B K H E"],
     value: Float[Tensor, "B K H E"],
@@ -41,10 +41,9 @@ def few_queries(
     scale: float,
     keep: Bool[Tensor, "B K"] | None,
 ) -> Float[Tensor, "B Q H E"]:
-    """Some queries to the same keys. Fastest where the keys of one head lie in one piece, or, where nothing can be
-    compiled, those of one feature."""
-    if is_fused(query, key, value):
-        return _fused(query, key, value, scale=scale, keep=keep)
+    """Attention of a few queries to the same keys; fastest for head-major keys, or feature-major ones without C."""
+    if can_use_kernel(query, key, value):
+        return _attend_in_c(query, key, value, scale=scale, keep=keep)
     rows, count, heads, head_dim = query.shape
     queries = (query * scale).transpose(1, 2).reshape(rows * heads, count, head_dim)
     keys, values = (part.transpose(1, 2).flatten(0, 1) for part in (key, value))
@@ -55,39 +54,42 @@ def few_queries(
 
 def _masked_softmax(scores: Float[Tensor, "R Q K"], keep: Bool[Tensor, "R 1 K"]) -> Float[Tensor, "R Q K"]:
     """Softmax over the keys to keep; a row that keeps none gets zeros, never NaN."""
-    nothing = ~keep.any(-1, keepdim=True)
-    weights = scores.masked_fill(~keep, -torch.inf).masked_fill(nothing, 0.0)
-    return weights.softmax(-1).masked_fill(nothing, 0.0)
+    empty = ~keep.any(-1, keepdim=True)
+    scores = scores.masked_fill(~keep, -torch.inf).masked_fill(empty, 0.0)
+    return scores.softmax(-1).masked_fill(empty, 0.0)
 
 
 # ---- in C
 
 
-class Part(ctypes.Structure):
-    """A tensor whose features lie in one piece, as in the source."""
-
-    _fields_ = [("numbers", ctypes.c_void_p), *((name, ctypes.c_int64) for name in ("row", "position", "head"))]
-
-
-class Attention(ctypes.Structure):
-    """What is asked, as in the source."""
+class TensorView(ctypes.Structure):
+    """A tensor with contiguous features; the structure of the same name in C."""
 
     _fields_ = [
-        *((name, Part) for name in ("query", "key", "value")),
+        ("data", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("row_stride", "position_stride", "head_stride")),
+    ]
+
+
+class AttentionArgs(ctypes.Structure):
+    """The structure of the same name in C."""
+
+    _fields_ = [
+        *((name, TensorView) for name in ("query", "key", "value")),
         ("keep", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("rows", "memories", "heads", "keys", "features")),
+        *((name, ctypes.c_int64) for name in ("rows", "memory_rows", "heads", "keys", "head_dim")),
         ("scale", ctypes.c_float),
     ]
 
 
-def is_fused(*parts: Float[Tensor, "_ _ _ E"]) -> bool:
-    """Whether the kernel takes these: features in one piece, and not too many."""
-    return kernel() is not None and all(
-        part.stride(-1) == 1 and part.dtype == torch.float32 and part.shape[-1] <= WIDEST for part in parts
+def can_use_kernel(*parts: Float[Tensor, "_ _ _ E"]) -> bool:
+    """Whether the C kernel supports these tensors: float32, contiguous features, and not too many of them."""
+    return load_kernel() is not None and all(
+        part.stride(-1) == 1 and part.dtype == torch.float32 and part.shape[-1] <= MAX_HEAD_DIM for part in parts
     )
 
 
-def _fused(
+def _attend_in_c(
     query: Float[Tensor, "B Q H E"],
     key: Float[Tensor, "B K H E"],
     value: Float[Tensor, "B K H E"],
@@ -95,25 +97,25 @@ def _fused(
     scale: float,
     keep: Bool[Tensor, "B K"] | None,
 ) -> Float[Tensor, "B Q H E"]:
-    memories, keys, heads, features = key.shape
+    memory_rows, keys, heads, head_dim = key.shape
     queries = query.flatten(0, 1)
     row, head, _ = queries.stride()
-    y, room = queries.new_empty(query.shape), queries.new_empty(memories * heads * keys)
+    y, scratch = queries.new_empty(query.shape), queries.new_empty(memory_rows * heads * keys)
     allowed = None if keep is None else keep.contiguous()
-    asked = Attention(
-        Part(queries.data_ptr(), row, 0, head),
-        *(Part(part.data_ptr(), *part.stride()[:3]) for part in (key, value)),
+    arguments = AttentionArgs(
+        TensorView(queries.data_ptr(), row, 0, head),
+        *(TensorView(part.data_ptr(), *part.stride()[:3]) for part in (key, value)),
         None if allowed is None else allowed.data_ptr(),
-        *(len(queries), memories, heads, keys, features),
+        *(len(queries), memory_rows, heads, keys, head_dim),
         scale,
     )
-    attend: Any = kernel()
-    attend(asked, y.data_ptr(), room.data_ptr(), torch.get_num_threads())
+    attend: Any = load_kernel()
+    attend(arguments, y.data_ptr(), scratch.data_ptr(), torch.get_num_threads())
     return y
 
 
 @lru_cache(1)
-def kernel() -> Any:
-    """The compiled function; None where there is none."""
-    kinds = (ctypes.POINTER(Attention), ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
-    return native.function(SOURCE, "attend_once", *kinds)
+def load_kernel() -> Any:
+    """The compiled function; None where C kernels are not available."""
+    kinds = (ctypes.POINTER(AttentionArgs), ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
+    return native.load_function(SOURCE, "attend_once", *kinds)

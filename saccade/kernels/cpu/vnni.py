@@ -1,7 +1,7 @@
-"""Int8 products in C, where the processor and a compiler allow it.
+"""Int8 linear layers in C, where C kernels are available.
 
-One call makes bytes of the rows, multiplies them, and scales, adds and cuts what comes out: oneDNN's product leaves all
-of that to others, and takes longer to begin than a small product takes.
+One call quantizes the rows, multiplies, dequantizes, adds the bias and applies the ReLU. oneDNN does only the product,
+with an overhead that is longer than a small product takes.
 """
 
 import ctypes
@@ -15,40 +15,40 @@ from jaxtyping import Float, Int8, Shaped
 from torch import Tensor, nn
 
 from saccade.kernels.cpu import native
-from saccade.kernels.cpu.native import NativeProduct
-from saccade.kernels.cpu.prepared import LEVELS, ZERO, Int8Linear
+from saccade.kernels.cpu.native import NativeLinear
+from saccade.kernels.cpu.prepared import INT8_MAX, ZERO_POINT, Int8Linear
 
 SOURCE = Path(__file__).with_suffix(".c")
-WIDE, STEP = 32, 4  # outputs of a block and inputs of a step, as in the source
+BLOCK_OUTPUTS, STEP_INPUTS = 32, 4  # as in vnni.c
 
 
-def int8_linear(
+def build_int8_linear(
     weight: Int8[Tensor, "N K"],
     scale: Float[Tensor, " N"],
     bias: Float[Tensor, " N"] | None,
     *,
     exact: bool = False,
     relu: bool = False,
-    positive: bool = False,
+    nonnegative: bool = False,
 ) -> nn.Module:
-    """The faster of the two int8 products that this machine has; the arguments are those of `Int8Linear`."""
-    if kernel() is None:
-        return Int8Linear(weight, scale, bias, exact=exact, relu=relu, positive=positive)
-    return VnniLinear(weight, scale, bias, relu=relu, positive=positive)
+    """The faster int8 linear layer that this machine supports; the arguments are those of `Int8Linear`."""
+    if load_kernel() is None:
+        return Int8Linear(weight, scale, bias, exact=exact, relu=relu, nonnegative=nonnegative)
+    return VnniLinear(weight, scale, bias, relu=relu, nonnegative=nonnegative)
 
 
-class Product(ctypes.Structure):
-    """What stays the same from call to call, as in the source."""
+class Int8LinearStruct(ctypes.Structure):
+    """The structure Int8Linear of vnni.c."""
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("weight", "start", "scale", "bias")),
         *((name, ctypes.c_int64) for name in ("inputs", "outputs", "steps")),
-        *((name, ctypes.c_int) for name in ("positive", "relu")),
+        *((name, ctypes.c_int) for name in ("nonnegative", "relu")),
     ]
 
 
-class VnniLinear(NativeProduct):
-    """What `Int8Linear` computes; a few rows become bytes too, so that a row gives the same in any company."""
+class VnniLinear(NativeLinear):
+    """Like `Int8Linear`, but few rows are quantized too: the result of a row does not depend on the other rows."""
 
     def __init__(
         self,
@@ -57,42 +57,43 @@ class VnniLinear(NativeProduct):
         bias: Float[Tensor, " N"] | None,
         *,
         relu: bool = False,
-        positive: bool = False,
+        nonnegative: bool = False,
     ) -> None:
-        (outputs, inputs), packed = weight.shape, in_blocks(weight)
-        # The bytes of each row and its largest number.
-        scratch = packed.shape[1] + 1
-        super().__init__(inputs=inputs, outputs=outputs, relu=relu, scratch=scratch)
-        levels, zero = (2 * LEVELS + 1, 0) if positive else (LEVELS, ZERO)
-        self.packed, self.positive = packed, positive
-        self.start = _whole(-zero * weight.sum(1, dtype=torch.int32))
-        self.scale = _whole(scale / levels)
-        self.bias = _whole(torch.zeros_like(scale) if bias is None else bias.detach())
+        (outputs, inputs), packed = weight.shape, pack_blocks(weight)
+        scratch = packed.shape[1] + 1  # the quantized inputs, four to a float, and the maximum of a row
+        super().__init__(in_features=inputs, out_features=outputs, relu=relu, scratch_floats=scratch)
+        max_level, zero_point = (2 * INT8_MAX + 1, 0) if nonnegative else (INT8_MAX, ZERO_POINT)
+        self.packed, self.nonnegative = packed, nonnegative
+        self.start = _pad_to_blocks(-zero_point * weight.sum(1, dtype=torch.int32))
+        self.scale = _pad_to_blocks(scale / max_level)
+        self.bias = _pad_to_blocks(torch.zeros_like(scale) if bias is None else bias.detach())
 
     @property
     def multiply(self) -> Any:
-        return kernel()
+        return load_kernel()
 
-    def make_structure(self) -> Product:
+    def build_struct(self) -> Int8LinearStruct:
         pointers = (part.data_ptr() for part in (self.packed, self.start, self.scale, self.bias))
-        return Product(*pointers, self.inputs, self.outputs, self.packed.shape[1], self.positive, self.relu)
+        return Int8LinearStruct(
+            *pointers, self.in_features, self.out_features, self.packed.shape[1], self.nonnegative, self.relu
+        )
 
 
-def in_blocks(weight: Int8[Tensor, "N K"]) -> Int8[Tensor, "blocks steps WIDE STEP"]:
-    """The weights in the order in which the product reads them, with zeros up to whole blocks and steps."""
+def pack_blocks(weight: Int8[Tensor, "N K"]) -> Int8[Tensor, "blocks steps WIDE STEP"]:
+    """Pack the weights in the order in which the kernel reads them, padded with zeros to whole blocks and steps."""
     outputs, inputs = weight.shape
-    whole = F.pad(weight, (0, -inputs % STEP, 0, -outputs % WIDE))
-    return whole.unflatten(1, (-1, STEP)).unflatten(0, (-1, WIDE)).transpose(1, 2).contiguous()
+    padded = F.pad(weight, (0, -inputs % STEP_INPUTS, 0, -outputs % BLOCK_OUTPUTS))
+    return padded.unflatten(1, (-1, STEP_INPUTS)).unflatten(0, (-1, BLOCK_OUTPUTS)).transpose(1, 2).contiguous()
 
 
-def _whole(each: Shaped[Tensor, " N"]) -> Shaped[Tensor, " M"]:
-    """What there is for each output, with zeros up to whole blocks."""
-    return F.pad(each, (0, -len(each) % WIDE)).contiguous()
+def _pad_to_blocks(each: Shaped[Tensor, " N"]) -> Shaped[Tensor, " M"]:
+    """Pad values per output with zeros to whole blocks."""
+    return F.pad(each, (0, -len(each) % BLOCK_OUTPUTS)).contiguous()
 
 
 @lru_cache(1)
-def kernel() -> Any:
-    """The compiled function; None where there is none."""
+def load_kernel() -> Any:
+    """The compiled function; None where C kernels are not available."""
     pointer = ctypes.c_void_p
-    kinds = (ctypes.POINTER(Product), pointer, pointer, pointer, ctypes.c_int64, ctypes.c_int)
-    return native.function(SOURCE, "int8_product", *kinds)
+    kinds = (ctypes.POINTER(Int8LinearStruct), pointer, pointer, pointer, ctypes.c_int64, ctypes.c_int)
+    return native.load_function(SOURCE, "int8_product", *kinds)

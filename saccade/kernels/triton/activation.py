@@ -1,6 +1,6 @@
-"""The gradients behind an activation, and their sums for the bias before it, as one Triton kernel.
+"""One Triton kernel for the gradient of an activation and the gradient of the bias before it.
 
-Apart, the sums read again what the gradients were made of. Imported only where there is Triton.
+Separate kernels would read the same gradients twice. Import only where Triton is installed.
 """
 
 from typing import no_type_check
@@ -13,13 +13,13 @@ from torch import Tensor
 
 from saccade.kernels.activations import FUSED_BACKWARD
 
-ROWS, COLUMNS, TURNS, WARPS = 32, 128, 16, 4  # a program takes TURNS times so many rows of so many columns
+ROWS, COLUMNS, ROW_BLOCKS, WARPS = 32, 128, 16, 4  # a program processes ROW_BLOCKS blocks of ROWS x COLUMNS
 
 
 @triton.jit
 @no_type_check
-def _slope(x, KIND: tl.constexpr):
-    """The derivative of the activation of this number in FUSED_BACKWARD at x; of relu also where x is what came out."""
+def _derivative(x, KIND: tl.constexpr):
+    """The derivative at x of activation KIND, an index into FUSED_BACKWARD; for relu x may also be its output."""
     if KIND == 0:
         return tl.where(x > 0, 1.0, 0.0)
     if KIND == 1:
@@ -35,68 +35,68 @@ def _slope(x, KIND: tl.constexpr):
 @triton.jit
 @no_type_check
 def _backward(  # noqa: PLR0913
-    above, before, slopes, sums, rows, width,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TURNS: tl.constexpr, KIND: tl.constexpr,
+    grad_output, x_or_output, grad_x, bias_sums, rows, width,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, ROW_BLOCKS: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     inside = column < width
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for turn in range(TURNS):
-        row = (tl.program_id(1) * TURNS + turn) * ROWS + tl.arange(0, ROWS)
-        there = (row < rows)[:, None] & inside[None, :]
+    for block in range(ROW_BLOCKS):
+        row = (tl.program_id(1) * ROW_BLOCKS + block) * ROWS + tl.arange(0, ROWS)
+        valid = (row < rows)[:, None] & inside[None, :]
         at = row.to(tl.int64)[:, None] * width + column[None, :]
-        x = tl.load(before + at, mask=there, other=0.0).to(tl.float32)
-        gradient = tl.load(above + at, mask=there, other=0.0).to(tl.float32) * _slope(x, KIND)
-        narrow = gradient.to(slopes.dtype.element_ty)
-        tl.store(slopes + at, narrow, mask=there)
-        total += narrow.to(tl.float32)
-    tl.store(sums + tl.program_id(1) * width + column, tl.sum(total, 0), mask=inside)
+        x = tl.load(x_or_output + at, mask=valid, other=0.0).to(tl.float32)
+        gradient = tl.load(grad_output + at, mask=valid, other=0.0).to(tl.float32) * _derivative(x, KIND)
+        rounded = gradient.to(grad_x.dtype.element_ty)
+        tl.store(grad_x + at, rounded, mask=valid)
+        total += rounded.to(tl.float32)
+    tl.store(bias_sums + tl.program_id(1) * width + column, tl.sum(total, 0), mask=inside)
 
 
 @torch.library.custom_op("saccade::activated", mutates_args=())
-def activated(x: Tensor, bias: Tensor, kind: str) -> Tensor:
-    """The activation of x, in which `bias` has been added already: it is given so that it gets its gradient here."""
+def activate(x: Tensor, bias: Tensor, kind: str) -> Tensor:
+    """The activation of x, which includes `bias` already; `bias` is an argument to get its gradient here."""
     if kind == "relu":
         return F.relu(x)
     return F.gelu(x, approximate="tanh" if kind == "gelu-tanh" else "none")
 
 
 @torch.library.custom_op("saccade::activated_backward", mutates_args=())
-def activated_backward(above: Tensor, before: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-    """Gradients of x, and of the bias in float32."""
-    above, before = above.contiguous(), before.contiguous()
-    width = before.shape[-1]
-    rows = before.numel() // width
-    programs = triton.cdiv(rows, ROWS * TURNS)
-    slopes = torch.empty_like(before)
-    sums = torch.empty(programs, width, dtype=torch.float32, device=before.device)
+def activate_backward(grad_output: Tensor, x_or_output: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+    """The gradients of x, and of the bias in float32."""
+    grad_output, x_or_output = grad_output.contiguous(), x_or_output.contiguous()
+    width = x_or_output.shape[-1]
+    rows = x_or_output.numel() // width
+    programs = triton.cdiv(rows, ROWS * ROW_BLOCKS)
+    grad_x = torch.empty_like(x_or_output)
+    bias_sums = torch.empty(programs, width, dtype=torch.float32, device=x_or_output.device)
     _backward[(triton.cdiv(width, COLUMNS), programs)](
-        above, before, slopes, sums, rows, width, ROWS=ROWS, COLUMNS=COLUMNS, TURNS=TURNS,
+        grad_output, x_or_output, grad_x, bias_sums, rows, width, ROWS=ROWS, COLUMNS=COLUMNS, ROW_BLOCKS=ROW_BLOCKS,
         KIND=FUSED_BACKWARD.index(kind), num_warps=WARPS,
     )  # fmt: skip
-    return slopes, sums.sum(0)
+    return grad_x, bias_sums.sum(0)
 
 
-@activated.register_fake
+@activate.register_fake
 def _(x, bias, kind):  # type: ignore[no-untyped-def]
     return torch.empty_like(x)
 
 
-@activated_backward.register_fake
-def _(above, before, kind):  # type: ignore[no-untyped-def]
-    slopes = torch.empty_like(before, memory_format=torch.contiguous_format)
-    return slopes, before.new_empty(before.shape[-1], dtype=torch.float32)
+@activate_backward.register_fake
+def _(grad_output, x_or_output, kind):  # type: ignore[no-untyped-def]
+    grad_x = torch.empty_like(x_or_output, memory_format=torch.contiguous_format)
+    return grad_x, x_or_output.new_empty(x_or_output.shape[-1], dtype=torch.float32)
 
 
 def _save(ctx, inputs, output):  # type: ignore[no-untyped-def]
     x, bias, ctx.kind = inputs
-    ctx.narrow = bias.dtype
-    ctx.save_for_backward(output if ctx.kind == "relu" else x)  # relu's own result is kept for the next product anyway
+    ctx.bias_dtype = bias.dtype
+    ctx.save_for_backward(output if ctx.kind == "relu" else x)  # the output of relu is stored for the next layer anyway
 
 
-def _gradients(ctx, above):  # type: ignore[no-untyped-def]
-    slopes, sums = activated_backward(above, *ctx.saved_tensors, ctx.kind)
-    return slopes, sums.to(ctx.narrow), None
+def _gradients(ctx, grad_output):  # type: ignore[no-untyped-def]
+    grad_x, bias_sums = activate_backward(grad_output, *ctx.saved_tensors, ctx.kind)
+    return grad_x, bias_sums.to(ctx.bias_dtype), None
 
 
-activated.register_autograd(_gradients, setup_context=_save)
+activate.register_autograd(_gradients, setup_context=_save)

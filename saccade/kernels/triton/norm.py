@@ -1,7 +1,7 @@
-"""Residual, dropout and normalisation as one Triton kernel for each direction.
+"""norm(x + dropout(y)) as one Triton kernel for the forward and one for the backward pass.
 
-Apart, they pass over the same numbers five times and more; together once. Dropout's mask is never stored: it follows
-from a seed, and the backward pass draws it again. Equal to norm(x + dropout(y)) of torch.
+Separate kernels would pass over the same tensors five times or more. The dropout mask is never stored: the backward
+pass generates it again from the seed. Equal to the composition in torch.
 """
 
 from typing import no_type_check
@@ -11,13 +11,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-TURNS = 8  # groups of rows over which a program of the backward pass adds up the gradients of weight and bias
+ROW_GROUPS = 8  # groups of rows over which each backward program sums the gradients of weight and bias
 
 
 @triton.jit
 @no_type_check
-def _kept(seed, row, share, columns: tl.constexpr):
-    """The mask of dropout for some rows: four numbers from each draw."""
+def _make_dropout_mask(seed, row, share, columns: tl.constexpr):
+    """The dropout mask of some rows; each random number generator call yields four values."""
     counters = row.to(tl.int64)[:, None] * (columns // 4) + tl.arange(0, columns // 4)[None, :]
     a, b, c, d = tl.randint4x(seed, counters)
     bits = tl.interleave(tl.interleave(a, c), tl.interleave(b, d))
@@ -32,27 +32,27 @@ def _forward(  # noqa: PLR0913
     CENTRES: tl.constexpr, SHIFTS: tl.constexpr, KEEPS: tl.constexpr,
 ):  # fmt: skip
     row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, COLUMNS)
-    there = (row < rows)[:, None] & (column < width)[None, :]
+    valid = (row < rows)[:, None] & (column < width)[None, :]
     at = row.to(tl.int64)[:, None] * width + column[None, :]
-    value = tl.load(x + at, mask=there, other=0.0).to(tl.float32)
+    value = tl.load(x + at, mask=valid, other=0.0).to(tl.float32)
     if ADDS:
-        more = tl.load(y + at, mask=there, other=0.0).to(tl.float32)
+        y_value = tl.load(y + at, mask=valid, other=0.0).to(tl.float32)
         if DROPS:
-            more = tl.where(_kept(tl.load(seed), row, share, COLUMNS), more / (1 - share), 0.0)
-        value += more
+            y_value = tl.where(_make_dropout_mask(tl.load(seed), row, share, COLUMNS), y_value / (1 - share), 0.0)
+        value += y_value
     if KEEPS:
-        tl.store(total + at, value.to(total.dtype.element_ty), mask=there)
-    middle = tl.zeros([ROWS], tl.float32)
+        tl.store(total + at, value.to(total.dtype.element_ty), mask=valid)
+    row_mean = tl.zeros([ROWS], tl.float32)
     if CENTRES:
-        middle = tl.sum(value, 1) / width
-    away = tl.where(there, value - middle[:, None], 0.0)
-    scale = 1 / tl.sqrt(tl.sum(away * away, 1) / width + epsilon)
-    tl.store(mean + row, middle, mask=row < rows)
+        row_mean = tl.sum(value, 1) / width
+    centered = tl.where(valid, value - row_mean[:, None], 0.0)
+    scale = 1 / tl.sqrt(tl.sum(centered * centered, 1) / width + epsilon)
+    tl.store(mean + row, row_mean, mask=row < rows)
     tl.store(rate + row, scale, mask=row < rows)
-    result = away * scale[:, None] * tl.load(weight + column, mask=column < width, other=0.0)[None, :]
+    result = centered * scale[:, None] * tl.load(weight + column, mask=column < width, other=0.0)[None, :]
     if SHIFTS:
         result += tl.load(bias + column, mask=column < width, other=0.0)[None, :]
-    tl.store(out + at, result.to(out.dtype.element_ty), mask=there)
+    tl.store(out + at, result.to(out.dtype.element_ty), mask=valid)
 
 
 @triton.jit
@@ -60,40 +60,40 @@ def _forward(  # noqa: PLR0913
 def _backward(  # noqa: PLR0913
     dout, dtotal, total, weight, mean, rate, dx, dy, dweight, dbias, seed, rows, width, share,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, ADDS: tl.constexpr, DROPS: tl.constexpr,
-    CENTRES: tl.constexpr, SHIFTS: tl.constexpr, JOINS: tl.constexpr, TURNS: tl.constexpr,
+    CENTRES: tl.constexpr, SHIFTS: tl.constexpr, JOINS: tl.constexpr, ROW_GROUPS: tl.constexpr,
 ):  # fmt: skip
     column = tl.arange(0, COLUMNS)
     inside = column < width
-    of_weight, of_bias = tl.zeros([ROWS, COLUMNS], tl.float32), tl.zeros([ROWS, COLUMNS], tl.float32)
+    weight_grad, bias_grad = tl.zeros([ROWS, COLUMNS], tl.float32), tl.zeros([ROWS, COLUMNS], tl.float32)
     scales = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
-    for turn in range(TURNS):
-        row = (turn * tl.num_programs(0) + tl.program_id(0)) * ROWS + tl.arange(0, ROWS)
-        there = (row < rows)[:, None] & inside[None, :]
+    for group in range(ROW_GROUPS):
+        row = (group * tl.num_programs(0) + tl.program_id(0)) * ROWS + tl.arange(0, ROWS)
+        valid = (row < rows)[:, None] & inside[None, :]
         at = row.to(tl.int64)[:, None] * width + column[None, :]
-        gradient = tl.load(dout + at, mask=there, other=0.0).to(tl.float32)
-        middle = tl.load(mean + row, mask=row < rows, other=0.0)
+        gradient = tl.load(dout + at, mask=valid, other=0.0).to(tl.float32)
+        row_mean = tl.load(mean + row, mask=row < rows, other=0.0)
         scale = tl.load(rate + row, mask=row < rows, other=0.0)
-        value = tl.load(total + at, mask=there, other=0.0).to(tl.float32)
-        normal = tl.where(there, (value - middle[:, None]) * scale[:, None], 0.0)
-        of_weight += gradient * normal
+        value = tl.load(total + at, mask=valid, other=0.0).to(tl.float32)
+        normalized = tl.where(valid, (value - row_mean[:, None]) * scale[:, None], 0.0)
+        weight_grad += gradient * normalized
         if SHIFTS:
-            of_bias += gradient
+            bias_grad += gradient
         inner = gradient * scales[None, :]
-        away = normal * (tl.sum(inner * normal, 1) / width)[:, None]
+        centered = normalized * (tl.sum(inner * normalized, 1) / width)[:, None]
         if CENTRES:
-            away += (tl.sum(inner, 1) / width)[:, None]
-        gradient = (inner - away) * scale[:, None]
+            centered += (tl.sum(inner, 1) / width)[:, None]
+        gradient = (inner - centered) * scale[:, None]
         if JOINS:
-            gradient += tl.load(dtotal + at, mask=there, other=0.0).to(tl.float32)
-        tl.store(dx + at, gradient.to(dx.dtype.element_ty), mask=there)
+            gradient += tl.load(dtotal + at, mask=valid, other=0.0).to(tl.float32)
+        tl.store(dx + at, gradient.to(dx.dtype.element_ty), mask=valid)
         if ADDS:
             if DROPS:
-                gradient = tl.where(_kept(tl.load(seed), row, share, COLUMNS), gradient / (1 - share), 0.0)
-            tl.store(dy + at, gradient.to(dy.dtype.element_ty), mask=there)
+                gradient = tl.where(_make_dropout_mask(tl.load(seed), row, share, COLUMNS), gradient / (1 - share), 0.0)
+            tl.store(dy + at, gradient.to(dy.dtype.element_ty), mask=valid)
     part = tl.program_id(0) * width + column
-    tl.store(dweight + part, tl.sum(of_weight, 0), mask=inside)
+    tl.store(dweight + part, tl.sum(weight_grad, 0), mask=inside)
     if SHIFTS:
-        tl.store(dbias + part, tl.sum(of_bias, 0), mask=inside)
+        tl.store(dbias + part, tl.sum(bias_grad, 0), mask=inside)
 
 
 def _sizes(x: Tensor) -> dict[str, int]:
@@ -103,7 +103,7 @@ def _sizes(x: Tensor) -> dict[str, int]:
 
 
 def _seed(y: Tensor, share: float) -> Tensor:
-    """A new seed on the device, from torch's own random numbers."""
+    """A new seed on the device, from torch's random number generator."""
     return torch.empty((), dtype=torch.int64, device=y.device).random_() if share else y.new_empty(0, dtype=torch.int64)
 
 
@@ -112,7 +112,7 @@ def add_norm(
     x: Tensor, y: Tensor | None, weight: Tensor, bias: Tensor | None, share: float, epsilon: float, centres: bool,
     kind: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """norm(x + dropout(y)) of type `kind`; also what was normalised, its means and scales, and dropout's seed."""
+    """norm(x + dropout(y)) in dtype `kind`; also x + dropout(y), its means and 1 / std, and the seed of dropout."""
     x = x.contiguous()
     rows, width = x.numel() // x.shape[-1], x.shape[-1]
     out = torch.empty(x.shape, dtype=kind, device=x.device)
@@ -132,20 +132,20 @@ def add_norm_backward(  # noqa: PLR0913
     dout: Tensor, dtotal: Tensor | None, total: Tensor, weight: Tensor, mean: Tensor, rate: Tensor, seed: Tensor,
     share: float, centres: bool, shifts: bool, kind: torch.dtype | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of x, of y, which is of type `kind` where there is one, of weight, and of bias where it `shifts`."""
+    """Gradients of x, of y in dtype `kind` (None without y), of the weight, and of the bias if the norm `shifts`."""
     rows, width = total.numel() // total.shape[-1], total.shape[-1]
     dx = torch.empty_like(total)
     dy = total.new_empty(0) if kind is None else torch.empty_like(total, dtype=kind)
     sizes = _sizes(total)
-    programs = triton.cdiv(rows, sizes["ROWS"] * TURNS)
+    programs = triton.cdiv(rows, sizes["ROWS"] * ROW_GROUPS)
     dweight, dbias = (
-        torch.empty(programs if wanted else 0, width, dtype=torch.float32, device=dx.device)
-        for wanted in (True, shifts)
+        torch.empty(programs if needed else 0, width, dtype=torch.float32, device=dx.device)
+        for needed in (True, shifts)
     )
     _backward[(programs,)](
         dout.contiguous(), total if dtotal is None else dtotal.contiguous(), total, weight, mean, rate, dx, dy, dweight,
         dbias, seed, rows, width, share, ADDS=kind is not None, DROPS=seed.numel() > 0, CENTRES=centres,
-        SHIFTS=shifts, JOINS=dtotal is not None, TURNS=TURNS, **sizes,
+        SHIFTS=shifts, JOINS=dtotal is not None, ROW_GROUPS=ROW_GROUPS, **sizes,
     )  # fmt: skip
     return dx, dy, dweight.sum(0), dbias.sum(0)
 
@@ -176,12 +176,12 @@ def _save_norm(ctx, inputs, output):  # type: ignore[no-untyped-def]
 
 def _norm_gradients(ctx, dout, dtotal, *others):  # type: ignore[no-untyped-def]
     total = ctx.saved_tensors[0]
-    alike = not ctx.share and ctx.kind == total.dtype  # then what was added has the gradient of the sum
+    same_gradient = not ctx.share and ctx.kind == total.dtype  # then y has the same gradient as x
     dx, dy, dweight, dbias = add_norm_backward(
-        dout, dtotal, *ctx.saved_tensors, ctx.share, ctx.centres, ctx.shifts, None if alike else ctx.kind
+        dout, dtotal, *ctx.saved_tensors, ctx.share, ctx.centres, ctx.shifts, None if same_gradient else ctx.kind
     )
-    of_more = dx if alike else None if ctx.kind is None else dy
-    return dx, of_more, dweight, dbias if ctx.shifts else None, None, None, None, None
+    dy_or_dx = dx if same_gradient else None if ctx.kind is None else dy
+    return dx, dy_or_dx, dweight, dbias if ctx.shifts else None, None, None, None, None
 
 
 add_norm.register_autograd(_norm_gradients, setup_context=_save_norm)

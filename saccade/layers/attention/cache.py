@@ -1,4 +1,4 @@
-"""Keys and values that decoding keeps from step to step, so that no position is computed twice."""
+"""Key-value caches of autoregressive decoding: each position is projected once and read by all later steps."""
 
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -11,48 +11,50 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class KeyValue:
-    """Keys and values of one attention layer; room for L positions is made once."""
+    """Keys and values of one attention layer, in buffers for L positions."""
 
     keys: Float[Tensor, "B L H E"]
     values: Float[Tensor, "B L H E"]
 
     @classmethod
-    def empty(cls, rows: int, length: int, heads: int, head_dim: int, *, like: Tensor) -> "KeyValue":
-        """Room in which one position of all rows lies in one piece: a step writes and reads by position."""
+    def allocate(cls, rows: int, length: int, heads: int, head_dim: int, *, like: Tensor) -> "KeyValue":
+        """Zero buffers with positions as the outermost dimension in memory: a step writes and reads by position."""
         keys, values = (like.new_zeros(length, rows, heads, head_dim).transpose(0, 1) for _ in range(2))
         return cls(keys, values)
 
-    def write(self, keys: Float[Tensor, "B n H E"], values: Float[Tensor, "B n H E"], at: Int[Tensor, "B n"]) -> None:
-        """Puts keys and values at these positions of each row, in place."""
-        rows = torch.arange(at.shape[0], device=at.device)[:, None]
-        self.keys[rows, at] = keys.to(self.keys.dtype)  # autocast may have made them narrower
-        self.values[rows, at] = values.to(self.values.dtype)
+    def write(
+        self, keys: Float[Tensor, "B n H E"], values: Float[Tensor, "B n H E"], positions: Int[Tensor, "B n"]
+    ) -> None:
+        """Write keys and values at the given positions of each row, in place."""
+        rows = torch.arange(positions.shape[0], device=positions.device)[:, None]
+        self.keys[rows, positions] = keys.to(self.keys.dtype)  # autocast may have produced a lower precision
+        self.values[rows, positions] = values.to(self.values.dtype)
 
-    def write_even(self, keys: Float[Tensor, "B n H E"], values: Float[Tensor, "B n H E"], end: int) -> None:
-        """The same for the last n positions before `end`, in all rows alike."""
+    def write_range(self, keys: Float[Tensor, "B n H E"], values: Float[Tensor, "B n H E"], end: int) -> None:
+        """Write keys and values at the last n positions before `end`, the same positions in all rows."""
         begin = end - keys.shape[1]
         self.keys[:, begin:end].copy_(keys)
         self.values[:, begin:end].copy_(values)
 
     def select(self, indices: Int[Tensor, " C"], length: int) -> "KeyValue":
-        """The rows `indices`, of which the first `length` positions are in use."""
+        """New buffers with the rows `indices`; only the first `length` positions are copied."""
         return KeyValue(_select(self.keys, indices, length), _select(self.values, indices, length))
 
-    def move(self, source: Int[Tensor, " m"], target: Int[Tensor, " m"]) -> None:
-        """Copies some cells onto others, in place; a cell is a row at a position, counted position by position."""
+    def copy_cells(self, source: Int[Tensor, " m"], target: Int[Tensor, " m"]) -> None:
+        """Copy cells in place; cell p * B + b is position p of row b."""
         for buffer in (self.keys, self.values):
             cells = buffer.transpose(0, 1).view(-1, *buffer.shape[2:])
             cells[target] = cells.index_select(0, source)
 
-    def by_head(self) -> "KeyValue":
-        """The same, so laid out that the positions of one head lie in one piece: for many looks at what stays."""
+    def to_head_major(self) -> "KeyValue":
+        """The same values with the positions of one head contiguous in memory: faster to read many times."""
         keys, values = (part.transpose(1, 2).contiguous().transpose(1, 2) for part in (self.keys, self.values))
         return KeyValue(keys, values)
 
-    def by_feature(self) -> "KeyValue":
-        """The same for the positions of one feature."""
+    def to_feature_major(self) -> "KeyValue":
+        """The same values with the positions of one feature contiguous in memory."""
         _, _, heads, head_dim = self.keys.shape
-        # Row by row, since matrices are turned by a kernel that is faster than the one for all else.
+        # Row by row: transposing a matrix has a faster kernel than permuting a tensor.
         rows = ([row.flatten(1).T for row in part] for part in (self.keys, self.values))
         keys, values = (torch.stack(part).unflatten(1, (heads, head_dim)).permute(0, 3, 1, 2) for part in rows)
         return KeyValue(keys, values)
@@ -60,7 +62,7 @@ class KeyValue:
 
 def _select(buffer: Float[Tensor, "B L H E"], indices: Int[Tensor, " C"], length: int) -> Float[Tensor, "C L H E"]:
     by_position = buffer.transpose(0, 1)
-    if torch.is_grad_enabled():  # which has no way back from what is written into a buffer
+    if torch.is_grad_enabled():  # autograd does not support out=
         return by_position.index_select(1, indices).transpose(0, 1)
     chosen = buffer.new_empty(buffer.shape[1], indices.shape[0], *buffer.shape[2:])
     torch.index_select(by_position[:length], 1, indices, out=chosen[:length])
@@ -69,11 +71,11 @@ def _select(buffer: Float[Tensor, "B L H E"], indices: Int[Tensor, " C"], length
 
 @runtime_checkable
 class LayerCache(Protocol):
-    """Keys and values of one attention layer while it decodes, and where the next positions stand."""
+    """The cache of one attention layer during decoding, and the positions that come next."""
 
     @property
     def positions(self) -> Int[Tensor, "b n"]:
-        """Those of the next positions of each row; one row of numbers where all rows are alike."""
+        """The next positions of each row; b is 1 where they are the same in all rows."""
         ...
 
     def update(
@@ -85,7 +87,7 @@ class LayerCache(Protocol):
 
 @dataclass(frozen=True)
 class DynamicCache:
-    """The buffers of an `AttentionState`, of which the first `length` positions are in use after the next ones."""
+    """One layer of an `AttentionState`; `length` positions are in use after the next ones are written."""
 
     buffers: KeyValue
     positions: Int[Tensor, "b n"]
@@ -93,7 +95,7 @@ class DynamicCache:
 
     def update(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         if self.positions.shape[0] == 1:
-            self.buffers.write_even(keys, values, self.length)
+            self.buffers.write_range(keys, values, self.length)
         else:
             self.buffers.write(keys, values, self.positions)
         return self.buffers.keys[:, : self.length], self.buffers.values[:, : self.length]
@@ -101,83 +103,101 @@ class DynamicCache:
 
 @dataclass(frozen=True)
 class AttentionState:
-    """Where a Transformer writer stands: what each layer has seen so far, and memory's keys and values, made once.
+    """The decoding state of a Transformer writer: caches of self-attention, and projected memory for cross-attention.
 
-    Memory may have fewer rows than are written: then the rows that write about the same memory stand next to each
-    other, equally many for each row of it.
+    Memory may have fewer rows N than the batch has rows B: then B / N consecutive rows share each row of memory, as the
+    beams of one sentence do.
     """
 
-    own: tuple[KeyValue, ...]
-    memory: tuple[KeyValue, ...]
-    memory_mask: Bool[Tensor, "N S"] | None  # none: all positions are real
-    lengths: Int[Tensor, " B"]  # positions written so far, row by row
-    longest: int  # the largest of them, known without asking the device
-    even: bool  # all rows have the same length
-    origins: Int[Tensor, "B L"] | None = None  # on a CPU: the row that wrote what a row has at a position
+    self_caches: tuple[KeyValue, ...]
+    cross_caches: tuple[KeyValue, ...]
+    memory_mask: Bool[Tensor, "N S"] | None  # None: no padding
+    lengths: Int[Tensor, " B"]  # positions in the cache
+    max_length: int  # their maximum, known without synchronizing with the device
+    is_uniform: bool  # all rows have the same length
+    origins: Int[Tensor, "B L"] | None = None  # on a CPU: the row that first wrote each cached position
 
     @property
     def capacity(self) -> int:
-        """How many positions there is room for."""
-        return self.own[0].keys.shape[1]
+        """Positions that the buffers can hold."""
+        return self.self_caches[0].keys.shape[1]
 
-    def positions(self, n: int) -> Int[Tensor, "b n"]:
-        """Where the next n positions of each row stand; one row of numbers where all rows are alike."""
-        if self.even:
-            return torch.arange(self.longest, self.longest + n, device=self.lengths.device)[None]
+    def get_positions(self, n: int) -> Int[Tensor, "b n"]:
+        """The next n positions of each row; b is 1 where all rows have the same length."""
+        if self.is_uniform:
+            return torch.arange(self.max_length, self.max_length + n, device=self.lengths.device)[None]
         return self.lengths[:, None] + torch.arange(n, device=self.lengths.device)
 
     def reorder(self, indices: Int[Tensor, " C"]) -> "AttentionState":
-        """The state whose row i is row indices[i] of this one; fewer indices let finished rows leave."""
-        memory, mask = self._memory_rows(indices) if self.origins is None else self._shared_memory(indices)
+        """The state whose row i is row indices[i] of this one, as beam search needs it; fewer indices drop rows."""
+        memory, mask = (
+            self._select_memory_rows(indices) if self.origins is None else self._select_shared_memory(indices)
+        )
         origins = None if self.origins is None else self.origins.index_select(0, indices)
         lengths = self.lengths.index_select(0, indices)
-        return AttentionState(self._own_rows(indices, origins), memory, mask, lengths, self.longest, self.even, origins)
+        return AttentionState(
+            self._reorder_self_caches(indices, origins),
+            memory,
+            mask,
+            lengths,
+            self.max_length,
+            self.is_uniform,
+            origins,
+        )
 
-    def _own_rows(self, indices: Int[Tensor, " C"], origins: Int[Tensor, "C L"] | None) -> tuple[KeyValue, ...]:
-        """Copies, or the same buffers in which only that is copied which two rows do not share: beams share much."""
-        before, as_many = self.origins, len(indices) == len(self.lengths)
-        if before is not None and origins is not None and self.even and as_many and not torch.is_grad_enabled():
-            row, position = torch.ne(origins, before)[:, : self.longest].nonzero(as_tuple=True)
-            if 2 * len(row) < len(indices) * self.longest:
+    def _reorder_self_caches(
+        self, indices: Int[Tensor, " C"], origins: Int[Tensor, "C L"] | None
+    ) -> tuple[KeyValue, ...]:
+        """Reordered caches; where rows share most of their history, as beams do, only differing cells are copied.
+
+        Cells differ where the new and the old row at an index have different `origins`.
+        """
+        before, same_size = self.origins, len(indices) == len(self.lengths)
+        if before is not None and origins is not None and self.is_uniform and same_size and not torch.is_grad_enabled():
+            row, position = torch.ne(origins, before)[:, : self.max_length].nonzero(as_tuple=True)
+            if 2 * len(row) < len(indices) * self.max_length:
                 first = position * len(indices)
-                for layer in self.own:
-                    layer.move(first + indices[row], first + row)
-                return self.own
-        # Rows of one length never look beyond it; otherwise the short rows need something finite there.
-        used = self.longest if self.even else self.capacity
-        return tuple(layer.select(indices, used) for layer in self.own)
+                for layer in self.self_caches:
+                    layer.copy_cells(first + indices[row], first + row)
+                return self.self_caches
+        # Rows of unequal length need finite values beyond the shorter lengths, because attention computes them too.
+        used = self.max_length if self.is_uniform else self.capacity
+        return tuple(layer.select(indices, used) for layer in self.self_caches)
 
-    def _shared_memory(self, indices: Int[Tensor, " C"]) -> tuple[tuple[KeyValue, ...], Tensor | None]:
-        """Memory once for rows next to each other that write about the same; asks what the indices are."""
-        if not self.memory:
+    def _select_shared_memory(self, indices: Int[Tensor, " C"]) -> tuple[tuple[KeyValue, ...], Tensor | None]:
+        """Memory after `reorder`, still shared by consecutive rows where possible; reads the indices (CPU only)."""
+        if not self.cross_caches:
             return (), None
-        there = self.memory[0].keys.shape[0]
-        wanted = (indices // (self.lengths.shape[0] // there)).tolist()
-        groups = [(row, len(list(group))) for row, group in groupby(wanted)]
-        rows = [row for row, _ in groups] if len({size for _, size in groups}) == 1 else wanted
-        if rows == list(range(there)):
-            return self.memory, self.memory_mask
-        return self._memory_rows(torch.tensor(rows, dtype=torch.long))
+        memory_rows = self.cross_caches[0].keys.shape[0]
+        needed = (indices // (self.lengths.shape[0] // memory_rows)).tolist()
+        groups = [(row, len(list(group))) for row, group in groupby(needed)]
+        rows = [row for row, _ in groups] if len({size for _, size in groups}) == 1 else needed
+        if rows == list(range(memory_rows)):
+            return self.cross_caches, self.memory_mask
+        return self._select_memory_rows(torch.tensor(rows, dtype=torch.long))
 
-    def _memory_rows(self, rows: Int[Tensor, " M"]) -> tuple[tuple[KeyValue, ...], Tensor | None]:
+    def _select_memory_rows(self, rows: Int[Tensor, " M"]) -> tuple[tuple[KeyValue, ...], Tensor | None]:
         mask = None if self.memory_mask is None else self.memory_mask.index_select(0, rows)
-        chosen = tuple(KeyValue(_keep_layout(m.keys, rows), _keep_layout(m.values, rows)) for m in self.memory)
+        chosen = tuple(
+            KeyValue(_select_keeping_layout(m.keys, rows), _select_keeping_layout(m.values, rows))
+            for m in self.cross_caches
+        )
         return chosen, mask
 
     def advance(self, n: int) -> "AttentionState":
-        """The same buffers, n positions further."""
-        if self.origins is not None and self.even and len(self.lengths) > 1:  # a single row comes from itself
+        """The state after n more positions were written to the same buffers."""
+        if self.origins is not None and self.is_uniform and len(self.lengths) > 1:  # a single row is its own origin
             rows = torch.arange(self.lengths.shape[0])[:, None]
-            self.origins[:, self.longest : self.longest + n] = rows
-        return self.further(n)
+            self.origins[:, self.max_length : self.max_length + n] = rows
+        return self.advance_lengths(n)
 
-    def further(self, n: int) -> "AttentionState":
-        """The same, where it has been noted already which rows wrote these positions."""
-        return replace(self, lengths=self.lengths + n, longest=self.longest + n)
+    def advance_lengths(self, n: int) -> "AttentionState":
+        """Like `advance`, for callers that have updated `origins` already."""
+        return replace(self, lengths=self.lengths + n, max_length=self.max_length + n)
 
 
-def _keep_layout(x: Float[Tensor, "N S H E"], rows: Int[Tensor, " M"]) -> Float[Tensor, "M S H E"]:
-    """Some rows, in the order of memory in which `x` lies: by feature, by head, or as its shape says."""
+def _select_keeping_layout(x: Float[Tensor, "N S H E"], rows: Int[Tensor, " M"]) -> Float[Tensor, "M S H E"]:
+    """Select rows, keeping the memory layout of `x`: feature-major, head-major or contiguous."""
     if x.stride(1) == 1:
         return x.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2)
     if x.stride(1) < x.stride(2):

@@ -1,4 +1,4 @@
-"""Attention inside chunks of a text, each of which also sees the one before it (the local layers of Reformer)."""
+"""Local attention: each position attends to its own chunk and the chunk before it (the local layers of Reformer)."""
 
 import math
 
@@ -9,9 +9,9 @@ from torch import Tensor
 
 from saccade.layers.attention import masks
 from saccade.layers.attention.cache import KeyValue
-from saccade.layers.attention.lsh import ChunkedAttention, as_matrix, with_chunk_before
+from saccade.layers.attention.lsh import ChunkedAttention, concat_previous_chunk, scatter_to_matrix
 from saccade.layers.attention.multihead import Form
-from saccade.layers.record import recording
+from saccade.layers.record import is_recording
 
 
 def chunked_attention(
@@ -24,29 +24,29 @@ def chunked_attention(
     keep: Bool[Tensor, "B T"] | None = None,
     dropout: float = 0.0,
 ) -> tuple[Float[Tensor, "B H T E"], Float[Tensor, "B H T T"] | None]:
-    """softmax(q . k / sqrt(E)) over its own chunk and the one before it; weights where somebody looks."""
+    """Attend to the own chunk and the chunk before it; also the weights (B, H, T, T) while attention is recorded."""
     length = query.shape[2]
-    filled = (F.pad(x, (0, 0, 0, -length % chunk)) for x in (query, key, value))
-    q, k, v = (x.unflatten(2, (-1, chunk)) for x in filled)
-    at = torch.arange(q.shape[2] * chunk, device=q.device).view(-1, chunk)
-    seen = torch.cat((at - chunk, at), 1)
-    allowed = (seen >= 0) & (seen < length)
-    allowed = allowed[:, None] & (seen[:, None] <= at[..., None]) if causal else allowed[:, None]
+    padded = (F.pad(x, (0, 0, 0, -length % chunk)) for x in (query, key, value))
+    q, k, v = (x.unflatten(2, (-1, chunk)) for x in padded)
+    q_pos = torch.arange(q.shape[2] * chunk, device=q.device).view(-1, chunk)
+    k_pos = torch.cat((q_pos - chunk, q_pos), 1)
+    allowed = (k_pos >= 0) & (k_pos < length)
+    allowed = allowed[:, None] & (k_pos[:, None] <= q_pos[..., None]) if causal else allowed[:, None]
     if keep is not None:
         real = F.pad(keep, (0, -length % chunk)).unflatten(1, (-1, chunk))[:, None]
-        allowed = allowed & with_chunk_before(real)[..., None, :]
-    allowed = allowed | (seen[:, None] == at[..., None])  # what is not real sees itself: its sum must be a number
-    scores = (q @ with_chunk_before(k).transpose(-2, -1) / math.sqrt(q.shape[-1])).masked_fill(~allowed, -math.inf)
+        allowed = allowed & concat_previous_chunk(real)[..., None, :]
+    allowed = allowed | (k_pos[:, None] == q_pos[..., None])  # padding attends to itself, which avoids NaN
+    scores = (q @ concat_previous_chunk(k).transpose(-2, -1) / math.sqrt(q.shape[-1])).masked_fill(~allowed, -math.inf)
     weights = scores.softmax(-1)
-    y = (F.dropout(weights, dropout) @ with_chunk_before(v)).flatten(2, 3)[:, :, :length]
-    if not recording():
+    y = (F.dropout(weights, dropout) @ concat_previous_chunk(v)).flatten(2, 3)[:, :, :length]
+    if not is_recording():
         return y, None
-    queries, keys = (part.expand(*q.shape[:2], -1, -1) for part in (at, seen.clamp(min=0)))
-    return y, as_matrix(weights, queries, keys, at.numel())[:, :, :length, :length]
+    queries, keys = (part.expand(*q.shape[:2], -1, -1) for part in (q_pos, k_pos.clamp(min=0)))
+    return y, scatter_to_matrix(weights, queries, keys, q_pos.numel())[:, :, :length, :length]
 
 
 class LocalAttention(ChunkedAttention):
-    """Self-attention of which a position sees its own chunk and the one before it; without a chunk, the whole text."""
+    """Self-attention to the own chunk and the chunk before it; with `chunk` None, to the whole sequence."""
 
     def __init__(
         self,
@@ -62,33 +62,33 @@ class LocalAttention(ChunkedAttention):
         self.chunk = chunk
 
     def count_keys(self, length: int) -> int:
-        """Those of a chunk and of the one before it."""
+        """At most two chunks."""
         return length if self.chunk is None else min(length, 2 * self.chunk)
 
     def forward(
-        self, x: Float[Tensor, "B T D"], *, mask: Bool[Tensor, "B T"] | None = None, kept: tuple[Tensor, ...] = ()
+        self, x: Float[Tensor, "B T D"], *, mask: Bool[Tensor, "B T"] | None = None, choices: tuple[Tensor, ...] = ()
     ) -> tuple[Float[Tensor, "B T D"], tuple[Tensor, ...]]:
-        """The sum for each position; nothing is chosen that would have to be kept."""
+        """The output for each position, and no choices: unlike LSH attention, nothing here is random."""
         query, key, value = (part.transpose(1, 2) for part in self.project(x))
         y, weights = chunked_attention(
             query, key, value, chunk=self.chunk or x.shape[1], causal=self.causal, keep=mask,
             dropout=self.dropout if self.training else 0.0,
         )  # fmt: skip
-        return self.joined(y, weights), ()
+        return self.merge_heads(y, weights), ()
 
     def step(
-        self, x: Float[Tensor, "B n D"], cache: KeyValue, *, at: Int[Tensor, "b n"], seen: int
+        self, x: Float[Tensor, "B n D"], cache: KeyValue, *, positions: Int[Tensor, "b n"], length: int
     ) -> Float[Tensor, "B n D"]:
-        """The next n positions of each row, which stand at `at`; `seen` are there after them."""
+        """Decode the next n positions of each row, at `positions`; the cache then has `length` positions."""
         query, key, value = self.project(x)
-        cache.write(key, value, at.expand(x.shape[0], -1))
-        if seen == x.shape[1]:
+        cache.write(key, value, positions.expand(x.shape[0], -1))
+        if length == x.shape[1]:
             return self(x)[0]
-        query, key, value = (part.transpose(1, 2) for part in (query, cache.keys[:, :seen], cache.values[:, :seen]))
-        there = masks.positions(seen, x.device)[:, None]
-        allowed = there <= at[..., None]
+        query, key, value = (part.transpose(1, 2) for part in (query, cache.keys[:, :length], cache.values[:, :length]))
+        k_pos = masks.make_positions(length, x.device)[:, None]
+        allowed = k_pos <= positions[..., None]
         if self.chunk is not None:
-            allowed = allowed & (there >= (at[..., None] // self.chunk - 1) * self.chunk)
+            allowed = allowed & (k_pos >= (positions[..., None] // self.chunk - 1) * self.chunk)
         scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
         weights = scores.masked_fill(~allowed[:, None], -math.inf).softmax(-1)
-        return self.joined(weights @ value, weights)
+        return self.merge_heads(weights @ value, weights)

@@ -1,7 +1,8 @@
-"""Which query may attend to which key, as structure.
+"""Attention masks as objects: causal, padding, window, prefix, document and segment masks, combined with `&` and `|`.
 
-A mask is an object, not a T x S matrix: kernels ask it for its structure and build the matrix only where they must.
-Positions are absolute, so a causal mask is right for any number of queries against any number of keys.
+A mask describes its structure instead of holding a Q x K matrix: kernels use the structure (`is_causal`, `to_band`)
+and build the matrix only where they must. Positions are absolute, so that a causal mask also fits decoding, where a few
+queries meet many cached keys.
 """
 
 from abc import ABC, abstractmethod
@@ -16,158 +17,158 @@ from torch import Tensor
 
 
 class Band(NamedTuple):
-    """A diagonal band of the matrix: keys at most `reach` away, none after the query, only those to `keep`."""
+    """A mask that is a diagonal band: keys at most `radius` away, none after the query if causal, and not padding."""
 
-    reach: int | None = None
+    radius: int | None = None
     causal: bool = False
     keep: Bool[Tensor, "B K"] | None = None
 
 
 class Mask(ABC):
-    is_causal = False  # it is the causal mask and nothing else
+    is_causal = False  # the causal mask alone, not combined with another
 
     @abstractmethod
-    def dense(self, q_pos: Int[Tensor, "b Q"], k_pos: Int[Tensor, "c K"]) -> Bool[Tensor, "d ..."]:
+    def to_dense(self, q_pos: Int[Tensor, "b Q"], k_pos: Int[Tensor, "c K"]) -> Bool[Tensor, "d ..."]:
         """The matrix (B or 1, Q or 1, K) for queries and keys at these absolute positions; True = may be attended."""
 
-    def looks_back(self) -> bool:
-        """Whether no query sees a key after it."""
+    def hides_future(self) -> bool:
+        """Whether no query may attend to a later key."""
         return self.is_causal
 
-    def band(self) -> Band | None:
-        """The mask as a band; None where it is none."""
+    def to_band(self) -> Band | None:
+        """The mask as a band; None where it is not one."""
         return None
 
-    def segment_changes(self) -> "list[Bool[Tensor, 'B Q K']]":
-        """Whether query and key belong to two segments, for score terms; empty where the mask knows no segments."""
+    def get_segment_differences(self) -> "list[Bool[Tensor, 'B Q K']]":
+        """Whether query and key belong to different segments, for score terms; empty without a segment mask."""
         return []
 
     def __and__(self, other: "Mask") -> "Mask":
-        return _Both(self, other)
+        return _Intersection(self, other)
 
     def __or__(self, other: "Mask") -> "Mask":
-        return _Either(self, other)
+        return _Union(self, other)
 
 
 @dataclass(frozen=True)
 class Padding(Mask):
-    """Only keys that are real."""
+    """Hides padding; `keep` is True for real keys."""
 
     keep: Bool[Tensor, "B K"]
 
-    def dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+    def to_dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         return self.keep[:, None, :]
 
-    def band(self) -> Band:
+    def to_band(self) -> Band:
         return Band(keep=self.keep)
 
 
 @dataclass(frozen=True)
 class Causal(Mask):
-    """No key after the query: no look-ahead."""
+    """Hides keys after the query (Vaswani et al. 2017, section 3.2.3)."""
 
     is_causal = True
 
-    def dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+    def to_dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         return k_pos[:, None, :] <= q_pos[:, :, None]
 
-    def band(self) -> Band:
+    def to_band(self) -> Band:
         return Band(causal=True)
 
 
 @dataclass(frozen=True)
 class Window(Mask):
-    """At most `reach` keys on each side of the query (restricted self-attention, Vaswani et al. 2017, section 4)."""
+    """At most `radius` keys on each side of the query (restricted self-attention, Vaswani et al. 2017, section 4)."""
 
-    reach: int
+    radius: int
 
-    def dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        return (k_pos[:, None, :] - q_pos[:, :, None]).abs() <= self.reach
+    def to_dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        return (k_pos[:, None, :] - q_pos[:, :, None]).abs() <= self.radius
 
-    def band(self) -> Band:
-        return Band(reach=self.reach)
+    def to_band(self) -> Band:
+        return Band(radius=self.radius)
 
 
 @dataclass(frozen=True)
 class Prefix(Mask):
-    """Every query sees the first `length` keys of its row; combine with `| causal()` for a prefix language model."""
+    """Every query sees the first `length` keys of its row; `prefix(length) | causal()` is that of a prefix LM."""
 
     length: Int[Tensor, " B"]
 
-    def dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+    def to_dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         return k_pos[:, None, :] < self.length[:, None, None]
 
 
 @dataclass(frozen=True)
 class Documents(Mask):
-    """Only keys of the query's own document, for several texts packed into one row."""
+    """Only keys of the query's own document, where a row holds several documents."""
 
     queries: Int[Tensor, "B Q"]
     keys: Int[Tensor, "B K"]
 
-    def dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+    def to_dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         return self.queries[:, :, None] == self.keys[:, None, :]
 
 
 @dataclass(frozen=True)
 class Segments(Mask):
-    """Every key may be seen, but a score term may ask which of them belong to the query's own segment."""
+    """Hides nothing, but provides score terms with the segments of queries and keys."""
 
     queries: Int[Tensor, "B Q"]
     keys: Int[Tensor, "B K"]
 
-    def dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+    def to_dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         return torch.ones(1, 1, 1, dtype=torch.bool, device=self.keys.device)
 
-    def segment_changes(self) -> list[Bool[Tensor, "B Q K"]]:
+    def get_segment_differences(self) -> list[Bool[Tensor, "B Q K"]]:
         return [self.queries[:, :, None] != self.keys[:, None, :]]
 
 
 @dataclass(frozen=True)
 class Dense(Mask):
-    """Any matrix."""
+    """A mask given as a matrix."""
 
     allowed: Bool[Tensor, "b Q K"]
 
-    def dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+    def to_dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         return self.allowed
 
 
 @dataclass(frozen=True)
-class _Both(Mask):
+class _Intersection(Mask):
     first: Mask
     second: Mask
 
-    def dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        return self.first.dense(q_pos, k_pos) & self.second.dense(q_pos, k_pos)
+    def to_dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        return self.first.to_dense(q_pos, k_pos) & self.second.to_dense(q_pos, k_pos)
 
-    def looks_back(self) -> bool:
-        return self.first.looks_back() or self.second.looks_back()
+    def hides_future(self) -> bool:
+        return self.first.hides_future() or self.second.hides_future()
 
-    def band(self) -> Band | None:
+    def to_band(self) -> Band | None:
         """The intersection of two bands."""
-        one, other = self.first.band(), self.second.band()
+        one, other = self.first.to_band(), self.second.to_band()
         if one is None or other is None:
             return None
-        reaches = [band.reach for band in (one, other) if band.reach is not None]
+        radii = [band.radius for band in (one, other) if band.radius is not None]
         keeps = [band.keep for band in (one, other) if band.keep is not None]
         return Band(
-            reach=min(reaches) if reaches else None,
+            radius=min(radii) if radii else None,
             causal=one.causal or other.causal,
             keep=reduce(and_, keeps) if keeps else None,
         )
 
-    def segment_changes(self) -> list[Bool[Tensor, "B Q K"]]:
-        return self.first.segment_changes() + self.second.segment_changes()
+    def get_segment_differences(self) -> list[Bool[Tensor, "B Q K"]]:
+        return self.first.get_segment_differences() + self.second.get_segment_differences()
 
 
 @dataclass(frozen=True)
-class _Either(Mask):
+class _Union(Mask):
     first: Mask
     second: Mask
 
-    def dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        return self.first.dense(q_pos, k_pos) | self.second.dense(q_pos, k_pos)
+    def to_dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        return self.first.to_dense(q_pos, k_pos) | self.second.to_dense(q_pos, k_pos)
 
 
 def padding(keep: Bool[Tensor, "B K"]) -> Padding:
@@ -178,12 +179,12 @@ def causal() -> Causal:
     return Causal()
 
 
-def window(reach: int) -> Window:
-    return Window(reach)
+def window(radius: int) -> Window:
+    return Window(radius)
 
 
-def banded(width: int) -> Mask:
-    """The query itself and the `width` keys before it (locally banded attention of GPT-3)."""
+def causal_window(width: int) -> Mask:
+    """The query itself and the `width` keys before it, as in the locally banded layers of GPT-3."""
     return Causal() & Window(width)
 
 
@@ -203,6 +204,6 @@ def dense(allowed: Bool[Tensor, "b Q K"]) -> Dense:
     return Dense(allowed)
 
 
-def positions(length: int, device: torch.device) -> Int[Tensor, "1 length"]:
-    """0, 1, 2 ... as a row, the positions of a text read from its beginning."""
+def make_positions(length: int, device: torch.device) -> Int[Tensor, "1 length"]:
+    """Positions 0, 1, 2 ... as a tensor (1, length)."""
     return torch.arange(length, device=device)[None, :]

@@ -1,6 +1,7 @@
-"""Attention: scores, weights, weighted sum.
+"""Attention and its score functions.
 
-`attend` is the whole idea: e = f_att(q, k), a = softmax(e), y = sum a v. Everything else projects and calls it.
+`attend` is the definition of attention: e = f_att(q, k), a = softmax(e), y = sum a v. Every other layer projects its
+inputs to queries, keys and values and computes the same.
 """
 
 import math
@@ -23,19 +24,19 @@ def attend(
     mask: Bool[Tensor, "..."] | None = None,
     dropout: float = 0.0,
 ) -> tuple[Float[Tensor, "*b Q Dv"], Float[Tensor, "*b Q K"]]:
-    """The weighted sum of values and its weights; `score` is any f_att, scaled dot product where none is given."""
+    """The weighted sum of values and the attention weights; `score` is f_att, by default the scaled dot product."""
     scores = (score or scaled_dot)(query, key)
     weights = masked_softmax(scores, mask)
     return F.dropout(weights, dropout).to(value.dtype) @ value, weights
 
 
 def masked_softmax(scores: Float[Tensor, "... Q K"], mask: Bool[Tensor, "..."] | None) -> Float[Tensor, "... Q K"]:
-    """Softmax over the keys that may be attended; a row that may attend to nothing gets zeros, never NaN."""
+    """Softmax over the keys where `mask` is True; a query that may attend to no key gets zeros, never NaN."""
     if mask is None:
         return scores.softmax(-1)
-    weights = scores.masked_fill(~mask, -math.inf)
-    nothing = ~mask.any(-1, keepdim=True)
-    return weights.masked_fill(nothing, 0.0).softmax(-1).masked_fill(nothing, 0.0)
+    scores = scores.masked_fill(~mask, -math.inf)
+    empty = ~mask.any(-1, keepdim=True)
+    return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)
 
 
 def dot(query: Float[Tensor, "... Q E"], key: Float[Tensor, "... K E2"]) -> Float[Tensor, "... Q K"]:
@@ -56,17 +57,19 @@ def scaled_dot(query: Float[Tensor, "... Q E"], key: Float[Tensor, "... K E2"]) 
 class Additive(nn.Module):
     """e = v . tanh(W q + U k) (Bahdanau et al. 2015, appendix A.1.2)."""
 
-    def __init__(self, query_dim: int, *, key_dim: int, hidden: int) -> None:
+    def __init__(self, query_dim: int, *, key_dim: int, hidden_dim: int) -> None:
         super().__init__()
-        self.query = nn.Linear(query_dim, hidden, bias=False)
-        self.key = nn.Linear(key_dim, hidden, bias=False)
-        self.energy = nn.Linear(hidden, 1, bias=False)
+        self.query = nn.Linear(query_dim, hidden_dim, bias=False)
+        self.key = nn.Linear(key_dim, hidden_dim, bias=False)
+        self.energy = nn.Linear(hidden_dim, 1, bias=False)
 
     def forward(self, query: Float[Tensor, "... Q Dq"], key: Float[Tensor, "... K Dk"]) -> Float[Tensor, "... Q K"]:
-        return self.energies(query, self.key(key))
+        return self.score_projected(query, self.key(key))
 
-    def energies(self, query: Float[Tensor, "... Q Dq"], keys: Float[Tensor, "... K E"]) -> Float[Tensor, "... Q K"]:
-        """The same for keys U k that were made before: they stay the same for as many queries as come."""
+    def score_projected(
+        self, query: Float[Tensor, "... Q Dq"], keys: Float[Tensor, "... K E"]
+    ) -> Float[Tensor, "... Q K"]:
+        """Scores for keys U k that are projected already, which is done once for all decoding steps."""
         return self.energy(torch.tanh(self.query(query).unsqueeze(-2) + keys.unsqueeze(-3))).squeeze(-1)
 
 
@@ -78,28 +81,32 @@ class Bilinear(nn.Module):
         self.key = nn.Linear(key_dim, query_dim, bias=False)
 
     def forward(self, query: Float[Tensor, "... Q Dq"], key: Float[Tensor, "... K Dk"]) -> Float[Tensor, "... Q K"]:
-        return self.energies(query, self.key(key))
+        return self.score_projected(query, self.key(key))
 
-    def energies(self, query: Float[Tensor, "... Q E"], keys: Float[Tensor, "... K E"]) -> Float[Tensor, "... Q K"]:
+    def score_projected(
+        self, query: Float[Tensor, "... Q E"], keys: Float[Tensor, "... K E"]
+    ) -> Float[Tensor, "... Q K"]:
         return dot(query, keys)
 
 
 class Dot(nn.Module):
-    """e = q . k (the "dot" score of Luong et al. 2015), for keys and queries of one width."""
+    """e = q . k (the "dot" score of Luong et al. 2015), for queries and keys of the same width."""
 
     def __init__(self) -> None:
         super().__init__()
         self.key = nn.Identity()
 
     def forward(self, query: Float[Tensor, "... Q E"], key: Float[Tensor, "... K E"]) -> Float[Tensor, "... Q K"]:
-        return self.energies(query, self.key(key))
+        return self.score_projected(query, self.key(key))
 
-    def energies(self, query: Float[Tensor, "... Q E"], keys: Float[Tensor, "... K E"]) -> Float[Tensor, "... Q K"]:
+    def score_projected(
+        self, query: Float[Tensor, "... Q E"], keys: Float[Tensor, "... K E"]
+    ) -> Float[Tensor, "... Q K"]:
         return dot(query, keys)
 
 
 class AttentionLayer(nn.Module):
-    """The lectures' self-attention layer: Q = X W_Q, K = X W_K, V = X W_V, Y = softmax(f_att(Q, K)) V."""
+    """Single-head self-attention as in the lectures: Q = X W_Q, K = X W_K, V = X W_V, Y = softmax(f_att(Q, K)) V."""
 
     def __init__(self, dim: int, *, key_dim: int, value_dim: int, score: Score | None = None) -> None:
         super().__init__()

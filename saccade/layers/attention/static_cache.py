@@ -1,5 +1,7 @@
-"""The state of a Transformer writer in buffers that never move, so that a step is the same work on the same memory each
-time: what a CUDA graph wants. A stack that declares `static_step` makes one with `start_static`."""
+"""The decoding state of a Transformer writer in preallocated buffers that never move, as CUDA graphs require.
+
+A stack that declares the capability `static_step` allocates one with `start_static`.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,102 +16,104 @@ from saccade.layers.attention.cache import AttentionState, KeyValue
 
 
 class StaticSizes(NamedTuple):
-    """How much room buffers have: `beams` of the rows write about the same row of memory."""
+    """Sizes of the buffers; `beams` consecutive rows share one row of memory."""
 
     rows: int
     beams: int
-    capacity: int  # positions of a row
+    capacity: int  # positions of each row
     source_length: int  # positions of memory
 
 
 @dataclass(frozen=True)
 class StaticCache:
-    """One layer of a `FixedState`: row i reads position p from line lines[i, p] of the buffers, and writes to `new`."""
+    """One layer of a `StaticState`: position p of row i is read from row rows[i, p] of the buffers."""
 
     buffers: KeyValue
     positions: Int[Tensor, "R 1"]
-    lines: Int[Tensor, "R L"]
-    new: Int[Tensor, "R 1"]
+    rows: Int[Tensor, "R L"]
+    write_rows: Int[Tensor, "R 1"]  # rows of the buffers to which the next position is written
 
     def update(
         self, keys: Float[Tensor, "R 1 H E"], values: Float[Tensor, "R 1 H E"]
     ) -> tuple[Float[Tensor, "R L H E"], Float[Tensor, "R L H E"]]:
-        own, where = self.buffers, masks.positions(self.lines.shape[1], self.lines.device)
-        own.keys[self.new, self.positions] = keys.to(own.keys.dtype)
-        own.values[self.new, self.positions] = values.to(own.values.dtype)
-        return own.keys[self.lines, where], own.values[self.lines, where]
+        buffers, where = self.buffers, masks.make_positions(self.rows.shape[1], self.rows.device)
+        buffers.keys[self.write_rows, self.positions] = keys.to(buffers.keys.dtype)
+        buffers.values[self.write_rows, self.positions] = values.to(buffers.values.dtype)
+        return buffers.keys[self.rows, where], buffers.values[self.rows, where]
 
 
 @dataclass(frozen=True)
-class FixedState:
-    """R rows that write, each about a row of memory; a row's keys and values stay where they were written.
+class StaticState:
+    """The state of R rows (beams); cached keys and values are never moved.
 
-    Beams share their past, so `slots` has a column for each position: which row of the buffers it was written to. Where
-    every row goes on alone it has one column, and the row lies in one piece.
+    Beams share their history, so `slots` has a column per position with the row of the buffers that holds it. Without
+    beams it has a single column.
     """
 
-    own: tuple[KeyValue, ...]
-    memory: tuple[KeyValue, ...]
+    self_caches: tuple[KeyValue, ...]
+    cross_caches: tuple[KeyValue, ...]
     memory_mask: Bool[Tensor, "N S"]
-    memory_lengths: Int[Tensor, " N"]  # positions of memory up to the last real one
-    source: Int[Tensor, " R"]  # the row of memory that each row attends to
+    memory_lengths: Int[Tensor, " N"]  # positions of memory without the padding at the end
+    memory_rows: Int[Tensor, " R"]  # the row of memory that each row attends to
     slots: Int[Tensor, "R P"]
-    lengths: Int[Tensor, " R"]  # positions written so far
-    counters: Int[Tensor, " c"]  # zeros, with which the programs of one kernel find out who comes last
+    lengths: Int[Tensor, " R"]  # positions in the cache
+    counters: Int[Tensor, " c"]  # zeros between kernels, which use them to find the program that finishes last
 
     @classmethod
-    def empty(cls, own: int, cross: int, heads: tuple[int, int], *, sizes: StaticSizes, like: Tensor) -> "FixedState":
-        """Buffers for `own` layers of self-attention and `cross` to memory; `heads`: their number and features."""
+    def allocate(
+        cls, self_layers: int, cross_layers: int, head_shape: tuple[int, int], *, sizes: StaticSizes, like: Tensor
+    ) -> "StaticState":
+        """Zero buffers for the given numbers of self- and cross-attention layers; `head_shape` is (H, E)."""
         rows, beams, capacity, source_length = sizes
         sentences = rows // beams
 
-        def pairs(count: int, n: int, length: int) -> tuple[KeyValue, ...]:
-            room = [like.new_zeros(n, length, *heads) for _ in range(2 * count)]
-            return tuple(KeyValue(*pair) for pair in zip(room[::2], room[1::2], strict=True))
+        def key_values(count: int, n: int, length: int) -> tuple[KeyValue, ...]:
+            buffers = [like.new_zeros(n, length, *head_shape) for _ in range(2 * count)]
+            return tuple(KeyValue(*pair) for pair in zip(buffers[::2], buffers[1::2], strict=True))
 
-        def whole(*shape: int, dtype: torch.dtype = torch.long) -> Tensor:
+        def zeros(*shape: int, dtype: torch.dtype = torch.long) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=like.device)
 
         return cls(
-            own=pairs(own, rows, capacity),
-            memory=pairs(cross, sentences, source_length),
-            memory_mask=whole(sentences, source_length, dtype=torch.bool),
-            memory_lengths=whole(sentences),
-            source=whole(rows),
-            slots=whole(rows, capacity if beams > 1 else 1, dtype=torch.int32),
-            lengths=whole(rows),
-            counters=whole(1024, dtype=torch.int32),
+            self_caches=key_values(self_layers, rows, capacity),
+            cross_caches=key_values(cross_layers, sentences, source_length),
+            memory_mask=zeros(sentences, source_length, dtype=torch.bool),
+            memory_lengths=zeros(sentences),
+            memory_rows=zeros(rows),
+            slots=zeros(rows, capacity if beams > 1 else 1, dtype=torch.int32),
+            lengths=zeros(rows),
+            counters=zeros(1024, dtype=torch.int32),
         )
 
     @property
     def capacity(self) -> int:
-        return self.own[0].keys.shape[1]
+        return self.self_caches[0].keys.shape[1]
 
     @property
-    def beams(self) -> bool:
-        """Whether rows share their past."""
+    def has_beams(self) -> bool:
+        """Whether rows share their history."""
         return self.slots.shape[1] > 1
 
-    def first(self, rows: int) -> "FixedState":
-        """The first rows alone, on the same buffers."""
-        return replace(self, source=self.source[:rows], slots=self.slots[:rows], lengths=self.lengths[:rows])
+    def select_first(self, rows: int) -> "StaticState":
+        """The first rows only, on the same buffers."""
+        return replace(self, memory_rows=self.memory_rows[:rows], slots=self.slots[:rows], lengths=self.lengths[:rows])
 
     def view_prompt(self, rows: int) -> AttentionState:
-        """A state over the same buffers in which the first rows read their prompts, all of one length."""
-        own = tuple(KeyValue(cache.keys[:rows], cache.values[:rows]) for cache in self.own)
-        return AttentionState(own, (), None, self.lengths[:rows].clone(), longest=0, even=True)
+        """An `AttentionState` on the same buffers, with which the first rows process prompts of one length."""
+        own = tuple(KeyValue(cache.keys[:rows], cache.values[:rows]) for cache in self.self_caches)
+        return AttentionState(own, (), None, self.lengths[:rows].clone(), max_length=0, is_uniform=True)
 
-    def restart(self, beams: int) -> None:
-        """Nothing is written yet; `beams` rows next to each other belong to one row of memory."""
-        rows = torch.arange(self.source.shape[0], device=self.source.device)
-        self.source.copy_(rows // beams)
+    def reset(self, beams: int) -> None:
+        """Start over with empty caches; `beams` consecutive rows share one row of memory."""
+        rows = torch.arange(self.memory_rows.shape[0], device=self.memory_rows.device)
+        self.memory_rows.copy_(rows // beams)
         self.slots.copy_(rows[:, None].expand_as(self.slots))
         self.lengths.zero_()
 
-    def put_memory(self, memory: Sequence[KeyValue], mask: Bool[Tensor, "n s"]) -> None:
-        """Copies the keys and values of memory to where they are expected."""
+    def load_memory(self, memory: Sequence[KeyValue], mask: Bool[Tensor, "n s"]) -> None:
+        """Copy the keys and values of memory into the buffers."""
         n, s = mask.shape
-        for buffer, given in zip(self.memory, memory, strict=True):
+        for buffer, given in zip(self.cross_caches, memory, strict=True):
             buffer.keys[:n, :s].copy_(given.keys)
             buffer.values[:n, :s].copy_(given.values)
         self.memory_mask.zero_()
@@ -118,15 +122,15 @@ class FixedState:
         self.memory_lengths.zero_()
         self.memory_lengths[:n].copy_((mask * ends).max(1).values)
 
-    def follow(self, parents: Int[Tensor, " R"]) -> None:
-        """Row i goes on from row parents[i], which has written one position more: only `slots` moves."""
+    def follow_parents(self, parents: Int[Tensor, " R"]) -> None:
+        """Row i continues row parents[i], after both have written one more position: only `slots` changes."""
         self.slots.copy_(self.slots.index_select(0, parents))
         rows = torch.arange(parents.shape[0], device=parents.device, dtype=self.slots.dtype)
-        at = self.lengths.clamp(max=self.slots.shape[1] - 1)
-        self.slots.scatter_(1, at[:, None], rows[:, None])
+        positions = self.lengths.clamp(max=self.slots.shape[1] - 1)
+        self.slots.scatter_(1, positions[:, None], rows[:, None])
 
-    def layer_caches(self) -> list[StaticCache]:
-        """The buffers of each layer, where the next position of every row is written and all before it are read."""
-        at, lines = self.lengths[:, None], self.slots.long().expand(-1, self.capacity)
-        new = lines.gather(1, at)
-        return [StaticCache(layer, at, lines, new) for layer in self.own]
+    def get_layer_caches(self) -> list[StaticCache]:
+        """The cache of each layer for the next position of every row."""
+        positions, rows = self.lengths[:, None], self.slots.long().expand(-1, self.capacity)
+        write_rows = rows.gather(1, positions)
+        return [StaticCache(layer, positions, rows, write_rows) for layer in self.self_caches]

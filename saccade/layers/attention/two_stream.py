@@ -1,8 +1,9 @@
-"""Two streams through one stack, for a language model of any order of the words (XLNet, Yang et al. 2019).
+"""Two-stream self-attention for permutation language modelling (XLNet, Yang et al. 2019, section 2.3).
 
-Every position has two vectors. Its content h knows its own token; its query g knows only where it stands, so that it
-can be asked for the token. Both pass the same layers and ask the same keys and values, made of the contents of the text
-and of a memory of the text before. Where a key stands counts inside attention alone, by a score term.
+Every position has two vectors: the content stream h, which encodes its token, and the query stream g, which encodes
+only its position and predicts the token. Both streams go through the same layers and attend to the same keys and
+values, which come from the content stream and from a memory of the previous segment. Relative positions enter as a
+score term.
 """
 
 from collections.abc import Sequence
@@ -21,16 +22,16 @@ from saccade.layers.attention.masks import Mask
 from saccade.layers.blocks.transformer import Block, TransformerStack
 
 
-def earlier(order: Int[Tensor, "B T"]) -> Bool[Tensor, "B T T"]:
-    """Whether the token at j has been seen when the one at i is asked for (Yang et al. 2019, equation 3).
+def build_permutation_mask(order: Int[Tensor, "B T"]) -> Bool[Tensor, "B T T"]:
+    """Whether the query at position i may attend to the token at position j (Yang et al. 2019, equation 3).
 
-    `order` numbers the positions that are asked for, in whatever order; a number below 0 means that all are given it.
+    `order` is the rank of each position in the factorization order; tokens with a negative rank are visible to all.
     """
     return (order[:, None, :] < order[:, :, None]) | (order[:, None, :] < 0)
 
 
 class Streams(NamedTuple):
-    """What a stack gives: both streams, and what it remembers of the text for the next one."""
+    """The outputs of both streams, and the memory of each block for the next segment."""
 
     content: Float[Tensor, "B T D"]
     query: Float[Tensor, "B M D"] | None
@@ -38,85 +39,94 @@ class Streams(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Sight:
-    """What one stream sees of memory and text, and where it stands among them."""
+class StreamView:
+    """The mask of one stream over memory and segment, and the positions of its queries among these keys."""
 
     mask: Mask
-    at: Int[Tensor, "b Q"]
+    positions: Int[Tensor, "b Q"]
 
 
-def two_streams(
+def run_two_streams(
     stack: TransformerStack,
     content: Float[Tensor, "B T D"],
     query: Float[Tensor, "B M D"] | None = None,
     *,
     allowed: Bool[Tensor, "B T T"],
-    at: Int[Tensor, "B M"] | None = None,
+    query_positions: Int[Tensor, "B M"] | None = None,
     segments: Int[Tensor, "B K"] | None = None,
     memory: Sequence[Float[Tensor, "B L D"]] = (),
-    remember: int = 0,
+    memory_length: int = 0,
 ) -> Streams:
-    """One text after those in `memory`, into which no gradient goes, through the blocks of a post-norm stack.
+    """Run both streams through the blocks of a post-norm stack.
 
-    `allowed` is what a query may see, as `earlier` makes it; contents see themselves too. Queries stand `at` some
-    positions of the text. All of memory may be seen; `segments` are those of memory and text. The last `remember`
-    inputs of each block are given back as the memory for the text that follows.
+    `allowed` is the mask of the query stream (see `build_permutation_mask`); the content stream also sees its own
+    token. Queries are at `query_positions` of the sequence, by default at all of them. All of `memory`, which gets no
+    gradient, is visible. `segments` are those of memory and sequence. The last `memory_length` inputs of each block are
+    returned as the memory for the next segment.
     """
-    before = memory[0].shape[1] if memory else 0
-    contents, queries = sights(allowed, at, segments, before)
-    again = stack.recompute and stack.training
-    over = partial(checkpoint, over_block, use_reentrant=False) if again else over_block
-    remembered = []
+    past_length = memory[0].shape[1] if memory else 0
+    content_view, query_view = build_stream_views(allowed, query_positions, segments, past_length)
+    recompute = stack.recompute and stack.training
+    run = partial(checkpoint, run_block, use_reentrant=False) if recompute else run_block
+    new_memory = []
     for number, block in enumerate(stack.blocks):
         past = memory[number].detach() if memory else content[:, :0]
-        if remember:
-            remembered.append(torch.cat((past, content), 1)[:, -remember:].detach())
-        content, query = over(block, content, query, past, contents, queries)
-    return Streams(content, query, tuple(remembered))
+        if memory_length:
+            new_memory.append(torch.cat((past, content), 1)[:, -memory_length:].detach())
+        content, query = run(block, content, query, past, content_view, query_view)
+    return Streams(content, query, tuple(new_memory))
 
 
-def over_block(
-    block: Block, content: Tensor, query: Tensor | None, past: Tensor, contents: Sight, queries: Sight
+def run_block(
+    block: Block, content: Tensor, query: Tensor | None, past: Tensor, content_view: StreamView, query_view: StreamView
 ) -> tuple[Tensor, Tensor | None]:
-    """Both streams through one block, whose keys and values are those of its memory and of the contents."""
-    along = torch.cat((past, content), 1)
-    places = masks.positions(along.shape[1], along.device)
-    own, key, value = block.self.turned(along, places)
-    content = attend(block, content, own[:, past.shape[1] :], key, value, contents, places)
+    """Both streams after one block; keys and values come from the block's memory and the content stream."""
+    context = torch.cat((past, content), 1)
+    k_pos = masks.make_positions(context.shape[1], context.device)
+    content_queries, key, value = block.self.project_heads(context, k_pos)
+    content = attend_stream(block, content, content_queries[:, past.shape[1] :], key, value, content_view, k_pos)
     if query is None:
         return content, None
-    asked = block.self.turned(query, queries.at)[0]
-    return content, attend(block, query, asked, key, value, queries, places)
+    queries = block.self.project_heads(query, query_view.positions)[0]
+    return content, attend_stream(block, query, queries, key, value, query_view, k_pos)
 
 
-def attend(
-    block: Block, x: Tensor, query: Tensor, key: Tensor, value: Tensor, sight: Sight, places: Tensor
+def attend_stream(
+    block: Block, x: Tensor, query: Tensor, key: Tensor, value: Tensor, view: StreamView, k_pos: Tensor
 ) -> Float[Tensor, "B Q D"]:
-    """A post-norm block over one stream, whose queries, keys and values are made already: that changes no input."""
+    """Apply a post-norm block to one stream x, given its queries and the keys and values of both streams."""
     first, *others = block.residuals
-    hidden, residual = first.before(x, None)
-    hidden = block.self.heads(block.self, query, key, value, mask=sight.mask, q_pos=sight.at, k_pos=places)
-    hidden, residual = first.after(hidden, residual)
+    hidden, residual = first.begin_sublayer(x, None)
+    hidden = block.self.heads(block.self, query, key, value, mask=view.mask, q_pos=view.positions, k_pos=k_pos)
+    hidden, residual = first.end_sublayer(hidden, residual)
     if block.feedforward is not None:
-        hidden, residual = others[-1].before(hidden, residual)
-        hidden, residual = others[-1].after(block.feedforward(hidden), residual)
+        hidden, residual = others[-1].begin_sublayer(hidden, residual)
+        hidden, residual = others[-1].end_sublayer(block.feedforward(hidden), residual)
     return hidden
 
 
-def sights(
-    allowed: Bool[Tensor, "B T T"], at: Int[Tensor, "B M"] | None, segments: Int[Tensor, "B K"] | None, before: int
-) -> tuple[Sight, Sight]:
-    """What contents and queries see, the same in all blocks, where `before` states are remembered."""
+def build_stream_views(
+    allowed: Bool[Tensor, "B T T"],
+    query_positions: Int[Tensor, "B M"] | None,
+    segments: Int[Tensor, "B K"] | None,
+    memory_length: int,
+) -> tuple[StreamView, StreamView]:
+    """The views of the content stream and of the query stream, which are the same in all blocks."""
     length = allowed.shape[1]
-    itself = torch.eye(length, dtype=torch.bool, device=allowed.device)
-    there = masks.positions(length, allowed.device)
-    everywhere = there.expand(len(allowed), -1)
-    asked = everywhere if at is None else at
-    chosen = allowed if at is None else allowed.gather(1, at[..., None].expand(-1, -1, length))
-    found = []
-    for seen, where, place in ((allowed | itself, everywhere, there), (chosen, asked, asked)):
-        mask: Mask = masks.dense(F.pad(seen, (before, 0), value=True))
+    own_token = torch.eye(length, dtype=torch.bool, device=allowed.device)
+    positions = masks.make_positions(length, allowed.device)
+    content_rows = positions.expand(len(allowed), -1)
+    query_rows, query_allowed = content_rows, allowed
+    if query_positions is not None:
+        query_rows = query_positions
+        query_allowed = allowed.gather(1, query_positions[..., None].expand(-1, -1, length))
+    views = []
+    for visible, rows, q_pos in (
+        (allowed | own_token, content_rows, positions),
+        (query_allowed, query_rows, query_rows),
+    ):
+        mask: Mask = masks.dense(F.pad(visible, (memory_length, 0), value=True))
         if segments is not None:
-            mask = mask & masks.segments(segments.gather(1, before + where), segments)
-        found.append(Sight(mask, before + place))
-    return found[0], found[1]
+            mask = mask & masks.segments(segments.gather(1, memory_length + rows), segments)
+        views.append(StreamView(mask, memory_length + q_pos))
+    return views[0], views[1]

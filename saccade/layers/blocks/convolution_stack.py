@@ -1,5 +1,7 @@
-"""Convolutional blocks one after the other, over a whole text or word by word (Gehring et al. 2017; Kalchbrenner et al.
-2016): the same family serves reader and writer."""
+"""Stacks of convolutional blocks for readers and writers, over whole sequences or token by token.
+
+ConvS2S (Gehring et al. 2017) and ByteNet (Kalchbrenner et al. 2016).
+"""
 
 import math
 from collections.abc import Sequence
@@ -13,40 +15,48 @@ from torch import Tensor, nn
 
 from saccade.config.protocols import Capabilities
 from saccade.layers.auxiliary import Aux
-from saccade.layers.blocks.convolution import HALF, KEPT, RECOMPUTED, Matrices, Product, Read, neighbours
+from saccade.layers.blocks.convolution import (
+    CHECKPOINTED_BLOCK,
+    PLAIN_BLOCK,
+    SQRT_HALF,
+    AttentionSource,
+    WeightNormLinear,
+    Weights,
+    gather_neighbors,
+)
 from saccade.layers.dropout import Dropout
 from saccade.layers.memory import Memory
 
-ROUNDING = 1e-3  # of a position: 1.2 x 5 is 6 in every precision
+CEIL_TOLERANCE = 1e-3  # in positions: 1.2 x 5 is 6 in every precision
 
 
 @dataclass(frozen=True)
 class ConvolutionState:
-    """Where a convolutional writer stands: the last inputs of each kernel, and what is computed only once."""
+    """The decoding state of a convolutional writer: the last inputs of each convolution, and what is computed once."""
 
-    own: tuple[Float[Tensor, "B _ _"], ...]  # for each block, as many positions as its kernel reaches back
-    matrices: tuple[Matrices, ...]  # of the first product, of each block, and of the last product
-    read: Read | None  # for blocks that attend
-    places: Float[Tensor, "B S D"] | None  # what is added at each position where no block attends
-    lengths: Int[Tensor, " B"]  # positions written so far, row by row
+    histories: tuple[Float[Tensor, "B _ _"], ...]  # of each block: the last inputs that the next convolution needs
+    weights: tuple[Weights, ...]  # of the input projection, of each block, and of the output projection
+    source: AttentionSource | None  # for blocks with attention
+    aligned_memory: Float[Tensor, "B S D"] | None  # without attention: memory, added position by position
+    lengths: Int[Tensor, " B"]  # positions decoded so far
 
     def reorder(self, indices: Int[Tensor, " C"]) -> "ConvolutionState":
-        """The state whose row i is row indices[i] of this one; fewer indices let finished rows leave."""
+        """The state whose row i is row indices[i] of this one, as beam search needs it; fewer indices drop rows."""
         return replace(
             self,
-            own=tuple(part.index_select(0, indices) for part in self.own),
-            read=None if self.read is None else self.read.rows(indices),
-            places=None if self.places is None else self.places.index_select(0, indices),
+            histories=tuple(part.index_select(0, indices) for part in self.histories),
+            source=None if self.source is None else self.source.select_rows(indices),
+            aligned_memory=None if self.aligned_memory is None else self.aligned_memory.index_select(0, indices),
             lengths=self.lengths.index_select(0, indices),
         )
 
 
 class ConvolutionStack(nn.Module):
-    """Blocks between two products, from the width of embeddings to that of the blocks and back, or before one norm.
+    """Convolutional blocks between two projections (`ends`) to and from the width of the blocks, or with a final norm.
 
-    `causal` for a writer. Where none of its blocks attends, memory's state at position i is added to what is written at
-    position i (ByteNet). A reader with `unfold` = (a, b) gives a |s| + b states for |s| tokens, so that there is one
-    for each word of an output longer than the input (dynamic unfolding, Kalchbrenner et al. 2016, section 3.2).
+    `causal` for a writer. If none of its blocks has attention, memory's state at position i is added to the input at
+    position i (ByteNet). A reader with `unfold` = (a, b) returns a |s| + b states for |s| tokens, enough for an output
+    longer than the input (dynamic unfolding, Kalchbrenner et al. 2016, section 3.2).
     """
 
     operation = "convolution"  # for counts of parameters by operation
@@ -57,14 +67,14 @@ class ConvolutionStack(nn.Module):
         blocks: Sequence[nn.Module],
         *,
         dim: int,
-        ends: tuple[Product, Product] | None = None,
+        ends: tuple[WeightNormLinear, WeightNormLinear] | None = None,
         causal: bool = False,
         unfold: tuple[float, float] = (1.0, 0.0),
         dropout: float = 0.0,
         recompute: bool = False,
     ) -> None:
         super().__init__()
-        self.blocks: Any = nn.ModuleList(blocks)  # which are called alike, which ModuleList's type cannot say
+        self.blocks: Any = nn.ModuleList(blocks)  # Any: ModuleList does not know the type of its items
         self.ends: Any = nn.ModuleList(ends or ())
         self.norm = nn.Identity() if ends else nn.LayerNorm(dim)
         self.dim, self.causal, self.unfold, self.recompute = dim, causal, unfold, recompute
@@ -77,90 +87,91 @@ class ConvolutionStack(nn.Module):
         memory: Memory | None = None,
         state: ConvolutionState | None = None,
     ) -> tuple[Float[Tensor, "B N D"], Any, ConvolutionState | None, Aux]:
-        """A reader's `values` are the sums of its states and of the embeddings that it got, where it has two ends."""
+        """Hidden states, mask, state and aux; the aux of a reader with `ends` has `values`, states plus inputs."""
         if state is not None:
             return *self._step(x, mask, state), {}
         if not self.causal and mask is not None:
-            x, mask = self.unfolded(x, mask)
-        y = self._whole(x, mask, memory)
-        return y, mask, None, {"values": (y + x) * HALF} if self.ends and not self.causal else {}
+            x, mask = self.unfold_sequences(x, mask)
+        y = self._run_all(x, mask, memory)
+        return y, mask, None, {"values": (y + x) * SQRT_HALF} if self.ends and not self.causal else {}
 
-    def _whole(self, x: Tensor, mask: Tensor | None, memory: Memory | None) -> Float[Tensor, "B T D"]:
-        matrices = self._outer()
-        read, places = self._seen(memory)
-        y = x if places is None else x + F.pad(places, (0, 0, 0, x.shape[1] - places.shape[1]))  # or cut
-        y = self._enter(y, matrices)
-        real = None if self.causal else mask  # padding stands on the right, where no writer looks
-        over = RECOMPUTED if self.recompute and self.training else KEPT
+    def _run_all(self, x: Tensor, mask: Tensor | None, memory: Memory | None) -> Float[Tensor, "B T D"]:
+        weights = self._compute_end_weights()
+        source, aligned = self._prepare_memory(memory)
+        y = x if aligned is None else x + F.pad(aligned, (0, 0, 0, x.shape[1] - aligned.shape[1]))  # pads or truncates
+        y = self._project_in(y, weights)
+        real = None if self.causal else mask  # padding is on the right, which causal convolutions do not see
+        run_block = CHECKPOINTED_BLOCK if self.recompute and self.training else PLAIN_BLOCK
         for block in self.blocks:
-            y = over(block, block.dilation, y, real, self.causal, x, read)
-        return self._leave(y, matrices)
+            y = run_block(block, block.dilation, y, real, self.causal, x, source)
+        return self._project_out(y, weights)
 
     def _step(
         self, x: Tensor, mask: Tensor | None, state: ConvolutionState
     ) -> tuple[Float[Tensor, "B n D"], Tensor | None, ConvolutionState]:
-        first, *inner, last = state.matrices
-        y = x if state.places is None else x + self._at(state.places, state.lengths, x.shape[1])
-        y, own = self._enter(y, (first, last)), []
-        for block, past, matrices in zip(self.blocks, state.own, inner, strict=True):
+        first, *inner, last = state.weights
+        aligned = state.aligned_memory
+        y = x if aligned is None else x + self._gather_next(aligned, state.lengths, x.shape[1])
+        y, histories = self._project_in(y, (first, last)), []
+        for block, past, weights in zip(self.blocks, state.histories, inner, strict=True):
 
-            def around(z: Tensor, block: Any = block, past: Tensor = past) -> Tensor:
-                wide = torch.cat((past, z.to(past.dtype)), 1)  # autocast may have made it narrower
-                own.append(wide[:, wide.shape[1] - past.shape[1] :])
-                return neighbours(wide, kernel=block.kernel, dilation=block.dilation)
+            def gather(z: Tensor, block: Any = block, past: Tensor = past) -> Tensor:
+                extended = torch.cat((past, z.to(past.dtype)), 1)  # autocast may have produced a lower precision
+                histories.append(extended[:, extended.shape[1] - past.shape[1] :])
+                return gather_neighbors(extended, kernel=block.kernel, dilation=block.dilation)
 
-            y = block(y, around, matrices, x, state.read)
-        state = replace(state, own=tuple(own), lengths=state.lengths + x.shape[1])
-        return self._leave(y, (first, last)), mask, state
+            y = block(y, gather, weights, x, state.source)
+        state = replace(state, histories=tuple(histories), lengths=state.lengths + x.shape[1])
+        return self._project_out(y, (first, last)), mask, state
 
-    def unfolded(
+    def unfold_sequences(
         self, x: Float[Tensor, "B S D"], mask: Bool[Tensor, "B S"]
     ) -> tuple[Float[Tensor, "B N D"], Bool[Tensor, "B N"]]:
-        """Zeros behind each text, up to a |s| + b; without that the same."""
+        """Append zeros to each sequence of length |s| up to a |s| + b positions (dynamic unfolding)."""
         a, b = self.unfold
         if (a, b) == (1.0, 0.0):
             return x, mask
-        longest = math.ceil(a * x.shape[1] + b - ROUNDING)
-        lengths = torch.ceil(a * mask.sum(1) + b - ROUNDING)
-        x = F.pad(x.masked_fill(~mask[..., None], 0.0), (0, 0, 0, longest - x.shape[1]))
-        return x, torch.arange(longest, device=x.device) < lengths[:, None]
+        max_length = math.ceil(a * x.shape[1] + b - CEIL_TOLERANCE)
+        lengths = torch.ceil(a * mask.sum(1) + b - CEIL_TOLERANCE)
+        x = F.pad(x.masked_fill(~mask[..., None], 0.0), (0, 0, 0, max_length - x.shape[1]))
+        return x, torch.arange(max_length, device=x.device) < lengths[:, None]
 
     def start(self, memory: Memory | None, *, rows: int, capacity: int) -> ConvolutionState:
-        """The state before the first position; it takes as much room for any number of positions."""
-        first, last = self._outer()
+        """The state before the first position; its size does not depend on `capacity`."""
+        first, last = self._compute_end_weights()
         like = next(self.parameters())
-        read, places = self._seen(memory)
+        source, aligned_memory = self._prepare_memory(memory)
         return ConvolutionState(
-            own=tuple(like.new_zeros(rows, (b.kernel - 1) * b.dilation, b.width) for b in self.blocks),
-            matrices=(first, *(block.matrices() for block in self.blocks), last),
-            read=read,
-            places=places,
+            histories=tuple(like.new_zeros(rows, (b.kernel - 1) * b.dilation, b.width) for b in self.blocks),
+            weights=(first, *(block.compute_weights() for block in self.blocks), last),
+            source=source,
+            aligned_memory=aligned_memory,
             lengths=torch.zeros(rows, dtype=torch.long, device=like.device),
         )
 
-    # ---- inside
+    def _compute_end_weights(self) -> tuple[Weights, Weights]:
+        """The weights of the input and the output projection."""
+        return ((self.ends[0].compute_weight(),), (self.ends[1].compute_weight(),)) if self.ends else ((), ())
 
-    def _outer(self) -> tuple[Matrices, Matrices]:
-        """The matrices of the first and of the last product."""
-        return ((self.ends[0].matrix(),), (self.ends[1].matrix(),)) if self.ends else ((), ())
-
-    def _enter(self, x: Tensor, outer: tuple[Matrices, Matrices]) -> Tensor:
-        """What runs along is as wide as the embeddings, whatever autocast makes of a product."""
+    def _project_in(self, x: Tensor, outer: tuple[Weights, Weights]) -> Tensor:
+        """The residual stream keeps the dtype of the embeddings, whatever autocast makes of the projection."""
         return self.ends[0](x, *outer[0]).to(x.dtype) if self.ends else x
 
-    def _leave(self, x: Tensor, outer: tuple[Matrices, Matrices]) -> Tensor:
+    def _project_out(self, x: Tensor, outer: tuple[Weights, Weights]) -> Tensor:
         return self.dropout(self.norm(self.ends[1](x, *outer[1]) if self.ends else x))
 
-    def _seen(self, memory: Memory | None) -> tuple[Read | None, Float[Tensor, "B S D"] | None]:
-        """What blocks attend to; or, where none does, what is added place by place."""
+    def _prepare_memory(self, memory: Memory | None) -> tuple[AttentionSource | None, Float[Tensor, "B S D"] | None]:
+        """What blocks attend to, or, if none has attention, the states that are added position by position."""
         if memory is None:
             return None, None
         if any(block.cross is not None for block in self.blocks):
-            return Read.of(memory), None
+            return AttentionSource.from_memory(memory), None
         return None, memory.states.masked_fill(~memory.padding[..., None], 0.0)
 
-    def _at(self, places: Float[Tensor, "B S D"], lengths: Int[Tensor, " B"], n: int) -> Float[Tensor, "B n D"]:
-        """The next n places of each row; zeros where there are no more."""
-        at = lengths[:, None] + torch.arange(n, device=lengths.device)
-        chosen = at.clamp(max=places.shape[1] - 1)[..., None].expand(-1, -1, places.shape[2])
-        return places.gather(1, chosen).masked_fill((at >= places.shape[1])[..., None], 0.0)
+    def _gather_next(
+        self, states: Float[Tensor, "B S D"], lengths: Int[Tensor, " B"], n: int
+    ) -> Float[Tensor, "B n D"]:
+        """The states at the next n positions of each row; zeros beyond the end."""
+        positions = lengths[:, None] + torch.arange(n, device=lengths.device)
+        index = positions.clamp(max=states.shape[1] - 1)[..., None].expand(-1, -1, states.shape[2])
+        return states.gather(1, index).masked_fill((positions >= states.shape[1])[..., None], 0.0)

@@ -1,6 +1,6 @@
-"""Sparsely gated mixture of experts (Shazeer et al. 2017): many networks, of which each position passes a few.
+"""Sparsely-gated mixture of experts (Shazeer et al. 2017): of E feed-forward networks, each position uses the top k.
 
-N positions, E experts, k of them for each position.
+In shapes: N positions, E experts, k experts per position, P = N k pairs of a position and an expert.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,144 +16,145 @@ from saccade.kernels.weights import FeedForwardWeights, Unsupported
 from saccade.layers.blocks.feedforward import Activation
 from saccade.layers.dropout import Dropout
 
-# ---- How evenly experts are used.
+# ---- load balancing
 #
-# Two losses of Shazeer et al. 2017 (section 4, appendix A), the squared coefficients of variation of the importance of
-# the experts (the sum of their weights) and of their load (how many positions they get, as a smooth function of the
-# gate). They were taken, and not the product of share and probability of later papers, since they belong to noisy
-# gating: with its noise the load itself has a gradient. Without noise only the importance has one.
+# The two losses of Shazeer et al. 2017 (section 4, appendix A): the squared coefficients of variation of the importance
+# of experts (sum of their gate values) and of their load (expected number of positions, a smooth function of the gate).
+# They fit noisy gating better than the losses of later papers: thanks to the noise the load is differentiable. Without
+# noise only the importance has a gradient.
 #
-# Padding is not counted. It passes the experts as every position does, and nobody reads what they give for it.
+# Padding goes through the experts like any position, but is not counted.
 
-Uses = dict["Experts", Float[Tensor, "3 E"]]  # of each group of experts: importance, load and positions, summed
+ExpertUsage = dict["Experts", Float[Tensor, "3 E"]]  # per group of experts: importance, load and number of positions
 
 
-class Choice(NamedTuple):
-    """Which experts each position passes: N positions, E experts, k of them for each."""
+class GateOutput(NamedTuple):
+    """The experts chosen for each position."""
 
     experts: Int[Tensor, "N k"]
-    weights: Float[Tensor, "N k"]  # of each position they sum to 1
-    load: Float[Tensor, "N E"]  # the probability that an expert is chosen, were the noise drawn again
+    weights: Float[Tensor, "N k"]  # gate values; those of a position sum to 1
+    load: Float[Tensor, "N E"]  # probability that an expert would be chosen with newly sampled noise
 
 
 class Routing(NamedTuple):
-    """What one group of experts chose for the positions of a pass, of which some are `real`; None: all are."""
+    """The gate output of one group of experts in a forward pass; `mask` is False for padding, None without any."""
 
     experts: "Experts"
-    choice: Choice
-    real: Bool[Tensor, "..."] | None
+    gate_output: GateOutput
+    mask: Bool[Tensor, "..."] | None
 
-    def use(self) -> Float[Tensor, "3 E"]:
-        """Importance, load and positions of each expert, summed over the real positions."""
-        nothing = torch.zeros_like(self.choice.load)
-        importance = nothing.scatter(1, self.choice.experts, self.choice.weights)
-        each = torch.stack((importance, self.choice.load, nothing.scatter(1, self.choice.experts, 1.0)))
-        if self.real is not None:
-            each = each * self.real.flatten()[:, None]
-        return each.sum(1)
+    def compute_usage(self) -> Float[Tensor, "3 E"]:
+        """Importance, load and number of positions of each expert, without padding."""
+        experts, weights, load = self.gate_output
+        zeros = torch.zeros_like(load)
+        usage = torch.stack((zeros.scatter(1, experts, weights), load, zeros.scatter(1, experts, 1.0)))
+        if self.mask is not None:
+            usage = usage * self.mask.flatten()[:, None]
+        return usage.sum(1)
 
 
-def sum_use(routing: Iterable[Routing]) -> Uses:
-    """How much each group of experts was used in one or more passes."""
-    total: Uses = {}
+def sum_usage(routing: Iterable[Routing]) -> ExpertUsage:
+    """The usage of each group of experts, summed over forward passes."""
+    total: ExpertUsage = {}
     for one in routing:
-        used = one.use()
-        total[one.experts] = total[one.experts] + used if one.experts in total else used
+        usage = one.compute_usage()
+        total[one.experts] = total[one.experts] + usage if one.experts in total else usage
     return total
 
 
-def unevenness(values: Float[Tensor, " E"]) -> Float[Tensor, ""]:
-    """The squared coefficient of variation, (standard deviation / mean)^2."""
+def cv_squared(values: Float[Tensor, " E"]) -> Float[Tensor, ""]:
+    """Squared coefficient of variation, (standard deviation / mean)^2."""
     return values.var(correction=0) / values.mean().square().clamp(min=1e-10)
 
 
-def balance_loss(uses: Mapping["Experts", Float[Tensor, "3 E"]]) -> Float[Tensor, ""]:
-    """Sum over all groups of experts of weight * (CV(importance)^2 + CV(load)^2)."""
-    parts = [one.balance * (unevenness(used[0]) + unevenness(used[1])) for one, used in uses.items()]
+def balance_loss(usages: Mapping["Experts", Float[Tensor, "3 E"]]) -> Float[Tensor, ""]:
+    """Sum over all groups of experts of balance * (CV(importance)^2 + CV(load)^2)."""
+    parts = [group.balance * (cv_squared(usage[0]) + cv_squared(usage[1])) for group, usage in usages.items()]
     return torch.stack(parts).sum()
 
 
-def relative_load(used: Float[Tensor, "3 E"]) -> Float[Tensor, " E"]:
-    """How many positions each expert got, in units of their mean."""
-    positions = used[2].detach()
+def relative_load(usage: Float[Tensor, "3 E"]) -> Float[Tensor, " E"]:
+    """The number of positions of each expert, divided by their mean."""
+    positions = usage[2].detach()
     return positions / positions.mean().clamp(min=1e-10)
 
 
-def busiest(uses: Mapping["Experts", Float[Tensor, "3 E"]]) -> Float[Tensor, ""]:
+def max_relative_load(usages: Mapping["Experts", Float[Tensor, "3 E"]]) -> Float[Tensor, ""]:
     """The largest relative load of all experts."""
-    return torch.stack([relative_load(used).max() for used in uses.values()]).max()
+    return torch.stack([relative_load(usage).max() for usage in usages.values()]).max()
 
 
-# ----
+# ---- gate and experts
 
 
-LEAST_NOISE = 0.01  # so that no gate becomes so sure that it can learn no more
+MIN_NOISE_STD = 0.01  # keeps the gate from becoming deterministic, which would stop its gradient
 
 
-class Places(NamedTuple):
-    """Where pairs of a position and an expert stand: in blocks of one expert each, all of one size."""
+class BlockAssignment(NamedTuple):
+    """Pairs of a position and an expert, laid out in blocks of equal size, each for one expert."""
 
-    slots: Int[Tensor, " P"]  # the row of each pair in all blocks, one behind the other
-    owners: Int[Tensor, " b"]  # the expert of each block
-    size: int  # rows of a block
+    slots: Int[Tensor, " P"]  # the row of each pair among the rows of all blocks
+    experts: Int[Tensor, " b"]  # the expert of each block
+    block_size: int  # rows of a block
 
 
 class Gate(nn.Module):
-    """Noisy top-k gating (there section 2.1): G(x) = softmax(top k of H(x)), where in training
+    """Noisy top-k gating (Shazeer et al. 2017, section 2.1): G(x) = softmax(top k of H(x)).
 
-    H(x) = x Wg + normal() * softplus(x Wn). Both matrices begin as zeros, so that at first all experts get work.
+    H(x) = x Wg + normal() * softplus(x Wn) in training, without the noise otherwise. Both matrices are initialized to
+    zero, so that all experts are equally likely at first. Submodules: `clean` is Wg, `spread` is Wn.
     """
 
-    def __init__(self, dim: int, *, count: int, chosen: int, noise: bool = True) -> None:
+    def __init__(self, dim: int, *, num_experts: int, top_k: int, noise: bool = True) -> None:
         super().__init__()
-        self.chosen = chosen
-        self.clean = nn.Linear(dim, count, bias=False)
-        self.spread = nn.Linear(dim, count, bias=False) if noise else None
-        if self.spread is not None:  # without noise, equal experts would stay equal
+        self.top_k = top_k
+        self.clean = nn.Linear(dim, num_experts, bias=False)
+        self.spread = nn.Linear(dim, num_experts, bias=False) if noise else None
+        if self.spread is not None:  # without noise, zero weights would never break the tie between experts
             nn.init.zeros_(self.clean.weight)
             nn.init.zeros_(self.spread.weight)
 
-    def forward(self, x: Float[Tensor, "N D"]) -> Choice:
-        with torch.autocast(x.device.type, enabled=False):  # in bfloat16 different scores would become equal
+    def forward(self, x: Float[Tensor, "N D"]) -> GateOutput:
+        with torch.autocast(x.device.type, enabled=False):  # bfloat16 would round different scores to the same value
             x = x.to(self.clean.weight.dtype)
             clean = self.clean(x)
             if self.spread is None or not self.training:
-                best = clean.topk(self.chosen)
+                best = clean.topk(self.top_k)
                 load = torch.zeros_like(clean).scatter(1, best.indices, 1.0)
-                return Choice(best.indices, best.values.softmax(-1), load)
-            spread = F.softplus(self.spread(x)) + LEAST_NOISE
+                return GateOutput(best.indices, best.values.softmax(-1), load)
+            spread = F.softplus(self.spread(x)) + MIN_NOISE_STD
             noisy = clean + torch.randn_like(clean) * spread
-            best = noisy.topk(self.chosen + 1)
+            best = noisy.topk(self.top_k + 1)
             last, next_one = best.values[:, -2:].split(1, -1)
-            # An expert is chosen where it beats the k-th best of the others (there appendix A, equation 8).
+            # An expert is chosen if it beats the k-th best of the others (appendix A, equation 8).
             load = torch.special.ndtr((clean - torch.where(noisy > next_one, next_one, last)) / spread)
-            return Choice(best.indices[:, :-1], best.values[:, :-1].softmax(-1), load)
+            return GateOutput(best.indices[:, :-1], best.values[:, :-1].softmax(-1), load)
 
 
-def places(experts: Int[Tensor, "N k"], count: int) -> Places:
-    """Blocks enough for any choice of experts, in a shape that depends on the number of positions alone.
+def assign_blocks(experts: Int[Tensor, "N k"], num_experts: int) -> BlockAssignment:
+    """Lay out pairs in blocks whose number and size depend on the number of positions only, not on the routing.
 
-    P pairs are laid into blocks of ceil(P / E) rows, the last block of each expert filled in part: no more than 2 E - 1
-    blocks, whoever is chosen. So no position is left out, no device is asked, and with one position there are only k
+    P pairs go into blocks of ceil(P / E) rows, the last one of each expert possibly not full: at most 2 E - 1
+    blocks for any routing. So no position is dropped and the device need not be synchronized; a single position takes k
     blocks of one row.
     """
     pairs = experts.flatten()
-    size = -(-pairs.shape[0] // count)
-    most = (pairs.shape[0] + count * (size - 1)) // size
-    mine = pairs[:, None] == torch.arange(count, device=pairs.device)
-    before = mine.cumsum(0).gather(1, pairs[:, None])[:, 0] - 1  # pairs of the same expert that stand before
-    blocks = (mine.sum(0) + size - 1) // size
+    size = -(-pairs.shape[0] // num_experts)
+    max_blocks = (pairs.shape[0] + num_experts * (size - 1)) // size
+    is_expert = pairs[:, None] == torch.arange(num_experts, device=pairs.device)
+    index = is_expert.cumsum(0).gather(1, pairs[:, None])[:, 0] - 1  # index of a pair among those of its expert
+    blocks = (is_expert.sum(0) + size - 1) // size
     ends = blocks.cumsum(0)
-    slots = (ends - blocks).index_select(0, pairs) * size + before
-    owners = (torch.arange(most, device=pairs.device)[:, None] >= ends).sum(1).clamp(max=count - 1)
-    return Places(slots, owners, size)
+    slots = (ends - blocks).index_select(0, pairs) * size + index
+    block_experts = (torch.arange(max_blocks, device=pairs.device)[:, None] >= ends).sum(1).clamp(max=num_experts - 1)
+    return BlockAssignment(slots, block_experts, size)
 
 
 class Experts(nn.Module):
-    """y = sum over the k chosen experts of G(x)_i E_i(x) (there equation 1); E_i(x) = f(x W1_i + b1_i) W2_i + b2_i.
+    """y = sum over the top k experts of G(x)_i E_i(x) (Shazeer et al. 2017, equation 1).
 
-    It takes the place of a `FeedForward`. No position is dropped, in training or after it, so none depends on what else
-    is in the batch. `balance` is the weight of the loss that gives all experts work (`layers/blocks/experts.py`).
+    E_i(x) = f(x W1_i + b1_i) W2_i + b2_i. Used in place of a `FeedForward`. No position is ever dropped, so outputs do
+    not depend on the rest of the batch. `balance` is the weight of the load-balancing loss.
     """
 
     is_gated = False
@@ -162,7 +163,7 @@ class Experts(nn.Module):
         self,
         dim: int,
         *,
-        hidden: int,
+        hidden_dim: int,
         gate: Gate,
         activation: Activation = "relu",
         dropout: float = 0.0,
@@ -171,105 +172,113 @@ class Experts(nn.Module):
     ) -> None:
         super().__init__()
         count = gate.clean.out_features
-        self.gate, self.activation, self.balance, self.count = gate, activation, balance, count
+        self.gate, self.activation, self.balance, self.num_experts = gate, activation, balance, count
         self.up, self.down = (
-            nn.Parameter(torch.empty(count, dim, hidden)),
-            nn.Parameter(torch.empty(count, hidden, dim)),
+            nn.Parameter(torch.empty(count, dim, hidden_dim)),
+            nn.Parameter(torch.empty(count, hidden_dim, dim)),
         )
-        self.up_bias = nn.Parameter(torch.zeros(count, 1, hidden)) if bias else None
+        self.up_bias = nn.Parameter(torch.zeros(count, 1, hidden_dim)) if bias else None
         self.down_bias = nn.Parameter(torch.zeros(count, 1, dim)) if bias else None
         self.dropout = Dropout(dropout)
         for weight in (*self.up.data, *self.down.data):
             nn.init.xavier_uniform_(weight)
 
     @property
-    def hidden(self) -> int:
+    def hidden_dim(self) -> int:
         return self.up.shape[-1]
 
     @property
     def experts_per_token(self) -> int:
-        return self.gate.chosen
+        return self.gate.top_k
 
     @property
-    def share_per_token(self) -> float:
-        """The share of the experts' parameters that a token passes."""
-        return self.gate.chosen / self.count
+    def active_fraction(self) -> float:
+        """The fraction of the experts' parameters that each token uses."""
+        return self.gate.top_k / self.num_experts
 
     def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
-        return self.routed(x)[0]
+        return self.route(x)[0]
 
     def describe(self) -> FeedForwardWeights:
-        raise Unsupported("each position chooses its experts")
+        raise Unsupported("its positions are routed to experts")
 
-    def routed(self, x: Float[Tensor, "... D"]) -> tuple[Float[Tensor, "... D"], Choice]:
-        """The same, and which experts were chosen."""
+    def route(self, x: Float[Tensor, "... D"]) -> tuple[Float[Tensor, "... D"], GateOutput]:
+        """The output, and the experts that were chosen."""
         rows = x.reshape(-1, x.shape[-1])
-        choice: Choice = self.gate(rows)
-        at = places(choice.experts, self.count)
-        pairs = rows[:, None].expand(-1, choice.experts.shape[1], -1).flatten(0, 1)
-        blocks = rows.new_zeros(at.owners.shape[0] * at.size, rows.shape[1]).index_copy(0, at.slots, pairs)
-        hidden = products(blocks.unflatten(0, (-1, at.size)), self.up, self.up_bias, at.owners)
+        gate_output: GateOutput = self.gate(rows)
+        layout = assign_blocks(gate_output.experts, self.num_experts)
+        pairs = rows[:, None].expand(-1, gate_output.experts.shape[1], -1).flatten(0, 1)
+        blocks = rows.new_zeros(layout.experts.shape[0] * layout.block_size, rows.shape[1]).index_copy(
+            0, layout.slots, pairs
+        )
+        hidden = multiply_by_experts(
+            blocks.unflatten(0, (-1, layout.block_size)), self.up, self.up_bias, layout.experts
+        )
         hidden = self.dropout(ACTIVATIONS[self.activation](hidden))
-        out = products(hidden, self.down, self.down_bias, at.owners).flatten(0, 1).index_select(0, at.slots)
-        mixed = (out.unflatten(0, choice.experts.shape) * choice.weights[..., None]).sum(1)
-        return mixed.to(out.dtype).view_as(x), choice
+        out = (
+            multiply_by_experts(hidden, self.down, self.down_bias, layout.experts)
+            .flatten(0, 1)
+            .index_select(0, layout.slots)
+        )
+        mixed = (out.unflatten(0, gate_output.experts.shape) * gate_output.weights[..., None]).sum(1)
+        return mixed.to(out.dtype).view_as(x), gate_output
 
 
-def products(
+def multiply_by_experts(
     x: Float[Tensor, "b n I"],
     weight: Float[Tensor, "E I O"],
     bias: Float[Tensor, "E 1 O"] | None,
-    owners: Int[Tensor, " b"],
+    experts: Int[Tensor, " b"],
 ) -> Float[Tensor, "b n O"]:
-    """Every block times the matrix of its expert."""
-    if x.device.type == "cpu" and not torch.compiler.is_compiling():  # where asking costs less than copying matrices
+    """Multiply every block by the weight matrix of its expert."""
+    if x.device.type == "cpu" and not torch.compiler.is_compiling():  # reading indices is cheaper than copying matrices
         matrices = weight.unbind()
         return torch.stack([
             rows @ matrices[n] if bias is None else torch.addmm(bias[n], rows, matrices[n])
-            for rows, n in zip(x.unbind(), owners.tolist(), strict=True)
+            for rows, n in zip(x.unbind(), experts.tolist(), strict=True)
         ])  # fmt: skip
-    chosen = weight.index_select(0, owners)
-    return torch.bmm(x, chosen) if bias is None else torch.baddbmm(bias.index_select(0, owners), x, chosen)
+    chosen = weight.index_select(0, experts)
+    return torch.bmm(x, chosen) if bias is None else torch.baddbmm(bias.index_select(0, experts), x, chosen)
 
 
-def routed(feedforward: Any, x: Float[Tensor, "... D"]) -> tuple[Float[Tensor, "... D"], Choice | None]:
-    """What any network that each position passes alone gives, and which experts were chosen where it has some."""
+def apply_feedforward(feedforward: Any, x: Float[Tensor, "... D"]) -> tuple[Float[Tensor, "... D"], GateOutput | None]:
+    """Apply a position-wise network; also its gate output where it is a mixture of experts."""
     if getattr(feedforward, "experts_per_token", None) is None:
         return feedforward(x), None
-    found: tuple[Tensor, Choice] = feedforward.routed(x)
-    return found
+    output: tuple[Tensor, GateOutput] = feedforward.route(x)
+    return output
 
 
-class Between(nn.Module):
-    """Experts between recurrent layers, x + E(x), by the number of the layer that reads what they give."""
+class InterLayerExperts(nn.Module):
+    """Experts between recurrent layers, x + E(x); `experts` maps the index of the layer above to its experts."""
 
     def __init__(self, experts: Mapping[int, Experts], *, dropout: float = 0.0) -> None:
         super().__init__()
-        self.below: Any = nn.ModuleDict({str(number): one for number, one in experts.items()})
+        self.below: Any = nn.ModuleDict({str(number): group for number, group in experts.items()})
         self.dropout = Dropout(dropout)
 
     def forward(
-        self, number: int, x: Float[Tensor, "*rows D"], real: Bool[Tensor, "*rows"] | None = None
+        self, number: int, x: Float[Tensor, "*rows D"], mask: Bool[Tensor, "*rows"] | None = None
     ) -> tuple[Float[Tensor, "*rows D"], list[Routing]]:
-        """What layer `number` reads, and what experts chose for it, if there are any below that layer."""
-        x, choice = self.routed(number, x)
-        return x, [] if choice is None else [Routing(self.below[str(number)], choice, real)]
+        """The input of layer `number`, and the routing of the experts below that layer, if there are any."""
+        x, gate_output = self.route(number, x)
+        return x, [] if gate_output is None else [Routing(self.below[str(number)], gate_output, mask)]
 
-    def routed(self, number: int, x: Float[Tensor, "*rows D"]) -> tuple[Float[Tensor, "*rows D"], Choice | None]:
-        """The same inside a compiled region, which returns tensors alone."""
+    def route(self, number: int, x: Float[Tensor, "*rows D"]) -> tuple[Float[Tensor, "*rows D"], GateOutput | None]:
+        """Like `forward`, but with the gate output only: compiled regions return nothing but tensors."""
         if str(number) not in self.below:
             return x, None
-        y, choice = self.below[str(number)].routed(x)
-        return x + self.dropout(y), choice
+        y, gate_output = self.below[str(number)].route(x)
+        return x + self.dropout(y), gate_output
 
-    def join_steps(self, steps: Sequence[Mapping[int, Choice]], real: Bool[Tensor, "B T"] | None) -> list[Routing]:
-        """The choices of all steps of a sequence together, by the numbers of layers."""
-        joined = []
+    def merge_steps(self, steps: Sequence[Mapping[int, GateOutput]], mask: Bool[Tensor, "B T"] | None) -> list[Routing]:
+        """Concatenate the gate outputs of all steps of a sequence, which are given by layer index."""
+        merged = []
         for number in steps[0]:
-            parts = zip(*(choices[number] for choices in steps), strict=True)
-            choice = Choice(*map(torch.cat, parts))
-            joined.append(Routing(self.below[str(number)], choice, None if real is None else real.T))
-        return joined
+            parts = zip(*(gate_outputs[number] for gate_outputs in steps), strict=True)
+            gate_output = GateOutput(*map(torch.cat, parts))
+            merged.append(Routing(self.below[str(number)], gate_output, None if mask is None else mask.T))
+        return merged
 
 
-NOTHING_BETWEEN = Between({})
+NO_EXPERTS = InterLayerExperts({})

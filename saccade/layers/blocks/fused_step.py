@@ -1,7 +1,4 @@
-"""One decoding step of a stack in one call of C, where the stack exports its weights and its state lies as C needs it.
-
-Where it does not apply, the blocks take the step themselves; they are the reference.
-"""
+"""One decoding step of a stack in a single C call on a CPU; the blocks are the reference and the fallback."""
 
 from typing import Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
@@ -13,30 +10,30 @@ from torch import Tensor
 from saccade.kernels.cpu.stack_step import StackStep, prepare_step
 from saccade.kernels.weights import StackWeights, Unsupported
 from saccade.layers.attention.cache import AttentionState
-from saccade.layers.record import recording
+from saccade.layers.record import is_recording
 
 
 @runtime_checkable
 class DescribedStack(Protocol):
-    """A stack that declares `fused_cpu_step`."""
+    """A stack that declares the capability `fused_cpu_step`."""
 
     def describe_step(self) -> StackWeights: ...
 
 
-# By stack: the version of its weights, and what takes its steps, where something does.
+# By stack: the version of its weights, and its prepared C step; None where C does not support it.
 PREPARED: WeakKeyDictionary[DescribedStack, tuple[object, StackStep | None]] = WeakKeyDictionary()
 
 
 def take_fused_step(
     stack: DescribedStack, version: object, x: Float[Tensor, "B n D"], state: AttentionState
 ) -> Float[Tensor, "B n D"] | None:
-    """The next position of every row; None where the blocks have to take the step. The caller moves the state.
+    """Decode one position of every row; None where the C step does not apply. The caller advances the state.
 
-    `version` is another object once weights were laid out anew.
+    `version` is an object that changes identity when the layout of the weights changes.
     """
     if x.shape[1] != 1 or x.dtype != torch.float32 or x.device.type != "cpu":
         return None
-    if not state.even or torch.is_grad_enabled() or recording():
+    if not state.is_uniform or torch.is_grad_enabled() or is_recording():
         return None
     prepared = PREPARED.get(stack)
     if prepared is None or prepared[0] is not version:

@@ -1,4 +1,4 @@
-"""Low-rank additions beside a matrix that stays as it is (LoRA, Hu et al. 2022, section 4.1)."""
+"""Low-rank adaptation of frozen weight matrices (LoRA, Hu et al. 2022, section 4.1)."""
 
 import math
 from collections.abc import Mapping
@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 WEIGHT = "weight"
-INSIDE = f".parametrizations.{WEIGHT}."  # in the names of what stands for a weight
+PARAMETRIZED_INFIX = f".parametrizations.{WEIGHT}."  # in the names of the parameters of a parametrized weight
 
 
 class LowRank(nn.Module):
-    """W + scale * up down. At first `up` is zero, so that nothing is changed.
+    """W + scale * up down; `up` is initialized to zero, so that the model is unchanged at first.
 
-    A tensor with more than two axes, such as the projections of all heads, is one matrix here: its last axis is what
-    goes in.
+    A tensor with more than two axes, such as the projections of all heads, is flattened to a matrix whose columns are
+    the last axis, the inputs.
     """
 
     def __init__(self, weight: Tensor, *, rank: int, scale: float) -> None:
@@ -30,21 +30,21 @@ class LowRank(nn.Module):
         return weight + self.scale * (self.up @ self.down).view_as(weight)
 
 
-def attach(module: nn.Module, *, rank: int, scale: float) -> None:
-    """From now on the module's weight is the sum, wherever it is used; of it only the addition is trained."""
+def attach_lora(module: nn.Module, *, rank: int, scale: float) -> None:
+    """Replace the module's weight by W + scale * up down, with W frozen."""
     weight = module.get_parameter(WEIGHT)
     weight.requires_grad_(False)
     parametrize.register_parametrization(module, WEIGHT, LowRank(weight, rank=rank, scale=scale))
 
 
-def merged(weights: Mapping[str, Tensor], *, scale: float) -> dict[str, Tensor]:
-    """Named weights in which every sum stands under the name of the plain weight; the others stay as they are."""
+def merge_lora(weights: Mapping[str, Tensor], *, scale: float) -> dict[str, Tensor]:
+    """A state dict without LoRA: every adapted weight is merged into W under its plain name."""
     plain = {}
     for name, tensor in weights.items():
-        owner, inside, part = name.partition(INSIDE)
-        if not inside:
+        owner, infix, part = name.partition(PARAMETRIZED_INFIX)
+        if not infix:
             plain[name] = tensor
         elif part == "original":
-            up, down = (weights[f"{owner}{INSIDE}0.{factor}"] for factor in ("up", "down"))
+            up, down = (weights[f"{owner}{PARAMETRIZED_INFIX}0.{factor}"] for factor in ("up", "down"))
             plain[f"{owner}.{WEIGHT}"] = tensor + scale * (up @ down).view_as(tensor)
     return plain

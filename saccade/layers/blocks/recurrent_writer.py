@@ -1,4 +1,4 @@
-"""The recurrent stack of a writer: what it begins with, and the recurrence that goes on from there."""
+"""The recurrent stack of a writer: its initial state, and the recurrence with or without attention."""
 
 import math
 from dataclasses import replace
@@ -10,30 +10,30 @@ from torch import Tensor, nn
 
 from saccade.config.protocols import Capabilities
 from saccade.layers.auxiliary import Aux
-from saccade.layers.blocks.experts import NOTHING_BETWEEN, Between
-from saccade.layers.blocks.recurrence import FixedContext, LookAfter, LookFirst, RecurrentState
-from saccade.layers.blocks.recurrent import CELLS, Hidden, Name
+from saccade.layers.blocks.experts import NO_EXPERTS, InterLayerExperts
+from saccade.layers.blocks.recurrence import BahdanauRecurrence, FixedContextRecurrence, LuongRecurrence, RecurrentState
+from saccade.layers.blocks.recurrent import CELLS, CellName, Hidden
 from saccade.layers.dropout import Dropout
 from saccade.layers.memory import Memory
 
 Context = Literal["last", "mean"]
 
 
-class FirstState(nn.Module):
-    """c, the vector that stands for all that was read, and the states s_0 of all layers.
+class InitialState(nn.Module):
+    """The context vector c of the whole source, and the initial states s_0 of all layers.
 
-    c is h_T, the reader's last state, or the mean of all of its states. s_0 = tanh(W c), or the reader's own last
-    states are copied. A writer that has read nothing begins with zeros.
+    c is the reader's last state h_T or the mean of its states. s_0 = tanh(W c), or a copy of the last states of the
+    reader's layers (`copy_final`). Without a reader s_0 is zero.
     """
 
     def __init__(
-        self, dim: int, *, cell: Name, layers: int, memory_dim: int | None, context: Context, copied: bool
+        self, dim: int, *, cell: CellName, layers: int, memory_dim: int | None, context: Context, copy_final: bool
     ) -> None:
         super().__init__()
         self.shape, self.context = (layers, CELLS[cell].states, dim), context
-        self.predict = None if memory_dim is None or copied else nn.Linear(memory_dim, math.prod(self.shape))
+        self.predict = None if memory_dim is None or copy_final else nn.Linear(memory_dim, math.prod(self.shape))
 
-    def summary(self, memory: Memory) -> Float[Tensor, "B M"]:
+    def summarize(self, memory: Memory) -> Float[Tensor, "B M"]:
         if self.context == "mean":
             real = memory.padding[..., None]
             return (memory.states * real).sum(1) / real.sum(1).clamp(min=1)
@@ -48,24 +48,24 @@ class FirstState(nn.Module):
         elif self.predict is not None:
             first = torch.tanh(self.predict(context)).unflatten(-1, self.shape)
         else:
-            assert memory.final is not None, "only a recurrent reader's last states can be copied"
+            assert memory.final is not None, "only the last states of a recurrent reader can be copied"
             return memory.final
         return tuple(layer.unbind(1) for layer in first.unbind(1))
 
 
 class RecurrentWriter(nn.Module):
-    """The stack of a writer: first states, the recurrence, dropout of what it tells."""
+    """The stack of a recurrent writer: initial states, the recurrence, and dropout of its outputs."""
 
     operation = "recurrence"  # for counts of parameters by operation
     capabilities = Capabilities(static_shapes=True)
 
     def __init__(
         self,
-        recurrence: FixedContext | LookFirst | LookAfter,
+        recurrence: FixedContextRecurrence | BahdanauRecurrence | LuongRecurrence,
         *,
-        first: FirstState,
+        first: InitialState,
         dim: int,
-        between: Between = NOTHING_BETWEEN,
+        between: InterLayerExperts = NO_EXPERTS,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
@@ -79,32 +79,32 @@ class RecurrentWriter(nn.Module):
         memory: Memory | None = None,
         state: RecurrentState | None = None,
     ) -> tuple[Float[Tensor, "B T D"], Any, RecurrentState | None, Aux]:
-        """A whole text, or with a state its next positions. Padding stands on the right, where nobody reads it."""
-        begin = self.start(memory, rows=len(x), capacity=x.shape[1]) if state is None else state
-        with torch.autocast(x.device.type, enabled=False):  # under which torch's kernels would run in float16
-            y, after, aux = self.recurrence(x.to(self.kind), begin, self.between, mask)
+        """Hidden states of whole sequences, or with a state those of the next positions. Padding is on the right."""
+        initial = self.start(memory, rows=len(x), capacity=x.shape[1]) if state is None else state
+        with torch.autocast(x.device.type, enabled=False):  # torch's kernels would run in half precision
+            y, after, aux = self.recurrence(x.to(self.dtype), initial, self.between, mask)
         after = None if state is None else replace(after, lengths=after.lengths + x.shape[1])
         return self.dropout(y), mask, after, aux
 
     def start(self, memory: Memory | None, *, rows: int, capacity: int) -> RecurrentState:
-        """The state before the first word; there is room for any number of positions."""
+        """The state before the first position; its size does not depend on `capacity`."""
         weight = self.recurrence.layers[0].weight_hh_l0
         with torch.autocast(weight.device.type, enabled=False):
-            memory = None if memory is None else replace(memory, states=memory.states.to(self.kind))
-            context = None if memory is None else self.first.summary(memory)
+            memory = None if memory is None else replace(memory, states=memory.states.to(self.dtype))
+            context = None if memory is None else self.first.summarize(memory)
             hidden = self.first(memory, context, weight.new_empty(rows, 0))
-            source, fed = self.recurrence.begin(memory, context)
-        numbers = torch.arange(rows, device=weight.device)
-        return RecurrentState(hidden, fed, source, numbers, torch.zeros_like(numbers))
+            projected, input_feed = self.recurrence.prepare_memory(memory, context)
+        row_indices = torch.arange(rows, device=weight.device)
+        return RecurrentState(hidden, input_feed, projected, row_indices, torch.zeros_like(row_indices))
 
-    def turned(self, state: RecurrentState, memory: Memory) -> RecurrentState:
-        """The same state in front of another memory: that of the next picture, where several come one by one."""
+    def switch_memory(self, state: RecurrentState, memory: Memory) -> RecurrentState:
+        """The same state with another memory to attend to, such as the next picture of an episode."""
         with torch.autocast(memory.states.device.type, enabled=False):
-            memory = replace(memory, states=memory.states.to(self.kind))
-            source, fed = self.recurrence.begin(memory, self.first.summary(memory))
-        return replace(state, source=source, fed=fed if source is None else state.fed)
+            memory = replace(memory, states=memory.states.to(self.dtype))
+            projected, input_feed = self.recurrence.prepare_memory(memory, self.first.summarize(memory))
+        return replace(state, memory=projected, input_feed=input_feed if projected is None else state.input_feed)
 
     @property
-    def kind(self) -> torch.dtype:
-        """Of the numbers in which this stack computes, whatever those are that it is given."""
+    def dtype(self) -> torch.dtype:
+        """The dtype in which this stack computes, whatever the dtype of its inputs."""
         return self.recurrence.layers[0].weight_hh_l0.dtype

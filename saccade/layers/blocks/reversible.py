@@ -1,8 +1,8 @@
-"""Residual layers that can be computed backwards, so that nothing between them is kept (Gomez et al. 2017; Kitaev et
-al. 2020, section 3).
+"""Reversible residual layers, whose activations are recomputed from their outputs in the backward pass (Gomez et al.
+2017; Kitaev et al. 2020, section 3).
 
-y1 = x1 + F(x2), y2 = x2 + G(y1); from which x2 = y2 - G(y1) and x1 = y1 - F(x2). However many layers there are, the
-backward pass needs the outputs of the last one, the random state of each, and the few integers by which F chose.
+y1 = x1 + F(x2), y2 = x2 + G(y1), from which x2 = y2 - G(y1) and x1 = y1 - F(x2). For any number of layers the backward
+pass needs only the outputs of the last one, and of each layer the random state and the hash buckets of F.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,14 +17,15 @@ from torch.autograd.function import once_differentiable
 from saccade.layers.attention.cache import AttentionState, KeyValue
 from saccade.layers.auxiliary import Aux
 from saccade.layers.dropout import Dropout
-from saccade.layers.record import recording
+from saccade.layers.record import is_recording
 
 
 class ReversibleBlock(nn.Module):
-    """F is attention and G is feed-forward, each after its own norm.
+    """A reversible layer: F is attention and G the feed-forward network, each after its own norm.
 
-    `attention(x, mask=..., kept=...)` gives its sum and what it chose, and chooses the same again when that is given
-    back. G treats each position alone; with `chunk`, so many at a time (Kitaev et al. 2020, equation 10).
+    `attention(x, mask=..., choices=...)` returns its output and its random choices (hash buckets); when these are
+    passed in, it makes the same choices again. With `chunk`, G processes that many positions at a time (Kitaev et al.
+    2020, equation 10).
     """
 
     def __init__(
@@ -37,17 +38,17 @@ class ReversibleBlock(nn.Module):
         chunk: int | None = None,
     ) -> None:
         super().__init__()
-        self.attention: Any = attention  # with `step`, where it is to write, which the type of modules cannot say
+        self.attention: Any = attention  # Any: has a method `step` if it is used in a writer
         self.feedforward = feedforward
-        self.norms = nn.ModuleList(norms)  # that of attention, that of feed-forward
+        self.norms = nn.ModuleList(norms)  # of attention and of the feed-forward network
         self.dropout, self.chunk = Dropout(dropout), chunk
 
     def forward(
         self, x1: Float[Tensor, "B T D"], x2: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T D"]]:
-        """The plain layers, for which autograd keeps what it needs."""
-        y1 = x1 + self.mix(x2, mask)[0]
-        return y1, x2 + self.change(y1)
+        """The plain forward pass, for which autograd stores activations."""
+        y1 = x1 + self.apply_attention(x2, mask)[0]
+        return y1, x2 + self.apply_feedforward(y1)
 
     def step(
         self,
@@ -55,42 +56,42 @@ class ReversibleBlock(nn.Module):
         x2: Float[Tensor, "B n D"],
         cache: KeyValue,
         *,
-        at: Int[Tensor, "b n"],
-        seen: int,
+        positions: Int[Tensor, "b n"],
+        length: int,
     ) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n D"]]:
-        """The same for the next n positions of each row."""
-        y1 = x1 + self.dropout(self.attention.step(self.norms[0](x2), cache, at=at, seen=seen))
-        return y1, x2 + self.change(y1)
+        """Decode the next n positions of each row, at `positions`; the cache then has `length` positions."""
+        y1 = x1 + self.dropout(self.attention.step(self.norms[0](x2), cache, positions=positions, length=length))
+        return y1, x2 + self.apply_feedforward(y1)
 
-    def mix(
-        self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None, kept: tuple[Tensor, ...] = ()
+    def apply_attention(
+        self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None, choices: tuple[Tensor, ...] = ()
     ) -> tuple[Float[Tensor, "B T D"], tuple[Tensor, ...]]:
-        """F, and what it chose."""
-        y, kept = self.attention(self.norms[0](x), mask=mask, kept=kept)
-        return self.dropout(y), kept
+        """F(x), and its choices."""
+        y, choices = self.attention(self.norms[0](x), mask=mask, choices=choices)
+        return self.dropout(y), choices
 
-    def change(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        """G"""
-        return torch.cat([self.change_piece(piece) for piece in self.pieces(x)], 1)
+    def apply_feedforward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        """G(x)"""
+        return torch.cat([self.apply_feedforward_to_chunk(chunk) for chunk in self.split_chunks(x)], 1)
 
-    def change_piece(self, x: Float[Tensor, "B t D"]) -> Float[Tensor, "B t D"]:
+    def apply_feedforward_to_chunk(self, x: Float[Tensor, "B t D"]) -> Float[Tensor, "B t D"]:
         return self.dropout(self.feedforward(self.norms[1](x)))
 
-    def pieces(self, x: Float[Tensor, "B T D"]) -> tuple[Tensor, ...]:
+    def split_chunks(self, x: Float[Tensor, "B T D"]) -> tuple[Tensor, ...]:
         return (x,) if self.chunk is None else x.split(self.chunk, 1)
 
 
 class ReversibleStack(nn.Module):
-    """Both halves begin as the input and stand side by side in the output, which is twice as wide."""
+    """Reversible blocks; both halves x1 and x2 start as the input, and are concatenated to an output of width 2 D."""
 
     operation = "attention"  # for counts of parameters by operation
 
     def __init__(self, blocks: Sequence[ReversibleBlock], *, dim: int, norm: nn.Module | None = None) -> None:
-        """`norm` is one of 2 `dim` features."""
+        """`norm` has 2 `dim` features."""
         super().__init__()
-        self.blocks: Any = nn.ModuleList(blocks)  # of ReversibleBlock, which ModuleList's type cannot say
+        self.blocks: Any = nn.ModuleList(blocks)  # Any: ModuleList does not know the type of its items
         self.norm = norm if norm is not None else nn.Identity()
-        self.entry, self.dim = dim, 2 * dim
+        self.input_dim, self.dim = dim, 2 * dim
 
     def forward(
         self,
@@ -99,62 +100,62 @@ class ReversibleStack(nn.Module):
         memory: None = None,
         state: AttentionState | None = None,
     ) -> tuple[Float[Tensor, "B T two_D"], Bool[Tensor, "B T"] | None, AttentionState | None, Aux]:
-        """Whole texts, or the next positions of what a state stands for; there is no memory to attend to."""
+        """Hidden states of whole sequences, or with a state those of the next positions; no cross-attention."""
         x1 = x2 = x
         if state is not None:
-            at, seen = state.positions(x.shape[1]), state.longest + x.shape[1]
-            if seen > state.capacity:
-                raise ValueError(f"the state has room for {state.capacity} positions, got {seen}; start with more")
-            for block, cache in zip(self.blocks, state.own, strict=True):
-                x1, x2 = block.step(x1, x2, cache, at=at, seen=seen)
+            positions, length = state.get_positions(x.shape[1]), state.max_length + x.shape[1]
+            if length > state.capacity:
+                raise ValueError(f"the state has capacity {state.capacity}, got {length} positions; start with more")
+            for block, cache in zip(self.blocks, state.self_caches, strict=True):
+                x1, x2 = block.step(x1, x2, cache, positions=positions, length=length)
             state = state.advance(x.shape[1])
-        elif torch.is_grad_enabled() and not recording():
-            x1, x2 = reversible(list(self.blocks), x1, x2, mask)
+        elif torch.is_grad_enabled() and not is_recording():
+            x1, x2 = run_reversible(list(self.blocks), x1, x2, mask)
         else:
             for block in self.blocks:
                 x1, x2 = block(x1, x2, mask)
         return self.norm(torch.cat((x1, x2), -1)), mask, state, {}
 
     def start(self, memory: None, *, rows: int, capacity: int) -> AttentionState:
-        """An empty state with room for `capacity` positions."""
+        """An empty state for up to `capacity` positions."""
         like = next(self.parameters())
         shapes = [block.attention.project.shape for block in self.blocks]
         return AttentionState(
-            own=tuple(KeyValue.empty(rows, capacity, heads, width, like=like) for heads, _, width in shapes),
-            memory=(),
+            self_caches=tuple(KeyValue.allocate(rows, capacity, heads, width, like=like) for heads, _, width in shapes),
+            cross_caches=(),
             memory_mask=None,
             lengths=torch.zeros(rows, dtype=torch.long, device=like.device),
-            longest=0,
-            even=True,
+            max_length=0,
+            is_uniform=True,
             origins=torch.zeros(rows, capacity, dtype=torch.long) if like.device.type == "cpu" else None,
         )
 
 
-def reversible(
+def run_reversible(
     blocks: Sequence[ReversibleBlock],
     x1: Float[Tensor, "B T D"],
     x2: Float[Tensor, "B T D"],
     mask: Bool[Tensor, "B T"] | None = None,
 ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T D"]]:
-    """The blocks one after the other, of which the backward pass computes everything but the outputs once more."""
-    # Each parameter once, though blocks may share it: autograd adds up what it is told for each.
+    """Apply the blocks; the backward pass recomputes all activations from the outputs."""
+    # Each parameter once, although blocks may share it: autograd adds up the gradients of repeated inputs.
     parameters = {id(p): p for block in blocks for p in block.parameters() if p.requires_grad}
     return _Reversible.apply(blocks, mask, x1, x2, *parameters.values())
 
 
-class _Moment(NamedTuple):
-    """The random numbers that come next."""
+class _RngState(NamedTuple):
+    """The states of the random number generators of the CPU and of the device."""
 
     cpu: Tensor
     device: Tensor | None
 
     @classmethod
-    def now(cls, x: Tensor) -> "_Moment":
+    def capture(cls, x: Tensor) -> "_RngState":
         return cls(torch.get_rng_state(), torch.cuda.get_rng_state(x.device) if x.is_cuda else None)
 
     @contextmanager
-    def again(self, x: Tensor) -> Iterator[None]:
-        """Draws inside are those that were drawn then; what is drawn afterwards knows nothing of it."""
+    def restore(self, x: Tensor) -> Iterator[None]:
+        """Inside, random numbers repeat from the captured state; afterwards the generators continue unaffected."""
         with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
             torch.set_rng_state(self.cpu)
             if self.device is not None:
@@ -162,33 +163,33 @@ class _Moment(NamedTuple):
             yield
 
 
-class _Trace(NamedTuple):
-    """What one block needs to do the same again: the random state before F and before G, and how much F kept."""
+class _BlockTrace(NamedTuple):
+    """What one block needs for recomputation: the random states before F and G, and the number of choices of F."""
 
-    before_mix: _Moment
-    before_change: _Moment
-    kept: int
+    attention_rng: _RngState
+    feedforward_rng: _RngState
+    num_choices: int
 
 
-class _Gradients:
+class _GradientSums:
     """Sums of the gradients of all parameters."""
 
     def __init__(self) -> None:
         self.sums: dict[int, Tensor] = {}
 
-    def pull(
-        self, part: Callable[[Tensor], Tensor], x: Tensor, grad: Tensor, parameters: Sequence[Tensor]
+    def backpropagate(
+        self, function: Callable[[Tensor], Tensor], x: Tensor, grad: Tensor, parameters: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """part(x), and the gradient that comes back to x when `grad` comes back to part(x)."""
+        """function(x), and the gradient of x given the gradient of function(x); adds up those of the parameters."""
         with torch.enable_grad():
             x = x.detach().requires_grad_()
-            y = part(x)
-        back, *found = torch.autograd.grad(y, (x, *parameters), grad.to(y.dtype), allow_unused=True)
-        for parameter, one in zip(parameters, found, strict=True):
+            y = function(x)
+        grad_x, *grads = torch.autograd.grad(y, (x, *parameters), grad.to(y.dtype), allow_unused=True)
+        for parameter, one in zip(parameters, grads, strict=True):
             if one is not None:
-                held = self.sums.get(id(parameter))
-                self.sums[id(parameter)] = one if held is None else held + one
-        return y.detach(), back
+                previous = self.sums.get(id(parameter))
+                self.sums[id(parameter)] = one if previous is None else previous + one
+        return y.detach(), grad_x
 
 
 class _Reversible(torch.autograd.Function):
@@ -196,58 +197,62 @@ class _Reversible(torch.autograd.Function):
     def forward(
         ctx: Any, blocks: Sequence[ReversibleBlock], mask: Tensor | None, x1: Tensor, x2: Tensor, *parameters: Tensor
     ) -> tuple[Tensor, Tensor]:
-        kind = x1.device.type
-        ctx.autocast = (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
-        traces: list[_Trace] = []
-        chosen: list[Tensor] = []
+        device = x1.device.type
+        ctx.autocast = (device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device))
+        traces: list[_BlockTrace] = []
+        all_choices: list[Tensor] = []
         with _autocast(ctx):
             for block in blocks:
-                before_mix = _Moment.now(x1)
-                more, kept = block.mix(x2, mask)
-                x1 = x1 + more
-                traces.append(_Trace(before_mix, _Moment.now(x1), len(kept)))
-                chosen += kept
-                x2 = x2 + block.change(x1)
+                attention_rng = _RngState.capture(x1)
+                attended, choices = block.apply_attention(x2, mask)
+                x1 = x1 + attended
+                traces.append(_BlockTrace(attention_rng, _RngState.capture(x1), len(choices)))
+                all_choices += choices
+                x2 = x2 + block.apply_feedforward(x1)
         ctx.blocks, ctx.mask, ctx.traces, ctx.parameters = blocks, mask, traces, parameters
-        ctx.save_for_backward(x1, x2, *chosen)
+        ctx.save_for_backward(x1, x2, *all_choices)
         return x1, x2
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad1: Tensor, grad2: Tensor) -> tuple[Tensor | None, ...]:
-        y1, y2, *chosen = ctx.saved_tensors
-        gradients = _Gradients()
+        y1, y2, *all_choices = ctx.saved_tensors
+        gradients = _GradientSums()
         for block, trace in zip(reversed(ctx.blocks), reversed(ctx.traces), strict=True):
-            kept = tuple(chosen[len(chosen) - trace.kept :])
-            del chosen[len(chosen) - trace.kept :]
+            choices = tuple(all_choices[len(all_choices) - trace.num_choices :])
+            del all_choices[len(all_choices) - trace.num_choices :]
             with _autocast(ctx):
-                y1, y2, grad1, grad2 = _undone(block, trace, kept, ctx.mask, (y1, y2, grad1, grad2), gradients)
+                y1, y2, grad1, grad2 = _invert_block(block, trace, choices, ctx.mask, (y1, y2, grad1, grad2), gradients)
         return None, None, grad1, grad2, *(gradients.sums.get(id(p)) for p in ctx.parameters)
 
 
 def _autocast(ctx: Any) -> torch.autocast:
-    """As in the forward pass; without its cache, whose copies of weights made without a graph would be used later."""
-    kind, dtype, enabled = ctx.autocast
-    return torch.autocast(kind, dtype, enabled, cache_enabled=False)
+    """Autocast as in the forward pass, without its cache: copies of weights made without a graph would be reused."""
+    device, dtype, enabled = ctx.autocast
+    return torch.autocast(device, dtype, enabled, cache_enabled=False)
 
 
-def _undone(
+def _invert_block(
     block: ReversibleBlock,
-    trace: _Trace,
-    kept: tuple[Tensor, ...],
+    trace: _BlockTrace,
+    choices: tuple[Tensor, ...],
     mask: Tensor | None,
-    after: tuple[Tensor, Tensor, Tensor, Tensor],
-    gradients: _Gradients,
+    outputs: tuple[Tensor, Tensor, Tensor, Tensor],
+    gradients: _GradientSums,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The inputs of a block and their gradients, from its outputs and theirs."""
-    y1, y2, grad1, grad2 = after
+    """The inputs of a block and their gradients, given its outputs and their gradients."""
+    y1, y2, grad1, grad2 = outputs
     parameters = [p for p in block.parameters() if p.requires_grad]
-    with trace.before_change.again(y1):
-        both = zip(block.pieces(y1), block.pieces(grad2), strict=True)
-        pulled = [gradients.pull(block.change_piece, piece, grad, parameters) for piece, grad in both]
-    x2 = y2 - torch.cat([y for y, _ in pulled], 1)
-    grad1 = grad1 + torch.cat([back for _, back in pulled], 1)
-    del pulled, y2
-    with trace.before_mix.again(y1):
-        more, back = gradients.pull(lambda x: block.mix(x, mask, kept)[0], x2, grad1, parameters)
-    return y1 - more, x2, grad1, grad2 + back
+    with trace.feedforward_rng.restore(y1):
+        both = zip(block.split_chunks(y1), block.split_chunks(grad2), strict=True)
+        results = [
+            gradients.backpropagate(block.apply_feedforward_to_chunk, chunk, grad, parameters) for chunk, grad in both
+        ]
+    x2 = y2 - torch.cat([y for y, _ in results], 1)
+    grad1 = grad1 + torch.cat([back for _, back in results], 1)
+    del results, y2
+    with trace.attention_rng.restore(y1):
+        attended, back = gradients.backpropagate(
+            lambda x: block.apply_attention(x, mask, choices)[0], x2, grad1, parameters
+        )
+    return y1 - attended, x2, grad1, grad2 + back

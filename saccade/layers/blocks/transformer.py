@@ -1,4 +1,4 @@
-"""The Transformer block and stack (Vaswani et al. 2017, section 3.1): the same family serves reader and writer."""
+"""The Transformer block and stack (Vaswani et al. 2017, section 3.1), for encoders (readers) and decoders (writers)."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -17,9 +17,9 @@ from saccade.layers.attention import masks
 from saccade.layers.attention.cache import AttentionState, DynamicCache, KeyValue, LayerCache
 from saccade.layers.attention.masks import Mask
 from saccade.layers.attention.multihead import CrossAttention, SelfAttention
-from saccade.layers.attention.static_cache import FixedState, StaticSizes
+from saccade.layers.attention.static_cache import StaticSizes, StaticState
 from saccade.layers.auxiliary import Aux, report_routing
-from saccade.layers.blocks.experts import Choice, Routing, routed
+from saccade.layers.blocks.experts import GateOutput, Routing, apply_feedforward
 from saccade.layers.blocks.fused_step import take_fused_step
 from saccade.layers.blocks.residual import Residual, add_and_normalize
 from saccade.layers.memory import Memory
@@ -28,7 +28,7 @@ from saccade.layers.regions import region
 
 
 class Block(nn.Module):
-    """Self-attention, attention to memory and feed-forward where there are any; each with its residual connection."""
+    """Self-attention, optional cross-attention to memory and optional feed-forward network, each with a residual."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Block(nn.Module):
         self.self = attention
         self.cross = cross
         self.feedforward = feedforward
-        self.residuals: Any = nn.ModuleList(residuals)  # one for each sublayer, in the order of use
+        self.residuals: Any = nn.ModuleList(residuals)  # one per sublayer, in order
 
     def forward(
         self,
@@ -54,38 +54,38 @@ class Block(nn.Module):
         memory_mask: Bool[Tensor, "N S"] | Packing | None = None,
         cache: LayerCache | None = None,
         memory: KeyValue | None = None,
-    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T D"] | None, Choice | None]:
-        """Hidden states and residual stream after the block, and which experts were chosen where there are any.
+    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T D"] | None, GateOutput | None]:
+        """Hidden states and residual stream after the block, and the gate output of its experts if it has any.
 
-        A whole sequence attends to memory's `states`. While decoding, `cache` has the positions before, and `memory`
-        the keys and values of memory, which were computed once.
+        Whole sequences attend to the memory `states`. While decoding, `cache` has the previous positions, and `memory`
+        the keys and values of memory, which are computed once.
         """
         first, *others = self.residuals
-        hidden, residual = first.before(hidden, residual)
+        hidden, residual = first.begin_sublayer(hidden, residual)
         hidden = self.self(hidden, mask=mask, packing=packing, cache=cache)
-        hidden, residual = first.after(hidden, residual)
+        hidden, residual = first.end_sublayer(hidden, residual)
 
         if self.cross is not None:
             if memory is None and states is not None:
-                memory = self.cross.keys_values(states)
-            hidden, residual = others[0].before(hidden, residual)
+                memory = self.cross.project_memory(states)
+            hidden, residual = others[0].begin_sublayer(hidden, residual)
             hidden = self.cross(hidden, memory, mask=memory_mask, packing=packing)
-            hidden, residual = others[0].after(hidden, residual)
+            hidden, residual = others[0].end_sublayer(hidden, residual)
 
-        choice = None
+        gate_output = None
         if self.feedforward is not None:
-            hidden, residual = others[-1].before(hidden, residual)
-            hidden, choice = routed(self.feedforward, hidden)
-            hidden, residual = others[-1].after(hidden, residual)
-        return hidden, residual, choice
+            hidden, residual = others[-1].begin_sublayer(hidden, residual)
+            hidden, gate_output = apply_feedforward(self.feedforward, hidden)
+            hidden, residual = others[-1].end_sublayer(hidden, residual)
+        return hidden, residual, gate_output
 
     @property
     def repeated_passes(self) -> bool:
-        """Whether `filling` can run it: scores have no term of their own, and the feed-forward network declares it."""
+        """Whether `repeated_passes.py` can run it: no score term, and the feed-forward network declares it."""
         return self.self.heads.term is None and getattr(self.feedforward, "repeated_passes", False)
 
     def describe(self, window: int | None) -> BlockWeights:
-        """Its weights for the kernels of a decoding step."""
+        """The weights for the kernels of a decoding step."""
         feedforward: Any = self.feedforward
         if feedforward is None:
             raise Unsupported("it has no feed-forward network")
@@ -101,18 +101,18 @@ class Block(nn.Module):
         )
 
 
-def recompute_block(
+def checkpoint_block(
     block: Block, *inputs: Tensor | Mask | Packing | None
-) -> tuple[Tensor, Tensor | None, Choice | None]:
-    """The same, but nothing inside is kept for the backward pass: it is computed once more."""
+) -> tuple[Tensor, Tensor | None, GateOutput | None]:
+    """`Block.forward` with activation checkpointing: activations are recomputed in the backward pass."""
     return checkpoint(Block.forward, block, *inputs, use_reentrant=False)
 
 
-KEPT, RECOMPUTED = region(Block.forward), region(recompute_block)
+PLAIN_BLOCK, CHECKPOINTED_BLOCK = region(Block.forward), region(checkpoint_block)
 
 
 class TransformerStack(nn.Module):
-    """Blocks one after the other; `causal` for a writer, `norm` at the end where the blocks are pre-norm."""
+    """A sequence of blocks; `causal` for a writer, with a final `norm` if the blocks are pre-norm."""
 
     operation = "attention"  # for counts of parameters by operation
 
@@ -125,20 +125,23 @@ class TransformerStack(nn.Module):
         window: Sequence[int | None] | int | None = None,
         norm: nn.Module | None = None,
         recompute: bool = False,
-        narrow: bool = False,
+        autocast_residual: bool = False,
     ) -> None:
-        """`window` is that of all blocks, or of each."""
+        """`window` is the radius of restricted self-attention, for all blocks or for each.
+
+        With `autocast_residual`, the residual stream has the dtype of autocast instead of float32.
+        """
         super().__init__()
-        self.blocks: Any = nn.ModuleList(blocks)  # of Block, which ModuleList's type cannot say
+        self.blocks: Any = nn.ModuleList(blocks)  # Any: ModuleList does not know the type of its items
         self.windows = list(window) if isinstance(window, Sequence) else [window] * len(blocks)
         self.norm = norm if norm is not None else nn.Identity()
         self.dim, self.causal, self.recompute = dim, causal, recompute
         self._described: tuple[nn.Module | None, StackWeights] | None = None  # see `describe_step`
-        self.narrow = narrow  # whether sums along the blocks are as narrow as autocast makes products
+        self.autocast_residual = autocast_residual
 
     @property
     def capabilities(self) -> Capabilities:
-        """All of them, unless stochastic depth skips rows of a batch, which packed sequences would share."""
+        """All but packed rows with stochastic depth, which skips whole rows: packed sequences would share one."""
         skips = any(residual.skip is not None for block in self.blocks for residual in block.residuals)
         reasons = {"packed_rows": "stack skips whole rows of a batch (drop_path)"} if skips else {}
         repeats = not self.causal and not any(self.windows) and all(block.repeated_passes for block in self.blocks)
@@ -163,41 +166,42 @@ class TransformerStack(nn.Module):
 
         `segments` is the segment of each position, for score terms that depend on it.
         """
-        if self.narrow and torch.is_autocast_enabled(x.device.type):
+        if self.autocast_residual and torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
         if state is not None:
             x, state = self._step(x, state)
             return x, mask, state, {}
         packing, padding = split_mask(mask)
-        # Padding stands on the right, so a causal text needs no padding mask: no real position looks to its right.
+        # Padding is on the right, so causal self-attention needs no padding mask: no real position sees it.
         real = None if self.causal else padding
         if packing is not None and segments is not None:
             segments = packing.unpack(segments[..., None, None])[..., 0, 0]
-        states, keep = (None, None) if memory is None else (memory.states, memory.mask)
-        run_block = (RECOMPUTED if self.recompute and self.training else KEPT).select()
-        counted = padding if packing is None else packing.keep
+        states, memory_mask = (None, None) if memory is None else (memory.states, memory.mask)
+        run_block = (CHECKPOINTED_BLOCK if self.recompute and self.training else PLAIN_BLOCK).select()
+        routed_mask = padding if packing is None else packing.keep
         routing: list[Routing] = []
         hidden, residual = x, None
         for block, window in zip(self.blocks, self.windows, strict=True):
-            allowed = self.structure(real, window, segments)
-            hidden, residual, choice = run_block(block, hidden, residual, allowed, packing, states, keep)
-            if choice is not None:
-                routing.append(Routing(block.feedforward, choice, counted))
+            allowed = self.build_mask(real, window, segments)
+            hidden, residual, gate_output = run_block(block, hidden, residual, allowed, packing, states, memory_mask)
+            if gate_output is not None:
+                routing.append(Routing(block.feedforward, gate_output, routed_mask))
         hidden, _ = add_and_normalize(hidden, residual, self.norm, self.blocks[-1].residuals[-1].dropout)
         return hidden, mask, None, report_routing(routing)
 
     def _step(self, x: Tensor, state: AttentionState) -> tuple[Tensor, AttentionState]:
         n = x.shape[1]
-        seen = state.longest + n
-        if seen > state.capacity:
-            raise ValueError(f"the state has room for {state.capacity} positions, got {seen}; start with more")
+        length = state.max_length + n
+        if length > state.capacity:
+            raise ValueError(f"the state has capacity {state.capacity}, got {length} positions; start with more")
         if (y := take_fused_step(self, self.blocks[0].feedforward, x, state)) is not None:
             return self.norm(y), state.advance(n)
-        at = state.positions(n)
-        caches = [DynamicCache(layer, at, seen) for layer in state.own]
-        # One new position in rows of one length sees all that is there: no mask, no matrix.
-        sees_all = n == 1 and state.even
-        return self.step_blocks(x, caches, state.memory, state.memory_mask, sees_all=sees_all), state.advance(n)
+        positions = state.get_positions(n)
+        caches = [DynamicCache(layer, positions, length) for layer in state.self_caches]
+        # One new position in rows of equal length may attend to the whole cache, without a mask.
+        attend_all = n == 1 and state.is_uniform
+        y = self.step_blocks(x, caches, state.cross_caches, state.memory_mask, attend_all=attend_all)
+        return y, state.advance(n)
 
     def step_blocks(
         self,
@@ -206,23 +210,25 @@ class TransformerStack(nn.Module):
         memory: Sequence[KeyValue],
         memory_mask: Bool[Tensor, "N S"] | None,
         *,
-        sees_all: bool = False,
+        attend_all: bool = False,
     ) -> Float[Tensor, "B n D"]:
-        """The next positions of each row, given a cache for each block and memory's keys and values, if there are any.
+        """Decode the next positions of each row, given a cache per block and the keys and values of memory, if any.
 
-        `sees_all`: they may attend to every position in the caches, unless a block has a window.
+        `attend_all`: they may attend to every cached position, unless a block has a window.
         """
         residual = None
         for i, (block, window) in enumerate(zip(self.blocks, self.windows, strict=True)):
-            mask = None if sees_all and window is None else self.structure(None, window)
-            seen = memory[i] if memory else None
-            hidden, residual, _ = block(hidden, residual, mask, memory_mask=memory_mask, cache=caches[i], memory=seen)
+            mask = None if attend_all and window is None else self.build_mask(None, window)
+            keys_values = memory[i] if memory else None
+            hidden, residual, _ = block(
+                hidden, residual, mask, memory_mask=memory_mask, cache=caches[i], memory=keys_values
+            )
         return add_and_normalize(hidden, residual, self.norm, self.blocks[-1].residuals[-1].dropout)[0]
 
-    def structure(
+    def build_mask(
         self, keep: Bool[Tensor, "B T"] | None, window: int | None, segments: Int[Tensor, "B T"] | None = None
     ) -> Mask | None:
-        """What a query may see inside this stack, in a block with such a window."""
+        """The self-attention mask of a block with this window; None if everything may be attended."""
         parts: list[Mask] = [masks.causal()] if self.causal else []
         if keep is not None:
             parts.append(masks.padding(keep))
@@ -232,37 +238,39 @@ class TransformerStack(nn.Module):
             parts.append(masks.segments(segments, segments))
         return reduce(and_, parts) if parts else None
 
-    # ---- steps on buffers that never move, as a CUDA graph holds them: what `static_step` declares
+    # ---- decoding on preallocated buffers for CUDA graphs: capability `static_step`
 
-    def start_static(self, sizes: StaticSizes) -> FixedState:
-        """Buffers for decoding on the device of the weights."""
+    def start_static(self, sizes: StaticSizes) -> StaticState:
+        """Allocate buffers for decoding on the device of the weights."""
         heads, _, head_dim = self.blocks[0].self.project.shape
         attends = sum(block.cross is not None for block in self.blocks)
-        return FixedState.empty(
+        return StaticState.allocate(
             len(self.blocks), attends, (heads, head_dim), sizes=sizes, like=next(self.parameters())
         )  # fmt: skip
 
     def project_memory(self, states: Float[Tensor, "B S M"]) -> list[KeyValue]:
-        """The keys and values of memory in each block that attends to it."""
-        return [block.cross.keys_values(states) for block in self.blocks if block.cross is not None]
+        """The keys and values of memory for each block with cross-attention."""
+        return [block.cross.project_memory(states) for block in self.blocks if block.cross is not None]
 
-    def step_static(self, x: Float[Tensor, "R 1 D"], state: FixedState) -> Float[Tensor, "R 1 D"]:
-        """One position further in every row; the caller moves `lengths`. The reference of `kernels/triton/step.py`."""
-        memory = [KeyValue(layer.keys[state.source], layer.values[state.source]) for layer in state.memory]
-        memory_mask = state.memory_mask[state.source] if memory else None
-        return self.step_blocks(x, state.layer_caches(), memory, memory_mask)
+    def step_static(self, x: Float[Tensor, "R 1 D"], state: StaticState) -> Float[Tensor, "R 1 D"]:
+        """Decode one position of every row; the caller advances `lengths`. Reference for `kernels/triton/step.py`."""
+        memory = [
+            KeyValue(layer.keys[state.memory_rows], layer.values[state.memory_rows]) for layer in state.cross_caches
+        ]
+        memory_mask = state.memory_mask[state.memory_rows] if memory else None
+        return self.step_blocks(x, state.get_layer_caches(), memory, memory_mask)
 
-    # ---- its weights, for kernels
+    # ---- weights for kernels
 
     def describe_step(self) -> StackWeights:
-        """Its weights for the kernels of a decoding step; raises `Unsupported` where they cannot express it.
+        """The weights for the kernels of a decoding step; raises `Unsupported` where these cannot express the stack.
 
-        Weights that were laid out for a CPU do not change any more, and are described once.
+        Weights that are packed for a CPU are constant, so their description is cached.
         """
-        first = self.blocks[0].feedforward  # another object once weights were laid out anew
+        first = self.blocks[0].feedforward  # replaced when weights are packed
         if self._described is not None and self._described[0] is first:
             return self._described[1]
-        orders = {residual.pre for block in self.blocks for residual in block.residuals}
+        orders = {residual.pre_norm for block in self.blocks for residual in block.residuals}
         if len(orders) > 1:
             raise Unsupported("some of its blocks are pre-norm, others post-norm")
         blocks = tuple(block.describe(window) for block, window in zip(self.blocks, self.windows, strict=True))
@@ -272,22 +280,22 @@ class TransformerStack(nn.Module):
         return weights
 
     def start(self, memory: Memory | None, *, rows: int, capacity: int) -> AttentionState:
-        """An empty state with room for `capacity` positions; memory's keys and values are computed here, once."""
-        seen = () if memory is None else tuple(block.cross.keys_values(memory.states) for block in self.blocks)
+        """An empty state for up to `capacity` positions, with the keys and values of memory, computed once."""
+        projected = () if memory is None else tuple(block.cross.project_memory(memory.states) for block in self.blocks)
         heads, _, head_dim = self.blocks[0].self.project.shape
-        like = seen[0].keys if seen else next(self.parameters())  # of the type that keys and values will have
+        like = projected[0].keys if projected else next(self.parameters())  # has the dtype of keys and values
         mask, origins = None if memory is None else memory.padding, None
-        if like.device.type == "cpu":  # where asking costs nothing
-            fused = bool(seen) and step_attention.is_fused(seen[0].keys)
-            seen = tuple(layer.by_head() if fused else layer.by_feature() for layer in seen)
+        if like.device.type == "cpu":  # no synchronization
+            fused = bool(projected) and step_attention.can_use_kernel(projected[0].keys)
+            projected = tuple(layer.to_head_major() if fused else layer.to_feature_major() for layer in projected)
             mask = None if mask is None or mask.all() else mask
             origins = torch.zeros(rows, capacity, dtype=torch.long)
         return AttentionState(
-            own=tuple(KeyValue.empty(rows, capacity, heads, head_dim, like=like) for _ in self.blocks),
-            memory=seen,
+            self_caches=tuple(KeyValue.allocate(rows, capacity, heads, head_dim, like=like) for _ in self.blocks),
+            cross_caches=projected,
             memory_mask=mask,
             lengths=torch.zeros(rows, dtype=torch.long, device=like.device),
-            longest=0,
-            even=True,
+            max_length=0,
+            is_uniform=True,
             origins=origins,
         )

@@ -1,8 +1,8 @@
-"""Cross-entropy over a vocabulary without ever holding the logits of all positions.
+"""Cross-entropy over a large vocabulary without storing the logits of all positions.
 
-Rows of hidden states go through the output matrix piece by piece. In the backward pass one number comes back from
-above, so the gradients of a piece can be computed while its logits are there: they are written over them, go into the
-gradients of hidden states and matrix, and leave the room to the next piece.
+Rows of hidden states are multiplied with the output matrix chunk by chunk. The loss is a scalar, so that gradients can
+already be computed in the forward pass, up to a factor: those of a chunk overwrite its logits, are added to the
+gradients of hidden states and output matrix, and free the buffer for the next chunk.
 """
 
 from typing import Any, NamedTuple
@@ -13,13 +13,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from saccade.layers.attention.backends import TRITON
+from saccade.layers.attention.backends import HAS_TRITON
 
-# Bytes of the logits of one piece: on a GPU enough rows for its matrix products, elsewhere what a cache may hold.
-PIECE_ON_GPU, PIECE = 2**30, 16 * 2**20
-SHARE = 64  # of a GPU's memory, the part that a piece may take at most
-FEWEST_ROWS = 64  # below it matrix products are slow, however large the vocabulary
-ALIGNED = 64  # entries: a GPU's products are slow for vocabularies of other sizes
+# Bytes of the logits of one chunk: on a GPU enough rows for efficient matrix products, on a CPU what fits into a cache.
+GPU_CHUNK_BYTES, CPU_CHUNK_BYTES = 2**30, 16 * 2**20
+GPU_MEMORY_DIVISOR = 64  # a chunk takes at most 1/64 of a GPU's memory
+MIN_CHUNK_ROWS = 64  # matrix products of fewer rows are slow, however large the vocabulary
+VOCABULARY_ALIGNMENT = 64  # on a GPU, matrix products are slow for vocabularies that are not a multiple of this
 
 
 def smoothed_cross_entropy(
@@ -29,199 +29,210 @@ def smoothed_cross_entropy(
     keep: Bool[Tensor, " N"],
     smoothing: float,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Sums over kept rows of the cross-entropy of softmax(hidden weight^T), smoothed and plain.
+    """Cross-entropy of softmax(hidden weight^T), with and without label smoothing, summed over the rows to `keep`.
 
-    The target distribution is (1 - smoothing) on the token plus smoothing / V on every entry of the vocabulary. Only
-    the first sum has gradients. A row that is not kept may hold anything finite and adds nothing.
+    The smoothed target distribution is (1 - smoothing) on the target plus smoothing / V on every entry of the
+    vocabulary. Only the first sum has gradients. Rows that are not kept may have any finite values.
     """
-    smoothed, nll, _ = _sums(hidden[None], weight, targets, keep, Settings(smoothing, 0.0))
+    smoothed, nll, _ = _compute_sums(hidden[None], weight, targets, keep, LossSettings(smoothing, 0.0))
     return smoothed, nll
 
 
-def twofold_cross_entropy(
+def rdrop_cross_entropy(
     hidden: Float[Tensor, "2 N D"],
     weight: Float[Tensor, "V D"],
     targets: Int[Tensor, " N"],
     keep: Bool[Tensor, " N"],
     smoothing: float,
-    apart_weight: float,
+    kl_weight: float,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""], Float[Tensor, ""]]:
-    """The same over two passes of one text, and how far apart they are: the sum of (KL(P1||P2) + KL(P2||P1)) / 2.
+    """R-Drop (Liang et al. 2021): cross-entropy over two passes, and the sum of (KL(P1||P2) + KL(P2||P1)) / 2.
 
-    All gradients flow through the first sum: they are those of smoothed + apart_weight * apart. The value of the first
-    sum is the smoothed cross-entropy alone, and the other two have no gradients.
+    All gradients flow through the first sum: they are those of smoothed + kl_weight * kl. The value of the first sum is
+    the smoothed cross-entropy alone, and the other two sums have no gradients.
     """
-    return _sums(hidden, weight, targets, keep, Settings(smoothing, apart_weight))
+    return _compute_sums(hidden, weight, targets, keep, LossSettings(smoothing, kl_weight))
 
 
-class Settings(NamedTuple):
+class LossSettings(NamedTuple):
     smoothing: float
-    apart_weight: float
+    kl_weight: float
 
 
 class Gradients(NamedTuple):
-    """Where the gradients of hidden states and matrix are gathered; None where nobody asks."""
+    """Buffers for the gradients of hidden states and output matrix; None where they are not needed."""
 
     hidden: Tensor | None
     weight: Tensor | None
 
 
-Sums = tuple[Tensor, Tensor, Tensor]  # smoothed, plain, apart
+Sums = tuple[Tensor, Tensor, Tensor]  # smoothed cross-entropy, plain cross-entropy, KL divergence
 
 
-def _sums(hidden: Tensor, weight: Tensor, targets: Tensor, keep: Tensor, settings: Settings) -> Sums:
+def _compute_sums(hidden: Tensor, weight: Tensor, targets: Tensor, keep: Tensor, settings: LossSettings) -> Sums:
     if torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad):
         return _WithGradients.apply(hidden, weight, targets, keep, settings)
-    return _in_pieces(hidden, weight, targets, keep, settings, Gradients(None, None))
+    return _compute_in_chunks(hidden, weight, targets, keep, settings, Gradients(None, None))
 
 
 class _WithGradients(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, keep: Tensor, settings: Settings) -> Sums:
-        of_hidden, of_weight, *_ = ctx.needs_input_grad
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, keep: Tensor, settings: LossSettings
+    ) -> Sums:
+        grad_hidden, grad_weight, *_ = ctx.needs_input_grad
         vocabulary, dim = weight.shape
-        width = width_of_products(vocabulary, weight.device)
+        padded = get_padded_vocabulary(vocabulary, weight.device)
         gradients = Gradients(
-            torch.empty_like(hidden, memory_format=torch.contiguous_format) if of_hidden else None,
-            weight.new_zeros(width, dim, dtype=_wide(weight.dtype)) if of_weight else None,
+            torch.empty_like(hidden, memory_format=torch.contiguous_format) if grad_hidden else None,
+            weight.new_zeros(padded, dim, dtype=_get_accumulation_dtype(weight.dtype)) if grad_weight else None,
         )
-        smoothed, nll, apart = _in_pieces(hidden, weight, targets, keep, settings, gradients)
+        smoothed, nll, kl = _compute_in_chunks(hidden, weight, targets, keep, settings, gradients)
         ctx.save_for_backward(*gradients)
-        ctx.kind, ctx.vocabulary = weight.dtype, vocabulary
-        ctx.mark_non_differentiable(nll, apart)
-        return smoothed, nll, apart
+        ctx.dtype, ctx.vocabulary = weight.dtype, vocabulary
+        ctx.mark_non_differentiable(nll, kl)
+        return smoothed, nll, kl
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, above: Tensor, *others: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_output: Tensor, *others: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight = ctx.saved_tensors
-        of_hidden = None if hidden is None else hidden * above
-        of_weight = None if weight is None else (weight[: ctx.vocabulary] * above).to(ctx.kind)
-        return of_hidden, of_weight, None, None, None
+        grad_hidden = None if hidden is None else hidden * grad_output
+        grad_weight = None if weight is None else (weight[: ctx.vocabulary] * grad_output).to(ctx.dtype)
+        return grad_hidden, grad_weight, None, None, None
 
 
-def _in_pieces(
-    hidden: Tensor, weight: Tensor, targets: Tensor, keep: Tensor, settings: Settings, gradients: Gradients
+def _compute_in_chunks(
+    hidden: Tensor, weight: Tensor, targets: Tensor, keep: Tensor, settings: LossSettings, gradients: Gradients
 ) -> Sums:
-    """The three sums; gradients are written into `gradients` on the way."""
+    """The three sums; also fills `gradients`."""
     passes, count, _ = hidden.shape
     vocabulary = weight.shape[0]
-    kind = _product_type(hidden)
+    dtype = _get_matmul_dtype(hidden)
     with torch.autocast(hidden.device.type, enabled=False):
-        hidden, targets, keep = hidden.to(kind), targets.contiguous(), keep.contiguous()
-        width = width_of_products(vocabulary, hidden.device)
-        weight = weight.to(kind)
-        weight = weight if width == vocabulary else F.pad(weight, (0, 0, 0, width - vocabulary))
-        rows = rows_at_once(count, row_bytes=passes * width * kind.itemsize, room=room_for_piece(hidden.device))
-        room = hidden.new_empty(passes, min(rows, count), width)
-        values = hidden.new_empty(3, count, dtype=_wide(kind))
-        turn = _turn_by_kernel() if hidden.is_cuda and kind != torch.float64 and TRITON else turn_plainly
-        for first in range(0, count, rows):
-            part = slice(first, first + rows)
-            logits = room[:, : len(targets[part])]
+        hidden, targets, keep = hidden.to(dtype), targets.contiguous(), keep.contiguous()
+        padded = get_padded_vocabulary(vocabulary, hidden.device)
+        weight = weight.to(dtype)
+        weight = weight if padded == vocabulary else F.pad(weight, (0, 0, 0, padded - vocabulary))
+        rows = get_chunk_rows(
+            count, row_bytes=passes * padded * dtype.itemsize, chunk_bytes=get_chunk_bytes(hidden.device)
+        )
+        buffer = hidden.new_empty(passes, min(rows, count), padded)
+        values = hidden.new_empty(3, count, dtype=_get_accumulation_dtype(dtype))
+        compute_rows = (
+            _load_kernel() if hidden.is_cuda and dtype != torch.float64 and HAS_TRITON else compute_loss_rows_reference
+        )
+        for start in range(0, count, rows):
+            part = slice(start, start + rows)
+            logits = buffer[:, : len(targets[part])]
             for states, out in zip(hidden[:, part], logits, strict=True):
                 torch.mm(states, weight.T, out=out)
-            wanted = any(gradient is not None for gradient in gradients)
-            turn(logits[..., :vocabulary], targets[part], keep[part], values[:, part], settings, wanted)
-            _gather(logits, hidden[:, part], weight, part, gradients)
-        smoothed, nll, apart = (value.sum() for value in values)
-    return smoothed, nll, apart
+            needs_gradients = any(gradient is not None for gradient in gradients)
+            compute_rows(
+                logits[..., :vocabulary], targets[part], keep[part], values[:, part], settings, needs_gradients
+            )
+            _accumulate_gradients(logits, hidden[:, part], weight, part, gradients)
+        smoothed, nll, kl = (value.sum() for value in values)
+    return smoothed, nll, kl
 
 
-def _gather(slopes: Tensor, hidden: Tensor, weight: Tensor, part: slice, gradients: Gradients) -> None:
-    """Gradients of the logits of one piece become those of its hidden states and a share of the matrix's."""
-    for number, (slope, states) in enumerate(zip(slopes, hidden, strict=True)):
+def _accumulate_gradients(
+    grad_logits: Tensor, hidden: Tensor, weight: Tensor, part: slice, gradients: Gradients
+) -> None:
+    """Backpropagate the gradients of the logits of one chunk to its hidden states and to the output matrix."""
+    for number, (grad, states) in enumerate(zip(grad_logits, hidden, strict=True)):
         if gradients.hidden is not None:
             out = gradients.hidden[number, part]
-            if out.dtype == slope.dtype:
-                torch.mm(slope, weight, out=out)
+            if out.dtype == grad.dtype:
+                torch.mm(grad, weight, out=out)
             elif out.is_cuda:
-                torch.mm(slope, weight, out_dtype=out.dtype, out=out)
+                torch.mm(grad, weight, out_dtype=out.dtype, out=out)
             else:
-                out.copy_(slope @ weight)
+                out.copy_(grad @ weight)
         if gradients.weight is not None:
             total = gradients.weight
-            if total.dtype == slope.dtype:
-                total.addmm_(slope.T, states)
+            if total.dtype == grad.dtype:
+                total.addmm_(grad.T, states)
             elif total.is_cuda:
-                torch.addmm(total, slope.T, states, out_dtype=total.dtype, out=total)
+                torch.addmm(total, grad.T, states, out_dtype=total.dtype, out=total)
             else:
-                total.add_(slope.T @ states)
+                total.add_(grad.T @ states)
 
 
-def turn_plainly(
+def compute_loss_rows_reference(
     logits: Float[Tensor, "P R V"],
     targets: Int[Tensor, " R"],
     keep: Bool[Tensor, " R"],
     values: Float[Tensor, "3 R"],
-    settings: Settings,
-    wanted: bool,
+    settings: LossSettings,
+    needs_gradients: bool,
 ) -> None:
-    """Writes the values of each row, and the gradients over the logits where they are wanted: the reference."""
-    smoothing, apart_weight = settings
+    """Write the three losses of each row to `values` and overwrite the logits with their gradients; the reference."""
+    smoothing, kl_weight = settings
     passes, rows, vocabulary = logits.shape
-    at = torch.arange(rows, device=targets.device)
-    wide = logits.to(values.dtype)
-    away = wide[0] - wide[-1] if passes == 2 else None
-    chosen, mean, top = wide[:, at, targets], wide.mean(-1), wide.amax(-1)
-    likely = torch.softmax(wide, -1, out=wide)
-    norm = top - likely.amax(-1).log_()  # log of the sum of exponentials: the likeliest has the probability 1 / sum
-    nll = (norm - chosen).sum(0)
-    smoothed = (1 - smoothing) * nll + smoothing * (norm - mean).sum(0)
-    apart = torch.zeros_like(nll)
-    if away is not None:
-        away -= (norm[0] - norm[1])[:, None]  # log P1 - log P2
-        there, back = (likely[0] * away).sum(-1), -(likely[1] * away).sum(-1)  # KL(P1 || P2), KL(P2 || P1)
-        apart = (there + back) / 2
-    values.copy_(torch.stack((smoothed, nll, apart)).masked_fill_(~keep, 0.0))
-    if not wanted:
+    row_indices = torch.arange(rows, device=targets.device)
+    exact = logits.to(values.dtype)
+    log_ratio = exact[0] - exact[-1] if passes == 2 else None
+    target_logits, mean, top = exact[:, row_indices, targets], exact.mean(-1), exact.amax(-1)
+    probs = torch.softmax(exact, -1, out=exact)
+    logsumexp = top - probs.amax(-1).log_()  # logsumexp: the largest probability is exp(top - logsumexp)
+    nll = (logsumexp - target_logits).sum(0)
+    smoothed = (1 - smoothing) * nll + smoothing * (logsumexp - mean).sum(0)
+    kl = torch.zeros_like(nll)
+    if log_ratio is not None:
+        log_ratio -= (logsumexp[0] - logsumexp[1])[:, None]  # log P1 - log P2
+        forward_kl = (probs[0] * log_ratio).sum(-1)  # KL(P1 || P2)
+        backward_kl = -(probs[1] * log_ratio).sum(-1)  # KL(P2 || P1)
+        kl = (forward_kl + backward_kl) / 2
+    values.copy_(torch.stack((smoothed, nll, kl)).masked_fill_(~keep, 0.0))
+    if not needs_gradients:
         return
-    if away is not None and apart_weight:
-        first = likely[0] * (away + 1 - there[:, None]) - likely[1]
-        second = likely[1] * (1 - away - back[:, None]) - likely[0]
-        likely.add_(torch.stack((first, second)), alpha=apart_weight / 2)
-    slopes = likely.sub_(smoothing / vocabulary)
-    for slope in slopes:
-        slope.index_put_((at, targets), slope.new_tensor(smoothing - 1), accumulate=True)
-    if keep.is_cuda or not keep.all():  # a GPU is not asked: it would have to be waited for
-        slopes.masked_fill_(~keep[:, None], 0.0)
-    if slopes.dtype != logits.dtype:
-        logits.copy_(slopes)
+    if log_ratio is not None and kl_weight:
+        first = probs[0] * (log_ratio + 1 - forward_kl[:, None]) - probs[1]
+        second = probs[1] * (1 - log_ratio - backward_kl[:, None]) - probs[0]
+        probs.add_(torch.stack((first, second)), alpha=kl_weight / 2)
+    grad_logits = probs.sub_(smoothing / vocabulary)
+    for grad in grad_logits:
+        grad.index_put_((row_indices, targets), grad.new_tensor(smoothing - 1), accumulate=True)
+    if keep.is_cuda or not keep.all():  # on a GPU the check would synchronize
+        grad_logits.masked_fill_(~keep[:, None], 0.0)
+    if grad_logits.dtype != logits.dtype:
+        logits.copy_(grad_logits)
 
 
-def width_of_products(vocabulary: int, device: torch.device) -> int:
-    """Entries that products compute: beyond the vocabulary the matrix, hence logits and their gradients, are zero."""
-    return -(-vocabulary // ALIGNED) * ALIGNED if device.type == "cuda" else vocabulary
+def get_padded_vocabulary(vocabulary: int, device: torch.device) -> int:
+    """The vocabulary size that matrix products use; additional rows of the matrix, and their logits, are zero."""
+    return -(-vocabulary // VOCABULARY_ALIGNMENT) * VOCABULARY_ALIGNMENT if device.type == "cuda" else vocabulary
 
 
-def room_for_piece(device: torch.device) -> int:
-    """Bytes of the logits of one piece."""
+def get_chunk_bytes(device: torch.device) -> int:
+    """Bytes of the logits of one chunk."""
     if device.type != "cuda":
-        return PIECE
-    return min(PIECE_ON_GPU, torch.cuda.get_device_properties(device).total_memory // SHARE)
+        return CPU_CHUNK_BYTES
+    return min(GPU_CHUNK_BYTES, torch.cuda.get_device_properties(device).total_memory // GPU_MEMORY_DIVISOR)
 
 
-def rows_at_once(count: int, *, row_bytes: int, room: int) -> int:
-    """How many of all rows one piece has, a multiple of 16, so that pieces are about equally large."""
-    most = max(room // row_bytes, FEWEST_ROWS)
-    pieces = max(-(-count // most), 1)
-    return max(-(-count // (16 * pieces)), 1) * 16
+def get_chunk_rows(count: int, *, row_bytes: int, chunk_bytes: int) -> int:
+    """Rows of one chunk, a multiple of 16, such that all chunks have about the same size."""
+    max_rows = max(chunk_bytes // row_bytes, MIN_CHUNK_ROWS)
+    chunks = max(-(-count // max_rows), 1)
+    return max(-(-count // (16 * chunks)), 1) * 16
 
 
-def _product_type(x: Tensor) -> torch.dtype:
-    """What a linear layer would compute in here."""
+def _get_matmul_dtype(x: Tensor) -> torch.dtype:
+    """The dtype in which a linear layer would compute."""
     device = x.device.type
     if x.dtype == torch.float64 or not torch.is_autocast_enabled(device):
         return x.dtype
     return torch.get_autocast_dtype(device)
 
 
-def _wide(kind: torch.dtype) -> torch.dtype:
-    """What many numbers of this type are summed up in."""
-    return torch.float64 if kind == torch.float64 else torch.float32
+def _get_accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype for sums over many elements."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def _turn_by_kernel() -> Any:
-    from saccade.kernels.triton.loss import turn
+def _load_kernel() -> Any:
+    from saccade.kernels.triton.loss import compute_loss_rows
 
-    return turn
+    return compute_loss_rows

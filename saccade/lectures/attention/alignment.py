@@ -1,4 +1,4 @@
-"""Rows about alignment: where the decoder looks when the order of words differs."""
+"""Check on alignment: what the decoder attends to when the word order of source and target differs."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import torch
 from torch import Tensor
 
 from saccade.layers.attention.scores import Additive, attend
-from saccade.lectures.claims import Measured, at_least, at_most, check, measured, same
+from saccade.lectures.claims import CheckResult, build_result, check, expect_at_least, expect_at_most, expect_equal
 from saccade.lectures.drawing import Matrix
-from saccade.lectures.systems.reader_writer import ReaderWriter, accuracy, learn
+from saccade.lectures.systems.reader_writer import ReaderWriter, measure_accuracy, train_model
 
 SYMBOLS = 10
-ORDER = [0, 1, 5, 4, 3, 2, 6, 7]  # a block in the middle is turned round, as European Economic Area is in French
+ORDER = [0, 1, 5, 4, 3, 2, 6, 7]  # a block in the middle is reversed, like "European Economic Area" in French
 STEPS = 800
 
 
-def reordered(rows: int, length: int) -> tuple[Tensor, Tensor]:
-    """Texts of eight symbols, whatever length is asked for."""
+def sample_reordered(rows: int, length: int) -> tuple[Tensor, Tensor]:
+    """Sample sequences of eight symbols and their reordered targets; `length` is ignored."""
     source = torch.randint(SYMBOLS, (rows, len(ORDER)))
     return source, source[:, ORDER]
 
@@ -24,27 +24,33 @@ def reordered(rows: int, length: int) -> tuple[Tensor, Tensor]:
 @check(
     21,
     "S3:176-225",
-    "Learned attention shows the order of words: diagonal where it is the same, antidiagonal where a block is turned.",
-    formula=r"\argmax_i a_{t,i} = \mathrm{place~of~the~source~of~} y_t",
+    "Learned attention shows word order: diagonal where it is the same, antidiagonal where a block is reversed.",
+    formula=r"\argmax_i a_{t,i} = \mathrm{source~position~of~} y_t",
     code=(attend, Additive, ReaderWriter),
     trains=True,
 )
-def reordering() -> Measured:
+def reordering() -> CheckResult:
     model = ReaderWriter(SYMBOLS, width=64, attention=True)
-    learn(model, reordered, longest=1, steps=STEPS)
-    source, target = reordered(200, 8)
+    train_model(model, sample_reordered, max_length=1, steps=STEPS)
+    source, target = sample_reordered(200, 8)
     with torch.no_grad():
         weights = model(source, target)[2]
     mean, right = weights.mean(0), weights.argmax(-1) == torch.tensor(ORDER)
     caption = (
-        "Mean attention weights over 200 texts: target place (rows) against source place; the middle block is turned."
+        "Mean attention weights over 200 sequences, target (rows) by source positions; the middle block is reversed."
     )
     names = [str(i) for i in range(1, 9)]
-    return measured(
-        at_least("accuracy", accuracy(model, reordered, 8), 0.97),
-        same("source place that each target place looks at most", str(mean.argmax(-1).tolist()), str(ORDER)),
-        at_least("share of words that look at their own source most", float(right.float().mean()), 0.85),
-        at_most("largest distance of a row's sum from 1", float((weights.sum(-1) - 1).abs().max()), 1e-5),
+    return build_result(
+        expect_at_least("accuracy", measure_accuracy(model, sample_reordered, 8), 0.97),
+        expect_equal(
+            "source position with the largest mean weight, for each target position",
+            str(mean.argmax(-1).tolist()),
+            str(ORDER),
+        ),
+        expect_at_least(
+            "share of words whose largest weight is on their own source word", float(right.float().mean()), 0.85
+        ),
+        expect_at_most("largest distance of a row's sum from 1", float((weights.sum(-1) - 1).abs().max()), 1e-5),
         drawing=Matrix("target", "source", mean.tolist(), caption, names, names),
-        note="The sentence of the slide needs a French model: `saccade view RUN SOURCE --target TEXT` draws it.",
+        note="The slide's example needs a French model: `saccade view RUN SOURCE --target TEXT` draws its map.",
     )

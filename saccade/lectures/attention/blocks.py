@@ -1,4 +1,4 @@
-"""Rows about the Transformer's block: sublayers, residuals, normalisation, and what a whole model is made of."""
+"""Checks on the Transformer block: sublayers, residuals, normalisation, learning rate, parts of a whole model."""
 
 from __future__ import annotations
 
@@ -9,48 +9,55 @@ from saccade.layers.attention.multihead import SelfAttention
 from saccade.layers.blocks.feedforward import FeedForward
 from saccade.layers.blocks.residual import Residual
 from saccade.layers.blocks.transformer import Block, TransformerStack
-from saccade.lectures.claims import Measured, at_least, check, measured, near, same
+from saccade.lectures.claims import CheckResult, build_result, check, expect_at_least, expect_equal, expect_near
 from saccade.lectures.drawing import Lines
-from saccade.lectures.small import apart, block, numbers, small_batch, small_model, stack
+from saccade.lectures.small import (
+    build_block,
+    build_small_batch,
+    build_small_model,
+    build_stack,
+    max_difference,
+    sample_normal,
+)
 from saccade.model.build.transformer import build_norm
-from saccade.train.objectives.objectives import next_token
-from saccade.train.schedule import warmup
+from saccade.train.objectives.objectives import next_token_loss
+from saccade.train.schedule import inverse_sqrt_lr
 
 
 @check(
     12,
     "S2:39-41, S4:22-23",
-    "Attention is enough as encoder and decoder: the model has no recurrent and no convolutional part.",
+    "Attention is enough for encoder and decoder: the Transformer has no recurrent and no convolutional layer.",
     formula=r"\mathrm{encoder}, \mathrm{decoder} = \mathrm{attention}",
     code=(Block, TransformerStack),
 )
-def attention_is_enough() -> Measured:
-    model = small_model()
+def attention_is_enough() -> CheckResult:
+    model = build_small_model()
     others = [m for m in model.modules() if isinstance(m, nn.RNNBase | nn.RNNCellBase | nn.Conv1d | nn.Conv2d)]
     attentions = sum(type(m).__name__ in ("SelfAttention", "CrossAttention") for m in model.modules())
-    return measured(
-        same("recurrent and convolutional parts", len(others), 0),
-        same("attention layers of 2 + 2 layers: 2 in the encoder, 2 x 2 in the decoder", attentions, 6),
+    return build_result(
+        expect_equal("recurrent and convolutional layers", len(others), 0),
+        expect_equal("attention layers of 2 + 2 layers: 2 in the encoder, 2 x 2 in the decoder", attentions, 6),
     )
 
 
 @check(
     20,
     "S3:159",
-    "The gradient reaches all parameters, those of attention among them.",
+    "The gradient of the loss reaches all parameters, including those of attention.",
     formula=r"\frac{\partial L}{\partial \theta} \quad \text{for~every~} \theta",
-    code=(next_token,),
+    code=(next_token_loss,),
 )
-def gradient_reaches_all() -> Measured:
-    model = small_model()
-    next_token(model, small_batch(), torch.Generator())["next-token"].sum.backward()
+def gradient_reaches_all() -> CheckResult:
+    model = build_small_model()
+    next_token_loss(model, build_small_batch(), torch.Generator())["next-token"].sum.backward()
     named = dict(model.named_parameters())
     without = [name for name, p in named.items() if p.grad is None]
     attention = [p for name, p in named.items() if name.endswith("project.weight") or name.endswith("memory.weight")]
     smallest = min(0.0 if p.grad is None else float(p.grad.norm()) for p in attention)
-    return measured(
-        same(f"parameters without a gradient, of {len(named)}", ", ".join(without) or "none", "none"),
-        at_least("smallest gradient norm of a matrix of queries, keys or values", smallest, 1e-6),
+    return build_result(
+        expect_equal(f"parameters without a gradient, of {len(named)}", ", ".join(without) or "none", "none"),
+        expect_at_least("smallest gradient norm of a matrix of queries, keys or values", smallest, 1e-6),
     )
 
 
@@ -61,15 +68,22 @@ def gradient_reaches_all() -> Measured:
     formula=r"\mathrm{LayerNorm}(x + \mathrm{sublayer}(x)), \quad \mathrm{FFN}(x) = \max(0, x W_1 + b_1) W_2 + b_2",
     code=(Block, Residual, FeedForward),
 )
-def the_block() -> Measured:
-    layer, x = block(6), numbers(2, 5, 6)
+def the_block() -> CheckResult:
+    layer, x = build_block(6), sample_normal(2, 5, 6)
     network: FeedForward = layer.feedforward  # type: ignore[assignment]
     first, second = (residual.norm for residual in layer.residuals)
     h = first(x + layer.self(x))
     ffn = torch.clamp(h @ network.up.weight.T + network.up.bias, min=0) @ network.down.weight.T + network.down.bias
-    return measured(
-        near("network against max(0, x W1 + b1) W2 + b2", apart(network(h), ffn), 0, within=1e-12),
-        near("block against the formula", apart(layer(x)[0], second(h + ffn)), 0, within=1e-12),
+    return build_result(
+        expect_near(
+            "feed-forward network: difference from max(0, x W1 + b1) W2 + b2",
+            max_difference(network(h), ffn),
+            0,
+            within=1e-12,
+        ),
+        expect_near(
+            "block: difference from the formula", max_difference(layer(x)[0], second(h + ffn)), 0, within=1e-12
+        ),
     )
 
 
@@ -82,32 +96,35 @@ def the_block() -> Measured:
     r"y_i = \gamma \frac{h_i - \mu_i}{\sigma_i} + \beta",
     code=(build_norm,),
 )
-def layer_norm() -> Measured:
-    norm, h = _norm(7), numbers(5, 7) * 3 + 2
+def layer_norm() -> CheckResult:
+    norm, h = _build_random_norm(7), sample_normal(5, 7) * 3 + 2
     mu = h.sum(1, keepdim=True) / 7
     spread = ((h - mu) ** 2).sum(1, keepdim=True)
     by_hand = norm.weight * (h - mu) / (spread / 7 + norm.eps).sqrt() + norm.bias
     unbiased = norm.weight * (h - mu) / (spread / 6 + norm.eps).sqrt() + norm.bias
     flat = norm(torch.full((1, 7), 4.0, dtype=torch.float64))[0]
-    return measured(
-        near(
-            "largest difference from the formula, 1/D and ε inside the root", apart(norm(h), by_hand), 0, within=1e-12
+    return build_result(
+        expect_near(
+            "largest difference from the formula, with 1/D and ε inside the root",
+            max_difference(norm(h), by_hand),
+            0,
+            within=1e-12,
         ),
-        at_least("difference from the form with 1/(D - 1)", apart(norm(h), unbiased), 1e-3),
-        near("a constant vector gives β: largest difference", apart(flat, norm.bias), 0, within=1e-12),
-        same("ε, which the notes leave out and PyTorch adds", norm.eps, 1e-5),
+        expect_at_least("difference from the form with 1/(D - 1)", max_difference(norm(h), unbiased), 1e-3),
+        expect_near("a constant vector gives β: largest difference", max_difference(flat, norm.bias), 0, within=1e-12),
+        expect_equal("ε, which the notes leave out and PyTorch adds", norm.eps, 1e-5),
     )
 
 
-def _norm(width: int) -> nn.LayerNorm:
-    """The normalisation of our Transformer, with γ and β that are not 1 and 0."""
+def _build_random_norm(width: int) -> nn.LayerNorm:
+    """Build the layer normalisation of a recipe, with random γ and β."""
     from saccade.config.schema import TransformerStack as Settings
 
     norm = build_norm(Settings(dim=width, heads=1)).double()
     assert isinstance(norm, nn.LayerNorm)
     with torch.no_grad():
-        norm.weight.copy_(numbers(width))
-        norm.bias.copy_(numbers(width))
+        norm.weight.copy_(sample_normal(width))
+        norm.bias.copy_(sample_normal(width))
     return norm
 
 
@@ -118,36 +135,40 @@ def _norm(width: int) -> nn.LayerNorm:
     formula=r"z = \frac{h - \mu}{\sigma}, \quad y = \gamma z + \beta",
     code=(build_norm,),
 )
-def two_steps() -> Measured:
-    norm, h = _norm(64), numbers(5, 64) * 3 + 2
+def two_steps() -> CheckResult:
+    norm, h = _build_random_norm(64), sample_normal(5, 64) * 3 + 2
     z = ((norm(h) - norm.bias) / norm.weight).detach()
     learned = {name: tuple(p.shape) for name, p in norm.named_parameters()}
-    return measured(
-        near("largest mean of a word vector after the first step", float(z.mean(1).abs().max()), 0, within=1e-10),
-        near(
+    return build_result(
+        expect_near(
+            "largest mean of a word vector after the first step", float(z.mean(1).abs().max()), 0, within=1e-10
+        ),
+        expect_near(
             "largest distance of its variance from 1", float((z.var(1, correction=0) - 1).abs().max()), 0, within=1e-4
         ),
-        same("γ and β, one number for each feature", str(learned), "{'weight': (64,), 'bias': (64,)}"),
+        expect_equal("γ and β, one value for each feature", str(learned), "{'weight': (64,), 'bias': (64,)}"),
     )
 
 
 @check(
     80,
     "S3:1655-1658",
-    "Post-norm: the normalisation stands after the sum, so that every block ends normalised.",
+    "Post-norm: the normalisation follows the residual sum, so the output of every block is normalised.",
     formula=r"y = \mathrm{LN}(x + f(x))",
     code=(Residual,),
 )
-def post_norm() -> Measured:
+def post_norm() -> CheckResult:
     residual = Residual(nn.LayerNorm(6), order="post", dropout=0.0).double()
-    linear, x = nn.Linear(6, 6).double(), numbers(2, 5, 6)
+    linear, x = nn.Linear(6, 6).double(), sample_normal(2, 5, 6)
     by_hand = residual.norm(x + linear(x))
-    hidden, stream = residual.before(x, None)
-    found, _ = residual.after(linear(hidden), stream)
-    outputs = stack(6, layers=3)(x, None)[0].detach()
-    return measured(
-        near("against LN(x + f(x))", apart(found, by_hand), 0, within=1e-12),
-        near("mean of every output vector of three blocks", float(outputs.mean(-1).abs().max()), 0, within=1e-10),
+    hidden, stream = residual.begin_sublayer(x, None)
+    found, _ = residual.end_sublayer(linear(hidden), stream)
+    outputs = build_stack(6, layers=3)(x, None)[0].detach()
+    return build_result(
+        expect_near("sublayer: difference from LN(x + f(x))", max_difference(found, by_hand), 0, within=1e-12),
+        expect_near(
+            "largest mean of an output vector of three blocks", float(outputs.mean(-1).abs().max()), 0, within=1e-10
+        ),
     )
 
 
@@ -158,14 +179,16 @@ def post_norm() -> Measured:
     formula=r"\mathrm{Transformer} = B_n \circ \dots \circ B_1",
     code=(TransformerStack,),
 )
-def a_sequence_of_blocks() -> Measured:
-    deep, x = stack(6, layers=4), numbers(1, 5, 6)
+def a_sequence_of_blocks() -> CheckResult:
+    deep, x = build_stack(6, layers=4), sample_normal(1, 5, 6)
     y = x
     for layer in deep.blocks:
         y = layer(y)[0]
-    return measured(
-        same("blocks", len(deep.blocks), 4),
-        near("stack against one block after the other", apart(deep(x, None)[0], y), 0, within=1e-12),
+    return build_result(
+        expect_equal("blocks", len(deep.blocks), 4),
+        expect_near(
+            "stack: difference from one block after the other", max_difference(deep(x, None)[0], y), 0, within=1e-12
+        ),
     )
 
 
@@ -174,20 +197,20 @@ def a_sequence_of_blocks() -> Measured:
     "S4:160",
     "The learning rate rises for the warm-up steps and then falls as 1/√step; its peak is at the last warm-up step.",
     formula=r"lr = d^{-0.5} \cdot \min(\mathrm{step}^{-0.5}, \mathrm{step} \cdot \mathrm{warmup}^{-1.5})",
-    code=(warmup,),
+    code=(inverse_sqrt_lr,),
 )
-def warm_up() -> Measured:
+def warm_up() -> CheckResult:
     steps = range(1, 20001)
-    rates = [warmup(step, lr=1.0, dim=512, steps=4000) for step in steps]
+    rates = [inverse_sqrt_lr(step, lr=1.0, dim=512, steps=4000) for step in steps]
     best = max(steps, key=lambda step: rates[step - 1])
-    shown = range(100, 20001, 100)
+    plotted = range(100, 20001, 100)
     caption = "The learning rate of the paper's base model: d = 512, 4,000 steps of warm-up."
-    curves = {"d = 512, warmup = 4000": ([float(s) for s in shown], [rates[s - 1] for s in shown])}
-    return measured(
-        same("step with the highest rate", best, 4000),
-        near("highest rate", max(rates), 6.988e-4, within=5e-8),
-        near("rate at 16,000 steps over that at 4,000", rates[15999] / rates[3999], 0.5, within=1e-9),
-        same("step 0 is defined as step 1", warmup(0, lr=1.0, dim=512, steps=4000), rates[0]),
+    curves = {"d = 512, warmup = 4000": ([float(s) for s in plotted], [rates[s - 1] for s in plotted])}
+    return build_result(
+        expect_equal("step with the highest rate", best, 4000),
+        expect_near("highest rate", max(rates), 6.988e-4, within=5e-8),
+        expect_near("rate at 16,000 steps over that at 4,000", rates[15999] / rates[3999], 0.5, within=1e-9),
+        expect_equal("step 0 is defined as step 1", inverse_sqrt_lr(0, lr=1.0, dim=512, steps=4000), rates[0]),
         drawing=Lines("step", "learning rate", curves, caption),
     )
 
@@ -195,30 +218,36 @@ def warm_up() -> Measured:
 @check(
     112,
     "S1:152-163",
-    "This is almost a Transformer, except a few things.",
+    "This is almost a Transformer: feed-forward, residuals, normalisation and positions are missing.",
     formula=r"\mathrm{feed-forward}, \quad x + \mathrm{sublayer}(x), \quad \mathrm{LN}, \quad p_i",
     code=(Block, Residual),
 )
 @torch.no_grad()
-def almost_a_transformer() -> Measured:
-    """Each thing can be left out alone, as the rungs of the ladder do, and the others stay."""
+def almost_a_transformer() -> CheckResult:
+    """Remove each component alone, as the rungs of the ladder do."""
 
     def parts(*changes: str) -> str:
         settings = [f"{side}.{change}" for side in ("reader", "writer") for change in changes]
-        model = small_model(settings)
+        model = build_small_model(settings)
         networks, norms = (sum(isinstance(m, kind) for m in model.modules()) for kind in (FeedForward, nn.LayerNorm))
         layers = model.reader.stack
         for sublayer in (m for m in layers.modules() if isinstance(m, SelfAttention | FeedForward)):
             for parameter in sublayer.parameters():
                 parameter.zero_()
-        passes = "passes" if float(layers(numbers(1, 4, 12), None)[0].abs().max()) > 0 else "ends"
-        placed = "placed" if model.reader.embedding.positions is not None else "not placed"
-        return f"{networks} networks, {norms} norms, x {passes}, {placed}"
+        survives = "kept" if float(layers(sample_normal(1, 4, 12), None)[0].abs().max()) > 0 else "lost"
+        placed = "positions" if model.reader.embedding.positions is not None else "no positions"
+        return f"{networks} networks, {norms} norms, input {survives}, {placed}"
 
-    return measured(
-        same("a Transformer of 2 + 2 layers", parts(), "4 networks, 10 norms, x passes, placed"),
-        same("without feed-forward", parts("stack.ff=0"), "0 networks, 6 norms, x passes, placed"),
-        same("without residual", parts("stack.residual=false"), "4 networks, 10 norms, x ends, placed"),
-        same("without normalisation", parts("stack.norm=none"), "4 networks, 0 norms, x passes, placed"),
-        same("without positions", parts("positions.kind=none"), "4 networks, 10 norms, x passes, not placed"),
+    return build_result(
+        expect_equal(
+            "a Transformer of 2 + 2 layers (input: is it kept when all sublayers output 0?)",
+            parts(),
+            "4 networks, 10 norms, input kept, positions",
+        ),
+        expect_equal("without feed-forward", parts("stack.ff=0"), "0 networks, 6 norms, input kept, positions"),
+        expect_equal("without residual", parts("stack.residual=false"), "4 networks, 10 norms, input lost, positions"),
+        expect_equal("without normalisation", parts("stack.norm=none"), "4 networks, 0 norms, input kept, positions"),
+        expect_equal(
+            "without positions", parts("positions.kind=none"), "4 networks, 10 norms, input kept, no positions"
+        ),
     )

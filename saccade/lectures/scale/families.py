@@ -1,4 +1,4 @@
-"""The row of the systems that came after: a recipe of each, how it learns, and what is new in it."""
+"""Check on the successors of the Transformer: each is a recipe with its own objective and one new idea."""
 
 from __future__ import annotations
 
@@ -7,89 +7,90 @@ from typing import Any, NamedTuple
 
 from saccade.config.load import load
 from saccade.config.schema import Recipe
-from saccade.lectures.claims import Compared, Measured, check, measured, near, same
+from saccade.lectures.claims import CheckResult, Comparison, build_result, check, expect_equal, expect_near
 from saccade.model.build.model import build
-from saccade.plan.counts import on_meta, parameters
+from saccade.plan.counts import build_on_meta, count_parameters
 
 
-class Member(NamedTuple):
-    """A system: its recipe, the parameters that its paper or its release has, its objective, and what is new in it."""
+class System(NamedTuple):
+    """A system: its recipe, the reported number of parameters with its tolerance, its objective, and its new idea."""
 
     name: str
     recipe: str
-    said: float
+    reported: float
     precision: float
-    learns: str
+    objective: str
     trait: str
-    found: Callable[[Any], str]
-    released: tuple[str, ...] = ()  # settings in which the released model differs from the recipe
+    find_trait: Callable[[Any], str]
+    overrides: tuple[str, ...] = ()  # settings in which the released model differs from the recipe
 
 
-def hides(recipe: Recipe) -> str:
-    """How tokens are hidden and parts of texts are paired."""
+def describe_masking(recipe: Recipe) -> str:
+    """Describe a masked language modelling objective: static or dynamic masking, and the sentence pair task."""
     objective: Any = recipe.objectives[0]
     pairs = {"none": "", "next": ", next sentence", "order": ", sentence order"}[objective.pairs]
-    return f"masked{' anew each time' if objective.dynamic else ''}{pairs}"
+    return f"{'dynamic' if objective.dynamic_masking else 'static'} masking{pairs}"
 
 
-def first(recipe: Recipe) -> str:
+def get_objective(recipe: Recipe) -> str:
     return recipe.objectives[0].kind
 
 
-def said(value: bool, what: str) -> str:
+def describe(value: bool, what: str) -> str:
     return what if value else f"not {what}"
 
 
-MEMBERS = (
-    Member("GPT-2", "gpt2", 124.4e6, 0.1e6, "next-token", "reads nothing but what it wrote",
-           lambda r: said(r.reader.is_none, "reads nothing but what it wrote")),
-    Member("BERT", "bert", 110e6, 0.5e6, "masked, next sentence", "sees both sides of a word",
-           lambda r: said(not r.reader.causal, "sees both sides of a word")),
-    Member("GPT-3", "gpt3", 175e9, 0.5e9, "next-token", "dense and banded layers in turn",
-           lambda r: said(r.writer.stack.window[0] == "none" and r.writer.stack.window[1] != "none",
-                          "dense and banded layers in turn")),
-    Member("XLNet", "xlnet", 117e6, 0.5e6, "permuted", "remembers the text before",
-           lambda r: said(r.objectives[0].memory > 0 and r.reader.positions.kind == "transformer-xl",
-                          "remembers the text before")),
-    Member("ALBERT", "albert", 12e6, 0.3e6, "masked anew each time, sentence order", "layers share weights",
-           lambda r: said(layers_share(r) and r.reader.embedding_dim < r.reader.stack.dim, "layers share weights")),
-    Member("RoBERTa", "roberta", 125e6, 0.5e6, "masked anew each time", "full rows across documents",
-           lambda r: said(r.data.cross, "full rows across documents")),
-    Member("Reformer", "reformer", 2.75e6, 0.005e6, "next-token", "hashing, reversible",
-           lambda r: said("lsh" in r.writer.stack.attention and r.writer.stack.residual == "reversible",
-                          "hashing, reversible"),
-           released=("data.max_length=524288", "writer.positions.shape=[512, 1024]")),
-    Member("T5", "t5", 77e6, 0.5e6, "next-token", "hidden spans become text",
-           lambda r: said(r.task.get_target_ratio(r) < 1 and r.tokenizer.sentinels > 0, "hidden spans become text")),
+SYSTEMS = (
+    System("GPT-2", "gpt2", 124.4e6, 0.1e6, "next-token", "decoder only",
+           lambda r: describe(r.reader.is_none, "decoder only")),
+    System("BERT", "bert", 110e6, 0.5e6, "static masking, next sentence", "attends to both sides of a word",
+           lambda r: describe(not r.reader.causal, "attends to both sides of a word")),
+    System("GPT-3", "gpt3", 175e9, 0.5e9, "next-token", "alternating dense and banded attention",
+           lambda r: describe(r.writer.stack.window[0] == "none" and r.writer.stack.window[1] != "none",
+                          "alternating dense and banded attention")),
+    System("XLNet", "xlnet", 117e6, 0.5e6, "permuted", "recurrent memory of the previous segment",
+           lambda r: describe(r.objectives[0].memory_length > 0 and r.reader.positions.kind == "transformer-xl",
+                          "recurrent memory of the previous segment")),
+    System("ALBERT", "albert", 12e6, 0.3e6, "dynamic masking, sentence order", "layers share weights",
+           lambda r: describe(shares_layers(r) and r.reader.embedding_dim < r.reader.stack.dim,
+                          "layers share weights")),
+    System("RoBERTa", "roberta", 125e6, 0.5e6, "dynamic masking", "sequences cross document boundaries",
+           lambda r: describe(r.data.cross_document, "sequences cross document boundaries")),
+    System("Reformer", "reformer", 2.75e6, 0.005e6, "next-token", "LSH attention, reversible layers",
+           lambda r: describe("lsh" in r.writer.stack.attention and r.writer.stack.residual == "reversible",
+                          "LSH attention, reversible layers"),
+           overrides=("data.max_length=524288", "writer.positions.shape=[512, 1024]")),
+    System("T5", "t5", 77e6, 0.5e6, "next-token", "generates masked spans",
+           lambda r: describe(r.task.get_target_ratio(r) < 1 and r.tokenizer.sentinels > 0, "generates masked spans")),
 )  # fmt: skip
 
 
-def layers_share(recipe: Recipe) -> bool:
-    """Whether twice the layers have as many numbers."""
+def shares_layers(recipe: Recipe) -> bool:
+    """Whether a model with twice as many layers has the same number of parameters."""
     reader: Any = recipe.reader
     deeper = reader.stack.model_copy(update={"layers": 2 * reader.stack.layers})
     twice = recipe.model_copy(update={"reader": reader.model_copy(update={"stack": deeper})})
-    return parameters(on_meta(twice)) == parameters(on_meta(recipe))
+    return count_parameters(build_on_meta(twice)) == count_parameters(build_on_meta(recipe))
 
 
 @check(
     103,
     "S0:12, S4:242",
-    "GPT-2, BERT, GPT-3, XLNet, ALBERT, RoBERTa, Reformer, T5: each is a recipe over the same blocks.",
+    "GPT-2, BERT, GPT-3, XLNet, ALBERT, RoBERTa, Reformer and T5 are recipes over the same Transformer blocks.",
     formula=r"\mathrm{recipe} \to \mathrm{blocks}",
-    code=(build, on_meta),
+    code=(build, build_on_meta),
 )
-def families() -> Measured:
-    compared: list[Compared] = []
-    rows = [("system", "recipe", "parameters", "learns by", "what is new")]
-    for member in MEMBERS:
-        recipe = load(member.recipe, overrides=member.released)
-        count = parameters(on_meta(recipe))
-        learns = hides(recipe) if first(recipe) == "masked" else first(recipe)
+def families() -> CheckResult:
+    compared: list[Comparison] = []
+    rows = [("system", "recipe", "parameters", "objective", "new idea")]
+    for system in SYSTEMS:
+        recipe = load(system.recipe, overrides=system.overrides)
+        count = count_parameters(build_on_meta(recipe))
+        objective = describe_masking(recipe) if get_objective(recipe) == "masked" else get_objective(recipe)
         compared += [
-            near(f"{member.name}: parameters", count, member.said, within=member.precision),
-            same(f"{member.name} learns by", learns, member.learns),
-            same(f"{member.name}: what is new", member.found(recipe), member.trait),
+            expect_near(f"{system.name}: parameters", count, system.reported, within=system.precision),
+            expect_equal(f"{system.name}: objective", objective, system.objective),
+            expect_equal(f"{system.name}: new idea", system.find_trait(recipe), system.trait),
         ]
-        rows.append((member.name, member.recipe, f"{count:,}", member.learns, member.trait))
-    return measured(*compared, table=rows)
+        rows.append((system.name, system.recipe, f"{count:,}", system.objective, system.trait))
+    return build_result(*compared, table=rows)

@@ -1,4 +1,4 @@
-"""Path lengths by graph search: how many layers or steps a signal needs from the first position to another."""
+"""Path lengths between positions by graph search: the steps or layers that a signal needs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 
-def longest_path(edges: Tensor) -> int:
-    """Steps from the first position to the farthest that it reaches; edges[i, j]: i is computed from j."""
+def find_longest_path(edges: Tensor) -> int:
+    """Return the steps from the first position to the farthest one; edges[i, j]: i is computed from j."""
     follows = edges.float()
     here = torch.zeros(len(edges))
     here[0] = 1
@@ -21,19 +21,19 @@ def longest_path(edges: Tensor) -> int:
         seen, here, steps = seen | new, new.float(), steps + 1
 
 
-def layers_to_reach(edges: Callable[[int], Tensor]) -> int:
-    """How many layers the last position needs to see the first one, where layer n has the edges `edges(n)`."""
+def count_layers_to_reach(edges: Callable[[int], Tensor]) -> int:
+    """Return the layers until the last position depends on the first; layer n has the edges `edges(n)`."""
     seen, layers = torch.zeros(len(edges(0))), 0
     seen[0] = 1
     while not seen[-1]:
         seen, layers = (edges(layers).float() @ seen > 0).float(), layers + 1
         if layers > len(seen):
-            raise ValueError("the last position never sees the first one")
+            raise ValueError("the last position never depends on the first one")
     return layers
 
 
-def seen_by(layer: Callable[[Tensor], Tensor], n: int, width: int) -> Tensor:
-    """edges[i, j]: output i of a layer changes when input j does; asked of the layer itself, position by position."""
+def find_dependencies(layer: Callable[[Tensor], Tensor], n: int, width: int) -> Tensor:
+    """Return edges[i, j]: whether output i of a layer changes when input j does, measured for every position."""
     x = torch.randn(1, n, width, dtype=torch.float64)
     before, edges = layer(x), torch.zeros(n, n, dtype=torch.bool)
     for part in torch.arange(n).split(100):

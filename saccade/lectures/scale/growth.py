@@ -1,4 +1,4 @@
-"""The table of larger and larger models, built on the meta device from tables of a recipe, and counted."""
+"""Count the parameters of the models in the scaling table, built on the meta device from recipe tables."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from saccade.lectures import tables
 from saccade.lectures.tables import Size
 from saccade.model.build.model import build_writer
 from saccade.model.model import Model
-from saccade.model.run import Undrawn
-from saccade.plan.counts import by_part, on_meta, parameters
-from saccade.plan.estimate import HOUR
-from saccade.plan.hardware import gpu
-from saccade.plan.work import Work, work
+from saccade.model.run import SkipInit
+from saccade.plan.counts import build_on_meta, count_by_part, count_parameters
+from saccade.plan.estimate import SECONDS_PER_HOUR
+from saccade.plan.flops import Flops, count_flops
+from saccade.plan.hardware import get_gpu
 
 
-class Line(NamedTuple):
-    """A model of the table, as the notes have it and as counted."""
+class ModelCount(NamedTuple):
+    """A model of the table with the notes' numbers and our counts."""
 
     size: Size
     parameters: int
     parts: dict[str, int]
-    work: Work
+    flops: Flops
 
 
-def built(size: Size) -> Model:
-    """The model without its numbers: a recipe's, or a writer of that size alone.
+def build_model(size: Size) -> Model:
+    """Build a model on the meta device: that of a recipe, or a decoder-only model of this size.
 
-    A reader such as BERT has the same layers as a writer without memory; what it has beyond them, `beside` counts.
+    An encoder such as BERT has the same layers as a decoder without cross-attention; `count_extra` counts the rest.
     """
     if size.recipe:
-        return on_meta(load(size.recipe), vocabulary=size.vocabulary)
+        return build_on_meta(load(size.recipe), vocabulary=size.vocabulary)
     stack = schema.TransformerStack(
         layers=size.layers,
         dim=size.width,
@@ -43,13 +43,13 @@ def built(size: Size) -> Model:
         bias=size.biased,
     )
     positions = schema.Learned(length=size.positions) if size.positions else schema.NoPositions()
-    with torch.device("meta"), Undrawn():
+    with torch.device("meta"), SkipInit():
         writer = schema.TokenWriter(stack=stack, positions=positions, tie="output")
         return Model(None, build_writer(writer, size=size.vocabulary))
 
 
-def beside(size: Size) -> dict[str, int]:
-    """Parameters that no recipe has yet."""
+def count_extra(size: Size) -> dict[str, int]:
+    """Count the parameters that the decoder-only model lacks."""
     width = size.width
     found = {
         "segments": size.segments * width,
@@ -61,22 +61,22 @@ def beside(size: Size) -> dict[str, int]:
     return {name: count for name, count in found.items() if count}
 
 
-def counted(size: Size) -> Line:
-    model, more = built(size), beside(size)
-    parts = {part: sum(sides.values()) for part, sides in by_part(model).items()}
-    found = work(model, length=size.length)
-    # Keys of relative positions are a product as the others; the rest is used once in a text, or hardly costs anything.
+def count_model(size: Size) -> ModelCount:
+    model, more = build_model(size), count_extra(size)
+    parts = {part: sum(sides.values()) for part, sides in count_by_part(model).items()}
+    found = count_flops(model, length=size.length)
+    # Keys of relative positions are a matmul per token; the other extra parameters cost hardly any FLOPs.
     relative = 2 * more.get("keys of relative positions", 0)
     found = found._replace(target=found.target + relative)
-    return Line(size, parameters(model) + sum(more.values()), {**parts, **more}, found)
+    return ModelCount(size, count_parameters(model) + sum(more.values()), {**parts, **more}, found)
 
 
-def lines() -> list[Line]:
-    return [counted(size) for size in tables.sizes()]
+def count_models() -> list[ModelCount]:
+    return [count_model(size) for size in tables.load_sizes()]
 
 
-def table_rows() -> list[tuple[str, ...]]:
-    """The notes' columns, our count beside theirs, and why they differ where they do."""
+def build_table() -> list[tuple[str, ...]]:
+    """Build the scaling table: the columns of the notes, and our count of parameters beside theirs."""
     titles = (
         "row",
         "model",
@@ -96,67 +96,67 @@ def table_rows() -> list[tuple[str, ...]]:
             str(line.size.layers),
             f"{line.size.width:,}",
             str(line.size.heads),
-            short(line.size.said),
+            format_count(line.size.said),
             f"{line.parameters:,}",
-            f"{line.work.training():.2e}",
+            f"{line.flops.get_training():.2e}",
             line.size.data,
             line.size.training,
         )
-        for line in lines()
+        for line in count_models()
     ]
     return [titles, *found]
 
 
-def short(count: float) -> str:
+def format_count(count: float) -> str:
     return f"{count / 1e9:g}B" if count >= 1e9 else f"{count / 1e6:g}M"
 
 
-def why_rows() -> list[str]:
-    """Where the notes count by another definition."""
-    return [f"{size.name}: {size.why}" for size in tables.sizes() if size.why]
+def list_differences() -> list[str]:
+    """List the models whose number in the notes uses another definition."""
+    return [f"{size.name}: {size.why}" for size in tables.load_sizes() if size.why]
 
 
 class Cost(NamedTuple):
-    """Gopher's training, from operations to dollars."""
+    """The cost of training Gopher, from FLOPs to dollars."""
 
     flops: float
     hours: float
-    utilisation: float  # of the peak of all chips, which follows from flops and hours
+    utilisation: float  # share of the peak FLOP/s of all chips
     dollars: float
-    dollars_of_table: float  # for the days that the table itself has
+    dollars_of_table: float  # for the number of days in the table
 
 
-def cost() -> Cost:
-    given = tables.cost()
-    [size] = [size for size in tables.sizes() if size.name == given["model"]]
-    flops = counted(size).work.training() * given["tokens"]
-    peak, hours = given["chips"] * gpu(given["chip"]).half, given["hours"]
+def compute_cost() -> Cost:
+    given = tables.load_cost()
+    [size] = [size for size in tables.load_sizes() if size.name == given["model"]]
+    flops = count_model(size).flops.get_training() * given["tokens"]
+    peak, hours = given["chips"] * get_gpu(given["chip"]).half, given["hours"]
     hourly = given["chips"] * given["price"]
-    return Cost(flops, hours, flops / (peak * hours * HOUR), hourly * hours, hourly * 24 * given["days"])
+    return Cost(flops, hours, flops / (peak * hours * SECONDS_PER_HOUR), hourly * hours, hourly * 24 * given["days"])
 
 
-def cost_lines() -> list[str]:
-    """What differs and why, and the price of the largest model step by step."""
-    given, found = tables.cost(), cost()
-    chips = f"{given['chips']:,} {given['chip']} chips of {gpu(given['chip']).half / 1e12:g} TFLOP/s"
+def format_cost() -> list[str]:
+    """Format the differences from the notes, and the derivation of the largest model's price."""
+    given, found = tables.load_cost(), compute_cost()
+    chips = f"{given['chips']:,} {given['chip']} chips of {get_gpu(given['chip']).half / 1e12:g} TFLOP/s"
     return [
-        *why_rows(),
+        *list_differences(),
         "",
         f"{given['model']}: {given['tokens']:.0e} tokens take {found.flops:.2e} FLOPs; {chips} reach "
         f"{found.utilisation:.0%} of their peak if they take {found.hours} hours,",
-        f"which at ${given['price']:.2f} for a chip and an hour are ${found.dollars:,.0f}; the notes say "
-        f"${given['said']:,}. The {given['days']} days of the table are ${found.dollars_of_table:,.0f}.",
+        f"which at ${given['price']:.2f} per chip and hour cost ${found.dollars:,.0f}; the notes say "
+        f"${given['said']:,}. The {given['days']} days of the table would cost ${found.dollars_of_table:,.0f}.",
     ]
 
 
-def as_dicts() -> dict[str, Any]:
+def to_dict() -> dict[str, Any]:
     models = [
         {
             **{key: value for key, value in line.size._asdict().items() if value not in ("", None)},
             "parameters": line.parameters,
             "parts": line.parts,
-            "training_flops_per_token": line.work.training(),
+            "training_flops_per_token": line.flops.get_training(),
         }
-        for line in lines()
+        for line in count_models()
     ]
-    return {"models": models, "cost": {**tables.cost(), **cost()._asdict()}}
+    return {"models": models, "cost": {**tables.load_cost(), **compute_cost()._asdict()}}

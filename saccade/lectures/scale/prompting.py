@@ -1,4 +1,4 @@
-"""Rows about prompts: an article from its title, a task told by examples, one text in the manner of several authors."""
+"""Checks on prompting: an article from its title, a task given by examples, and parodies in the style of authors."""
 
 from __future__ import annotations
 
@@ -14,18 +14,26 @@ from saccade.config.load import load, override
 from saccade.config.schema import Decoding
 from saccade.data.tokenization.tokenizers import train_tokenizers
 from saccade.errors import SaccadeError
-from saccade.lectures.claims import Measured, at_least, at_most, check, measured, near, same
+from saccade.lectures.claims import (
+    CheckResult,
+    build_result,
+    check,
+    expect_at_least,
+    expect_at_most,
+    expect_equal,
+    expect_near,
+)
 from saccade.model.build.model import build
 from saccade.predict.predictors.language import LanguageModel
 from saccade.predict.predictors.predictor import Predictor
-from saccade.predict.prompts import Task, Template, parse
+from saccade.predict.prompts import PromptTask, Template, parse_template
 from saccade.score.answers import evaluate_answers
 from saccade.train.api import train
 
-ARTICLE = parse(r"Title: {title}\nSubtitle: {subtitle}\nArticle: {article}")
-PARODY = parse(r"A parody in the manner of {author}:\n{parody}\n")
-POOR = parse(r"Poor English input: {poor}\nGood English output: {good}")
-CORRECTED = (
+ARTICLE = parse_template(r"Title: {title}\nSubtitle: {subtitle}\nArticle: {article}")
+PARODY = parse_template(r"A parody in the manner of {author}:\n{parody}\n")
+CORRECTION = parse_template(r"Poor English input: {poor}\nGood English output: {good}")
+CORRECTIONS = (
     ("I eated the purple berries.", "I ate the purple berries."),
     (
         "Thank you for picking me as your designer. I'd appreciate it.",
@@ -43,13 +51,13 @@ RULES: Mapping[str, Callable[[str], str]] = {
     "the letter itself": str, "a capital": str.upper, "twice": lambda letter: letter + letter,
     "with a question mark": lambda letter: f"{letter}?",
 }  # fmt: skip
-RULE = parse(r"{given}: {answer}")
-TEXTS, STEPS = 4_000, 150  # documents of five lines, each with a rule of its own that is not told
-SHOWN, ASKED = "dkp", "bghmr"  # letters of the examples, and of the tasks
+RULE = parse_template(r"{given}: {answer}")
+DOCUMENTS, STEPS = 4_000, 150  # training documents of five lines; each follows one rule, which it does not state
+EXAMPLE_LETTERS, TEST_LETTERS = "dkp", "bghmr"  # letters of the examples, and of the test tasks
 
 
-def small_writer(length: int = 256) -> LanguageModel:
-    """A language model of letters that has learned nothing."""
+def build_language_model(length: int = 256) -> LanguageModel:
+    """Build a character language model with random weights."""
     sizes = ("layers=2", "dim=24", "heads=2", "ff=32", "dropout=0.0")
     changes = [*(f"writer.stack.{size}" for size in sizes), f"data.max_length={length}"]
     recipe = load("gpt2", tiny=True, overrides=[*changes, f"writer.positions.length={length}", "writer.tie=none"])
@@ -59,74 +67,93 @@ def small_writer(length: int = 256) -> LanguageModel:
     return LanguageModel(model, recipe=recipe, tokenizers=tokenizers)
 
 
-def chosen(model: Predictor, *changes: str) -> Decoding:
+def get_decoding(model: Predictor, *changes: str) -> Decoding:
     return override(model.recipe, [f"predict.{change}" for change in changes]).predict
 
 
-def task(fields: Mapping[str, str]) -> Task:
-    return Task("the task", fields)
+def build_task(fields: Mapping[str, str]) -> PromptTask:
+    return PromptTask("the task", fields)
 
 
 @check(
     100,
     "S3:1800-1822",
-    "An article by GPT-3 from its title and subtitle: the prompt is told apart from what the model wrote.",
+    "GPT-3 writes an article from its title and subtitle: results keep the prompt apart from the completion.",
     formula=r"P(y) = \prod_t P(y_t | \mathrm{prompt}, y_1, \dots, y_{t-1})",
     code=(Template, LanguageModel),
 )
-def article() -> Measured:
-    model = small_writer()
-    prompt = ARTICLE.prompt(task({"title": "A comet is back", "subtitle": "It was last seen by our grandparents"}))
-    drawn = [chosen(model, "sample=true", f"seed={seed}", "min_length=20", "max_length=20") for seed in (3, 3, 4)]
-    [first], [again], [other] = (model.candidates([prompt], decoding=one)[0] for one in drawn)
-    told = model.described(prompt, [first])
-    behind = model.score([(prompt, first.text)])[0]
-    return measured(
-        same("the prompt ends with", prompt.splitlines()[-1], "Article:"),
-        same("what is told as the prompt is", "the prompt" if told["prompt"] == prompt else "another", "the prompt"),
-        same("letters of the completion, which the prompt is no part of", len(told["completion"]), 20),
-        near("log P(completion | prompt) less that of its tokens", sum(told["log_probs"]) - behind, 0, within=1e-3),
-        same("the same seed writes", "the same" if again.text == first.text else "something else", "the same"),
-        same("another seed writes", "the same" if other.text == first.text else "something else", "something else"),
+def article() -> CheckResult:
+    model = build_language_model()
+    prompt = ARTICLE.format_prompt(
+        build_task({"title": "A comet is back", "subtitle": "It was last seen by our grandparents"})
+    )
+    settings = [
+        get_decoding(model, "sample=true", f"seed={seed}", "min_length=20", "max_length=20") for seed in (3, 3, 4)
+    ]
+    [first], [repeated], [other] = (model.candidates([prompt], decoding=one)[0] for one in settings)
+    described = model.describe(prompt, [first])
+    score = model.score([(prompt, first.text)])[0]
+    return build_result(
+        expect_equal("the prompt ends with", prompt.splitlines()[-1], "Article:"),
+        expect_equal(
+            "the prompt in the result is", "the same" if described["prompt"] == prompt else "another", "the same"
+        ),
+        expect_equal("characters of the completion, without the prompt", len(described["completion"]), 20),
+        expect_near(
+            "log P(completion | prompt): difference from the sum over its tokens",
+            sum(described["log_probs"]) - score,
+            0,
+            within=1e-3,
+        ),
+        expect_equal(
+            "the same seed generates", "the same" if repeated.text == first.text else "something else", "the same"
+        ),
+        expect_equal(
+            "another seed generates", "the same" if other.text == first.text else "something else", "something else"
+        ),
     )
 
 
 @check(
     101,
     "S3:1824-1890",
-    "Programming by prompt: a few examples of input and output tell a model what to do, and nothing is trained for it.",
+    "In-context learning: a few examples in the prompt specify a task, and no weights are trained for it.",
     formula=r"y = \argmax_y P(y | x_1, y_1, x_2, y_2, x_3, y_3, x)",
     code=(Template, evaluate_answers),
     trains=True,
 )
-def by_examples() -> Measured:
-    """Four rules, of which each text of the training follows one without naming it."""
+def by_examples() -> CheckResult:
+    """Train on documents that each follow one of four rules, then test with prompts of 0, 1 and 3 examples."""
     with TemporaryDirectory() as folder:
-        model = rule_reader(Path(folder))
-        found = {shots: accuracy(model, shots) for shots in (0, 1, 3)}
-    solved = "".join(POOR.example(task({"poor": poor, "good": good})) for poor, good in CORRECTED)
-    prompt = POOR.prompt(task({"poor": "I'd be more than happy to work with you in another project."}), solved)
-    return measured(
-        same("lines of the prompt of the notes", len(prompt.splitlines()), 8),
-        same("its last line, where the model goes on", prompt.splitlines()[-1], "Good English output:"),
-        at_most("percent right without an example, of four rules", found[0], 50),
-        at_least("percent right after one example", found[1], 70),
-        at_least("percent right after three examples", found[3], 90),
-        note=f"{TEXTS:,} texts of five lines, {STEPS} steps. The rules: {', '.join(RULES)}.",
+        model = train_rule_model(Path(folder))
+        found = {shots: measure_accuracy(model, shots) for shots in (0, 1, 3)}
+    solved = "".join(CORRECTION.format_example(build_task({"poor": poor, "good": good})) for poor, good in CORRECTIONS)
+    prompt = CORRECTION.format_prompt(
+        build_task({"poor": "I'd be more than happy to work with you in another project."}), solved
+    )
+    return build_result(
+        expect_equal("lines of the prompt in the notes", len(prompt.splitlines()), 8),
+        expect_equal(
+            "last line of the prompt, which the model completes", prompt.splitlines()[-1], "Good English output:"
+        ),
+        expect_at_most("percent correct without an example, four rules", found[0], 50),
+        expect_at_least("percent correct after one example", found[1], 70),
+        expect_at_least("percent correct after three examples", found[3], 90),
+        note=f"{DOCUMENTS:,} training documents of five lines, {STEPS} steps. The rules: {', '.join(RULES)}.",
     )
 
 
-def rule_reader(folder: Path) -> LanguageModel:
-    """A small model that has seen texts of four rules."""
-    draw = random.Random(101)
-    rules = [draw.choice(list(RULES.values())) for _ in range(TEXTS)]
-    texts = ("".join(f"{given}: {rule(given)}\n" for given in draw.choices(LETTERS, k=5)) for rule in rules)
+def train_rule_model(folder: Path) -> LanguageModel:
+    """Train a small language model on documents that follow four rules."""
+    generator = random.Random(101)
+    rules = [generator.choice(list(RULES.values())) for _ in range(DOCUMENTS)]
+    texts = ("".join(f"{given}: {rule(given)}\n" for given in generator.choices(LETTERS, k=5)) for rule in rules)
     file = folder / "texts.txt"
     file.write_text("\n".join(texts), encoding="utf-8")
     every = [f"train.{key}={STEPS}" for key in ("steps", "valid_every", "save_every", "report_every")]
     changes = [
-        "data.documents=blank", "data.max_length=32", "data.cross=false", "data.valid=[]", "train.device=cpu",
-        "train.batch_tokens=2048", "train.schedule={kind='cosine', lr=0.005, warmup=30}", "writer.dropout=0.0",
+        "data.documents=blank", "data.max_length=32", "data.cross_document=false", "data.valid=[]", "train.device=cpu",
+        "train.batch_tokens=2048", "train.schedule={kind='cosine', lr=0.005, warmup_steps=30}", "writer.dropout=0.0",
         "writer.stack.dropout=0.0",
     ]  # fmt: skip
     with redirect_stderr(io.StringIO()):
@@ -135,13 +162,16 @@ def rule_reader(folder: Path) -> LanguageModel:
     return model
 
 
-def accuracy(model: LanguageModel, shots: int) -> float:
-    """Percent of all tasks that are right after so many examples of their rule."""
-    decoding = chosen(model, "sample=false", "beam=1", "max_length=4", r'stop=["\n"]')
+def measure_accuracy(model: LanguageModel, shots: int) -> float:
+    """Return the percentage of correct answers after this many examples of the rule."""
+    decoding = get_decoding(model, "sample=false", "beam=1", "max_length=4", r'stop=["\n"]')
     found = []
     for rule in RULES.values():
-        solved = "".join(RULE.example(task({"given": given, "answer": rule(given)})) for given in SHOWN[:shots])
-        tasks = [task({"given": given, "answer": rule(given)}) for given in ASKED]
+        solved = "".join(
+            RULE.format_example(build_task({"given": given, "answer": rule(given)}))
+            for given in EXAMPLE_LETTERS[:shots]
+        )
+        tasks = [build_task({"given": given, "answer": rule(given)}) for given in TEST_LETTERS]
         found.append(evaluate_answers(model, tasks, RULE, examples=solved, decoding=decoding).scores["accuracy"].value)
     return sum(found) / len(found)
 
@@ -149,33 +179,43 @@ def accuracy(model: LanguageModel, shots: int) -> float:
 @check(
     102,
     "S3:1892-1934",
-    "Parodies of one text in the manner of several authors: each is written after the author's name and all before it.",
+    "Parodies in the style of several authors: each is conditioned on the author's name and all earlier parodies.",
     formula=r"P(y_k) = P(y_k | a_1, y_1, \dots, a_{k-1}, y_{k-1}, a_k)",
     code=(Template, LanguageModel),
 )
-def parodies() -> Measured:
-    model, context = small_writer(), ""
-    decoding = chosen(model, "sample=true", "min_length=12", "max_length=12", "seed=5")
+def parodies() -> CheckResult:
+    model, context = build_language_model(), ""
+    decoding = get_decoding(model, "sample=true", "min_length=12", "max_length=12", "seed=5")
     prompts, texts = list[str](), list[str]()
     for author in ("Hemingway", "Austen", "Conan Doyle"):
-        prompts.append(PARODY.prompt(task({"author": author}), context))
+        prompts.append(PARODY.format_prompt(build_task({"author": author}), context))
         texts += model.predict(prompts[-1:], decoding=decoding)
-        context += PARODY.example(task({"author": author, "parody": texts[-1]}))
+        context += PARODY.format_example(build_task({"author": author, "parody": texts[-1]}))
     steps = list(pairwise(prompts))
     follows = [after.startswith(before + text) for (before, after), text in zip(steps, texts, strict=False)]
-    both = model.score([(PARODY.prompt(task({"author": author})), texts[0]) for author in ("Hemingway", "Austen")])
-    return measured(
-        same("prompts that begin with the one before and what was written then", sum(follows), 2),
-        at_least("letters that each prompt is longer", min(len(after) - len(before) for before, after in steps), 40),
-        at_least("how far log P(parody) is apart for two authors", abs(both[0] - both[1]), 1e-4),
-        same("a context that is too long is", told_of(model, context * 9), "refused"),
-        same("and with slide=true its last letters are", told_of(model, context * 9, "slide=true"), "read"),
+    both = model.score(
+        [(PARODY.format_prompt(build_task({"author": author})), texts[0]) for author in ("Hemingway", "Austen")]
+    )
+    return build_result(
+        expect_equal("prompts that start with the previous prompt and its completion", sum(follows), 2),
+        expect_at_least(
+            "least growth from one prompt to the next, in characters",
+            min(len(after) - len(before) for before, after in steps),
+            40,
+        ),
+        expect_at_least("difference of log P(parody) for two authors", abs(both[0] - both[1]), 1e-4),
+        expect_equal("a context longer than data.max_length is", try_prompt(model, context * 9), "refused"),
+        expect_equal(
+            "and with truncate_prompt=true its last letters are",
+            try_prompt(model, context * 9, "truncate_prompt=true"),
+            "read",
+        ),
     )
 
 
-def told_of(model: LanguageModel, prompt: str, *changes: str) -> str:
+def try_prompt(model: LanguageModel, prompt: str, *changes: str) -> str:
     try:
-        model.predict([prompt], decoding=chosen(model, "sample=false", "beam=1", "max_length=3", *changes))
+        model.predict([prompt], decoding=get_decoding(model, "sample=false", "beam=1", "max_length=3", *changes))
     except SaccadeError:
         return "refused"
     return "read"

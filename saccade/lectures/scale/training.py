@@ -1,4 +1,4 @@
-"""Rows that train whole models through `saccade.train`: the protocol of start and stop, and transfer learning."""
+"""Checks that train whole models with `saccade.train`: start and stop tokens, and transfer learning."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 import torch
 
 from saccade.config.schema import Corpus
-from saccade.data.synthetic.embedded import read
+from saccade.data.synthetic.embedded import read_pairs
 from saccade.data.tokenization.tokenizers import END, START
-from saccade.lectures.claims import Measured, at_least, at_most, check, measured, same
+from saccade.lectures.claims import CheckResult, build_result, check, expect_at_least, expect_at_most, expect_equal
 from saccade.model.writers.tokens import shift_right
 from saccade.predict.predictors.predictor import Predictor
 from saccade.train.api import train
@@ -22,14 +22,14 @@ SMALL = [
     "reader.stack.norm=pre", "writer.stack.norm=pre",
     *(f"{key}=0.0" for key in ("reader.dropout", "writer.dropout", "reader.stack.dropout", "writer.stack.dropout")),
     "train.device=cpu", "train.valid_predictions=0", "train.batch_tokens=1024",
-    "train.schedule={kind='cosine', lr=0.003, warmup=50}", "predict.beam=1",
+    "train.schedule={kind='cosine', lr=0.003, warmup_steps=50}", "predict.beam=1",
 ]  # fmt: skip
 PAIR_STEPS, PRETRAINING_STEPS, TUNING_STEPS = 60, 400, 200
 PRETRAINING, LABELLED, TEST = 20_000, 500, 200  # pairs
 
 
-def learned(data: Corpus, run: Path, *, steps: int, changes: list[str]) -> Predictor:
-    """Trains quietly for so many steps; nothing is validated on the way."""
+def train_quietly(data: Corpus, run: Path, *, steps: int, changes: list[str]) -> Predictor:
+    """Train a small Transformer for this many steps, without output and without validation."""
     every = [f"train.{key}={steps}" for key in ("steps", "valid_every", "save_every", "report_every")]
     with redirect_stderr(io.StringIO()):
         return train("transformer", data=data, run=run, overrides=[*SMALL, *every, *changes])
@@ -38,51 +38,53 @@ def learned(data: Corpus, run: Path, *, steps: int, changes: list[str]) -> Predi
 @check(
     4,
     "S3:46-70",
-    "Writing begins with [START] and ends with [STOP]: we are eating bread -> estamos comiendo pan [STOP].",
+    "Generation starts with [START] and ends with [STOP]: we are eating bread -> estamos comiendo pan [STOP].",
     formula=r"y_0 = \mathrm{[START]}, \quad y_4 = \mathrm{[STOP]}",
     code=(shift_right, train),
     trains=True,
 )
-def start_and_stop() -> Measured:
+def start_and_stop() -> CheckResult:
     source, target = "we are eating bread", "estamos comiendo pan"
     with TemporaryDirectory() as folder:
         pairs = Path(folder, "pair.tsv")
         pairs.write_text(f"{source}\t{target}\n", encoding="utf-8")
         data = Corpus(files=(str(pairs),))
-        run = learned(data, Path(folder, "run"), steps=PAIR_STEPS, changes=["tokenizer.kind=words"])
+        run = train_quietly(data, Path(folder, "run"), steps=PAIR_STEPS, changes=["tokenizer.kind=words"])
         [[found]] = run.candidates([source])
         ids = run.tokenizers.target.encode(target)
-    return measured(
-        same("what it writes", found.text, target),
-        same("the last token of the target is [STOP]", ids[-1], END),
-        same("what the writer sees first is [START]", int(shift_right(torch.tensor([ids]), START)[0, 0]), START),
-        same("words before it stopped by itself, of at most 28", len(found.ids), 3),
+    return build_result(
+        expect_equal("output of the trained model", found.text, target),
+        expect_equal("the last token of the target is [STOP]", ids[-1], END),
+        expect_equal(
+            "the first input of the decoder is [START]", int(shift_right(torch.tensor([ids]), START)[0, 0]), START
+        ),
+        expect_equal("words before the model generates [STOP], of at most 28", len(found.ids), 3),
     )
 
 
 @check(
     99,
     "S3:1689-1702",
-    "Transfer learning: a model that was pretrained on much text needs fewer labelled examples than a fresh one.",
+    "Transfer learning: a model pretrained on much text needs fewer labelled examples than a randomly initialized one.",
     formula=r"L(\text{pretrained,~then~tuned}) < L(\text{from~scratch})",
     code=(train,),
     trains=True,
 )
-def transfer() -> Measured:
-    test = [(source, target) for _, source, target in read("reverse-heldout", TEST)]
+def transfer() -> CheckResult:
+    test = [(source, target) for _, source, target in read_pairs("reverse-heldout", TEST)]
     tokens = sum(len(target) + 1 for _, target in test)
     text = Corpus(files=("embedded:copy",), examples=PRETRAINING)
     labelled = Corpus(files=("embedded:reverse",), examples=LABELLED)
     letters = ["tokenizer.kind=characters"]
     with TemporaryDirectory() as folder:
         before = Path(folder, "pretrained")
-        learned(text, before, steps=PRETRAINING_STEPS, changes=letters)
-        scratch = learned(labelled, Path(folder, "scratch"), steps=TUNING_STEPS, changes=letters)
-        tuned = learned(labelled, Path(folder, "tuned"), steps=TUNING_STEPS, changes=[*letters, f"init={before}"])
+        train_quietly(text, before, steps=PRETRAINING_STEPS, changes=letters)
+        scratch = train_quietly(labelled, Path(folder, "scratch"), steps=TUNING_STEPS, changes=letters)
+        tuned = train_quietly(labelled, Path(folder, "tuned"), steps=TUNING_STEPS, changes=[*letters, f"init={before}"])
         losses = [-sum(run.score(test)) / tokens for run in (scratch, tuned)]
-    return measured(
-        at_most("loss of a held-out letter, tuned over from scratch", losses[1] / losses[0], 0.85),
-        at_least("from scratch: loss of a letter", losses[0], 0.2),
-        note=f"Pretraining: {PRETRAINING:,} rows of letters, read and written again. The task: write {LABELLED} rows "
-        f"backwards, {TUNING_STEPS} steps. Losses: {losses[0]:.2f} from scratch, {losses[1]:.2f} tuned.",
+    return build_result(
+        expect_at_most("held-out loss per letter: fine-tuned over trained from scratch", losses[1] / losses[0], 0.85),
+        expect_at_least("held-out loss per letter: trained from scratch", losses[0], 0.2),
+        note=f"Pretraining: copying {PRETRAINING:,} rows of letters. The task: reversing rows, learned from {LABELLED} "
+        f"rows in {TUNING_STEPS} steps. Losses: {losses[0]:.2f} from scratch, {losses[1]:.2f} fine-tuned.",
     )

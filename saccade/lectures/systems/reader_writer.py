@@ -1,4 +1,4 @@
-"""A recurrent network that reads and one that writes, with or without attention: as small as the lectures draw them."""
+"""A minimal recurrent encoder-decoder, with or without attention, as the lectures draw it."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from torch import Tensor, nn
 
 from saccade.layers.attention.scores import Additive, attend
 
-Task = Callable[[int, int], tuple[Tensor, Tensor]]  # rows, length -> sources and targets
+DataSampler = Callable[[int, int], tuple[Tensor, Tensor]]  # (rows, length) -> sources and targets
 
 
 class ReaderWriter(nn.Module):
-    """GRUs on both sides. The context is the last state of the reader, or at each step what attention finds in all."""
+    """GRU encoder and decoder; the context is the encoder's last state, or that of attention at each step."""
 
     def __init__(self, symbols: int, *, width: int, attention: bool) -> None:
         super().__init__()
-        self.start = symbols  # y_0, which no text contains
+        self.start = symbols  # id of y_0, which is no symbol
         self.tokens = nn.Embedding(symbols + 1, width)
         self.read = nn.GRU(width, width // 2, batch_first=True, bidirectional=True)
         self.write = nn.GRU(2 * width, width, batch_first=True)
-        self.score = Additive(width, key_dim=width, hidden=width) if attention else None
+        self.score = Additive(width, key_dim=width, hidden_dim=width) if attention else None
         self.output = nn.Linear(2 * width, symbols)
 
     def forward(self, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits of each target symbol given those before it, contexts, and weights where there is attention."""
+        """Return logits of each target symbol given those before it, the contexts, and the attention weights if any."""
         h, last = self.read(self.tokens(source))
         fixed = torch.cat((last[0], last[1]), -1)
         before = self.tokens(F.pad(target[:, :-1], (1, 0), value=self.start))
@@ -36,13 +36,15 @@ class ReaderWriter(nn.Module):
         return self.output(torch.cat((s, c), -1)), c, a
 
 
-def learn(model: ReaderWriter, task: Task, *, longest: int, steps: int, rows: int = 64, rate: float = 3e-3) -> None:
-    """Trains on texts of all lengths up to `longest`."""
+def train_model(
+    model: ReaderWriter, task: DataSampler, *, max_length: int, steps: int, rows: int = 64, rate: float = 3e-3
+) -> None:
+    """Train on sequences of random lengths up to `max_length`."""
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     for step in range(steps):
         for group in optimizer.param_groups:
-            group["lr"] = rate * min(1.0, 4 * (1 - step / steps))  # falls in the last quarter
-        source, target = task(rows, int(torch.randint(1, longest + 1, ())))
+            group["lr"] = rate * min(1.0, 4 * (1 - step / steps))  # linear decay in the last quarter
+        source, target = task(rows, int(torch.randint(1, max_length + 1, ())))
         loss = F.cross_entropy(model(source, target)[0].flatten(0, 1), target.flatten())
         optimizer.zero_grad()
         loss.backward()
@@ -51,7 +53,7 @@ def learn(model: ReaderWriter, task: Task, *, longest: int, steps: int, rows: in
 
 
 @torch.no_grad()
-def accuracy(model: ReaderWriter, task: Task, length: int) -> float:
-    """The share of symbols that are right, each given the right ones before it; these tell nothing about the next."""
+def measure_accuracy(model: ReaderWriter, task: DataSampler, length: int) -> float:
+    """Return the share of correct symbols with teacher forcing; symbols are independent, so it reveals nothing."""
     source, target = task(200, length)
     return float((model(source, target)[0].argmax(-1) == target).float().mean())

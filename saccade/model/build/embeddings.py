@@ -1,4 +1,4 @@
-"""Embeddings from their part of a recipe: token vectors, positions, segments, norm and projection."""
+"""Builds input embeddings from a recipe: token vectors, positions, segments, norm and projection."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,19 +10,19 @@ from saccade.data.tokenization.tokenizer import END, PAD
 from saccade.layers.attention import positions
 from saccade.model.readers.tokens import Embedding
 
-EmbeddedTable = schema.TokenReader | schema.Again | schema.TokenWriter | schema.FillWriter
-STARTS = {"own": None, "pad": PAD, "end": END}
+EmbeddedTable = schema.TokenReader | schema.SecondPass | schema.TokenWriter | schema.FillWriter
+START_IDS = {"own": None, "pad": PAD, "end": END}
 
 
 def get_embedding_width(table: Any, dim: int) -> int:
-    """Width of tokens and positions together, before anything projects them to the width of the stack."""
+    """Width of token and position vectors together, before the projection to the width of the stack."""
     return table.embedding_options.dim or dim
 
 
 def get_token_width(table: EmbeddedTable, dim: int) -> int:
     """Width of token vectors alone; concatenated positions take the other half."""
     width = get_embedding_width(table, dim)
-    return width // 2 if table.positions.concatenated else width
+    return width // 2 if table.positions.is_concatenated else width
 
 
 def build_token_table(table: EmbeddedTable, size: int, dim: int) -> nn.Embedding:
@@ -35,20 +35,21 @@ def init_table(table: nn.Embedding) -> nn.Embedding:
 
 
 def build_embedding(table: EmbeddedTable, tokens: nn.Embedding, dim: int, kinds: Mapping[str, Any]) -> Embedding:
-    both, options = get_embedding_width(table, dim), table.embedding_options
-    concat = tokens.embedding_dim != both
-    width = both - tokens.embedding_dim if concat else both
-    where = build_input_positions(table.positions, width, kinds)
-    norm = nn.LayerNorm(both, eps=table.stack.embedding_eps) if options.norm else None
-    segments = init_table(nn.Embedding(options.segments, both)) if options.segments else None
+    """Build the input embedding of a stack of width `dim` around a table of token vectors."""
+    width, options = get_embedding_width(table, dim), table.embedding_options
+    concat = tokens.embedding_dim != width
+    position_width = width - tokens.embedding_dim if concat else width
+    input_positions = build_input_positions(table.positions, position_width, kinds)
+    norm = nn.LayerNorm(width, eps=table.stack.embedding_eps) if options.norm else None
+    segments = init_table(nn.Embedding(options.segments, width)) if options.segments else None
     return Embedding(
-        tokens, positions=where, concat=concat, scale=table.scale, norm=norm, dropout=table.dropout,
-        start=STARTS[options.start], more=(segments, build_projection(options.dim, dim)),
+        tokens, positions=input_positions, concat=concat, scale=table.scale_embedding, norm=norm, dropout=table.dropout,
+        start=START_IDS[options.start_token], segments_and_projection=(segments, build_projection(options.dim, dim)),
     )  # fmt: skip
 
 
 def build_projection(width: int | None, dim: int) -> nn.Linear | None:
-    """From the width of the embedding to that of the stack, where the two differ."""
+    """Build the projection from `width`, that of the embedding, to `dim`, that of the stack; None where not needed."""
     if width is None:
         return None
     project = nn.Linear(width, dim)
@@ -58,14 +59,14 @@ def build_projection(width: int | None, dim: int) -> nn.Linear | None:
 
 
 def build_input_positions(table: Any, width: int, kinds: Mapping[str, Any]) -> nn.Module | None:
-    """Positions that are added or concatenated at the input; None for kinds that act inside attention, or nowhere."""
-    if table.kind in AT_INPUT:
-        return AT_INPUT[table.kind](table, width)
+    """Build position vectors for the input (added or concatenated); None for kinds that act inside attention."""
+    if table.kind in INPUT_POSITIONS:
+        return INPUT_POSITIONS[table.kind](table, width)
     return kinds[table.kind](width, **table.settings()) if table.kind in kinds else None
 
 
-AT_INPUT: dict[str, Callable[[Any, int], nn.Module]] = {
+INPUT_POSITIONS: dict[str, Callable[[Any, int], nn.Module]] = {
     "sinusoidal": lambda s, width: positions.Sinusoidal(width, layout=s.layout, frequencies=s.frequencies),
-    "learned": lambda s, width: positions.Learned(width, length=s.length),
-    "axial": lambda s, width: positions.Axial(width, shape=s.shape, first=s.first or width // 4),
+    "learned": lambda s, width: positions.Learned(width, max_length=s.length),
+    "axial": lambda s, width: positions.Axial(width, shape=s.shape, row_dim=s.row_dim or width // 4),
 }

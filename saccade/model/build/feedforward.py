@@ -1,4 +1,4 @@
-"""The networks that each position passes alone, one or a mixture of experts, from their part of a recipe."""
+"""Builds the position-wise feed-forward networks of a stack, dense or mixtures of experts."""
 
 from saccade.config import schema
 from saccade.layers.blocks.experts import Experts, Gate
@@ -6,12 +6,14 @@ from saccade.layers.blocks.feedforward import Activation, FeedForward
 
 
 def build_feedforward(s: schema.TransformerStack, number: int) -> FeedForward | Experts | None:
-    """That of block `number` of a Transformer, counted from 1."""
-    if s.experts is not None and number % s.experts.every == 0:
+    """Build the feed-forward network of Transformer block `number`, counted from 1; None where `ff` is 0."""
+    if s.experts is not None and number % s.experts.every_n_layers == 0:
         return build_experts(s.experts, s.dim, hidden=s.ff, activation=s.activation, dropout=s.ff_dropout, bias=s.bias)
     if not s.ff:
         return None
-    return FeedForward(s.dim, hidden=s.ff, activation=s.activation, gated=s.gated, dropout=s.ff_dropout, bias=s.bias)
+    return FeedForward(
+        s.dim, hidden_dim=s.ff, activation=s.activation, gated=s.gated, dropout=s.ff_dropout, bias=s.bias
+    )
 
 
 def build_experts(
@@ -23,13 +25,13 @@ def build_experts(
     dropout: float = 0.0,
     bias: bool = True,
 ) -> Experts:
-    """`hidden` is their width where the recipe names none."""
+    """Build a mixture of experts; `hidden` is the width of each expert unless the table sets one."""
     return Experts(
         dim,
-        hidden=s.hidden or hidden,
-        gate=Gate(dim, count=s.count, chosen=s.chosen, noise=s.noise),
+        hidden_dim=s.hidden_dim or hidden,
+        gate=Gate(dim, num_experts=s.count, top_k=s.top_k, noise=s.noise),
         activation=activation,
         dropout=dropout,
         bias=bias,
-        balance=s.balance,
+        balance=s.balance_weight,
     )

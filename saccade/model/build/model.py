@@ -1,4 +1,4 @@
-"""The one place where a recipe meets classes: each kind of reader and writer has one function that builds it.
+"""Builds a model from a recipe: one function for each kind of reader and writer.
 
 Stacks are built in stacks.py, embeddings in embeddings.py, readers of pictures and sound in media.py.
 """
@@ -13,7 +13,7 @@ from torch import nn
 from saccade.config import schema
 from saccade.config.protocols import Stack
 from saccade.config.schema import Recipe
-from saccade.data.worlds.sights import eye_of
+from saccade.data.worlds.observations import build_observation_encoder
 from saccade.errors import SaccadeError
 from saccade.model.build.embeddings import (
     build_embedding,
@@ -23,10 +23,10 @@ from saccade.model.build.embeddings import (
 )
 from saccade.model.build.media import build_frame_reader, build_joined_reader, build_picture_reader
 from saccade.model.build.options import Options
-from saccade.model.build.recurrent import build_recurrent_writer, check_copied_states
+from saccade.model.build.recurrent import build_recurrent_writer, should_copy_states
 from saccade.model.build.stacks import build_reader_stack, build_writer_stack, get_input_dim
 from saccade.model.model import Model
-from saccade.model.readers.again import Again
+from saccade.model.readers.second_pass import SecondPass
 from saccade.model.readers.tokens import TokenReader
 from saccade.model.writers.actions import ActionWriter
 from saccade.model.writers.ctc import CtcHead
@@ -42,25 +42,25 @@ Kinds = Mapping[str, Any]
 
 
 def build(recipe: Recipe, *, source_size: int, target_size: int, kinds: Kinds | None = None) -> Model:
-    """A model with fresh weights for vocabularies of these sizes.
+    """Build a model with newly initialized weights for vocabularies of these sizes.
 
-    A user's own reader is called with the vocabulary's size, a user's own writer also with the width of memory, and a
-    user's own stack of a writer with the width of memory alone. Where nothing is read, that width is 0.
+    A custom reader is called with the source vocabulary size, a custom writer with the target vocabulary size and the
+    width of memory, and a custom writer stack with the width of memory. That width is 0 where there is no reader.
     """
-    for part in (*recipe.reader.embedded_parts, *recipe.writer.embedded_parts):
-        if misfit := part.positions.find_misfit(recipe.data.max_length):
-            raise SaccadeError(misfit)
-    options = Options(recipe.train, kinds or {}, copies_states=check_copied_states(recipe))
+    for part in (*recipe.reader.embedding_tables, *recipe.writer.embedding_tables):
+        if conflict := part.positions.find_length_conflict(recipe.data.max_length):
+            raise SaccadeError(conflict)
+    options = Options(recipe.train, kinds or {}, copies_states=should_copy_states(recipe))
     reader = build_reader(recipe.reader, source_size, options)
-    return build_around(Half(recipe, reader, target_size, options))
+    return build_model_with_writer(WriterContext(recipe, reader, target_size, options))
 
 
-class Half(NamedTuple):
-    """A model that has its reader already: what a writer is built from, which has `size` tokens, labels or actions."""
+class WriterContext(NamedTuple):
+    """What a writer is built from: the recipe, the reader that is already built, and the size of the output."""
 
     recipe: Recipe
-    reader: Any  # None where nothing is read
-    size: int
+    reader: Any  # None in a language model
+    output_size: int  # number of tokens, labels or actions
     options: Options
 
     @property
@@ -72,9 +72,9 @@ class Half(NamedTuple):
 
 
 def build_reader(table: Any, size: int, options: Options) -> Any:
-    """The reader of a table, a user's own included; None where nothing is read."""
+    """Build the reader of a recipe's table, which may be of a custom kind; None for kind "none"."""
     if table.kind not in READERS:
-        return options.build_own(table, size)
+        return options.build_custom(table, size)
     return READERS[table.kind](table, size, options)
 
 
@@ -82,38 +82,45 @@ def build_token_reader(table: schema.TokenReader, size: int, options: Options) -
     stack = build_reader_stack(table, options, causal=table.causal)
     width = get_input_dim(stack)
     embedding = build_embedding(table, build_token_table(table, size, width), width, options.kinds)
-    again = None
-    if table.again is not None:
-        again = build_second_pass(table.again, embedding.tokens, memory_dim=stack.dim, options=options)
+    second_pass = None
+    if table.second_pass is not None:
+        second_pass = build_second_pass(table.second_pass, embedding.tokens, memory_dim=stack.dim, options=options)
     return TokenReader(
-        embedding, stack, relates=table.positions.uses_segments, levels=table.levels, width=width, again=again
-    )  # fmt: skip
+        embedding,
+        stack,
+        uses_segments=table.positions.uses_segments,
+        concat_embeddings=table.concat_embedding,
+        embedding_width=width,
+        second_pass=second_pass,
+    )
 
 
-def build_second_pass(table: schema.Again, tokens: nn.Embedding, *, memory_dim: int, options: Options) -> Again:
-    """A causal stack over the same sequence that attends to the first pass and shares its token vectors."""
+def build_second_pass(
+    table: schema.SecondPass, tokens: nn.Embedding, *, memory_dim: int, options: Options
+) -> SecondPass:
+    """Build a causal stack over the same sequence that attends to the first pass and shares its token embedding."""
     stack = build_writer_stack(table, options, memory_dim=memory_dim)
     if tokens.embedding_dim != get_token_width(table, stack.dim):
         raise SaccadeError(
-            f"reader.again reads with the reader's vectors of tokens, which are {tokens.embedding_dim} wide, but needs "
-            f"{get_token_width(table, stack.dim)}; set the same stack.dim and positions.how, and no "
+            f"reader.second_pass shares the reader's token embedding of width {tokens.embedding_dim}, but needs width "
+            f"{get_token_width(table, stack.dim)}; set the same stack.dim and positions.combine, and no "
             "reader.embedding_dim"
         )
-    return Again(build_embedding(table, tokens, stack.dim, options.kinds), stack)
+    return SecondPass(build_embedding(table, tokens, stack.dim, options.kinds), stack)
 
 
 def build_question_reader(table: schema.JoinedReader, size: int, options: Options) -> Any:
-    """A reader of pictures and of questions about them."""
-    ask = partial(build_token_reader, size=size, options=options._replace(copies_states=False))
-    return build_joined_reader(table, ask, options)
+    """Build a reader of pictures and of questions about them."""
+    build_text_reader = partial(build_token_reader, size=size, options=options._replace(copies_states=False))
+    return build_joined_reader(table, build_text_reader, options)
 
 
-def skip_reader(table: schema.NoReader, size: int, options: Options) -> None:
-    """Nothing is read: the writer is a language model."""
+def build_no_reader(table: schema.NoReader, size: int, options: Options) -> None:
+    """Return None: without a reader the writer is a language model."""
 
 
 READERS: dict[str, Callable[[Any, int, Options], Any]] = {
-    "none": skip_reader,
+    "none": build_no_reader,
     "tokens": build_token_reader,
     "patches": build_picture_reader,
     "grid": build_picture_reader,
@@ -123,34 +130,36 @@ READERS: dict[str, Callable[[Any, int, Options], Any]] = {
 }
 
 
-# ---- writers, each with the reader as a whole model
+# ---- writers; each function returns the whole model
 
 
-def build_around(half: Half) -> Model:
-    table = half.recipe.writer
+def build_model_with_writer(context: WriterContext) -> Model:
+    table = context.recipe.writer
     if table.kind not in WRITERS:
-        return Model(half.reader, half.options.build_own(table, half.size, half.memory_dim or 0))
-    return WRITERS[table.kind](table, half)
+        return Model(context.reader, context.options.build_custom(table, context.output_size, context.memory_dim or 0))
+    return WRITERS[table.kind](table, context)
 
 
 def build_writer(
     table: schema.TokenWriter, *, size: int, train: schema.Train | None = None, kinds: Kinds | None = None
 ) -> TokenWriter:
-    """A writer that reads nothing but what it wrote: a language model."""
+    """Build a decoder without cross-attention: a language model over `size` tokens."""
     options = Options(train or schema.Train(), kinds or {})
     stack = build_writer_stack(table, options, memory_dim=None)
-    return build_head(table, build_token_table(table, size, get_input_dim(stack)), stack, options)
+    return assemble_token_writer(table, build_token_table(table, size, get_input_dim(stack)), stack, options)
 
 
-def build_token_model(table: schema.TokenWriter, half: Half) -> Model:
-    stack = build_writer_stack(table, half.options, memory_dim=half.memory_dim)
-    tokens = choose_token_table(table, stack, half)
-    ctc = CtcHead(half.reader.dim, size=half.size) if table.ctc else None
-    return Model(half.reader, build_head(table, tokens, stack, half.options), ctc=ctc)
+def build_token_model(table: schema.TokenWriter, context: WriterContext) -> Model:
+    stack = build_writer_stack(table, context.options, memory_dim=context.memory_dim)
+    tokens = choose_token_table(table, stack, context)
+    ctc = CtcHead(context.reader.dim, size=context.output_size) if table.ctc else None
+    return Model(context.reader, assemble_token_writer(table, tokens, stack, context.options), ctc=ctc)
 
 
-def build_head(table: schema.TokenWriter, tokens: nn.Embedding, stack: Stack, options: Options) -> TokenWriter:
-    """Embedding, stack and output matrix together."""
+def assemble_token_writer(
+    table: schema.TokenWriter, tokens: nn.Embedding, stack: Stack, options: Options
+) -> TokenWriter:
+    """Build embedding and output layer around a stack; a table with `actions` makes it an ActionWriter."""
     embedding = build_embedding(table, tokens, get_input_dim(stack), options.kinds)
     output = build_output(table, tokens, stack.dim)
     if table.output_bias:
@@ -158,68 +167,74 @@ def build_head(table: schema.TokenWriter, tokens: nn.Embedding, stack: Stack, op
     scale = stack.dim**-0.5 if table.output_scale else 1.0
     if table.actions is None:
         return TokenWriter(embedding, stack, output=output, output_scale=scale)
-    sights = eye_of(table.actions).size
-    return ActionWriter(embedding, stack, output=output, output_scale=scale, sights=sights, blind=table.actions.blind)
+    return ActionWriter(
+        embedding,
+        stack,
+        output=output,
+        output_scale=scale,
+        observation_size=build_observation_encoder(table.actions).num_features,
+        observation_dropout=table.actions.input_dropout,
+    )
 
 
-def build_fill_model(table: schema.FillWriter, half: Half) -> Model:
-    """A writer that predicts all tokens at once."""
-    stack = build_writer_stack(table, half.options, memory_dim=half.memory_dim, causal=False)
-    tokens = choose_token_table(table, stack, half)
-    if table.copy_source and half.reader.dim != stack.dim:
+def build_fill_model(table: schema.FillWriter, context: WriterContext) -> Model:
+    """Build a non-autoregressive model, whose writer predicts all tokens at once."""
+    stack = build_writer_stack(table, context.options, memory_dim=context.memory_dim, causal=False)
+    tokens = choose_token_table(table, stack, context)
+    if table.copy_source and context.reader.dim != stack.dim:
         raise SaccadeError(
-            f"writer.copy_source = true adds what was read to what is written, but the reader is {half.reader.dim} "
-            f"wide and the writer {stack.dim}; set the same stack.dim, or writer.copy_source = false"
+            f"writer.copy_source = true adds the reader's states to the writer's inputs, but the reader has width "
+            f"{context.reader.dim} and the writer {stack.dim}; set the same stack.dim, or writer.copy_source = false"
         )
-    embedding = build_embedding(table, tokens, stack.dim, half.options.kinds)
+    embedding = build_embedding(table, tokens, stack.dim, context.options.kinds)
     writer = FillWriter(
         embedding, stack, output=build_output(table, tokens, stack.dim),
-        memory_dim=half.reader.dim, reach=table.reach, copy_source=table.copy_source,
+        memory_dim=context.reader.dim, max_length_difference=table.max_length_difference, copy_source=table.copy_source,
     )  # fmt: skip
-    return Model(half.reader, writer)
+    return Model(context.reader, writer)
 
 
-def build_label_model(table: schema.LabelWriter | schema.NumberWriter, half: Half) -> Model:
-    writer = LabelWriter(half.reader.dim, size=half.size, pooling=table.pooling, **list_head_options(table))
-    return Model(half.reader, writer)
+def build_label_model(table: schema.LabelWriter | schema.NumberWriter, context: WriterContext) -> Model:
+    writer = LabelWriter(context.reader.dim, size=context.output_size, pooling=table.pooling, **get_head_options(table))
+    return Model(context.reader, writer)
 
 
-def build_tag_model(table: schema.TagWriter, half: Half) -> Model:
-    return Model(half.reader, TagWriter(half.reader.dim, size=half.size, **list_head_options(table)))
+def build_tag_model(table: schema.TagWriter, context: WriterContext) -> Model:
+    return Model(context.reader, TagWriter(context.reader.dim, size=context.output_size, **get_head_options(table)))
 
 
-def list_head_options(table: schema.Head) -> dict[str, Any]:
-    return table.model_dump(include={"hidden", "activation", "dropout", "bias"})
+def get_head_options(table: schema.Head) -> dict[str, Any]:
+    return {"hidden": table.hidden_dim, **table.model_dump(include={"activation", "dropout", "bias"})}
 
 
-def build_masked_model(table: schema.MaskedWriter, half: Half) -> Model:
-    output = build_encoder_output(table, half)
+def build_masked_model(table: schema.MaskedWriter, context: WriterContext) -> Model:
+    output = build_encoder_output(table, context)
     writer = MaskedWriter(
-        half.reader.dim, output, activation=table.activation,
-        epsilon=half.recipe.reader.embedding_eps, pairs=table.pairs, dropout=table.dropout,
+        context.reader.dim, output, activation=table.activation,
+        epsilon=context.recipe.reader.embedding_eps, pairs=table.pairs, dropout=table.dropout,
     )  # fmt: skip
-    return Model(half.reader, writer)
+    return Model(context.reader, writer)
 
 
-def build_permuted_model(table: schema.PermutedWriter, half: Half) -> Model:
-    return Model(half.reader, PermutedWriter(build_encoder_output(table, half), dim=half.reader.dim))
+def build_permuted_model(table: schema.PermutedWriter, context: WriterContext) -> Model:
+    return Model(context.reader, PermutedWriter(build_encoder_output(table, context), dim=context.reader.dim))
 
 
-def build_states_model(table: schema.StatesWriter, half: Half) -> Model:
-    return Model(half.reader, StatesWriter(half.reader.dim, pool=table.pool))
+def build_states_model(table: schema.StatesWriter, context: WriterContext) -> Model:
+    return Model(context.reader, StatesWriter(context.reader.dim, pool=table.pooler))
 
 
-def build_patch_model(table: schema.PatchWriter, half: Half) -> Model:
-    reader: Any = half.recipe.reader  # a PatchReader: the recipe was checked
-    return Model(half.reader, PatchWriter(half.reader.dim, patch=reader.patch))
+def build_patch_model(table: schema.PatchWriter, context: WriterContext) -> Model:
+    reader: Any = context.recipe.reader  # a PatchReader: the recipe was checked
+    return Model(context.reader, PatchWriter(context.reader.dim, patch=reader.patch_size))
 
 
-def build_value_model(table: schema.ValuesWriter, half: Half) -> Model:
-    recurrence: Any = build_recurrent_writer(table.stack, half.options, memory_dim=half.reader.dim)
-    return Model(half.reader, ValuesWriter(recurrence, size=half.size))
+def build_value_model(table: schema.ValuesWriter, context: WriterContext) -> Model:
+    recurrence: Any = build_recurrent_writer(table.stack, context.options, memory_dim=context.reader.dim)
+    return Model(context.reader, ValuesWriter(recurrence, size=context.output_size))
 
 
-WRITERS: dict[str, Callable[[Any, Half], Model]] = {
+WRITERS: dict[str, Callable[[Any, WriterContext], Model]] = {
     "tokens": build_token_model,
     "actions": build_token_model,
     "fill": build_fill_model,
@@ -234,60 +249,62 @@ WRITERS: dict[str, Callable[[Any, Half], Model]] = {
 }
 
 
-# ---- matrices of tokens that reader and writer may share
+# ---- embedding and output matrices, which reader and writer may share
 
 
-def choose_token_table(table: schema.TokenWriter | schema.FillWriter, stack: Stack, half: Half) -> nn.Embedding:
-    """The writer's token vectors: its own, or the reader's where they are tied."""
+def choose_token_table(
+    table: schema.TokenWriter | schema.FillWriter, stack: Stack, context: WriterContext
+) -> nn.Embedding:
+    """Return the writer's token embedding: its own, or the reader's where `tie` shares them."""
     if table.tie not in ("all", "input"):
-        return build_token_table(table, half.size, get_input_dim(stack))
-    if half.recipe.reader.kind not in READERS:
+        return build_token_table(table, context.output_size, get_input_dim(stack))
+    if context.recipe.reader.kind not in READERS:
         raise SaccadeError(
-            f'writer.tie = "{table.tie}" needs a reader of kind "tokens", got "{half.recipe.reader.kind}"; '
+            f'writer.tie = "{table.tie}" needs a reader of kind "tokens", got "{context.recipe.reader.kind}"; '
             'set writer.tie = "output"'
         )
-    tokens: nn.Embedding = half.reader.embedding.tokens
-    if not half.recipe.tokenizer.shared or tokens.num_embeddings != half.size:
+    tokens: nn.Embedding = context.reader.embedding.tokens
+    if not context.recipe.tokenizer.shared or tokens.num_embeddings != context.output_size:
         raise SaccadeError(
-            f'writer.tie = "{table.tie}" needs one vocabulary, got {tokens.num_embeddings} source and {half.size} '
-            'target pieces; set tokenizer.shared = true or writer.tie = "output"'
+            f'writer.tie = "{table.tie}" needs one vocabulary, got {tokens.num_embeddings} source and '
+            f'{context.output_size} target tokens; set tokenizer.shared = true or writer.tie = "output"'
         )
     if tokens.embedding_dim != get_token_width(table, stack.dim):
         raise SaccadeError(
-            f'writer.tie = "{table.tie}" needs reader and writer of one width, got {tokens.embedding_dim} and '
-            f'{stack.dim}; set the same stack.dim and positions.how, or writer.tie = "output"'
+            f'writer.tie = "{table.tie}" needs a reader and a writer of the same width, got {tokens.embedding_dim} and '
+            f'{stack.dim}; set the same stack.dim and positions.combine, or writer.tie = "output"'
         )
     return tokens
 
 
 def build_output(table: schema.TokenWriter | schema.FillWriter, tokens: nn.Embedding, dim: int) -> nn.Linear:
-    """The matrix from hidden states to logits: the writer's token vectors where it is tied."""
+    """Build the layer from hidden states to logits; its matrix is the writer's token embedding where `tie` says so."""
     if table.tie in ("none", "input"):
         output = nn.Linear(dim, tokens.num_embeddings, bias=False)
         nn.init.normal_(output.weight, std=dim**-0.5)
         return output
     if tokens.embedding_dim != dim:
         raise SaccadeError(
-            f'writer.tie = "{table.tie}" needs token vectors as wide as the stack, got {tokens.embedding_dim} and '
+            f'writer.tie = "{table.tie}" needs token vectors of the width of the stack, got {tokens.embedding_dim} and '
             f'{dim} since positions are concatenated; set writer.tie = "none"'
         )
     return tie_output(tokens)
 
 
-def build_encoder_output(table: schema.MaskedWriter | schema.PermutedWriter, half: Half) -> nn.Linear:
-    """The output matrix over the states of a reader, which is its token vectors where it is tied, and its bias."""
+def build_encoder_output(table: schema.MaskedWriter | schema.PermutedWriter, context: WriterContext) -> nn.Linear:
+    """Build the output layer over a reader's states, with bias; its matrix is the reader's token embedding if tied."""
     if table.tie == "none":
-        width = get_embedding_width(half.recipe.reader, half.reader.dim)
-        output = nn.Linear(width, half.size)
+        width = get_embedding_width(context.recipe.reader, context.reader.dim)
+        output = nn.Linear(width, context.output_size)
         nn.init.normal_(output.weight, std=width**-0.5)
-    elif half.recipe.reader.kind not in READERS:
+    elif context.recipe.reader.kind not in READERS:
         raise SaccadeError(
-            f'writer.tie = "all" needs a reader of kind "tokens", got "{half.recipe.reader.kind}"; '
+            f'writer.tie = "all" needs a reader of kind "tokens", got "{context.recipe.reader.kind}"; '
             'set writer.tie = "none"'
         )
     else:
-        output = tie_output(half.reader.embedding.tokens)
-    output.bias = nn.Parameter(torch.zeros(half.size))
+        output = tie_output(context.reader.embedding.tokens)
+    output.bias = nn.Parameter(torch.zeros(context.output_size))
     return output
 
 

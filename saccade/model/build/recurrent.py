@@ -1,13 +1,13 @@
-"""Recurrent stacks from their part of a recipe."""
+"""Builds recurrent stacks from their tables of a recipe."""
 
-from saccade.config.schema import Recipe, RecurrentReading, RecurrentWriting
+from saccade.config.schema import Recipe, RecurrentReaderStack, RecurrentWriterStack
 from saccade.errors import SaccadeError
-from saccade.layers.attention.alignment import Look, LookAround
+from saccade.layers.attention.alignment import NeighborhoodAttention, SoftAttention
 from saccade.layers.attention.scores import Bilinear, Dot
-from saccade.layers.blocks.experts import Between
-from saccade.layers.blocks.recurrence import FixedContext, LookAfter, LookFirst
-from saccade.layers.blocks.recurrent import Directions, RecurrentStack, Way
-from saccade.layers.blocks.recurrent_writer import FirstState, RecurrentWriter
+from saccade.layers.blocks.experts import InterLayerExperts
+from saccade.layers.blocks.recurrence import BahdanauRecurrence, FixedContextRecurrence, LuongRecurrence
+from saccade.layers.blocks.recurrent import Directions, LayerConnection, RecurrentStack
+from saccade.layers.blocks.recurrent_writer import InitialState, RecurrentWriter
 from saccade.model.build.feedforward import build_experts
 from saccade.model.build.options import Options
 
@@ -19,7 +19,7 @@ DIRECTIONS: dict[bool | str, Directions] = {
 }
 
 
-def build_recurrent_reader(s: RecurrentReading, options: Options) -> RecurrentStack:
+def build_recurrent_reader(s: RecurrentReaderStack, options: Options) -> RecurrentStack:
     check_recompute(options)
     stack = RecurrentStack(
         s.dim,
@@ -27,18 +27,20 @@ def build_recurrent_reader(s: RecurrentReading, options: Options) -> RecurrentSt
         layers=s.layers,
         directions=DIRECTIONS[s.bidirectional],
         reverse=s.reverse,
-        connections=connections(s),
+        connections=get_connections(s),
         between=build_between(s),
         dropout=s.dropout,
     )
-    return stack if options.copies_states else stack.without_cells()
+    return stack if options.copies_states else stack.discard_cell_states()
 
 
-def build_recurrent_writer(s: RecurrentWriting, options: Options, *, memory_dim: int | None) -> RecurrentWriter:
-    """The stack of a writer, which without `memory_dim` has nothing to attend to."""
+def build_recurrent_writer(s: RecurrentWriterStack, options: Options, *, memory_dim: int | None) -> RecurrentWriter:
+    """Build the recurrent stack of a writer; with `memory_dim` None it does not attend to a memory."""
     check_recompute(options)
-    copied = s.first == "copied"
-    first = FirstState(s.dim, cell=s.cell, layers=s.layers, memory_dim=memory_dim, context=s.context, copied=copied)
+    copied = s.initial_state == "copied"
+    first = InitialState(
+        s.dim, cell=s.cell, layers=s.layers, memory_dim=memory_dim, context=s.context, copy_final=copied
+    )
     recurrence, between = build_recurrence(s, memory_dim), build_between(s)
     return RecurrentWriter(recurrence, first=first, dim=s.dim, between=between, dropout=s.dropout)
 
@@ -48,18 +50,20 @@ def check_recompute(options: Options) -> None:
         raise SaccadeError("train.recompute=true is for Transformer stacks, got a recurrent one; leave it out")
 
 
-def build_recurrence(s: RecurrentWriting, memory_dim: int | None) -> FixedContext | LookFirst | LookAfter:
+def build_recurrence(
+    s: RecurrentWriterStack, memory_dim: int | None
+) -> FixedContextRecurrence | BahdanauRecurrence | LuongRecurrence:
     if s.attention == "none":
         fed = memory_dim if s.input_feeding and memory_dim else 0
-        return FixedContext(
-            s.dim, cell=s.cell, layers=s.layers, memory_dim=fed, connections=connections(s), dropout=s.dropout
+        return FixedContextRecurrence(
+            s.dim, cell=s.cell, layers=s.layers, memory_dim=fed, connections=get_connections(s), dropout=s.dropout
         )
     if memory_dim is None:
-        raise SaccadeError(f'attention = "{s.attention}" needs a reader to look at; set attention = "none"')
+        raise SaccadeError(f'attention = "{s.attention}" needs a reader to attend to; set attention = "none"')
     if s.attention == "additive":
-        return LookFirst(
-            s.dim, cell=s.cell, layers=s.layers, memory_dim=memory_dim, gate=s.gate, hard=s.hard,
-            connections=connections(s), dropout=s.dropout,
+        return BahdanauRecurrence(
+            s.dim, cell=s.cell, layers=s.layers, memory_dim=memory_dim, gate=s.context_gate, hard=s.hard_attention,
+            connections=get_connections(s), dropout=s.dropout,
         )  # fmt: skip
     if s.attention == "dot" and memory_dim != s.dim:
         raise SaccadeError(
@@ -67,47 +71,49 @@ def build_recurrence(s: RecurrentWriting, memory_dim: int | None) -> FixedContex
             'stack.dim, or attention = "general"'
         )
     if s.attention == "around":
-        cross: Look = LookAround(s.dim, key_dim=memory_dim, hidden=s.dim)
+        cross: SoftAttention = NeighborhoodAttention(s.dim, key_dim=memory_dim, hidden_dim=s.dim)
     else:
-        cross = Look(Dot() if s.attention == "dot" else Bilinear(s.dim, key_dim=memory_dim))
-    return LookAfter(
+        cross = SoftAttention(Dot() if s.attention == "dot" else Bilinear(s.dim, key_dim=memory_dim))
+    return LuongRecurrence(
         s.dim,
         cell=s.cell,
         layers=s.layers,
         memory_dim=memory_dim,
         cross=cross,
-        feeds=s.input_feeding,
-        connections=connections(s),
+        input_feeding=s.input_feeding,
+        connections=get_connections(s),
         dropout=s.dropout,
     )
 
 
-def build_between(s: RecurrentReading | RecurrentWriting) -> Between:
-    """Experts above every n-th layer but the last."""
-    numbers = range(s.experts.every, s.layers, s.experts.every) if s.experts is not None else ()
-    made = {number: build_experts(s.experts, s.dim, hidden=s.dim) for number in numbers if s.experts is not None}
-    return Between(made, dropout=s.dropout)
+def build_between(s: RecurrentReaderStack | RecurrentWriterStack) -> InterLayerExperts:
+    """Build the mixtures of experts above every n-th layer except the last."""
+    numbers = range(s.experts.every_n_layers, s.layers, s.experts.every_n_layers) if s.experts is not None else ()
+    experts = {number: build_experts(s.experts, s.dim, hidden=s.dim) for number in numbers if s.experts is not None}
+    return InterLayerExperts(experts, dropout=s.dropout)
 
 
-def connections(s: RecurrentReading | RecurrentWriting) -> Way:
+def get_connections(s: RecurrentReaderStack | RecurrentWriterStack) -> LayerConnection:
     return "fast-forward" if s.fast_forward else "residual" if s.residual else "none"
 
 
-def check_copied_states(recipe: Recipe) -> bool:
-    """Whether all final states of a recurrent reader go to the writer; both need the same cells, layers and width.
+def should_copy_states(recipe: Recipe) -> bool:
+    """Whether the writer starts from the final states of a recurrent reader; checks that cells, layers and dim match.
 
-    A user's own writer may want them, so it gets them.
+    A custom writer always gets them.
     """
     writer, reader = recipe.writer.token_stack, recipe.reader.token_stack
     if writer is None or not writer.copies_states:
         return recipe.writer.is_custom
-    got = None if reader is None else reader.recurrent_shape
-    if got is None:
-        raise SaccadeError('writer.stack.first = "copied" needs a recurrent reader; set first = "predicted"')
-    wanted = writer.recurrent_shape
-    if wanted != got:
+    found = None if reader is None else reader.recurrent_shape
+    if found is None:
         raise SaccadeError(
-            'writer.stack.first = "copied" needs a reader with the writer\'s cell, layers and dim '
-            f'{wanted}, got {got}; make them equal, or set first = "predicted"'
+            'writer.stack.initial_state = "copied" needs a recurrent reader; set initial_state = "predicted"'
+        )
+    expected = writer.recurrent_shape
+    if expected != found:
+        raise SaccadeError(
+            'writer.stack.initial_state = "copied" needs a reader with the writer\'s cell, layers and dim '
+            f'{expected}, got {found}; make them equal, or set initial_state = "predicted"'
         )
     return True

@@ -1,11 +1,11 @@
-"""Stacks that are computed backwards, from their settings."""
+"""Builds reversible Transformer stacks (Reformer, Kitaev et al. 2020) from their settings."""
 
 from itertools import cycle, islice
 
 from torch import nn
 
 from saccade.config import schema
-from saccade.config.stacks import EPSILON
+from saccade.config.stacks import DEFAULT_NORM_EPSILON
 from saccade.layers.attention.local import LocalAttention
 from saccade.layers.attention.lsh import Hashing, LshAttention
 from saccade.layers.attention.multihead import Form
@@ -14,7 +14,7 @@ from saccade.model.build.feedforward import build_feedforward
 
 
 def build_reversible(s: schema.TransformerStack, *, causal: bool) -> ReversibleStack:
-    """Full, local and hashing layers in the order that the settings name, again and again."""
+    """Build layers with full, local or LSH attention; `s.attention` lists their order and is repeated as needed."""
     blocks = [build_block(s, kind, causal=causal) for kind in islice(cycle(s.attention), s.layers)]
     return ReversibleStack(blocks, dim=s.dim, norm=build_norm(s, 2 * s.dim))
 
@@ -32,7 +32,7 @@ def build_block(s: schema.TransformerStack, kind: str, *, causal: bool) -> Rever
 
 
 def build_attention(s: schema.TransformerStack, kind: str, *, causal: bool) -> LocalAttention | LshAttention:
-    form: Form = s.heads_form if s.head_dim is None else s.head_dim
+    form: Form = s.head_projection if s.head_dim is None else s.head_dim
     chunks, dropout = s.chunks, s.attention_dropout
     if kind == "lsh":
         hashing = Hashing(chunks.hashes, chunks.length, chunks.buckets, chunks.seed)
@@ -42,5 +42,5 @@ def build_attention(s: schema.TransformerStack, kind: str, *, causal: bool) -> L
 
 
 def build_norm(s: schema.TransformerStack, dim: int) -> nn.Module:
-    epsilon = s.norm_epsilon or EPSILON[s.norm_kind]
+    epsilon = s.norm_epsilon or DEFAULT_NORM_EPSILON[s.norm_kind]
     return nn.LayerNorm(dim, eps=epsilon) if s.norm_kind == "layer" else nn.RMSNorm(dim, eps=epsilon)

@@ -1,4 +1,4 @@
-"""Stacks from their part of a recipe, by kind; a user's own stack is called with its settings."""
+"""Builds a stack from its table of a recipe, by kind; a custom stack is called with its settings."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,7 +19,7 @@ def build_reader_stack(table: schema.TokenReader, options: Options, *, causal: b
 
 
 def build_writer_stack(table: Any, options: Options, *, memory_dim: int | None, causal: bool = True) -> Any:
-    """A stack that attends to a memory of this width, where there is one."""
+    """Build a stack that attends to a memory of width `memory_dim`, or to none where that is None."""
     return build_stack(table, WRITERS, options, memory_dim=memory_dim, causal=causal)
 
 
@@ -29,7 +29,7 @@ def build_stack(
     settings = table.stack
     if settings.kind not in builders:
         sizes = () if memory_dim is None and not causal else (memory_dim or 0,)
-        return options.build_own(settings, *sizes)
+        return options.build_custom(settings, *sizes)
     if settings.kind != "transformer" and table.positions.inside_attention:
         raise SaccadeError(
             f'positions.kind = "{table.positions.kind}" acts inside self-attention, which a {settings.kind} stack does '
@@ -57,5 +57,5 @@ WRITERS = SHARED | {
 
 
 def get_input_dim(stack: Stack) -> int:
-    """The width of what goes into a stack: `entry` where it declares one, else as wide as what comes out."""
-    return int(getattr(stack, "entry", stack.dim))
+    """Width of the input of a stack: its attribute `input_dim` if it declares one, else that of its output."""
+    return int(getattr(stack, "input_dim", stack.dim))

@@ -1,4 +1,4 @@
-"""Networks of the package timm as readers of pictures."""
+"""Builds readers of pictures from networks of the package timm."""
 
 from typing import Any
 
@@ -7,52 +7,60 @@ from torch import Tensor
 from saccade.config.schema import TimmReader
 from saccade.data.sources.lines import did_you_mean
 from saccade.errors import SaccadeError
-from saccade.layers.vision.patches import Backbone, Colours
+from saccade.layers.vision.patches import Backbone, ColorNormalization
 
 
 def build_backbone(reader: TimmReader) -> Backbone:
-    """The network with fresh weights, cut off behind the map that the reader asks for."""
-    network = created(reader)
-    told, half = told_of(the_package(), reader.name), (0.5, 0.5, 0.5)
-    colours = Colours(half, half) if told is None else Colours(told.mean, told.std)
+    """Build the network with initialized weights, truncated after the feature map that the reader uses."""
+    network = create_network(reader)
+    config, half = get_pretrained_config(import_timm(), reader.name), (0.5, 0.5, 0.5)
+    colors = ColorNormalization(half, half) if config is None else ColorNormalization(config.mean, config.std)
     channels = network.feature_info.channels()[-1]
-    last = network.output_fmt == "NHWC"
-    return Backbone(network, reader.dim, channels=channels, colours=colours, tuned=reader.tuned, last=last)
+    channels_last = network.output_fmt == "NHWC"
+    return Backbone(
+        network,
+        reader.dim,
+        channels=channels,
+        normalization=colors,
+        trainable=reader.trainable,
+        channels_last=channels_last,
+    )
 
 
-def published_weights(reader: TimmReader) -> dict[str, Tensor]:
-    """Those that timm knows an address for; they are downloaded, or come from its cache."""
+def download_weights(reader: TimmReader) -> dict[str, Tensor]:
+    """Return the pretrained weights that timm lists for the network, downloaded or from its cache."""
     try:
-        found: dict[str, Tensor] = created(reader, pretrained=True).state_dict()
+        weights: dict[str, Tensor] = create_network(reader, pretrained=True).state_dict()
     except SaccadeError:
         raise
-    except Exception as error:  # whatever a network, a cache or a file may raise
+    except Exception as error:  # timm may raise anything for a network, a cache or a file
         raise SaccadeError(
-            f"reader.pretrained = true: the weights of timm's {reader.name} cannot be had ({said(error)}); try again, "
-            "or set reader.pretrained = false"
+            f"reader.pretrained = true: cannot load the weights of timm's {reader.name} ({summarize_error(error)}); "
+            "try again, or set reader.pretrained = false"
         ) from None
-    return found
+    return weights
 
 
-def created(reader: TimmReader, *, pretrained: bool = False) -> Any:
-    timm = the_package()
+def create_network(reader: TimmReader, *, pretrained: bool = False) -> Any:
+    timm = import_timm()
     check_name(timm, reader.name)
-    told = told_of(timm, reader.name)
-    sides = {"img_size": reader.sides} if told is not None and told.fixed_input_size else {}
+    config = get_pretrained_config(timm, reader.name)
+    size = {"img_size": reader.image_shape} if config is not None and config.fixed_input_size else {}
     try:
-        steps = timm.create_model(reader.name, features_only=True, **sides).feature_info.reduction()
+        strides = timm.create_model(reader.name, features_only=True, **size).feature_info.reduction()
     except (RuntimeError, TypeError, AssertionError, AttributeError) as error:
         raise SaccadeError(
-            f"timm's {reader.name} cannot give the maps inside it ({said(error)}); choose another reader.name"
+            f"timm's {reader.name} cannot return its feature maps ({summarize_error(error)}); "
+            "choose another reader.name"
         ) from None
-    if reader.step not in steps:
-        known = ", ".join(map(str, sorted(set(steps))))
+    if reader.stride not in strides:
+        known = ", ".join(map(str, sorted(set(strides))))
         raise SaccadeError(
-            f"the cells of timm's {reader.name} have sides of {known} pixels, got reader.step = {reader.step}; "
-            "choose one of them"
+            f"the feature maps of timm's {reader.name} have strides of {known} pixels, got reader.stride = "
+            f"{reader.stride}; choose one of them"
         )
-    at = len(steps) - 1 - steps[::-1].index(reader.step)
-    return timm.create_model(reader.name, features_only=True, out_indices=(at,), pretrained=pretrained, **sides)
+    index = len(strides) - 1 - strides[::-1].index(reader.stride)
+    return timm.create_model(reader.name, features_only=True, out_indices=(index,), pretrained=pretrained, **size)
 
 
 def check_name(timm: Any, name: str) -> None:
@@ -62,24 +70,28 @@ def check_name(timm: Any, name: str) -> None:
         raise SaccadeError(f"timm has no network {name!r}{near}; `python -c 'import timm; print(timm.list_models())'`")
 
 
-def told_of(timm: Any, name: str) -> Any:
-    """What timm knows of a network and its weights; nothing where nobody published any."""
+def get_pretrained_config(timm: Any, name: str) -> Any:
+    """Return timm's pretrained configuration of a network; None where no weights are published."""
     try:
         return timm.get_pretrained_cfg(name)
     except RuntimeError as error:
-        raise SaccadeError(f"timm has no such weights ({said(error)}); change reader.name = {name!r}") from None
+        raise SaccadeError(
+            f"timm has no such weights ({summarize_error(error)}); change reader.name = {name!r}"
+        ) from None
 
 
-def the_package() -> Any:
+def import_timm() -> Any:
     try:
         import timm
     except ImportError:
         raise SaccadeError('reader.kind = "timm" needs the package timm: pip install timm') from None
     except RuntimeError as error:  # torchvision, which timm imports, was built for another torch
-        raise SaccadeError(f"timm cannot be imported ({said(error)}); install the torchvision of this torch") from None
+        raise SaccadeError(
+            f"timm cannot be imported ({summarize_error(error)}); install the torchvision of this torch"
+        ) from None
     return timm
 
 
-def said(error: Exception) -> str:
-    """The first line of what somebody else's code complains of."""
+def summarize_error(error: Exception) -> str:
+    """Return the first non-empty line of an error message, or the name of its type."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

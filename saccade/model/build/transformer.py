@@ -1,4 +1,4 @@
-"""Transformer stacks from their settings."""
+"""Builds Transformer stacks from their settings."""
 
 import math
 from itertools import cycle
@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from saccade.config import schema
-from saccade.config.stacks import EPSILON
+from saccade.config.stacks import DEFAULT_NORM_EPSILON
 from saccade.layers.attention import positions
-from saccade.layers.attention.multihead import CrossAttention, Form, SelfAttention, width_of_head
+from saccade.layers.attention.multihead import CrossAttention, Form, SelfAttention, get_head_dim
 from saccade.layers.blocks.residual import Residual
 from saccade.layers.blocks.reversible import ReversibleStack
 from saccade.layers.blocks.transformer import Block, TransformerStack
@@ -20,42 +20,49 @@ from saccade.model.build.reversible import build_reversible
 
 
 def build_transformer(
-    s: schema.TransformerStack, where: Any, *, memory_dim: int | None, causal: bool, train: schema.Train
+    s: schema.TransformerStack, position_settings: Any, *, memory_dim: int | None, causal: bool, train: schema.Train
 ) -> TransformerStack | ReversibleStack:
     """The stack of a reader or, with `memory_dim`, of a writer that attends to memory; `where` are its positions."""
     if s.residual == "reversible":
         return build_reversible(s, causal=causal)
     blocks = [
-        build_block(s, where, term, number=number, memory_dim=memory_dim)
-        for number, term in enumerate(build_score_terms(where, s, causal=causal)[: 1 if s.share else None], start=1)
+        build_block(s, position_settings, term, number=number, memory_dim=memory_dim)
+        for number, term in enumerate(
+            build_score_terms(position_settings, s, causal=causal)[: 1 if s.share_layers else None], start=1
+        )
     ]
-    blocks = blocks * s.layers if s.share else blocks
+    blocks = blocks * s.layers if s.share_layers else blocks
     final = build_norm(s) if s.norm == "pre" else None
     return TransformerStack(
-        blocks, dim=s.dim, causal=causal, window=windows(s), norm=final, recompute=train.recompute,
-        narrow=train.residual == "bf16",
+        blocks, dim=s.dim, causal=causal, window=get_window_sizes(s), norm=final, recompute=train.recompute,
+        autocast_residual=train.residual_precision == "bf16",
     )  # fmt: skip
 
 
-def windows(s: schema.TransformerStack) -> list[int | None] | None:
-    """The window of each layer: a list is gone through again and again."""
+def get_window_sizes(s: schema.TransformerStack) -> list[int | None] | None:
+    """Return the attention window of each layer (None: unlimited); a shorter list in the settings is repeated."""
     if s.window is None:
         return None
     return [None if reach == "none" else reach for reach, _ in zip(cycle(s.window), range(s.layers), strict=False)]
 
 
 def build_block(
-    s: schema.TransformerStack, where: Any, term: positions.ScoreTerm | None, *, number: int, memory_dim: int | None
+    s: schema.TransformerStack,
+    position_settings: Any,
+    term: positions.ScoreTerm | None,
+    *,
+    number: int,
+    memory_dim: int | None,
 ) -> Block:
-    head_dim = width_of_head(s.dim, heads=s.heads, form=form_of_heads(s))
+    head_dim = get_head_dim(s.dim, heads=s.heads, form=get_head_form(s))
     attention = SelfAttention(
         s.dim,
         heads=s.heads if s.kv_heads is None else (s.heads, s.kv_heads),
-        form=form_of_heads(s),
+        form=get_head_form(s),
         bias=s.bias and s.attention_bias,
-        scale=s.scale is True,
+        scale=s.scale_attention is True,
         dropout=s.attention_dropout,
-        rotary=build_rotary(where, head_dim),
+        rotary=build_rotary(position_settings, head_dim),
         term=term,
     )
     cross = None
@@ -64,66 +71,83 @@ def build_block(
             s.dim,
             heads=s.heads,
             memory_dim=memory_dim,
-            form=form_of_heads(s),
+            form=get_head_form(s),
             bias=s.bias and s.attention_bias,
-            scale=s.scale is True,
+            scale=s.scale_attention is True,
             dropout=s.attention_dropout,
         )
     feedforward = build_feedforward(s, number)
     order: Literal["post", "pre"] = "pre" if s.norm == "pre" else "post"
     residuals = [
-        Residual(build_norm(s), order=order, dropout=s.dropout, adds=bool(s.residual), skip=skipped(s, number))
+        Residual(
+            build_norm(s),
+            order=order,
+            dropout=s.dropout,
+            adds=bool(s.residual),
+            drop_path=get_drop_path_rate(s, number),
+        )
         for sublayer in (attention, cross, feedforward)
         if sublayer is not None
     ]
-    if s.scale == "first":
-        begin_small(attention.project.weight[:, :-2], head_dim)
+    if s.scale_attention == "first":
+        scale_down_queries(attention.project.weight[:, :-2], head_dim)
         if cross is not None:
-            begin_small(cross.query.weight, head_dim)
+            scale_down_queries(cross.query.weight, head_dim)
     return Block(attention, feedforward, residuals=residuals, cross=cross)
 
 
-def skipped(s: schema.TransformerStack, number: int) -> float:
-    """The share of rows that pass by the sublayers of a layer: none of the first, most of the last."""
-    return s.drop_path if s.share else s.drop_path * (number - 1) / max(1, s.layers - 1)
+def get_drop_path_rate(s: schema.TransformerStack, number: int) -> float:
+    """Stochastic depth rate of a block: rises linearly from 0 in the first to `drop_path` in the last."""
+    return s.drop_path if s.share_layers else s.drop_path * (number - 1) / max(1, s.layers - 1)
 
 
 @torch.no_grad()
-def begin_small(queries: Tensor, head_dim: int) -> None:
-    """First weights of queries divided by sqrt(d_k), in the place of all scores (Raffel et al. 2020, in their code)."""
+def scale_down_queries(queries: Tensor, head_dim: int) -> None:
+    """Divide the initial query weights by sqrt(d_k), which replaces the scaling of scores (T5, Raffel et al. 2020)."""
     queries /= math.sqrt(head_dim)
 
 
-def form_of_heads(s: schema.TransformerStack) -> Form:
-    return s.heads_form if s.head_dim is None else s.head_dim
+def get_head_form(s: schema.TransformerStack) -> Form:
+    return s.head_projection if s.head_dim is None else s.head_dim
 
 
 def build_norm(s: schema.TransformerStack) -> nn.Module:
     if s.norm == "none":
         return nn.Identity()
     if s.norm_kind == "layer":
-        return LayerNorm(s.dim, eps=s.norm_epsilon or EPSILON["layer"])
-    return RMSNorm(s.dim, eps=s.norm_epsilon or EPSILON["rms"])
+        return LayerNorm(s.dim, eps=s.norm_epsilon or DEFAULT_NORM_EPSILON["layer"])
+    return RMSNorm(s.dim, eps=s.norm_epsilon or DEFAULT_NORM_EPSILON["rms"])
 
 
-def build_rotary(where: Any, head_dim: int) -> positions.Rotary | None:
-    if where.kind != "rotary":
+def build_rotary(position_settings: Any, head_dim: int) -> positions.Rotary | None:
+    if position_settings.kind != "rotary":
         return None
-    stretch = None if where.stretch is None else positions.Stretch(**where.stretch.model_dump())
-    return positions.Rotary(head_dim, base=where.base, stretch=stretch)
+    stretch = (
+        None
+        if position_settings.scaling is None
+        else positions.RotaryScaling(*position_settings.scaling.model_dump().values())
+    )
+    return positions.Rotary(head_dim, base=position_settings.base, scaling=stretch)
 
 
-def build_score_terms(where: Any, s: schema.TransformerStack, *, causal: bool) -> list[positions.ScoreTerm | None]:
-    """One score term for each layer: T5 shares its table between layers, Shaw et al. do not."""
-    head_dim = width_of_head(s.dim, heads=s.heads, form=form_of_heads(s))
-    match where.kind:
+def build_score_terms(
+    position_settings: Any, s: schema.TransformerStack, *, causal: bool
+) -> list[positions.ScoreTerm | None]:
+    """Build the relative-position term of each layer's scores; layers of T5 share one table, those of Shaw do not."""
+    head_dim = get_head_dim(s.dim, heads=s.heads, form=get_head_form(s))
+    match position_settings.kind:
         case "shaw":
-            return [positions.Shaw(head_dim, distance=where.distance) for _ in range(s.layers)]
+            return [positions.Shaw(head_dim, max_distance=position_settings.max_distance) for _ in range(s.layers)]
         case "bucketed":
-            shared = positions.Bucketed(s.heads, buckets=where.buckets, distance=where.distance, both_sides=not causal)
+            shared = positions.Bucketed(
+                s.heads,
+                buckets=position_settings.buckets,
+                max_distance=position_settings.max_distance,
+                bidirectional=not causal,
+            )
             return [shared] * s.layers
         case "transformer-xl":
-            settings = {"content": where.content, "segments": where.segments}
+            settings = {"content": position_settings.content_bias, "segments": position_settings.relative_segments}
             return [
                 positions.TransformerXL(s.dim, heads=s.heads, head_dim=head_dim, **settings) for _ in range(s.layers)
             ]

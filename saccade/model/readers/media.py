@@ -1,4 +1,4 @@
-"""Readers of pictures: cells, where they are, and a stack over them."""
+"""Readers of pictures, of sound, and of pictures with questions."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,17 +17,17 @@ from saccade.layers.vision.patches import Picture
 
 
 class MediaReader(nn.Module):
-    """What readers of pictures and sound have in common: they embed no tokens and read nothing twice."""
+    """Base class of readers of pictures and sound: no token embedding and no second pass."""
 
     embedding = None
     again = None
 
 
 class PictureReader(MediaReader):
-    """Cells of a picture through a stack, where there is one; `first` is a learned vector that stands before them.
+    """An image encoder: feature extractor `cells`, positions and an optional stack over the feature vectors.
 
-    `columns` is a recurrent stack over the largest number of each column, from left to right: its last state stands
-    for the whole picture (Li et al. 2019, section 3.2).
+    `class_token` prepends a learned vector (stored as `first`). `columns` is a recurrent stack over the maxima of the
+    columns of the feature map, from left to right; its last state summarizes the picture (Li et al. 2019, section 3.2).
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class PictureReader(MediaReader):
         dim: int,
         grid: tuple[int, int],
         positions: nn.Module | None,
-        first: bool = False,
+        class_token: bool = False,
         columns: Stack | None = None,
         dropout: float = 0.0,
     ) -> None:
@@ -47,14 +47,14 @@ class PictureReader(MediaReader):
         self.cells = cells
         self.stack: Any = stack
         self.positions, self.dim, self.grid = positions, dim, grid
-        self.first = nn.Parameter(torch.empty(dim)) if first else None
+        self.first = nn.Parameter(torch.empty(dim)) if class_token else None
         if self.first is not None:
             nn.init.normal_(self.first, std=dim**-0.5)
         self.dropout = Dropout(dropout)
 
     @property
     def capabilities(self) -> Capabilities:
-        """Pictures have one size; a stack over their cells must never synchronize with the device."""
+        """Pictures have one size, so shapes are static if the stack over the feature vectors is."""
         own = Capabilities(static_shapes=True, fixed_inputs=True)
         if self.stack is None:
             return own
@@ -62,27 +62,27 @@ class PictureReader(MediaReader):
         return replace(own, static_shapes=found.static_shapes, reasons=found.reasons)
 
     def forward(self, pictures: Picture, mask: Bool[Tensor, "B S"]) -> Memory:
-        """All states are real, and `mask` says so."""
+        """`mask` is true everywhere: pictures have no padding."""
         x = self.cells(pictures)
         if self.first is not None:
             x = torch.cat((self.first.to(x.dtype).expand(len(x), 1, -1), x), 1)
         if self.positions is not None:
-            x = x + self.positions(masks.positions(x.shape[1], x.device)).to(x.dtype)
+            x = x + self.positions(masks.make_positions(x.shape[1], x.device)).to(x.dtype)
         x = self.dropout(x)
         final, aux = None, Aux()
         if self.stack is not None:
             x, _, _, aux = self.stack(x, None)
         if self.columns is not None:
-            _, _, final, more = self.columns(x.unflatten(1, self.grid).amax(1), None)
-            aux = merge_aux(aux, more)
+            _, _, final, columns_aux = self.columns(x.unflatten(1, self.grid).amax(1), None)
+            aux = merge_aux(aux, columns_aux)
         return Memory(x, mask, final=final, grid=self.grid, aux=aux)
 
 
-# ---- The reader of sound: frames -> Memory.
+# ---- sound
 
 
 class FrameReader(MediaReader):
-    """Sound: a stem that makes fewer and wider frames, positions, then a stack that may look in both directions."""
+    """An audio encoder: a convolutional stem that downsamples the frames, positions, then a stack."""
 
     def __init__(self, stem: Stem, stack: Stack, *, positions: nn.Module | None = None, dropout: float = 0.0) -> None:
         super().__init__()
@@ -92,39 +92,49 @@ class FrameReader(MediaReader):
     def forward(self, frames: Float[Tensor, "B T F"], mask: Bool[Tensor, "B T"]) -> Memory:
         x, mask = self.stem(frames, mask)
         if self.positions is not None:
-            x = x + self.positions(masks.positions(x.shape[1], x.device)).to(x.dtype)
+            x = x + self.positions(masks.make_positions(x.shape[1], x.device)).to(x.dtype)
         states, mask, final, aux = self.stack(self.dropout(x), mask)
         return Memory(states, mask, final=final, grid=(1, states.shape[1]), aux=aux)
 
 
-# ---- The reader of a picture and of a question about it.
+# ---- pictures with questions
 
 
 class JoinedReader(MediaReader):
-    """Two readers, and what makes one Memory of both; without `look` the picture is not read at all.
+    """A reader of pictures (`look`), a reader of questions (`ask`), and a module `join` that merges their memories.
 
-    In training the share `blind` of the questions sees nothing of its picture.
+    Without `picture_reader` only the question is read. `picture_dropout` is the probability that an example's picture
+    is masked during training.
     """
 
-    stack = None  # each of the two has its own
+    stack = None  # each of the two readers has its own
 
-    def __init__(self, look: Any, ask: Any, join: Any, *, grid: tuple[int, int], blind: float = 0.0) -> None:
+    def __init__(
+        self,
+        picture_reader: Any,
+        question_reader: Any,
+        join: Any,
+        *,
+        grid: tuple[int, int],
+        picture_dropout: float = 0.0,
+    ) -> None:
         super().__init__()
-        self.look, self.ask, self.join, self.grid, self.dim = look, ask, join, grid, join.dim
-        self.blind = blind
+        self.look, self.ask, self.join, self.grid, self.dim = picture_reader, question_reader, join, grid, join.dim
+        self.picture_dropout = picture_dropout
 
     def forward(
-        self, pictures: Picture, cells: Bool[Tensor, "B S"], ids: Int[Tensor, "B T"], words: Bool[Tensor, "B T"]
+        self, pictures: Picture, mask: Bool[Tensor, "B S"], ids: Int[Tensor, "B T"], question_mask: Bool[Tensor, "B T"]
     ) -> Memory:
-        look = None if self.look is None else self.seen(pictures, cells)
-        ask = self.ask(ids, words)
-        memory = self.join(look, ask)
-        parts = [part.aux for part in (look, ask, memory) if part is not None]
+        picture = None if self.look is None else self.read_picture(pictures, mask)
+        question = self.ask(ids, question_mask)
+        memory = self.join(picture, question)
+        parts = [part.aux for part in (picture, question, memory) if part is not None]
         return replace(memory, aux=merge_aux(*parts))
 
-    def seen(self, pictures: Picture, cells: Bool[Tensor, "B S"]) -> Memory:
-        look: Memory = self.look(pictures, cells)
-        if not (self.training and self.blind):
-            return look
-        blind = torch.rand(len(cells), 1, device=cells.device) < self.blind
-        return replace(look, states=look.states.masked_fill(blind[..., None], 0.0), mask=cells & ~blind)
+    def read_picture(self, pictures: Picture, mask: Bool[Tensor, "B S"]) -> Memory:
+        """Encode the pictures; in training, zero and mask those that `picture_dropout` selects."""
+        memory: Memory = self.look(pictures, mask)
+        if not (self.training and self.picture_dropout):
+            return memory
+        dropped = torch.rand(len(mask), 1, device=mask.device) < self.picture_dropout
+        return replace(memory, states=memory.states.masked_fill(dropped[..., None], 0.0), mask=mask & ~dropped)

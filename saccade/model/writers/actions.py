@@ -1,4 +1,4 @@
-"""A writer of actions, which at each step also sees the world as it is after the actions so far (Mei et al. 2016)."""
+"""The writer of actions: each step also gets the observation after the actions so far (Mei et al. 2016)."""
 
 from typing import Any, NamedTuple, cast
 
@@ -11,29 +11,29 @@ from saccade.kernels.cpu.prepared import CpuLayout
 from saccade.layers.auxiliary import Aux
 from saccade.layers.dropout import Dropout
 from saccade.layers.memory import Memory
+from saccade.layers.navigation import Navigation
 from saccade.layers.packing import Packing
-from saccade.layers.walking import Walking
 from saccade.model.readers.tokens import Embedding
 from saccade.model.writers.tokens import Step, TokenWriter
 
 
-class Underway(NamedTuple):
-    """The state of the stack, and where rows stand."""
+class ActionState(NamedTuple):
+    """Decoding state of the stack, and the agent's pose in each row."""
 
     inner: Any
-    walking: Walking
+    navigation: Navigation
 
     @property
     def lengths(self) -> Int[Tensor, " B"]:
         lengths: Tensor = self.inner.lengths
         return lengths
 
-    def reorder(self, indices: Int[Tensor, " C"]) -> "Underway":
-        return Underway(self.inner.reorder(indices), self.walking.reorder(indices))
+    def reorder(self, indices: Int[Tensor, " C"]) -> "ActionState":
+        return ActionState(self.inner.reorder(indices), self.navigation.reorder(indices))
 
 
 class ActionWriter(TokenWriter):
-    """Each token is carried out where its row stands; what is seen from there is added to its vector."""
+    """A token writer whose tokens are actions of an agent; the observation after each is added to its embedding."""
 
     cpu_layout = CpuLayout()
 
@@ -44,45 +44,47 @@ class ActionWriter(TokenWriter):
         *,
         output: nn.Module,
         output_scale: float = 1.0,
-        sights: int,
-        blind: float = 0.0,
+        observation_size: int,
+        observation_dropout: float = 0.0,
     ) -> None:
-        """`sights` are the numbers that tell what is seen, of which the share `blind` is hidden in training."""
+        """`observation_size` is the number of features of an observation; `observation_dropout` applies to them."""
         super().__init__(embedding, stack, output=output, output_scale=output_scale)
-        self.see, self.blind = nn.Linear(sights, embedding.tokens.embedding_dim), Dropout(blind)
+        self.see, self.blind = nn.Linear(observation_size, embedding.tokens.embedding_dim), Dropout(observation_dropout)
 
     @property
     def capabilities(self) -> Capabilities:
-        """No fast path: each row stands somewhere else in the world."""
+        """No fast path: the observations of each row depend on its actions."""
         return Capabilities(linear_head=True, aux=True)
 
     def write(
         self, ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | Packing | None, memory: Memory | None
     ) -> tuple[Float[Tensor, "B T D"], Aux]:
-        walking = walking_of(memory)
-        hidden, _, _, aux = self.stack(self._inputs(ids, None, walking, walking.after(ids)), mask, memory)
+        navigation = get_navigation(memory)
+        hidden, _, _, aux = self.stack(self._embed(ids, None, navigation, navigation.follow_actions(ids)), mask, memory)
         return hidden, aux
 
-    def start(self, memory: Memory | None, *, capacity: int, rows: int = 0) -> Underway:
-        return Underway(super().start(memory, capacity=capacity, rows=rows), walking_of(memory))
+    def start(self, memory: Memory | None, *, capacity: int, rows: int = 0) -> ActionState:
+        return ActionState(super().start(memory, capacity=capacity, rows=rows), get_navigation(memory))
 
     def step(self, inputs: Int[Tensor, "B n"], state: PositionedState, *, align: bool = False) -> Step:
-        """As any writer does; but nobody chooses to walk against a wall."""
-        made = super().step(inputs, state, align=align)
-        walking = cast(Underway, made.state).walking
-        return made._replace(logits=made.logits.masked_fill(walking.blocked(), -torch.inf))
+        """Decode as any token writer, with the logits of impossible actions (into a wall) at -inf."""
+        step = super().step(inputs, state, align=align)
+        navigation = cast(ActionState, step.state).navigation
+        return step._replace(logits=step.logits.masked_fill(navigation.get_blocked_actions(), -torch.inf))
 
-    def _advance(self, inputs: Tensor, state: PositionedState) -> tuple[Tensor, Underway]:
-        state = cast(Underway, state)
-        poses = state.walking.after(inputs)
-        x = self._inputs(inputs, self._places(inputs, state.inner), state.walking, poses)
+    def _advance(self, inputs: Tensor, state: PositionedState) -> tuple[Tensor, ActionState]:
+        state = cast(ActionState, state)
+        poses = state.navigation.follow_actions(inputs)
+        x = self._embed(inputs, self._get_positions(inputs, state.inner), state.navigation, poses)
         hidden, _, inner, _ = self.stack(x, None, None, state.inner)
-        return hidden, Underway(inner, state.walking.at(poses[:, -1]))
+        return hidden, ActionState(inner, state.navigation.with_poses(poses[:, -1]))
 
-    def _inputs(self, ids: Tensor, at: Tensor | None, walking: Walking, poses: Int[Tensor, "B T"]) -> Tensor:
-        return self.embedding(ids, at) + self.see(self.blind(walking.sights[poses]))
+    def _embed(
+        self, ids: Tensor, positions: Tensor | None, navigation: Navigation, poses: Int[Tensor, "B T"]
+    ) -> Tensor:
+        return self.embedding(ids, positions) + self.see(self.blind(navigation.observations[poses]))
 
 
-def walking_of(memory: Memory | None) -> Walking:
-    assert memory is not None and memory.walking is not None, "one who walks stands somewhere"
-    return memory.walking
+def get_navigation(memory: Memory | None) -> Navigation:
+    assert memory is not None and memory.navigation is not None, "a batch of this task has a map"
+    return memory.navigation

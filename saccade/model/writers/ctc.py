@@ -1,4 +1,4 @@
-"""A second writer over the same reader: a letter, or nothing, for each state (Graves et al. 2006)."""
+"""A CTC head on the reader: a token or the blank for each state (Graves et al. 2006)."""
 
 import torch
 import torch.nn.functional as F
@@ -7,25 +7,25 @@ from torch import Tensor, nn
 
 from saccade.data.batching.batch import Tokens
 from saccade.data.tokenization.tokenizer import PAD
-from saccade.layers.losses.ctc import silent_padding
+from saccade.layers.losses.ctc import force_blank_padding
 from saccade.layers.memory import Memory
 
-BLANK = PAD  # which no text has inside
+BLANK = PAD  # never occurs inside a sequence
 
 
 class CtcHead(nn.Module):
-    """Beside a writer that attends, it keeps both in time with the sound (Watanabe et al. 2017)."""
+    """Trained jointly with an attention decoder, it encourages monotonic alignment (Watanabe et al. 2017)."""
 
     def __init__(self, dim: int, *, size: int) -> None:
         super().__init__()
         self.output = nn.Linear(dim, size)
 
     def forward(self, memory: Memory) -> Float[Tensor, "B S V"]:
-        """Log-probabilities of every letter and of the blank; padding is surely blank."""
-        return silent_padding(self.output(memory.states).float().log_softmax(-1), memory.padding, BLANK)
+        """Log-probabilities of all tokens and the blank; padding has the blank with probability 1."""
+        return force_blank_padding(self.output(memory.states).float().log_softmax(-1), memory.padding, BLANK)
 
     def loss(self, memory: Memory, target: Tokens) -> Float[Tensor, ""]:
-        """-log P(text) summed over rows, END not counted; of texts too long for their states it is left out."""
+        """Sum over rows of -log P(target without END); 0 for targets that are too long for the number of states."""
         log_probs = self.output(memory.states).float().log_softmax(-1)
         with torch.autocast(log_probs.device.type, enabled=False):
             return F.ctc_loss(

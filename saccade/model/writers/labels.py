@@ -1,6 +1,6 @@
-"""Heads over what was read: Memory -> a class or a number for each text, or a class for each of its tokens.
+"""Heads over the memory: a class or a number for each sequence, or a class for each token.
 
-R texts; in a padded batch they are its rows, in a packed one its texts, also those that only fill it up.
+Shapes: R is the number of sequences; in a packed row this includes the empty ones that pad it to a fixed shape.
 """
 
 from typing import Literal
@@ -16,26 +16,27 @@ from saccade.layers.memory import Memory
 from saccade.layers.packing import Packing, split_mask
 
 Pooling = Literal["first", "mean", "last", "before-end"]
-BACK = {"last": 1, "before-end": 2}  # how far from behind a state stands
-KNOWN = {**ACTIVATIONS, "tanh": torch.tanh}
+OFFSET_FROM_END = {"last": 1, "before-end": 2}  # position of the pooled state, counted from the end of a sequence
+HEAD_ACTIVATIONS = {**ACTIVATIONS, "tanh": torch.tanh}
 
 
 class StatesHead(nn.Module):
-    """A writer without a stack of its own: its output matrix reads the states of the reader."""
+    """Base class of writers without a stack: a head on the states of the reader."""
 
     stack = None
-    queries_reader = False  # whether queries of its own pass the layers of the reader
+    queries_reader = False  # whether it sends queries of its own through the layers of the reader (XLNet)
 
     @property
     def hidden_width(self) -> int:
-        """Features of the layer before the output matrix; 0 where there is none."""
+        """Width of the layer before the output layer; 0 where there is none."""
         return 0
 
 
 class Head(StatesHead):
-    """A layer in between where there is one, dropout, and a product: C numbers for each state.
+    """An optional hidden layer, dropout and a linear layer: C scores for each state.
 
-    With a layer as wide as the states, that is what BERT and RoBERTa have; without one and without bias, GPT-2.
+    With a hidden layer of the width of the states this is the head of BERT and RoBERTa; without one and without bias,
+    that of GPT-2.
     """
 
     capabilities = Capabilities(packed_rows=True, static_shapes=True)
@@ -45,7 +46,7 @@ class Head(StatesHead):
     ) -> None:
         super().__init__()
         self.hidden = None if hidden is None else nn.Linear(dim, hidden)
-        self.activation = KNOWN[activation]
+        self.activation = HEAD_ACTIVATIONS[activation]
         self.dropout = Dropout(dropout)
         self.output = nn.Linear(hidden or dim, size, bias=bias)
         for linear in (self.hidden, self.output):
@@ -54,14 +55,14 @@ class Head(StatesHead):
                 if linear.bias is not None:
                     nn.init.zeros_(linear.bias)
 
-    def numbers(self, states: Float[Tensor, "*n D"]) -> Float[Tensor, "*n C"]:
+    def compute_scores(self, states: Float[Tensor, "*n D"]) -> Float[Tensor, "*n C"]:
         if self.hidden is not None:
             states = self.activation(self.hidden(states))
         return self.output(self.dropout(states))
 
 
 class LabelWriter(Head):
-    """Numbers for each text, from one state that stands for all of it: scores of classes, or the one number asked."""
+    """Scores of classes, or one number (regression), for each sequence, from a pooled state."""
 
     def __init__(
         self,
@@ -78,42 +79,48 @@ class LabelWriter(Head):
         self.pooling = pooling
 
     def forward(self, memory: Memory) -> Float[Tensor, "R C"]:
-        return self.numbers(pooled(memory, self.pooling))
+        return self.compute_scores(pool_states(memory, self.pooling))
 
 
 class TagWriter(Head):
-    """Scores of classes for each token."""
+    """Scores of classes for each token (sequence labelling)."""
 
     def forward(self, memory: Memory) -> Float[Tensor, "B S C"]:
-        return self.numbers(memory.states)
+        return self.compute_scores(memory.states)
 
 
-def pooled(memory: Memory, how: Pooling) -> Float[Tensor, "R D"]:
-    """The first, the last or the mean of the states of each text, or the one before END, which no language model reads.
+def pool_states(memory: Memory, pooling: Pooling) -> Float[Tensor, "R D"]:
+    """Pool the states of each sequence: the first, the last, their mean, or the one before END.
 
-    Of an empty text, zeros or any state.
+    "before-end" suits language models, which never read END. An empty sequence gets zeros or an arbitrary state.
     """
     states, (packing, mask) = memory.states, split_mask(memory.mask)
     if packing is not None:
-        return pooled_row(states[0], packing, how)
+        return pool_packed_states(states[0], packing, pooling)
     assert mask is not None, "a memory has a mask"
-    if how == "first":
+    if pooling == "first":
         return states[:, 0]
     count = mask.sum(1)
-    if how in BACK:
-        return states[torch.arange(len(states), device=states.device), (count - BACK[how]).clamp(min=0)]
+    if pooling in OFFSET_FROM_END:
+        return states[torch.arange(len(states), device=states.device), (count - OFFSET_FROM_END[pooling]).clamp(min=0)]
     return (states * mask[..., None]).sum(1) / count.clamp(min=1)[:, None].to(states.dtype)
 
 
-def pooled_row(states: Float[Tensor, "N D"], packing: Packing, how: Pooling) -> Float[Tensor, "R D"]:
-    """The same for texts one behind the other."""
+def pool_packed_states(states: Float[Tensor, "N D"], packing: Packing, pooling: Pooling) -> Float[Tensor, "R D"]:
+    """As `pool_states`, for sequences packed into one row."""
     begins, ends = packing.offsets[:-1].long(), packing.offsets[1:].long()
-    if how == "mean":
+    if pooling == "mean":
         zeros = states.new_zeros(len(begins), states.shape[1])
-        return zeros.index_add(0, packing.texts[0], states) / (ends - begins).clamp(min=1)[:, None].to(states.dtype)
-    return states[inside(begins if how == "first" else torch.maximum(ends - BACK[how], begins), len(states))]
+        return zeros.index_add(0, packing.sequence_ids[0], states) / (ends - begins).clamp(min=1)[:, None].to(
+            states.dtype
+        )
+    return states[
+        clamp_to_row(
+            begins if pooling == "first" else torch.maximum(ends - OFFSET_FROM_END[pooling], begins), len(states)
+        )
+    ]
 
 
-def inside(places: Int[Tensor, " R"], length: int) -> Int[Tensor, " R"]:
-    """Empty texts stand behind the end of a row."""
+def clamp_to_row(places: Int[Tensor, " R"], length: int) -> Int[Tensor, " R"]:
+    """Clamp indices to the row: empty sequences start behind its end."""
     return places.clamp(0, length - 1)

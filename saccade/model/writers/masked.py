@@ -1,4 +1,4 @@
-"""Writers of an encoder: heads over the states of its reader."""
+"""Writers of encoder models (BERT): heads over the states of the reader."""
 
 from collections.abc import Sequence
 
@@ -10,29 +10,29 @@ from saccade.config.protocols import Capabilities
 from saccade.kernels.activations import ACTIVATIONS
 from saccade.layers.dropout import Dropout
 from saccade.layers.memory import Memory
-from saccade.model.writers.labels import StatesHead, pooled
+from saccade.model.writers.labels import StatesHead, pool_states
 
 
-class Pool(nn.Linear):
-    """tanh(W x + b) of the first state of each text, which stands for all of it (Devlin et al. 2019)."""
+class FirstStatePooler(nn.Linear):
+    """BERT's pooler: tanh(W x + b) of the first state of each sequence (Devlin et al. 2019)."""
 
     def forward(self, first: Float[Tensor, "R D"]) -> Float[Tensor, "R D"]:
         return torch.tanh(super().forward(first))
 
 
 class StatesWriter(StatesHead):
-    """Nothing is written; `hidden`, where there is one, makes a vector of each text's first state."""
+    """A writer without outputs, for encoders that return states; with `pool`, `hidden` pools the first state."""
 
     def __init__(self, dim: int, *, pool: bool = False) -> None:
         super().__init__()
         self.dim = dim
-        self.output, self.hidden = None, Pool(dim, dim) if pool else None
+        self.output, self.hidden = None, FirstStatePooler(dim, dim) if pool else None
 
 
 class MaskedWriter(StatesHead):
-    """Logits of the tokens that were hidden: norm(f(W x + b)) times an output matrix (Devlin et al. 2019).
+    """The masked-language-model head: output matrix times norm(f(W x + b)) (Devlin et al. 2019).
 
-    With `pairs` also two logits for each text: its second part follows the first, or not.
+    With `pairs` also two logits for each sequence: its second segment follows the first, or it does not.
     """
 
     capabilities = Capabilities(packed_rows=True, linear_head=True)
@@ -53,7 +53,7 @@ class MaskedWriter(StatesHead):
         self.dim, self.activation = dim, activation
         self.transform, self.norm = nn.Linear(dim, width), nn.LayerNorm(width, eps=epsilon)
         self.output = output
-        self.hidden = Pool(dim, dim) if pairs else None
+        self.hidden = FirstStatePooler(dim, dim) if pairs else None
         self.dropout = Dropout(dropout)
         self.follows = nn.Linear(dim, 2) if pairs else None
         new: Sequence[nn.Linear | None] = (self.transform, self.hidden, self.follows)
@@ -67,13 +67,13 @@ class MaskedWriter(StatesHead):
         return self.transform.out_features
 
     def forward(self, states: Float[Tensor, "... D"]) -> Float[Tensor, "... E"]:
-        """What `head` makes logits of, for the states of hidden tokens."""
+        """Transform the states of masked tokens; `head` turns the result into logits."""
         return self.norm(ACTIVATIONS[self.activation](self.transform(states)))
 
     def head(self, hidden: Float[Tensor, "... E"]) -> Float[Tensor, "... V"]:
         return self.output(hidden)
 
-    def pair(self, memory: Memory) -> Float[Tensor, "R 2"]:
-        """Of each text: the logits that its second part follows the first, and that it does not."""
+    def compute_pair_logits(self, memory: Memory) -> Float[Tensor, "R 2"]:
+        """Logits, for each sequence, that its second segment follows the first and that it does not."""
         assert self.hidden is not None and self.follows is not None, "the recipe was checked"
-        return self.follows(self.dropout(self.hidden(pooled(memory, "first"))))
+        return self.follows(self.dropout(self.hidden(pool_states(memory, "first"))))

@@ -1,4 +1,4 @@
-"""What draws hidden patches of a picture again: a head over the states of its reader."""
+"""The writer of masked image modelling: reconstructs the pixels of masked patches from the reader's states."""
 
 from typing import NamedTuple
 
@@ -10,15 +10,15 @@ from torch import Tensor, nn
 from saccade.config.protocols import Capabilities
 from saccade.data.batching.batch import Batch, Pictures
 from saccade.layers.memory import Memory
-from saccade.layers.vision.patches import Picture, hidden_patches, painted
+from saccade.layers.vision.patches import Picture, paint_patches, sample_hidden_patches
 from saccade.model.model import Model
 from saccade.model.writers.labels import StatesHead
 
-SMALL = 1e-6  # added to variances
+EPSILON = 1e-6  # added to the variance of a patch
 
 
 class PatchWriter(StatesHead):
-    """The pixels of each patch by one matrix of its state (Xie et al. 2022)."""
+    """Predicts the pixels of each patch by one linear layer (SimMIM, Xie et al. 2022)."""
 
     capabilities = Capabilities(static_shapes=True)
 
@@ -30,37 +30,39 @@ class PatchWriter(StatesHead):
         nn.init.zeros_(self.output.bias)
 
     def forward(self, memory: Memory) -> Float[Tensor, "B N P"]:
-        """Of a state that stands before the patches nothing is drawn."""
-        assert memory.grid is not None, "pictures have one"
+        """Pixels of each patch; a class token before the patches is skipped."""
+        assert memory.grid is not None, "the memory of a picture has a grid"
         return self.output(memory.states[:, -memory.grid[0] * memory.grid[1] :])
 
-    def wanted(self, pictures: Picture, *, normalised: bool) -> Float[Tensor, "B N P"]:
-        """The pixels of each patch from -1 to 1, or how they differ from their mean (He et al. 2022, section 3)."""
+    def compute_targets(self, pictures: Picture, *, normalize_pixels: bool) -> Float[Tensor, "B N P"]:
+        """Pixels of each patch from -1 to 1, or normalized by the patch's mean and variance (He et al. 2022)."""
         pixels = F.unfold(pictures.float() / 127.5 - 1, self.patch, stride=self.patch).mT
-        if not normalised:
+        if not normalize_pixels:
             return pixels
-        apart = pixels - pixels.mean(-1, keepdim=True)
-        return apart / (pixels.var(-1, keepdim=True) + SMALL).sqrt()
+        centered = pixels - pixels.mean(-1, keepdim=True)
+        return centered / (pixels.var(-1, keepdim=True) + EPSILON).sqrt()
 
 
-class Missed(NamedTuple):
-    """The mean square of how far the pixels of each patch are missed, and which patches were hidden."""
+class PatchErrors(NamedTuple):
+    """Mean squared error of the pixels of each patch, and which patches were masked."""
 
-    squares: Float[Tensor, "B N"]
-    hidden: Bool[Tensor, "B N"]
+    squared_errors: Float[Tensor, "B N"]
+    is_masked: Bool[Tensor, "B N"]
 
 
-def missed_patches(
-    model: Model, pictures: Pictures, generator: torch.Generator, *, hidden: float, normalised: bool
-) -> Missed:
-    """Hides patches of pictures and lets the model draw them (He et al. 2022; Xie et al. 2022).
+def compute_patch_errors(
+    model: Model, pictures: Pictures, generator: torch.Generator, *, mask_ratio: float, normalize_pixels: bool
+) -> PatchErrors:
+    """Mask patches of pictures and let the model reconstruct them (He et al. 2022; Xie et al. 2022).
 
-    Hidden ones are grey, and the reader sees that: so it may be any reader of patches.
+    Masked patches are painted grey and read like all others, so that any reader of patches can be trained.
     """
     writer, values = model.writer, pictures.values
-    high, wide = (side // writer.patch for side in values.shape[-2:])
-    gone = hidden_patches(len(values), high * wide, share=hidden, generator=generator).to(values.device)
-    shown = Pictures(painted(values, gone, patch=writer.patch), pictures.mask)
-    made = writer(model.read(Batch({"source": shown}, {"source": 0})))
-    squares = (made.float() - writer.wanted(values, normalised=normalised)).square().mean(-1)
-    return Missed(squares, gone & pictures.mask[:, :1])
+    rows, columns = (side // writer.patch for side in values.shape[-2:])
+    masked = sample_hidden_patches(len(values), rows * columns, share=mask_ratio, generator=generator).to(values.device)
+    inputs = Pictures(paint_patches(values, masked, patch=writer.patch), pictures.mask)
+    predicted = writer(model.read(Batch({"source": inputs}, {"source": 0})))
+    squared_errors = (
+        (predicted.float() - writer.compute_targets(values, normalize_pixels=normalize_pixels)).square().mean(-1)
+    )
+    return PatchErrors(squared_errors, masked & pictures.mask[:, :1])

@@ -1,4 +1,4 @@
-"""A writer that says the token at any place of a text, given others in whatever order (XLNet, Yang et al. 2019)."""
+"""The writer of permutation language modelling (XLNet, Yang et al. 2019): predicts tokens in any order."""
 
 from collections.abc import Sequence
 
@@ -7,15 +7,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from saccade.config.protocols import Capabilities
-from saccade.layers.attention.two_stream import Streams, earlier, two_streams
+from saccade.layers.attention.two_stream import Streams, build_permutation_mask, run_two_streams
 from saccade.model.readers.tokens import TokenReader
 from saccade.model.writers.labels import StatesHead
 
 
 class PermutedWriter(StatesHead):
-    """A vector that every place begins with when it is asked for its token, and a head over the vocabulary.
+    """A learned initial query vector and a head over the vocabulary.
 
-    What is asked passes the layers of the reader, beside what is read.
+    Queries pass through the layers of the reader beside its content stream (two-stream self-attention).
     """
 
     queries_reader = True
@@ -39,15 +39,23 @@ class PermutedWriter(StatesHead):
         memory: Sequence[Float[Tensor, "B L D"]] = (),
         remember: int = 0,
     ) -> Streams:
-        """Both streams after the last layer, where the places `at` are asked; `head` makes logits of the queries.
+        """Both streams after the last layer, with queries at the positions `at`; `head` turns queries into logits.
 
-        `order` as in `earlier`; `keep` says which tokens are real; `segments` are those of memory and text, where the
-        reader tells segments apart.
+        `order` is the factorization order (see `two_stream`), `keep` marks real tokens, and `segments` are the segment
+        ids of memory and sequence, where the reader uses them. `memory` are states of an earlier chunk of the sequence
+        (Transformer-XL); the last `remember` states of this one are returned for the next.
         """
         content, query = reader.embedding(ids), reader.embedding.dropout(self.query.expand(*at.shape, -1))
-        allowed = earlier(order) & keep[:, None]
-        return two_streams(
-            reader.stack, content, query, allowed=allowed, at=at, segments=segments, memory=memory, remember=remember
+        allowed = build_permutation_mask(order) & keep[:, None]
+        return run_two_streams(
+            reader.stack,
+            content,
+            query,
+            allowed=allowed,
+            query_positions=at,
+            segments=segments,
+            memory=memory,
+            memory_length=remember,
         )
 
     def head(self, hidden: Float[Tensor, "... D"]) -> Float[Tensor, "... V"]:

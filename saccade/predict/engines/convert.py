@@ -1,4 +1,4 @@
-"""A model of ours as one of CTranslate2: the same weights under its names. What it cannot express is refused."""
+"""Convert a model to CTranslate2: the same weights under its names. What it cannot express is refused."""
 
 import os
 import shutil
@@ -12,25 +12,25 @@ from torch import nn
 from saccade.config import schema
 from saccade.config.kinds import Custom
 from saccade.config.schema import Recipe
-from saccade.config.stacks import EPSILON
+from saccade.config.stacks import DEFAULT_NORM_EPSILON
 from saccade.data.tokenization.tokenizers import END, START, UNKNOWN
 from saccade.errors import SaccadeError
 from saccade.model.model import Model
 
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": "SWISH", "sigmoid": "Sigmoid"}
-SPECIAL = {START: "<s>", END: "</s>", UNKNOWN: "<unk>"}
-MADE_FROM = "made_from"  # a file beside the model: the hash of the weights that it was made from
+SPECIAL_TOKENS = {START: "<s>", END: "</s>", UNKNOWN: "<unk>"}
+SOURCE_HASH_FILE = "made_from"  # a file beside the converted model: hash of the weights that it was converted from
 
 
-class Part(NamedTuple):
-    """One side of a recipe, of our own kinds."""
+class SideConfig(NamedTuple):
+    """The configuration of a reader or writer, and of its Transformer stack."""
 
     side: schema.TokenReader | schema.TokenWriter
     stack: schema.TransformerStack
 
 
-def expressible(recipe: Recipe) -> tuple[Part, Part]:
-    """Reader and writer; a recipe with something that CTranslate2 does not have is refused, by the setting's name."""
+def check_convertible(recipe: Recipe) -> tuple[SideConfig, SideConfig]:
+    """Return the configurations of reader and writer; refuse, by name, settings that CTranslate2 does not have."""
     parts = []
     for side, part in (("reader", recipe.reader), ("writer", recipe.writer)):
         if not isinstance(part, schema.TokenReader | schema.TokenWriter | Custom):
@@ -41,13 +41,14 @@ def expressible(recipe: Recipe) -> tuple[Part, Part]:
             raise _refusal(f"{side}.stack.kind = {part.stack.kind!r}")
         if not isinstance(part.positions, schema.Sinusoidal | schema.Learned):
             raise _refusal(f"{side}.positions.kind = {part.positions.kind!r}")
-        if part.positions.how != "add":
-            raise _refusal(f"{side}.positions.how = {part.positions.how!r}")
+        if part.positions.combine != "add":
+            raise _refusal(f"{side}.positions.combine = {part.positions.combine!r}")
         expected = {
-            "heads_form": "paper", "window": None, "scale": True, "residual": True, "head_dim": None, "kv_heads": None
+            "head_projection": "paper", "window": None, "scale_attention": True, "residual": True,
+            "head_dim": None, "kv_heads": None,
         }  # fmt: skip
-        for name, wanted in expected.items():
-            if (value := getattr(part.stack, name)) != wanted:
+        for name, required in expected.items():
+            if (value := getattr(part.stack, name)) != required:
                 raise _refusal(f"{side}.stack.{name} = {value!r}")
         for name in ("embedding_norm", "output_scale"):
             if getattr(part, name, False):
@@ -57,7 +58,7 @@ def expressible(recipe: Recipe) -> tuple[Part, Part]:
         for name, unknown in (("ff", 0), ("norm", "none")):
             if getattr(part.stack, name) == unknown:
                 raise _refusal(f"{side}.stack.{name} = {unknown!r}")
-        parts.append(Part(part, part.stack))
+        parts.append(SideConfig(part, part.stack))
     reader, writer = parts
     if reader.stack.norm_kind != writer.stack.norm_kind:
         raise _refusal("two kinds of norm (reader.stack.norm_kind and writer.stack.norm_kind)")
@@ -70,23 +71,23 @@ def _refusal(what: str) -> SaccadeError:
     return SaccadeError(f"CTranslate2 cannot express {what}; use engine torch")
 
 
-def convert(model: Model, recipe: Recipe, sizes: tuple[int, int], folder: Path, *, made_from: str) -> None:
-    """Writes the model, with plain weights, into a folder, which is whole or absent."""
+def convert(model: Model, recipe: Recipe, sizes: tuple[int, int], folder: Path, *, weights_hash: str) -> None:
+    """Convert the model, whose weights are not packed, into a folder; on errors the folder is not created."""
     from ctranslate2.specs import TransformerSpec
 
-    reader, writer = expressible(recipe)
-    spec = TransformerSpec(*_sides(model, reader, writer, longest=recipe.data.max_length))
+    reader, writer = check_convertible(recipe)
+    spec = TransformerSpec(*_build_specs(model, reader, writer, max_length=recipe.data.max_length))
     for register, size in zip((spec.register_source_vocabulary, spec.register_target_vocabulary), sizes, strict=True):
-        register([SPECIAL.get(i, str(i)) for i in range(size)])
-    spec.config.decoder_start_token = SPECIAL[START]
-    spec.config.layer_norm_epsilon = reader.stack.norm_epsilon or EPSILON[reader.stack.norm_kind]
+        register([SPECIAL_TOKENS.get(i, str(i)) for i in range(size)])
+    spec.config.decoder_start_token = SPECIAL_TOKENS[START]
+    spec.config.layer_norm_epsilon = reader.stack.norm_epsilon or DEFAULT_NORM_EPSILON[reader.stack.norm_kind]
     spec.validate()
     spec.optimize(quantization=None)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
         temporary.mkdir(parents=True, exist_ok=True)
         spec.save(str(temporary))
-        (temporary / MADE_FROM).write_text(made_from)
+        (temporary / SOURCE_HASH_FILE).write_text(weights_hash)
         shutil.rmtree(folder, ignore_errors=True)
         temporary.rename(folder)
     except OSError as error:
@@ -94,38 +95,38 @@ def convert(model: Model, recipe: Recipe, sizes: tuple[int, int], folder: Path, 
         raise SaccadeError(f"cannot write {folder}: {error.strerror or error}; use engine torch") from None
 
 
-def _sides(model: Model, reader: Part, writer: Part, *, longest: int) -> tuple[Any, Any]:
-    """Encoder and decoder in CTranslate2's terms."""
+def _build_specs(model: Model, reader: SideConfig, writer: SideConfig, *, max_length: int) -> tuple[Any, Any]:
+    """Build the encoder and decoder specifications of CTranslate2 with all weights."""
     from ctranslate2.specs import Activation, TransformerDecoderSpec, TransformerEncoderSpec
 
-    sides: list[Any] = []
-    for make, (part, stack), made in (
+    specs: list[Any] = []
+    for spec_class, (part, stack), module in (
         (TransformerEncoderSpec, reader, model.reader),
         (TransformerDecoderSpec, writer, model.writer),
     ):
-        side = make(
+        spec = spec_class(
             stack.layers, stack.heads, pre_norm=stack.norm == "pre", rms_norm=stack.norm_kind == "rms",
             ffn_glu=stack.gated, activation=Activation[ACTIVATIONS[stack.activation]],
         )  # fmt: skip
-        embeddings = side.embeddings if sides else side.embeddings[0]  # a source may have several
-        ids = torch.arange(made.embedding.tokens.num_embeddings)
-        embeddings.weight = _numbers(made.embedding.tokens.weight[made.embedding.rows(ids)])
-        side.scale_embeddings = part.scale
-        places = torch.arange(longest + 1)[None]
+        embeddings = spec.embeddings if specs else spec.embeddings[0]  # encoders have a list of embeddings
+        ids = torch.arange(module.embedding.tokens.num_embeddings)
+        embeddings.weight = _to_numpy(module.embedding.tokens.weight[module.embedding.get_row_ids(ids)])
+        spec.scale_embeddings = part.scale_embedding
+        positions = torch.arange(max_length + 1)[None]
         if isinstance(part.positions, schema.Learned):
-            places = places[:, : part.positions.length]
-        side.position_encodings.encodings = _numbers(made.embedding.positions(places)[0])
-        for layer, block in zip(side.layer, made.stack.blocks, strict=True):
+            positions = positions[:, : part.positions.length]
+        spec.position_encodings.encodings = _to_numpy(module.embedding.positions(positions)[0])
+        for layer, block in zip(spec.layer, module.stack.blocks, strict=True):
             _fill_layer(layer, block)
         if stack.norm == "pre":
-            _fill_norm(side.layer_norm, made.stack.norm)
-        sides.append(side)
-    _fill_linear(sides[1].projection, model.writer.output.weight, model.writer.output.bias)
-    return sides[0], sides[1]
+            _fill_norm(spec.layer_norm, module.stack.norm)
+        specs.append(spec)
+    _fill_linear(specs[1].projection, model.writer.output.weight, model.writer.output.bias)
+    return specs[0], specs[1]
 
 
 def _fill_layer(layer: Any, block: Any) -> None:
-    """One block: attention, attention to memory, feed-forward, each with its norm."""
+    """Copy one block: self-attention, cross-attention, feed-forward, each with its norm."""
     first, *middle, last = block.residuals
     _fill_heads(layer.self_attention.linear[0], block.self.project)
     _fill_linear(layer.self_attention.linear[1], block.self.heads.out.weight, block.self.heads.out.bias)
@@ -144,22 +145,22 @@ def _fill_layer(layer: Any, block: Any) -> None:
 
 
 def _fill_heads(linear: Any, projection: Any) -> None:
-    """Our rows go head by head, theirs part by part: all queries, all keys, all values."""
+    """Copy a fused projection: our rows are ordered by head, theirs by query, key and value."""
     weight = projection.weight.transpose(0, 1).flatten(0, 2)
     _fill_linear(linear, weight, None if projection.bias is None else projection.bias.transpose(0, 1).flatten())
 
 
 def _fill_linear(linear: Any, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-    linear.weight = _numbers(weight)
+    linear.weight = _to_numpy(weight)
     if bias is not None:
-        linear.bias = _numbers(bias)
+        linear.bias = _to_numpy(bias)
 
 
 def _fill_norm(target: Any, norm: nn.Module) -> None:
-    target.gamma = _numbers(norm.weight)
+    target.gamma = _to_numpy(norm.weight)
     if isinstance(norm, nn.LayerNorm):
-        target.beta = _numbers(norm.bias)
+        target.beta = _to_numpy(norm.bias)
 
 
-def _numbers(tensor: Any) -> np.ndarray:
+def _to_numpy(tensor: Any) -> np.ndarray:
     return tensor.detach().float().cpu().contiguous().numpy()

@@ -1,4 +1,7 @@
-"""Search on a CPU, many steps in a call of C (`kernels/cpu/search_steps.py`), where a writer exports its weights."""
+"""CPU search with fused steps: many steps in one call of C (`kernels/cpu/search_steps.py`).
+
+The writer must export its weights (`describe_step`).
+"""
 
 from collections.abc import Sequence
 from typing import cast
@@ -11,23 +14,23 @@ from torch import Tensor
 from saccade.config.protocols import State, Support, get_capabilities
 from saccade.data.tokenization.tokenizers import END
 from saccade.kernels.cpu import native
-from saccade.kernels.cpu.search_steps import Asked, SearchSteps, Steps, kernels
+from saccade.kernels.cpu.search_steps import BeamResult, SearchRequest, SearchSteps, load_kernels
 from saccade.kernels.weights import Unsupported, WriterWeights
 from saccade.layers.attention.cache import AttentionState
-from saccade.layers.record import recording
-from saccade.predict.engines.engine import explain_fused_scores, explain_watched
-from saccade.predict.search.filters import Rule, plain
-from saccade.predict.search.greedy import DecodableModel, Found
+from saccade.layers.record import is_recording
+from saccade.predict.engines.engine import explain_fused_scores, explain_inspection
+from saccade.predict.search.filters import Rule, summarize_rules
+from saccade.predict.search.greedy import DecodableModel, SearchHypothesis
 from saccade.predict.search.request import Request
 from saccade.predict.search.run import run_search
 
-AT_ONCE = 64  # steps of one call, so that nobody who wants to stop it waits for long
+MAX_STEPS_PER_CALL = 64  # so that an interrupt (Ctrl-C) does not wait for long
 
 
 class CpuFused:
-    """Greedy and beam search in C, up to where an output ends; what is around that is the plain search's."""
+    """Greedy and beam search whose steps run in C until an output ends; the rest is the plain search."""
 
-    name, title, at_once = "cpu-fused", "fused CPU steps", False
+    name, title, non_autoregressive = "cpu-fused", "fused CPU steps", False
     failures: tuple[type[Exception], ...] = ()
 
     def supports(self, model: DecodableModel, request: Request) -> Support:
@@ -41,30 +44,30 @@ class CpuFused:
                 reason = f"the writer: {error}"
         return Support(reason)
 
-    def run(self, model: DecodableModel, request: Request) -> list[list[Found]]:
+    def run(self, model: DecodableModel, request: Request) -> list[list[SearchHypothesis]]:
         return run_search(model, request, prepare_search(model.writer.describe_step()))
 
 
 def explain_request(request: Request) -> str:
-    """Why a request is not for this engine, whatever the writer; empty where it is."""
+    """Return why this engine does not support a request, regardless of the writer; empty if it does."""
     decoding = request.decoding
     if request.device.type != "cpu":
         return f"the batch is on {request.device.type}, not on a CPU"
     if request.prompts is not None:
-        return "outputs go on from prompts"
+        return "outputs continue prompts"
     if decoding.sample:
         return "tokens are sampled"
-    if decoding.no_repeat or decoding.coverage or request.prefix:
-        return "each step depends on what was written (no_repeat, coverage or prefix)"
-    if torch.is_grad_enabled() or recording():
+    if decoding.no_repeat_ngram or decoding.coverage_penalty or request.prefix:
+        return "each step depends on previous tokens (no_repeat_ngram, coverage_penalty or prefix)"
+    if torch.is_grad_enabled() or is_recording():
         return "gradients or attention weights are recorded"
-    if not kernels():
+    if not load_kernels():
         return native.explain_missing() or "the C kernels could not be compiled"
-    return explain_watched(request) or explain_fused_scores(request)
+    return explain_inspection(request) or explain_fused_scores(request)
 
 
 class FusedSearch:
-    """A writer whose steps are taken in C: the `MultiStep` of a search over it."""
+    """Takes the steps of a writer in C: the `MultiStep` of a search."""
 
     def __init__(self, weights: WriterWeights) -> None:
         self.embedding, tokens = weights.embedding, weights.embedding.tokens
@@ -74,50 +77,54 @@ class FusedSearch:
         self.table: Tensor | None = None
 
     def take_greedy(
-        self, state: State, written: Int[Tensor, "R t"], log_probs: Float[Tensor, " R"], rules: Sequence[Rule]
+        self, state: State, sequences: Int[Tensor, "R t"], log_probs: Float[Tensor, " R"], rules: Sequence[Rule]
     ) -> tuple[Int[Tensor, "R k"], Float[Tensor, " R"], State] | None:
-        """The next tokens of all rows, up to the first END, sums and state."""
-        at = cast(AttentionState, state)  # that of every writer that declares `fused_cpu_step`
-        asked = self._ask(at, written, rules, most=AT_ONCE)
-        if asked is None:
+        """See `MultiStep.take_greedy`."""
+        attention_state = cast(AttentionState, state)  # every writer that declares `fused_cpu_step` has this state
+        step_request = self._build_step_request(attention_state, sequences, rules, max_steps=MAX_STEPS_PER_CALL)
+        if step_request is None:
             return None
-        tokens, sums = self.steps.greedy(self.embedding.rows(written[:, -1]), log_probs, asked)
-        return (tokens, sums, at.advance(tokens.shape[1])) if tokens.shape[1] else None
+        tokens, sums = self.steps.run_greedy(self.embedding.rows(sequences[:, -1]), log_probs, step_request)
+        return (tokens, sums, attention_state.advance(tokens.shape[1])) if tokens.shape[1] else None
 
     def take_beams(
         self,
         state: State,
-        written: Int[Tensor, "R t"],
+        sequences: Int[Tensor, "R t"],
         scores: Float[Tensor, "N k"],
         rules: Sequence[Rule],
         *,
         single: bool,
-    ) -> tuple[Steps, State] | None:
-        """Steps of beam search, up to one in which something ends; or a `single` one."""
-        at = cast(AttentionState, state)
-        asked = self._ask(at, written, rules, most=1 if single else AT_ONCE)
-        if asked is None or at.origins is None or not at.origins.is_contiguous():
+    ) -> tuple[BeamResult, State] | None:
+        """See `MultiStep.take_beams`."""
+        attention_state = cast(AttentionState, state)
+        step_request = self._build_step_request(
+            attention_state, sequences, rules, max_steps=1 if single else MAX_STEPS_PER_CALL
+        )
+        if step_request is None or attention_state.origins is None or not attention_state.origins.is_contiguous():
             return None
-        steps = self.steps.beams(self.embedding.rows(written[:, -1]).contiguous(), scores, asked)
-        return steps, at.further(steps.history.shape[1] + (steps.best is not None))
+        steps = self.steps.run_beams(self.embedding.rows(sequences[:, -1]).contiguous(), scores, step_request)
+        return steps, attention_state.advance_lengths(steps.history.shape[1] + (steps.best is not None))
 
-    def _ask(
-        self, state: AttentionState, written: Int[Tensor, "R t"], rules: Sequence[Rule], *, most: int
-    ) -> Asked | None:
-        """What the C function is asked; None where the next step is one that it cannot take."""
-        allowed, length = plain(rules), written.shape[1] - 1
-        if allowed is None or not state.even:
+    def _build_step_request(
+        self, state: AttentionState, sequences: Int[Tensor, "R t"], rules: Sequence[Rule], *, max_steps: int
+    ) -> SearchRequest | None:
+        """Build the arguments of the C function; None if it cannot take the next step."""
+        summary, length = summarize_rules(rules), sequences.shape[1] - 1
+        if summary is None or not state.is_uniform:
             return None
-        steps = int(min(allowed.most - length, state.capacity - state.longest, most))
+        steps = int(min(summary.max_length - length, state.capacity - state.max_length, max_steps))
         if steps < 1:
             return None
-        caches, last = self.steps.whole.find_caches(state), state.longest + steps
+        caches, last = self.steps.stack_step.find_caches(state), state.max_length + steps
         if caches is None or not self._has_positions(last):
             return None
-        return Asked(state, caches, self.table, allowed.never, END, allowed.least - length, steps)
+        return SearchRequest(
+            state, caches, self.table, summary.forbidden_tokens, END, summary.min_length - length, steps
+        )
 
     def _has_positions(self, count: int) -> bool:
-        """Whether the table has the vectors of the first `count` positions, where positions have any."""
+        """Return whether the table covers the first `count` positions, growing it if needed; True without positions."""
         positions = self.embedding.positions
         if positions is None:
             return True
@@ -126,18 +133,18 @@ class FusedSearch:
         return len(self.table) >= count and self.table.dtype == torch.float32
 
 
-# By description: what takes the steps of a writer, or why nothing does.
-PREPARED: WeakKeyDictionary[WriterWeights, tuple[FusedSearch | None, str]] = WeakKeyDictionary()
+# By exported weights: the fused search, or the reason why there is none.
+PREPARED_SEARCHES: WeakKeyDictionary[WriterWeights, tuple[FusedSearch | None, str]] = WeakKeyDictionary()
 
 
 def prepare_search(weights: WriterWeights) -> FusedSearch:
-    """What takes the steps of a writer, made once; raises `Unsupported` where C cannot."""
-    if weights not in PREPARED:
+    """Return the fused search of a writer, built once; raises `Unsupported` if the C step cannot express it."""
+    if weights not in PREPARED_SEARCHES:
         try:
-            PREPARED[weights] = FusedSearch(weights), ""
+            PREPARED_SEARCHES[weights] = FusedSearch(weights), ""
         except Unsupported as error:
-            PREPARED[weights] = None, str(error)
-    fused, reason = PREPARED[weights]
+            PREPARED_SEARCHES[weights] = None, str(error)
+    fused, reason = PREPARED_SEARCHES[weights]
     if fused is None:
         raise Unsupported(reason)
     return fused

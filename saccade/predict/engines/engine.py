@@ -1,7 +1,8 @@
-"""Engines: the ways in which a request can be decoded. Each says whether it can, or why not.
+"""Engines: implementations of decoding, each of which says whether it supports a request, or why not.
 
-`decode` asks them in the order of its list and runs the first that can; the plain search, which always can, is the
-reference whose outputs all others give. Which one ran, and why those before it did not, is kept beside the outputs.
+`decode` runs the first engine of its list that supports the request. The plain search, which supports every request, is
+the reference: all other engines return its outputs. The engine that ran, and why those before it did not, is reported
+with the outputs.
 """
 
 import importlib.util
@@ -12,35 +13,35 @@ from subprocess import SubprocessError
 from typing import NamedTuple, Protocol
 
 from saccade.config.protocols import Support
-from saccade.predict.search.greedy import DecodableModel, Found
+from saccade.predict.search.greedy import DecodableModel, SearchHypothesis
 from saccade.predict.search.request import Request
-from saccade.predict.search.trace import listened
+from saccade.predict.search.trace import is_tracing
 
 
 def list_gpu_failures() -> tuple[type[Exception], ...]:
-    """What a GPU, its driver and its compilers raise: torch's RuntimeErrors, those of Triton and of a C compiler."""
-    found: tuple[type[Exception], ...] = (RuntimeError, OSError, SubprocessError)
+    """Return the exception types that a GPU, its driver, Triton or a C compiler may raise."""
+    failures: tuple[type[Exception], ...] = (RuntimeError, OSError, SubprocessError)
     if importlib.util.find_spec("triton") is None:
-        return found
+        return failures
     from triton.errors import TritonError
 
-    return (*found, TritonError)
+    return (*failures, TritonError)
 
 
 GPU_FAILURES = list_gpu_failures()
 
 
 class Engine(Protocol):
-    """One way to decode."""
+    """One implementation of decoding."""
 
-    name: str  # in reports and metrics
-    title: str  # in sentences
-    at_once: bool  # for writers that fill in all tokens at once, not one after the other
-    failures: tuple[type[Exception], ...]  # what it may raise for a request that it supports
+    name: str  # identifier in reports and metrics
+    title: str  # readable name for messages
+    non_autoregressive: bool  # whether it is for writers that predict all tokens at once
+    failures: tuple[type[Exception], ...]  # exceptions after which another engine takes over
 
     def supports(self, model: DecodableModel, request: Request) -> Support: ...
 
-    def run(self, model: DecodableModel, request: Request) -> list[list[Found]]: ...
+    def run(self, model: DecodableModel, request: Request) -> list[list[SearchHypothesis]]: ...
 
 
 @dataclass(frozen=True)
@@ -48,19 +49,19 @@ class Decision:
     """Which engine decoded a batch, and why those before it did not."""
 
     engine: str
-    declined: Mapping[str, str] = field(default_factory=dict)  # the reason of each, by its name
+    declined: Mapping[str, str] = field(default_factory=dict)  # reason by engine name
 
 
-class Decoded(NamedTuple):
-    """The outputs of each row, best first, and how they were found."""
+class DecodingResult(NamedTuple):
+    """The hypotheses of each row, best first, and which engine found them."""
 
-    found: list[list[Found]]
+    hypotheses: list[list[SearchHypothesis]]
     decision: Decision
 
 
 @dataclass
 class EngineTally:
-    """How many batches each engine decoded, and how often another declined for a reason."""
+    """Counts how many batches each engine decoded, and how often each engine declined for which reason."""
 
     decoded: Counter[str] = field(default_factory=Counter)
     declined: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -69,27 +70,27 @@ class EngineTally:
         self.decoded[decision.engine] += 1
         self.declined.update(decision.declined.items())
 
-    def take(self) -> "EngineTally":
-        """What was counted since it was last taken."""
-        taken = EngineTally(self.decoded, self.declined)
+    def pop_counts(self) -> "EngineTally":
+        """Return the counts and reset them to zero."""
+        counts = EngineTally(self.decoded, self.declined)
         self.decoded, self.declined = Counter(), Counter()
-        return taken
+        return counts
 
     def describe(self) -> list[str]:
-        """One line for each engine."""
+        """Return one line per engine and reason."""
         lines = [f"engine {name}: not used for {n:,} batches: {reason}" for (name, reason), n in self.declined.items()]
         return lines + [f"engine {name}: decoded {count:,} batches" for name, count in self.decoded.items()]
 
 
-def explain_watched(request: Request) -> str:
-    """Why only the plain search can: somebody looks at its steps."""
+def explain_inspection(request: Request) -> str:
+    """Return why only the plain search can decode: attention or steps are inspected. Empty if they are not."""
     if request.align:
-        return "the attention of each token is asked for"
-    return "the steps of the search are traced" if listened() else ""
+        return "attention weights are requested (align)"
+    return "the steps of the search are traced" if is_tracing() else ""
 
 
 def explain_fused_scores(request: Request) -> str:
-    """Why only the plain search can: scores are not the writer's alone."""
+    """Return why only the plain search can decode: scores are not the writer's alone. Empty if they are."""
     if request.fusion is not None:
-        return "a language model has a say (lm)"
-    return "a CTC head has a say (ctc)" if request.decoding.ctc else ""
+        return "scores are fused with a language model (lm)"
+    return "scores are fused with a CTC head (ctc_weight)" if request.decoding.ctc_weight else ""

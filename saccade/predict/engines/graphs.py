@@ -1,8 +1,8 @@
-"""Decoding without the host: a few whole steps (embedding, blocks, head, search) are one CUDA graph, replayed.
+"""Decode with CUDA graphs: a few whole steps (embedding, blocks, head, search) are captured and replayed.
 
-Buffers and graphs are kept for each size of batch, so that the next batch of one model finds them. How many sentences
-are left is asked after every graph, and the answer is taken one graph later, so that the device always has work; when
-half of them are done, a graph for fewer goes on. Without CUDA the same steps are plain calls.
+Buffers and graphs are cached by batch size. The number of unfinished sentences is copied to the host after every graph
+and read one graph later, so that the device never idles; when half of them are done, a graph for fewer sentences takes
+over. Without CUDA, the same steps are plain calls.
 """
 
 import weakref
@@ -17,42 +17,48 @@ from torch import Tensor
 
 from saccade.config.protocols import Support, get_capabilities
 from saccade.data.tokenization.tokenizers import END, PAD, START, UNKNOWN
-from saccade.kernels.next_token import Best, Rules
+from saccade.kernels.next_token import DecodingConstraints, TopTokens
 from saccade.layers.attention.static_cache import StaticSizes
 from saccade.layers.memory import Memory
 from saccade.model.writers.tokens import TokenWriter
-from saccade.predict.engines.engine import GPU_FAILURES, explain_fused_scores, explain_watched
-from saccade.predict.engines.fixed_search import Record, Search, advance, advance_fast
-from saccade.predict.engines.fixed_writer import FixedWriter
-from saccade.predict.engines.job import Job, size_above
-from saccade.predict.engines.replay import Watch, captured
-from saccade.predict.search.greedy import Chooser, DecodableModel, Found, penalty, sampling
+from saccade.predict.engines.engine import GPU_FAILURES, explain_fused_scores, explain_inspection
+from saccade.predict.engines.job import Job, round_up_batch_size
+from saccade.predict.engines.replay import AsyncCounter, capture_graph
+from saccade.predict.engines.static_search import SearchHistory, StaticSearch, advance, advance_fast
+from saccade.predict.engines.static_writer import StaticWriter
+from saccade.predict.search.greedy import (
+    Chooser,
+    DecodableModel,
+    SearchHypothesis,
+    build_sampler,
+    compute_length_penalty,
+)
 from saccade.predict.search.request import Request
 
-AT_ONCE = 4  # steps of one graph: between two graphs the device waits for some microseconds
-FEWEST = 8  # sentences: still fewer would not be faster
-ROOMS = 8  # sets of buffers that are kept for one model
+STEPS_PER_GRAPH = 4  # between two graphs the device idles for some microseconds
+MIN_SENTENCES = 8  # smallest batch to shrink to: fewer are not faster
+MAX_BUFFER_SETS = 8  # per model
 
 
 class CudaGraphs:
-    """Steps of a writer that declares `static_step`, captured once and replayed; without CUDA, plain calls."""
+    """Steps of a writer that declares `static_step`, captured once and replayed; plain calls without CUDA."""
 
-    name, title, at_once = "cuda-graphs", "CUDA graphs", False
+    name, title, non_autoregressive = "cuda-graphs", "CUDA graphs", False
     failures = GPU_FAILURES
 
     def __init__(self, device_type: str = "cuda") -> None:
-        """Tests take its steps on another device."""
+        """`device_type` is that of the batches it supports; tests use another than CUDA."""
         self.device_type = device_type
 
     def supports(self, model: DecodableModel, request: Request) -> Support:
         decoding = request.decoding
-        reason = explain_watched(request) or explain_fused_scores(request)
+        reason = explain_inspection(request) or explain_fused_scores(request)
         if request.device.type != self.device_type:
             reason = f"the batch is on {request.device.type}, not on {self.device_type}"
-        elif decoding.no_repeat or decoding.coverage or decoding.stop or decoding.repetition != 1.0:
-            reason = "each step depends on what was written (no_repeat, coverage, stop or repetition)"
-        elif decoding.frequency:
-            reason = "each step depends on what was written (frequency)"
+        elif decoding.no_repeat_ngram or decoding.coverage_penalty or decoding.stop:
+            reason = "each step depends on previous tokens (no_repeat_ngram, coverage_penalty or stop)"
+        elif decoding.repetition_penalty != 1.0 or decoding.frequency_penalty:
+            reason = "each step depends on previous tokens (repetition_penalty or frequency_penalty)"
         elif torch.is_autocast_enabled(self.device_type):
             reason = "the model is being trained, and capturing graphs would take longer than they save"
         reason = reason or get_capabilities(model.writer, "the writer").explain_missing("static_step")
@@ -60,115 +66,117 @@ class CudaGraphs:
             reason = "the vocabulary is too small for so many beams"
         return Support(reason)
 
-    def run(self, model: DecodableModel, request: Request) -> list[list[Found]]:
-        found = decode_static(model.writer, model.read(request.source), request)
-        return [outputs[: request.decoding.n_best] for outputs in found]
+    def run(self, model: DecodableModel, request: Request) -> list[list[SearchHypothesis]]:
+        hypotheses = decode_static(model.writer, model.read(request.source), request)
+        return [outputs[: request.decoding.n_best] for outputs in hypotheses]
 
 
-def decode_static(writer: TokenWriter, memory: Memory | None, request: Request) -> list[list[Found]]:
-    """The outputs of each row; prompts take the place of START where there are any."""
+def decode_static(writer: TokenWriter, memory: Memory | None, request: Request) -> list[list[SearchHypothesis]]:
+    """Return the hypotheses of each row; prompts, if any, take the place of START."""
     table = writer.embedding.tokens.weight
-    # Not in inference mode: a graph shares tensors of the random generator with graphs of training, which come later.
-    plain = torch.autocast(table.device.type, enabled=False)
-    with torch.inference_mode(False), torch.no_grad(), torch.cuda.device_of(table), plain:
-        return rooms_of(writer).run(writer, Job(request, memory))
+    # No inference mode: the graph shares tensors of the random generator with graphs of training.
+    no_autocast = torch.autocast(table.device.type, enabled=False)
+    with torch.inference_mode(False), torch.no_grad(), torch.cuda.device_of(table), no_autocast:
+        return get_graph_cache(writer).run(writer, Job(request, memory))
 
 
-_rooms: "weakref.WeakKeyDictionary[TokenWriter, Rooms]" = weakref.WeakKeyDictionary()
+_caches: "weakref.WeakKeyDictionary[TokenWriter, SearchGraphCache]" = weakref.WeakKeyDictionary()
 
 
-def rooms_of(writer: TokenWriter) -> "Rooms":
-    """The buffers and graphs of a writer; made anew when its weights have moved."""
-    where = tuple(parameter.data_ptr() for parameter in writer.parameters())
-    rooms = _rooms.get(writer)
-    if rooms is None or rooms.where != where:
-        rooms = _rooms[writer] = Rooms(where)
-    return rooms
+def get_graph_cache(writer: TokenWriter) -> "SearchGraphCache":
+    """Return the graph cache of a writer; a new one if its weights have moved in memory."""
+    weight_pointers = tuple(parameter.data_ptr() for parameter in writer.parameters())
+    cache = _caches.get(writer)
+    if cache is None or cache.weight_pointers != weight_pointers:
+        cache = _caches[writer] = SearchGraphCache(weight_pointers)
+    return cache
 
 
-class Rooms:
-    """The sets of buffers of one writer, those used last."""
+class SearchGraphCache:
+    """The most recently used buffers of one writer."""
 
-    def __init__(self, where: tuple[int, ...]) -> None:
-        self.where = where
-        self.rooms: OrderedDict[Any, Room] = OrderedDict()
+    def __init__(self, weight_pointers: tuple[int, ...]) -> None:
+        self.weight_pointers = weight_pointers
+        self.buffers: OrderedDict[Any, SearchBuffers] = OrderedDict()
 
-    def run(self, writer: TokenWriter, job: Job) -> list[list[Found]]:
-        size = size_above(len(job.limits) * job.copies)
-        key = (job.kind(), *job.shape())
-        room = self.rooms.pop(key, None)
-        if room is None or room.size < size:
-            room = Room.build(writer, job, size)
-        self.rooms[key] = room
-        while len(self.rooms) > ROOMS:
-            self.rooms.popitem(last=False)
-        return room.run(writer, job)
+    def run(self, writer: TokenWriter, job: Job) -> list[list[SearchHypothesis]]:
+        size = round_up_batch_size(len(job.limits) * job.samples_per_row)
+        key = (job.get_graph_key(), *job.get_buffer_lengths())
+        buffers = self.buffers.pop(key, None)
+        if buffers is None or buffers.size < size:
+            buffers = SearchBuffers.build(writer, job, size)
+        self.buffers[key] = buffers
+        while len(self.buffers) > MAX_BUFFER_SETS:
+            self.buffers.popitem(last=False)
+        return buffers.run(writer, job)
 
 
 @dataclass
-class Room:
-    """Buffers for searches of up to `size` sentences, and the steps over fewer or all of them."""
+class SearchBuffers:
+    """Buffers for searches of up to `size` sentences, and the graphs over all or fewer of them."""
 
     size: int
-    writer: FixedWriter
-    search: Search
+    writer: StaticWriter
+    search: StaticSearch
     generator: torch.Generator
-    captured: dict[tuple[int, int], Callable[[], None]] = field(default_factory=dict)
+    graphs: dict[tuple[int, int], Callable[[], None]] = field(default_factory=dict)
     pool: Any = None
 
     @classmethod
-    def build(cls, writer: TokenWriter, job: Job, size: int) -> "Room":
+    def build(cls, writer: TokenWriter, job: Job, size: int) -> "SearchBuffers":
         tokens = writer.embedding.tokens
-        capacity, source = job.shape()
-        fixed = FixedWriter.of(writer, StaticSizes(size * job.beams, job.beams, capacity, source))
-        search = new_search(fixed, vocabulary=tokens.num_embeddings, size=size, beams=job.beams)
-        return cls(size, fixed, search, torch.Generator(tokens.weight.device))
+        capacity, source = job.get_buffer_lengths()
+        static_writer = StaticWriter.build(writer, StaticSizes(size * job.beams, job.beams, capacity, source))
+        search = allocate_search(static_writer, vocabulary=tokens.num_embeddings, size=size, beams=job.beams)
+        return cls(size, static_writer, search, torch.Generator(tokens.weight.device))
 
-    def run(self, writer: TokenWriter, job: Job) -> list[list[Found]]:
-        """Fills the buffers, searches, and reads what was found."""
-        sentences = len(job.limits) * job.copies
-        self._fill(writer, job)
-        taken = self._search(writer, job, sentences)
+    def run(self, writer: TokenWriter, job: Job) -> list[list[SearchHypothesis]]:
+        """Copy a job into the buffers, search, and return the hypotheses."""
+        sentences = len(job.limits) * job.samples_per_row
+        self._load_job(writer, job)
+        steps = self._run_search(writer, job, sentences)
         if job.request.generator is not None:
             job.request.generator.set_state(self.generator.get_state())
-        return self.search.record.outputs(
-            steps=taken, sentences=sentences, copies=job.copies, alpha=job.decoding.length_penalty
+        return self.search.history.to_hypotheses(
+            steps=steps, sentences=sentences, samples_per_row=job.samples_per_row, alpha=job.decoding.length_penalty
         )
 
     # ---- inside
 
-    def _search(self, writer: TokenWriter, job: Job, sentences: int) -> int:
-        """Steps until no sentence is left; gives their number."""
-        n, most, taken = size_above(sentences), max(job.limits) + 1, 0
-        watch = Watch(self.search.left)
-        while taken < most:
-            left = watch.left()
-            if left == 0:
+    def _run_search(self, writer: TokenWriter, job: Job, sentences: int) -> int:
+        """Take steps until no sentence is left; return their number."""
+        n, max_steps, taken = round_up_batch_size(sentences), max(job.limits) + 1, 0
+        counter = AsyncCounter(self.search.remaining)
+        while taken < max_steps:
+            remaining = counter.read_previous()
+            if remaining == 0:
                 break
-            smaller = n if left is None else max(FEWEST, 1 << (left - 1).bit_length())
+            smaller = n if remaining is None else max(MIN_SENTENCES, 1 << (remaining - 1).bit_length())
             if smaller <= n // 2:
-                self.search.first(n).shrink(smaller)
+                self.search.take_first(n).compact(smaller)
                 n = smaller
-            count = AT_ONCE if most - taken >= AT_ONCE else 1
-            self._steps(writer, job, n, count)()
+            count = STEPS_PER_GRAPH if max_steps - taken >= STEPS_PER_GRAPH else 1
+            self._get_steps(writer, job, n, count)()
             taken += count
-            watch.ask()
+            counter.start_copy()
         return taken
 
-    def _steps(self, writer: TokenWriter, job: Job, n: int, count: int) -> Callable[[], None]:
-        """`count` steps of the first n sentences, captured when they are needed for the first time."""
-        if (n, count) in self.captured:
-            return self.captured[n, count]
-        search, beams = self.search.first(n), job.beams
-        choose = sampling(job.request.make_shapers(), self.generator) if job.decoding.sample else None
-        keep = advance_fast if self.writer.kernels else advance
+    def _get_steps(self, writer: TokenWriter, job: Job, n: int, count: int) -> Callable[[], None]:
+        """Return `count` steps over the first n sentences, captured on first use."""
+        if (n, count) in self.graphs:
+            return self.graphs[n, count]
+        search, beams = self.search.take_first(n), job.beams
+        choose = build_sampler(job.request.make_warpers(), self.generator) if job.decoding.sample else None
+        bookkeep = advance_fast if self.writer.uses_kernels else advance
 
         def step() -> None:
             if choose is None:
-                best = self.writer.best(writer, search.tokens, search.state, search.rules, beams)
+                best = self.writer.select_tokens(writer, search.tokens, search.state, search.rules, beams)
             else:
-                best = drawn(self.writer.logits(writer, search.tokens, search.state), search.rules, choose)
-            keep(search, best)
+                best = sample_tokens(
+                    self.writer.compute_logits(writer, search.tokens, search.state), search.rules, choose
+                )
+            bookkeep(search, best)
 
         def steps() -> None:
             for _ in range(count):
@@ -177,54 +185,56 @@ class Room:
         if search.tokens.device.type != "cuda":
             return steps
         self.pool = self.pool or torch.cuda.graph_pool_handle()
-        replay = captured(step, steps, search.moving(), self.pool, self.generator if choose else None)
-        self.captured[n, count] = replay
+        replay = capture_graph(
+            step, steps, search.list_mutable_tensors(), self.pool, self.generator if choose else None
+        )
+        self.graphs[n, count] = replay
         return replay
 
-    def _fill(self, writer: TokenWriter, job: Job) -> None:
-        """Puts a batch and what is asked of it into the buffers."""
-        search, count = self.search, len(job.limits) * job.copies
+    def _load_job(self, writer: TokenWriter, job: Job) -> None:
+        """Copy a batch and its options into the buffers."""
+        search, count = self.search, len(job.limits) * job.samples_per_row
         device = search.tokens.device
         self.writer.refresh()
         if job.request.generator is not None:
             self.generator.set_state(job.request.generator.get_state())
         state = search.state
-        state.restart(job.beams)
+        state.reset(job.beams)
         if job.memory is not None:
-            state.source.copy_((state.source // job.copies).clamp(max=self.size - 1))
+            state.memory_rows.copy_((state.memory_rows // job.samples_per_row).clamp(max=self.size - 1))
             states = job.memory.states.to(writer.embedding.tokens.weight.dtype)
-            seen, mask = writer.stack.project_memory(states), job.memory.mask
-            assert isinstance(mask, Tensor), "what is decoded is not packed"
-            state.put_memory(seen, mask)
-        restart(search, job, torch.tensor(job.limits, device=device).repeat_interleave(job.copies), count)
+            keys_values, mask = writer.stack.project_memory(states), job.memory.mask
+            assert isinstance(mask, Tensor), "decoding never packs rows"
+            state.load_memory(keys_values, mask)
+        restart(search, job, torch.tensor(job.limits, device=device).repeat_interleave(job.samples_per_row), count)
         search.tokens.fill_(START)
         if job.request.prompts is not None:
-            read_prompt(writer, search, job.request.prompts, job.copies)
+            read_prompt(writer, search, job.request.prompts, job.samples_per_row)
 
 
-def new_search(fixed: FixedWriter, *, vocabulary: int, size: int, beams: int) -> Search:
-    """A search over buffers of this size."""
-    state = fixed.room
+def allocate_search(writer: StaticWriter, *, vocabulary: int, size: int, beams: int) -> StaticSearch:
+    """Allocate a search over the buffers of a writer."""
+    state = writer.state
     device, steps = state.lengths.device, state.capacity
 
     def new(*shape: int, dtype: torch.dtype = torch.long) -> Tensor:
         return torch.zeros(shape, dtype=dtype, device=device)
 
-    never = new(vocabulary, dtype=torch.int8)
+    forbidden = new(vocabulary, dtype=torch.int8)
     for token in (PAD, START, UNKNOWN):
-        never[token] = 1
-    return Search(
+        forbidden[token] = 1
+    return StaticSearch(
         state=state,
-        rules=Rules(new(1), new(1), new(size), new(steps + 1), never, END),
+        rules=DecodingConstraints(new(1), new(1), new(size), new(steps + 1), forbidden, END),
         tokens=new(size * beams),
         sentences=new(size),
         done=new(size, dtype=torch.bool),
         scores=new(size, beams, dtype=torch.float32),
         pool=new(size, beams, dtype=torch.float32),
-        wanted=new(1),
+        n_best_index=new(1),
         penalties=new(steps + 3, dtype=torch.float32),
-        left=new(1),
-        record=Record(
+        remaining=new(1),
+        history=SearchHistory(
             new(steps, size, beams, dtype=torch.int32),
             new(steps, size, beams, dtype=torch.int16),
             new(steps, size, beams, dtype=torch.float32),
@@ -232,32 +242,34 @@ def new_search(fixed: FixedWriter, *, vocabulary: int, size: int, beams: int) ->
     )
 
 
-def restart(search: Search, job: Job, limits: Int[Tensor, " n"], count: int) -> None:
-    """The beginning of a search of `count` sentences; the others of the room are done."""
+def restart(search: StaticSearch, job: Job, limits: Int[Tensor, " n"], count: int) -> None:
+    """Initialize the search for `count` sentences; the remaining rows of the buffers are marked as done."""
     device, rules = search.tokens.device, search.rules
-    everyone = torch.arange(search.sentences.shape[0], device=device)
-    search.sentences.copy_(everyone)
-    search.done.copy_(everyone >= count)
-    search.left.fill_(count)
-    rules.limits.zero_()
-    rules.limits[:count] = limits
+    indices = torch.arange(search.sentences.shape[0], device=device)
+    search.sentences.copy_(indices)
+    search.done.copy_(indices >= count)
+    search.remaining.fill_(count)
+    rules.max_lengths.zero_()
+    rules.max_lengths[:count] = limits
     rules.step.zero_()
-    rules.least.fill_(job.decoding.min_length)
-    rules.prefix.fill_(-1)
+    rules.min_length.fill_(job.decoding.min_length)
+    rules.forced_prefix.fill_(-1)
     if prefix := job.request.prefix:
-        rules.prefix[: len(prefix)] = torch.tensor(prefix, device=device)
+        rules.forced_prefix[: len(prefix)] = torch.tensor(prefix, device=device)
     search.scores.fill_(-torch.inf)
-    search.scores[:, 0] = 0.0  # all beams of a sentence begin alike: one is enough
+    search.scores[:, 0] = 0.0  # all beams of a sentence are equal at first, so only one is live
     search.pool.fill_(-torch.inf)
-    search.record.ends.fill_(-torch.inf)
-    search.wanted.fill_(min(job.decoding.n_best, search.beams) - 1)
+    search.history.ends.fill_(-torch.inf)
+    search.n_best_index.fill_(min(job.decoding.n_best, search.beams) - 1)
     lengths = range(search.penalties.shape[0])
-    search.penalties.copy_(torch.tensor([penalty(length, job.decoding.length_penalty) for length in lengths]))
+    search.penalties.copy_(
+        torch.tensor([compute_length_penalty(length, job.decoding.length_penalty) for length in lengths])
+    )
 
 
-def read_prompt(writer: TokenWriter, search: Search, prompt: Int[Tensor, "N n"], copies: int) -> None:
-    """All but the last token of each prompt, in one pass; the last one is what the first step reads."""
-    prompt = prompt.repeat_interleave(copies * search.beams, 0)
+def read_prompt(writer: TokenWriter, search: StaticSearch, prompt: Int[Tensor, "N n"], samples_per_row: int) -> None:
+    """Read all but the last token of each prompt in one pass; the first step reads the last one."""
+    prompt = prompt.repeat_interleave(samples_per_row * search.beams, 0)
     (rows, n), state = prompt.shape, search.state
     if n > 1:
         writer.step(prompt[:, :-1], state.view_prompt(rows))
@@ -265,9 +277,9 @@ def read_prompt(writer: TokenWriter, search: Search, prompt: Int[Tensor, "N n"],
     search.tokens[:rows] = prompt[:, -1]
 
 
-def drawn(logits: Tensor, rules: Rules, choose: Chooser) -> Best:
-    """One token for each row, as `choose` draws it."""
+def sample_tokens(logits: Tensor, rules: DecodingConstraints, choose: Chooser) -> TopTokens:
+    """Sample one token per row with `choose`."""
     log_probs = logits.float().log_softmax(-1)
-    tokens = choose(rules.apply(log_probs))[:, None]
+    tokens = choose(rules.mask_logits(log_probs))[:, None]
     values = log_probs.gather(1, tokens)
-    return Best(values, tokens, torch.zeros_like(values[:, 0]))
+    return TopTokens(values, tokens, torch.zeros_like(values[:, 0]))

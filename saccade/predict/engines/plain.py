@@ -1,40 +1,44 @@
-"""The plain engines: search step by step, and mask-predict. All others give their outputs; they are the reference."""
+"""The plain engines: step-by-step search and mask-predict. They are the reference for all other engines."""
 
 from typing import cast
 
 from saccade.config.protocols import Support
 from saccade.model.model import Model
-from saccade.predict.search import fill
-from saccade.predict.search.greedy import DecodableModel, Found
+from saccade.predict.search import mask_predict
+from saccade.predict.search.greedy import DecodableModel, SearchHypothesis
 from saccade.predict.search.request import Request
 from saccade.predict.search.run import run_search
 
-NAME = "plain"
+PLAIN_ENGINE = "plain"
 
 
 class PlainSearch:
-    """Greedy search, sampling and beam search over a writer's own steps."""
+    """Greedy search, sampling and beam search with the writer's own steps."""
 
-    name, title, at_once = NAME, "plain search", False
+    name, title, non_autoregressive = PLAIN_ENGINE, "plain search", False
     failures: tuple[type[Exception], ...] = ()
 
     def supports(self, model: DecodableModel, request: Request) -> Support:
         return Support()
 
-    def run(self, model: DecodableModel, request: Request) -> list[list[Found]]:
+    def run(self, model: DecodableModel, request: Request) -> list[list[SearchHypothesis]]:
         return run_search(model, request)
 
 
 class MaskPredict:
-    """All tokens at once, and again where the model was least sure of them."""
+    """Mask-predict: predicts all tokens at once, and again those with the lowest probability."""
 
-    name, title, at_once = NAME, "plain mask-predict", True
+    name, title, non_autoregressive = PLAIN_ENGINE, "plain mask-predict", True
     failures: tuple[type[Exception], ...] = ()
 
     def supports(self, model: DecodableModel, request: Request) -> Support:
         return Support()
 
-    def run(self, model: DecodableModel, request: Request) -> list[list[Found]]:
-        source, wanted, one = request.source["source"], fill.Wanted.of(request.decoding), cast(Model, model)
-        made, looks = fill.decode_plainly(one, source, limits=request.limits, wanted=wanted, align=request.align)
-        return fill.outputs(made, looks, sentences=len(request.limits), decoding=request.decoding)
+    def run(self, model: DecodableModel, request: Request) -> list[list[SearchHypothesis]]:
+        source, params = request.source["source"], mask_predict.MaskPredictParams.from_decoding(request.decoding)
+        canvases, attention = mask_predict.decode_with_alignment(
+            cast(Model, model), source, limits=request.limits, params=params, align=request.align
+        )
+        return mask_predict.collect_hypotheses(
+            canvases, attention, sentences=len(request.limits), decoding=request.decoding
+        )

@@ -1,4 +1,4 @@
-"""What CUDA needs to decode without the host: a step as a graph, and a question that nobody waits for."""
+"""CUDA building blocks for decoding without host synchronization: graph capture, and an asynchronous counter."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,59 +8,61 @@ from jaxtyping import Int
 from torch import Tensor
 
 
-class Watch:
-    """How many sentences are left: an answer is taken when the next question has been asked."""
+class AsyncCounter:
+    """Reads a counter on the device without waiting for it: a value is read after the next copy was started."""
 
     def __init__(self, count: Int[Tensor, " 1"]) -> None:
         on_gpu = count.device.type == "cuda"
         self.count = count
-        self.answers = torch.empty(2, dtype=count.dtype, pin_memory=on_gpu)
+        self.host_values = torch.empty(2, dtype=count.dtype, pin_memory=on_gpu)
         self.events = [torch.cuda.Event() for _ in range(2)] if on_gpu else []
-        self.asked = self.taken = 0
+        self.n_started = self.n_read = 0
 
-    def ask(self) -> None:
-        place = self.asked % 2
-        self.answers[place : place + 1].copy_(self.count, non_blocking=True)
+    def start_copy(self) -> None:
+        """Start copying the current value to the host."""
+        slot = self.n_started % 2
+        self.host_values[slot : slot + 1].copy_(self.count, non_blocking=True)
         if self.events:
-            self.events[place].record()
-        self.asked += 1
+            self.events[slot].record()
+        self.n_started += 1
 
-    def left(self) -> int | None:
-        """The answer to the last question but one: the device is busy with what came after it."""
-        if self.asked - self.taken < 2:
+    def read_previous(self) -> int | None:
+        """Return the value of the last copy but one, None at first; the device is busy with later work meanwhile."""
+        if self.n_started - self.n_read < 2:
             return None
-        place = self.taken % 2
+        slot = self.n_read % 2
         if self.events:
-            self.events[place].synchronize()
-        self.taken += 1
-        return int(self.answers[place])
+            self.events[slot].synchronize()
+        self.n_read += 1
+        return int(self.host_values[slot])
 
 
-def captured(
-    trial: Callable[[], None],
+def capture_graph(
+    warm_up: Callable[[], None],
     steps: Callable[[], None],
-    moving: Sequence[Tensor],
+    mutable_tensors: Sequence[Tensor],
     pool: Any,
     generator: torch.Generator | None,
 ) -> Callable[[], None]:
-    """`steps` as a CUDA graph; what changes in the trial, which compiles the kernels, is put back.
+    """Capture `steps` as a CUDA graph and return its replay function.
 
-    Graphs of one pool share their memory: they never run at the same time.
+    `warm_up` runs first, to compile kernels; `mutable_tensors`, which it changes, and the generator are restored.
+    Graphs of one pool share their memory: they must never run at the same time.
     """
-    kept = [tensor.clone() for tensor in moving]
-    drawn = None if generator is None else generator.get_state()
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        trial()
-    torch.cuda.current_stream().wait_stream(side)
+    saved = [tensor.clone() for tensor in mutable_tensors]
+    generator_state = None if generator is None else generator.get_state()
+    side_stream = torch.cuda.Stream()
+    side_stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side_stream):
+        warm_up()
+    torch.cuda.current_stream().wait_stream(side_stream)
     graph = torch.cuda.CUDAGraph()
     if generator is not None:
         graph.register_generator_state(generator)
-    with torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"):
+    with torch.cuda.graph(graph, pool=pool, stream=side_stream, capture_error_mode="thread_local"):
         steps()
-    for tensor, value in zip(moving, kept, strict=True):
+    for tensor, value in zip(mutable_tensors, saved, strict=True):
         tensor.copy_(value)
-    if generator is not None and drawn is not None:
-        generator.set_state(drawn)
+    if generator is not None and generator_state is not None:
+        generator.set_state(generator_state)
     return graph.replay

@@ -1,4 +1,4 @@
-"""A trained run put to use: predictions, n-best lists, scores of given outputs, attention."""
+"""`Predictor`: inference with a trained run: outputs, n-best lists, scores of given outputs, attention."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -8,33 +8,33 @@ from typing import Any, ClassVar
 import torch
 
 from saccade.config.schema import Decoding, Recipe
-from saccade.data.media.pictures import MOST_PIXELS
+from saccade.data.media.pictures import MAX_PICTURE_PIXELS
 from saccade.data.tokenization.labels import Labels
-from saccade.data.tokenization.lexicon import Entry, load_lexicon
+from saccade.data.tokenization.lexicon import LexiconEntry, load_lexicon
 from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
 from saccade.model.model import Model
 from saccade.predict.engines.ctranslate import Translator
-from saccade.predict.engines.load import load_for
-from saccade.predict.lines import available
+from saccade.predict.engines.load import load_for_inference
+from saccade.predict.lines import group_available
 from saccade.predict.outputs import AttentionMaps, Hypothesis
-from saccade.predict.predictors.parts import Decoder, LoadedModel, Options, Parts, Report
+from saccade.predict.predictors.parts import Decoder, DecodingOptions, LoadedModel, PredictorParts, Report
 from saccade.predict.predictors.text import SearchDecoder, TextCodec, TextPresenter
 from saccade.predict.search.ensemble import Ensemble, check_same_vocabulary
-from saccade.predict.search.fill import fills
+from saccade.predict.search.mask_predict import is_non_autoregressive
 from saccade.view.viewing import View
 
-AHEAD = 1024  # lines that stream() takes at once, at most
+MAX_LINES_AHEAD = 1024  # lines that stream() decodes together, at most
 
 
 class Predictor:
-    """Text in, text out; decoding settings are those of the recipe where none are given.
+    """Text in, text out. Decoding settings default to those of the recipe.
 
     It is composed of a codec for its inputs, a decoder and a presenter (see `saccade.predict.predictors.parts`).
     """
 
-    default_parts: ClassVar[Parts] = Parts(TextCodec, SearchDecoder, TextPresenter)
-    goes_on = False  # whether outputs go on from what is given, and are shown behind it
+    default_parts: ClassVar[PredictorParts] = PredictorParts(TextCodec, SearchDecoder, TextPresenter)
+    continues_prompts = False  # whether outputs continue their input
     supports_embedding = False  # whether it has `embed`
     decoder: Decoder
 
@@ -46,20 +46,20 @@ class Predictor:
         tokenizers: Tokenizers,
         members: int = 1,
         translator: Translator | None = None,
-        lexicon: Mapping[str, Entry] | None = None,
-        parts: Parts | None = None,
+        lexicon: Mapping[str, LexiconEntry] | None = None,
+        parts: PredictorParts | None = None,
     ) -> None:
-        """`translator` is another engine, which takes over the search; `lexicon` is for unknown words."""
+        """`translator` is a CTranslate2 engine that takes over the search; `lexicon` translates unknown words."""
         parts = parts or self.default_parts
         self.loaded = LoadedModel(model, recipe, tokenizers, members, translator, lexicon or {})
         self.codec = parts.codec(self.loaded)
         self.decoder = parts.decoder(self.loaded, self.codec)
         self.presenter = parts.presenter(self.decoder)
         self.model, self.recipe, self.tokenizers, self.lexicon = model, recipe, tokenizers, self.loaded.lexicon
-        self.engines = self.loaded.engines  # which engines decoded
-        self.medium = self.codec.medium  # kind of the files that it reads, "picture" or "sound"; empty: it reads text
-        self.fields = self.codec.fields  # names of the parts of an input that has several
-        self.names_inputs = self.codec.names_inputs  # whether outputs are listed with the name of their input
+        self.engines = self.loaded.engines  # counts which engines decoded
+        self.medium = self.codec.medium  # kind of files that it reads, "picture" or "sound"; empty for text
+        self.fields = self.codec.fields  # field names of an input with several fields
+        self.shows_input_names = self.codec.shows_input_names  # whether outputs are listed with the name of their input
 
     @staticmethod
     def load(
@@ -70,22 +70,27 @@ class Predictor:
         engine: str = "auto",
         precision: str = "auto",
     ) -> "Predictor":
-        """Reads one run, or several runs with the same vocabulary, which then predict together.
+        """Load a run, or several runs with the same vocabulary as an ensemble.
 
-        engine: auto, torch or ctranslate2. precision: auto (fp32), fp32, bf16, or on a CPU int8, whose weights are made
-        once and kept in the run. On a CPU weights are laid out for inference and can no longer be read.
+        engine: auto, torch or ctranslate2. precision: auto (fp32), fp32, bf16, or on a CPU int8, whose weights are
+        converted once and kept in the run. On a CPU, weights are packed for inference and can no longer be read from
+        the model.
         """
         names = [paths] if isinstance(paths, str | Path) else list(paths)
         if not names:
             raise SaccadeError("no run was given; expected the folder of a run, or several; `saccade runs` lists them")
         if engine == "ctranslate2" and len(names) > 1:
             raise SaccadeError(f"engine ctranslate2 takes one run, got {len(names)}; use engine torch for an ensemble")
-        loaded = [load_for(name, kinds=kinds, device=device, engine=engine, precision=precision) for name in names]
+        loaded = [
+            load_for_inference(name, kinds=kinds, device=device, engine=engine, precision=precision) for name in names
+        ]
         runs = [run for run, _ in loaded]
         check_same_vocabulary([run.tokenizers for run in runs], [str(run.path) for run in runs])
-        if len(runs) > 1 and any(fills(run.model.writer) or not run.recipe.task.writes_stepwise for run in runs):
+        if len(runs) > 1 and any(
+            is_non_autoregressive(run.model.writer) or not run.recipe.task.writes_stepwise for run in runs
+        ):
             raise SaccadeError(
-                "runs predict together step by step, but one of these gives all of its output at once; give it alone"
+                "an ensemble decodes step by step, but one of these runs outputs everything at once; load it alone"
             )
         model = runs[0].model if len(runs) == 1 else Ensemble([run.model for run in runs]).eval()
         recipe, tokenizers, lexicon = runs[0].recipe, runs[0].tokenizers, load_lexicon(runs[0].path)
@@ -104,83 +109,84 @@ class Predictor:
         return self.tokenizers.labels
 
     def check_writes(self) -> None:
-        """Raise SaccadeError where the model has no output but hidden states; `embed` gives these."""
+        """Raise SaccadeError if the model outputs only hidden states; `embed` returns these."""
         self.decoder.check_writes()
 
     def inference(self) -> AbstractContextManager[None]:
         """Disable gradients and dropout."""
         return self.loaded.inference()
 
-    def inputs(self, lines: Iterable[str], *, tell: Report | None = None) -> Iterable[str]:
-        """What is to be predicted, of what is given on a command line; `tell` is for files of folders."""
-        return self.codec.expand(lines, report=tell)
+    def expand_inputs(self, lines: Iterable[str], *, report: Report | None = None) -> Iterable[str]:
+        """Return the inputs that command-line arguments stand for; `report` receives a line per skipped file."""
+        return self.codec.expand(lines, report=report)
 
-    def hold(self, data: bytes, *, name: str, pixels: int = MOST_PIXELS) -> str:
-        """Decodes a file that is not on the disk, and gives what stands for it where a file is named; see release()."""
-        return self.codec.hold(data, name=name, pixels=pixels)
+    def register_file(self, data: bytes, *, name: str, max_pixels: int = MAX_PICTURE_PIXELS) -> str:
+        """Decode a file given as bytes; return a name that stands for it until `release_file`."""
+        return self.codec.register_file(data, name=name, max_pixels=max_pixels)
 
-    def release(self, key: str) -> None:
-        """Forgets what was held."""
-        self.codec.release(key)
+    def release_file(self, key: str) -> None:
+        """Forget a registered file."""
+        self.codec.release_file(key)
 
-    def unreadable(self, names: Iterable[str]) -> dict[str, str]:
-        """Those files that cannot be read, and why."""
+    def find_unreadable(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the files that cannot be read, with the reason."""
         return self.codec.find_unreadable(names)
 
     def predict(self, texts: Sequence[str], *, decoding: Decoding | None = None) -> list[str]:
-        """The best output for each text, in the order of the texts."""
+        """Return the best output for each text, in the order of the texts."""
         return [outputs[0].text for outputs in self.candidates(texts, decoding=decoding, scored=False)]
 
     def candidates(
         self, texts: Sequence[str], *, decoding: Decoding | None = None, align: bool = False, scored: bool = True
     ) -> list[list[Hypothesis]]:
-        """The n_best outputs for each text, best first; with `align`, also what each token looked at.
+        """Return the n_best outputs for each text, best first; with `align`, also attention weights over the source.
 
-        Whoever does not ask for scores may get 0 in their place.
+        Without `scored`, scores may be 0, which saves time.
         """
         return self.decoder.candidates(texts, decoding=decoding, align=align, scored=scored)
 
     def stream(
         self, lines: Iterable[str], *, decoding: Decoding | None = None, align: bool = False, scored: bool = True
     ) -> Iterator[list[Hypothesis]]:
-        """The outputs for each line as soon as they are known, in order, while later lines are still being read."""
+        """Yield the outputs for each line as soon as they are decoded, in order, while later lines are being read."""
         decoding = decoding or self.recipe.predict
-        options = Options(decoding, align, scored, self.loaded.make_generator(decoding))
-        # Samples depend on how lines are grouped, and groups on the clock: one by one, a seed means something.
-        for group in available(lines, most=1 if decoding.sample else AHEAD):
+        options = DecodingOptions(decoding, align, scored, self.loaded.make_generator(decoding))
+        # Samples depend on the grouping of lines, which depends on timing: one by one, a seed is reproducible.
+        for group in group_available(lines, max_lines=1 if decoding.sample else MAX_LINES_AHEAD):
             texts = [line.rstrip("\r\n") for line in group]
-            valid = self.codec.count_valid(texts, decoding)  # the outputs before a line that is refused are not lost
+            valid = self.codec.count_valid(texts, decoding)  # outputs before a refused line are not lost
             for part in (texts[:valid], texts[valid:]):
                 yield from self.decoder.decode_lines(part, options)
-                options = options._replace(first=options.first + len(part))
+                options = options._replace(first_line=options.first_line + len(part))
 
     def write(self, text: str, *, decoding: Decoding | None = None) -> Iterator[str]:
-        """The best output for one text, in pieces, as they become known; all but language models have one piece."""
+        """Yield the best output for one text in parts: token by token for language models, in one part otherwise."""
         return self.decoder.write(text, decoding)
 
-    def described(self, text: str, found: Sequence[Hypothesis]) -> dict[str, Any]:
-        """The outputs of one text, for JSON; those that were cut are marked."""
-        return self.presenter.describe(text, found)
+    def describe(self, text: str, hypotheses: Sequence[Hypothesis]) -> dict[str, Any]:
+        """Return the outputs for one text as a JSON object; truncated outputs are marked."""
+        return self.presenter.describe(text, hypotheses)
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """The log-probability of each given output, END included.
+        """Return the log-probability of each given output, END included.
 
-        Of a model that writes all tokens at once: that of its length, and of each token when nothing is written yet.
+        For a non-autoregressive model: the log-probability of the length, and of each token given a fully masked
+        canvas.
         """
         return self.decoder.score(pairs)
 
     def attention(self, source: str, target: str | None = None) -> AttentionMaps:
-        """The weights of every layer and head while `target`, or else what the model predicts, is written."""
+        """Return the attention weights of every layer and head for `target`, or else for the model's own output."""
         return self.presenter.attention(source, target)
 
     def view(
         self, source: str, target: str | None = None, *, decoding: Decoding | None = None, title: str = ""
     ) -> View:
-        """The same to be shown, with how the output was found: a notebook shows a page, `save` writes a file.
+        """Return the attention with how the output was found, for display: in a notebook, or as a file with `save`.
 
-        `title` is the name of the recipe where none is given.
+        `title` defaults to the name of the recipe.
         """
         return self.presenter.view(source, target, decoding=decoding, title=title)
 
 
-PredictorFactory = Callable[..., Predictor]  # a predictor class, or one with other parts; called as the class is
+PredictorFactory = Callable[..., Predictor]  # a predictor class, or a partial of one with other parts

@@ -1,4 +1,4 @@
-"""A trained run that answers questions about pictures."""
+"""Inference with runs that answer questions about pictures."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,13 +12,13 @@ from torch import Tensor
 from saccade.config.schema import Decoding, JoinedReader
 from saccade.data.batching.batch import pad
 from saccade.data.sources.lines import did_you_mean
-from saccade.data.sources.media import named_files
-from saccade.data.tokenization.text_pairs import SEPARATOR, joined
+from saccade.data.sources.media import list_files
+from saccade.data.tokenization.text_pairs import SEPARATOR, join_texts
 from saccade.errors import SaccadeError
 from saccade.predict.outputs import AttentionMaps, Hypothesis
 from saccade.predict.predictors.labels import LabelDecoder, Labeller, LabelPresenter
-from saccade.predict.predictors.media import Medium, PictureCodec
-from saccade.predict.predictors.parts import Decoder, Parts, Presenter, Report, encode_tokens
+from saccade.predict.predictors.media import DecodedFile, PictureCodec
+from saccade.predict.predictors.parts import Decoder, PredictorParts, Presenter, Report, encode_tokens
 from saccade.predict.predictors.predictor import Predictor
 from saccade.predict.predictors.text import SearchDecoder, TextPresenter
 from saccade.view.maps import AttentionMap
@@ -27,20 +27,20 @@ from saccade.view.words import Groups
 
 
 class Question(NamedTuple):
-    """A picture and what is asked about it; as a line, with a tab between them."""
+    """A picture and a question about it; as one line, with a tab between them."""
 
     image: str
     question: str
 
     @property
     def line(self) -> str:
-        return joined(self)
+        return join_texts(self)
 
     @classmethod
-    def of(cls, line: str) -> "Question":
-        """From such a line, or from a JSON object with both."""
+    def parse(cls, line: str) -> "Question":
+        """Parse such a line, or a JSON object with both fields."""
         if line.lstrip().startswith("{"):
-            return cls.of_fields(_object(line))
+            return cls.from_fields(_parse_object(line))
         image, tab, question = line.partition(SEPARATOR)
         if not (tab and image.strip() and question.strip()):
             raise SaccadeError(
@@ -50,7 +50,8 @@ class Question(NamedTuple):
         return cls(image, question)
 
     @classmethod
-    def of_fields(cls, fields: dict[str, Any]) -> "Question":
+    def from_fields(cls, fields: dict[str, Any]) -> "Question":
+        """Validate the fields of a JSON object."""
         for name in fields:
             if name not in cls._fields:
                 hint = did_you_mean(name, cls._fields)
@@ -62,17 +63,17 @@ class Question(NamedTuple):
         return cls(**fields)
 
 
-def _object(line: str) -> dict[str, Any]:
-    """The JSON object of a line that begins with a brace."""
+def _parse_object(line: str) -> dict[str, Any]:
+    """Parse the JSON object of a line that begins with a brace."""
     try:
-        found: dict[str, Any] = json.loads(line)
+        fields: dict[str, Any] = json.loads(line)
     except ValueError as error:
         raise SaccadeError(f"not valid JSON: {error}; got {line[:60]!r}") from None
-    return found
+    return fields
 
 
 @dataclass(frozen=True, eq=False)
-class AskedMedium(Medium):
+class PictureWithQuestion(DecodedFile):
     """A decoded picture, and the token ids of a question about it."""
 
     question: list[int] = field(default_factory=list)
@@ -85,28 +86,28 @@ class QuestionCodec(PictureCodec):
     media: JoinedReader
 
     def expand(self, lines: Iterable[str], *, report: Report | None = None) -> Iterator[str]:
-        """Each question that is given; an empty line stays empty."""
+        """Yield each question; an empty line stays empty."""
         for number, line in enumerate(lines, start=1):
             text = line.rstrip("\r\n")
             if not text.strip():
                 yield text
                 continue
             try:
-                asked = Question.of(text)
+                question = Question.parse(text)
             except SaccadeError as error:
                 raise SaccadeError(f"line {number}: {error}") from None
-            found = named_files(asked.image, medium=self.medium)
-            if len(found) != 1:
-                raise SaccadeError(f"line {number}: a question is about one picture, got the folder {asked.image}")
-            yield asked._replace(image=found[0]).line
+            files = list_files(question.image, medium=self.medium)
+            if len(files) != 1:
+                raise SaccadeError(f"line {number}: a question is about one picture, got the folder {question.image}")
+            yield question._replace(image=files[0]).line
 
     def encode(self, texts: Sequence[str], what: str, *, numbers: Sequence[int] | None = None) -> list[Any]:
-        asked = [Question.of(text) if text.strip() else Question("", "") for text in texts]
-        pictures = super().encode([one.image for one in asked], what, numbers=numbers)
-        limit, questions = self.recipe.data.max_length, [one.question for one in asked]
+        parsed = [Question.parse(text) if text.strip() else Question("", "") for text in texts]
+        pictures = super().encode([one.image for one in parsed], what, numbers=numbers)
+        limit, questions = self.recipe.data.max_length, [one.question for one in parsed]
         ids = encode_tokens(self.tokenizers.source, questions, "question", limit=limit, numbers=numbers)
         return [
-            AskedMedium(**vars(picture), question=row) if picture else []
+            PictureWithQuestion(**vars(picture), question=row) if picture else []
             for picture, row in zip(pictures, ids, strict=True)
         ]
 
@@ -114,39 +115,43 @@ class QuestionCodec(PictureCodec):
         return {**super().make_fields(rows), "question": pad([row.question for row in rows])}
 
     def name_input(self, source: str) -> str:
-        asked = Question.of(source)
-        return f"{Path(asked.image).name}: {asked.question}"
+        question = Question.parse(source)
+        return f"{Path(question.image).name}: {question.question}"
 
     def label_question(self, row: Any) -> tuple[list[str], Groups]:
-        return self.tokenizers.source.labels(row.question), self.tokenizers.source.words(row.question)
+        return self.tokenizers.source.convert_ids_to_tokens(row.question), self.tokenizers.source.group_words(
+            row.question
+        )
 
     def crop_weights(self, address: str, weights: Tensor, *, cell: int | None = None) -> Tensor:
-        """Of what attends to the picture, its cells alone."""
+        """Select the picture's cells among the keys of layers that attend to it."""
         if address.startswith("reader.look."):
             return super().crop_weights(address, weights)
-        cells = slice(self.reader.class_tokens, self.media.look.states)
+        cells = slice(self.reader.class_tokens, self.media.image.states)
         return CROPS.get(self.media.join.kind, crop_join)(address, weights, cells)
 
     def find_cell(self, target: str) -> int:
-        raise SaccadeError("it is the question that looks, and no cell of the picture; leave out --target")
+        raise SaccadeError(
+            "attention goes from the question to the picture, so no cell can be chosen; leave out --target"
+        )
 
 
 def crop_join(address: str, weights: Tensor, cells: slice) -> Tensor:
-    """Of a stack over cells and words, what words attend to."""
+    """In a stack over cells and words, select the attention of words to cells."""
     if address.startswith("reader.join.stack."):
         return weights[:, cells.stop :, cells]
     return weights[..., cells] if address.startswith("reader.join") else weights
 
 
 def crop_glimpses(address: str, weights: Tensor, cells: slice) -> Tensor:
-    """Glimpses, which are heads, side by side as words are, so that each is seen."""
+    """Display glimpses, which are heads, side by side as rows."""
     return (
         weights[..., cells.start :].transpose(0, 1) if address == "reader.join" else crop_join(address, weights, cells)
     )
 
 
 def crop_concat(address: str, weights: Tensor, cells: slice) -> Tensor:
-    """The memory is all cells and then all words."""
+    """Select the cells of a memory that is all cells followed by all words."""
     crossed = address.startswith("writer.") and "cross" in address
     return weights[..., cells] if crossed else crop_join(address, weights, cells)
 
@@ -155,38 +160,40 @@ CROPS: dict[str, Callable[[str, Tensor, slice], Tensor]] = {"glimpses": crop_gli
 
 
 class QuestionPresenter(Presenter):
-    """Shows a question beside what another presenter shows of its answer."""
+    """Adds the question to what another presenter displays of its answer."""
 
-    def __init__(self, decoder: Decoder, *, answers: Callable[[Any], Presenter]) -> None:
+    def __init__(self, decoder: Decoder, *, answer_presenter: Callable[[Any], Presenter]) -> None:
         super().__init__(decoder)
-        self.answers = answers(decoder)
+        self.answer_presenter = answer_presenter(decoder)
 
-    def describe(self, text: str, found: Sequence[Hypothesis]) -> dict[str, Any]:
-        said = self.answers.describe(text, found)
-        del said["input"]
-        return {**(Question.of(text)._asdict() if text.strip() else {}), **said}
+    def describe(self, text: str, hypotheses: Sequence[Hypothesis]) -> dict[str, Any]:
+        answer = self.answer_presenter.describe(text, hypotheses)
+        del answer["input"]
+        return {**(Question.parse(text)._asdict() if text.strip() else {}), **answer}
 
     def attention(self, source: str, target: str | None) -> AttentionMaps:
-        return self.answers.attention(source, target)
+        return self.answer_presenter.attention(source, target)
 
     def view(self, source: str, target: str | None, *, decoding: Decoding | None, title: str) -> View:
-        """With glimpses called by their number."""
-        seen = self.answers.view(source, target, decoding=decoding, title=title)
-        maps = [numbered(one) if one.rows == "question states" else one for one in seen.maps]
+        """Display the answer's attention, with glimpses labelled by their number."""
+        view = self.answer_presenter.view(source, target, decoding=decoding, title=title)
+        maps = [number_glimpses(one) if one.rows == "question states" else one for one in view.maps]
         names = {name: labels for one in maps for name, labels in one.labels.items()}
-        kept = {name: labels for name, labels in seen.labels.items() if name != "question states"}
-        return replace(seen, maps=maps, labels={**kept, **names})
+        kept = {name: labels for name, labels in view.labels.items() if name != "question states"}
+        return replace(view, maps=maps, labels={**kept, **names})
 
 
-def numbered(glimpses: AttentionMap) -> AttentionMap:
+def number_glimpses(glimpses: AttentionMap) -> AttentionMap:
     rows = [f"glimpse {number}" for number in range(1, glimpses.weights.shape[1] + 1)]
     return replace(glimpses, rows="glimpse", labels={"glimpse": rows, "source": glimpses.labels["source"]})
 
 
 # Choose among the answers of the training data, or write answers word by word.
 QuestionAnswerer = partial(
-    Labeller, parts=Parts(QuestionCodec, LabelDecoder, partial(QuestionPresenter, answers=LabelPresenter))
+    Labeller,
+    parts=PredictorParts(QuestionCodec, LabelDecoder, partial(QuestionPresenter, answer_presenter=LabelPresenter)),
 )
 QuestionWriter = partial(
-    Predictor, parts=Parts(QuestionCodec, SearchDecoder, partial(QuestionPresenter, answers=TextPresenter))
+    Predictor,
+    parts=PredictorParts(QuestionCodec, SearchDecoder, partial(QuestionPresenter, answer_presenter=TextPresenter)),
 )

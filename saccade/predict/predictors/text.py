@@ -1,4 +1,4 @@
-"""Text in, tokens out: what a sequence-to-sequence model reads, how it is decoded, and how that is shown."""
+"""Sequence-to-sequence inference: text in, tokens out, and the attention of each token."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,19 +7,19 @@ from saccade.config.schema import Decoding
 from saccade.data.batching.batch import pad
 from saccade.data.tokenization.tokenizers import END
 from saccade.errors import SaccadeError
-from saccade.predict.decode import copies, length_limits
-from saccade.predict.engines.engine import Decoded
-from saccade.predict.lines import groups_by_length
-from saccade.predict.looking import Given, make_view, record_writing
+from saccade.predict.attention_maps import AttentionExample, make_view, record_writer_attention
+from saccade.predict.decode import compute_length_limits, count_rows_per_input
+from saccade.predict.engines.engine import DecodingResult
+from saccade.predict.lines import group_by_length
 from saccade.predict.outputs import AttentionMaps, Hypothesis
-from saccade.predict.predictors.parts import Decoder, InputCodec, Options, Presenter, encode_tokens
-from saccade.predict.search.fill import fills
-from saccade.predict.search.fused import load_fusion
-from saccade.predict.search.greedy import Found
-from saccade.predict.search.likelihood import token_log_probs
+from saccade.predict.predictors.parts import Decoder, DecodingOptions, InputCodec, Presenter, encode_tokens
+from saccade.predict.search.greedy import SearchHypothesis
+from saccade.predict.search.likelihood import compute_token_log_probs
+from saccade.predict.search.mask_predict import is_non_autoregressive
 from saccade.predict.search.request import Request
-from saccade.predict.search.trace import described, listening
-from saccade.predict.unknown import replaced, replacing
+from saccade.predict.search.shallow_fusion import load_fusion
+from saccade.predict.search.trace import describe_steps, trace_search
+from saccade.predict.unknown import disable_if_complete, replace_unknown_words
 from saccade.view.viewing import View
 from saccade.view.words import Groups
 
@@ -34,56 +34,65 @@ class TextCodec(InputCodec):
     def make_fields(self, rows: Sequence[Any]) -> dict[str, Any]:
         return {"source": pad(rows)}
 
-    def make_hypothesis(self, item: Found, source: str, length: int, *, align: bool) -> Hypothesis:
-        """Unknown words are replaced where there is an alignment."""
+    def make_hypothesis(self, item: SearchHypothesis, source: str, length: int, *, align: bool) -> Hypothesis:
+        """Convert a search result; with an alignment, unknown words are replaced."""
         if item.alignment is None:
             return super().make_hypothesis(item, source, length, align=align)
-        looks, loaded = [row[:length] for row in item.alignment], self.loaded
-        text = replaced(item.ids, looks, source=source, tokenizers=self.tokenizers, lexicon=loaded.lexicon)
-        return Hypothesis(item.ids, text, item.score, item.log_prob, looks if align else None)
+        alignment, loaded = [row[:length] for row in item.alignment], self.loaded
+        text = replace_unknown_words(
+            item.ids, alignment, source=source, tokenizers=self.tokenizers, lexicon=loaded.lexicon
+        )
+        return Hypothesis(item.ids, text, item.score, item.log_prob, alignment if align else None)
 
     def label_source(self, row: Any) -> tuple[list[str], Groups]:
-        return self.tokenizers.source.labels(row), self.tokenizers.source.words(row)
+        return self.tokenizers.source.convert_ids_to_tokens(row), self.tokenizers.source.group_words(row)
 
 
 class SearchDecoder(Decoder):
-    """Greedy search, beam search or sampling; or all tokens at once, by a writer that does that."""
+    """Greedy search, beam search, sampling, or mask-predict for a non-autoregressive writer."""
 
-    def decode_lines(self, texts: Sequence[str], options: Options) -> list[list[Hypothesis]]:
-        """Sorted by length and decoded in batches."""
-        decoding, align, first = replacing(options.decoding, self.tokenizers.target), options.align, options.first
+    def decode_lines(self, texts: Sequence[str], options: DecodingOptions) -> list[list[Hypothesis]]:
+        """Decode in batches of similar length."""
+        decoding, align, first = (
+            disable_if_complete(options.decoding, self.tokenizers.target),
+            options.align,
+            options.first_line,
+        )
         rows = self.codec.encode(texts, "line", numbers=range(first, first + len(texts)))
-        full = [i for i, text in enumerate(texts) if text.strip()]
+        non_empty = [i for i, text in enumerate(texts) if text.strip()]
         prefix = self.loaded.encode_prefix(decoding)
-        limits = length_limits(
-            [len(row) for row in rows], decoding=decoding, longest=self.recipe.data.max_length, prefix=prefix
+        limits = compute_length_limits(
+            [len(row) for row in rows], decoding=decoding, max_length=self.recipe.data.max_length, prefix=prefix
         )
         outputs = [[Hypothesis([], "", 0.0, 0.0, [] if align else None)] for _ in texts]
         with self.loaded.inference():
-            room = decoding.batch_tokens // copies(self.loaded.model, decoding)
-            groups = groups_by_length([len(rows[i]) for i in full], budget=room)
-            for group in ([full[j] for j in part] for part in groups):
-                found, decision = self._search(
+            budget = decoding.batch_tokens // count_rows_per_input(self.loaded.model, decoding)
+            groups = group_by_length([len(rows[i]) for i in non_empty], budget=budget)
+            for group in ([non_empty[j] for j in part] for part in groups):
+                hypotheses, decision = self._search(
                     [rows[i] for i in group], [limits[i] for i in group], prefix,
                     options._replace(decoding=decoding, align=align or decoding.replace_unknown),
                 )  # fmt: skip
-                for i, candidates in zip(group, found, strict=True):
+                for i, candidates in zip(group, hypotheses, strict=True):
                     check_finite(candidates, line=first + i)
-                    made = (
+                    outputs_of_line = (
                         self.codec.make_hypothesis(item, texts[i], len(rows[i]), align=align) for item in candidates
                     )
-                    outputs[i] = [one.limited(limits[i], decision.engine, least=decoding.min_length) for one in made]
+                    outputs[i] = [
+                        one.with_engine(limits[i], decision.engine, min_length=decoding.min_length)
+                        for one in outputs_of_line
+                    ]
         return outputs
 
     def _search(
-        self, sources: Sequence[Any], limits: Sequence[int], prefix: Sequence[int], options: Options
-    ) -> Decoded:
-        """The outputs of one batch."""
+        self, sources: Sequence[Any], limits: Sequence[int], prefix: Sequence[int], options: DecodingOptions
+    ) -> DecodingResult:
+        """Decode one batch."""
         decoding, align, scored, generator, _ = options
         target, device, longest = self.tokenizers.target, str(self.loaded.device), max(limits) + 1
         request = Request(
             limits, decoding, self.codec.collate(sources), prefix=prefix, generator=generator, align=align,
-            scored=scored, fusion=load_fusion(decoding, target=target, device=device, longest=longest),
+            scored=scored, fusion=load_fusion(decoding, target=target, device=device, max_length=longest),
         )  # fmt: skip
         return self.loaded.decode(request)
 
@@ -93,57 +102,64 @@ class SearchDecoder(Decoder):
         longest = [max(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
         scores = [0.0] * len(pairs)
         with self.loaded.inference():
-            for group in groups_by_length(longest, budget=self.recipe.predict.batch_tokens):
+            for group in group_by_length(longest, budget=self.recipe.predict.batch_tokens):
                 batch = self.codec.collate([sources[i] for i in group], [targets[i] for i in group])
-                for i, value in zip(group, token_log_probs(self.loaded.model, batch).sum(1).tolist(), strict=True):
+                for i, value in zip(
+                    group, compute_token_log_probs(self.loaded.model, batch).sum(1).tolist(), strict=True
+                ):
                     scores[i] = value
         return scores
 
 
 class TextPresenter(Presenter):
-    """Outputs that are written token by token, and the attention of each token."""
+    """Outputs that are decoded token by token, and the attention of each token."""
 
-    def describe(self, text: str, found: Sequence[Hypothesis]) -> dict[str, Any]:
+    def describe(self, text: str, hypotheses: Sequence[Hypothesis]) -> dict[str, Any]:
         candidates = [
             {"output": item.text, "score": item.score, "log_prob": item.log_prob}
             | ({"finish": item.finish} if item.finish else {})
-            for item in found
+            for item in hypotheses
         ]
         return {"input": text, **candidates[0], "candidates": candidates}
 
     def attention(self, source: str, target: str | None) -> AttentionMaps:
-        given = self._find(source, target, None)
-        return record_writing(self.codec, given, given.text if given.source is not None else source + given.text)[0]
+        example = self._find_example(source, target, None)
+        return record_writer_attention(
+            self.codec, example, example.text if example.source is not None else source + example.text
+        )[0]
 
     def view(self, source: str, target: str | None, *, decoding: Decoding | None, title: str) -> View:
-        given, loaded = self._find(source, target, decoding), self.loaded
-        seen, hidden = record_writing(self.codec, given, given.text)
+        example, loaded = self._find_example(source, target, decoding), self.loaded
+        maps, hidden = record_writer_attention(self.codec, example, example.text)
         steps = []
-        if not fills(loaded.model.writer):  # which has no steps
+        if not is_non_autoregressive(loaded.model.writer):  # which decodes in steps
             with loaded.inference():
                 log_probs = loaded.model.writer.head(hidden[0]).float().log_softmax(-1).cpu()
-            steps = described(log_probs, given.target, loaded.tokenizers.target, given.tree, first=given.first)
-        return make_view(self.codec, seen, source, given.source, output=given.text, title=title, steps=steps)
+            steps = describe_steps(
+                log_probs, example.target, loaded.tokenizers.target, example.tree, search_start=example.search_start
+            )
+        return make_view(self.codec, maps, source, example.source, output=example.text, title=title, steps=steps)
 
-    def _find(self, source: str, target: str | None, decoding: Decoding | None) -> Given:
-        """What is read and written where attention is recorded: a given target, or the model's own output."""
+    def _find_example(self, source: str, target: str | None, decoding: Decoding | None) -> AttentionExample:
+        """Return the source with a given target, or with the model's own output and its search tree."""
         self._check_single()
         if not source.strip():
-            raise SaccadeError("attention needs a text to look at, got an empty one")
-        [read] = self.codec.encode([source], "source")
+            raise SaccadeError("attention needs a text, got an empty one")
+        [row] = self.codec.encode([source], "source")
         if target is not None:
-            [written] = self.loaded.encode_target([target])
-            return Given(read, written, target)
-        with listening() as tree:
+            [ids] = self.loaded.encode_target([target])
+            return AttentionExample(row, ids, target)
+        with trace_search() as tree:
             [[best, *_]] = self.decoder.candidates([source], decoding=decoding)
-        return Given(read, [*best.ids, END], best.text, tree)
+        return AttentionExample(row, [*best.ids, END], best.text, tree)
 
     def _check_single(self) -> None:
         if self.loaded.members > 1:
             raise SaccadeError(f"attention is shown for one run at a time, got {self.loaded.members}; give one")
 
 
-def check_finite(found: Sequence[Found], *, line: int) -> None:
+def check_finite(found: Sequence[SearchHypothesis], *, line: int) -> None:
+    """Refuse hypotheses without a finite log-probability, as a diverged model gives them."""
     if not found or found[0].log_prob != found[0].log_prob:
         raise SaccadeError(
             f"the model has no finite probabilities for line {line}; its weights are not usable, train again"

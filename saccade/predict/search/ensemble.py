@@ -1,4 +1,4 @@
-"""Several models that write together: each step's distribution is the mean of theirs."""
+"""Ensembles: at each step, the distribution is the mean of those of all models."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from saccade.model.writers.tokens import Step, TokenWriter
 
 
 def check_same_vocabulary(tokenizers: Sequence[Tokenizers], names: Sequence[str]) -> None:
-    """Refuses models that do not mean the same by the same number."""
+    """Refuse models whose vocabularies differ."""
     first = tokenizers[0]
     for other, name in zip(tokenizers[1:], names[1:], strict=True):
         for side, mine, theirs in (("source", first.source, other.source), ("target", first.target, other.target)):
@@ -29,21 +29,21 @@ def check_same_vocabulary(tokenizers: Sequence[Tokenizers], names: Sequence[str]
                 )
 
 
-class States(NamedTuple):
-    """One state for each model."""
+class EnsembleState(NamedTuple):
+    """One state per model."""
 
     states: tuple[Any, ...]
 
-    def reorder(self, indices: Int[Tensor, " C"]) -> "States":
-        return States(tuple(state.reorder(indices) for state in self.states))
+    def reorder(self, indices: Int[Tensor, " C"]) -> "EnsembleState":
+        return EnsembleState(tuple(state.reorder(indices) for state in self.states))
 
 
 class EnsembleWriter(nn.Module):
-    """A writer like any other: its hidden state is theirs side by side, its logits are log-mean-exp of theirs."""
+    """A writer whose logits are the log-mean-exp of its members'; its hidden state concatenates theirs."""
 
     def __init__(self, writers: Sequence[TokenWriter]) -> None:
         super().__init__()
-        self.writers = tuple(writers)  # no list of modules: each belongs to its model
+        self.writers = tuple(writers)  # not a ModuleList: each is already a submodule of its model
 
     def forward(
         self, ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None, memory: Sequence[Memory | None]
@@ -52,34 +52,38 @@ class EnsembleWriter(nn.Module):
 
     def head(self, hidden: Float[Tensor, "... D"]) -> Float[Tensor, "... V"]:
         parts = hidden.split([w.stack.dim for w in self.writers], -1)
-        return mean([w.head(part) for w, part in zip(self.writers, parts, strict=True)])
+        return average_log_probs([w.head(part) for w, part in zip(self.writers, parts, strict=True)])
 
-    def start(self, memory: Sequence[Memory | None], *, capacity: int, rows: int = 0) -> States:
+    def start(self, memory: Sequence[Memory | None], *, capacity: int, rows: int = 0) -> EnsembleState:
         both = zip(self.writers, memory, strict=True)
-        return States(tuple(w.start(m, capacity=capacity, rows=rows) for w, m in both))
+        return EnsembleState(tuple(w.start(m, capacity=capacity, rows=rows) for w, m in both))
 
-    def step(self, inputs: Int[Tensor, "B n"], state: States, *, align: bool = False) -> Step:
+    def step(self, inputs: Int[Tensor, "B n"], state: EnsembleState, *, align: bool = False) -> Step:
         steps = [w.step(inputs, s, align=align) for w, s in zip(self.writers, state.states, strict=True)]
-        looks = [step.weights for step in steps if step.weights is not None]
-        weights = torch.stack(looks).mean(0) if align else None
-        return Step(mean([step.logits for step in steps]), States(tuple(step.state for step in steps)), weights)
+        attention = [step.weights for step in steps if step.weights is not None]
+        weights = torch.stack(attention).mean(0) if align else None
+        return Step(
+            average_log_probs([step.logits for step in steps]),
+            EnsembleState(tuple(step.state for step in steps)),
+            weights,
+        )
 
 
 class Ensemble(nn.Module):
-    """Models that read the same text; memory is one for each."""
+    """Several models that read the same batch."""
 
     def __init__(self, models: Sequence[Model]) -> None:
         super().__init__()
-        self.members = nn.ModuleList(models)  # what .to() and .eval() find
+        self.members = nn.ModuleList(models)  # registered so that .to() and .eval() reach them
         self.models = tuple(models)
-        self.ctc = None  # members have their own, which nobody joins
+        self.ctc = None  # CTC heads of members are not combined
         self.writer = EnsembleWriter([model.writer for model in models])
 
     def read(self, batch: Batch) -> Any:
-        """One memory for each model."""
+        """Return one memory per model."""
         return tuple(model.read(batch) for model in self.models)
 
 
-def mean(logits: Sequence[Float[Tensor, "... V"]]) -> Float[Tensor, "... V"]:
-    """log of the mean probability: log-mean-exp of the log-probabilities."""
+def average_log_probs(logits: Sequence[Float[Tensor, "... V"]]) -> Float[Tensor, "... V"]:
+    """Return the log of the mean probability: log-mean-exp of the log-probabilities."""
     return torch.stack([item.float().log_softmax(-1) for item in logits]).logsumexp(0) - math.log(len(logits))

@@ -1,7 +1,7 @@
-"""Small filters of what may be written next.
+"""Constraints on the next token, and transformations of the sampling distribution.
 
-A rule says which tokens are allowed: it narrows `allowed` and never touches scores, so that the log-probability of an
-output is the model's own. A shaper changes the distribution that a sample is drawn from.
+A rule restricts which tokens are allowed and never changes scores, so that the log-probability of an output is the
+model's own. A logits warper changes the distribution that tokens are sampled from.
 """
 
 import math
@@ -16,187 +16,197 @@ from torch import Tensor
 
 from saccade.data.tokenization.tokenizers import END, PAD, START, UNKNOWN
 
-# (allowed (r, V) with r = 1 or R, written (R, 1 + t) beginning with START, sentence of each row (R,)) -> allowed
+# (allowed (r, V) with r = 1 or R, sequences (R, 1 + t) beginning with START, sentence ids (R,)) -> allowed
 Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
-Shaper = Callable[[Tensor], Tensor]
+LogitsWarper = Callable[[Tensor], Tensor]
 
 
 def apply_rules(
-    log_probs: Float[Tensor, "R V"], rules: Sequence[Rule], written: Int[Tensor, "R t"], rows: Int[Tensor, " R"]
+    log_probs: Float[Tensor, "R V"],
+    rules: Sequence[Rule],
+    sequences: Int[Tensor, "R t"],
+    sentence_ids: Int[Tensor, " R"],
 ) -> Float[Tensor, "R V"]:
-    """Puts -inf, in place, for every token that some rule forbids; a row with nothing left may end."""
-    known = plain(rules) if log_probs.device.type == "cpu" else None
-    few = None if known is None else known.forbidden(written.shape[1] - 1)
-    if few is not None and len(few) < log_probs.shape[1]:
-        return log_probs.index_fill_(1, numbers(few), -torch.inf)
+    """Set the log-probabilities of forbidden tokens to -inf, in place; a row without any allowed token may end."""
+    summary = summarize_rules(rules) if log_probs.device.type == "cpu" else None
+    forbidden = None if summary is None else summary.get_forbidden(sequences.shape[1] - 1)
+    if forbidden is not None and len(forbidden) < log_probs.shape[1]:
+        return log_probs.index_fill_(1, to_index_tensor(forbidden), -torch.inf)
     allowed = torch.ones(1, log_probs.shape[1], dtype=torch.bool, device=log_probs.device)
     for rule in rules:
-        allowed = rule(allowed, written, rows)
-    stuck = ~allowed.any(-1, keepdim=True)
+        allowed = rule(allowed, sequences, sentence_ids)
+    has_none = ~allowed.any(-1, keepdim=True)
     if allowed.shape[0] > 1 or log_probs.device.type != "cpu":
-        allowed = allowed | stuck & one_token(END, log_probs)
+        allowed = allowed | has_none & one_hot_mask(END, log_probs)
         return log_probs.masked_fill_(~allowed, -torch.inf)
-    # A few tokens, the same in all rows: found and filled one by one, where that need not wait for the device.
-    if stuck:
-        allowed = one_token(END, log_probs)
+    # On a CPU, the same few tokens in all rows: filling them by index is faster than a mask.
+    if has_none:
+        allowed = one_hot_mask(END, log_probs)
     return log_probs.index_fill_(1, (~allowed[0]).nonzero()[:, 0], -torch.inf)
 
 
-class Plain(NamedTuple):
-    """Rules as numbers."""
+class RuleSummary(NamedTuple):
+    """The effect of several rules on all rows, as a few integers that kernels understand."""
 
-    never: tuple[int, ...]
-    least: int  # tokens before END
-    most: float  # tokens that nobody's limit is below
+    forbidden_tokens: tuple[int, ...]
+    min_length: int  # no END before this many tokens
+    max_length: float  # lowest length limit of all rows
 
-    def forbidden(self, length: int) -> tuple[int, ...] | None:
-        """After so many tokens, what no row may write; None where rows differ."""
-        if length >= self.most:
+    def get_forbidden(self, length: int) -> tuple[int, ...] | None:
+        """Return the tokens that no row may choose after `length` tokens; None if rows differ."""
+        if length >= self.max_length:
             return None
-        return (*self.never, END) if length < self.least else self.never
+        return (*self.forbidden_tokens, END) if length < self.min_length else self.forbidden_tokens
 
 
-class PlainRule:
-    """A rule that numbers may express, so that kernels know it too."""
+class SummarizableRule:
+    """A rule whose effect a `RuleSummary` can express, so that kernels can apply it."""
 
-    def __call__(self, allowed: Tensor, written: Tensor, rows: Tensor) -> Tensor:
+    def __call__(self, allowed: Tensor, sequences: Tensor, sentence_ids: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def narrow(self, found: Plain) -> Plain | None:
-        """The numbers of the rules before it, and its own; None where it has none."""
+    def extend_summary(self, summary: RuleSummary) -> RuleSummary | None:
+        """Add this rule to the summary of those before it; None if it cannot be expressed."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Never(PlainRule):
-    """These tokens are forbidden in all rows, while fewer than `until` are written."""
+class ForbiddenTokens(SummarizableRule):
+    """Forbids these tokens in all rows while sequences have fewer than `until_length` tokens."""
 
     tokens: tuple[int, ...]
-    until: float = math.inf
+    until_length: float = math.inf
 
-    def __call__(self, allowed: Tensor, written: Tensor, rows: Tensor) -> Tensor:
-        if written.shape[1] - 1 >= self.until:
+    def __call__(self, allowed: Tensor, sequences: Tensor, sentence_ids: Tensor) -> Tensor:
+        if sequences.shape[1] - 1 >= self.until_length:
             return allowed
         allowed = allowed.clone()
-        for token in self.tokens:  # a write by number each: an index list would be copied to the device at every step
+        for token in self.tokens:  # one by one: an index list would be copied to the device at every step
             allowed[:, token] = False
         return allowed
 
-    def narrow(self, found: Plain) -> Plain | None:
-        if self.until == math.inf:
-            return found._replace(never=found.never + self.tokens)
-        return found._replace(least=max(found.least, int(self.until))) if self.tokens == (END,) else None
+    def extend_summary(self, summary: RuleSummary) -> RuleSummary | None:
+        if self.until_length == math.inf:
+            return summary._replace(forbidden_tokens=summary.forbidden_tokens + self.tokens)
+        return (
+            summary._replace(min_length=max(summary.min_length, int(self.until_length)))
+            if self.tokens == (END,)
+            else None
+        )
 
 
 @dataclass(frozen=True)
-class MaxLength(PlainRule):
-    """Only END after limits[sentence] tokens."""
+class MaxLength(SummarizableRule):
+    """Allows only END after limits[sentence] tokens."""
 
     limits: Int[Tensor, " N"]
-    shortest: int  # until then no row can be at its limit
+    min_limit: int  # lowest of the limits: no row reaches its limit before
 
-    def __call__(self, allowed: Tensor, written: Tensor, rows: Tensor) -> Tensor:
-        length = written.shape[1] - 1
-        if length < self.shortest:
+    def __call__(self, allowed: Tensor, sequences: Tensor, sentence_ids: Tensor) -> Tensor:
+        length = sequences.shape[1] - 1
+        if length < self.min_limit:
             return allowed
-        full = (self.limits[rows] <= length)[:, None]
-        return torch.where(full, one_token(END, allowed), allowed)
+        at_limit = (self.limits[sentence_ids] <= length)[:, None]
+        return torch.where(at_limit, one_hot_mask(END, allowed), allowed)
 
-    def narrow(self, found: Plain) -> Plain:
-        return found._replace(most=min(found.most, self.shortest))
+    def extend_summary(self, summary: RuleSummary) -> RuleSummary:
+        return summary._replace(max_length=min(summary.max_length, self.min_limit))
 
 
-def plain(rules: Sequence[Rule]) -> Plain | None:
-    """The rules, where they are about single tokens and lengths and nothing else."""
-    found: Plain | None = Plain((), 0, math.inf)
+def summarize_rules(rules: Sequence[Rule]) -> RuleSummary | None:
+    """Summarize the rules if all of them are about single tokens and lengths; None otherwise."""
+    summary: RuleSummary | None = RuleSummary((), 0, math.inf)
     for rule in rules:
-        if found is None or not isinstance(rule, PlainRule):
+        if summary is None or not isinstance(rule, SummarizableRule):
             return None
-        found = rule.narrow(found)
-    return found
+        summary = rule.extend_summary(summary)
+    return summary
 
 
 @lru_cache(16)
-def numbers(tokens: tuple[int, ...]) -> Int[Tensor, " n"]:
-    with torch.inference_mode(False):  # whoever asks later may want gradients
+def to_index_tensor(tokens: tuple[int, ...]) -> Int[Tensor, " n"]:
+    with torch.inference_mode(False):  # the cached tensor may be used with gradients later
         return torch.tensor(tokens, dtype=torch.long)
 
 
-def never(tokens: Sequence[int] = (PAD, START, UNKNOWN)) -> Rule:
-    """Tokens that are no text of a translation."""
-    return Never(tuple(tokens))
+def forbid_tokens(tokens: Sequence[int] = (PAD, START, UNKNOWN)) -> Rule:
+    """Forbid special tokens, which are no text."""
+    return ForbiddenTokens(tuple(tokens))
 
 
-def min_length(length: int) -> Rule:
-    """No END before `length` tokens are written."""
-    return Never((END,), until=length)
+def require_min_length(length: int) -> Rule:
+    """Forbid END before `length` tokens."""
+    return ForbiddenTokens((END,), until_length=length)
 
 
-def max_length(limits: Int[Tensor, " N"]) -> Rule:
+def limit_length(limits: Int[Tensor, " N"]) -> Rule:
+    """Allow only END after limits[sentence] tokens."""
     return MaxLength(limits, int(limits.min()))
 
 
-def no_repeat(n: int) -> Rule:
-    """No sequence of n tokens twice (Paulus et al. 2018, section 2.5)."""
+def forbid_repeated_ngrams(n: int) -> Rule:
+    """Forbid n-grams that occurred before (Paulus et al. 2018, section 2.5)."""
 
-    def rule(allowed: Tensor, written: Tensor, rows: Tensor) -> Tensor:
-        if written.shape[1] < n:
+    def rule(allowed: Tensor, sequences: Tensor, sentence_ids: Tensor) -> Tensor:
+        if sequences.shape[1] < n:
             return allowed
-        runs = written.unfold(1, n, 1)  # (R, t, n): every sequence of n tokens so far
-        last = written[:, written.shape[1] - n + 1 :]
-        again = (runs[..., :-1] == last[:, None]).all(-1)
-        # What followed the same n - 1 tokens before; PAD, which is never written, stands for "nothing".
-        followed = torch.where(again, runs[..., -1], PAD)
-        return allowed.expand(written.shape[0], -1).scatter(1, followed, False)
+        ngrams = sequences.unfold(1, n, 1)  # (R, t, n): all n-grams so far
+        last = sequences[:, sequences.shape[1] - n + 1 :]
+        matches = (ngrams[..., :-1] == last[:, None]).all(-1)
+        # Tokens that followed the same n - 1 tokens before; PAD, which is never output, where there is no match.
+        followed = torch.where(matches, ngrams[..., -1], PAD)
+        return allowed.expand(sequences.shape[0], -1).scatter(1, followed, False)
 
     return rule
 
 
-def forced_prefix(prefixes: Sequence[Sequence[int]], *, device: torch.device | str = "cpu") -> Rule:
-    """Sentence i begins with the tokens prefixes[i], whatever other rules say before this one."""
+def force_prefix(prefixes: Sequence[Sequence[int]], *, device: torch.device | str = "cpu") -> Rule:
+    """Sentence i begins with the tokens prefixes[i], regardless of the rules before this one."""
     longest = max(len(prefix) for prefix in prefixes)
     table = torch.tensor([[*prefix, *[-1] * (longest - len(prefix))] for prefix in prefixes], device=device)
 
-    def rule(allowed: Tensor, written: Tensor, rows: Tensor) -> Tensor:
-        at = written.shape[1] - 1
-        if at >= longest:
+    def rule(allowed: Tensor, sequences: Tensor, sentence_ids: Tensor) -> Tensor:
+        length = sequences.shape[1] - 1
+        if length >= longest:
             return allowed
-        token = table[rows, at][:, None]
+        token = table[sentence_ids, length][:, None]
         return torch.where(token >= 0, torch.arange(allowed.shape[1], device=allowed.device) == token, allowed)
 
     return rule
 
 
-def one_token(token: int, like: Tensor) -> Bool[Tensor, "1 V"]:
-    """True at `token` only."""
+def one_hot_mask(token: int, like: Tensor) -> Bool[Tensor, "1 V"]:
+    """Return a mask that is True at `token` only."""
     return (torch.arange(like.shape[-1], device=like.device) == token)[None]
 
 
-# ---- shapers
+# ---- logits warpers
 
 
-def temperature(value: float) -> Shaper:
-    """Logits divided by the temperature: sharper below 1, flatter above."""
+def scale_by_temperature(value: float) -> LogitsWarper:
+    """Divide logits by the temperature: below 1 sharpens the distribution, above 1 flattens it."""
     return lambda logits: logits / value
 
 
-def top_k(k: int) -> Shaper:
-    """Only the k best tokens (Fan et al. 2018)."""
+def keep_top_k(k: int) -> LogitsWarper:
+    """Keep the k most probable tokens (Fan et al. 2018)."""
 
-    def shape(logits: Tensor) -> Tensor:
+    def warp(logits: Tensor) -> Tensor:
         best = logits.topk(min(k, logits.shape[-1]), -1).indices
         return torch.full_like(logits, -torch.inf).scatter(-1, best, logits.gather(-1, best))
 
-    return shape
+    return warp
 
 
-def top_p(p: float) -> Shaper:
-    """The smallest set of best tokens whose probability is at least p (Holtzman et al. 2020)."""
+def keep_top_p(p: float) -> LogitsWarper:
+    """Keep the smallest set of most probable tokens whose probability is at least p (Holtzman et al. 2020)."""
 
-    def shape(logits: Tensor) -> Tensor:
+    def warp(logits: Tensor) -> Tensor:
         ordered, order = logits.sort(dim=-1, descending=True, stable=True)
         probs = ordered.softmax(-1)
-        before = probs.cumsum(-1) - probs  # what the better tokens have; the best one always stays
+        before = (
+            probs.cumsum(-1) - probs
+        )  # cumulative probability of the more probable tokens; the best token is always kept
         return logits.masked_fill((before >= p).scatter(-1, order, before >= p), -torch.inf)
 
-    return shape
+    return warp

@@ -1,7 +1,7 @@
-"""Greedy search and sampling over `start/step/reorder`, and what beams share with them: they know no more of a writer.
+"""Greedy search and sampling over a writer's `start/step/reorder`, and what beam search shares with them.
 
-R rows are in the state; a row belongs to sentence rows[r]. Whatever rules forbid, log-probabilities are those of the
-model. Length counts END, as in the sum of log-probabilities.
+The state has R rows; row r belongs to sentence sentence_ids[r]. Log-probabilities are the model's own, regardless of
+rules. Lengths count END, as the sums of log-probabilities do.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,35 +15,35 @@ from torch import Tensor
 from saccade.config.protocols import State
 from saccade.data.batching.batch import Batch
 from saccade.data.tokenization.tokenizers import END, START
-from saccade.kernels.cpu.search_steps import Steps
+from saccade.kernels.cpu.search_steps import BeamResult
 from saccade.layers.memory import Memory
 from saccade.model.writers.tokens import Step
 from saccade.predict.search.filters import Rule, apply_rules
-from saccade.predict.search.trace import listened, tell
+from saccade.predict.search.trace import is_tracing, record_step
 
 Chooser = Callable[[Tensor], Tensor]  # log-probabilities (R, V) -> tokens (R,)
-BLOCK = 128  # tokens that are searched together
-FEW_BLOCKS = 16  # so many are searched at once
-FEW = 2**15  # and so many numbers: maxima would take longer to begin than a search to end
+TOP_K_BLOCK_SIZE = 128  # vocabulary entries per block of the blockwise top-k
+MIN_TOP_K_BLOCKS = 16  # with fewer blocks, one top-k over the row is faster
+MIN_TOP_K_ELEMENTS = 2**15  # with fewer logits, too
 
 
-class Writer(Protocol):
-    """All that a search knows of a writer, once it has a state."""
+class StepWriter(Protocol):
+    """All that a search needs of a writer that has a state."""
 
     @property
     def step(self) -> Callable[..., Step]:
-        """step(inputs (R, n), state, *, align=False); each writer takes states of the type that it returns."""
+        """step(inputs (R, n), state, *, align=False) -> Step; the state is of the type that the writer returns."""
         ...
 
 
-class Decoder(Writer, Protocol):
-    """A writer from its first token on: a model's own, or several things that have a say together."""
+class AutoregressiveWriter(StepWriter, Protocol):
+    """A writer that can start a state: a model's own, or a combination such as shallow fusion."""
 
     def start(self, memory: Memory | None, *, capacity: int, rows: int = 0) -> State: ...
 
 
 class DecodableModel(Protocol):
-    """What decoding knows of a model or an ensemble."""
+    """All that decoding needs of a model or an ensemble."""
 
     @property
     def writer(self) -> Any: ...
@@ -55,202 +55,222 @@ class DecodableModel(Protocol):
 
 
 class MultiStep(Protocol):
-    """Takes several steps of a search in one call; None where the next step has to be taken by the writer."""
+    """Takes several steps of a search in one call; returns None where the writer has to take the next step."""
 
     def take_greedy(
-        self, state: State, written: Int[Tensor, "R t"], log_probs: Float[Tensor, " R"], rules: Sequence[Rule]
+        self, state: State, sequences: Int[Tensor, "R t"], log_probs: Float[Tensor, " R"], rules: Sequence[Rule]
     ) -> tuple[Int[Tensor, "R k"], Float[Tensor, " R"], State] | None:
-        """The next tokens of all rows up to the first END, sums of log-probabilities, and the state behind them."""
+        """Return the next tokens of all rows up to the first END, sums of log-probabilities, and the new state."""
         ...
 
     def take_beams(
         self,
         state: State,
-        written: Int[Tensor, "R t"],
+        sequences: Int[Tensor, "R t"],
         scores: Float[Tensor, "N k"],
         rules: Sequence[Rule],
         *,
         single: bool,
-    ) -> tuple[Steps, State] | None:
-        """Steps of beam search up to one in which an output ends, or a `single` one, and the state behind them."""
+    ) -> tuple[BeamResult, State] | None:
+        """Take steps of beam search until an output ends, or a `single` one; return them and the new state."""
         ...
 
 
 @dataclass(frozen=True)
-class Found:
-    """One finished output: ids without END, the sum of log-probabilities with it, and its score."""
+class SearchHypothesis:
+    """One finished output: ids without END, the sum of log-probabilities including END, and its score."""
 
     ids: list[int]
     log_prob: float
     score: float
-    alignment: list[list[float]] | None  # one row of S weights for each id
+    alignment: list[list[float]] | None  # one row of S attention weights for each id
 
 
-def sort_outputs(outputs: list[Found]) -> list[Found]:
-    """Best first; of equal ones the shorter, and then the smaller."""
-    return sorted(outputs, key=lambda item: (-item.score, len(item.ids), item.ids))
+def sort_hypotheses(hypotheses: list[SearchHypothesis]) -> list[SearchHypothesis]:
+    """Sort by score, best first; ties by length and then by ids."""
+    return sorted(hypotheses, key=lambda item: (-item.score, len(item.ids), item.ids))
 
 
-class Price(NamedTuple):
-    """What enters the score of an output beside its log-probability (Wu et al. 2016, equation 14)."""
+class ScorePenalties(NamedTuple):
+    """Terms of the score besides the log-probability (Wu et al. 2016, equation 14)."""
 
-    alpha: float = 0.0  # of its length
-    beta: float = 0.0  # of input that was not attended to
+    alpha: float = 0.0  # exponent of the length penalty
+    beta: float = 0.0  # weight of the coverage penalty
 
 
-def penalty(length: Tensor | float, alpha: float) -> Any:
-    """((5 + |Y|) / 6)^alpha (Wu et al. 2016, equation 14)."""
+def compute_length_penalty(length: Tensor | float, alpha: float) -> Any:
+    """Return ((5 + |Y|) / 6)^alpha (Wu et al. 2016, equation 14)."""
     return ((5 + length) / 6) ** alpha
 
 
-def coverage(maps: Float[Tensor, "R t S"]) -> Float[Tensor, " R"]:
-    """Sum over the source of log(min(sum of its weights, 1)) (Wu et al. 2016, equation 14).
+def compute_coverage_penalty(attention: Float[Tensor, "R t S"]) -> Float[Tensor, " R"]:
+    """Sum log(min(attention weight that a source position received, 1)) over the source (Wu et al. 2016, equation 14).
 
-    Padding gets no weight at all, and is left out by that.
+    Positions without any weight, such as padding, are skipped.
     """
-    seen = maps.sum(1)
-    return torch.where(seen > 0, seen.clamp(max=1).log(), 0.0).sum(-1)
+    received = attention.sum(1)
+    return torch.where(received > 0, received.clamp(max=1).log(), 0.0).sum(-1)
 
 
-# ---- one row at a time: greedy and sampling
+# ---- one hypothesis per row: greedy search and sampling
 
 
-def greedy(log_probs: Float[Tensor, "R V"]) -> Int[Tensor, " R"]:
+def choose_best(log_probs: Float[Tensor, "R V"]) -> Int[Tensor, " R"]:
+    """Return the most probable token of each row."""
     return best_tokens(log_probs, 1)[1][:, 0]
 
 
-def sampling(shapers: Sequence[Callable[[Tensor], Tensor]], generator: torch.Generator) -> Chooser:
-    """Draws from the distribution that the shapers leave."""
+def build_sampler(warpers: Sequence[Callable[[Tensor], Tensor]], generator: torch.Generator) -> Chooser:
+    """Return a function that samples from the distribution left by the warpers."""
 
     def choose(logits: Tensor) -> Tensor:
-        for shape in shapers:
-            logits = shape(logits)
-        # argmax of p / Exp(1) is a draw from p: unlike multinomial, it never waits for the device.
+        for warp in warpers:
+            logits = warp(logits)
+        # argmax of p / Exp(1) is a sample from p; unlike torch.multinomial, it does not synchronize with the device.
         noise = torch.empty_like(logits).exponential_(generator=generator)
         return (logits.softmax(-1) / noise).argmax(-1)
 
     return choose
 
 
-def write_rows(  # noqa: PLR0913  # the settings of a search are its parameters
-    writer: Writer,
+def decode_rows(  # noqa: PLR0913  # the settings of a search are its parameters
+    writer: StepWriter,
     state: State,
     *,
-    rows: Int[Tensor, " R"],
+    sentence_ids: Int[Tensor, " R"],
     choose: Chooser,
     rules: Sequence[Rule] = (),
     alpha: float = 0.0,
     align: bool = False,
     scored: bool = True,
     multi_step: MultiStep | None = None,
-) -> list[list[Found]]:
-    """One token for each row at each step, until all have written END; the outputs of each sentence, best first.
+) -> list[list[SearchHypothesis]]:
+    """Choose one token per row and step until every row has ended; return the hypotheses of each sentence, best first.
 
-    Where they need not be `scored`, log-probabilities are 0, or NaN where the model's are: then nothing is normalised.
-    `multi_step` is for greedy search without `align`.
+    Without `scored`, logits are not normalized, and log-probabilities are 0, or NaN where the model's are. `multi_step`
+    is for greedy search without `align`.
     """
-    finished = Finished(int(rows.max()) + 1, Price(alpha))
-    written, maps = torch.full((rows.shape[0], 1), START, device=rows.device), None
-    log_probs = torch.zeros(rows.shape[0], device=rows.device)
-    while rows.shape[0]:
-        run = None if multi_step is None else multi_step.take_greedy(state, written, log_probs, rules)
-        if run is None:
-            step = writer.step(written[:, -1:], state, align=align)
-            maps, state = extend(maps, step.weights), step.state
-            tokens, log_probs = chosen(step.logits, log_probs, written, rows, choose=choose, rules=rules, scored=scored)
+    finished = FinishedHypotheses(int(sentence_ids.max()) + 1, ScorePenalties(alpha))
+    sequences, attention = torch.full((sentence_ids.shape[0], 1), START, device=sentence_ids.device), None
+    log_probs = torch.zeros(sentence_ids.shape[0], device=sentence_ids.device)
+    while sentence_ids.shape[0]:
+        taken = None if multi_step is None else multi_step.take_greedy(state, sequences, log_probs, rules)
+        if taken is None:
+            step = writer.step(sequences[:, -1:], state, align=align)
+            attention, state = append_attention(attention, step.weights), step.state
+            tokens, log_probs = choose_tokens(
+                step.logits, log_probs, sequences, sentence_ids, choose=choose, rules=rules, scored=scored
+            )
         else:
-            several, sums, state = run
-            written, tokens = torch.cat((written, several[:, :-1]), 1), several[:, -1:]
+            next_tokens, sums, state = taken
+            sequences, tokens = torch.cat((sequences, next_tokens[:, :-1]), 1), next_tokens[:, -1:]
             log_probs = sums if scored else log_probs
         ended = tokens[:, 0] == END
         if ended.any():
-            finished.add(rows[ended], log_probs[ended], written[ended], None if maps is None else maps[ended])
-            stay = (~ended).nonzero()[:, 0]
-            rows, log_probs, tokens, written = rows[stay], log_probs[stay], tokens[stay], written[stay]
-            maps = None if maps is None else maps[stay]
-            state = state.reorder(stay) if len(stay) else state
-        written = torch.cat((written, tokens), 1)
-    return finished.sentences_sorted()
+            finished.add(
+                sentence_ids[ended], log_probs[ended], sequences[ended], None if attention is None else attention[ended]
+            )
+            live = (~ended).nonzero()[:, 0]
+            sentence_ids, log_probs = sentence_ids[live], log_probs[live]
+            tokens, sequences = tokens[live], sequences[live]
+            attention = None if attention is None else attention[live]
+            state = state.reorder(live) if len(live) else state
+        sequences = torch.cat((sequences, tokens), 1)
+    return finished.to_sorted_lists()
 
 
-def chosen(
+def choose_tokens(
     logits: Float[Tensor, "R V"],
     log_probs: Float[Tensor, " R"],
-    written: Int[Tensor, "R t"],
-    rows: Int[Tensor, " R"],
+    sequences: Int[Tensor, "R t"],
+    sentence_ids: Int[Tensor, " R"],
     *,
     choose: Chooser,
     rules: Sequence[Rule],
     scored: bool,
 ) -> tuple[Int[Tensor, "R 1"], Float[Tensor, " R"]]:
-    """The next token of each row, and its log-probability in the sums."""
-    each = log_softmax(logits) if scored else logits.float()
-    tokens = choose(apply_rules(each, rules, written, rows))[:, None]
-    if listened():
-        tell(written, log_probs[:, None] + each, torch.arange(len(tokens)), tokens)
-    return tokens, log_probs + each.gather(1, tokens)[:, 0] * float(scored)
+    """Return the next token of each row, and the sums with its log-probability added."""
+    scores = log_softmax(logits) if scored else logits.float()
+    tokens = choose(apply_rules(scores, rules, sequences, sentence_ids))[:, None]
+    if is_tracing():
+        record_step(sequences, log_probs[:, None] + scores, torch.arange(len(tokens)), tokens)
+    return tokens, log_probs + scores.gather(1, tokens)[:, 0] * float(scored)
 
 
 def log_softmax(logits: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
-    """Log-probabilities, in the place of float32 logits: memory that is new costs more than the work."""
+    """Compute log-probabilities in float32, in place where the logits are: allocation costs more than the work."""
     logits = logits.float()
     return torch.log_softmax(logits, -1, out=logits)
 
 
 def best_tokens(log_probs: Float[Tensor, "R V"], count: int) -> tuple[Float[Tensor, "R c"], Int[Tensor, "R c"]]:
-    """The best `count` of each row and their tokens, in no order; a single one is the first of equal ones.
+    """Return the `count` largest values of each row and their tokens, unsorted; a single one is the first of ties.
 
-    They stand in the blocks with the best maxima, and on a CPU maxima take a twentieth of the time of a search.
+    On a CPU, only the blocks with the largest maxima are searched: maxima take a twentieth of the time of top-k.
     """
-    size, blocks = log_probs.shape[1], log_probs.shape[1] // BLOCK
-    if log_probs.device.type != "cpu" or blocks <= max(count, FEW_BLOCKS) or log_probs.numel() <= FEW:
-        return _best(log_probs, min(count, size))
-    end = blocks * BLOCK
-    tops = log_probs[:, :end].unflatten(1, (blocks, BLOCK)).amax(-1)
-    first = _best(tops, count)[1] * BLOCK
-    places = (first[..., None] + torch.arange(BLOCK)).flatten(1)
+    size, blocks = log_probs.shape[1], log_probs.shape[1] // TOP_K_BLOCK_SIZE
+    if (
+        log_probs.device.type != "cpu"
+        or blocks <= max(count, MIN_TOP_K_BLOCKS)
+        or log_probs.numel() <= MIN_TOP_K_ELEMENTS
+    ):
+        return _select_largest(log_probs, min(count, size))
+    end = blocks * TOP_K_BLOCK_SIZE
+    maxima = log_probs[:, :end].unflatten(1, (blocks, TOP_K_BLOCK_SIZE)).amax(-1)
+    starts = _select_largest(maxima, count)[1] * TOP_K_BLOCK_SIZE
+    candidates = (starts[..., None] + torch.arange(TOP_K_BLOCK_SIZE)).flatten(1)
     if end < size:
-        places = torch.cat((places, torch.arange(end, size).expand(len(places), -1)), 1)
-    values, at = _best(log_probs.gather(1, places), count)
-    return values, places.gather(1, at)
+        candidates = torch.cat((candidates, torch.arange(end, size).expand(len(candidates), -1)), 1)
+    values, order = _select_largest(log_probs.gather(1, candidates), count)
+    return values, candidates.gather(1, order)
 
 
-def _best(x: Float[Tensor, "R n"], count: int) -> tuple[Float[Tensor, "R c"], Int[Tensor, "R c"]]:
+def _select_largest(x: Float[Tensor, "R n"], count: int) -> tuple[Float[Tensor, "R c"], Int[Tensor, "R c"]]:
     return x.max(1, keepdim=True) if count == 1 else x.topk(count, sorted=False)
 
 
-# ---- what is finished
+# ---- finished hypotheses
 
 
-def extend(maps: Tensor | None, weights: Float[Tensor, "R S"] | None) -> Float[Tensor, "R t S"] | None:
-    """The weights of all steps so far, row by row."""
+def append_attention(attention: Tensor | None, weights: Float[Tensor, "R S"] | None) -> Float[Tensor, "R t S"] | None:
+    """Append the weights of one step to those of all steps so far, row by row."""
     if weights is None:
         return None
-    return weights[:, None] if maps is None else torch.cat((maps, weights[:, None]), 1)
+    return weights[:, None] if attention is None else torch.cat((attention, weights[:, None]), 1)
 
 
 @dataclass
-class Finished:
-    """Finished outputs, kept on the device until all are there."""
+class FinishedHypotheses:
+    """Collects finished hypotheses, on the device until all are finished."""
 
     sentences: int
-    price: Price
+    penalties: ScorePenalties
     steps: list[tuple[Tensor, Tensor, Tensor, Tensor | None]] = field(default_factory=list)
 
     def add(
-        self, rows: Int[Tensor, " f"], log_probs: Float[Tensor, " f"], written: Int[Tensor, "f t"], maps: Tensor | None
+        self,
+        sentence_ids: Int[Tensor, " f"],
+        log_probs: Float[Tensor, " f"],
+        sequences: Int[Tensor, "f t"],
+        attention: Tensor | None,
     ) -> None:
-        self.steps.append((rows, log_probs, written, maps))
+        self.steps.append((sentence_ids, log_probs, sequences, attention))
 
-    def sentences_sorted(self) -> list[list[Found]]:
-        """The outputs of each sentence, best first; of equal ones the earlier and then the smaller."""
-        outputs: list[list[Found]] = [[] for _ in range(self.sentences)]
-        for rows, log_probs, written, maps in self.steps:
-            weights = [None] * len(rows) if maps is None else maps[:, :-1].tolist()
-            alpha, beta = self.price
-            missed = [0.0] * len(rows) if maps is None or not beta else (beta * coverage(maps)).tolist()
-            scale = penalty(written.shape[1], alpha)
-            found = zip(rows.tolist(), log_probs.tolist(), missed, written[:, 1:].tolist(), weights, strict=True)
-            for row, log_prob, miss, ids, weight in found:
-                outputs[row].append(Found(ids, log_prob, log_prob / scale + miss, weight))
-        return [sort_outputs(group) for group in outputs]
+    def to_sorted_lists(self) -> list[list[SearchHypothesis]]:
+        """Return the hypotheses of each sentence, best first; see `sort_hypotheses` for ties."""
+        outputs: list[list[SearchHypothesis]] = [[] for _ in range(self.sentences)]
+        for sentence_ids, log_probs, sequences, attention in self.steps:
+            weights = [None] * len(sentence_ids) if attention is None else attention[:, :-1].tolist()
+            alpha, beta = self.penalties
+            coverage = (
+                [0.0] * len(sentence_ids)
+                if attention is None or not beta
+                else (beta * compute_coverage_penalty(attention)).tolist()
+            )
+            scale = compute_length_penalty(sequences.shape[1], alpha)
+            finished = zip(
+                sentence_ids.tolist(), log_probs.tolist(), coverage, sequences[:, 1:].tolist(), weights, strict=True
+            )
+            for sentence, log_prob, bonus, ids, weight in finished:
+                outputs[sentence].append(SearchHypothesis(ids, log_prob, log_prob / scale + bonus, weight))
+        return [sort_hypotheses(group) for group in outputs]

@@ -1,4 +1,4 @@
-"""Attention and CTC that write together: what beams compare is a mean of both (Watanabe et al. 2017)."""
+"""Joint CTC/attention decoding: beams are scored by an interpolation of both (Watanabe et al. 2017)."""
 
 from typing import NamedTuple
 
@@ -9,68 +9,72 @@ from torch import Tensor, nn
 from saccade.config.protocols import State
 from saccade.data.tokenization.tokenizers import END, PAD, START
 from saccade.errors import SaccadeError
-from saccade.layers.losses.ctc import Beginnings, advance, begin, next_letters
+from saccade.layers.losses.ctc import PrefixState, extend_prefixes, init_prefixes, score_next_labels
 from saccade.layers.memory import Memory
 from saccade.model.writers.ctc import BLANK
 from saccade.model.writers.tokens import Step
-from saccade.predict.search.greedy import DecodableModel, Decoder
+from saccade.predict.search.greedy import AutoregressiveWriter, DecodableModel
 
-EPSILON = 1e-6  # of probability that is always left
+MIN_PAD_PROBABILITY = 1e-6  # least probability that PAD gets, for numerical stability
 
 
-def with_ctc(model: DecodableModel, weight: float) -> Decoder:
-    """The writer of a model, together with its CTC head where that has a weight."""
+def add_ctc(model: DecodableModel, weight: float) -> AutoregressiveWriter:
+    """Return the writer of a model, combined with its CTC head if `weight` is not 0."""
     if not weight:
         return model.writer
     if model.ctc is None:
         raise SaccadeError(
-            f"ctc = {weight:g} needs one run that was trained with writer.ctc = true, and this has no such head; "
-            "set predict.ctc = 0"
+            f"ctc_weight = {weight:g} needs a single run that was trained with writer.ctc = true, and this one has no "
+            "CTC head; set predict.ctc_weight = 0"
         )
     return JointWriter(model.writer, model.ctc, weight=weight)
 
 
-class Both(NamedTuple):
-    """Where attention stands, and where CTC does."""
+class JointState(NamedTuple):
+    """The states of the attention writer and of the CTC prefix scores."""
 
     attention: State
-    ctc: Beginnings
+    ctc: PrefixState
 
-    def reorder(self, indices: Int[Tensor, " C"]) -> "Both":
-        return Both(self.attention.reorder(indices), self.ctc.reorder(indices))
+    def reorder(self, indices: Int[Tensor, " C"]) -> "JointState":
+        return JointState(self.attention.reorder(indices), self.ctc.reorder(indices))
 
 
 class JointWriter:
-    """A writer like any other, whose logits are (1 - w) log P_attention + w log P_ctc of the next token."""
+    """A writer whose logits are (1 - w) log P_attention + w log P_ctc of the next token."""
 
-    def __init__(self, writer: Decoder, head: nn.Module, *, weight: float) -> None:
+    def __init__(self, writer: AutoregressiveWriter, head: nn.Module, *, weight: float) -> None:
         self.writer, self.head, self.weight = writer, head, weight
 
-    def start(self, memory: Memory | None, *, capacity: int, rows: int = 0) -> Both:
+    def start(self, memory: Memory | None, *, capacity: int, rows: int = 0) -> JointState:
         state = self.writer.start(memory, capacity=capacity, rows=rows)
-        return Both(state, begin(self.head(memory), blank=BLANK))
+        return JointState(state, init_prefixes(self.head(memory), blank=BLANK))
 
-    def step(self, inputs: Int[Tensor, "B n"], state: Both, *, align: bool = False) -> Step:
+    def step(self, inputs: Int[Tensor, "B n"], state: JointState, *, align: bool = False) -> Step:
         step = self.writer.step(inputs, state.attention, align=align)
-        heard = state.ctc
+        prefixes = state.ctc
         for tokens in inputs.unbind(1):
-            moved = advance(heard, tokens, blank=BLANK)
-            first = tokens == START  # before any letter
-            spoken, quiet = (
-                torch.where(first[:, None], old, new)
-                for old, new in ((heard.spoken, moved.spoken), (heard.blank, moved.blank))
+            advanced = extend_prefixes(prefixes, tokens, blank=BLANK)
+            is_start = tokens == START  # leaves the prefix empty
+            nonblank, blank = (
+                torch.where(is_start[:, None], old, new)
+                for old, new in (
+                    (prefixes.label_scores, advanced.label_scores),
+                    (prefixes.blank_scores, advanced.blank_scores),
+                )
             )
-            heard = Beginnings(heard.log_probs, spoken, quiet, torch.where(first, heard.last, tokens))
-        said = next_letters(heard, blank=BLANK, end=END)
-        logits = (1 - self.weight) * step.logits.float().log_softmax(-1) + self.weight * said
-        return Step(with_rest(logits), Both(step.state, heard), step.weights)
+            prefixes = PrefixState(prefixes.log_probs, nonblank, blank, torch.where(is_start, prefixes.last, tokens))
+        ctc_log_probs = score_next_labels(prefixes, blank=BLANK, end=END)
+        logits = (1 - self.weight) * step.logits.float().log_softmax(-1) + self.weight * ctc_log_probs
+        return Step(assign_rest_to_pad(logits), JointState(step.state, prefixes), step.weights)
 
 
-def with_rest(logits: Float[Tensor, "B V"]) -> Float[Tensor, "B V"]:
-    """What probabilities lack of 1 goes to PAD, which nobody writes: searches, which norm them, leave the others alone.
+def assign_rest_to_pad(logits: Float[Tensor, "B V"]) -> Float[Tensor, "B V"]:
+    """Set the logit of PAD so that probabilities sum to 1.
 
-    A text on which two that write together do not agree is then worth less, and not as much as any other.
+    PAD is never output, and searches normalize logits: without this, a continuation on which the two models disagree
+    would be scaled up to the probability of any other.
     """
     logits[:, PAD] = -torch.inf
-    logits[:, PAD] = torch.log1p(-logits.logsumexp(-1).exp().clamp(max=1 - EPSILON))
+    logits[:, PAD] = torch.log1p(-logits.logsumexp(-1).exp().clamp(max=1 - MIN_PAD_PROBABILITY))
     return logits

@@ -1,4 +1,4 @@
-"""One batch that is to be decoded, with all that is asked of it."""
+"""One batch to decode, with all decoding options."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,31 +13,31 @@ from saccade.data.batching.batch import Batch
 from saccade.data.tokenization.tokenizers import PAD, START
 from saccade.errors import SaccadeError
 from saccade.predict.search import filters
-from saccade.predict.search.filters import Rule, Shaper
-from saccade.predict.search.greedy import Decoder
+from saccade.predict.search.filters import LogitsWarper, Rule
+from saccade.predict.search.greedy import AutoregressiveWriter
 
 
-class LanguageModel(NamedTuple):
+class FusionModel(NamedTuple):
     """The writer of a language model, and the weight of its log-probabilities in shallow fusion."""
 
-    writer: Decoder
+    writer: AutoregressiveWriter
     weight: float
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is read, or the prompts from which outputs go on; and how outputs are searched for."""
+    """A batch to read, or prompts to continue, and how outputs are searched for."""
 
-    limits: Sequence[int]  # how many tokens each output may have, END not counted
+    limits: Sequence[int]  # maximum number of tokens of each output, END not counted
     decoding: Decoding
     batch: Batch | None = None
-    prompts: Int[Tensor, "N n"] | None = None  # of one length, each beginning with START
+    prompts: Int[Tensor, "N n"] | None = None  # all of one length, each beginning with START
     prefix: Sequence[int] = ()  # tokens that every output begins with
     generator: torch.Generator | None = None  # for sampling
     align: bool = False  # also return the attention weights of each token
-    scored: bool = True  # without it, scores may be 0
-    stops: Rule | None = None  # ends outputs early
-    fusion: LanguageModel | None = None
+    scored: bool = True  # if False, scores may be 0
+    stop_rule: Rule | None = None  # ends outputs at a stop string
+    fusion: FusionModel | None = None
 
     @property
     def device(self) -> torch.device:
@@ -48,38 +48,38 @@ class Request:
 
     @property
     def source(self) -> Batch:
-        """What is read; nothing, where outputs go on from prompts."""
+        """The batch to read; empty for prompts."""
         return Batch({}) if self.batch is None else self.batch
 
     def make_rules(self, limits: Int[Tensor, " N"]) -> list[Rule]:
-        """Later rules win: what must begin so does, and what must end does."""
+        """Build the constraints on the next token. Later rules win: the length limit over the forced prefix."""
         decoding = self.decoding
-        rules = [filters.never((PAD, START)) if decoding.replace_unknown else filters.never()]
+        rules = [filters.forbid_tokens((PAD, START)) if decoding.replace_unknown else filters.forbid_tokens()]
         if decoding.min_length:
-            rules.append(filters.min_length(decoding.min_length))
-        if decoding.no_repeat:
-            rules.append(filters.no_repeat(decoding.no_repeat))
+            rules.append(filters.require_min_length(decoding.min_length))
+        if decoding.no_repeat_ngram:
+            rules.append(filters.forbid_repeated_ngrams(decoding.no_repeat_ngram))
         if self.prefix:
-            rules.append(filters.forced_prefix([self.prefix] * len(limits), device=limits.device))
-        return [*rules, filters.max_length(limits), *([] if self.stops is None else [self.stops])]
+            rules.append(filters.force_prefix([self.prefix] * len(limits), device=limits.device))
+        return [*rules, filters.limit_length(limits), *([] if self.stop_rule is None else [self.stop_rule])]
 
-    def make_shapers(self) -> list[Shaper]:
-        """How the distribution that samples are drawn from is shaped."""
-        decoding, shapers = self.decoding, []
+    def make_warpers(self) -> list[LogitsWarper]:
+        """Build the transformations of the distribution that tokens are sampled from."""
+        decoding, warpers = self.decoding, []
         if decoding.temperature != 1.0:
-            shapers.append(filters.temperature(decoding.temperature))
+            warpers.append(filters.scale_by_temperature(decoding.temperature))
         if decoding.top_k:
-            shapers.append(filters.top_k(decoding.top_k))
+            warpers.append(filters.keep_top_k(decoding.top_k))
         if decoding.top_p < 1.0:
-            shapers.append(filters.top_p(decoding.top_p))
-        return shapers
+            warpers.append(filters.keep_top_p(decoding.top_p))
+        return warpers
 
-    def check_prompted(self) -> None:
-        """Refuses what is said of an output after a prompt, where there is none."""
-        plain = Decoding()
-        for name in ("stop", "slide", "repetition", "frequency"):
-            if self.prompts is None and (given := getattr(self.decoding, name)) != getattr(plain, name):
+    def check_prompt_options(self) -> None:
+        """Refuse options for continuing a prompt if the request has no prompts."""
+        defaults = Decoding()
+        for name in ("stop", "truncate_prompt", "repetition_penalty", "frequency_penalty"):
+            if self.prompts is None and (given := getattr(self.decoding, name)) != getattr(defaults, name):
                 raise SaccadeError(
-                    f'{name} is for models that go on from a prompt (task = "write"), got {name} = {given!r}; '
+                    f'{name} is for models that continue a prompt (task = "language-model"), got {name} = {given!r}; '
                     "leave it out"
                 )

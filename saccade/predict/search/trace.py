@@ -1,7 +1,6 @@
-"""How an output was found: the candidates that a search kept and dropped at each step, and what was likely next.
+"""Trace a search: the candidates kept and pruned at each step, and the most probable next tokens.
 
-Inside `with listening() as tree:` greedy search, beams and sampling leave their candidates with the tree. They are the
-searches that predict, as they are.
+Inside `with trace_search() as tree:`, greedy search, beam search and sampling add their candidates to the tree.
 """
 
 import threading
@@ -16,100 +15,108 @@ from torch import Tensor
 
 from saccade.data.tokenization.tokenizers import Tokenizer
 
-LIKELY = 8  # tokens that are shown with their probabilities
-DROPPED = 4  # candidates that are shown beside those which were kept
+MAX_LIKELY_TOKENS = 8  # next tokens listed with their probabilities at each step
+MAX_PRUNED_CANDIDATES = 4  # pruned candidates recorded at each step
 
 
 class Candidate(NamedTuple):
-    """One more token behind a hypothesis."""
+    """A hypothesis extended by one token."""
 
     id: int
-    parent: int  # the candidate that it goes on from; 0 is the beginning
+    parent: int  # id of the candidate that it extends; 0 is the empty hypothesis
     token: int
-    score: float  # the log-probability of all its tokens
+    score: float  # log-probability of the whole hypothesis
     kept: bool
 
 
 @dataclass
-class Tree:
+class SearchTree:
     """The candidates of each step of the search for one output, best first."""
 
     steps: list[list[Candidate]] = field(default_factory=list)
-    numbers: dict[tuple[int, ...], int] = field(default_factory=lambda: {(): 0})  # of what was kept, by its tokens
+    # id of each kept hypothesis, by its tokens
+    kept_ids: dict[tuple[int, ...], int] = field(default_factory=lambda: {(): 0})
     count: int = 0
 
     def add(
         self,
-        written: Int[Tensor, "R t"],
+        sequences: Int[Tensor, "R t"],
         scores: Float[Tensor, "R V"],
         parents: Int[Tensor, " C"],
         tokens: Int[Tensor, " C"],
     ) -> None:
-        """One step: what stands in each row, what it would score with each token, and which of these were kept."""
+        """Add one step: sequences beginning with START, their scores with each next token, and the kept candidates."""
         kept = dict.fromkeys(zip(parents.tolist(), tokens.tolist(), strict=True), True)
-        best = scores.flatten().topk(min(len(kept) + DROPPED, scores.numel())).indices.tolist()
-        every = {divmod(place, scores.shape[1]): False for place in best} | kept
-        rows = [tuple(row[1:]) for row in written.tolist()]
-        found = [(float(scores[place]), *place, stays) for place, stays in every.items()]
+        best = scores.flatten().topk(min(len(kept) + MAX_PRUNED_CANDIDATES, scores.numel())).indices.tolist()
+        candidates = {divmod(position, scores.shape[1]): False for position in best} | kept
+        rows = [tuple(row[1:]) for row in sequences.tolist()]
+        scored = [(float(scores[position]), *position, is_kept) for position, is_kept in candidates.items()]
         step = []
-        for score, row, token, stays in sorted(found, key=lambda item: -item[0]):
-            if score == -torch.inf or rows[row] not in self.numbers:  # forbidden, or behind END
+        for score, row, token, is_kept in sorted(scored, key=lambda item: -item[0]):
+            if score == -torch.inf or rows[row] not in self.kept_ids:  # forbidden, or after END
                 continue
             self.count += 1
-            step.append(Candidate(self.count, self.numbers[rows[row]], token, score, stays))
-            if stays:
-                self.numbers[(*rows[row], token)] = self.count
+            step.append(Candidate(self.count, self.kept_ids[rows[row]], token, score, is_kept))
+            if is_kept:
+                self.kept_ids[(*rows[row], token)] = self.count
         self.steps.append(step)
 
 
-# By thread, as a server answers several requests at once.
-_trees: dict[int, Tree] = {}
+# By thread, because a server answers several requests concurrently.
+_trees: dict[int, SearchTree] = {}
 
 
 @contextmanager
-def listening() -> Iterator[Tree]:
-    """Yields a tree that is filled by the next search in this thread, which must be for one text."""
-    me, tree = threading.get_ident(), Tree()
-    _trees[me] = tree
+def trace_search() -> Iterator[SearchTree]:
+    """Yield a tree that the next search in this thread fills; the search must be for one input."""
+    thread, tree = threading.get_ident(), SearchTree()
+    _trees[thread] = tree
     try:
         yield tree
     finally:
-        del _trees[me]
+        del _trees[thread]
 
 
-def listened() -> bool:
-    """Whether somebody is listening in this thread."""
+def is_tracing() -> bool:
+    """Return whether a search in this thread is traced."""
     return bool(_trees) and threading.get_ident() in _trees
 
 
-def tell(written: Tensor, scores: Tensor, parents: Tensor, tokens: Tensor) -> None:
-    """One step for whoever is listening, see `Tree.add`."""
-    _trees[threading.get_ident()].add(written, scores, parents.flatten(), tokens.flatten())
+def record_step(sequences: Tensor, scores: Tensor, parents: Tensor, tokens: Tensor) -> None:
+    """Add one step to the tree of this thread, see `SearchTree.add`."""
+    _trees[threading.get_ident()].add(sequences, scores, parents.flatten(), tokens.flatten())
 
 
-def described(
-    log_probs: Float[Tensor, "T V"], ids: Sequence[int], tokenizer: Tokenizer, tree: Tree | None, *, first: int = 0
+def describe_steps(
+    log_probs: Float[Tensor, "T V"],
+    ids: Sequence[int],
+    tokenizer: Tokenizer,
+    tree: SearchTree | None,
+    *,
+    search_start: int = 0,
 ) -> list[dict[str, Any]]:
-    """Each token of an output, how likely it and others were, and the candidates of the search, where there was one.
+    """Describe each token of an output for JSON: its probability, likely alternatives, candidates of the search.
 
-    Probabilities are those of the model, whatever rules the search was under. The search began at token `first`; what
-    it tried beyond the length of the output is left out.
+    Probabilities are the model's own, regardless of rules. The search began at token `search_start`; candidates beyond
+    the end of the output are omitted.
     """
-    searched = [] if tree is None else [[] for _ in range(first)] + tree.steps
-    values, tokens = log_probs.topk(min(LIKELY, log_probs.shape[1]))
+    searched = [] if tree is None else [[] for _ in range(search_start)] + tree.steps
+    values, tokens = log_probs.topk(min(MAX_LIKELY_TOKENS, log_probs.shape[1]))
     steps = []
-    for at, token in enumerate(ids):
-        likely = zip(tokenizer.labels(tokens[at].tolist()), values[at].exp().tolist(), strict=True)
+    for index, token in enumerate(ids):
+        likely = zip(tokenizer.convert_ids_to_tokens(tokens[index].tolist()), values[index].exp().tolist(), strict=True)
         steps.append(
             {
-                "token": tokenizer.labels([token])[0],
-                "log_prob": round(float(log_probs[at, token]), 6),
+                "token": tokenizer.convert_ids_to_tokens([token])[0],
+                "log_prob": round(float(log_probs[index, token]), 6),
                 "next": [{"token": label, "prob": round(prob, 6)} for label, prob in likely],
-                "beam": [_named(item, tokenizer) for item in searched[at]] if at < len(searched) else [],
+                "beam": [_describe_candidate(item, tokenizer) for item in searched[index]]
+                if index < len(searched)
+                else [],
             }
         )
     return steps
 
 
-def _named(item: Candidate, tokenizer: Tokenizer) -> dict[str, Any]:
-    return {**item._asdict(), "token": tokenizer.labels([item.token])[0], "score": round(item.score, 6)}
+def _describe_candidate(item: Candidate, tokenizer: Tokenizer) -> dict[str, Any]:
+    return {**item._asdict(), "token": tokenizer.convert_ids_to_tokens([item.token])[0], "score": round(item.score, 6)}

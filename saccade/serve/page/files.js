@@ -1,9 +1,9 @@
-// Where a picture or a sound file is chosen or dropped, and shown before it is sent.
+// A field in which an image or audio file is chosen or dropped, with a preview.
 
-import { el, shown } from "./view/element.js";
+import { el, setVisible } from "./view/element.js";
 
-const TYPES = { picture: "image/*", sound: "audio/*" };
-const NAMES = { picture: "Picture", sound: "Sound" };
+const ACCEPTED_TYPES = { picture: "image/*", sound: "audio/*" };
+const MEDIUM_NAMES = { picture: "Image", sound: "Audio" };
 
 export class FileField {
   constructor(place) {
@@ -12,7 +12,7 @@ export class FileField {
     this.input = place.querySelector("input");
     this.preview = place.querySelector("#preview");
     this.input.addEventListener("change", () => this.show());
-    // Dropped anywhere, a file is never opened by the browser in the place of this page.
+    // Keeps the browser from opening a dropped file in place of this page.
     for (const kind of ["dragover", "drop"]) document.addEventListener(kind, (event) => event.preventDefault());
     for (const kind of ["dragover", "dragleave", "drop"]) {
       place.addEventListener(kind, () => place.classList.toggle("try-over", kind === "dragover"));
@@ -26,17 +26,17 @@ export class FileField {
     });
   }
 
-  // What a model reads: a file that was chosen for another kind is forgotten.
-  offer(reads) {
+  // Sets the modality that the model reads; a file of another modality is discarded.
+  setMedium(reads) {
     if (reads !== this.reads) this.input.value = "";
     this.reads = reads;
-    shown(this.place, reads !== "text");
-    this.input.accept = TYPES[reads] ?? "";
-    this.place.querySelector("#file-name").textContent = NAMES[reads] ?? "";
+    setVisible(this.place, reads !== "text");
+    this.input.accept = ACCEPTED_TYPES[reads] ?? "";
+    this.place.querySelector("#file-name").textContent = MEDIUM_NAMES[reads] ?? "";
     this.show();
   }
 
-  // A form with the file; none where none is chosen, which is then asked for.
+  // Builds a form with the file; if none is chosen, focuses the field and returns null.
   form(fields) {
     const [file] = this.input.files;
     if (!file) {
@@ -59,7 +59,7 @@ export class FileField {
       const source = { src: reader.result };
       this.preview.replaceChildren(this.reads === "sound"
         ? el("audio", { controls: true, "aria-label": file.name, ...source })
-        : el("img", { alt: `The chosen picture, ${file.name}`, ...source }));
+        : el("img", { alt: `Chosen image, ${file.name}`, ...source }));
     });
     reader.readAsDataURL(file);
   }

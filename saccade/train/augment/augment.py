@@ -1,4 +1,4 @@
-"""What is done to pictures and sound while a model learns from them, as its reader's table says."""
+"""Data augmentation of pictures and sound during training, as the table of the reader asks for it."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from functools import partial
 
 import torch
 
-from saccade.config.schema import FrameReader, MediaReader, PictureChanges, PictureReader, Recipe, SoundChanges
+from saccade.config.schema import AudioAugmentation, FrameReader, ImageAugmentation, MediaReader, PictureReader, Recipe
 from saccade.data.batching.batch import Batch, Frames, Pictures
-from saccade.train.augment.pictures import change_pictures
-from saccade.train.augment.sound import change_sound
+from saccade.train.augment.pictures import augment_pictures
+from saccade.train.augment.sound import augment_sound
 
-Change = Callable[[Batch, torch.Generator], Batch]
+Augmentation = Callable[[Batch, torch.Generator], Batch]
 
 
-def changes_of(recipe: Recipe) -> Change | None:
-    """What changes batches before a model learns from them; none where nothing is to be changed."""
-    reader = recipe.reader.of_files if isinstance(recipe.reader, MediaReader) else None
-    if isinstance(reader, PictureReader) and (reader.changes.flip or reader.changes.crop or reader.changes.operations):
-        return partial(with_pictures, settings=reader.changes)
-    if isinstance(reader, FrameReader) and reader.changes.any:
-        return partial(with_sound, settings=reader.changes)
+def build_augmentation(recipe: Recipe) -> Augmentation | None:
+    """Build the augmentation of training batches; None if the recipe has none."""
+    reader = recipe.reader.file_reader if isinstance(recipe.reader, MediaReader) else None
+    if isinstance(reader, PictureReader) and (reader.augment.flip or reader.augment.crop or reader.augment.num_ops):
+        return partial(augment_picture_batch, settings=reader.augment)
+    if isinstance(reader, FrameReader) and reader.augment.any:
+        return partial(augment_sound_batch, settings=reader.augment)
     return None
 
 
-def with_pictures(batch: Batch, generator: torch.Generator, *, settings: PictureChanges) -> Batch:
+def augment_picture_batch(batch: Batch, generator: torch.Generator, *, settings: ImageAugmentation) -> Batch:
     pictures = batch["source"]
-    changed = Pictures(change_pictures(pictures.values, settings, generator), pictures.mask)
-    return Batch({**batch.fields, "source": changed}, batch.counts)
+    augmented = Pictures(augment_pictures(pictures.values, settings, generator), pictures.mask)
+    return Batch({**batch.fields, "source": augmented}, batch.counts)
 
 
-def with_sound(batch: Batch, generator: torch.Generator, *, settings: SoundChanges) -> Batch:
+def augment_sound_batch(batch: Batch, generator: torch.Generator, *, settings: AudioAugmentation) -> Batch:
     sound = batch["source"]
-    changed = Frames(*change_sound(sound.values, sound.mask, settings, generator))
-    return Batch({**batch.fields, "source": changed}, batch.counts)
+    augmented = Frames(*augment_sound(sound.values, sound.mask, settings, generator))
+    return Batch({**batch.fields, "source": augmented}, batch.counts)

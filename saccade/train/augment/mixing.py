@@ -1,4 +1,4 @@
-"""Pictures that are made of two, and share the classes of both in the same measure."""
+"""Mixup and CutMix: pictures mixed from two, with the labels of both in the same proportion."""
 
 from __future__ import annotations
 
@@ -9,55 +9,55 @@ from torch import Tensor
 from saccade.data.batching.batch import Batch, Pictures
 
 
-def mixed(
+def mix_pictures(
     batch: Batch, generator: torch.Generator, *, mixup: float, cutmix: float
 ) -> tuple[Batch, Int[Tensor, " B"], Float[Tensor, ""]]:
-    """The batch with each picture mixed with another, the number of that one, and the share of the first.
+    """Mix each picture with another one of the batch; return the batch, the indices of the others, and the own share.
 
-    Both are mixed as a whole (Zhang et al. 2018), or a rectangle comes from the other one (Yun et al. 2019); where both
-    are wanted, one of the two is drawn for each batch.
+    Mixup blends whole pictures (Zhang et al. 2018), CutMix pastes a rectangle (Yun et al. 2019); with both, one of them
+    is sampled for each batch.
     """
     pictures = batch["source"]
     x = pictures.values.float()
     others = torch.rand(len(x), generator=generator, device=x.device).argsort()
-    ways = [mixed_up(x, x[others], mixup, generator)] if mixup else []
-    ways += [cut_in(x, x[others], cutmix, generator)] if cutmix else []
-    (made, share), (instead, its_share) = ways[0], ways[-1]
-    if len(ways) > 1:  # both are made, so that nobody has to ask the device which one it drew
+    candidates = [apply_mixup(x, x[others], mixup, generator)] if mixup else []
+    candidates += [apply_cutmix(x, x[others], cutmix, generator)] if cutmix else []
+    (mixed, share), (other_mixed, other_share) = candidates[0], candidates[-1]
+    if len(candidates) > 1:  # computing both avoids a synchronization with the device
         first = torch.rand((), generator=generator, device=x.device) < 0.5
-        made, share = torch.where(first, made, instead), torch.where(first, share, its_share)
-    return Batch({**batch.fields, "source": Pictures(made, pictures.mask)}, batch.counts), others, share
+        mixed, share = torch.where(first, mixed, other_mixed), torch.where(first, share, other_share)
+    return Batch({**batch.fields, "source": Pictures(mixed, pictures.mask)}, batch.counts), others, share
 
 
-def mixed_up(
+def apply_mixup(
     x: Float[Tensor, "B 3 Y X"], others: Float[Tensor, "B 3 Y X"], alpha: float, generator: torch.Generator
 ) -> tuple[Float[Tensor, "B 3 Y X"], Float[Tensor, ""]]:
-    """Each picture as a whole with another, and its share."""
-    share = beta(alpha, generator)
+    """Blend each picture with another; return the result and the share of the first."""
+    share = sample_beta(alpha, generator)
     return share * x + (1 - share) * others, share
 
 
-def cut_in(
+def apply_cutmix(
     x: Float[Tensor, "B 3 Y X"], others: Float[Tensor, "B 3 Y X"], alpha: float, generator: torch.Generator
 ) -> tuple[Float[Tensor, "B 3 Y X"], Float[Tensor, ""]]:
-    """Each picture with a rectangle of another, and the share that is left of it."""
-    inside = rectangle(x.shape[-2], x.shape[-1], 1 - beta(alpha, generator), generator)
+    """Paste a rectangle of another picture into each; return the result and the share of the first that is left."""
+    inside = sample_rectangle(x.shape[-2], x.shape[-1], 1 - sample_beta(alpha, generator), generator)
     return torch.where(inside, others, x), 1 - inside.float().mean()
 
 
-def beta(alpha: float, generator: torch.Generator) -> Float[Tensor, ""]:
-    """A draw of Beta(a, a) as x / (x + y) of two draws of Gamma(a, 1)."""
-    rates = torch.full((2,), alpha, device=generator.device)
-    first, second = torch._standard_gamma(rates, generator=generator)
+def sample_beta(alpha: float, generator: torch.Generator) -> Float[Tensor, ""]:
+    """Sample from Beta(alpha, alpha) as x / (x + y) of two samples from Gamma(alpha, 1)."""
+    alphas = torch.full((2,), alpha, device=generator.device)
+    first, second = torch._standard_gamma(alphas, generator=generator)
     return first / (first + second).clamp(min=1e-12)
 
 
-def rectangle(high: int, wide: int, share: Tensor, generator: torch.Generator) -> Tensor:
-    """(high, wide) bool: this share of a picture, as far as it does not reach over its edge, anywhere in it."""
-    side = share.sqrt() / 2
-    middle = torch.rand(2, generator=generator, device=generator.device)
-    down, across = (
-        ((torch.arange(length, device=generator.device) + 0.5) / length - middle[axis]).abs() <= side
-        for axis, length in enumerate((high, wide))
+def sample_rectangle(height: int, width: int, share: Tensor, generator: torch.Generator) -> Tensor:
+    """Sample a mask (height, width) of a rectangle with this share of the area and a random center, clipped to it."""
+    half_side = share.sqrt() / 2
+    center = torch.rand(2, generator=generator, device=generator.device)
+    rows, columns = (
+        ((torch.arange(length, device=generator.device) + 0.5) / length - center[axis]).abs() <= half_side
+        for axis, length in enumerate((height, width))
     )
-    return down[:, None] & across[None, :]
+    return rows[:, None] & columns[None, :]

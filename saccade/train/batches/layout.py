@@ -1,5 +1,7 @@
-"""How batches are laid out for a model: packed rows, padding to few shapes, or as they come; and whether a CUDA graph
-can hold a training step. What a model can take, its parts declare (`Capabilities`)."""
+"""Chooses the layout of training batches (packed, padded to few shapes, or plain) and whether steps run as CUDA graphs.
+
+The parts of a model declare what they support (`Capabilities`).
+"""
 
 from __future__ import annotations
 
@@ -15,41 +17,41 @@ from saccade.config.protocols import get_capabilities
 from saccade.config.schema import Recipe, Train
 from saccade.errors import SaccadeError
 from saccade.model.model import Model
-from saccade.train.batches.feed import Shape, widened
-from saccade.train.batches.pack import pack, pack_padded
-from saccade.train.batches.rectangles import fill_up
-from saccade.train.objectives.terms import Objective, is_proven_on_pictures, lets_write
+from saccade.train.batches.pack import pack_batch, pack_if_padded
+from saccade.train.batches.prefetch import BatchTransform, pad_to_two
+from saccade.train.batches.static_shapes import pad_to_static_shape
+from saccade.train.objectives.terms import Objective, generates_outputs, is_tested_on_picture_graphs
 
 logger = logging.getLogger(__name__)
 
 
 class Layout(NamedTuple):
-    """How batches reach the model."""
+    """Layout of the batches of a training run."""
 
-    shape: Shape | None  # brings a batch into form on its way to the device
-    captures: bool  # whether training steps may run as CUDA graphs
+    transform: BatchTransform | None  # packs or pads a batch before it is copied to the device
+    use_cuda_graphs: bool  # whether training steps run as CUDA graphs
 
 
 def choose_layout(
     recipe: Recipe, model: Model, objectives: Sequence[Objective], *, device: torch.device, world: int
 ) -> Layout:
-    """The fastest layout that the model's parts declare; the reasons against a faster one are logged."""
-    settings, writes = recipe.train, any(map(lets_write, objectives))
-    packs = packs_rows(settings, model, device, writes=writes)
-    holds = packs or holds_steps(model, objectives, asked=bool(settings.graphs))
-    captures = captures_steps(recipe, holds=holds, writes=writes, world=world, device=device)
-    fills = captures and not packs and get_capabilities(model.writer).padded_targets
-    return Layout(shape_of_batches(settings, packs=packs, fills=fills, device=device), captures)
+    """Choose the fastest layout that the model supports; the reasons against a faster one are logged."""
+    settings, generates = recipe.train, any(map(generates_outputs, objectives))
+    packed = should_pack(settings, model, device, generates=generates)
+    capturable = packed or can_capture_padded(model, objectives, requested=bool(settings.cuda_graphs))
+    captures = should_capture(recipe, capturable=capturable, generates=generates, world=world, device=device)
+    padded = captures and not packed and get_capabilities(model.writer).padded_targets
+    return Layout(choose_transform(settings, packed=packed, padded=padded, device=device), captures)
 
 
-def packs_rows(settings: Train, model: Model, device: torch.device, *, writes: bool = False) -> bool:
-    """Whether batches come as packed rows; not where an objective lets the model write."""
-    if writes and settings.pack:
+def should_pack(settings: Train, model: Model, device: torch.device, *, generates: bool = False) -> bool:
+    """Whether sequences are packed into one row; never if an objective generates outputs during training."""
+    if generates and settings.pack:
         raise SaccadeError(
-            "train.pack=true: an objective lets the model write, so that each text needs a row of its own; "
+            "train.pack=true: an objective generates outputs, so that each sequence needs a row of its own; "
             "leave train.pack out"
         )
-    if writes:
+    if generates:
         return False
     missing = model.capabilities.explain_missing("packed_rows")
     if settings.pack and missing:
@@ -63,47 +65,54 @@ def packs_rows(settings: Train, model: Model, device: torch.device, *, writes: b
     return (faster if settings.pack is None else settings.pack) and not missing
 
 
-def holds_steps(model: Model, objectives: Sequence[Objective], *, asked: bool) -> bool:
-    """Whether a CUDA graph can hold a step on padded batches, since nothing in it asks the device.
+def can_capture_padded(model: Model, objectives: Sequence[Objective], *, requested: bool) -> bool:
+    """Whether a CUDA graph can hold a step on padded batches: nothing in it synchronizes with the device.
 
-    Inputs of one size make batches of one shape, and the last of an epoch another. With other objectives than those
-    that GPUs have been seen to learn by as graphs, only where that is asked for.
+    Inputs of one size give batches of one shape, except the last of an epoch. With an objective whose graphs have not
+    been tested on pictures, graphs are used only if `requested`.
     """
-    found = model.capabilities
-    if missing := found.explain_missing("static_shapes"):
-        logger.info("steps on padded batches are no CUDA graphs: %s", missing)
+    capabilities = model.capabilities
+    if missing := capabilities.explain_missing("static_shapes"):
+        logger.info("steps on padded batches are not CUDA graphs: %s", missing)
         return False
     if get_capabilities(model.reader).fixed_inputs:
-        return asked or all(map(is_proven_on_pictures, objectives))
+        return requested or all(map(is_tested_on_picture_graphs, objectives))
     return model.reader is not None and get_capabilities(model.writer).padded_targets
 
 
-def captures_steps(recipe: Recipe, *, holds: bool, world: int, device: torch.device, writes: bool = False) -> bool:
-    """Whether a step can be one CUDA graph: one process, one batch a step, and nothing in it asks the device.
+def should_capture(
+    recipe: Recipe, *, capturable: bool, world: int, device: torch.device, generates: bool = False
+) -> bool:
+    """Whether steps run as CUDA graphs: one process, one batch per step, and no synchronization with the device.
 
-    `holds`: whether a graph can hold the stacks.
+    `capturable`: whether a graph can hold a step of this model. Raises a SaccadeError if graphs are requested and not
+    possible.
     """
     settings = recipe.train
-    own = [table for table in recipe.objectives if isinstance(table, Custom)]
-    against = {
+    custom = [table for table in recipe.objectives if isinstance(table, Custom)]
+    conditions = {
         "a CUDA device": device.type == "cuda",
-        "objectives that do not let the model write": not writes,
-        "stacks that a graph can hold": holds or writes,
+        "objectives that do not generate outputs": not generates,
+        "stacks that a graph can hold": capturable or generates,
         "one process": world == 1,
         "train.accumulate=1": settings.accumulate == 1,
         "train.recompute=false": not settings.recompute,
-        "only kinds that come with saccade": not own,
+        "only kinds that come with saccade": not custom,
     }
-    missing = [what for what, there in against.items() if not there]
-    if settings.graphs and missing:
-        raise SaccadeError(f"train.graphs=true needs {' and '.join(missing)}; leave train.graphs out")
-    return settings.graphs is not False and not missing
+    missing = [name for name, holds in conditions.items() if not holds]
+    if settings.cuda_graphs and missing:
+        raise SaccadeError(f"train.cuda_graphs=true needs {' and '.join(missing)}; leave train.cuda_graphs out")
+    if missing and device.type == "cuda":
+        logger.info("training steps are not CUDA graphs, which need %s", " and ".join(missing))
+    return settings.cuda_graphs is not False and not missing
 
 
-def shape_of_batches(settings: Train, *, packs: bool, fills: bool = False, device: torch.device) -> Shape | None:
-    """How batches are brought into form on their way to the device."""
-    if packs:
-        return functools.partial(pack, budget=settings.batch_tokens) if device.type == "cuda" else pack_padded
-    if fills:
-        return functools.partial(fill_up, budget=settings.batch_tokens)
-    return widened if settings.compile else None
+def choose_transform(
+    settings: Train, *, packed: bool, padded: bool = False, device: torch.device
+) -> BatchTransform | None:
+    """Return the function that packs or pads batches on the host; None where they stay as they are."""
+    if packed:
+        return functools.partial(pack_batch, budget=settings.batch_tokens) if device.type == "cuda" else pack_if_padded
+    if padded:
+        return functools.partial(pad_to_static_shape, budget=settings.batch_tokens)
+    return pad_to_two if settings.compile else None

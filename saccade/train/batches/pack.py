@@ -1,4 +1,4 @@
-"""Batches on the host as packed rows: all texts of a field one behind the other, filled up to one of few shapes."""
+"""Packs batches on the host: all sequences of a field in one row without padding, padded to one of few sizes."""
 
 from __future__ import annotations
 
@@ -9,72 +9,76 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from saccade.data.batching.batch import PAD_ID, Batch, Tokens
-from saccade.layers.packing import bound, layout_of, packing
+from saccade.layers.packing import build_packing, get_batch_layout, round_up_length
 
-STEPS = 16  # shapes between no tokens and the budget of a batch
-WORTH_PACKING = 0.05  # of padding: on a CPU the way to a row and back takes as long as computing that much for nothing
+SIZES_PER_BUDGET = 16  # number of row sizes up to the token budget of a batch
+MIN_PADDING_TO_PACK = 0.05  # share of padding from which packing pays off on a CPU
 
 
-def pack(batch: Batch, *, budget: int | None = None) -> Batch:
-    """The batch with each field as one row of real tokens.
+def pack_batch(batch: Batch, *, budget: int | None = None) -> Batch:
+    """Pack each field of a batch into one row of real tokens.
 
-    With a budget, rows are filled up to a sixteenth of it and their texts to a power of two, so that a graph can be
-    kept for every shape that occurs.
+    With a budget, rows are padded to a multiple of a sixteenth of it and the number of sequences to a power of two, so
+    that few shapes occur and each can have its CUDA graph.
     """
     lengths = {name: tokens.mask.sum(1) for name, tokens in batch.fields.items()}
-    texts = None if budget is None else most_texts(list(lengths.values()), step=step_of(budget))
+    sequences = None if budget is None else count_sequence_slots(list(lengths.values()), step=get_size_step(budget))
     fields = {}
     for name, tokens in batch.fields.items():
         flat = tokens.ids[tokens.mask]
-        size = None if budget is None else rounded(len(flat), step_of(budget))
-        row = packing(lengths[name], tokens=size, texts=texts)
-        fields[name] = Tokens(F.pad(flat, (0, row.texts.shape[1] - len(flat)), value=PAD_ID)[None], row)
+        size = None if budget is None else round_up(len(flat), get_size_step(budget))
+        row = build_packing(lengths[name], tokens=size, sequences=sequences)
+        fields[name] = Tokens(F.pad(flat, (0, row.sequence_ids.shape[1] - len(flat)), value=PAD_ID)[None], row)
     return Batch(fields, batch.counts)
 
 
-def pack_padded(batch: Batch) -> Batch:
-    """On a CPU: packed where enough of it is padding."""
-    places = sum(tokens.ids.numel() for tokens in batch.fields.values())
-    return pack(batch) if sum(batch.counts.values()) < (1 - WORTH_PACKING) * places else batch
+def pack_if_padded(batch: Batch) -> Batch:
+    """Pack a batch if at least MIN_PADDING_TO_PACK of it is padding (for CPUs)."""
+    total = sum(tokens.ids.numel() for tokens in batch.fields.values())
+    return pack_batch(batch) if sum(batch.counts.values()) < (1 - MIN_PADDING_TO_PACK) * total else batch
 
 
-def most_texts(lengths: list[torch.Tensor], *, step: int) -> int:
-    """Room for the texts of a batch and for those that fill up its rows, as a power of two."""
-    filling = max(-(-step // bound(int(one.max()))) for one in lengths)
+def count_sequence_slots(lengths: list[torch.Tensor], *, step: int) -> int:
+    """Number of sequence slots for a batch and the padding of its rows, as a power of two."""
+    filling = max(-(-step // round_up_length(int(one.max()))) for one in lengths)
     return 1 << (len(lengths[0]) + filling - 1).bit_length()
 
 
-def step_of(budget: int) -> int:
-    return rounded(-(-budget // STEPS), 64)
+def get_size_step(budget: int) -> int:
+    return round_up(-(-budget // SIZES_PER_BUDGET), 64)
 
 
-def rounded(count: int, step: int) -> int:
+def round_up(count: int, step: int) -> int:
     return -(-count // step) * step
 
 
-def tensors_of(batch: Batch) -> list[Tensor]:
+def get_tensors(batch: Batch) -> list[Tensor]:
     fields = batch.fields.values()
-    return [part for field in fields for part in (field.content, *layout_of(field.mask).tensors(), *field.shared)]
+    return [
+        part
+        for field in fields
+        for part in (field.content, *get_batch_layout(field.mask).get_tensors(), *field.shared_tensors)
+    ]
 
 
-def shape_of(batch: Batch) -> Hashable:
-    """What a CUDA graph is made for: the shapes of all tensors, and the bounds on the lengths of sequences."""
-    longest = [layout_of(field.mask).longest for field in batch.fields.values()]
-    return (*(tuple(tensor.shape) for tensor in tensors_of(batch)), *longest)
+def get_shape_key(batch: Batch) -> Hashable:
+    """Key of the CUDA graph for a batch: the shapes of all tensors and the bounds on sequence lengths."""
+    max_lengths = [get_batch_layout(field.mask).max_length for field in batch.fields.values()]
+    return (*(tuple(tensor.shape) for tensor in get_tensors(batch)), *max_lengths)
 
 
-def cloned(batch: Batch) -> Batch:
+def clone_batch(batch: Batch) -> Batch:
     fields = {
-        name: type(field)(field.content.clone(), layout_of(field.mask).clone(), *field.shared)
+        name: type(field)(field.content.clone(), get_batch_layout(field.mask).clone(), *field.shared_tensors)
         for name, field in batch.fields.items()
     }
     return Batch(fields, batch.counts)
 
 
-def double(batch: Batch) -> Batch:
-    """Every sequence twice, first all of them, then all of them again."""
+def double_batch(batch: Batch) -> Batch:
+    """Repeat a batch: all sequences, then all of them a second time."""
     fields = {}
     for name, field in batch.fields.items():
-        layout = layout_of(field.mask)
-        fields[name] = type(field)(layout.double(field.content), layout.doubled(), *field.shared)
+        layout = get_batch_layout(field.mask)
+        fields[name] = type(field)(layout.repeat_batch(field.content), layout.repeat_mask(), *field.shared_tensors)
     return Batch(fields, {name: 2 * count for name, count in batch.counts.items()})

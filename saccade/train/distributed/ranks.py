@@ -1,4 +1,4 @@
-"""One process or many: the same loop. `torchrun --nproc-per-node N -m saccade train ...` starts many."""
+"""Data-parallel training with DistributedDataParallel: `torchrun --nproc-per-node N -m saccade train ...`."""
 
 from __future__ import annotations
 
@@ -17,80 +17,80 @@ from torch.nn.parallel import DistributedDataParallel
 
 from saccade.errors import SaccadeError
 
-Made = TypeVar("Made")
-PATIENCE = timedelta(hours=2)  # the others wait while the first one prepares data or decodes for validation
+Result = TypeVar("Result")
+TIMEOUT = timedelta(hours=2)  # other ranks wait while rank 0 prepares data or decodes for validation
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which of the processes this one is; without torchrun, the only one."""
+    """The rank of this process among all; without torchrun there is one."""
 
     rank: int = 0
-    world: int = 1
-    local: int = 0  # among those on this machine
+    world_size: int = 1
+    local_rank: int = 0  # on this machine
 
     @property
-    def main(self) -> bool:
-        """Only this process writes files and talks."""
+    def is_main(self) -> bool:
+        """Whether this is rank 0, the only one that writes files and prints."""
         return self.rank == 0
 
-    def total(self, value: Tensor) -> Tensor:
-        """The sum over all processes, in place."""
-        if self.world > 1:
+    def all_reduce(self, value: Tensor) -> Tensor:
+        """Sum a tensor over all processes, in place."""
+        if self.world_size > 1:
             dist.all_reduce(value)
         return value
 
-    def any(self, flag: bool, device: torch.device) -> bool:
-        """Whether the flag stands in any process; all of them must ask at the same step."""
-        if self.world == 1:
+    def any_rank(self, flag: bool, device: torch.device) -> bool:
+        """Whether the flag is set in any process; all processes must call this at the same step."""
+        if self.world_size == 1:
             return flag
-        return bool(self.total(torch.tensor(int(flag), device=device)).item())
+        return bool(self.all_reduce(torch.tensor(int(flag), device=device)).item())
 
-    def first(self, make: Callable[[], Made]) -> Made:
-        """The first process makes something on disk, then the others find it there."""
-        if self.world == 1:
+    def run_main_first(self, make: Callable[[], Result]) -> Result:
+        """Call `make` on rank 0, which writes its result to disk, then on the others, which find it there."""
+        if self.world_size == 1:
             return make()
-        made = make() if self.main else None
+        made = make() if self.is_main else None
         dist.barrier()
-        again = make() if made is None else made
+        result = make() if made is None else made
         dist.barrier()
-        return again
+        return result
 
-    def wait(self) -> None:
-        if self.world > 1:
+    def barrier(self) -> None:
+        if self.world_size > 1:
             dist.barrier()
 
-    def wrap(self, module: nn.Module, device: torch.device) -> nn.Module:
-        """Gradients of a wrapped module are means over the processes; its weights start as those of the first."""
-        if self.world == 1:
+    def wrap_ddp(self, module: nn.Module, device: torch.device) -> nn.Module:
+        """Wrap a module in DistributedDataParallel, which averages gradients over processes and broadcasts weights."""
+        if self.world_size == 1:
             return module
         return DistributedDataParallel(module, device_ids=[device.index] if device.type == "cuda" else None)
 
-    def quiet(self, module: nn.Module, *, last: bool) -> AbstractContextManager[None]:
-        """No talk between processes before the last micro-batch of a step."""
+    def skip_sync_unless_last(self, module: nn.Module, *, last: bool) -> AbstractContextManager[None]:
+        """Skip the synchronization of gradients for all but the last micro-batch of a step."""
         if isinstance(module, DistributedDataParallel) and not last:
             return module.no_sync()
         return contextlib.nullcontext()
 
     def close(self) -> None:
-        if self.world > 1 and dist.is_initialized():
+        if self.world_size > 1 and dist.is_initialized():
             dist.destroy_process_group()
 
 
-def join(device: torch.device) -> tuple[Ranks, torch.device]:
-    """This process's place among those that torchrun started, and its device."""
+def init_distributed(device: torch.device) -> tuple[Ranks, torch.device]:
+    """Join the process group that torchrun describes; return this process's ranks and device."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         return Ranks(), device
     ranks = Ranks(int(os.environ["RANK"]), world, int(os.environ.get("LOCAL_RANK", os.environ["RANK"])))
     if device.type == "cuda":
-        if ranks.local >= torch.cuda.device_count():
+        if ranks.local_rank >= torch.cuda.device_count():
             raise SaccadeError(
-                f"process {ranks.local} of this machine has no GPU: there are {torch.cuda.device_count()}; "
+                f"process {ranks.local_rank} of this machine has no GPU: there are {torch.cuda.device_count()}; "
                 "start as many processes as GPUs (torchrun --nproc-per-node), or set train.device=cpu"
             )
-        device = torch.device("cuda", ranks.local)
+        device = torch.device("cuda", ranks.local_rank)
         torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=PATIENCE)
+    dist.init_process_group(backend, timeout=TIMEOUT)
     return ranks, device

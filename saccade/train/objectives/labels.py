@@ -1,4 +1,4 @@
-"""Objectives of labels: a class for each text, a number for each text, a class for each word."""
+"""Objectives of classification, regression and sequence labelling."""
 
 from __future__ import annotations
 
@@ -8,71 +8,73 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from saccade.data.batching.batch import Batch, Tokens
-from saccade.data.tokenization.labels import NONE
-from saccade.layers.packing import layout_of
+from saccade.data.tokenization.labels import NO_CLASS
+from saccade.layers.packing import get_batch_layout
 from saccade.model.model import Model
-from saccade.train.augment.mixing import mixed
+from saccade.train.augment.mixing import mix_pictures
 from saccade.train.objectives.terms import Term
 
-WRAP = 2**32  # ids of numbers are 32 bits without a sign
+UINT32_RANGE = 2**32  # target numbers are stored as ids: the 32 bits of a float as an unsigned integer
 
 
-def label(
+def label_loss(
     model: Model,
     batch: Batch,
     generator: torch.Generator,
     *,
-    smoothing: float = 0.0,
+    label_smoothing: float = 0.0,
     mixup: float = 0.0,
     cutmix: float = 0.0,
     weight: float = 1.0,
 ) -> dict[str, Term]:
-    """Cross-entropy of the class of each text or picture, with label smoothing where it is wanted.
+    """Cross-entropy of the class of each sequence or picture, with label smoothing.
 
-    While it learns, a picture may be made of two, and is of both classes.
+    In training, `mixup` and `cutmix` mix pairs of pictures and their losses (0 disables them).
     """
-    ids, _ = of_texts(batch["label"])
+    ids, _ = get_sequence_labels(batch["label"])
     if not (model.training and (mixup or cutmix)):
-        return {"label": class_term(model.writer(model.read(batch)), ids, smoothing, weight)}
-    batch, others, share = mixed(batch, generator, mixup=mixup, cutmix=cutmix)
+        return {"label": compute_class_term(model.writer(model.read(batch)), ids, label_smoothing, weight)}
+    batch, others, share = mix_pictures(batch, generator, mixup=mixup, cutmix=cutmix)
     logits = model.writer(model.read(batch))
-    first, second = (class_term(logits, wanted, smoothing, weight) for wanted in (ids, ids[others]))
+    first, second = (compute_class_term(logits, labels, label_smoothing, weight) for labels in (ids, ids[others]))
     return {"label": first._replace(sum=share * first.sum + (1 - share) * second.sum)}
 
 
-label.proven_on_pictures = True  # type: ignore[attr-defined]  # see `is_proven_on_pictures` in terms.py
+label_loss.tested_on_picture_graphs = True  # type: ignore[attr-defined]  # see terms.py
 
 
-def tag(
-    model: Model, batch: Batch, generator: torch.Generator, *, smoothing: float = 0.0, weight: float = 1.0
+def tag_loss(
+    model: Model, batch: Batch, generator: torch.Generator, *, label_smoothing: float = 0.0, weight: float = 1.0
 ) -> dict[str, Term]:
-    """Cross-entropy of the class of each word, at its first piece."""
+    """Cross-entropy of the class of each word, at its first token."""
     logits = model.writer(model.read(batch))
-    return {"tag": class_term(logits.flatten(0, 1), batch["label"].ids.flatten(), smoothing, weight)}
+    return {"tag": compute_class_term(logits.flatten(0, 1), batch["label"].ids.flatten(), label_smoothing, weight)}
 
 
-def regress(model: Model, batch: Batch, generator: torch.Generator, *, weight: float = 1.0) -> dict[str, Term]:
-    """The mean of the squares of how far the numbers are missed."""
+def regression_loss(model: Model, batch: Batch, generator: torch.Generator, *, weight: float = 1.0) -> dict[str, Term]:
+    """Mean squared error of the predicted numbers."""
     values = model.writer(model.read(batch))[:, 0].float()
-    ids, real = of_texts(batch["label"])
-    missed = torch.where(real, values - numbers(ids), 0.0)
-    return {"regress": Term((missed * missed).sum(), real.sum(), weight)}
+    ids, real = get_sequence_labels(batch["label"])
+    errors = torch.where(real, values - decode_floats(ids), 0.0)
+    return {"regress": Term((errors * errors).sum(), real.sum(), weight)}
 
 
-def class_term(logits: Float[Tensor, "N C"], ids: Int[Tensor, " N"], smoothing: float, weight: float) -> Term:
-    """The sum over all places where there is a class; ids are one more than its number."""
-    real = ids != NONE
-    losses = F.cross_entropy(logits.float(), (ids - 1).clamp(min=0), reduction="none", label_smoothing=smoothing)
+def compute_class_term(
+    logits: Float[Tensor, "N C"], ids: Int[Tensor, " N"], label_smoothing: float, weight: float
+) -> Term:
+    """Cross-entropy summed over positions that have a class; an id is the number of the class plus 1."""
+    real = ids != NO_CLASS
+    losses = F.cross_entropy(logits.float(), (ids - 1).clamp(min=0), reduction="none", label_smoothing=label_smoothing)
     return Term(torch.where(real, losses, 0.0).sum(), real.sum(), weight)
 
 
-def of_texts(labels: Tokens) -> tuple[Int[Tensor, " R"], Bool[Tensor, " R"]]:
-    """The id of each text, NONE for one that only fills up a batch, and which are real."""
-    layout = layout_of(labels.mask)
-    real = layout.keep.flatten().index_select(0, layout.begins) & (layout.lengths > 0)
-    return labels.ids.flatten().index_select(0, layout.begins).masked_fill(~real, NONE), real
+def get_sequence_labels(labels: Tokens) -> tuple[Int[Tensor, " R"], Bool[Tensor, " R"]]:
+    """Return the label id of each sequence (NO_CLASS for padding sequences), and which sequences are real."""
+    layout = get_batch_layout(labels.mask)
+    real = layout.keep.flatten().index_select(0, layout.starts) & (layout.lengths > 0)
+    return labels.ids.flatten().index_select(0, layout.starts).masked_fill(~real, NO_CLASS), real
 
 
-def numbers(ids: Int[Tensor, " R"]) -> Float[Tensor, " R"]:
-    """Bits as the numbers that they are."""
-    return torch.where(ids >= WRAP // 2, ids - WRAP, ids).to(torch.int32).view(torch.float32)
+def decode_floats(ids: Int[Tensor, " R"]) -> Float[Tensor, " R"]:
+    """Reinterpret 32-bit integers as floats."""
+    return torch.where(ids >= UINT32_RANGE // 2, ids - UINT32_RANGE, ids).to(torch.int32).view(torch.float32)

@@ -1,8 +1,8 @@
-"""Masked tokens (Devlin et al. 2019): some are hidden from the reader, and the writer restores them.
+"""Masked language modelling (BERT, Devlin et al. 2019): the writer predicts tokens that are masked for the reader.
 
-Each token but special ones is hidden with the same probability, so that their number is random. The head over the
-vocabulary gets a fixed number of places for a shape of batch, so many that hardly ever one is left out: nothing asks
-the device how many there are, and a step can be a CUDA graph.
+Each token except special ones is masked with the same probability, so that their number is random. The head computes
+logits for a fixed number of positions per batch shape, large enough that a masked token is almost never left out: this
+avoids a synchronization with the device, and a step can be a CUDA graph.
 """
 
 from __future__ import annotations
@@ -19,139 +19,151 @@ from torch import Tensor
 
 from saccade.config import schema
 from saccade.data.batching.batch import Batch, Tokens
-from saccade.data.batching.segments import ALONE, PAIR, ROWS
-from saccade.data.tokenization.special_tokens import mask_of, special_runs
+from saccade.data.batching.segments import PAIR_FIELD, ROW_FIELD, TOO_SHORT
+from saccade.data.tokenization.special_tokens import find_special_ranges, get_mask_id
 from saccade.data.tokenization.tokenizer import UNKNOWN
 from saccade.layers.memory import Memory
-from saccade.layers.packing import layout_of
+from saccade.layers.packing import get_batch_layout
 from saccade.model.model import Model
-from saccade.train.objectives.terms import Context, Objective, Term, real_tokens, token_sums
+from saccade.train.objectives.terms import Context, Objective, Term, compute_token_losses, get_real_tokens
 
-DEVIATIONS = 6  # of the number of hidden tokens, above its mean: more of them occur once in a billion batches
-DRAWN = 2**24  # float32 tells so many numbers from 0 to 1 apart
-
-
-class Hiding(NamedTuple):
-    """How tokens are hidden: a share `rate` of all, of these `masked` by a piece and `replaced` by any other."""
-
-    rate: float
-    masked: float
-    replaced: float
-    mask: int
-    special: Sequence[tuple[int, int]]  # ids above UNKNOWN that are no text: the first of each run, and how many
-    size: int  # of the vocabulary
-    dynamic: bool = True  # drawn anew each time; else the same tokens of a text always
+MAX_DEVIATIONS = 6  # standard deviations above the mean number of masked tokens: exceeded once in a billion batches
+FLOAT32_STEPS = 2**24  # number of equidistant float32 values from 0 to 1
 
 
-class Hidden(NamedTuple):
-    shown: Int[Tensor, "B T"]  # what is read instead
-    chosen: Bool[Tensor, "B T"]  # which tokens are to be restored
+class Masking(NamedTuple):
+    """How tokens are masked.
+
+    Tokens are selected with probability `mask_rate`; of these, `mask_replace_prob` become the mask token,
+    `random_replace_prob` a random token, and the rest stay as they are.
+    """
+
+    mask_rate: float
+    mask_replace_prob: float
+    random_replace_prob: float
+    mask_id: int
+    special: Sequence[tuple[int, int]]  # ranges of special ids above UNKNOWN: the first id and the number of ids
+    vocabulary_size: int
+    dynamic: bool = True  # sample anew each time; else always the same tokens of a sequence
 
 
-def masked(
+class MaskedTokens(NamedTuple):
+    inputs: Int[Tensor, "B T"]  # ids after masking
+    is_target: Bool[Tensor, "B T"]  # which tokens are to be predicted
+
+
+def masked_token_loss(
     model: Model,
     batch: Batch,
     generator: torch.Generator,
     *,
-    hiding: Hiding,
+    masking: Masking,
     pairs: Literal["none", "next", "order"] = "none",
     pair_weight: float = 1.0,
-    smoothing: float = 0.0,
+    label_smoothing: float = 0.0,
     weight: float = 1.0,
 ) -> dict[str, Term]:
-    """Cross-entropy of the hidden tokens given all others; with pairs also whether two parts follow each other."""
-    given = batch[ROWS]
-    drawn = noise(given, generator) if hiding.dynamic else fixed_noise(given)
-    hidden = hide(given, drawn, hiding)
-    memory = model.reader(hidden.shown, given.mask)
-    places, keep = gathered(hidden.chosen, rate=hiding.rate)
-    states = model.writer(memory.states.flatten(0, 1).index_select(0, places))
-    smoothed, nll = token_sums(model.writer, states, given.ids.flatten().index_select(0, places), keep, smoothing)
-    count = keep.sum().clamp(min=1)  # a short batch may have none, and its mean is 0 then
+    """Cross-entropy of masked tokens given all others; with `pairs`, also of whether two segments are consecutive."""
+    tokens = batch[ROW_FIELD]
+    noise = sample_noise(tokens, generator) if masking.dynamic else hash_noise(tokens)
+    masked = mask_tokens(tokens, noise, masking)
+    memory = model.reader(masked.inputs, tokens.mask)
+    positions, keep = gather_targets(masked.is_target, rate=masking.mask_rate)
+    states = model.writer(memory.states.flatten(0, 1).index_select(0, positions))
+    targets = tokens.ids.flatten().index_select(0, positions)
+    smoothed, nll = compute_token_losses(model.writer, states, targets, keep, label_smoothing)
+    count = keep.sum().clamp(min=1)  # a short batch may have none; its mean is then 0
     terms = {"masked": Term(smoothed, count, weight), "nll": Term(nll, count, 0.0)}
-    return terms if pairs == "none" else {**terms, **pair_terms(model, memory, batch[PAIR], pair_weight)}
+    return terms if pairs == "none" else {**terms, **compute_pair_terms(model, memory, batch[PAIR_FIELD], pair_weight)}
 
 
-def build_masked(table: schema.Masked, context: Context) -> Objective:
-    """The objective of a recipe, for the pieces of a tokenizer."""
+def build_masked_objective(table: schema.Masked, context: Context) -> Objective:
+    """Build the objective from its table for the vocabulary of a tokenizer."""
     tokenizer = context.tokenizer
     if tokenizer is None:
-        return functools.partial(masked, **table.model_dump(exclude={"kind"}))
-    settings = table.model_dump(exclude={"kind", "rate", "masked", "replaced", "dynamic"})
-    hiding = Hiding(
-        table.rate, table.masked, table.replaced, mask=mask_of(tokenizer), special=special_runs(tokenizer),
-        size=tokenizer.size, dynamic=table.dynamic,
-    )  # fmt: skip
-    return functools.partial(masked, hiding=hiding, **settings)
+        return functools.partial(masked_token_loss, **table.model_dump(exclude={"kind"}))
+    masking_keys = {"mask_rate", "mask_replace_prob", "random_replace_prob", "dynamic_masking"}
+    settings = table.model_dump(exclude={"kind", *masking_keys})
+    masking = Masking(
+        mask_rate=table.mask_rate,
+        mask_replace_prob=table.mask_replace_prob,
+        random_replace_prob=table.random_replace_prob,
+        mask_id=get_mask_id(tokenizer),
+        special=find_special_ranges(tokenizer),
+        vocabulary_size=tokenizer.size,
+        dynamic=table.dynamic_masking,
+    )
+    return functools.partial(masked_token_loss, masking=masking, **settings)
 
 
-def hide(given: Tokens, drawn: Float[Tensor, "3 B T"], hiding: Hiding) -> Hidden:
-    """Which tokens are hidden, and what is shown in their places."""
-    text = real_tokens(given) & (given.ids > UNKNOWN)
-    for first, count in hiding.special:
-        text = text & ((given.ids < first) | (given.ids >= first + count))
-    chosen = text & (drawn[0] < hiding.rate)
-    other = any_piece(drawn[2], hiding)
-    shown = torch.where(drawn[1] < hiding.masked, hiding.mask, other)
-    shown = torch.where(drawn[1] < hiding.masked + hiding.replaced, shown, given.ids)
-    return Hidden(torch.where(chosen, shown, given.ids), chosen)
+def mask_tokens(tokens: Tokens, noise: Float[Tensor, "3 B T"], masking: Masking) -> MaskedTokens:
+    """Mask tokens of a batch; `noise` is uniform from 0 to 1 and selects the tokens and their replacements."""
+    maskable = get_real_tokens(tokens) & (tokens.ids > UNKNOWN)
+    for first, count in masking.special:
+        maskable = maskable & ((tokens.ids < first) | (tokens.ids >= first + count))
+    is_target = maskable & (noise[0] < masking.mask_rate)
+    random_ids = sample_any_token(noise[2], masking)
+    replaced = torch.where(noise[1] < masking.mask_replace_prob, masking.mask_id, random_ids)
+    replaced = torch.where(noise[1] < masking.mask_replace_prob + masking.random_replace_prob, replaced, tokens.ids)
+    return MaskedTokens(torch.where(is_target, replaced, tokens.ids), is_target)
 
 
-def any_piece(drawn: Float[Tensor, "B T"], hiding: Hiding) -> Int[Tensor, "B T"]:
-    """Any piece of text, each as likely as any other."""
-    special = sum(count for _, count in hiding.special)
-    pieces = hiding.size - UNKNOWN - 1 - special
-    ids = UNKNOWN + 1 + (drawn * pieces).long().clamp(max=pieces - 1)
-    for first, count in hiding.special:  # in their order, so that ids behind a run move by it
+def sample_any_token(noise: Float[Tensor, "B T"], masking: Masking) -> Int[Tensor, "B T"]:
+    """Map uniform noise to ids of tokens that are not special, all equally likely."""
+    special = sum(count for _, count in masking.special)
+    ordinary = masking.vocabulary_size - UNKNOWN - 1 - special
+    ids = UNKNOWN + 1 + (noise * ordinary).long().clamp(max=ordinary - 1)
+    for first, count in masking.special:  # in ascending order: ids from the start of a range on skip it
         ids = torch.where(ids >= first, ids + count, ids)
     return ids
 
 
-def noise(given: Tokens, generator: torch.Generator) -> Float[Tensor, "3 B T"]:
-    return torch.rand(3, *given.ids.shape, generator=generator, device=given.ids.device)
+def sample_noise(tokens: Tokens, generator: torch.Generator) -> Float[Tensor, "3 B T"]:
+    return torch.rand(3, *tokens.ids.shape, generator=generator, device=tokens.ids.device)
 
 
-def fixed_noise(given: Tokens) -> Float[Tensor, "3 B T"]:
-    """Numbers from 0 to below 1 that follow from the text of a token and its place in it, and from nothing else."""
-    layout = layout_of(given.mask)
-    at = torch.arange(given.ids.shape[1], device=given.ids.device).expand_as(given.ids)
-    at = at if layout.places is None else layout.places
-    each = mixed(given.ids * 0x10001 + at) * layout.keep
-    text = layout.spread(layout.sum(each))
-    ways = torch.arange(3, device=each.device)[:, None, None]
-    return ((mixed(text + 0x9E3779B9 * (3 * at + ways)) >> 16) & (DRAWN - 1)).float() / DRAWN
+def hash_noise(tokens: Tokens) -> Float[Tensor, "3 B T"]:
+    """Hash each sequence and position to noise in [0, 1), so that masks are the same in every epoch and batch."""
+    layout = get_batch_layout(tokens.mask)
+    positions = torch.arange(tokens.ids.shape[1], device=tokens.ids.device).expand_as(tokens.ids)
+    positions = positions if layout.token_positions is None else layout.token_positions
+    hashes = mix_bits(tokens.ids * 0x10001 + positions) * layout.keep
+    sequence_hash = layout.broadcast_to_tokens(layout.sum_per_sequence(hashes))
+    index = torch.arange(3, device=hashes.device)[:, None, None]
+    mixed = mix_bits(sequence_hash + 0x9E3779B9 * (3 * positions + index))
+    return ((mixed >> 16) & (FLOAT32_STEPS - 1)).float() / FLOAT32_STEPS
 
 
-def mixed(x: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
-    """Every bit of a number made to depend on all others; products overflow."""
+def mix_bits(x: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
+    """Mix the bits of integers, so that each depends on all others (products overflow, as intended)."""
     for factor in (-0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15):
         x = (x ^ (x >> 29)) * factor
     return x ^ (x >> 32)
 
 
-def gathered(chosen: Bool[Tensor, "B T"], *, rate: float) -> tuple[Int[Tensor, " K"], Bool[Tensor, " K"]]:
-    """The places of what was chosen, in their order, and which of the K are in use; K follows from the shape alone."""
-    flat = chosen.flatten()
-    room = most_hidden(len(flat), rate)
-    slots = torch.where(flat, flat.cumsum(0) - 1, room).clamp(max=room)  # the last slot takes what is not wanted
-    places = torch.zeros(room + 1, dtype=torch.long, device=flat.device)
-    places.scatter_(0, slots, torch.arange(len(flat), device=flat.device))
-    return places[:room], torch.arange(room, device=flat.device) < flat.sum()
+def gather_targets(is_target: Bool[Tensor, "B T"], *, rate: float) -> tuple[Int[Tensor, " K"], Bool[Tensor, " K"]]:
+    """Return the flat indices of target tokens in K slots, and which slots are used; K depends on the shape alone."""
+    flat = is_target.flatten()
+    size = count_target_slots(len(flat), rate)
+    slots = torch.where(flat, flat.cumsum(0) - 1, size).clamp(max=size)  # an extra last slot takes all other tokens
+    indices = torch.zeros(size + 1, dtype=torch.long, device=flat.device)
+    indices.scatter_(0, slots, torch.arange(len(flat), device=flat.device))
+    return indices[:size], torch.arange(size, device=flat.device) < flat.sum()
 
 
-def most_hidden(tokens: int, rate: float) -> int:
-    """Room for the hidden ones among so many tokens."""
-    return min(tokens, math.ceil(rate * tokens + DEVIATIONS * math.sqrt(rate * (1 - rate) * tokens)))
+def count_target_slots(tokens: int, rate: float) -> int:
+    """Number of slots for the masked ones among `tokens` tokens: the mean plus MAX_DEVIATIONS standard deviations."""
+    return min(tokens, math.ceil(rate * tokens + MAX_DEVIATIONS * math.sqrt(rate * (1 - rate) * tokens)))
 
 
-def pair_terms(model: Model, memory: Memory, pair: Tokens, weight: float) -> dict[str, Term]:
-    """The cross-entropy of whether parts follow each other, over the texts that have two, and how often it is right."""
-    logits = model.writer.pair(memory).float()
-    layout = layout_of(pair.mask)
-    said = pair.ids.flatten().index_select(0, layout.begins)
-    counted = layout.real & (said != ALONE)
-    wanted = said.clamp(max=1)
-    losses = F.cross_entropy(logits, wanted, reduction="none")
-    right = (logits.argmax(-1) == wanted) & counted
+def compute_pair_terms(model: Model, memory: Memory, pair: Tokens, weight: float) -> dict[str, Term]:
+    """Cross-entropy and accuracy of whether two segments are consecutive, over the sequences that have two."""
+    logits = model.writer.compute_pair_logits(memory).float()
+    layout = get_batch_layout(pair.mask)
+    labels = pair.ids.flatten().index_select(0, layout.starts)
+    counted = layout.real_sequences & (labels != TOO_SHORT)
+    classes = labels.clamp(max=1)
+    losses = F.cross_entropy(logits, classes, reduction="none")
+    right = (logits.argmax(-1) == classes) & counted
     count, total = counted.sum(), (losses * counted).sum()
     return {"pairs": Term(total, count, weight), "pairs_right": Term(right.sum().float(), count, 0.0)}

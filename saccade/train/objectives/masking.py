@@ -1,7 +1,6 @@
-"""Which tokens of a target are hidden from a writer that learns to fill them in; END never is.
+"""Chooses which target tokens are masked for a non-autoregressive writer; END never is.
 
-A text of n words and END has n places that can be hidden. R texts; in a padded batch they are its rows, in a packed one
-its texts.
+Shapes: R is the number of sequences in a padded or packed batch; `words` is the number of tokens of each without END.
 """
 
 from __future__ import annotations
@@ -12,57 +11,67 @@ from torch import Tensor
 
 from saccade.data.batching.batch import Tokens
 from saccade.layers.memory import Memory
-from saccade.layers.packing import layout_of
+from saccade.layers.packing import get_batch_layout
 from saccade.model.writers.fill import MASK, FillWriter
 
-AT_ONCE = 2048  # tokens whose logits are held at once
+LOGIT_CHUNK = 2048  # tokens whose logits are in memory at once
 
 
-def hidden_tokens(
-    writer: FillWriter, target: Tokens, memory: Memory, generator: torch.Generator, *, glancing: float, shown: float
+def choose_masked_tokens(
+    writer: FillWriter,
+    target: Tokens,
+    memory: Memory,
+    generator: torch.Generator,
+    *,
+    glancing: float,
+    reveal_ratio: float,
 ) -> Bool[Tensor, "B T"]:
-    """A share `glancing` of the texts by a first look, the others at random."""
-    layout = layout_of(target.mask)
+    """Choose tokens at random; for a share `glancing` of the sequences, their number depends on a first prediction."""
+    layout = get_batch_layout(target.mask)
     words = layout.lengths - 1
     noise = torch.rand(2, len(words), generator=generator, device=words.device)
-    counts = any_number(words, noise[0])
+    counts = sample_mask_counts(words, noise[0])
     if glancing:
-        missed = layout.sum(wrong_tokens(writer, target, memory))
-        counts = torch.where(noise[1] < glancing, unseen(words, missed, shown), counts)
-    places = torch.rand(len(words), layout.longest, generator=generator, device=words.device)
-    return layout.pack(chosen_places(places, words, counts)) & layout.keep
+        errors = layout.sum_per_sequence(find_wrong_tokens(writer, target, memory))
+        counts = torch.where(noise[1] < glancing, compute_glancing_counts(words, errors, reveal_ratio), counts)
+    position_noise = torch.rand(len(words), layout.max_length, generator=generator, device=words.device)
+    return layout.pack(choose_positions(position_noise, words, counts)) & layout.keep
 
 
-def any_number(words: Int[Tensor, " R"], noise: Float[Tensor, " R"]) -> Int[Tensor, " R"]:
-    """From 1 to n hidden tokens, each number as likely as any other (Ghazvininejad et al. 2019)."""
+def sample_mask_counts(words: Int[Tensor, " R"], noise: Float[Tensor, " R"]) -> Int[Tensor, " R"]:
+    """Number of masked tokens of each sequence, uniform from 1 to `words` (Ghazvininejad et al. 2019)."""
     return torch.minimum(1 + (noise * words).long(), words)
 
 
-def unseen(words: Int[Tensor, " R"], missed: Int[Tensor, " R"], shown: float) -> Int[Tensor, " R"]:
-    """What is left where `shown` tokens are shown for each missed one (glancing, Qian et al. 2021)."""
-    return words - (shown * missed).long()
+def compute_glancing_counts(
+    words: Int[Tensor, " R"], errors: Int[Tensor, " R"], reveal_ratio: float
+) -> Int[Tensor, " R"]:
+    """Number of masked tokens when `reveal_ratio` tokens are revealed for each wrong one (GLAT, Qian et al. 2021)."""
+    return words - (reveal_ratio * errors).long()
 
 
-def chosen_places(
+def choose_positions(
     noise: Float[Tensor, "R L"], words: Int[Tensor, " R"], counts: Int[Tensor, " R"]
 ) -> Bool[Tensor, "R L"]:
-    """`counts` of the first `words` places of each text: those with the least noise."""
+    """Choose `counts` of the first `words` positions of each sequence: those with the smallest noise."""
     outside = torch.arange(noise.shape[1], device=noise.device) >= words[:, None]
     ranks = noise.masked_fill(outside, 2.0).argsort(1).argsort(1)
     return ranks < counts[:, None]
 
 
 @torch.no_grad()
-def wrong_tokens(writer: FillWriter, target: Tokens, memory: Memory) -> Bool[Tensor, "B T"]:
-    """Where the writer's first thought, when nothing is written yet, is another token than the target's."""
-    words = target.ids.masked_fill(are_words(target), MASK)
-    hidden = writer(words, target.mask, memory)
-    parts = [writer.head(rows).argmax(-1) for rows in hidden.flatten(0, 1).split(AT_ONCE)]
-    return (torch.cat(parts).view_as(target.ids) != target.ids) & are_words(target)
+def find_wrong_tokens(writer: FillWriter, target: Tokens, memory: Memory) -> Bool[Tensor, "B T"]:
+    """Where the writer's prediction from a fully masked canvas differs from the target."""
+    canvas = target.ids.masked_fill(get_maskable(target), MASK)
+    hidden = writer(canvas, target.mask, memory)
+    parts = [writer.head(rows).argmax(-1) for rows in hidden.flatten(0, 1).split(LOGIT_CHUNK)]
+    return (torch.cat(parts).view_as(target.ids) != target.ids) & get_maskable(target)
 
 
-def are_words(target: Tokens) -> Bool[Tensor, "B T"]:
-    """Every real token but END, the last of its text."""
-    layout = layout_of(target.mask)
-    places = torch.arange(target.ids.shape[1], device=target.ids.device) if layout.places is None else layout.places
-    return layout.keep & (places < layout.spread(layout.lengths) - 1)
+def get_maskable(target: Tokens) -> Bool[Tensor, "B T"]:
+    """All real tokens except END, the last of each sequence."""
+    layout = get_batch_layout(target.mask)
+    positions = layout.token_positions
+    if positions is None:
+        positions = torch.arange(target.ids.shape[1], device=target.ids.device)
+    return layout.keep & (positions < layout.broadcast_to_tokens(layout.lengths) - 1)

@@ -1,4 +1,4 @@
-"""Looks that are drawn, and learn by how likely the text became after them (Xu et al. 2015, section 4.1)."""
+"""Hard attention trained with REINFORCE (Xu et al. 2015, section 4.1)."""
 
 from __future__ import annotations
 
@@ -9,65 +9,65 @@ from torch import Tensor
 from saccade.data.batching.batch import Batch
 from saccade.data.tokenization.tokenizers import START
 from saccade.errors import SaccadeError
-from saccade.layers.attention.alignment import HardLook
+from saccade.layers.attention.alignment import HardAttention
 from saccade.layers.auxiliary import StepAttention
 from saccade.model.model import Model
 from saccade.model.writers.tokens import shift_right
-from saccade.train.objectives.terms import Term, log_probabilities, smoothed_from
+from saccade.train.objectives.terms import Term, compute_log_probs, compute_smoothed_losses
 
-TINY = 1e-12  # below which the logarithm of a weight is not asked for
+MIN_WEIGHT = 1e-12  # attention weights are clamped to it before the logarithm
 
 
-def reinforce(
+def reinforce_loss(
     model: Model,
     batch: Batch,
     generator: torch.Generator,
     *,
-    reward: float = 0.1,
-    entropy: float = 0.01,
-    decay: float = 0.9,
-    smoothing: float = 0.0,
+    reward_weight: float = 0.1,
+    entropy_weight: float = 0.01,
+    baseline_decay: float = 0.9,
+    label_smoothing: float = 0.0,
     weight: float = 1.0,
 ) -> dict[str, Term]:
-    """Cross-entropy given looks s that were drawn, and what is learned of the looks themselves, for each text
+    """Cross-entropy given sampled positions s, and the REINFORCE loss of the attention weights a, for each sequence
 
-    -reward sum over t of (sum over u >= t of (log p(y_u | s) - b)) log a_t(s_t) - entropy sum over t of H(a_t),
+    -reward_weight sum_t (sum_{u >= t} (log p(y_u | s) - b)) log a_t(s_t) - entropy_weight sum_t H(a_t),
 
-    where b is the moving average of log p(y_u | s); all of it per target token, as the cross-entropy is. Tokens before
-    a look owe nothing to it, so that leaving them out changes no gradient in the mean, but makes it less random. In
-    validation the cross-entropy alone is the loss: the rest has a use for its gradient only.
+    per target token, where the baseline b is a moving average of log p(y_u | s). The reward of a sample leaves out the
+    tokens before it, which it cannot influence: this reduces the variance of the gradient without bias. In validation
+    only the cross-entropy counts.
     """
-    target, look = batch["target"], hard_look(model)
+    target, attention = batch["target"], find_hard_attention(model)
     hidden, aux = model.write(shift_right(target.ids, START), target.mask, model.read(batch))
-    logs = log_probabilities(model.writer.head, hidden)
-    smoothed, nll = smoothed_from(logs, target.ids, target.mask, smoothing)
-    count, teaches = target.mask.sum(), weight * model.training
-    likely = logs.detach().gather(-1, target.ids[..., None])[..., 0] * target.mask
-    mean = likely.sum() / count
-    usual = torch.where(look.usual == 0, mean, look.usual)  # of the first texts nothing is known yet
-    gain = (likely - usual) * target.mask
-    drawn, spread = logs_and_entropies(aux["attention"])
-    climb = -(gain.flip(1).cumsum(1).flip(1) * drawn * target.mask).sum()
+    log_probs = compute_log_probs(model.writer.head, hidden)
+    smoothed, nll = compute_smoothed_losses(log_probs, target.ids, target.mask, label_smoothing)
+    count, policy_weight = target.mask.sum(), weight * model.training
+    rewards = log_probs.detach().gather(-1, target.ids[..., None])[..., 0] * target.mask
+    mean = rewards.sum() / count
+    baseline = torch.where(attention.usual == 0, mean, attention.usual)  # 0 before the first batch
+    advantages = (rewards - baseline) * target.mask
+    sampled_log_probs, entropies = compute_log_probs_and_entropies(aux["attention"])
+    policy_loss = -(advantages.flip(1).cumsum(1).flip(1) * sampled_log_probs * target.mask).sum()
     if model.training:
-        look.usual.copy_(decay * usual + (1 - decay) * mean)
+        attention.usual.copy_(baseline_decay * baseline + (1 - baseline_decay) * mean)
     return {
         "next-token": Term(smoothed, count, weight),
-        "looks": Term(climb, count, teaches * reward),
-        "entropy": Term(-(spread * target.mask).sum(), count, teaches * entropy),
+        "looks": Term(policy_loss, count, policy_weight * reward_weight),
+        "entropy": Term(-(entropies * target.mask).sum(), count, policy_weight * entropy_weight),
         "nll": Term(nll, count, 0.0),
     }
 
 
-def logs_and_entropies(attention: StepAttention) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
-    """Of each step, the log-probability of the position that was sampled, 0 where none was, and the entropy."""
-    weights, sampled = attention.weights, attention.sampled
-    logs = weights.float().clamp(min=TINY).log()
-    drawn = logs.gather(-1, sampled.clamp(min=0)[..., None])[..., 0] * (sampled >= 0)
-    return drawn, -(weights * logs).sum(-1)
+def compute_log_probs_and_entropies(attention: StepAttention) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
+    """Log-probability of the sampled position of each step (0 where none was), and the entropy of its weights."""
+    weights, sampled = attention.weights, attention.sampled_positions
+    log_weights = weights.float().clamp(min=MIN_WEIGHT).log()
+    log_probs = log_weights.gather(-1, sampled.clamp(min=0)[..., None])[..., 0] * (sampled >= 0)
+    return log_probs, -(weights * log_weights).sum(-1)
 
 
-def hard_look(model: Model) -> HardLook:
-    found = next((part for part in model.modules() if isinstance(part, HardLook)), None)
+def find_hard_attention(model: Model) -> HardAttention:
+    found = next((part for part in model.modules() if isinstance(part, HardAttention)), None)
     if found is None:
-        raise SaccadeError('the objective "reinforce" learns looks that are drawn; set writer.stack.hard = true')
+        raise SaccadeError('the objective "reinforce" needs hard attention; set writer.stack.hard_attention = true')
     return found

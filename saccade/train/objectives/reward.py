@@ -1,7 +1,6 @@
-"""Reward instead of likelihood: outputs that the model draws itself, weighed by how good they are (Wu et al. 2016).
+"""Expected-reward training (GNMT, Wu et al. 2016): outputs sampled from the model, weighted by their GLEU.
 
-The second stage of training of GNMT: a sentence that is as good as the reference is worth as much, which likelihood
-does not know.
+It is the second stage of training: likelihood gives no credit to outputs that are as good as the reference.
 """
 
 from __future__ import annotations
@@ -21,136 +20,137 @@ from saccade.errors import SaccadeError
 from saccade.layers.memory import Memory
 from saccade.model.model import Model
 from saccade.model.writers.tokens import shift_right
-from saccade.predict.search.greedy import sampling
-from saccade.predict.search.likelihood import chosen
-from saccade.train.objectives.terms import Term, token_sums
+from saccade.predict.search.greedy import build_sampler
+from saccade.predict.search.likelihood import gather_log_probs
+from saccade.train.objectives.terms import Term, compute_token_losses
 
-LONGEST = 4  # tokens of an n-gram
-ASK_EVERY = 8  # tokens after which the device is asked whether all samples have ended
-LOGITS = 4096  # positions whose logits are held at once
-MORE, AT_LEAST = 1.5, 5  # a sample has at most so many times the tokens of the longest reference, and some more
+MAX_NGRAM = 4  # maximum length of n-grams in tokens
+CHECK_EVERY = 8  # tokens between two checks whether all samples have ended, which synchronize with the device
+LOGIT_CHUNK = 4096  # positions whose logits are in memory at once
+MAX_LENGTH_RATIO, EXTRA_TOKENS = 1.5, 5  # maximum length of a sample: ratio * length of the longest reference + extra
 
 
-def reward(
+def reward_loss(
     model: Model,
     batch: Batch,
     generator: torch.Generator,
     *,
     samples: int = 8,
     alpha: float = 0.017,
-    smoothing: float = 0.0,
+    label_smoothing: float = 0.0,
     weight: float = 1.0,
 ) -> dict[str, Term]:
-    """The expected reward of what the model writes, and a little likelihood (Wu et al. 2016, equations 8 and 9).
+    """Negative expected reward of sampled outputs, plus `alpha` times the cross-entropy (Wu et al. 2016, eq. 8 and 9).
 
-    Per sentence -sum over Y of P(Y | X) r(Y) - alpha log P(reference | X), summed and divided by the tokens of the
-    references, so that both weigh as in the paper. r is the GLEU of token ids. The gradient of the first is the mean
-    over samples of -(r(Y) - mean of r) grad log P(Y | X); its value, as reported, is minus the mean of r. Dropout
-    is that of training for samples too; the paper has none in this stage.
+    For each sentence -sum_Y P(Y | X) r(Y) - alpha log P(reference | X), summed and divided by the number of reference
+    tokens. r is the GLEU of token ids. The gradient of the first term is the mean over samples of
+    -(r(Y) - mean of r) grad log P(Y | X); its reported value is minus the mean of r. Samples are taken with dropout,
+    unlike in the paper.
     """
     if not hasattr(model.writer, "step"):
         raise SaccadeError(
-            'the objective "reward" draws outputs token by token, which this writer does not write; '
+            'the objective "reward" samples outputs token by token, which this writer does not support; '
             'take a writer of kind "tokens", or another objective'
         )
     reference = batch["target"]
     real, count = reference.mask, reference.mask.sum()
     with torch.no_grad():
-        drawn = sample(model.writer, model.read(batch).repeated(samples), reference.ids, generator)
-        written = drawn.unflatten(0, (-1, samples))
-        rewards = gleu(written, reference.ids)
-    of_reference, of_written = both_states(model, batch, written)
-    smoothed, nll = token_sums(model.writer, of_reference, reference.ids, real, smoothing)
-    likely = (log_probs(model.writer.head, of_written, written) * (written != PAD)).sum(2)
-    better = rewards - rewards.mean(1, keepdim=True)
-    climb = -(better * likely).mean(1).sum()
+        flat = sample_outputs(model.writer, model.read(batch).repeat_rows(samples), reference.ids, generator)
+        outputs = flat.unflatten(0, (-1, samples))
+        rewards = compute_gleu(outputs, reference.ids)
+    reference_states, output_states = compute_states(model, batch, outputs)
+    smoothed, nll = compute_token_losses(model.writer, reference_states, reference.ids, real, label_smoothing)
+    log_probs = (compute_log_probs(model.writer.head, output_states, outputs) * (outputs != PAD)).sum(2)
+    advantages = rewards - rewards.mean(1, keepdim=True)
+    policy_loss = -(advantages * log_probs).mean(1).sum()
     expected = -rewards.mean(1).sum()
     return {
-        "expected-reward": Term(expected + climb - climb.detach(), count, weight),
+        "expected-reward": Term(expected + policy_loss - policy_loss.detach(), count, weight),
         "likelihood": Term(smoothed, count, weight * alpha),
         "nll": Term(nll, count, 0.0),
         "reward": Term(rewards.sum(), real.any(1).sum() * samples, 0.0),
     }
 
 
-reward.writes = True  # type: ignore[attr-defined]  # see `lets_write` in terms.py
+reward_loss.writes = True  # type: ignore[attr-defined]  # see `generates_outputs` in terms.py
 
 
-def sample(
+def sample_outputs(
     writer: StepwiseWriter, memory: Memory, reference: Int[Tensor, "B T"], generator: torch.Generator
 ) -> Int[Tensor, "R L"]:
-    """One output for each row of memory, drawn from the model; END is part of it, and PAD stands behind END.
+    """Sample one output for each row of memory, including END and padded with PAD.
 
-    One that has not ended when it is much longer than every reference is left as it is.
+    Outputs that have not ended at the maximum length are returned without END.
     """
     rows, device = len(memory.states), reference.device
-    limit = int(MORE * reference.shape[1]) + AT_LEAST
-    state, choose = writer.start(memory, capacity=limit), sampling((), generator)
+    limit = int(MAX_LENGTH_RATIO * reference.shape[1]) + EXTRA_TOKENS
+    state, sample = writer.start(memory, capacity=limit), build_sampler((), generator)
     token, ended = torch.full((rows,), START, device=device), torch.zeros(rows, dtype=torch.bool, device=device)
-    written = []
+    tokens = []
     for length in range(1, limit + 1):
         step = writer.step(token[:, None], state)
         logits, state = step.logits.float(), step.state
-        for never in (PAD, START):  # by number: a list would be copied to the device at every step
+        for never in (PAD, START):  # one at a time: a list of indices would be copied to the device at every step
             logits[:, never] = -torch.inf
-        token = choose(logits).masked_fill(ended, PAD)
+        token = sample(logits).masked_fill(ended, PAD)
         ended = ended | (token == END)
-        written.append(token)
-        if length % ASK_EVERY == 0 and bool(ended.all()):
+        tokens.append(token)
+        if length % CHECK_EVERY == 0 and bool(ended.all()):
             break
-    drawn = torch.stack(written, 1)
-    return drawn[:, : int((drawn != PAD).sum(1).max())]  # what nobody wrote would cost the writer as much again
+    outputs = torch.stack(tokens, 1)
+    return outputs[:, : int((outputs != PAD).sum(1).max())]  # without columns that are padding in all rows
 
 
-def gleu(written: Int[Tensor, "B N L"], reference: Int[Tensor, "B T"]) -> Float[Tensor, "B N"]:
-    """The GLEU of N outputs for each reference, on their ids; END and what stands behind it are no words.
+def compute_gleu(outputs: Int[Tensor, "B N L"], reference: Int[Tensor, "B T"]) -> Float[Tensor, "B N"]:
+    """GLEU of N outputs for each reference, on token ids without END and padding.
 
-    It is that of `saccade.score.gleu`, for all at once: an n-gram is right as long as fewer like it came before in the
-    output than the reference has.
+    It equals `saccade.score.gleu`, vectorized: the k-th occurrence of an n-gram in the output is a match if the
+    reference has at least k of them.
     """
-    ours, theirs = written, reference[:, None]
-    to_theirs, to_ours = same(ours, theirs), same(ours, ours)
-    earlier = torch.ones_like(to_ours[0, 0]).tril(-1)
-    alike, again = to_theirs, to_ours
-    right = torch.zeros_like(ours[..., 0])
-    for n in range(LONGEST):
-        if n:  # n-grams are alike where those that are one shorter are, and the last tokens
-            alike, again = alike[..., :-1, :-1] & to_theirs[..., n:, n:], again[..., :-1, :-1] & to_ours[..., n:, n:]
-        before = (again & earlier[: again.shape[-2], : again.shape[-1]]).sum(-1)
-        right = right + (before < alike.sum(-1)).sum(-1)
-    return right / torch.maximum(ngrams(ours), ngrams(theirs)).clamp(min=1)
+    references = reference[:, None]
+    token_matches, token_repeats = match_tokens(outputs, references), match_tokens(outputs, outputs)
+    earlier = torch.ones_like(token_repeats[0, 0]).tril(-1)
+    matches, repeats = token_matches, token_repeats
+    right = torch.zeros_like(outputs[..., 0])
+    for n in range(MAX_NGRAM):
+        if n:  # two n-grams are equal if their first n - 1 tokens and their last tokens are
+            matches = matches[..., :-1, :-1] & token_matches[..., n:, n:]
+            repeats = repeats[..., :-1, :-1] & token_repeats[..., n:, n:]
+        occurrences_before = (repeats & earlier[: repeats.shape[-2], : repeats.shape[-1]]).sum(-1)
+        right = right + (occurrences_before < matches.sum(-1)).sum(-1)
+    return right / torch.maximum(count_ngrams(outputs), count_ngrams(references)).clamp(min=1)
 
 
-def same(a: Int[Tensor, "B N L"], b: Int[Tensor, "B M T"]) -> Tensor:
-    """(B, N, L, T) bool, which words of both are the same."""
+def match_tokens(a: Int[Tensor, "B N L"], b: Int[Tensor, "B M T"]) -> Tensor:
+    """Return which tokens of both are equal, as a boolean tensor (B, N, L, T); special tokens never are."""
     return (a[..., :, None] == b[..., None, :]) & (a > END)[..., :, None]
 
 
-def ngrams(ids: Int[Tensor, "B N L"]) -> Int[Tensor, "B N"]:
-    """How many sequences of 1 to 4 words there are."""
+def count_ngrams(ids: Int[Tensor, "B N L"]) -> Int[Tensor, "B N"]:
+    """Count the n-grams of 1 to MAX_NGRAM tokens."""
     words = (ids > END).sum(-1)
-    return torch.stack([(words - n).clamp(min=0) for n in range(LONGEST)]).sum(0)
+    return torch.stack([(words - n).clamp(min=0) for n in range(MAX_NGRAM)]).sum(0)
 
 
-def both_states(
-    model: Model, batch: Batch, written: Int[Tensor, "B N L"]
+def compute_states(
+    model: Model, batch: Batch, outputs: Int[Tensor, "B N L"]
 ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N L D"]]:
-    """The writer's states for the reference and for each sample, in one pass: a recurrence takes no longer for more."""
-    reference, (_, samples, long) = batch["target"].ids, written.shape
-    width = max(long, reference.shape[1])
-    parts = (F.pad(part, (0, width - part.shape[2]), value=PAD) for part in (reference[:, None], written))
+    """Return the writer's states for the reference and for each sample, from one pass over both."""
+    reference, (_, samples, length) = batch["target"].ids, outputs.shape
+    width = max(length, reference.shape[1])
+    parts = (F.pad(part, (0, width - part.shape[2]), value=PAD) for part in (reference[:, None], outputs))
     ids = torch.cat(tuple(parts), 1).flatten(0, 1)
-    hidden, _ = model.write(shift_right(ids, START), ids != PAD, model.read(batch).repeated(1 + samples))
+    hidden, _ = model.write(shift_right(ids, START), ids != PAD, model.read(batch).repeat_rows(1 + samples))
     hidden = hidden.unflatten(0, (-1, 1 + samples))
-    return hidden[:, 0, : reference.shape[1]], hidden[:, 1:, :long]
+    return hidden[:, 0, : reference.shape[1]], hidden[:, 1:, :length]
 
 
-def log_probs(
+def compute_log_probs(
     head: Callable[[Tensor], Tensor], hidden: Float[Tensor, "B N L D"], ids: Int[Tensor, "B N L"]
 ) -> Float[Tensor, "B N L"]:
-    """The log-probability of each token; logits are made piece by piece, and once more for the gradients."""
+    """Log-probability of each token; logits are computed in chunks, and recomputed for the gradients to save memory."""
     parts = [
-        checkpoint(chosen, head, *part, use_reentrant=False, preserve_rng_state=False)
-        for part in zip(hidden.flatten(0, 2).split(LOGITS), ids.flatten().split(LOGITS), strict=True)
+        checkpoint(gather_log_probs, head, *part, use_reentrant=False, preserve_rng_state=False)
+        for part in zip(hidden.flatten(0, 2).split(LOGIT_CHUNK), ids.flatten().split(LOGIT_CHUNK), strict=True)
     ]
     return torch.cat(parts).view(ids.shape)

@@ -1,4 +1,4 @@
-"""Scheduled sampling: some of what a writer reads while it learns are its own words (Bengio et al. 2015)."""
+"""Scheduled sampling (Bengio et al. 2015): some inputs of the writer are sampled from its own predictions."""
 
 from __future__ import annotations
 
@@ -13,58 +13,57 @@ from saccade.layers.memory import Memory
 from saccade.layers.packing import Packing
 from saccade.model.model import Model
 from saccade.model.writers.tokens import TokenWriter, shift_right
-from saccade.predict.search.greedy import sampling
-from saccade.train.objectives.terms import Term, real_tokens, token_sums
+from saccade.predict.search.greedy import build_sampler
+from saccade.train.objectives.terms import Term, compute_token_losses, get_real_tokens
 
-PIECE = 4096  # positions whose logits are held at once
+LOGIT_CHUNK = 4096  # positions whose logits are in memory at once
 
 
-def scheduled(
+def scheduled_sampling_loss(
     model: Model,
     batch: Batch,
     generator: torch.Generator,
     *,
-    sampled: float = 0.1,
-    ctc: float = 0.0,
-    smoothing: float = 0.1,
+    sampling_probability: float = 0.1,
+    ctc_weight: float = 0.0,
+    label_smoothing: float = 0.1,
     weight: float = 1.0,
 ) -> dict[str, Term]:
-    """Cross-entropy of every target token, where a share of those before it are drawn from the model.
+    """Cross-entropy of each target token, where a share of the tokens before it are sampled from the model.
 
-    All are drawn at once, each after the true words before it, and then read in a second pass (Duckworth et al. 2019,
-    one pass of sampling): so any writer can learn by it, and a text takes two passes and not one for each of its words.
-    `ctc` is the share of the second writer on the same reader (Kim et al. 2017, equation 13).
+    A first pass with teacher forcing samples all tokens at once; a second pass reads the mixture (parallel scheduled
+    sampling, Duckworth et al. 2019). `ctc_weight` is the share of the CTC loss (Kim et al. 2017, equation 13).
     """
     target, memory, writer = batch["target"], model.read(batch), model.writer
-    seen = shift_right(target.ids, START, target.mask)
-    if sampled and model.training:
-        seen = mixed(writer, seen, target.mask, memory, sampled, generator)
-    (hidden, _), real = model.write(seen, target.mask, memory), real_tokens(target)
-    smoothed, nll = token_sums(writer, hidden, target.ids, real, smoothing)
+    inputs = shift_right(target.ids, START, target.mask)
+    if sampling_probability and model.training:
+        inputs = replace_with_samples(writer, inputs, target.mask, memory, sampling_probability, generator)
+    (hidden, _), real = model.write(inputs, target.mask, memory), get_real_tokens(target)
+    smoothed, nll = compute_token_losses(writer, hidden, target.ids, real, label_smoothing)
     count = real.sum()
-    terms = {"next-token": Term(smoothed, count, weight * (1 - ctc)), "nll": Term(nll, count, 0.0)}
-    if ctc:
-        terms["ctc"] = Term(model.ctc.loss(memory, target), count, weight * ctc)
+    terms = {"next-token": Term(smoothed, count, weight * (1 - ctc_weight)), "nll": Term(nll, count, 0.0)}
+    if ctc_weight:
+        terms["ctc"] = Term(model.ctc.loss(memory, target), count, weight * ctc_weight)
     return terms
 
 
 @torch.no_grad()
-def mixed(
+def replace_with_samples(
     writer: TokenWriter,
-    seen: Int[Tensor, "B T"],
+    inputs: Int[Tensor, "B T"],
     mask: Tensor | Packing,
     memory: Memory | None,
-    sampled: float,
+    probability: float,
     generator: torch.Generator,
 ) -> Int[Tensor, "B T"]:
-    """What a writer sees, a share of it replaced by what it would have said there itself."""
-    drawn = drawn_words(writer, writer(seen, mask, memory), generator)
-    chosen = torch.rand(seen.shape, generator=generator, device=seen.device) < sampled
-    return torch.where(chosen & (seen != START), shift_right(drawn, START, mask), seen)
+    """Replace input tokens, each with this probability, by samples from the writer at the same position."""
+    samples = sample_tokens(writer, writer(inputs, mask, memory), generator)
+    replaced = torch.rand(inputs.shape, generator=generator, device=inputs.device) < probability
+    return torch.where(replaced & (inputs != START), shift_right(samples, START, mask), inputs)
 
 
-def drawn_words(writer: HeadedWriter, hidden: Tensor, generator: torch.Generator) -> Int[Tensor, "B T"]:
-    """A word for each position, by the probabilities that the writer gives it."""
-    choose = sampling((), generator)
-    parts = [choose(writer.head(part).float()) for part in hidden.flatten(0, 1).split(PIECE)]
+def sample_tokens(writer: HeadedWriter, hidden: Tensor, generator: torch.Generator) -> Int[Tensor, "B T"]:
+    """Sample a token at each position from the writer's distribution."""
+    sample = build_sampler((), generator)
+    parts = [sample(writer.head(part).float()) for part in hidden.flatten(0, 1).split(LOGIT_CHUNK)]
     return torch.cat(parts).view(hidden.shape[:2])

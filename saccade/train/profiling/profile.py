@@ -1,7 +1,6 @@
-"""Where the time of a training step goes: some steps of a run are watched, all others pay nothing.
+"""Profiles the first steps of a run; later steps have no overhead, and the trained weights are the same.
 
-After some steps to warm up come steps that run as ever and are only timed as a whole; then steps whose parts are timed;
-then steps under torch's profiler. The weights that come out are the same as without it.
+Phases: warmup; "plain" steps that are timed as a whole; steps whose parts are timed; steps under torch's profiler.
 """
 
 from __future__ import annotations
@@ -17,165 +16,169 @@ from typing import NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from saccade.train.batches.feed import Feed
+from saccade.train.batches.prefetch import Prefetcher
 
 PARTS = ("data", "forward", "backward", "optimizer")
-STEPS = {"warm": 10, "plain": 10, "parts": 5, "traced": 3}  # steps of each kind, in this order
-WARM_ON_GPU = 100  # steps: many shapes of batches are compiled or captured when they come for the first time
-FEWEST = 3  # steps, one of each kind but the first
-NOTHING: AbstractContextManager[None] = nullcontext()
-Moment = float | torch.cuda.Event
+STEP_COUNTS = {"warm": 10, "plain": 10, "parts": 5, "traced": 3}  # steps of each phase, in this order
+WARM_ON_GPU = 100  # warmup steps on a GPU: new batch shapes are compiled or captured
+MIN_STEPS = 3  # of a profile: one of each phase except warmup
+NO_OP: AbstractContextManager[None] = nullcontext()
+Timestamp = float | torch.cuda.Event
 
 
-class Plain(NamedTuple):
-    """Steps that ran as ever."""
+class PlainSteps(NamedTuple):
+    """Totals of the steps that were timed as a whole."""
 
     steps: int
     seconds: float
     rows: int
-    tokens: Counter[str]  # real ones, by field
+    tokens: Counter[str]  # real tokens, by field
 
 
-class Findings(NamedTuple):
-    steps: Counter[str]  # how many of each kind
-    plain: Plain
-    waited: float  # seconds for data in a plain step
-    parts: dict[str, float]  # seconds of the timed steps by part, and of the whole "step"
+class ProfileResult(NamedTuple):
+    steps: Counter[str]  # number of steps of each phase
+    plain: PlainSteps
+    data_wait: float  # seconds that a plain step waited for data
+    parts: dict[str, float]  # seconds of all timed steps by part, and of the whole "step"
     trace: profile
 
 
-class Watch:
-    """Watches the first steps of this process one after the other, each by what it is there for."""
+class StepProfiler:
+    """Times or traces the first steps of this process, by phase."""
 
-    def __init__(self, on: bool, *, feed: Feed, device: torch.device) -> None:
-        self.on, self.feed, self.device = on, feed, device
-        self.kinds: list[str] = []
-        self.taken = 0  # steps of these
-        self.phase = ""  # of the step that runs
-        self.waited = 0.0  # seconds for data
+    def __init__(self, enabled: bool, *, prefetcher: Prefetcher, device: torch.device) -> None:
+        self.enabled, self.prefetcher, self.device = enabled, prefetcher, device
+        self.phases: list[str] = []
+        self.steps_done = 0
+        self.phase = ""  # of the current step
+        self.data_wait = 0.0  # seconds that plain steps waited for data
         self.parts: dict[str, float] = defaultdict(float)
         self.trace: profile | None = None
         self._tracing = False
-        self._spans: list[tuple[str, Moment, Moment]] = []
-        self._loads: list[tuple[int, Counter[str]]] = []  # rows and tokens of each plain step
+        self._spans: list[tuple[str, Timestamp, Timestamp]] = []
+        self._sizes: list[tuple[int, Counter[str]]] = []  # rows and tokens of each plain step
 
-    def begin(self, *, left: int | None) -> None:
-        """Plans what to watch, given how many steps the run will still take, where that is known."""
-        if self.on:
-            os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or torch's profiler tells that it starts and stops
-            self.kinds = kinds_of_steps(left, warm=WARM_ON_GPU if self.device.type == "cuda" else STEPS["warm"])
-            self.trace = profile(activities=activities(self.device)) if self.kinds else None
-
-    @property
-    def wanted(self) -> int:
-        """Steps that a profile takes."""
-        return len(self.kinds) or FEWEST
+    def plan(self, *, steps_left: int | None) -> None:
+        """Plan the phase of each step, given the number of steps of the run if it is known."""
+        if self.enabled:
+            os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # silences the messages of torch's profiler
+            self.phases = plan_phases(
+                steps_left, warm=WARM_ON_GPU if self.device.type == "cuda" else STEP_COUNTS["warm"]
+            )
+            self.trace = profile(activities=get_activities(self.device)) if self.phases else None
 
     @property
-    def apart(self) -> bool:
-        """Whether the parts of this step must run one by one, not as one captured graph."""
+    def steps_needed(self) -> int:
+        """Number of steps that a profile needs."""
+        return len(self.phases) or MIN_STEPS
+
+    @property
+    def needs_eager(self) -> bool:
+        """Whether this step must run eagerly, not as a CUDA graph, so that its parts can be timed."""
         return self.phase in ("parts", "traced")
 
-    def step(self) -> AbstractContextManager[None]:
-        """Around an optimizer step."""
-        return self._step(self.kinds[self.taken]) if self.taken < len(self.kinds) else NOTHING
+    def profile_step(self) -> AbstractContextManager[None]:
+        """Context manager around an optimizer step."""
+        return self._step(self.phases[self.steps_done]) if self.steps_done < len(self.phases) else NO_OP
 
-    def part(self, name: str) -> AbstractContextManager[None]:
-        """Around a part of a step, one of PARTS."""
+    def profile_part(self, name: str) -> AbstractContextManager[None]:
+        """Context manager around a part of a step, one of PARTS."""
         if self.phase == "parts":
-            return self._timed(name)
+            return self._time(name)
         if self.phase == "traced":
             return record_function(name)
-        return self._waiting() if self.phase == "plain" and name == "data" else NOTHING
+        return self._time_data_wait() if self.phase == "plain" and name == "data" else NO_OP
 
-    def findings(self) -> Findings | None:
-        """What was found, once, when the last watched step is done."""
-        if self.trace is None or self.taken < len(self.kinds):
+    def get_result(self) -> ProfileResult | None:
+        """Return the result once, after the last profiled step; None otherwise."""
+        if self.trace is None or self.steps_done < len(self.phases):
             return None
-        steps = Counter(self.kinds)
-        found = Findings(steps, self._plain, self.waited / steps["plain"], self.parts, self.trace)
-        self.on, self.trace = False, None
-        return found
+        steps = Counter(self.phases)
+        result = ProfileResult(steps, self._plain, self.data_wait / steps["plain"], self.parts, self.trace)
+        self.enabled, self.trace = False, None
+        return result
 
     def close(self) -> None:
-        """Ends a trace that the end of training has cut off."""
+        """Stop the trace if training ended during it."""
         if self._tracing and self.trace is not None:
             self.trace.stop()
 
     @contextmanager
-    def _step(self, kind: str) -> Iterator[None]:
-        if self.taken == 0 or self.kinds[self.taken - 1] != kind:
-            self._begin(kind)
-        self.phase = kind
-        rows, tokens = self.feed.rows, self.feed.tokens.copy()
-        with self._timed("step") if kind in ("plain", "parts") else NOTHING:
+    def _step(self, phase: str) -> Iterator[None]:
+        if self.steps_done == 0 or self.phases[self.steps_done - 1] != phase:
+            self._begin_phase(phase)
+        self.phase = phase
+        rows, tokens = self.prefetcher.rows, self.prefetcher.tokens.copy()
+        with self._time("step") if phase in ("plain", "parts") else NO_OP:
             yield
-        if kind == "plain":
-            self._loads.append((self.feed.rows - rows, self.feed.tokens - tokens))
+        if phase == "plain":
+            self._sizes.append((self.prefetcher.rows - rows, self.prefetcher.tokens - tokens))
         self.phase = ""
-        self.taken += 1
-        if self.taken == len(self.kinds) or self.kinds[self.taken] != kind:
-            self._end(kind)
+        self.steps_done += 1
+        if self.steps_done == len(self.phases) or self.phases[self.steps_done] != phase:
+            self._end_phase(phase)
 
-    def _begin(self, kind: str) -> None:
-        """Before the first step of a kind."""
+    def _begin_phase(self, phase: str) -> None:
+        """Called before the first step of a phase."""
         synchronize(self.device)
-        if kind == "traced" and self.trace is not None:
+        if phase == "traced" and self.trace is not None:
             self.trace.start()
             self._tracing = True
 
-    def _end(self, kind: str) -> None:
-        """After the last step of a kind."""
+    def _end_phase(self, phase: str) -> None:
+        """Called after the last step of a phase."""
         synchronize(self.device)
-        if kind == "plain":
-            took = [seconds_between(begin, end) for _, begin, end in self._spans]
-            self._plain = usual(took, self._loads)
-        elif kind == "parts":
+        if phase == "plain":
+            durations = [compute_seconds(begin, end) for _, begin, end in self._spans]
+            self._plain = drop_outliers(durations, self._sizes)
+        elif phase == "parts":
             for name, begin, end in self._spans:
-                self.parts[name] += seconds_between(begin, end)
-        elif kind == "traced" and self.trace is not None:
+                self.parts[name] += compute_seconds(begin, end)
+        elif phase == "traced" and self.trace is not None:
             self.trace.stop()
             self._tracing = False
         self._spans.clear()
 
     @contextmanager
-    def _waiting(self) -> Iterator[None]:
+    def _time_data_wait(self) -> Iterator[None]:
         begin = time.perf_counter()
         yield
-        self.waited += time.perf_counter() - begin
+        self.data_wait += time.perf_counter() - begin
 
     @contextmanager
-    def _timed(self, name: str) -> Iterator[None]:
-        begin = moment(self.device)
+    def _time(self, name: str) -> Iterator[None]:
+        begin = record_timestamp(self.device)
         yield
-        self._spans.append((name, begin, moment(self.device)))
+        self._spans.append((name, begin, record_timestamp(self.device)))
 
 
-def usual(took: list[float], loads: list[tuple[int, Counter[str]]]) -> Plain:
-    """The steps without those that took more than twice as long as most: they compile, or capture a graph."""
-    middle = statistics.median(took)
-    kept = [(seconds, *load) for seconds, load in zip(took, loads, strict=True) if seconds <= 2 * middle]
+def drop_outliers(durations: list[float], sizes: list[tuple[int, Counter[str]]]) -> PlainSteps:
+    """Sum up steps without those longer than twice the median, which compile or capture a graph."""
+    median = statistics.median(durations)
+    kept = [(seconds, *load) for seconds, load in zip(durations, sizes, strict=True) if seconds <= 2 * median]
     tokens: Counter[str] = Counter()
     for _, _, count in kept:
         tokens.update(count)
-    return Plain(len(kept), sum(seconds for seconds, *_ in kept), sum(rows for _, rows, _ in kept), tokens)
+    return PlainSteps(len(kept), sum(seconds for seconds, *_ in kept), sum(rows for _, rows, _ in kept), tokens)
 
 
-def kinds_of_steps(left: int | None, *, warm: int = STEPS["warm"]) -> list[str]:
-    """What each watched step is there for; a short run has fewer of each kind, one of less than three steps none."""
-    counts = {**STEPS, "warm": warm}
-    if left is not None and left < sum(counts.values()):
-        warm = max(0, left - FEWEST) // 3
-        counts = {kind: min((left - warm) // FEWEST, most) for kind, most in STEPS.items()} | {"warm": warm}
-    return [kind for kind, count in counts.items() for _ in range(count)]
+def plan_phases(steps_left: int | None, *, warm: int = STEP_COUNTS["warm"]) -> list[str]:
+    """Return the phase of each profiled step; a short run has fewer of each, one of fewer than three steps none."""
+    counts = {**STEP_COUNTS, "warm": warm}
+    if steps_left is not None and steps_left < sum(counts.values()):
+        warm = max(0, steps_left - MIN_STEPS) // 3
+        counts = {phase: min((steps_left - warm) // MIN_STEPS, most) for phase, most in STEP_COUNTS.items()} | {
+            "warm": warm
+        }
+    return [phase for phase, count in counts.items() for _ in range(count)]
 
 
-def activities(device: torch.device) -> list[ProfilerActivity]:
+def get_activities(device: torch.device) -> list[ProfilerActivity]:
     return [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device.type == "cuda")
 
 
-def moment(device: torch.device) -> Moment:
-    """Now, by the clock of the device where it has one of its own: then nothing has to wait for it."""
+def record_timestamp(device: torch.device) -> Timestamp:
+    """Record the current time, on CUDA as an event on the device, which does not synchronize."""
     if device.type == "cuda":
         event = torch.cuda.Event(enable_timing=True)
         event.record()
@@ -184,10 +187,10 @@ def moment(device: torch.device) -> Moment:
     return time.perf_counter()
 
 
-def seconds_between(begin: Moment, end: Moment) -> float:
+def compute_seconds(begin: Timestamp, end: Timestamp) -> float:
     if isinstance(begin, float) and isinstance(end, float):
         return end - begin
-    return begin.elapsed_time(end) / 1000  # type: ignore[union-attr, arg-type]  # both are of the same clock
+    return begin.elapsed_time(end) / 1000  # type: ignore[union-attr, arg-type]  # both are CUDA events
 
 
 def synchronize(device: torch.device) -> None:

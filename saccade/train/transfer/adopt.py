@@ -1,4 +1,4 @@
-"""A recipe of texts by name that starts from a run: that says what the model is, the recipe what it learns and how."""
+"""Adapts a shipped text recipe to the run it is initialized from, whose architecture and tokenizer it takes."""
 
 from __future__ import annotations
 
@@ -7,74 +7,74 @@ from typing import Any
 
 from saccade.config.load import load
 from saccade.config.schema import Recipe, TokenReader, TokenWriter, Writer
-from saccade.runs import RECIPE, find_run, not_a_run
+from saccade.runs import RECIPE, build_not_a_run_error, find_run
 
-INITS = ("init=", "reader.init=")
+INIT_PREFIXES = ("init=", "reader.init=")
 
 
-def first_run(overrides: Sequence[str]) -> str:
-    """The run that `init=RUN` or `reader.init=RUN` names; nothing where neither is there."""
-    found = [word.partition("=")[2] for word in overrides if word.replace(" ", "").startswith(INITS)]
+def find_init_run(overrides: Sequence[str]) -> str:
+    """Return the run of `init=RUN` or `reader.init=RUN` among the overrides; "" if there is none."""
+    found = [word.partition("=")[2] for word in overrides if word.replace(" ", "").startswith(INIT_PREFIXES)]
     return found[-1].strip().strip("'\"") if found else ""
 
 
-def adopted(recipe: Recipe, run: str, *, kinds: Mapping[str, Any] | None = None) -> Recipe:
-    """The recipe with the parts of a run that it goes on with: reader, writer where it does the same, tokenizer.
+def adopt_run(recipe: Recipe, run: str, *, kinds: Mapping[str, Any] | None = None) -> Recipe:
+    """Return the recipe with the reader and tokenizer of a run, and its writer if the task is the same.
 
-    Nothing is longer than the run was made for.
+    `data.max_length` becomes at most that of the run.
     """
     folder = find_run(run)
     if not (folder / RECIPE).is_file():
-        raise not_a_run(folder)
+        raise build_not_a_run_error(folder)
     old = load(folder / RECIPE, kinds=kinds)
     parts = recipe.task.adopt_parts(recipe, old)
     if not parts:
         return recipe
-    longest = min(recipe.data.max_length, old.data.max_length)
-    data = recipe.data.model_copy(update={"max_length": longest})
+    max_length = min(recipe.data.max_length, old.data.max_length)
+    data = recipe.data.model_copy(update={"max_length": max_length})
     shared = recipe.task.predicts_labels or old.tokenizer.shared
     tokenizer = recipe.tokenizer.model_copy(update={"kind": "init", "shared": shared, "files": ()})
     return recipe.model_copy(update={**parts, "data": data, "tokenizer": tokenizer})
 
 
-def with_its_tokenizer(recipe: Recipe, overrides: Sequence[str], *, kinds: Mapping[str, Any] | None = None) -> Recipe:
-    """The recipe with the tokenizer of the run that it starts from, where it asks for one that is learned alike."""
+def adopt_tokenizer(recipe: Recipe, overrides: Sequence[str], *, kinds: Mapping[str, Any] | None = None) -> Recipe:
+    """Return the recipe with the tokenizer of its `init` run, if both train one with the same settings."""
     if not recipe.init or any(word.startswith("tokenizer") for word in overrides):
         return recipe
     folder = find_run(recipe.init)
     if not (folder / RECIPE).is_file():
-        raise not_a_run(folder)
-    alike = load(folder / RECIPE, kinds=kinds).tokenizer == recipe.tokenizer
-    if not alike or not recipe.tokenizer.is_learned:
+        raise build_not_a_run_error(folder)
+    same_settings = load(folder / RECIPE, kinds=kinds).tokenizer == recipe.tokenizer
+    if not same_settings or not recipe.tokenizer.is_learned:
         return recipe
     return recipe.model_copy(update={"tokenizer": recipe.tokenizer.model_copy(update={"kind": "init"})})
 
 
 def adopt_for_labels(recipe: Recipe, old: Recipe) -> dict[str, Any]:
-    """The reader of a run, and a head for it; nothing where the run reads no text."""
-    reader = reading(old)
-    return {"reader": reader, "writer": labelling(recipe.writer, old, reader)} if reader is not None else {}
+    """Return the reader of a run and a classification head for it; {} if the run reads no text."""
+    reader = get_token_reader(old)
+    return {"reader": reader, "writer": choose_label_head(recipe.writer, old, reader)} if reader is not None else {}
 
 
 def adopt_encoder(recipe: Recipe, old: Recipe) -> dict[str, Any]:
-    """Reader and writer of a run that masks tokens, or gives vectors alone; nothing where it does something else."""
+    """Return reader and writer of a masked language model or of an encoder without head; {} for other runs."""
     writer, before = recipe.writer.masked, old.writer.masked
     if writer is None or not (before or old.writer.gives_states):
         return {}
-    # What it says of pairs goes with the objective
-    kept = writer if before is None else before.model_copy(update={"init": "", "pairs": writer.pairs})
-    return {"reader": old.reader.without_init(), "writer": kept}
+    # `pairs` belongs to the objective, so it stays that of the recipe
+    adopted = writer if before is None else before.model_copy(update={"init": "", "pairs": writer.pairs})
+    return {"reader": old.reader.without_init(), "writer": adopted}
 
 
 def adopt_same_parts(recipe: Recipe, old: Recipe) -> dict[str, Any]:
-    """Reader and writer as the run has them; nothing where its task or its kind of writer is another."""
+    """Return reader and writer of a run; {} if its task or kind of writer differs."""
     if recipe.task.transfer_group != old.task.transfer_group or not recipe.writer.has_kind_of(old.writer):
         return {}
     return {"reader": old.reader.without_init(), "writer": old.writer.without_init()}
 
 
-def reading(old: Recipe) -> TokenReader | None:
-    """What reads in a run; of a language model what writes, which then reads without looking ahead."""
+def get_token_reader(old: Recipe) -> TokenReader | None:
+    """Return the token reader of a run; of a language model, its writer as a causal reader; None for other runs."""
     if (reader := old.reader.text) is not None:
         return reader.without_init()
     writer = old.writer.tokens
@@ -84,13 +84,13 @@ def reading(old: Recipe) -> TokenReader | None:
     return TokenReader(**{**same, "kind": "tokens", "init": "", "causal": True})
 
 
-def labelling(writer: Writer, old: Recipe, reader: TokenReader) -> Writer:
-    """A head that asks the state which the run has trained to stand for a text: the first one, or one at its end."""
-    if not writer.pooled or old.writer.is_label_head:
+def choose_label_head(writer: Writer, old: Recipe, reader: TokenReader) -> Writer:
+    """Choose the pooling of a classification head by how the run was trained: the first state, or one at the end."""
+    if not writer.pooling_kind or old.writer.is_label_head:
         return old.writer.without_init() if writer.has_kind_of(old.writer) else writer
     if reader.causal:
         return writer.model_copy(update={"pooling": "before-end"})
     if old.writer.is_permuted:
-        return writer.model_copy(update={"pooling": "last", "hidden": reader.stack.width})
-    first = {"pooling": "first", "hidden": reader.stack.width}
-    return writer.model_copy(update=first) if old.writer.pools_first else writer
+        return writer.model_copy(update={"pooling": "last", "hidden_dim": reader.stack.width})
+    first = {"pooling": "first", "hidden_dim": reader.stack.width}
+    return writer.model_copy(update=first) if old.writer.pools_first_state else writer

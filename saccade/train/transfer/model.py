@@ -1,4 +1,4 @@
-"""A model with its first weights: drawn from the seed, or taken over from a run."""
+"""Builds a model with its initial weights, random or from another run."""
 
 from __future__ import annotations
 
@@ -12,19 +12,24 @@ from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.model.build.model import build
 from saccade.model.model import Model
 from saccade.train.optimizer import freeze
-from saccade.train.transfer.lora import add_low_rank
-from saccade.train.transfer.start import draw
+from saccade.train.transfer.initialization import init_weights
+from saccade.train.transfer.lora import add_lora
 from saccade.train.transfer.warm import warm_start
 
 Kinds = Mapping[str, Any]
 
 
-def make_model(recipe: Recipe, tokenizers: Tokenizers, *, fresh: bool, kinds: Kinds | None) -> tuple[Model, list[str]]:
-    """The model with first weights that follow from the seed, or from the run to start from."""
+def build_initial_model(
+    recipe: Recipe, tokenizers: Tokenizers, *, fresh: bool, kinds: Kinds | None
+) -> tuple[Model, list[str]]:
+    """Build the model with weights initialized from the seed, then from `init` runs if `fresh`; freeze and add LoRA.
+
+    Also returns remarks about the transferred weights.
+    """
     torch.manual_seed(recipe.train.seed)
     model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target_size, kinds=kinds)
-    draw(model, recipe.train.start)
+    init_weights(model, recipe.train.weight_init)
     notes = warm_start(model, recipe, tokenizers, kinds=kinds) if fresh else []
     freeze(model, recipe.freeze)
-    notes += add_low_rank(model, recipe)
+    notes += add_lora(model, recipe)
     return model.train(), notes

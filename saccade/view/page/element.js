@@ -1,16 +1,16 @@
-// Elements of a page in one line each. Text is always text, never markup.
+// Helpers that create DOM elements. Children that are strings become text nodes, never markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
 export function el(tag, attributes = {}, ...children) {
-  return fill(document.createElement(tag), attributes, children);
+  return fillElement(document.createElement(tag), attributes, children);
 }
 
 export function svg(tag, attributes = {}, ...children) {
-  return fill(document.createElementNS(SVG, tag), attributes, children);
+  return fillElement(document.createElementNS(SVG, tag), attributes, children);
 }
 
-function fill(element, attributes, children) {
+function fillElement(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (value === true) element.setAttribute(name, "");
@@ -20,35 +20,35 @@ function fill(element, attributes, children) {
   return element;
 }
 
-// Shows or hides without losing the element's place.
-export function shown(element, visible) {
+// Shows or hides an element, which stays in the document.
+export function setVisible(element, visible) {
   element.hidden = !visible;
   return element;
 }
 
-export function button(text, onclick, attributes = {}) {
+export function createButton(text, onclick, attributes = {}) {
   return el("button", { type: "button", onclick, ...attributes }, text);
 }
 
-// A labelled list to choose from: entries are [value, text].
-export function choice(label, entries, chosen, onchoose) {
+// Creates a labelled select; entries are [value, text].
+export function createSelect(label, entries, chosen, onchoose) {
   const select = el("select", { onchange: () => onchoose(select.value) });
-  const offer = (list, value) => {
+  const setOptions = (list, value) => {
     select.replaceChildren(...list.map(([key, text]) => el("option", { value: key }, text)));
     select.value = String(value);
   };
-  offer(entries, chosen);
-  return { element: el("label", { class: "field" }, el("span", {}, label), select), select, offer };
+  setOptions(entries, chosen);
+  return { element: el("label", { class: "field" }, el("span", {}, label), select), select, setOptions };
 }
 
-export function checkbox(label, checked, onchange) {
+export function createCheckbox(label, checked, onchange) {
   const box = el("input", { type: "checkbox", onchange: () => onchange(box.checked) });
   box.checked = checked;
   return el("label", { class: "check" }, box, label);
 }
 
-// Arrow keys, Home and End walk along a row of buttons of which one can be reached by Tab.
-export function roving(container, selector, signal) {
+// Roving tabindex: Tab reaches one of several buttons; arrow keys, Home and End move between them.
+export function addRovingFocus(container, selector, signal) {
   const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
   container.addEventListener("keydown", (event) => {
     const all = [...container.querySelectorAll(selector)];

@@ -1,43 +1,43 @@
-// Two columns of tokens and lines between them: who looks at whom, one colour for each head.
+// Two columns of tokens with lines between them for the attention weights, one colour per head.
 
-import { headColour } from "./colour.js";
-import { headChips, mapChoice, wordsBox } from "./controls.js";
-import { el, roving } from "./element.js";
-import { SIDES, short, shownWeight } from "./model.js";
-import { meanOf, strongest } from "./plane.js";
+import { getHeadColour } from "./colour.js";
+import { createHeadChips, createMapSelect, createWordsCheckbox } from "./controls.js";
+import { addRovingFocus, el } from "./element.js";
+import { SIDES, formatShort, formatWeight } from "./model.js";
+import { averageLazily, findStrongest } from "./plane.js";
 
-const PITCH = 30; // pixels from token to token, as in page.css
-const FAINT = 0.04; // lines weaker than this part of the strongest are left out
-const MOST = 8; // rows of the list beside it
+const ROW_HEIGHT = 30; // pixels, as in page.css
+const MIN_LINE_STRENGTH = 0.04; // relative to the largest weight of the head; weaker lines are not drawn
+const MAX_LISTED_TOKENS = 8;
 
-export function headsView(page) {
-  const chips = headChips(page);
-  const maps = mapChoice(page, { chosen: page.state.map, onchoose: page.chooseMap });
+export function createHeadsView(page) {
+  const chips = createHeadChips(page);
+  const maps = createMapSelect(page, { chosen: page.state.map, onchoose: page.chooseMap });
   const canvas = el("canvas", { "aria-hidden": "true" });
   const lists = { rows: el("ul", { class: "tokens from" }), columns: el("ul", { class: "tokens to" }) };
   const names = { rows: el("h2", {}), columns: el("h2", {}) };
   const scroller = el("div", { class: "lines", tabindex: -1 }, lists.rows, canvas, lists.columns);
-  const aside = el("aside", { class: "side", "aria-label": "What is pointed at" });
+  const aside = el("aside", { class: "side", "aria-label": "Selected token" });
   const element = el("div", { class: "view heads" },
-    el("div", { class: "bar" }, maps.element, chips.element, wordsBox(page)),
+    el("div", { class: "bar" }, maps.element, chips.element, createWordsCheckbox(page)),
     el("div", { class: "split" },
       el("div", { class: "linebox" }, el("div", { class: "linenames" }, names.rows, names.columns), scroller), aside));
-  const view = { page, canvas, lists, scroller, aside, hover: null, made: null, tokens: {}, marked: [] };
-  listen(view);
+  const view = { page, canvas, lists, scroller, aside, hover: null, map: null, tokens: {}, marked: [] };
+  addListeners(view);
   const update = () => {
     maps.select.value = String(page.state.map);
     chips.update();
     const map = page.map();
     names.rows.textContent = SIDES[map.rows] ?? map.rows;
-    names.columns.textContent = `looks at ${SIDES[map.columns] ?? map.columns}`;
-    if (view.made !== map) fillLists(view, map);
+    names.columns.textContent = `attends to ${SIDES[map.columns] ?? map.columns}`;
+    if (view.map !== map) fillLists(view, map);
     refresh(view);
   };
   return { element, update };
 }
 
 function fillLists(view, map) {
-  view.made = map;
+  view.map = map;
   view.hover = null;
   view.marked = [];
   for (const side of ["rows", "columns"]) {
@@ -48,7 +48,7 @@ function fillLists(view, map) {
   }
 }
 
-function listen(view) {
+function addListeners(view) {
   const { page, scroller, lists } = view;
   const { signal } = page;
   const at = (event) => {
@@ -60,52 +60,52 @@ function listen(view) {
     refresh(view);
   };
   for (const side of Object.values(lists)) {
-    roving(side, ".token", signal);
+    addRovingFocus(side, ".token", signal);
     side.addEventListener("pointerover", (event) => hover(at(event)), { signal });
     side.addEventListener("pointerleave", () => hover(null), { signal });
     side.addEventListener("focusin", (event) => hover(at(event)), { signal });
     side.addEventListener("focusout", () => hover(null), { signal });
-    side.addEventListener("click", (event) => at(event) && pin(view, at(event)), { signal });
+    side.addEventListener("click", (event) => at(event) && togglePin(view, at(event)), { signal });
   }
-  view.page.panelKeys(scroller, { Escape: () => page.set({ pin: null }) });
-  scroller.addEventListener("scroll", () => soon(view), { signal, passive: true });
-  const sizes = new ResizeObserver(() => soon(view));
+  view.page.addPanelKeys(scroller, { Escape: () => page.set({ pin: null }) });
+  scroller.addEventListener("scroll", () => scheduleDraw(view), { signal, passive: true });
+  const sizes = new ResizeObserver(() => scheduleDraw(view));
   sizes.observe(scroller);
   signal.addEventListener("abort", () => sizes.disconnect());
 }
 
-function pin(view, place) {
+function togglePin(view, place) {
   const { page } = view;
   const old = page.state.pin;
   const same = old?.side === place.side && old?.index === place.index;
   page.set({ pin: same ? null : place });
-  if (!same) page.announce(sentence(view.made, averaged(view), place));
+  if (!same) page.announce(describeToken(view.map, averageChosenHeads(view), place));
 }
 
-function sentence(map, one, { side, index }) {
+function describeToken(map, one, { side, index }) {
   const other = side === "rows" ? "columns" : "rows";
-  const best = strongest(one, side === "rows" ? { row: index } : { column: index }, 3);
-  const list = best.map(([i, weight]) => `${map.labels[other][i]} ${short(weight)}`).join(", ");
-  return `${map.labels[side][index]} ${side === "rows" ? "looks at" : "is looked at by"} ${list}`;
+  const best = findStrongest(one, side === "rows" ? { row: index } : { column: index }, 3);
+  const list = best.map(([i, weight]) => `${map.labels[other][i]} ${formatShort(weight)}`).join(", ");
+  return `${map.labels[side][index]} ${side === "rows" ? "attends to" : "is attended to by"} ${list}`;
 }
 
-function averaged(view) {
-  return meanOf(view.page.state.heads.map((head) => view.made.plane(head)));
+function averageChosenHeads(view) {
+  return averageLazily(view.page.state.heads.map((head) => view.map.getPlane(head)));
 }
 
 function refresh(view) {
   const { page, aside } = view;
   const active = view.hover ?? page.state.pin;
-  const one = averaged(view);
-  const ends = active ? strongest(one, active.side === "rows" ? { row: active.index } : { column: active.index }, MOST) : [];
+  const one = averageChosenHeads(view);
+  const ends = active ? findStrongest(one, active.side === "rows" ? { row: active.index } : { column: active.index }, MAX_LISTED_TOKENS) : [];
   const top = ends[0]?.[1] || 1;
-  mark(view, active, (i) => (active.side === "rows" ? one.value(active.index, i) : one.value(i, active.index)) / top);
-  aside.replaceChildren(...told(view, active, one, ends));
-  soon(view);
+  markTokens(view, active, (i) => (active.side === "rows" ? one.value(active.index, i) : one.value(i, active.index)) / top);
+  aside.replaceChildren(...buildTokenDetails(view, active, one, ends));
+  scheduleDraw(view);
 }
 
-// Only tokens that change are touched: there may be thousands.
-function mark(view, active, strength) {
+// Marks the active token and those it attends to. Only tokens that change are updated: there may be thousands.
+function markTokens(view, active, strength) {
   const { tokens, page } = view;
   for (const token of view.marked) {
     token.style.setProperty("--weight", "0");
@@ -123,42 +123,42 @@ function mark(view, active, strength) {
   touch(tokens[active.side][active.index], (token) => token.classList.add("active"));
   tokens[active.side === "rows" ? "columns" : "rows"].forEach((token, i) => {
     const weight = strength(i);
-    if (weight >= FAINT) touch(token, () => token.style.setProperty("--weight", weight.toFixed(3)));
+    if (weight >= MIN_LINE_STRENGTH) touch(token, () => token.style.setProperty("--weight", weight.toFixed(3)));
   });
 }
 
-// The strongest ends of the lines of a token, with their weights in numbers.
-function told(view, active, one, ends) {
-  const map = view.made;
+// Builds a table with the strongest attention weights of the active token.
+function buildTokenDetails(view, active, one, ends) {
+  const map = view.map;
   if (!active) {
-    return [el("p", { class: "hint" }, "Point at a token to follow its lines. Click, or press Enter, to pin it; Escape lets go.")];
+    return [el("p", { class: "hint" }, "Point at a token to follow its lines. Click, or press Enter, to pin it; Escape unpins it.")];
   }
-  const forth = active.side === "rows";
-  const other = map.labels[forth ? "columns" : "rows"];
+  const isQuery = active.side === "rows";
+  const other = map.labels[isQuery ? "columns" : "rows"];
   const heads = view.page.state.heads;
   const theme = view.page.theme();
   const weights = (i) => heads.map((head) => {
-    const each = map.plane(head);
-    return [head, forth ? each.value(active.index, i) : each.value(i, active.index), each.top];
+    const each = map.getPlane(head);
+    return [head, isQuery ? each.value(active.index, i) : each.value(i, active.index), each.top];
   });
   const rows = ends.map(([i, weight]) => {
     const stripes = weights(i).map(([head, w, top]) => {
-      const stripe = el("i", { title: `head ${head + 1}: ${short(w)}` });
-      stripe.style.background = headColour(head, theme);
+      const stripe = el("i", { title: `head ${head + 1}: ${formatShort(w)}` });
+      stripe.style.background = getHeadColour(head, theme);
       stripe.style.opacity = String(0.08 + 0.92 * (w / (top || 1)));
       return stripe;
     });
     return el("tr", {}, el("th", { scope: "row" }, el("bdi", {}, other[i])), el("td", { class: "stripes" }, ...stripes),
-      el("td", { class: "number" }, shownWeight(one, weight)));
+      el("td", { class: "number" }, formatWeight(one, weight)));
   });
   const label = el("bdi", {}, map.labels[active.side][active.index]);
   const many = heads.length > 1 ? `mean of ${heads.length} heads` : `head ${heads[0] + 1}`;
-  return [el("h2", {}, label, forth ? " looks at" : " is looked at by"), el("p", { class: "hint" }, many),
+  return [el("h2", {}, label, isQuery ? " attends to" : " is attended to by"), el("p", { class: "hint" }, many),
     el("table", { class: "values" }, el("thead", { class: "unseen" }, el("tr", {}, el("th", {}, "Token"), el("th", {}, "Heads"),
       el("th", {}, "Weight"))), el("tbody", {}, ...rows))];
 }
 
-function soon(view) {
+function scheduleDraw(view) {
   view.frame ??= requestAnimationFrame(() => {
     view.frame = null;
     drawLines(view);
@@ -166,9 +166,9 @@ function soon(view) {
 }
 
 function drawLines(view) {
-  const { canvas, scroller, page, made: map } = view;
+  const { canvas, scroller, page, map } = view;
   const width = canvas.clientWidth;
-  const content = PITCH * Math.max(map.labels.rows.length, map.labels.columns.length);
+  const content = ROW_HEIGHT * Math.max(map.labels.rows.length, map.labels.columns.length);
   const height = Math.min(scroller.clientHeight, content);
   if (!width || !height) return;
   const scale = devicePixelRatio;
@@ -178,14 +178,14 @@ function drawLines(view) {
   const context = canvas.getContext("2d");
   context.setTransform(scale, 0, 0, scale, 0, 0);
   const top = scroller.scrollTop;
-  const seen = { first: Math.floor(top / PITCH) - 1, last: Math.ceil((top + height) / PITCH) + 1 };
+  const seen = { first: Math.floor(top / ROW_HEIGHT) - 1, last: Math.ceil((top + height) / ROW_HEIGHT) + 1 };
   const active = view.hover ?? page.state.pin;
   const { heads } = page.state;
   heads.forEach((head, k) => {
     const shift = (k - (heads.length - 1) / 2) * Math.min(2, 14 / heads.length);
-    context.strokeStyle = headColour(head, page.theme());
-    const place = (i) => (i + 0.5) * PITCH - top + shift;
-    for (const [row, column, strength] of linesOf(map.plane(head), active, seen)) {
+    context.strokeStyle = getHeadColour(head, page.theme());
+    const place = (i) => (i + 0.5) * ROW_HEIGHT - top + shift;
+    for (const [row, column, strength] of generateLines(map.getPlane(head), active, seen)) {
       context.globalAlpha = Math.min(1, 0.1 + 0.9 * strength) * (active ? 1 : 0.75);
       context.lineWidth = 0.6 + 2.6 * strength;
       context.beginPath();
@@ -196,8 +196,8 @@ function drawLines(view) {
   });
 }
 
-// Lines of the token that is pointed at, or of every row in sight: [row, column, part of the head's strongest].
-function* linesOf(plane, active, { first, last }) {
+// Generates the lines of the active token, or of every visible row: [row, column, weight / largest weight of the head].
+function* generateLines(plane, active, { first, last }) {
   const top = plane.top || 1;
   const span = (index, count, side) =>
     active?.side === side ? [index, index + 1] : active ? [0, count] : [Math.max(0, first), Math.min(count, last)];
@@ -206,7 +206,7 @@ function* linesOf(plane, active, { first, last }) {
   for (let row = rowFrom; row < rowTo; row++) {
     for (let column = columnFrom; column < columnTo; column++) {
       const strength = plane.value(row, column) / top;
-      if (strength >= FAINT) yield [row, column, strength];
+      if (strength >= MIN_LINE_STRENGTH) yield [row, column, strength];
     }
   }
 }

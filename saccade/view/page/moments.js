@@ -1,74 +1,74 @@
-// What fixed texts are attended to, moment by moment: a player over steps around the attention page.
+// Attention snapshots ("moments") of fixed validation inputs: a player over training steps around the attention page.
 
-import { button, choice, el, shown } from "./element.js";
+import { createButton, createSelect, el, setVisible } from "./element.js";
 import { mount } from "./main.js";
-import { written } from "./scale.js";
+import { formatNumber } from "./scale.js";
 
-const PACE = 700; // milliseconds from moment to moment
+const PLAY_INTERVAL = 700; // milliseconds
 
-export function momentsPart(source, announce) {
+export function createMomentsPanel(source, announce) {
   const note = el("p", { class: "hint" });
-  const text = choice("Text", [], 0, (value) => set({ text: Number(value) }));
-  const slider = el("input", { type: "range", min: 0, max: 0, step: 1, "aria-label": "Moment", oninput: () => (pause(), set({ at: Number(slider.value) })) });
+  const text = createSelect("Input", [], 0, (value) => set({ text: Number(value) }));
+  const slider = el("input", { type: "range", min: 0, max: 0, step: 1, "aria-label": "Snapshot", oninput: () => (pause(), set({ at: Number(slider.value) })) });
   const step = el("span", { class: "number watch-step" });
-  const play = button("Play", () => (timer ? pause() : start()), { class: "primary", "aria-pressed": "false" });
+  const play = createButton("Play", () => (timer ? pause() : start()), { class: "primary", "aria-pressed": "false" });
   const place = el("div", { class: "watch-attention" });
   const player = el("div", { class: "bar" }, el("div", { class: "buttons", role: "group", "aria-label": "Player" },
-    button("‹", () => (pause(), move(-1)), { "aria-label": "Moment before" }), play,
-    button("›", () => (pause(), move(1)), { "aria-label": "Next moment" })), slider, step);
-  const element = el("section", { class: "watch-part", "aria-label": "What it attends to" },
-    el("div", { class: "bar head" }, el("h2", {}, "What it attends to"), text.element), note, player, place);
-  const kept = new Map(); // step -> moment
+    createButton("‹", () => (pause(), move(-1)), { "aria-label": "Previous snapshot" }), play,
+    createButton("›", () => (pause(), move(1)), { "aria-label": "Next snapshot" })), slider, step);
+  const element = el("section", { class: "watch-part", "aria-label": "Attention during training" },
+    el("div", { class: "bar head" }, el("h2", {}, "Attention during training"), text.element), note, player, place);
+  const cache = new Map(); // step -> moment
   const state = { at: -1, text: 0 };
   let moments = [];
   let timer = null;
-  let page = null; // the attention page, and the text that it is of
-  let asked = null;
+  let page = null; // the attention page and the index of its input
+  let latestRequest = null;
 
   const move = (by) => set({ at: Math.max(0, Math.min(moments.length - 1, state.at + by)) });
   const pause = () => {
     clearInterval(timer);
     timer = null;
-    label();
+    updatePlayButton();
   };
   const start = () => {
     if (state.at >= moments.length - 1) set({ at: 0 });
-    timer = setInterval(() => (state.at >= moments.length - 1 ? pause() : move(1)), PACE);
-    label();
+    timer = setInterval(() => (state.at >= moments.length - 1 ? pause() : move(1)), PLAY_INTERVAL);
+    updatePlayButton();
   };
-  const label = () => {
+  const updatePlayButton = () => {
     play.textContent = timer ? "Pause" : "Play";
     play.setAttribute("aria-pressed", String(Boolean(timer)));
   };
   const set = (changes) => {
     Object.assign(state, changes);
     slider.value = String(state.at);
-    const told = `step ${written(moments[state.at])}`;
-    step.textContent = told;
-    slider.setAttribute("aria-valuetext", told);
-    if (!timer) announce(told);
-    show().catch((error) => (note.textContent = `Nothing to show: ${error.message}`));
+    const message = `step ${formatNumber(moments[state.at])}`;
+    step.textContent = message;
+    slider.setAttribute("aria-valuetext", message);
+    if (!timer) announce(message);
+    show().catch((error) => (note.textContent = `No attention to show: ${error.message}`));
   };
-  // The newest request wins: answers may come in another order.
+  // The latest request wins: responses may arrive in another order.
   const show = async () => {
-    const mine = (asked = Symbol("asked"));
-    const wanted = moments[state.at];
-    if (!kept.has(wanted)) kept.set(wanted, await source.moment(wanted));
-    if (asked !== mine) return;
-    const { documents } = kept.get(wanted);
-    if (!text.select.options.length) text.offer(documents.map((one, i) => [i, one.input ?? one.output]), state.text);
+    const request = (latestRequest = Symbol("request"));
+    const key = moments[state.at];
+    if (!cache.has(key)) cache.set(key, await source.moment(key));
+    if (latestRequest !== request) return;
+    const { documents } = cache.get(key);
+    if (!text.select.options.length) text.setOptions(documents.map((one, i) => [i, one.input ?? one.output]), state.text);
     const document = documents[state.text];
     if (page?.text === state.text) return page.replace(document);
-    const made = await mount(place, document, { view: page ? undefined : "matrix", heading: false });
-    page = { ...made, text: state.text };
+    const mounted = await mount(place, document, { view: page ? undefined : "matrix", heading: false });
+    page = { ...mounted, text: state.text };
   };
   const update = (history) => {
-    const follow = state.at === moments.length - 1 && !timer; // whoever looks at the newest goes on with the newest
+    const follow = state.at === moments.length - 1 && !timer; // the latest snapshot is replaced by newer ones
     const before = moments[state.at];
     moments = history.moments;
-    for (const one of kept.keys()) if (!moments.includes(one)) kept.delete(one);
-    note.textContent = moments.length ? "The same validation texts at every moment, as the weights of that moment attend to them." : absent(history);
-    for (const part of [player, place, text.element]) shown(part, moments.length > 0);
+    for (const one of cache.keys()) if (!moments.includes(one)) cache.delete(one);
+    note.textContent = moments.length ? "Attention on the same validation inputs after each of these training steps." : explainAbsence(history);
+    for (const part of [player, place, text.element]) setVisible(part, moments.length > 0);
     if (!moments.length) return;
     slider.max = String(moments.length - 1);
     const same = moments.indexOf(before);
@@ -79,7 +79,7 @@ export function momentsPart(source, announce) {
   return { element, update };
 }
 
-function absent({ watched, state }) {
-  if (watched) return "No attention was kept yet.";
-  return state === "preparing" ? "" : "No attention was kept of this run: train with --watch, or train.watch=true.";
+function explainAbsence({ watched, state }) {
+  if (watched) return "No attention was saved yet.";
+  return state === "preparing" ? "" : "No attention was saved for this run: train with --watch or train.watch=true.";
 }

@@ -1,36 +1,36 @@
-// One matrix of weights with its labels, whatever it comes from: a head, the mean of heads, words joined from pieces.
-//   value(row, column)  the weight          tolerance(weight)  how far it may be off by the way it was kept
-//   codes               one byte per weight, round(255 * sqrt(weight / top)): what is drawn
+// A plane is one matrix of attention weights with labels: of a head, the mean of heads, or with subwords merged.
+//   value(row, column)  the weight          tolerance(weight)  its maximum quantization error
+//   codes               one byte per weight, round(255 * sqrt(weight / top)), from which it is drawn
 
-const BYTE = 255;
+const MAX_BYTE = 255;
 
-export function plane({ numbers, offset = 0, rows, columns, top, levels, labels }) {
+export function createPlane({ numbers, offset = 0, rows, columns, top, levels, labels }) {
   const size = rows * columns;
-  const kept = numbers.subarray(offset, offset + size);
+  const stored = numbers.subarray(offset, offset + size);
   const value = levels
-    ? (row, column) => top * (kept[row * columns + column] / levels) ** 2
-    : (row, column) => kept[row * columns + column];
-  let drawn = null;
+    ? (row, column) => top * (stored[row * columns + column] / levels) ** 2
+    : (row, column) => stored[row * columns + column];
+  let codes = null;
   return {
     rows, columns, top, value, labels, exact: !levels, signed: false,
     tolerance: levels ? (weight) => Math.sqrt(weight * top) / levels + top / (4 * levels * levels) : () => 0,
     get codes() {
-      return (drawn ??= levels === BYTE ? kept : codesOf(kept, levels, top));
+      return (codes ??= levels === MAX_BYTE ? stored : computeCodes(stored, levels, top));
     },
   };
 }
 
-function codesOf(kept, levels, top) {
-  const codes = new Uint8Array(kept.length);
-  const scale = levels ? BYTE / levels : 0;
-  for (let i = 0; i < kept.length; i++) {
-    codes[i] = Math.round(levels ? kept[i] * scale : BYTE * Math.sqrt(Math.max(0, kept[i]) / (top || 1)));
+function computeCodes(stored, levels, top) {
+  const codes = new Uint8Array(stored.length);
+  const scale = levels ? MAX_BYTE / levels : 0;
+  for (let i = 0; i < stored.length; i++) {
+    codes[i] = Math.round(levels ? stored[i] * scale : MAX_BYTE * Math.sqrt(Math.max(0, stored[i]) / (top || 1)));
   }
   return codes;
 }
 
-// The mean of planes of one shape.
-export function mean(planes) {
+// Averages planes of equal shape.
+export function averagePlanes(planes) {
   const [{ rows, columns, labels }] = planes;
   const numbers = new Float32Array(rows * columns);
   for (const one of planes) {
@@ -38,19 +38,19 @@ export function mean(planes) {
       for (let column = 0; column < columns; column++, i++) numbers[i] += one.value(row, column) / planes.length;
     }
   }
-  return derived(numbers, rows, columns, labels, planes);
+  return derivePlane(numbers, rows, columns, labels, planes);
 }
 
-// The same without its numbers: each weight is computed when it is asked for, since a token needs only its own.
-export function meanOf(planes) {
+// Averages planes lazily: each weight is computed on demand, since one token needs only one row or column.
+export function averageLazily(planes) {
   const [{ rows, columns }] = planes;
   const worst = Math.max(...planes.map((one) => one.tolerance(one.top)));
   const value = (row, column) => planes.reduce((sum, one) => sum + one.value(row, column), 0) / planes.length;
   return planes.length === 1 ? planes[0] : { rows, columns, value, tolerance: () => worst };
 }
 
-// Pieces joined to words: a word looks as its pieces do in the mean, and is looked at by the sum over its pieces.
-export function joined(one, groups, labels) {
+// Merges subword tokens to words: the mean over the rows of a word, the sum over its columns.
+export function mergeTokens(one, groups, labels) {
   const rows = groups.rows.length;
   const columns = groups.columns.length;
   const numbers = new Float32Array(rows * columns);
@@ -61,11 +61,11 @@ export function joined(one, groups, labels) {
       numbers[i * columns + j] = sum / (from.length || 1);
     });
   });
-  return derived(numbers, rows, columns, labels, [one]);
+  return derivePlane(numbers, rows, columns, labels, [one]);
 }
 
-// First minus second, cell by cell; codes run from 1 (second is larger) over 128 (alike) to 255.
-export function difference(first, second) {
+// First minus second, cell by cell; codes run from 1 (second is larger) over 128 (equal) to 255.
+export function subtractPlanes(first, second) {
   const { rows, columns, labels } = first;
   const numbers = new Float32Array(rows * columns);
   let top = 0;
@@ -81,16 +81,16 @@ export function difference(first, second) {
   return { rows, columns, labels, top, value, codes, tolerance, exact: first.exact && second.exact, signed: true };
 }
 
-function derived(numbers, rows, columns, labels, from) {
+function derivePlane(numbers, rows, columns, labels, from) {
   let top = 0;
   for (const number of numbers) if (number > top) top = number;
-  const made = plane({ numbers, rows, columns, top, levels: null, labels });
+  const result = createPlane({ numbers, rows, columns, top, levels: null, labels });
   const worst = Math.max(...from.map((one) => one.tolerance(one.top)));
-  return Object.assign(made, { exact: from.every((one) => one.exact), tolerance: () => worst });
+  return Object.assign(result, { exact: from.every((one) => one.exact), tolerance: () => worst });
 }
 
-// The columns that a row looks at most, or the rows that look at a column most: [[index, weight], ...].
-export function strongest(one, { row, column }, most) {
+// Finds the largest weights of a row, or of a column: [[index, weight], ...].
+export function findStrongest(one, { row, column }, most) {
   const count = row === undefined ? one.rows : one.columns;
   const weight = row === undefined ? (i) => one.value(i, column) : (i) => one.value(row, i);
   return Array.from({ length: count }, (_, i) => [i, weight(i)])

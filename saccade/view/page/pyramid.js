@@ -1,32 +1,32 @@
-// A plane at every size: each level has half the rows and columns of the one below it, and a cell keeps the code that
-// stands out most of the four under it, so that one bright weight among millions stays visible from afar.
+// An image pyramid of a plane: each level has half the rows and columns of the one below, and a cell keeps the most
+// salient of four codes (max pooling), so that a single large weight among millions stays visible when zoomed out.
 
-const TILE = 256; // cells
+const TILE_CELLS = 256; // cells of each side of a tile
 
 export class Pyramid {
   constructor(plane) {
     this.levels = [{ codes: plane.codes, rows: plane.rows, columns: plane.columns }];
-    this.louder = plane.signed ? (a, b) => (Math.abs(b - 128) > Math.abs(a - 128) ? b : a) : Math.max;
+    this.selectSalient = plane.signed ? (a, b) => (Math.abs(b - 128) > Math.abs(a - 128) ? b : a) : Math.max;
     this.tiles = new Map();
   }
 
-  // The level whose cells are at least one pixel large where a cell of the plane has `pixels`.
-  level(pixels) {
+  // Chooses the level whose cells have at least one pixel, where a cell of the plane has `pixels`.
+  chooseLevel(pixels) {
     let index = 0;
     for (let size = pixels; size < 1; size *= 2) {
-      if (this.at(index).rows === 1 && this.at(index).columns === 1) break;
+      if (this.getLevel(index).rows === 1 && this.getLevel(index).columns === 1) break;
       index += 1;
     }
-    this.at(index);
+    this.getLevel(index);
     return index;
   }
 
-  at(index) {
-    while (this.levels.length <= index) this.levels.push(halved(this.levels.at(-1), this.louder));
+  getLevel(index) {
+    while (this.levels.length <= index) this.levels.push(halveLevel(this.levels.at(-1), this.selectSalient));
     return this.levels[index];
   }
 
-  recolour(colours) {
+  setColours(colours) {
     if (this.colours === colours) return;
     this.colours = colours;
     this.tiles.clear();
@@ -34,38 +34,38 @@ export class Pyramid {
 
   // Draws the cells of the plane from `left`, `top` on, each `pixels` large, into width x height pixels at x, y.
   draw(context, { x, y, width, height, left, top, pixels }) {
-    const index = this.level(pixels * devicePixelRatio);
-    const level = this.at(index);
+    const index = this.chooseLevel(pixels * devicePixelRatio);
+    const level = this.getLevel(index);
     const cell = pixels * 2 ** index;
-    const size = cell * TILE;
-    const first = { column: left / 2 ** index / TILE, row: top / 2 ** index / TILE };
+    const size = cell * TILE_CELLS;
+    const first = { column: left / 2 ** index / TILE_CELLS, row: top / 2 ** index / TILE_CELLS };
     context.imageSmoothingEnabled = false;
-    for (let i = Math.max(0, Math.floor(first.row)); i * TILE < level.rows; i++) {
+    for (let i = Math.max(0, Math.floor(first.row)); i * TILE_CELLS < level.rows; i++) {
       const tileY = y + (i - first.row) * size;
       if (tileY >= y + height) break;
-      for (let j = Math.max(0, Math.floor(first.column)); j * TILE < level.columns; j++) {
+      for (let j = Math.max(0, Math.floor(first.column)); j * TILE_CELLS < level.columns; j++) {
         const tileX = x + (j - first.column) * size;
         if (tileX >= x + width) break;
-        const tile = this.tile(index, i, j);
+        const tile = this.getTile(index, i, j);
         context.drawImage(tile, tileX, tileY, tile.width * cell, tile.height * cell);
       }
     }
   }
 
-  tile(index, i, j) {
+  getTile(index, i, j) {
     const name = `${index},${i},${j}`;
     let tile = this.tiles.get(name);
     if (!tile) {
-      tile = painted(this.at(index), i * TILE, j * TILE, this.colours);
+      tile = paintTile(this.getLevel(index), i * TILE_CELLS, j * TILE_CELLS, this.colours);
       this.tiles.set(name, tile);
     }
     return tile;
   }
 }
 
-function painted({ codes, rows, columns }, top, left, colours) {
-  const width = Math.min(TILE, columns - left);
-  const height = Math.min(TILE, rows - top);
+function paintTile({ codes, rows, columns }, top, left, colours) {
+  const width = Math.min(TILE_CELLS, columns - left);
+  const height = Math.min(TILE_CELLS, rows - top);
   const canvas = new OffscreenCanvas(width, height);
   const context = canvas.getContext("2d");
   const image = context.createImageData(width, height);
@@ -78,7 +78,7 @@ function painted({ codes, rows, columns }, top, left, colours) {
   return canvas;
 }
 
-function halved({ codes, rows, columns }, louder) {
+function halveLevel({ codes, rows, columns }, selectSalient) {
   const height = Math.ceil(rows / 2);
   const width = Math.ceil(columns / 2);
   const out = new Uint8Array(height * width);
@@ -88,7 +88,7 @@ function halved({ codes, rows, columns }, louder) {
     for (let column = 0; column < width; column++, i++) {
       const left = 2 * column;
       const right = Math.min(left + 1, columns - 1);
-      out[i] = louder(louder(codes[above + left], codes[above + right]), louder(codes[below + left], codes[below + right]));
+      out[i] = selectSalient(selectSalient(codes[above + left], codes[above + right]), selectSalient(codes[below + left], codes[below + right]));
     }
   }
   return { codes: out, rows: height, columns: width };

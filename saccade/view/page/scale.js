@@ -1,8 +1,8 @@
-// Numbers for curves: where an axis has its marks, how a curve is smoothed, how a number is written.
+// Axis ticks, smoothing and number formatting for charts.
 
-// Marks at round numbers between two values; on a logarithmic axis at powers of ten, or more often where there are few.
-export function marks(low, high, count, log = false) {
-  if (log) return powers(low, high, count);
+// Ticks at round numbers between two values; on a logarithmic axis at powers of ten, with more in between if few fit.
+export function computeTicks(low, high, count, log = false) {
+  if (log) return computeLogTicks(low, high, count);
   if (!(high > low)) return [low];
   const rough = (high - low) / count;
   const unit = 10 ** Math.floor(Math.log10(rough));
@@ -11,7 +11,7 @@ export function marks(low, high, count, log = false) {
   return Array.from({ length: Math.floor(high / step + 1e-9) - first + 1 }, (_, i) => (first + i) * step);
 }
 
-function powers(low, high, count) {
+function computeLogTicks(low, high, count) {
   const first = Math.floor(Math.log10(low));
   const all = Array.from({ length: Math.ceil(Math.log10(high)) - first + 1 }, (_, i) => 10 ** (first + i));
   const inside = (list) => list.filter((one) => one >= low * 0.999 && one <= high * 1.001);
@@ -19,11 +19,11 @@ function powers(low, high, count) {
     const found = inside(all.flatMap((one) => parts.map((part) => part * one)));
     if (found.length >= Math.min(3, count)) return found.filter((_, i) => i % Math.ceil(found.length / count) === 0);
   }
-  return marks(low, high, count);
+  return computeTicks(low, high, count);
 }
 
-// A moving average that forgets: `share` of it is what was before. The beginning is not drawn towards zero.
-export function smoothed(values, share) {
+// Exponential moving average with decay `share` and bias correction at the beginning (as in Adam).
+export function smoothCurve(values, share) {
   let sum = 0;
   let weight = 0;
   return values.map((value) => {
@@ -34,8 +34,8 @@ export function smoothed(values, share) {
   });
 }
 
-// The place of the value that is nearest to x, in a rising list.
-export function nearest(values, x) {
+// Index of the value nearest to x in a sorted list.
+export function findNearest(values, x) {
   let low = 0;
   let high = values.length - 1;
   while (low < high) {
@@ -46,7 +46,7 @@ export function nearest(values, x) {
   return low > 0 && x - values[low - 1] < values[low] - x ? low - 1 : low;
 }
 
-export function written(value) {
+export function formatNumber(value) {
   if (value === null || value === undefined) return "–";
   if (Number.isInteger(value)) return value.toLocaleString("en");
   const size = Math.abs(value);
@@ -55,7 +55,7 @@ export function written(value) {
   return Number(value.toPrecision(4)).toString();
 }
 
-export function lasting(seconds) {
+export function formatDuration(seconds) {
   const minutes = Math.round(seconds / 60);
   if (seconds < 90) return `${Math.round(seconds)} s`;
   return minutes < 90 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} min`;

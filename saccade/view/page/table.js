@@ -1,21 +1,21 @@
-// A matrix as an HTML table: the whole of a small one, and of a large one the strongest columns of each row.
+// A plane as an HTML table: all weights of a small one, the largest weights of each row of a large one.
 
-import { button, el } from "./element.js";
-import { short } from "./model.js";
-import { strongest } from "./plane.js";
+import { createButton, el } from "./element.js";
+import { formatShort } from "./model.js";
+import { findStrongest } from "./plane.js";
 
-const SMALL = 1200; // cells
-const ROWS = 50; // of one page of the table
-const STRONG = 5; // columns told of each row of a large matrix
+const MAX_FULL_TABLE_CELLS = 1200;
+const ROWS_PER_PAGE = 50;
+const STRONGEST_COLUMNS = 5; // listed per row of a large plane
 
-export function valuesTable(page) {
+export function createValuesTable(page) {
   const body = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Weights as a table" });
   const element = el("details", {}, el("summary", {}, "Weights as a table"), body);
   let plane = null;
   let first = 0;
-  const fill = () => element.open && plane && body.replaceChildren(...content(plane, first, turn));
+  const fill = () => element.open && plane && body.replaceChildren(...buildContent(plane, first, turn));
   const turn = (by) => {
-    first = Math.max(0, Math.min(first + by, Math.floor((plane.rows - 1) / ROWS) * ROWS));
+    first = Math.max(0, Math.min(first + by, Math.floor((plane.rows - 1) / ROWS_PER_PAGE) * ROWS_PER_PAGE));
     fill();
     page.announce(`rows from ${first + 1} on`);
   };
@@ -28,28 +28,28 @@ export function valuesTable(page) {
   return { element, update };
 }
 
-function content(plane, first, turn) {
-  const last = Math.min(plane.rows, first + ROWS);
+function buildContent(plane, first, turn) {
+  const last = Math.min(plane.rows, first + ROWS_PER_PAGE);
   const rows = Array.from({ length: last - first }, (_, i) => first + i);
-  const whole = plane.rows * plane.columns <= SMALL;
-  const table = whole ? wholeTable(plane, rows) : strongTable(plane, rows);
-  if (plane.rows <= ROWS) return [table];
-  const pages = el("div", { class: "bar" }, button("Rows before", () => turn(-ROWS)), button("Next rows", () => turn(ROWS)),
+  const whole = plane.rows * plane.columns <= MAX_FULL_TABLE_CELLS;
+  const table = whole ? buildFullTable(plane, rows) : buildStrongestTable(plane, rows);
+  if (plane.rows <= ROWS_PER_PAGE) return [table];
+  const pages = el("div", { class: "bar" }, createButton("Previous rows", () => turn(-ROWS)), createButton("Next rows", () => turn(ROWS_PER_PAGE)),
     el("span", {}, `rows ${first + 1} to ${last} of ${plane.rows}`));
   return [pages, table];
 }
 
-function wholeTable(plane, rows) {
+function buildFullTable(plane, rows) {
   const head = el("tr", {}, el("td", {}), ...plane.labels.columns.map((label) => el("th", { scope: "col" }, el("bdi", {}, label))));
   return el("table", { class: "values whole" }, el("thead", {}, head), el("tbody", {}, ...rows.map((row) =>
     el("tr", {}, el("th", { scope: "row" }, el("bdi", {}, plane.labels.rows[row])), ...plane.labels.columns.map((_, column) =>
-      el("td", { class: "number" }, short(plane.value(row, column))))))));
+      el("td", { class: "number" }, formatShort(plane.value(row, column))))))));
 }
 
-function strongTable(plane, rows) {
-  const names = ["Row", "looks most at", ...Array.from({ length: STRONG - 1 }, (_, i) => `place ${i + 2}`)];
+function buildStrongestTable(plane, rows) {
+  const names = ["Row", "attends most to", ...Array.from({ length: STRONGEST_COLUMNS - 1 }, (_, i) => `rank ${i + 2}`)];
   return el("table", { class: "values" }, el("thead", {}, el("tr", {}, ...names.map((name) => el("th", { scope: "col" }, name)))),
     el("tbody", {}, ...rows.map((row) => el("tr", {}, el("th", { scope: "row" }, el("bdi", {}, plane.labels.rows[row])),
-      ...strongest(plane, { row }, STRONG).map(([i, weight]) =>
-        el("td", {}, el("bdi", {}, plane.labels.columns[i]), ` ${short(weight)}`))))));
+      ...findStrongest(plane, { row }, STRONGEST_COLUMNS).map(([i, weight]) =>
+        el("td", {}, el("bdi", {}, plane.labels.columns[i]), ` ${formatShort(weight)}`))))));
 }

@@ -1,67 +1,67 @@
-// Which part of a plane is seen, and the gestures that change it. Several maps may share one viewport.
+// The visible part of a plane, and the gestures that change it. Several heatmaps may share one viewport.
 
-export const LARGEST = 38; // pixels of a cell when everything fits
-const CLOSEST = 96; // pixels of a cell when zoomed in all the way
-const STILL = 4; // pixels that a pointer may move in a click
+export const MAX_FIT_PIXELS = 38; // of a cell at the default zoom
+const MAX_ZOOM_PIXELS = 96; // of a cell at the maximum zoom
+const MAX_CLICK_TRAVEL = 4; // pixels that a pointer may move during a click
 
 export class Viewport {
   constructor() {
     this.left = this.top = 0; // in cells
-    this.pixels = null; // of a cell; null: as large as fits
+    this.pixels = null; // of a cell; null: fit the plane into the area
     this.cursor = null; // {row, column}
     this.listeners = new Set();
   }
 
-  changed() {
+  notify() {
     for (const listener of this.listeners) listener();
   }
 
-  size(area) {
-    return this.pixels ?? fitting(area);
+  getCellSize(area) {
+    return this.pixels ?? computeFitSize(area);
   }
 
-  zoomed(area) {
-    return this.pixels !== null && this.pixels > fitting(area) * 1.001;
+  isZoomed(area) {
+    return this.pixels !== null && this.pixels > computeFitSize(area) * 1.001;
   }
 
-  point(cursor) {
+  setCursor(cursor) {
     if (cursor?.row === this.cursor?.row && cursor?.column === this.cursor?.column) return;
     this.cursor = cursor;
-    this.changed();
+    this.notify();
   }
 
-  // Cells per pixel change around a point of the area that stays where it is.
+  // Zooms around a fixed point of the area.
   zoom(factor, area, at = { x: area.width / 2, y: area.height / 2 }) {
-    const before = this.size(area);
-    const after = Math.max(fitting(area), Math.min(Math.max(CLOSEST, fitting(area)), before * factor));
+    const before = this.getCellSize(area);
+    const after = Math.max(computeFitSize(area), Math.min(Math.max(MAX_ZOOM_PIXELS, computeFitSize(area)), before * factor));
     this.left += at.x / before - at.x / after;
     this.top += at.y / before - at.y / after;
-    this.pixels = after <= fitting(area) * 1.001 ? null : after;
+    this.pixels = after <= computeFitSize(area) * 1.001 ? null : after;
     this.keepInside(area);
   }
 
   pan(dx, dy, area) {
-    this.left -= dx / this.size(area);
-    this.top -= dy / this.size(area);
+    this.left -= dx / this.getCellSize(area);
+    this.top -= dy / this.getCellSize(area);
     this.keepInside(area);
   }
 
   fit() {
     this.pixels = null;
     this.left = this.top = 0;
-    this.changed();
+    this.notify();
   }
 
   keepInside(area) {
-    const size = this.size(area);
+    const size = this.getCellSize(area);
     this.left = Math.max(0, Math.min(this.left, area.columns - area.width / size));
     this.top = Math.max(0, Math.min(this.top, area.rows - area.height / size));
-    this.changed();
+    this.notify();
   }
 
-  // Scrolls so far that the cursor is seen.
-  follow(area) {
-    const size = this.size(area);
+  // Scrolls until the cursor is visible.
+  scrollToCursor(area) {
+    const size = this.getCellSize(area);
     const { row, column } = this.cursor;
     this.left = Math.min(Math.max(this.left, column + 1 - area.width / size), column);
     this.top = Math.min(Math.max(this.top, row + 1 - area.height / size), row);
@@ -69,12 +69,12 @@ export class Viewport {
   }
 }
 
-export function fitting({ width, height, rows, columns }) {
-  return Math.min(LARGEST, width / columns, height / rows);
+export function computeFitSize({ width, height, rows, columns }) {
+  return Math.min(MAX_FIT_PIXELS, width / columns, height / rows);
 }
 
-// Drag, wheel and pinch on a canvas. `area()` is the plane's place on it: {x, y, width, height, rows, columns}.
-export function gestures(canvas, viewport, area, { onpick, signal }) {
+// Adds drag, wheel and pinch gestures to a canvas. `area()` is the plane's rectangle on it: {x, y, width, height, rows, columns}.
+export function addGestures(canvas, viewport, area, { onpick, signal }) {
   const pointers = new Map();
   let travelled = 0;
   const place = (event) => {
@@ -91,17 +91,17 @@ export function gestures(canvas, viewport, area, { onpick, signal }) {
   on("pointermove", (event) => {
     const now = place(event);
     const before = pointers.get(event.pointerId);
-    if (!before) return viewport.point(cellAt(now, viewport, area()));
+    if (!before) return viewport.setCursor(findCell(now, viewport, area()));
     travelled += Math.hypot(now.x - before.x, now.y - before.y);
-    if (pointers.size === 2) pinch(pointers, event.pointerId, now, viewport, area());
-    else if (travelled > STILL) viewport.pan(now.x - before.x, now.y - before.y, area());
+    if (pointers.size === 2) zoomByPinch(pointers, event.pointerId, now, viewport, area());
+    else if (travelled > MAX_CLICK_TRAVEL) viewport.pan(now.x - before.x, now.y - before.y, area());
     pointers.set(event.pointerId, now);
   });
   on("pointerup", (event) => {
-    if (pointers.delete(event.pointerId) && travelled <= STILL) onpick(cellAt(place(event), viewport, area()));
+    if (pointers.delete(event.pointerId) && travelled <= MAX_CLICK_TRAVEL) onpick(findCell(place(event), viewport, area()));
   });
   on("pointercancel", (event) => pointers.delete(event.pointerId));
-  on("pointerleave", () => viewport.point(null));
+  on("pointerleave", () => viewport.setCursor(null));
   on("dblclick", (event) => viewport.zoom(2, area(), place(event)));
   on("wheel", (event) => {
     if (!(event.ctrlKey || event.metaKey || document.activeElement === canvas)) return;
@@ -110,23 +110,23 @@ export function gestures(canvas, viewport, area, { onpick, signal }) {
   }, { passive: false });
 }
 
-function pinch(pointers, moved, now, viewport, area) {
+function zoomByPinch(pointers, moved, now, viewport, area) {
   const [fixed] = [...pointers].filter(([id]) => id !== moved).map(([, at]) => at);
   const before = pointers.get(moved);
-  const spread = (at) => Math.hypot(at.x - fixed.x, at.y - fixed.y);
-  viewport.zoom(spread(now) / Math.max(1, spread(before)), area, { x: (now.x + fixed.x) / 2, y: (now.y + fixed.y) / 2 });
+  const getDistance = (at) => Math.hypot(at.x - fixed.x, at.y - fixed.y);
+  viewport.zoom(getDistance(now) / Math.max(1, getDistance(before)), area, { x: (now.x + fixed.x) / 2, y: (now.y + fixed.y) / 2 });
 }
 
-function cellAt({ x, y }, viewport, area) {
-  const size = viewport.size(area);
+function findCell({ x, y }, viewport, area) {
+  const size = viewport.getCellSize(area);
   const column = Math.floor(viewport.left + x / size);
   const row = Math.floor(viewport.top + y / size);
   const inside = x >= 0 && y >= 0 && row >= 0 && column >= 0 && row < area.rows && column < area.columns;
   return inside ? { row, column } : null;
 }
 
-// Arrow keys walk from cell to cell, plus and minus zoom, zero shows everything.
-export function keys(canvas, viewport, area, { onpick, onleave, signal }) {
+// Adds keys to a canvas: arrow keys move from cell to cell, plus and minus zoom, zero shows everything.
+export function addKeys(canvas, viewport, area, { onpick, onleave, signal }) {
   const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
   canvas.addEventListener("keydown", (event) => {
     const { rows, columns } = area();
@@ -135,10 +135,10 @@ export function keys(canvas, viewport, area, { onpick, onleave, signal }) {
     const step = event.shiftKey ? 10 : 1;
     if (moves[event.key]) {
       const [down, right] = moves[event.key];
-      viewport.point(here
+      viewport.setCursor(here
         ? { row: within(here.row + step * down, rows), column: within(here.column + step * right, columns) }
         : { row: 0, column: 0 });
-      viewport.follow(area());
+      viewport.scrollToCursor(area());
       onpick(viewport.cursor);
     } else if (event.key === "+" || event.key === "=") viewport.zoom(1.5, area());
     else if (event.key === "-") viewport.zoom(1 / 1.5, area());

@@ -1,4 +1,4 @@
-// The page of a run that stands alone: everything is there.
+// The self-contained page of a run, with all data inside the file.
 
 import { watch } from "./watch.js";
 

@@ -6,7 +6,7 @@ import pytest
 
 from saccade.config.schema import Data, Recipe, Tokenizer
 from saccade.data.batching import batches
-from saccade.data.batching.batches import BatchStream, by_length, epoch_order, valid_batches
+from saccade.data.batching.batches import BatchStream, iter_validation_batches, shuffle_rows, sort_by_length
 from saccade.data.prepare import prepare
 from saccade.errors import SaccadeError
 
@@ -16,7 +16,7 @@ def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("pairs")
 
 
-def made(cache, *, examples=(211,), weights=(1.0,), **tokenizer):
+def prepare_store(cache, *, examples=(211,), weights=(1.0,), **tokenizer):
     train = tuple(
         {"files": (name,), "examples": count, "weight": weight}
         for name, count, weight in zip(("embedded:dates", "embedded:dates-test"), examples, weights, strict=False)
@@ -27,7 +27,7 @@ def made(cache, *, examples=(211,), weights=(1.0,), **tokenizer):
 
 @pytest.fixture
 def store(cache):
-    return made(cache)
+    return prepare_store(cache)
 
 
 def stream(store, **settings):
@@ -109,8 +109,8 @@ def test_batches_of_an_epoch_do_not_come_by_length(store):
 
 @pytest.mark.parametrize("gone", [0, 1, 7, 26, 27, 53, 80])
 @pytest.mark.parametrize("pool", [2**17, 50])
-def test_a_place_is_found_again_exactly(store, gone, pool, monkeypatch):
-    monkeypatch.setattr(batches, "POOL", pool)
+def test_a_position_is_restored_exactly(store, gone, pool, monkeypatch):
+    monkeypatch.setattr(batches, "POOL_SIZE", pool)
     original = stream(store)
     for _ in range(gone):
         next(original)
@@ -119,29 +119,29 @@ def test_a_place_is_found_again_exactly(store, gone, pool, monkeypatch):
     found.restore(state)
 
     assert found.state() == original.state()
-    assert (found.epoch, found.padding) == (original.epoch, original.padding)
+    assert (found.epoch, found.padding_ratio) == (original.epoch, original.padding_ratio)
     assert same(islice(original, 40), islice(found, 40))
 
 
 def test_pools_cover_every_pair_too(store, monkeypatch):
-    monkeypatch.setattr(batches, "POOL", 37)
+    monkeypatch.setattr(batches, "POOL_SIZE", 37)
 
     assert sorted(row for batch in epoch_of(store) for row in rows(batch)) == everything(store)
 
 
 def test_finding_a_place_makes_no_batches(store, monkeypatch):
     state = stream(store).state() | {"epoch": 500}
-    monkeypatch.setattr(batches, "assemble", None)
+    monkeypatch.setattr(batches, "collate_batch", None)
     found = stream(store)
     found.restore(state)
 
     assert found.epoch == 500
 
 
-def test_a_place_in_other_data_is_refused(store):
+def test_a_position_in_other_data_is_refused(store):
     state = stream(store).state()
 
-    with pytest.raises(SaccadeError, match="cannot be found again: batch_tokens was 300, is 400; start a new run"):
+    with pytest.raises(SaccadeError, match="saved position in the data: batch_tokens was 300, is 400; start a new run"):
         stream(store, batch_tokens=400).restore(state)
 
 
@@ -155,7 +155,7 @@ def test_ranks_share_one_stream(store, world):
         assert all(rank.state() == ranks[0].state() for rank in ranks)
 
 
-def test_a_place_of_two_ranks_is_one_of_one_rank(store):
+def test_a_position_of_two_ranks_is_one_of_one_rank(store):
     two, one = stream(store, rank=1, world=2), stream(store)
     for _ in range(9):
         next(two)
@@ -165,8 +165,8 @@ def test_a_place_of_two_ranks_is_one_of_one_rank(store):
 
 
 def test_weights_are_passes_over_a_corpus(cache):
-    store = made(cache, examples=(50, 30), weights=(0.5, 2.3))
-    epochs = [np.bincount(epoch_order(store, seed=1, epoch=epoch), minlength=80) for epoch in range(40)]
+    store = prepare_store(cache, examples=(50, 30), weights=(0.5, 2.3))
+    epochs = [np.bincount(shuffle_rows(store, seed=1, epoch=epoch), minlength=80) for epoch in range(40)]
 
     assert all(seen[:50].sum() == 25 and seen[:50].max() == 1 for seen in epochs)
     assert all(seen[50:].sum() == 69 and set(seen[50:]) == {2, 3} for seen in epochs)
@@ -175,14 +175,14 @@ def test_weights_are_passes_over_a_corpus(cache):
 
 
 def test_a_tiny_weight_leaves_one_pair_an_epoch(cache):
-    store = made(cache, examples=(50,), weights=(0.001,))
+    store = prepare_store(cache, examples=(50,), weights=(0.001,))
 
-    assert len(epoch_order(store, seed=1, epoch=0)) == 1
+    assert len(shuffle_rows(store, seed=1, epoch=0)) == 1
     assert len(next(stream(store))["source"].ids) == 1
 
 
 def test_epochs_go_through_the_variants(cache):
-    store = made(cache, kind="bpe", size=300, dropout=0.4, variants=2)
+    store = prepare_store(cache, kind="bpe", size=300, dropout=0.4, variants=2)
     sums = []
     for epoch in range(3):
         given = stream(store)
@@ -192,7 +192,7 @@ def test_epochs_go_through_the_variants(cache):
             count += next(given).counts["source"]
         sums.append(count)
 
-    whole = [int(store.lengths(np.arange(len(store)), side=0, variant=n).sum()) for n in (0, 1)]
+    whole = [int(store.get_lengths(np.arange(len(store)), side=0, variant=n).sum()) for n in (0, 1)]
     assert sums == [whole[0], whole[1], whole[0]] and whole[0] != whole[1]
 
 
@@ -203,8 +203,8 @@ def test_padding_is_measured_on_both_sides(store):
         real += sum(batch.counts.values())
         padded += sum(tokens.ids.numel() for tokens in batch.fields.values())
 
-    assert given.padding == pytest.approx(1 - real / padded)
-    assert stream(store).padding == 0
+    assert given.padding_ratio == pytest.approx(1 - real / padded)
+    assert stream(store).padding_ratio == 0
 
 
 def test_padding_of_sentence_pairs_is_small():
@@ -212,15 +212,15 @@ def test_padding_of_sentence_pairs_is_small():
     rng = np.random.default_rng(1)
     source = np.clip(rng.normal(14, 4, 29_000).round(), 4, 60).astype(np.int64)
     target = np.clip(source + rng.normal(0, 3, 29_000).round(), 4, 60).astype(np.int64)
-    order = by_length(source, target)
-    bounds = batches._cut(np.maximum(source, target)[order], 4096)
+    order = sort_by_length(source, target)
+    bounds = batches._split_by_budget(np.maximum(source, target)[order], 4096)
     widths = sum(np.maximum.reduceat(side[order], bounds[:-1]) for side in (source, target))
 
     assert 1 - (source.sum() + target.sum()) / (widths * np.diff(bounds)).sum() < 0.08
 
 
 def test_validation_gives_every_pair_once_shortest_first(store):
-    given = list(valid_batches(store, batch_tokens=300))
+    given = list(iter_validation_batches(store, batch_tokens=300))
     widths = [max(tokens.ids.shape[1] for tokens in batch.fields.values()) for batch in given]
 
     assert sorted(row for batch in given for row in rows(batch)) == everything(store)

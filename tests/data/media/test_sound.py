@@ -1,4 +1,4 @@
-"""Recordings of every kind come out as samples of one channel, and what is no recording is refused in one line."""
+"""Recordings of every format become mono samples; other files are refused in one line."""
 
 import struct
 import sys
@@ -62,12 +62,12 @@ def test_what_a_lower_rate_cannot_hold_is_taken_out():
     assert np.abs(made[200:-200]).max() < 0.01
 
 
-def test_a_missing_file_is_told(tmp_path):
+def test_a_missing_file_is_reported(tmp_path):
     with pytest.raises(SaccadeError, match="cannot read the sound .*no.wav: No such file"):
         read_sound(tmp_path / "no.wav")
 
 
-def test_what_cannot_be_a_name_is_told():
+def test_an_invalid_path_is_reported():
     with pytest.raises(SaccadeError, match="cannot read the sound a.*b: embedded null byte"):
         read_sound("a\0b")
 
@@ -90,17 +90,17 @@ def test_a_recording_that_is_too_long_is_refused_before_it_is_read(tmp_path):
     data[40:44] = struct.pack("<I", 2**31 - 2)  # what the file says of its size, not what it has
     path.write_bytes(data)
     with pytest.raises(SaccadeError, match="lasts 134,217.7 seconds, at most 10 are read"):
-        read_sound(path, longest=10)
+        read_sound(path, max_seconds=10)
 
 
 @pytest.mark.parametrize("rate", [0, 768_001, 2**32 - 1])
 def test_a_rate_that_nobody_records_with_is_refused(tmp_path, rate):
-    """One sample at a usual rate would be made of millions."""
+    """One sample at a usual rate would be computed from millions."""
     path = write(tmp_path / "a.wav", np.zeros((10, 1)))
     data = bytearray(path.read_bytes())
     data[24:28] = struct.pack("<I", rate)
     path.write_bytes(data)
-    with pytest.raises(SaccadeError, match=f"has {rate:,} samples a second, expected 1 to 768,000"):
+    with pytest.raises(SaccadeError, match=f"declares {rate:,} samples a second, expected 1 to 768,000"):
         read_sound(path)
 
 
@@ -108,7 +108,7 @@ def test_a_rate_that_nobody_records_with_is_refused(tmp_path, rate):
 def test_another_file_needs_soundfile(tmp_path, monkeypatch, content):
     (tmp_path / "a.wav").write_bytes(content)
     monkeypatch.setitem(sys.modules, "soundfile", None)
-    with pytest.raises(SaccadeError, match="a.wav is no WAV of whole numbers; .* pip install soundfile"):
+    with pytest.raises(SaccadeError, match="a.wav is not an integer WAV; .* pip install soundfile"):
         read_sound(tmp_path / "a.wav")
 
 
@@ -123,7 +123,7 @@ def test_soundfile_reads_the_other_kinds(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"this is a text, not a sound\n" * 9])
-def test_what_is_wrong_is_told_without_names_of_objects_in_memory(content):
+def test_what_is_wrong_is_reported_without_names_of_objects_in_memory(content):
     pytest.importorskip("soundfile")
     with pytest.raises(SaccadeError, match=r"^cannot read the sound sent.wav: Format not recognised; is it a sound\?$"):
         read_sound(content, name="sent.wav")
@@ -135,15 +135,15 @@ def test_soundfile_refuses_what_is_no_sound(tmp_path):
     with pytest.raises(SaccadeError, match="cannot read the sound .*a.wav: .*is it a sound"):
         read_sound(tmp_path / "a.wav")
     soundfile.write(tmp_path / "b.wav", np.array([0.0, np.nan]), 8000, subtype="FLOAT")
-    with pytest.raises(SaccadeError, match="no finite numbers"):
+    with pytest.raises(SaccadeError, match="are not finite"):
         read_sound(tmp_path / "b.wav")
 
 
 @pytest.mark.parametrize(
     ("place", "number", "size"), [(16, 2**31, 4), (34, 72, 2), (34, 50_700, 2)], ids=["length", "width", "wide"]
 )
-def test_a_head_that_says_nonsense_is_told_in_one_line(tmp_path, place, number, size):
-    """The length of a part, and bits of a sample."""
+def test_a_wrong_header_is_reported_in_one_line(tmp_path, place, number, size):
+    """Wrong lengths of chunks and bits per sample."""
     data = bytearray(write(tmp_path / "a.wav", np.zeros((50, 1))).read_bytes())
     data[place : place + size] = number.to_bytes(size, "little")
     with pytest.raises(SaccadeError, match=r"sound a") as error:
@@ -154,12 +154,12 @@ def test_a_head_that_says_nonsense_is_told_in_one_line(tmp_path, place, number, 
 def test_more_samples_than_any_device_records_are_refused(tmp_path):
     path = write(tmp_path / "a.wav", np.zeros((1900, 3)), rate=192_000)
     with pytest.raises(SaccadeError, match=r"has 3 channels of 192,000 samples a second, at most 384,000 in all"):
-        read_sound(path, longest=0.01)
-    assert len(read_sound(path, longest=1).samples) == 1900
+        read_sound(path, max_seconds=0.01)
+    assert len(read_sound(path, max_seconds=1).samples) == 1900
 
 
 @pytest.mark.parametrize(("rate", "wanted"), [(48_000, 16_000), (44_100, 16_000), (8_000, 16_000)])
 def test_a_rate_changes_alike_in_blocks_of_any_size(rate, wanted, monkeypatch):
     whole = resample(tone(300, rate, 0.1), rate, wanted)
-    monkeypatch.setattr("saccade.data.media.sound.BLOCK", 700)
+    monkeypatch.setattr("saccade.data.media.sound.RESAMPLE_BLOCK", 700)
     np.testing.assert_allclose(resample(tone(300, rate, 0.1), rate, wanted), whole, atol=1e-6)

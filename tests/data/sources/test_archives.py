@@ -1,4 +1,4 @@
-"""Archives of pictures: unpacked whole, or told what is wrong with them."""
+"""Archives of pictures are unpacked completely, or refused with the reason."""
 
 import gzip
 import io
@@ -7,14 +7,14 @@ import tarfile
 import pytest
 
 from saccade.config.schema import Corpus
-from saccade.data.sources.media import folder_of, read_media
+from saccade.data.sources.media import read_media, resolve_folder
 from saccade.errors import SaccadeError
 
 NAMES = [f"{kind}/{number}.png" for kind in ("cat", "dog") for number in range(4)]
 
 
 def archive(path, names=NAMES, mode="w"):
-    """Files that cannot be made smaller, each a few blocks long."""
+    """Incompressible files, each a few blocks long."""
     with tarfile.open(path, mode) as made:
         for number, name in enumerate(names):
             content = bytes((number * 7 + i * i * 31 + i // 3) % 251 for i in range(2000))
@@ -27,7 +27,7 @@ def archive(path, names=NAMES, mode="w"):
 def labels(path):
     corpus = Corpus(files=(str(path),))
     return [
-        (file.rpartition("/all/")[2], text) for _, file, text in read_media(corpus, medium="picture", wanted="label")
+        (file.rpartition("/all/")[2], text) for _, file, text in read_media(corpus, medium="picture", target="label")
     ]
 
 
@@ -36,7 +36,7 @@ def test_an_archive_is_unpacked_once_and_found_again(tmp_path, kind, mode):
     path = archive(tmp_path / f"x.{kind}", mode=mode)
     assert labels(path) == [(name, name.partition("/")[0]) for name in NAMES]
     corpus = Corpus(files=(str(path),))
-    assert folder_of(corpus) == folder_of(corpus)
+    assert resolve_folder(corpus) == resolve_folder(corpus)
 
 
 def test_an_archive_without_the_zeros_at_its_end_is_whole(tmp_path):
@@ -45,7 +45,7 @@ def test_an_archive_without_the_zeros_at_its_end_is_whole(tmp_path):
     assert len(labels(path)) == len(NAMES)
 
 
-def damaged(path, at, content):
+def damage(path, at, content):
     made = bytearray(path.read_bytes())
     made[at : at + len(content)] = content
     path.write_bytes(made)
@@ -53,7 +53,7 @@ def damaged(path, at, content):
 
 def test_a_damaged_name_in_the_middle_is_no_end(tmp_path):
     path = archive(tmp_path / "x.tar")
-    damaged(path, 4 * (512 + 2048), b"\xff" * 300)
+    damage(path, 4 * (512 + 2048), b"\xff" * 300)
     with pytest.raises(SaccadeError, match=r"x.tar is not a whole archive \(there is no file at byte 10,240, where"):
         labels(path)
 
@@ -68,21 +68,21 @@ def test_a_packed_archive_is_checked_to_its_end(tmp_path):
 
 
 @pytest.mark.parametrize(("kind", "mode"), [("tar", "w"), ("tar.gz", "w:gz"), ("tar.xz", "w:xz")])
-def test_a_truncated_archive_is_told(tmp_path, kind, mode):
+def test_a_truncated_archive_is_reported(tmp_path, kind, mode):
     path = archive(tmp_path / f"x.{kind}", mode=mode)
     path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 5])
     with pytest.raises(SaccadeError, match=rf"x.{kind} is not a whole archive .*download it again"):
         labels(path)
 
 
-def test_a_damaged_xz_is_told(tmp_path):
+def test_a_damaged_xz_is_reported(tmp_path):
     path = archive(tmp_path / "x.tar.xz", mode="w:xz")
-    damaged(path, path.stat().st_size // 2, bytes(range(100)))
+    damage(path, path.stat().st_size // 2, bytes(range(100)))
     with pytest.raises(SaccadeError, match=r"x.tar.xz is not a whole archive \(Corrupt input data\)"):
         labels(path)
 
 
-def test_a_text_that_is_called_an_archive_is_told_in_one_line(tmp_path):
+def test_a_text_that_is_called_an_archive_is_reported_in_one_line(tmp_path):
     (tmp_path / "x.tar.gz").write_text("no archive")
     with pytest.raises(SaccadeError) as caught:
         labels(tmp_path / "x.tar.gz")
@@ -130,7 +130,7 @@ def test_an_archive_of_plain_files_is_unpacked_without_a_word(tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_name_that_no_file_can_have_is_told(tmp_path):
+def test_a_name_that_no_file_can_have_is_reported(tmp_path):
     path = archive(tmp_path / "x.tar", [f"cat/{'x' * 300}.png"])
     with pytest.raises(SaccadeError) as caught:
         labels(path)

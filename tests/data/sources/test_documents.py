@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from saccade.config.schema import Corpus
-from saccade.data.sources.documents import documents_key, read_documents
+from saccade.data.sources.documents import hash_documents, read_documents
 from saccade.data.sources.pairs import read_pairs
 from saccade.errors import SaccadeError
 
@@ -17,7 +17,7 @@ TEXT = "one\ntwo\n\n\nthree\n  \nfour"
 
 def read(*files: object, documents: str = "lines", **settings: object) -> list[tuple[int, str]]:
     corpus = Corpus(files=tuple(map(str, files)), **settings)
-    return list(read_documents(corpus, documents=documents))
+    return list(read_documents(corpus, unit=documents))
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,12 @@ def test_a_column_of_parquet(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "columns", "message"),
     [
-        ("a.jsonl", '{"a": "x", "b": "y"}', None, r'which of the columns a, b is the text\? say it: columns = \["a"\]'),
+        (
+            "a.jsonl",
+            '{"a": "x", "b": "y"}',
+            None,
+            r'which of the columns a, b is the text\? name it: columns = \["a"\]',
+        ),
         ("a.jsonl", '{"a": "x"}', ("a", "b"), "columns names the text, got 2: a, b"),
         ("a.tsv", "x\ty", None, "expected one column of text, got 2"),
         ("a.csv", "a,b\nx,y", ("c",), "no column 'c'"),
@@ -64,7 +69,7 @@ def test_a_column_of_parquet(tmp_path: Path) -> None:
         ("a.jsonl", "", None, "a.jsonl is empty; expected at least one text"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_told(
+def test_what_is_wrong_with_a_file_is_reported(
     tmp_path: Path, name: str, content: str, columns: tuple[str, ...] | None, message: str
 ) -> None:
     (tmp_path / name).write_text(content)
@@ -89,7 +94,7 @@ def test_a_folder_is_its_files_in_the_order_of_their_names(tmp_path: Path) -> No
     assert [text for _, text in read(tmp_path / "in", tmp_path / "a.txt")] == ["three", "one", "two"]
 
 
-def test_a_folder_without_text_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_text_is_reported(tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("no")
     with pytest.raises(SaccadeError, match=r"there is no text in the folder .*; expected files that end with \.txt"):
         read(tmp_path)
@@ -103,7 +108,7 @@ def test_embedded_texts_and_pairs_as_texts() -> None:
     held = {text for _, text in read("embedded:sentences-heldout", examples=200)}
     assert not held & {text for _, text in read("embedded:sentences", examples=2000)}
     assert all("\t" in text for _, text in read("embedded:dates", examples=3))
-    with pytest.raises(SaccadeError, match=r'embedded:sentences has no pairs of texts; .* \(task = "write"\)'):
+    with pytest.raises(SaccadeError, match=r'embedded:sentences has no pairs of texts; .* \(task = "language-model"\)'):
         list(read_pairs(Corpus(files=("embedded:sentences",))))
 
 
@@ -121,7 +126,7 @@ def test_the_key_follows_the_content(tmp_path: Path) -> None:
         (tmp_path / name).write_text(content)
 
     def key(name: str, documents: str = "lines") -> str:
-        return documents_key(Corpus(files=(str(tmp_path / name),)), documents=documents)
+        return hash_documents(Corpus(files=(str(tmp_path / name),)), unit=documents)
 
     assert key("a.txt") == key("b.txt")
     assert len({key("a.txt"), key("c.txt"), key("a.txt", "file"), key("")}) == 4

@@ -1,7 +1,7 @@
 import pytest
 
 from saccade.config.schema import Corpus
-from saccade.data.sources.pairs import content_key, is_hub, read_pairs
+from saccade.data.sources.pairs import hash_pairs, is_dataset, read_pairs
 from saccade.errors import SaccadeError
 
 datasets = pytest.importorskip("datasets")
@@ -17,17 +17,17 @@ def own_cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def saved(tmp_path):
-    datasets.DatasetDict(train=datasets.Dataset.from_list(ROWS)).save_to_disk(tmp_path / "saved")
-    return tmp_path / "saved"
+def saved_dataset(tmp_path):
+    datasets.DatasetDict(train=datasets.Dataset.from_list(ROWS)).save_to_disk(tmp_path / "saved_dataset")
+    return tmp_path / "saved_dataset"
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_saved_data_set_with_nested_columns(saved):
-    corpus = Corpus(files=(str(saved),), columns=COLUMNS)
+def test_a_saved_data_set_with_nested_columns(saved_dataset):
+    corpus = Corpus(files=(str(saved_dataset),), columns=COLUMNS)
 
     assert list(read_pairs(corpus)) == [("a house", "ein Haus"), ("two", "zwei")]
-    assert content_key(corpus) == content_key(corpus)
+    assert hash_pairs(corpus) == hash_pairs(corpus)
 
 
 @pytest.mark.filterwarnings("default")
@@ -40,11 +40,11 @@ def test_a_folder_of_files(tmp_path):
 
 
 @pytest.mark.filterwarnings("default")
-def test_an_unknown_split_or_column_is_answered_with_the_known_ones(saved):
+def test_an_unknown_split_or_column_is_answered_with_the_known_ones(saved_dataset):
     with pytest.raises(SaccadeError, match=r"has no split 'trian'; did you mean train\? \(splits: train\)"):
-        list(read_pairs(Corpus(files=(str(saved),), split="trian")))
-    with pytest.raises(SaccadeError, match=r"saved\[train\]:1: no column 'translation.fr'"):
-        list(read_pairs(Corpus(files=(str(saved),), columns=("translation.en", "translation.fr"))))
+        list(read_pairs(Corpus(files=(str(saved_dataset),), split="trian")))
+    with pytest.raises(SaccadeError, match=r"saved_dataset\[train\]:1: no column 'translation.fr'"):
+        list(read_pairs(Corpus(files=(str(saved_dataset),), columns=("translation.en", "translation.fr"))))
 
 
 @pytest.mark.filterwarnings("default")
@@ -56,6 +56,6 @@ def test_a_data_set_that_cannot_be_loaded_is_one_line(tmp_path):
     assert "\n" not in str(error.value)
 
 
-def test_names_of_data_sets_are_told_from_files(tmp_path):
-    assert is_hub("wmt14:de-en") and is_hub("owner/name") and is_hub(str(tmp_path))
-    assert not is_hub("train.tsv") and not is_hub(str(tmp_path / "missing"))
+def test_names_of_data_sets_are_distinguished_from_files(tmp_path):
+    assert is_dataset("wmt14:de-en") and is_dataset("owner/name") and is_dataset(str(tmp_path))
+    assert not is_dataset("train.tsv") and not is_dataset(str(tmp_path / "missing"))

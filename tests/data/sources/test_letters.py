@@ -1,9 +1,9 @@
-"""Rows of letters whose longest one can be chosen."""
+"""Generated sequences of letters with a chosen maximum length."""
 
 import pytest
 
 from saccade.config.schema import Corpus
-from saccade.data.sources.pairs import content_key, read_pairs
+from saccade.data.sources.pairs import hash_pairs, read_pairs
 from saccade.errors import SaccadeError
 
 
@@ -26,16 +26,16 @@ def test_training_validation_and_test_are_other_rows() -> None:
 
 
 def test_each_length_is_data_of_its_own() -> None:
-    assert content_key(Corpus(files=("embedded:copy-5",))) != content_key(Corpus(files=("embedded:copy-6",)))
+    assert hash_pairs(Corpus(files=("embedded:copy-5",))) != hash_pairs(Corpus(files=("embedded:copy-6",)))
 
 
 @pytest.mark.parametrize("name", ["reverse-0", "copy-1001"])
-def test_a_length_that_makes_no_sense_is_told(name: str) -> None:
+def test_a_length_that_makes_no_sense_is_reported(name: str) -> None:
     length = name.partition("-")[2]
     with pytest.raises(SaccadeError, match=rf"have 1 to N letters, with N from 1 to 1,000; got {length}"):
         rows(name)
 
 
-def test_unknown_names_are_told_about_lengths() -> None:
+def test_unknown_names_are_reported_about_lengths() -> None:
     with pytest.raises(SaccadeError, match=r"no embedded data 'reverse-x'.*embedded:reverse-N\)"):
         rows("reverse-x")

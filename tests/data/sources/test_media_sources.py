@@ -1,4 +1,4 @@
-"""Where pictures and what is said of them are found."""
+"""How pictures and their texts are found."""
 
 import gzip
 import json
@@ -9,13 +9,13 @@ import pytest
 from PIL import Image
 
 from saccade.config.schema import Corpus
-from saccade.data.sources.media import media_key, named_files, read_media
+from saccade.data.sources.media import hash_media, list_files, read_media
 from saccade.errors import SaccadeError
 
 
 def rows(*files, wanted="text", columns=None, examples=None):
     corpus = Corpus(files=tuple(map(str, files)), columns=columns, examples=examples)
-    return [(path.rsplit("/", 1)[-1], text) for _, path, text in read_media(corpus, medium="picture", wanted=wanted)]
+    return [(path.rsplit("/", 1)[-1], text) for _, path, text in read_media(corpus, medium="picture", target=wanted)]
 
 
 def picture(path):
@@ -78,19 +78,21 @@ def test_pictures_and_texts_may_be_two_files(tmp_path):
 
 def test_the_key_changes_with_every_byte_and_not_with_the_name_of_the_folder(folder, tmp_path):
     (folder / "metadata.jsonl").write_text('{"file_name": "a.png", "text": "one"}\n')
-    first = media_key(Corpus(files=(str(folder),)), medium="picture")
+    first = hash_media(Corpus(files=(str(folder),)), medium="picture")
     moved = folder.rename(tmp_path / "moved")
-    assert media_key(Corpus(files=(str(moved),)), medium="picture") == first
+    assert hash_media(Corpus(files=(str(moved),)), medium="picture") == first
     Image.new("RGB", (3, 3), "red").save(moved / "a.png")
-    second = media_key(Corpus(files=(str(moved),)), medium="picture")
+    second = hash_media(Corpus(files=(str(moved),)), medium="picture")
     assert second != first
     (moved / "metadata.jsonl").write_text('{"file_name": "a.png", "text": "two"}\n')
-    assert media_key(Corpus(files=(str(moved),)), medium="picture") != second
+    assert hash_media(Corpus(files=(str(moved),)), medium="picture") != second
 
 
-def test_a_missing_column_is_told_with_those_that_there_are(folder):
+def test_a_missing_column_is_reported_with_those_that_there_are(folder):
     (folder / "metadata.jsonl").write_text('{"file_name": "a.png", "x": "1", "y": "2"}\n')
-    with pytest.raises(SaccadeError, match=r"metadata.jsonl:1: no column 'text' \(columns: file_name, x, y\); where"):
+    with pytest.raises(
+        SaccadeError, match=r"metadata.jsonl:1: no column 'text' \(columns: file_name, x, y\); if they have"
+    ):
         rows(folder)
     with pytest.raises(SaccadeError, match=r"no column 'z'"):
         rows(folder, columns=("file_name", "z"))
@@ -107,10 +109,10 @@ def test_a_missing_column_is_told_with_those_that_there_are(folder):
         ('null, "question": "a", "answer": "b"', "column 'file_name', got NoneType"),
     ],
 )
-def test_a_cell_without_a_text_is_told(folder, row, message):
+def test_a_cell_without_a_text_is_reported(folder, row, message):
     (folder / "metadata.jsonl").write_text(f'{{"file_name": {row}}}\n')
     with pytest.raises(SaccadeError, match=rf"metadata.jsonl:1: expected text in {message}"):
-        list(read_media(Corpus(files=(str(folder),)), medium="picture", wanted="label", asks=True))
+        list(read_media(Corpus(files=(str(folder),)), medium="picture", target="label", has_questions=True))
 
 
 def test_files_outside_of_the_folder_are_refused(folder):
@@ -121,7 +123,7 @@ def test_files_outside_of_the_folder_are_refused(folder):
 
 
 def test_links_to_files_elsewhere_are_files_of_the_folder(folder):
-    """As those of a data set that was downloaded from the Hub."""
+    """Links, as in a data set that was downloaded from the Hub."""
     (folder / "linked.png").symlink_to(picture(folder.parent / "blobs/0123"))
     (folder / "metadata.jsonl").write_text('{"file_name": "linked.png", "text": "one"}\n')
     assert rows(folder) == [("linked.png", "one")]
@@ -143,10 +145,10 @@ def test_a_link_that_leads_nowhere_is_one_broken_file_and_a_pipe_is_none(tmp_pat
     (tmp_path / "cat" / "gone.png").symlink_to(tmp_path / "nowhere.png")
     os.mkfifo(tmp_path / "dog" / "pipe.png")
     corpus = Corpus(files=(str(tmp_path),))
-    before = media_key(corpus, medium="picture")
+    before = hash_media(corpus, medium="picture")
     assert rows(tmp_path, wanted="label") == [("1.png", "cat"), ("gone.png", "cat"), ("2.png", "dog")]
     picture(tmp_path / "nowhere.png")
-    assert media_key(corpus, medium="picture") != before
+    assert hash_media(corpus, medium="picture") != before
 
 
 def test_a_file_is_found_in_another_folder_where_only_one_has_its_name(tmp_path):
@@ -156,17 +158,17 @@ def test_a_file_is_found_in_another_folder_where_only_one_has_its_name(tmp_path)
         "".join(f'{{"file_name": "{name}", "text": "one"}}\n' for name in ("a.png", "z/b.png"))
     )
     found = [
-        path for _, path, _ in read_media(Corpus(files=(str(tmp_path / "data"),)), medium="picture", wanted="text")
+        path for _, path, _ in read_media(Corpus(files=(str(tmp_path / "data"),)), medium="picture", target="text")
     ]
     assert found == [str(tmp_path / "data/x/a.png"), str(tmp_path / "data/z/b.png")]
 
 
-def test_what_cannot_be_a_corpus_of_pictures_is_told(folder, tmp_path):
+def test_what_cannot_be_a_corpus_of_pictures_is_reported(folder, tmp_path):
     with pytest.raises(SaccadeError, match=r"has no metadata.jsonl or metadata.csv"):
         rows(folder)
     with pytest.raises(SaccadeError, match=r"neither a metadata file nor a folder for each class"):
         rows(folder, wanted="label")
-    with pytest.raises(SaccadeError, match=r"a.png is no folder of files; expected a folder"):
+    with pytest.raises(SaccadeError, match=r"a.png is not a folder of files; expected a folder"):
         rows(folder / "a.png")
     with pytest.raises(SaccadeError, match=r"dato not found; did you mean data"):
         rows(tmp_path / "dato")
@@ -175,10 +177,10 @@ def test_what_cannot_be_a_corpus_of_pictures_is_told(folder, tmp_path):
 
 
 def test_names_stand_for_files(folder):
-    assert named_files(str(folder / "a.png"), medium="picture") == [str(folder / "a.png")]
-    assert named_files(str(folder), medium="picture") == [str(folder / "a.png"), str(folder / "b.png")]
-    assert named_files("1" * 5000, medium="picture") == ["1" * 5000]  # refused where it is opened
-    assert named_files("embedded:shapes-heldout/00002.png", medium="picture")[0].endswith("/00002.png")
+    assert list_files(str(folder / "a.png"), medium="picture") == [str(folder / "a.png")]
+    assert list_files(str(folder), medium="picture") == [str(folder / "a.png"), str(folder / "b.png")]
+    assert list_files("1" * 5000, medium="picture") == ["1" * 5000]  # refused where it is opened
+    assert list_files("embedded:shapes-heldout/00002.png", medium="picture")[0].endswith("/00002.png")
     (folder / "empty").mkdir()
     with pytest.raises(SaccadeError, match=r"empty has no picture in it; expected files such as"):
-        named_files(str(folder / "empty"), medium="picture")
+        list_files(str(folder / "empty"), medium="picture")

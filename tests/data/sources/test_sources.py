@@ -9,7 +9,7 @@ import pytest
 from saccade.config.schema import Corpus
 from saccade.data.sources import lines
 from saccade.data.sources import pairs as sources
-from saccade.data.sources.pairs import content_key, read_lines, read_pairs
+from saccade.data.sources.pairs import hash_pairs, read_lines, read_pairs
 from saccade.errors import SaccadeError
 
 PAIRS = [("a house", "ein Haus"), ("two", "zwei")]
@@ -179,7 +179,7 @@ def test_a_directory_is_no_file(tmp_path):
     with pytest.raises(SaccadeError, match="is a directory; expected a file"):
         pairs(tmp_path, tmp_path)
     with pytest.raises(SaccadeError, match="is a directory; expected a file"):
-        content_key(corpus(tmp_path, tmp_path))
+        hash_pairs(corpus(tmp_path, tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -204,26 +204,26 @@ def test_a_file_without_permission_is_named(write, monkeypatch):
 
 
 @pytest.fixture
-def typed(monkeypatch):
-    """A pipe as standard input; what the test types into it."""
+def standard_input(monkeypatch):
+    """A pipe as standard input; the end that the test writes to."""
     reading, writing = os.pipe()
-    with os.fdopen(reading) as stdin, os.fdopen(writing, "wb", buffering=0) as typed:
+    with os.fdopen(reading) as stdin, os.fdopen(writing, "wb", buffering=0) as standard_input:
         monkeypatch.setattr(sources.sys, "stdin", stdin)
-        yield typed
+        yield standard_input
 
 
-def test_lines_of_standard_input_come_one_by_one(typed):
+def test_lines_of_standard_input_come_one_by_one(standard_input):
     given = read_lines("-")
 
-    typed.write(b"one\r\n")
+    standard_input.write(b"one\r\n")
     assert next(given) == "one"  # would wait for ever for more
-    typed.write(b"\nthree")
-    typed.close()
+    standard_input.write(b"\nthree")
+    standard_input.close()
     assert list(given) == ["", "three"]
 
 
-def test_bad_bytes_of_standard_input_are_named_by_line(typed):
-    typed.write(b"a\n\xff\n")
+def test_bad_bytes_of_standard_input_are_named_by_line(standard_input):
+    standard_input.write(b"a\n\xff\n")
 
     with pytest.raises(SaccadeError, match="standard input:2: not valid UTF-8"):
         list(read_lines("-"))
@@ -231,10 +231,10 @@ def test_bad_bytes_of_standard_input_are_named_by_line(typed):
 
 def test_the_content_key_follows_the_content_and_not_the_name(write):
     first, same, other = write("a.en", "a\n"), write("b.en", "a\n"), write("c.en", "b\n")
-    keys = [content_key(corpus(file, first)) for file in (first, same, other)]
+    keys = [hash_pairs(corpus(file, first)) for file in (first, same, other)]
 
     assert keys[0] == keys[1] != keys[2]
-    assert content_key(corpus(first, same, examples=1)) != keys[0]
+    assert hash_pairs(corpus(first, same, examples=1)) != keys[0]
 
 
 def test_the_text_of_json_is_not_changed(write):

@@ -1,4 +1,4 @@
-"""Pictures are decoded once, broken ones are named and left out, and batches come out of the arrays."""
+"""Pictures are decoded once, unreadable ones are reported and skipped, and batches are read from the arrays."""
 
 import shutil
 import sys
@@ -11,16 +11,16 @@ from PIL import Image
 from saccade.config.load import load
 from saccade.config.schema import Corpus, PatchReader, Recipe
 from saccade.data.batching.batch import Pictures
-from saccade.data.batching.batches import BatchStream, valid_batches
+from saccade.data.batching.batches import BatchStream, iter_validation_batches
 from saccade.data.media import decoding
 from saccade.data.media.sound import Recording
 from saccade.data.prepare import prepare
-from saccade.data.sources.corpus import Part
+from saccade.data.sources.corpus import CorpusSplit
 from saccade.data.store import media as media_store
-from saccade.data.store.media import Source, decoded
+from saccade.data.store.media import MediaSource, open_or_decode
 from saccade.errors import SaccadeError
 
-READER = {"kind": "patches", "size": 8, "patch": 4}
+READER = {"kind": "patches", "size": 8, "patch_size": 4}
 
 
 @pytest.fixture
@@ -36,12 +36,12 @@ def folder(tmp_path):
 def recipe(folder, **data):
     given = {"train": (str(folder),), **data}
     parts = {"reader": READER, "writer": {"kind": "label"}, "objectives": [{"kind": "label"}]}
-    return Recipe.model_validate({"task": "label", "data": given, **parts})
+    return Recipe.model_validate({"task": "classify", "data": given, **parts})
 
 
-def prepared(folder, tmp_path, **data):
-    told: list[str] = []
-    return prepare(recipe(folder, **data), cache=tmp_path / "cache", report=told.append), told
+def prepare_media(folder, tmp_path, **data):
+    notes: list[str] = []
+    return prepare(recipe(folder, **data), cache=tmp_path / "cache", report=notes.append), notes
 
 
 def labels_by_red(batch):
@@ -52,55 +52,55 @@ def labels_by_red(batch):
 
 
 def test_each_picture_comes_with_its_label(folder, tmp_path):
-    data, told = prepared(folder, tmp_path)
+    data, notes = prepare_media(folder, tmp_path)
     batch = next(BatchStream(data.train, batch_tokens=1000, seed=1))
     assert isinstance(batch["source"], Pictures)
     assert batch["source"].values.shape == (10, 3, 8, 8)
     assert batch["source"].mask.shape == (10, 5)
     assert batch.counts == {"source": 50, "label": 10}
     assert labels_by_red(batch) == {number: 1 + number % 2 for number in range(10)}
-    assert told == []
+    assert notes == []
 
 
 def test_the_budget_of_a_batch_counts_states(folder, tmp_path):
-    data, _ = prepared(folder, tmp_path)
-    assert [len(batch["label"].ids) for batch in valid_batches(data.train, batch_tokens=20)] == [4, 4, 2]
+    data, _ = prepare_media(folder, tmp_path)
+    assert [len(batch["label"].ids) for batch in iter_validation_batches(data.train, batch_tokens=20)] == [4, 4, 2]
 
 
 def test_a_share_is_held_out_and_its_names_are_kept(folder, tmp_path):
-    data, _ = prepared(folder, tmp_path, valid=0.2)
+    data, _ = prepare_media(folder, tmp_path, valid=0.2)
     assert (len(data.train), len(data.valid)) == (8, 2)
     assert [label for _, label in data.valid_pairs] == ["even", "odd"]
-    reds = [labels_by_red(next(valid_batches(rows, batch_tokens=1000))) for rows in (data.train, data.valid)]
+    reds = [labels_by_red(next(iter_validation_batches(rows, batch_tokens=1000))) for rows in (data.train, data.valid)]
     assert not reds[0].keys() & reds[1].keys()
 
 
 def test_broken_files_are_named_skipped_and_counted(folder, tmp_path):
     (folder / "odd" / "3.png").write_text("not a picture")
     (folder / "even" / "4.png").write_bytes((folder / "even" / "4.png").read_bytes()[:45])
-    data, told = prepared(folder, tmp_path, valid=0.5)
-    batches = [next(valid_batches(rows, batch_tokens=1000)) for rows in (data.train, data.valid)]
+    data, notes = prepare_media(folder, tmp_path, valid=0.5)
+    batches = [next(iter_validation_batches(rows, batch_tokens=1000)) for rows in (data.train, data.valid)]
     assert sorted(red for batch in batches for red in labels_by_red(batch)) == [0, 1, 2, 5, 6, 7, 8, 9]
-    assert len(told) == 1
-    assert told[0].startswith("skipped 2 of 10 pictures: ")
-    assert "4.png is damaged" in told[0]
-    assert "3.png is no picture" in told[0]
+    assert len(notes) == 1
+    assert notes[0].startswith("skipped 2 of 10 pictures: ")
+    assert "4.png is damaged" in notes[0]
+    assert "3.png is not a readable picture" in notes[0]
     assert not [path for path, _ in data.valid_pairs if path.endswith(("3.png", "4.png"))]
 
 
 def test_many_broken_files_of_an_archive_are_named_line_by_line_as_the_user_knows_them(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(media_store, "NAMED", 4)
+    monkeypatch.setattr(media_store, "MAX_LISTED_ERRORS", 4)
     for number in range(1, 7):
         (folder / ("even", "odd")[number % 2] / f"{number}.png").write_text("not a picture")
     archive = shutil.make_archive(str(tmp_path / "all"), "tar", folder)
-    _, told = prepared(archive, tmp_path)
-    assert told[0] == "skipped 6 of 10 pictures:" and told[-1] == "  and 2 more" and len(told) == 6
-    assert told[1].startswith(f"  {archive}/even/2.png is no picture that can be read")
+    _, notes = prepare_media(archive, tmp_path)
+    assert notes[0] == "skipped 6 of 10 pictures:" and notes[-1] == "  and 2 more" and len(notes) == 6
+    assert notes[1].startswith(f"  {archive}/even/2.png is not a readable picture")
 
 
 @pytest.fixture
 def recordings(tmp_path):
-    """A short one, one of a second, and one in a form that Python alone cannot read."""
+    """A short recording, one of a second, and one in a format that the standard library cannot read."""
     soundfile = pytest.importorskip("soundfile")
     folder = tmp_path / "heard"
     folder.mkdir()
@@ -112,54 +112,54 @@ def recordings(tmp_path):
     return folder
 
 
-def heard(folder, tmp_path, *changes):
+def prepare_sound(folder, tmp_path, *changes):
     data = [f'data.train=["{folder}"]', "data.valid=0.0"]
     given = load("listen-attend-spell", tiny=True, overrides=[*data, *changes])
     return len(prepare(given, cache=tmp_path / "cache", report=lambda note: None).train)
 
 
 def test_what_was_too_long_is_there_when_more_is_read(recordings, tmp_path):
-    assert heard(recordings, tmp_path, "reader.sound.longest=0.5") == 2
-    assert heard(recordings, tmp_path) == 3
+    assert prepare_sound(recordings, tmp_path, "reader.sound.max_seconds=0.5") == 2
+    assert prepare_sound(recordings, tmp_path) == 3
 
 
-def test_what_needed_a_package_is_there_when_it_is_installed(recordings, tmp_path, monkeypatch):
+def test_files_that_need_a_package_are_decoded_once_it_is_installed(recordings, tmp_path, monkeypatch):
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "soundfile", None)
-        assert heard(recordings, tmp_path) == 2
-    assert heard(recordings, tmp_path) == 3
+        assert prepare_sound(recordings, tmp_path) == 2
+    assert prepare_sound(recordings, tmp_path) == 3
 
 
-def test_where_all_are_broken_that_is_told(folder, tmp_path):
+def test_a_corpus_without_readable_files_is_reported(folder, tmp_path):
     for path in folder.glob("*/*.png"):
         path.write_text("x")
-    with pytest.raises(SaccadeError, match=r"no picture of .*data can be read: .*0.png is no picture"):
-        prepared(folder, tmp_path)
+    with pytest.raises(SaccadeError, match=r"no picture of .*data can be read: .*0.png is not a readable picture"):
+        prepare_media(folder, tmp_path)
 
 
 def test_files_are_decoded_once(folder, tmp_path, monkeypatch):
-    first, _ = prepared(folder, tmp_path)
+    first, _ = prepare_media(folder, tmp_path)
     monkeypatch.setattr(decoding, "decode_part", lambda *given: pytest.fail("they are in the cache"))
-    again, _ = prepared(folder, tmp_path)
+    again, _ = prepare_media(folder, tmp_path)
     assert again.train.name == first.train.name
 
 
-def test_a_damaged_cache_is_made_again(folder, tmp_path):
-    prepared(folder, tmp_path)
+def test_a_damaged_cache_is_rewritten(folder, tmp_path):
+    prepare_media(folder, tmp_path)
     [values] = (tmp_path / "cache").glob("media-*/values")
     values.write_bytes(b"\xff" * values.stat().st_size)
-    data, _ = prepared(folder, tmp_path)
-    assert labels_by_red(next(valid_batches(data.train, batch_tokens=1000)))[9] == 2
+    data, _ = prepare_media(folder, tmp_path)
+    assert labels_by_red(next(iter_validation_batches(data.train, batch_tokens=1000)))[9] == 2
 
 
 def test_several_processes_make_the_same_arrays(folder, tmp_path, monkeypatch):
     (folder / "odd" / "7.png").write_text("x")
-    source = Source(Corpus(files=(str(folder),)), PatchReader(**{**READER}), "label")
-    alone = decoded(source, "key", tmp_path / "one")
-    monkeypatch.setattr(decoding, "FEW", 2)
+    source = MediaSource(Corpus(files=(str(folder),)), PatchReader(**{**READER}), "label")
+    alone = open_or_decode(source, "key", tmp_path / "one")
+    monkeypatch.setattr(decoding, "MIN_FILES_PER_PROCESS", 2)
     monkeypatch.setattr(decoding.os, "cpu_count", lambda: 3)
     monkeypatch.setattr(decoding, "decode_part", lambda *given: pytest.fail("others do this"))
-    together = decoded(source, "key", tmp_path / "many")
+    together = open_or_decode(source, "key", tmp_path / "many")
     assert np.array_equal(alone.values, together.values)
     assert np.array_equal(alone.offsets, together.offsets)
     assert alone.broken == together.broken
@@ -168,8 +168,8 @@ def test_several_processes_make_the_same_arrays(folder, tmp_path, monkeypatch):
 
 def test_other_settings_of_the_reader_are_other_arrays(folder, tmp_path):
     for size in (8, 16):
-        source = Source(Corpus(files=(str(folder),)), PatchReader(**{**READER, "size": size}), "label")
-        assert decoded(source, "key", tmp_path / "cache").values.shape == (10, 3, size, size)
+        source = MediaSource(Corpus(files=(str(folder),)), PatchReader(**{**READER, "size": size}), "label")
+        assert open_or_decode(source, "key", tmp_path / "cache").values.shape == (10, 3, size, size)
 
 
 def test_several_corpora_are_numbered_one_after_the_other(folder, tmp_path):
@@ -177,8 +177,8 @@ def test_several_corpora_are_numbered_one_after_the_other(folder, tmp_path):
     shutil.copytree(folder, other)
     for path in other.glob("*/*.png"):
         Image.new("RGB", (8, 8), (100 + int(path.stem), 0, 0)).save(path)
-    data, _ = prepared(folder, tmp_path, train=((str(folder),), (str(other),)))
-    found = labels_by_red(next(valid_batches(data.train, batch_tokens=1000)))
+    data, _ = prepare_media(folder, tmp_path, train=((str(folder),), (str(other),)))
+    found = labels_by_red(next(iter_validation_batches(data.train, batch_tokens=1000)))
     assert found == {number + more: 1 + number % 2 for number in range(10) for more in (0, 100)}
 
 
@@ -186,15 +186,15 @@ def test_captions_of_one_picture_share_it(tmp_path):
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
     (tmp_path / "metadata.jsonl").write_text('{"file_name": "a.png", "text": ["one", "two three", " "]}\n')
     given = {
-        "task": "describe", "data": {"train": (str(tmp_path),), "max_length": 3},
+        "task": "media-to-text", "data": {"train": (str(tmp_path),), "max_length": 3},
         "tokenizer": {"kind": "words"}, "reader": READER, "writer": {"tie": "output"},
     }  # fmt: skip
-    told: list[str] = []
-    data = prepare(Recipe.model_validate(given), cache=tmp_path / "cache", report=told.append)
-    batch = next(valid_batches(data.train, batch_tokens=1000))
+    notes: list[str] = []
+    data = prepare(Recipe.model_validate(given), cache=tmp_path / "cache", report=notes.append)
+    batch = next(iter_validation_batches(data.train, batch_tokens=1000))
     assert len(batch["source"].values) == len(batch["target"].ids) == 2
     assert len(list((tmp_path / "cache").glob("media-*"))) == 1
-    assert "dropped 1 of 3 pairs with an empty side" in told[0]
+    assert "dropped 1 of 3 pairs with an empty side" in notes[0]
 
 
 def test_a_held_out_picture_is_held_out_with_all_its_captions(tmp_path):
@@ -203,14 +203,14 @@ def test_a_held_out_picture_is_held_out_with_all_its_captions(tmp_path):
         Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / f"{number}.png")
         rows.append(f'{{"file_name": "{number}.png", "text": ["one", "two", "three"]}}\n')
     (tmp_path / "metadata.jsonl").write_text("".join(rows))
-    part = Part(Corpus(files=(str(tmp_path),)), share=0.4, media=PatchReader(size=8, patch=4))
-    kept, held = ([path for _, path, _ in replace(part, heldout=which).rows()] for which in (False, True))
+    part = CorpusSplit(Corpus(files=(str(tmp_path),)), share=0.4, media_reader=PatchReader(size=8, patch_size=4))
+    kept, held = ([path for _, path, _ in replace(part, heldout=which).iter_rows()] for which in (False, True))
     assert (len(kept), len(held)) == (9, 6)
     assert not set(kept) & set(held)
 
 
 def test_captions_and_questions_of_one_folder_may_be_about_other_pictures(tmp_path):
-    """A row without an answer names no file, so that files are numbered in another way than for captions."""
+    """A row without an answer adds no file, so files are numbered differently than for captions."""
     for number in range(2):
         Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / f"{number}.png")
     (tmp_path / "metadata.jsonl").write_text(
@@ -218,12 +218,12 @@ def test_captions_and_questions_of_one_folder_may_be_about_other_pictures(tmp_pa
         '{"file_name": "1.png", "caption": "two", "question": "who ?", "answers": ["she", "he"]}\n'
     )
     data = {"data": {"train": (str(tmp_path),)}, "tokenizer": {"kind": "words"}}
-    captions = {"task": "describe", **data, "reader": READER, "writer": {"tie": "output"}}
+    captions = {"task": "media-to-text", **data, "reader": READER, "writer": {"tie": "output"}}
     questions = {
-        "task": "label", **data, "reader": {"kind": "joined", "look": READER}, "writer": {"kind": "label"},
+        "task": "classify", **data, "reader": {"kind": "joined", "image": READER}, "writer": {"kind": "label"},
         "objectives": [{"kind": "label"}],
     }  # fmt: skip
     for given, seen in ((captions, [0, 1]), (questions, [1, 1])):
         made = prepare(Recipe.model_validate(given), cache=tmp_path / "cache")
-        [batch] = valid_batches(made.train, batch_tokens=1000)
+        [batch] = iter_validation_batches(made.train, batch_tokens=1000)
         assert batch["source"].values[:, 0, 0, 0].tolist() == seen

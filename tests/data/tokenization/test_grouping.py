@@ -1,4 +1,4 @@
-"""Which pieces make up one word, for every kind of tokenizer."""
+"""Tokens grouped by words, for every kind of tokenizer."""
 
 import pytest
 
@@ -18,7 +18,7 @@ TEXT = "two small dogs running"
 def test_words_are_what_stands_between_spaces(kind):
     tokenizer = ALL[kind]
     ids = tokenizer.encode(TEXT)
-    *groups, last = tokenizer.words(ids)
+    *groups, last = tokenizer.group_words(ids)
     assert last == [len(ids) - 1]
     assert [tokenizer.decode([ids[i] for i in group]).strip() for group in groups] == TEXT.split()
     assert [i for group in [*groups, last] for i in group] == list(range(len(ids)))
@@ -28,24 +28,24 @@ def test_words_are_what_stands_between_spaces(kind):
 def test_punctuation_around_a_word_stands_for_itself(kind):
     tokenizer = ALL[kind]
     ids = tokenizer.encode("two dogs, aren't they?")
-    found = [tokenizer.decode([ids[i] for i in group]).strip() for group in tokenizer.words(ids)]
+    found = [tokenizer.decode([ids[i] for i in group]).strip() for group in tokenizer.group_words(ids)]
     assert found == ["two", "dogs", ",", "aren't", "they", "?", ""]
 
 
 def test_a_space_goes_with_what_stands_behind_it():
     tokenizer = ALL["characters"]
-    assert tokenizer.words(tokenizer.encode("two , are")) == [[0, 1, 2], [3, 4], [5, 6, 7, 8], [9]]
+    assert tokenizer.group_words(tokenizer.encode("two , are")) == [[0, 1, 2], [3, 4], [5, 6, 7, 8], [9]]
 
 
 def test_letters_of_several_bytes_stay_together():
     tokenizer = ALL["bytes"]
     ids = tokenizer.encode("日本 é")
-    assert [len(group) for group in tokenizer.words(ids)] == [6, 3, 1]
+    assert [len(group) for group in tokenizer.group_words(ids)] == [6, 3, 1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_special_pieces_stand_alone(kind):
     tokenizer = ALL[kind]
     [first, *_] = tokenizer.encode("two")
-    assert tokenizer.words([START, first, UNKNOWN, UNKNOWN, END]) == [[0], [1], [2], [3], [4]]
-    assert tokenizer.words([]) == []
+    assert tokenizer.group_words([START, first, UNKNOWN, UNKNOWN, END]) == [[0], [1], [2], [3], [4]]
+    assert tokenizer.group_words([]) == []

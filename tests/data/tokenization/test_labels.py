@@ -6,8 +6,8 @@ import struct
 import pytest
 
 from saccade.config.schema import Corpus
-from saccade.data.sources.labelled import checked, like, read_labelled
-from saccade.data.tokenization.labels import MOST, Labels, learn_labels
+from saccade.data.sources.labelled import inherit_columns, read_labelled, validate_labels
+from saccade.data.tokenization.labels import MAX_CLASSES, Labels, collect_labels
 from saccade.errors import SaccadeError
 
 
@@ -22,22 +22,22 @@ def read(files, kind="label", **settings):
 
 @pytest.fixture
 def write(tmp_path):
-    def written(name, text):
+    def write_file(name, text):
         path = tmp_path / name
         path.write_text(text, encoding="utf-8")
         return path
 
-    return written
+    return write_file
 
 
 # ---- labels
 
 
 def test_classes_are_numbered_by_their_names_and_numbers_by_their_value():
-    assert learn_labels("label", rows("b", "a", "b", "")).names == ("a", "b")
-    assert learn_labels("label", rows("10", "9", "-1")).names == ("-1", "9", "10")
-    assert learn_labels("label", rows("10", "9", "--1")).names == ("--1", "10", "9")
-    assert learn_labels("tags", rows("O B O", "I")).names == ("B", "I", "O")
+    assert collect_labels("label", rows("b", "a", "b", "")).names == ("a", "b")
+    assert collect_labels("label", rows("10", "9", "-1")).names == ("-1", "9", "10")
+    assert collect_labels("label", rows("10", "9", "--1")).names == ("--1", "10", "9")
+    assert collect_labels("tags", rows("O B O", "I")).names == ("B", "I", "O")
 
 
 def test_ids_are_one_more_than_numbers_so_that_0_is_none():
@@ -55,17 +55,17 @@ def test_a_number_is_the_bits_of_a_float(value):
 
 
 def test_how_many_texts_a_label_is_about_is_learned():
-    assert learn_labels("label", rows("a", "b", texts=2)).texts == 2
-    assert learn_labels("number", rows("1", texts=2)).texts == 2
+    assert collect_labels("label", rows("a", "b", texts=2)).num_texts == 2
+    assert collect_labels("number", rows("1", texts=2)).num_texts == 2
 
 
 def test_labels_come_back_from_their_file(tmp_path):
-    labels = Labels("label", ("ä", "b c"), texts=2)
+    labels = Labels("label", ("ä", "b c"), num_texts=2)
     labels.save(tmp_path)
     assert Labels.load(tmp_path) == labels
     assert Labels.load(tmp_path / "elsewhere") is None
     (tmp_path / "labels.json").write_text("{}")
-    with pytest.raises(SaccadeError, match="is no file of labels"):
+    with pytest.raises(SaccadeError, match="is not a file of labels"):
         Labels.load(tmp_path)
 
 
@@ -76,13 +76,13 @@ def test_labels_come_back_from_their_file(tmp_path):
         (lambda: Labels("number").encode("nan"), "expected a number, got 'nan'"),
         (lambda: Labels("number").encode("a"), "expected a number, got 'a'"),
         (lambda: Labels("number").encode("-1e40"), "expected a number, got '-1e40'"),
-        (lambda: learn_labels("label", rows("a", "a")), "at least two different labels .* only one: 'a'"),
-        (lambda: learn_labels("label", []), "needed to tell texts apart, but the data has none"),
-        (lambda: learn_labels("label", [], labelled="sounds"), "needed to tell sounds apart"),
-        (lambda: learn_labels("label", rows(*map(str, range(MOST + 1)))), "more than 1,000 different labels"),
+        (lambda: collect_labels("label", rows("a", "a")), "at least two different labels .* only one: 'a'"),
+        (lambda: collect_labels("label", []), "needed to tell texts apart, but the data has none"),
+        (lambda: collect_labels("label", [], noun="sounds"), "needed to tell sounds apart"),
+        (lambda: collect_labels("label", rows(*map(str, range(MAX_CLASSES + 1)))), "more than 1,000 different labels"),
     ],
 )
-def test_what_is_no_label_is_told(make, message):
+def test_what_is_no_label_is_reported(make, message):
     with pytest.raises(SaccadeError, match=message):
         make()
 
@@ -160,7 +160,7 @@ def test_a_data_set_has_the_names_of_its_classes(tmp_path):
         ("a.jsonl", '{"text": "a", "label": 1}\n{"text": "b"}', "label", "a.jsonl:2: no column 'label'"),
     ],
 )
-def test_what_cannot_be_read_is_told_with_its_place(write, name, text, kind, message):
+def test_what_cannot_be_read_is_reported_with_its_place(write, name, text, kind, message):
     with pytest.raises(SaccadeError, match=message):
         read(write(name, text), kind=kind)
 
@@ -172,15 +172,15 @@ def test_a_single_column_has_no_label(write):
 
 def test_labels_of_other_data_must_be_those_of_training():
     labels = Labels("label", ("no", "yes"))
-    assert list(checked(lambda: iter(rows("yes", "")), labels, "dev.tsv")()) == rows("yes", "")
+    assert list(validate_labels(lambda: iter(rows("yes", "")), labels, "dev.tsv")()) == rows("yes", "")
     with pytest.raises(SaccadeError, match="dev.tsv:2: unknown label 'maybe'"):
-        list(checked(lambda: iter(rows("yes", "maybe")), labels, "dev.tsv")())
+        list(validate_labels(lambda: iter(rows("yes", "maybe")), labels, "dev.tsv")())
     with pytest.raises(SaccadeError, match="dev.tsv:1: a label is about 1 text in the training data, here about 2"):
-        list(checked(lambda: iter(rows("yes", texts=2)), labels, "dev.tsv")())
+        list(validate_labels(lambda: iter(rows("yes", texts=2)), labels, "dev.tsv")())
 
 
 def test_other_files_have_the_columns_of_the_first():
     first = Corpus(files=("train.tsv",), columns=("4", "2"))
-    assert like(Corpus(files=("dev.tsv",)), first).columns == ("4", "2")
-    assert like(Corpus(files=("dev.tsv",), columns=("1", "2")), first).columns == ("1", "2")
-    assert like(Corpus(files=("embedded:opinions",)), first).columns is None
+    assert inherit_columns(Corpus(files=("dev.tsv",)), first).columns == ("4", "2")
+    assert inherit_columns(Corpus(files=("dev.tsv",), columns=("1", "2")), first).columns == ("1", "2")
+    assert inherit_columns(Corpus(files=("embedded:opinions",)), first).columns is None

@@ -1,4 +1,4 @@
-"""Words beyond the vocabulary, found beside their source words."""
+"""The lexicon of words outside of the vocabulary."""
 
 from collections import Counter
 from pathlib import Path
@@ -8,7 +8,14 @@ import pytest
 
 from saccade.config import schema
 from saccade.data.tokenization import lexicon
-from saccade.data.tokenization.lexicon import LEXICON, Entry, dump_lexicon, learn_lexicon, load_lexicon, probabilities
+from saccade.data.tokenization.lexicon import (
+    LEXICON_FILE,
+    LexiconEntry,
+    dump_lexicon,
+    estimate_probabilities,
+    learn_lexicon,
+    load_lexicon,
+)
 from saccade.data.tokenization.tokenizers import Tokenizer, train_tokenizers
 from saccade.errors import SaccadeError
 
@@ -32,7 +39,7 @@ def words(*, size: int = COMMON, kind: str = "words", lowercase: bool = False) -
 def test_rare_words_belong_to_rare_words() -> None:
     found = learn_lexicon(PAIRS, words())
     assert (found["harmonica"].word, found["zebra"].word) == ("Mundharmonika", "Zebra")
-    assert found["harmonica"].likely > 0.5 > found["the"].likely
+    assert found["harmonica"].probability > 0.5 > found["the"].probability
     assert {entry.word for entry in found.values()} == {"Mundharmonika", "Zebra"}
     assert "man" not in found  # which never stands beside one
 
@@ -52,12 +59,12 @@ def test_a_lowercase_vocabulary_has_a_lowercase_lexicon() -> None:
 
 
 def test_a_large_corpus_is_read_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lexicon, "MOST", 20)
+    monkeypatch.setattr(lexicon, "MAX_WORD_PAIRS", 20)
     assert set(learn_lexicon(PAIRS, words())) == {"a", "dog", "harmonica", "plays", "the", "."}
 
 
 def test_probabilities_are_those_of_a_loop() -> None:
-    """Brown et al. 1993, model 1: expected counts, then their shares, over and over."""
+    """IBM Model 1 (Brown et al. 1993) by hand: expected counts, then normalization, repeatedly."""
     pairs = [([1, 2], [5, 6]), ([1, 3], [5, 7, 5]), ([2], [6])]
     rows, place = [], 0
     for source, target in pairs:
@@ -66,7 +73,7 @@ def test_probabilities_are_those_of_a_loop() -> None:
             place += 1
     seen = {(e, f) for e, f, _ in rows}
     p = dict.fromkeys(seen, 1.0)
-    for _ in range(lexicon.ROUNDS):
+    for _ in range(lexicon.EM_ITERATIONS):
         counts: Counter[tuple[int, int]] = Counter()
         for source, target in pairs:
             for f in target:
@@ -74,24 +81,24 @@ def test_probabilities_are_those_of_a_loop() -> None:
                 counts.update({(e, f): p[e, f] / total for e in source})
         given = Counter({e: sum(n for (other, _), n in counts.items() if other == e) for e in (1, 2, 3)})
         p = {(e, f): counts[e, f] / given[e] for e, f in seen}
-    e, f, likely = probabilities(*(np.array(column) for column in zip(*rows, strict=True)))
+    e, f, likely = estimate_probabilities(*(np.array(column) for column in zip(*rows, strict=True)))
     found = dict(zip(zip(e.tolist(), f.tolist(), strict=True), likely.tolist(), strict=True))
     assert found == pytest.approx(p)
     assert max(found, key=found.__getitem__) == (2, 6)
 
 
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
-    lexicon = {"harmonica": Entry("Mundharmonika", 0.75), "zebra": Entry("Zebra", 0.001)}
-    (tmp_path / LEXICON).write_bytes(dump_lexicon(lexicon))
+    lexicon = {"harmonica": LexiconEntry("Mundharmonika", 0.75), "zebra": LexiconEntry("Zebra", 0.001)}
+    (tmp_path / LEXICON_FILE).write_bytes(dump_lexicon(lexicon))
     assert load_lexicon(tmp_path) == lexicon
-    (tmp_path / LEXICON).write_text("Zebra\tein Zebra\n", encoding="utf-8")
-    assert load_lexicon(tmp_path) == {"zebra": Entry("ein Zebra")}
-    (tmp_path / LEXICON).unlink()
+    (tmp_path / LEXICON_FILE).write_text("Zebra\tein Zebra\n", encoding="utf-8")
+    assert load_lexicon(tmp_path) == {"zebra": LexiconEntry("ein Zebra")}
+    (tmp_path / LEXICON_FILE).unlink()
     assert load_lexicon(tmp_path) == {}
 
 
 @pytest.mark.parametrize("line", ["zebra", "", "zebra\tZebra\tsure", "zebra\tZebra\t0.5\t1"])
-def test_a_line_that_is_no_entry_is_told(tmp_path: Path, line: str) -> None:
-    (tmp_path / LEXICON).write_text(f"a\tb\n{line}\n", encoding="utf-8")
-    with pytest.raises(SaccadeError, match=r"lexicon.tsv:2: expected a source word, a tab and what stands for it"):
+def test_a_line_that_is_no_entry_is_reported(tmp_path: Path, line: str) -> None:
+    (tmp_path / LEXICON_FILE).write_text(f"a\tb\n{line}\n", encoding="utf-8")
+    with pytest.raises(SaccadeError, match=r"lexicon.tsv:2: expected a source word, a tab, a target word"):
         load_lexicon(tmp_path)

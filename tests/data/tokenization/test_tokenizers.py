@@ -14,7 +14,7 @@ from saccade.config import schema
 from saccade.data.tokenization.tokenizers import (
     END,
     PAD,
-    PIECES,
+    SPECIAL_TOKENS,
     START,
     UNKNOWN,
     Tokenizer,
@@ -32,11 +32,11 @@ KINDS = ["bpe", "unigram", "wordpiece", "characters", "bytes", "words"]
 EXACT = ["bpe", "unigram", "bytes"]  # any text; characters: any text of letters seen in training
 
 
-def trained(kind, size=400, pairs=PAIRS, **more):
+def train(kind, size=400, pairs=PAIRS, **more):
     return train_tokenizers(schema.Tokenizer(kind=kind, size=size, **more), lambda: pairs)
 
 
-ALL = {kind: trained(kind).source for kind in KINDS}
+ALL = {kind: train(kind).source for kind in KINDS}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -71,7 +71,7 @@ def test_characters_seen_in_training_come_back_exactly(text):
 @settings(max_examples=40, deadline=None)
 def test_known_words_come_back_exactly(words):
     text = " ".join(words)
-    known = trained("words", pairs=[(text, "The house is small , . ? Zwei junge")]).source
+    known = train("words", pairs=[(text, "The house is small , . ? Zwei junge")]).source
 
     assert known.decode(known.encode(text)) == text
 
@@ -89,7 +89,7 @@ def test_an_empty_text_is_end_alone(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_texts_without_a_letter_leave_only_the_special_pieces_and_bytes(kind):
-    tokenizer = trained(kind, pairs=[("", "")]).source
+    tokenizer = train(kind, pairs=[("", "")]).source
 
     assert tokenizer.size == (260 if kind in EXACT else 4)
     assert tokenizer.encode("x")[-1] == END
@@ -132,17 +132,17 @@ def test_a_saved_tokenizer_is_the_same_when_loaded(kind, tmp_path):
 
     loaded = Tokenizers.load(tmp_path)
     text = "The house <end> ξ 😀"
-    assert loaded.shared and (tmp_path / "tokenizer.json").is_file()
+    assert loaded.is_shared and (tmp_path / "tokenizer.json").is_file()
     assert loaded.source.encode(text) == ALL[kind].encode(text)
     assert loaded.source.fingerprint() == ALL[kind].fingerprint()
 
 
 def test_separate_vocabularies_are_two_files(tmp_path):
-    both = trained("words", shared=False)
+    both = train("words", shared=False)
     both.save(tmp_path)
 
     loaded = Tokenizers.load(tmp_path)
-    assert not both.shared and not loaded.shared
+    assert not both.is_shared and not loaded.is_shared
     assert UNKNOWN in loaded.target.encode("house") and UNKNOWN not in loaded.source.encode("house")
     assert {file.name for file in tmp_path.iterdir()} == {"tokenizer.source.json", "tokenizer.target.json"}
 
@@ -170,7 +170,7 @@ def test_the_same_data_gives_the_same_tokenizer_in_every_process(tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_lowercase(kind):
-    tokenizer = trained(kind, lowercase=True).source
+    tokenizer = train(kind, lowercase=True).source
 
     assert tokenizer.encode("The HOUSE") == tokenizer.encode("the house")
     assert "T" not in tokenizer.decode(tokenizer.encode("The house"))
@@ -178,23 +178,23 @@ def test_lowercase(kind):
 
 def test_sizes_are_kept():
     assert ALL["bytes"].size == 260
-    assert trained("characters", size=11).source.size == 11
-    assert trained("words", size=13).source.size == 13
-    assert trained("bpe", size=270).source.size == 270
-    assert trained("unigram", size=270).source.size == 270
+    assert train("characters", size=11).source.size == 11
+    assert train("words", size=13).source.size == 13
+    assert train("bpe", size=270).source.size == 270
+    assert train("unigram", size=270).source.size == 270
 
 
 def test_a_size_without_room_for_the_bytes_is_refused():
     with pytest.raises(SaccadeError, match=r"tokenizer.size must be at least 260 for bpe .* got 259"):
-        trained("bpe", size=259)
+        train("bpe", size=259)
 
 
 def test_labels_are_readable():
-    assert ALL["characters"].labels(ALL["characters"].encode("a b")) == ["a", "␣", "b", "<end>"]
-    assert "".join(ALL["bpe"].labels(ALL["bpe"].encode("Das Haus\n"))) == "Das␣Haus⏎<end>"
-    assert ALL["bytes"].labels(ALL["bytes"].encode("é ")) == ["<0xC3>", "<0xA9>", "␣", "<end>"]
-    assert ALL["words"].labels(ALL["words"].encode("The house"))[1] == "␣house"
-    assert ALL["words"].labels([PAD, START, UNKNOWN]) == ["<pad>", "<start>", "<unknown>"]
+    assert ALL["characters"].convert_ids_to_tokens(ALL["characters"].encode("a b")) == ["a", "␣", "b", "<end>"]
+    assert "".join(ALL["bpe"].convert_ids_to_tokens(ALL["bpe"].encode("Das Haus\n"))) == "Das␣Haus⏎<end>"
+    assert ALL["bytes"].convert_ids_to_tokens(ALL["bytes"].encode("é ")) == ["<0xC3>", "<0xA9>", "␣", "<end>"]
+    assert ALL["words"].convert_ids_to_tokens(ALL["words"].encode("The house"))[1] == "␣house"
+    assert ALL["words"].convert_ids_to_tokens([PAD, START, UNKNOWN]) == ["<pad>", "<start>", "<unknown>"]
 
 
 @given(text=st.text(max_size=20))
@@ -202,7 +202,7 @@ def test_labels_are_readable():
 def test_every_id_has_a_label_without_white_space(text):
     for tokenizer in ALL.values():
         ids = tokenizer.encode(text)
-        labels = tokenizer.labels(ids)
+        labels = tokenizer.convert_ids_to_tokens(ids)
         assert len(labels) == len(ids)
         assert not any(set(label) & set(" \n\t\r") or not label for label in labels)
 
@@ -224,10 +224,10 @@ def test_the_special_pieces_of_a_file_get_our_ids(tmp_path):
     recipe = foreign({word: number for number, word in enumerate(words)}, "[UNK]", tmp_path / "t.json")
     both = train_tokenizers(recipe, lambda: ())
 
-    assert both.shared and both.source.size == 7
+    assert both.is_shared and both.source.size == 7
     assert both.source.encode("a b c d [SEP] [PAD]") == [5, 4, 6, UNKNOWN, UNKNOWN, UNKNOWN, END]
     assert both.source.decode([START, 5, 4, 6, END, 4]) == "a b c"
-    assert both.source.labels([0, 1, 2, 3, 4]) == [*PIECES, "b"]
+    assert both.source.convert_ids_to_tokens([0, 1, 2, 3, 4]) == [*SPECIAL_TOKENS, "b"]
     both.save(tmp_path)
     assert Tokenizers.load(tmp_path).source.encode("a b c d") == [5, 4, 6, UNKNOWN, END]
 
@@ -248,8 +248,8 @@ def test_pieces_that_a_file_adds_to_every_text_are_not_added_twice(tmp_path):
     files = (str(tmp_path / "t.json"),)
     both = train_tokenizers(schema.Tokenizer(kind="file", files=files, shared=False, lowercase=True), lambda: ())
 
-    assert not both.shared
-    assert both.target.labels(both.source.encode("abB")) == ["ab", "b", "<end>"]
+    assert not both.is_shared
+    assert both.target.convert_ids_to_tokens(both.source.encode("abB")) == ["ab", "b", "<end>"]
 
 
 def test_what_a_file_puts_before_texts_stays_there_unless_it_is_the_start(tmp_path):
@@ -259,9 +259,9 @@ def test_what_a_file_puts_before_texts_stays_there_unless_it_is_the_start(tmp_pa
     core.save(str(tmp_path / "tokenizer.json"))
     tokenizer = Tokenizers.load(tmp_path).source
 
-    assert tokenizer.order == [5, 0, 2, 4, 1, 3] and tokenizer.begin == (4,)
+    assert tokenizer.library_ids == [5, 0, 2, 4, 1, 3] and tokenizer.prefix_ids == (4,)
     assert tokenizer.encode("a") == [4, 5, END] and tokenizer.decode([4, 5, END]) == "a"
-    assert tokenizer.labels([4]) == ["<s>"]
+    assert tokenizer.convert_ids_to_tokens([4]) == ["<s>"]
 
 
 def test_two_files_may_share_one_numbering(tmp_path):
@@ -270,16 +270,16 @@ def test_two_files_may_share_one_numbering(tmp_path):
     both = train_tokenizers(schema.Tokenizer(kind="file", files=tuple(files)), lambda: ())
     assert both.source is not both.target and both.source.encode("a b") == both.target.encode("a b")
     foreign({"<unk>": 0, "b": 1, "a": 2}, "<unk>", tmp_path / "t.json")
-    with pytest.raises(SaccadeError, match=r"s.json and .*t.json number their pieces differently, but"):
+    with pytest.raises(SaccadeError, match=r"s.json and .*t.json number their tokens differently, but"):
         train_tokenizers(schema.Tokenizer(kind="file", files=tuple(files)), lambda: ())
 
 
 def test_a_file_that_uses_a_piece_twice_or_cannot_say_unknown_is_refused(tmp_path):
     twice = foreign({"<|endoftext|>": 0, "a": 1}, "<|endoftext|>", tmp_path / "t.json")
-    with pytest.raises(SaccadeError, match="uses one piece for two purposes .*they must differ"):
+    with pytest.raises(SaccadeError, match="uses one token for two purposes .*they must differ"):
         train_tokenizers(twice, lambda: ())
     without = foreign({"a": 0}, "oov", tmp_path / "u.json")
-    with pytest.raises(SaccadeError, match=r"u\.json cannot encode unknown text .* it needs a piece like <unk>"):
+    with pytest.raises(SaccadeError, match=r"u\.json cannot encode unknown text .* it needs a token like <unk>"):
         train_tokenizers(without, lambda: ())
 
 

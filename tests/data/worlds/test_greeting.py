@@ -1,10 +1,21 @@
-"""The small world of pixels, and its place among those of gymnasium."""
+"""The greeting environment, and its registration with gymnasium."""
 
 import numpy as np
 import pytest
 
-from saccade.data.worlds.greeting import ACTIONS, BETTER, CELL, COLOURS, DONE, HAND, LIMIT, SIDE, WRONG, Greeting
-from saccade.data.worlds.gymnasium import OURS, Foreign, register
+from saccade.data.worlds.greeting import (
+    ACTIONS,
+    CELL,
+    COLORS,
+    FAILURE_REWARD,
+    HAND,
+    MAX_STEPS,
+    PROGRESS_REWARD,
+    SIDE,
+    SUCCESS_REWARD,
+    Greeting,
+)
+from saccade.data.worlds.gymnasium import ENVIRONMENT_ID, GymnasiumEnvironment, register
 from saccade.errors import SaccadeError
 
 WAIT = ACTIONS.index("wait")
@@ -28,40 +39,40 @@ def test_the_same_seed_is_the_same_visit():
 def test_who_does_what_is_right_gets_a_handshake():
     for seed in range(50):
         world = Greeting()
-        _, told = world.reset(seed=seed)
+        _, info = world.reset(seed=seed)
         over, rewards = False, []
         while not over:
-            assert not told["is_success"]
-            _, reward, over, cut, told = world.step(gesture(world))
+            assert not info["is_success"]
+            _, reward, over, cut, info = world.step(gesture(world))
             rewards.append(reward)
             assert not cut
-        if len(rewards) < LIMIT:  # the guest may be busy for too long
-            assert told["is_success"]
-            assert rewards[-1] == DONE and set(rewards[:-1]) <= {0.0, BETTER}
+        if len(rewards) < MAX_STEPS:  # the guest may be busy for too long
+            assert info["is_success"]
+            assert rewards[-1] == SUCCESS_REWARD and set(rewards[:-1]) <= {0.0, PROGRESS_REWARD}
 
 
-def test_what_is_wrong_ends_the_visit():
+def test_a_wrong_action_ends_the_episode():
     for seed in range(20):
         world = Greeting()
         world.reset(seed=seed)
         wrong = next(action for action in range(1, 4) if action != gesture(world))
-        _, reward, over, _, told = world.step(wrong)
-        assert (reward, over, told["is_success"]) == (WRONG, True, False)
+        _, reward, over, _, info = world.step(wrong)
+        assert (reward, over, info["is_success"]) == (FAILURE_REWARD, True, False)
 
 
 def test_who_waits_for_ever_is_left():
     world = Greeting()
     world.reset(seed=1)
-    over = [world.step(WAIT)[2] for _ in range(LIMIT)]
-    assert over == [False] * (LIMIT - 1) + [True]
+    over = [world.step(WAIT)[2] for _ in range(MAX_STEPS)]
+    assert over == [False] * (MAX_STEPS - 1) + [True]
 
 
 def test_the_banner_has_the_colour_of_the_guest():
     world = Greeting()
-    first, told = world.reset(seed=3)
-    top, left, bottom, right = told["matters"]
+    first, info = world.reset(seed=3)
+    top, left, bottom, right = info["matters"]
     colour = first[CELL // 2, SIDE // 2]
-    assert tuple(colour) in COLOURS
+    assert tuple(colour) in COLORS
     assert (first[top:bottom, left:right] == colour).all(-1).any()
     assert (bottom - top, right - left) == (CELL, CELL)
     assert (world.step(WAIT)[0][CELL // 2, SIDE // 2] == colour).all()
@@ -79,7 +90,7 @@ def test_gymnasium_finds_nothing_wrong_with_it():
     checker = pytest.importorskip("gymnasium.utils.env_checker")
     register()
     register()  # twice does no harm
-    env = gymnasium.make(OURS, render_mode="rgb_array")
+    env = gymnasium.make(ENVIRONMENT_ID, render_mode="rgb_array")
     checker.check_env(env.unwrapped)
     seen, _ = env.reset(seed=5)
     assert (env.render() == seen).all()
@@ -88,29 +99,32 @@ def test_gymnasium_finds_nothing_wrong_with_it():
 
 def test_a_world_of_gymnasium_is_used_as_ours():
     pytest.importorskip("gymnasium")
-    world = Foreign(OURS)
+    world = GymnasiumEnvironment(ENVIRONMENT_ID)
     assert world.actions == ("0", "1", "2", "3")
-    seen, told = world.reset(seed=5)
-    assert seen.shape == (SIDE, SIDE, 3) and "matters" in told
+    seen, info = world.reset(seed=5)
+    assert seen.shape == (SIDE, SIDE, 3) and "matters" in info
     assert len(world.step(WAIT)) == 5
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("CartPole-v1", r"gym:CartPole-v1 must show pictures \(high, wide, 3\) of uint8, got Box"),
-        ("Pendulum-v1", "gym:Pendulum-v1 must have actions that can be counted"),
+        ("CartPole-v1", r"gym:CartPole-v1 must have observations \(height, width, 3\) of uint8, got Box"),
+        ("Pendulum-v1", "gym:Pendulum-v1 must have discrete actions"),
         ("Nowhere-v1", "gymnasium cannot make 'Nowhere-v1'"),
-        ("this:CartPole-v1", "gym:this:CartPole-v1 names a module, which is not imported.*alone: gym:CartPole-v1"),
+        (
+            "this:CartPole-v1",
+            "gym:this:CartPole-v1 names a module, which is not imported.*environment: gym:CartPole-v1",
+        ),
     ],
 )
 def test_other_worlds_are_refused(name, message):
     pytest.importorskip("gymnasium")
     with pytest.raises(SaccadeError, match=message):
-        Foreign(name)
+        GymnasiumEnvironment(name)
 
 
 def test_without_gymnasium_its_worlds_are_refused(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SaccadeError, match="gym:CartPole-v1 needs the package gymnasium: pip install gymnasium"):
-        Foreign("CartPole-v1")
+        GymnasiumEnvironment("CartPole-v1")

@@ -1,0 +1,43 @@
+"""Exit codes: a user's mistake gives one message on stderr and exit code 2, never a traceback."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+from saccade.errors import SaccadeError
+
+USER_ERROR, INTERRUPTED = 2, 130
+# OSErrors that a user can mend (permissions, full disk, missing file); any other one is a bug and keeps its traceback.
+USER_ERRNOS = (errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENOENT, errno.EISDIR)
+
+
+@contextmanager
+def report_errors() -> Iterator[None]:
+    """Turn an exception of a command into a message on stderr and an exit code."""
+    try:
+        yield
+        sys.stdout.flush()
+    except SaccadeError as error:
+        exit_with_message(f"error: {error}", USER_ERROR)
+    except KeyboardInterrupt as error:
+        exit_with_message(str(error) or "interrupted", getattr(error, "exit_code", INTERRUPTED))
+    except BrokenPipeError:
+        # The process that reads our output has ended, as `| head` does: no error. Python flushes stdout once more at
+        # exit, which must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0) from None
+    except OSError as error:
+        if error.errno not in USER_ERRNOS:
+            raise
+        where = f": '{error.filename}'" if error.filename else ""
+        exit_with_message(f"error: {(error.strerror or str(error)).lower()}{where}", USER_ERROR)
+
+
+def exit_with_message(message: str, code: int) -> NoReturn:
+    print(message, file=sys.stderr)
+    raise SystemExit(code)

@@ -1,0 +1,7 @@
+"""Deliberately broken navigation."""
+
+from broken_registry import puts
+
+from saccade.layers.navigation import Navigation
+
+puts(31, owner=Navigation, with_poses=lambda self, poses: self)  # the pose never changes
