@@ -1,5 +1,6 @@
 """A model small enough to be trained, killed and resumed many times, for tests and the processes they start."""
 
+import faulthandler
 import io
 import json
 import os
@@ -108,6 +109,7 @@ def train_or_resume(run, train):
 
 def train_one_rank(run, train, rank, port):
     """Train as one of two processes, as torchrun starts them, with a slow disk: the other one must wait."""
+    faulthandler.dump_traceback_later(100, exit=True, file=sys.__stderr__)  # a process that hangs shows where
     quiet()
     saving = checkpoint.save
 
