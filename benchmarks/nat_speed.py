@@ -22,7 +22,7 @@ from saccade.data.sources.pairs import read_pairs
 from saccade.model.run import pick_device
 from saccade.predict.predictors.predictor import Predictor
 from saccade.runs import find_run
-from saccade.score.bleu import corpus_scores
+from saccade.score.metrics.bleu import corpus_scores
 
 PRECISIONS = {"cuda": ["fp32", "bf16"], "cpu": ["fp32"]}
 ONE, REFINED, TEACHER = "one step", "refined", "teacher, beam 4"

@@ -31,12 +31,17 @@ _EXPECTED = {
 def explain_errors(error: ValidationError, values: Mapping[str, Any], kinds: Mapping[str, Any]) -> list[str]:
     """One line per mistake, in the order of the recipe."""
     found = [item for item in error.errors(include_url=False) if not _is_consequence(item)]
-    return [f"{format_path(item['loc'])}: {_format_error(item, values, kinds)}" for item in found]
+    return [_format_line(item["loc"], _format_error(item, values, kinds)) for item in found]
+
+
+def _format_line(location: tuple[str | int, ...], message: str) -> str:
+    """The key and the message; a conflict between keys names them itself."""
+    return f"{format_path(location)}: {message}" if strip_tags(location) else message
 
 
 def format_path(location: tuple[str | int, ...]) -> str:
     """`reader.stack.dim` for the location ("reader", "#tokens", "stack", "#transformer", "dim")."""
-    return ".".join(str(part) for part in strip_tags(location)) or "recipe"
+    return ".".join(str(part) for part in strip_tags(location))
 
 
 def strip_tags(location: tuple[str | int, ...]) -> list[str | int]:

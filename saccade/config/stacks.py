@@ -336,15 +336,16 @@ class RecurrentWriterStack(Table, StackTraits):
     """Width of the hidden states."""
     attention: Literal["none", "additive", "dot", "general", "around"] = "none"
     """Attention to the memory: "additive" (Bahdanau et al. 2015), "dot" or "general" (Luong et al. 2015), "around" over
-    the cells of a picture and their neighbours (Li et al. 2019), or none."""
+    the cells of a picture and their neighbours (Li et al. 2019), or none. "additive" attends before each step, with
+    the last state as its query; the others attend after it, with the new state."""
     hard_attention: bool = False
     """Additive attention: sample one memory state instead of their weighted mean (Xu et al. 2015). Needs the objective
     "reinforce"."""
     context_gate: bool = False
     """Additive attention: multiply the context by a sigmoid gate of the hidden state (Xu et al. 2015)."""
     input_feeding: bool = True
-    """Feed the context into the recurrence at the next step (Luong et al. 2015). Without attention: feed the fixed
-    context vector c at every step."""
+    """Feed the attentional state tanh(W [context; state]) into the next step (Luong et al. 2015, section 3.3). Without
+    attention: feed the fixed context vector c at every step."""
     context: Literal["last", "mean"] = "last"
     """Fixed context vector c of the memory: its last state or the mean of all; it makes the initial state."""
     residual: bool = False

@@ -118,7 +118,7 @@ class Task(Protocol):
     # ---- training
 
     def measure_validation(self, session: Session) -> dict[str, float | str]:
-        """Validation loss and scores of the session's model."""
+        """Validation loss and scores of the session's model; a `BaseTask` overrides `get_scoring` instead."""
         ...
 
     def get_forced_target(self, target: str) -> str | None:

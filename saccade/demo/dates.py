@@ -16,7 +16,7 @@ from saccade.data.sources.pairs import read_pairs
 from saccade.demo.listing import get_demonstration
 from saccade.predict.predictors.predictor import Predictor
 from saccade.runs import list_runs
-from saccade.score.accuracy import exact_match
+from saccade.score.metrics.accuracy import exact_match
 from saccade.train.api import train_run
 from saccade.view.picture import Panel, draw_panels
 

@@ -57,8 +57,9 @@ def count_scores(model: Model, path: str, module: nn.Module, *, length: int) -> 
         return module.width * (keys if window is None else min(keys, 2 * window + 1))
     if not path.endswith(".cross"):
         return 0
-    # In recurrent and convolutional writers, the width of attention is that of its query matrix.
-    return length * max((int(parameter.shape[0]) for parameter in module.parameters()), default=0)
+    # In recurrent and convolutional writers, attention is as wide as its projections; a dot product, as the memory is.
+    dot_width = 0 if model.reader is None else model.reader.dim
+    return length * max((int(parameter.shape[0]) for parameter in module.parameters()), default=dot_width)
 
 
 def get_window(model: Model, path: str) -> int | None:

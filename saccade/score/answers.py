@@ -7,8 +7,8 @@ from saccade.config.schema import Decoding
 from saccade.errors import SaccadeError
 from saccade.predict.predictors.language import LanguageModel
 from saccade.predict.prompts import PromptTask, Template, get_field_text
-from saccade.score.bleu import Score
 from saccade.score.evaluate import Evaluation, Speed, check_metrics, score_texts
+from saccade.score.metrics.bleu import Score
 
 OPTIONS_FIELD = "options"  # field of a task with the options to choose from
 

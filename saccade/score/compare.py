@@ -12,8 +12,8 @@ from saccade.errors import SaccadeError
 from saccade.model.run import count_parameters
 from saccade.predict.predictors.predictor import Predictor
 from saccade.runs import METRICS, WEIGHTS, read_metrics
-from saccade.score.bleu import Score
 from saccade.score.media import filter_readable
+from saccade.score.metrics.bleu import Score
 from saccade.score.pairs import load_recipe_of_run
 from saccade.score.statistics import Difference, compute_statistics, get_score_function, paired_bootstrap
 
@@ -111,7 +111,7 @@ def compare(
     settings = check_comparable(runs, kinds=kinds)
     metric = metric or settings.metrics[0]
     if metric not in settings.metrics:
-        raise SaccadeError(f"unknown metric '{metric}'; runs are compared by {' or '.join(settings.metrics)}")
+        raise SaccadeError(f"these runs cannot be compared by '{metric}', only by {' or '.join(settings.metrics)}")
 
     def predictors() -> Iterator[Predictor]:  # one at a time, to save memory
         return (Predictor.load(path, kinds=kinds, device=device) for path in runs)

@@ -11,10 +11,10 @@ from saccade.data.sources.pairs import read_lines
 from saccade.errors import SaccadeError
 from saccade.predict.outputs import get_truncated_lengths
 from saccade.predict.predictors.predictor import Predictor
-from saccade.score.accuracy import exact_match
-from saccade.score.bleu import SACREBLEU_METRICS, Score, check_pairs, corpus_scores
-from saccade.score.errors import ERROR_METRICS, error_rate
-from saccade.score.gleu import mean_gleu
+from saccade.score.metrics.accuracy import exact_match
+from saccade.score.metrics.bleu import SACREBLEU_METRICS, Score, check_pairs, corpus_scores
+from saccade.score.metrics.error_rates import ERROR_METRICS, error_rate
+from saccade.score.metrics.gleu import mean_gleu
 from saccade.score.result import Result
 from saccade.score.skipped_files import format_skipped_files
 

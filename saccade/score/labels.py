@@ -13,7 +13,7 @@ import numpy as np
 from saccade.data.tokenization.labels import parse_number
 from saccade.errors import SaccadeError
 from saccade.predict.predictors.predictor import Predictor
-from saccade.score.bleu import Score
+from saccade.score.metrics.bleu import Score
 from saccade.score.skipped_files import format_skipped_files
 
 METRICS_BY_KIND = {

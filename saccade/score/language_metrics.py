@@ -14,8 +14,8 @@ from saccade.errors import SaccadeError
 from saccade.predict.lines import group_by_length
 from saccade.predict.predictors.language import LanguageModel
 from saccade.predict.search.likelihood import build_writer_inputs
-from saccade.score.bleu import Score
 from saccade.score.evaluate import Evaluation
+from saccade.score.metrics.bleu import Score
 
 TOP_ITEMS = 10  # k of hit@k and ndcg@k
 MOLECULE_SAMPLES = 500  # sampled molecules

@@ -9,9 +9,9 @@ from saccade.data.sources.pairs import limit_embedded_examples
 from saccade.data.tokenization.text_pairs import join_texts
 from saccade.errors import SaccadeError
 from saccade.predict.predictors.predictor import Predictor
-from saccade.score.captions import BLEU_METRICS, CAPTION_METRICS, caption_scores
-from saccade.score.errors import ERROR_METRICS
 from saccade.score.evaluate import TEXT_METRICS, Evaluation, EvaluationOptions, check_metrics, evaluate, predict_timed
+from saccade.score.metrics.captions import BLEU_METRICS, CAPTION_METRICS, caption_scores
+from saccade.score.metrics.error_rates import ERROR_METRICS
 
 MULTI_REFERENCE_METRICS = (*BLEU_METRICS, "cider")  # with several references per file
 CAPTION_COMPARISON_METRIC = "bleu-4"  # compares runs by all references of a picture

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from saccade.score.bleu import Score
+from saccade.score.metrics.bleu import Score
 
 
 class Result(Protocol):

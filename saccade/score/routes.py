@@ -8,9 +8,9 @@ from saccade.data.worlds.maps import Pose
 from saccade.data.worlds.routes import parse_navigation_input, read_routes
 from saccade.errors import SaccadeError
 from saccade.predict.predictors.predictor import Predictor
-from saccade.score.accuracy import exact_match
-from saccade.score.bleu import Score
 from saccade.score.evaluate import Evaluation, predict_timed
+from saccade.score.metrics.accuracy import exact_match
+from saccade.score.metrics.bleu import Score
 
 ROUTE_METRICS = ("success", "place", "accuracy")
 

@@ -6,20 +6,23 @@ from typing import Any
 
 import numpy as np
 
-from saccade.score.accuracy import count_correct_characters, find_exact_matches
-from saccade.score.bleu import bleu_statistics, compute_bleu
-from saccade.score.captions import caption_statistics
-from saccade.score.errors import ERROR_METRICS, compute_error_rate, error_statistics
+from saccade.errors import SaccadeError
 from saccade.score.labels import build_label_statistics, get_score_functions
+from saccade.score.metrics.accuracy import count_correct_characters, find_exact_matches
+from saccade.score.metrics.bleu import bleu_statistics, compute_bleu
+from saccade.score.metrics.captions import caption_statistics
+from saccade.score.metrics.error_rates import ERROR_METRICS, compute_error_rate, error_statistics
 
 
 def compute_statistics(
     metric: str, hypotheses: Sequence[str], references: Sequence[Any], labels: str | None = None
 ) -> np.ndarray:
-    """Return (N, n) additive statistics per sentence for "bleu", "accuracy", "letters", "wer" or "cer".
+    """Return (N, n) additive statistics per sentence for a metric of `SCORE_FUNCTIONS`.
 
-    For labels, those of all label scores. A reference may be a list of texts, each of which is correct.
+    For labels, those of all label scores. A reference may be a list of texts, each of which is correct: then the metric
+    is "bleu-4" or "accuracy".
     """
+    get_score_function(metric, labels)  # refuses an unknown metric
     if labels is not None:
         return build_label_statistics(labels, hypotheses, references)
     if references and not isinstance(references[0], str):
@@ -30,24 +33,34 @@ def compute_statistics(
         return bleu_statistics(hypotheses, references)
     if metric == "letters":
         return count_correct_characters(hypotheses, references)
-    matches = find_exact_matches(hypotheses, references)
-    return np.stack([matches, np.ones_like(matches)], axis=1).astype(np.int64)
+    if metric in EXACT_MATCH_METRICS:
+        matches = find_exact_matches(hypotheses, references)
+        return np.stack([matches, np.ones_like(matches)], axis=1).astype(np.int64)
+    raise SaccadeError(f"metric '{metric}' needs a list of references for each output, got one text; use bleu instead")
 
 
 def get_score_function(metric: str, labels: str | None = None) -> Callable[[np.ndarray], float]:
     """Return the function from summed statistics (n,) to a score."""
-    if labels is not None:
-        function: Callable[[np.ndarray], float] = get_score_functions(labels)[metric]
-        return function
-    if metric in ERROR_METRICS:
-        return compute_error_rate
-    return compute_bleu if metric in ("bleu", "bleu-4") else _percent
+    functions: dict[str, Callable[[np.ndarray], float]]
+    functions = SCORE_FUNCTIONS if labels is None else get_score_functions(labels)
+    if metric not in functions:
+        raise SaccadeError(
+            f"metric '{metric}' has no statistics that add up over examples; expected one of {', '.join(functions)}"
+        )
+    return functions[metric]
 
 
 def _percent(statistics: np.ndarray) -> float:
     """Return the first statistic as a percentage of the second; 100 if both are 0."""
     return 100 * float(statistics[0]) / float(statistics[1]) if statistics[1] else 100.0
 
+
+EXACT_MATCH_METRICS = ("accuracy", "success")  # a route or an episode succeeds if its outcome equals the wanted one
+SCORE_FUNCTIONS: dict[str, Callable[[np.ndarray], float]] = {
+    **dict.fromkeys(("bleu", "bleu-4"), compute_bleu),
+    **dict.fromkeys(ERROR_METRICS, compute_error_rate),
+    **dict.fromkeys((*EXACT_MATCH_METRICS, "letters"), _percent),
+}
 
 # ---- Paired bootstrap (Koehn 2004): is one system better than another, or is it chance?
 

@@ -79,7 +79,7 @@ class BaseTask:
         """One line about a setting that is incompatible with the task; empty where there is none."""
         if recipe.train.metric not in self.metrics:
             metric, known = recipe.train.metric, ", ".join(self.metrics)
-            return f'train.metric = "{metric}" measures labels; for text outputs it is one of {known}'
+            return f'train.metric = "{metric}" is not measured for task = "{self.name}"; it is one of {known}'
         return ""
 
     # ---- data
@@ -152,8 +152,8 @@ class BaseTask:
 
     def get_scoring(self, recipe: Recipe, labels: Labels | None) -> Scoring:
         """How validation outputs are decoded and scored; with error rates for audio or where train.metric is one."""
-        from saccade.score.errors import ERROR_METRICS
         from saccade.score.evaluate import score_texts
+        from saccade.score.metrics.error_rates import ERROR_METRICS
         from saccade.train.validate import Scoring, get_greedy_decoding
 
         errors = recipe.train.metric in ERROR_METRICS or recipe.reader.medium == "sound"

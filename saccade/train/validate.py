@@ -18,7 +18,7 @@ from saccade.data.tokenization.lexicon import load_lexicon
 from saccade.errors import SaccadeError
 from saccade.model.run import write_tensors
 from saccade.runs import WEIGHTS
-from saccade.score.bleu import Score
+from saccade.score.metrics.bleu import Score
 from saccade.train import checkpoint
 from saccade.train.average import Weights, swap_weights
 from saccade.train.loss import Meter
@@ -147,7 +147,7 @@ def decode_and_score(s: Session, scoring: Scoring) -> dict[str, float | str]:
             outputs = predictor.predict(texts, decoding=scoring.decoding)
         s.log.write_samples(s.progress.step, s.valid_pairs, outputs)
         scores = scoring.score_fn(texts, outputs, references)
-        values = values.new_tensor([score.value for score in scores.values()])
+        values = values.new_tensor([scores[name].value for name in scoring.names])
         signature = {"signature": scores["bleu"].signature} if "bleu" in scores else {}
     return {**dict(zip(scoring.names, s.ranks.all_reduce(values).tolist(), strict=True)), **signature}
 

@@ -58,8 +58,8 @@ def test_verbose_says_which_engine_decoded_and_why_others_did_not(cli, run, expe
     assert [line["output"] for line in lines] == expected_outputs
     [engine] = {line["engine"] for line in lines if line["input"]}  # an empty input is not decoded
     assert engine in ("plain", "cpu-fused")  # depends on whether a C compiler is installed
-    assert f"engine {engine}: decoded 1 batches" in result.err.splitlines()
-    assert "engine cuda-graphs: not used for 1 batches: the batch is on cpu, not on cuda" in result.err.splitlines()
+    assert f"engine {engine}: decoded 1 batch" in result.err.splitlines()
+    assert "engine cuda-graphs: not used for 1 batch: the batch is on cpu, not on cuda" in result.err.splitlines()
     quiet = cli("predict", run, *TEXTS, "--json")
     assert "engine" not in json.loads(quiet.out.splitlines()[0]) and "engine" not in quiet.err
 

@@ -107,9 +107,11 @@ def test_a_comparison_for_programs(cli, run, other, files):
     assert (found["metric"], len(found["rows"])) == ("accuracy", 1)
 
 
-def test_an_unknown_metric_is_reported(cli, run, files):
-    result = cli("compare", run, run, "--data", *files, "--metric", "blue")
-    assert (result.code, "unknown metric 'blue'" in result.err) == (2, True)
+@pytest.mark.parametrize("name", ["gleu", "blue"])
+def test_metrics_without_a_comparison_are_reported(cli, run, files, name):
+    result = cli("compare", run, run, "--data", *files, "--metric", name)
+    message = f"error: these runs cannot be compared by '{name}', only by bleu or accuracy\n"
+    assert (result.code, result.err) == (2, message)
 
 
 @pytest.mark.parametrize("name", ["dates", "dates-test"])

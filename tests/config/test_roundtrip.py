@@ -35,7 +35,8 @@ positions = st.one_of(
 )
 stack = some(layers=count, dim=st.sampled_from([64, 512]), norm=st.sampled_from(["pre", "post"]), window=optional_count)
 objective = st.one_of(
-    some(smoothing=share), st.fixed_dictionaries({"kind": st.just("r-drop")}, optional={"alpha": st.floats(0, 1e3)})
+    some(label_smoothing=share),
+    st.fixed_dictionaries({"kind": st.just("r-drop")}, optional={"alpha": st.floats(0, 1e3)}),
 )
 recipes = some(
     name=text,

@@ -226,7 +226,7 @@ def test_the_table_says_what_it_cost() -> None:
 def test_the_page_names_every_rung() -> None:
     text = format_page(made_up())
     assert "| attention | 100.0 | +" in text
-    assert "* **without-norm** (recipe `transformer`): A Transformer without layer normalisation." in text
+    assert "* **without-norm** (recipe `transformer`): A Transformer without layer normalization." in text
     assert "![Score" in text
 
 

@@ -75,6 +75,17 @@ def test_rows_may_have_different_lengths(window: int | None) -> None:
     assert state.lengths.tolist() == [5, 4, 7, 7]
 
 
+def test_a_short_row_that_is_left_alone_goes_on_at_its_own_position() -> None:
+    """Cells beyond its length hold what longer rows wrote there, which must be overwritten and not attended to."""
+    one, x = stack(causal=True), inputs(4)
+    state = one.start(None, rows=B, capacity=9)
+    _, state = advance(one, torch.cat((x[:, :1], torch.randn_like(x[:, :3])), 1), state)
+    state = dataclasses.replace(state, lengths=torch.tensor([1, 4, 4]), is_uniform=False).reorder(torch.tensor([0]))
+    for i in (1, 2):
+        y, state = advance(one, x[:1, [i]], state)
+        torch.testing.assert_close(y, one(x[:1, : i + 1], None)[0][:, -1:])
+
+
 def test_what_short_rows_have_not_written_is_not_read_even_after_reordering() -> None:
     """Room beyond a row's length is finite: a weight of zero times NaN would be NaN."""
     one, x = stack(causal=True), inputs(2)

@@ -184,7 +184,8 @@ def test_bahdanau_by_hand(cell: str) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("form", ["dot", "dot fed", "general", "general fed"])
 def test_luong_by_hand(form: str) -> None:
-    """Luong et al. 2015, equations 5 and 8: the state after a step looks; its attentional state may be fed."""
+    """Luong et al. 2015, section 3.1 and equation 5: the state after a step is the query; with input feeding, its
+    attentional state enters the next step."""
     one, x, memory = stack(form, layers=1), inputs(), read(form)
     with record(one) as maps:
         y = one(x, None, memory)[0]

@@ -19,7 +19,7 @@ from saccade.plan.counts import (
 )
 from saccade.plan.flops import count_flops
 
-# 1 + 2 layers of width 6 with 2 heads, 10 wide inside, 11 pieces
+# 1 + 2 layers of width 6 with 2 heads, 10 wide inside, 11 tokens
 SMALL = [
     *(f"{part}.stack.{size}" for part in ("reader", "writer") for size in ("dim=6", "heads=2", "ff=10")),
     "reader.stack.layers=1",
@@ -136,3 +136,13 @@ def test_other_attention_is_not_counted_as_self_attention():
     assert get_transformer_stack(model.reader) is model.reader.stack
     model.reader.stack.blocks[0].self = nn.Identity()
     assert get_transformer_stack(model.reader) is None
+
+
+def test_scores_without_parameters_are_counted_too():
+    """A dot product is as wide as the memory; "general" projects keys to the same width."""
+    changes = ["reader.stack.dim=6", "reader.stack.bidirectional=false", "writer.stack.dim=6"]
+    dot, general = (
+        build_on_meta(load("bahdanau", overrides=[*changes, f"writer.stack.attention={score}"]))
+        for score in ("dot", "general")
+    )
+    assert count_flops(dot, length=5).attention == count_flops(general, length=5).attention == 4 * 5 * 6

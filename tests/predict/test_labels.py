@@ -91,7 +91,7 @@ def test_too_long_a_line_is_refused_by_number_or_truncated():
     model = labeller("label")
     with pytest.raises(SaccadeError, match="line 3 has 41 tokens, but the model was made for at most 30"):
         model.predict(["a", "", "a" * 40])
-    assert labeller("label", cut=True).predict(["a" * 40])
+    assert labeller("label", truncate=True).predict(["a" * 40])
     before = model.stream(["a", "b", "a" * 40])
     assert [next(before)[0].text for _ in range(2)] == model.predict(["a", "b"])
 

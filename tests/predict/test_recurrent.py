@@ -25,7 +25,7 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "luong with experts": {"cell": "lstm", "attention": "general", "layers": 3, "experts": {"count": 4}},
     "luong, all at once": {"cell": "rnn", "attention": "dot", "input_feeding": False},
 }
-LOOKING = [name for name, settings in SYSTEMS.items() if settings["attention"] != "none"]
+WITH_ATTENTION = [name for name, settings in SYSTEMS.items() if settings["attention"] != "none"]
 
 
 def parts(system: str) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def test_score_is_the_log_probability_of_the_search(predictor: Any, system: str,
     assert scores == pytest.approx(kept, abs=1e-4)
 
 
-@pytest.mark.parametrize("system", LOOKING)
+@pytest.mark.parametrize("system", WITH_ATTENTION)
 def test_alignments_are_the_displayed_attention(predictor: Any, system: str) -> None:
     """One row of weights per output token; beams keep their own."""
     one = predictor(system)

@@ -1,7 +1,7 @@
 import pytest
 
 from saccade.errors import SaccadeError
-from saccade.score.accuracy import exact_match
+from saccade.score.metrics.accuracy import exact_match
 
 
 def test_exact_match_counts_whole_outputs() -> None:

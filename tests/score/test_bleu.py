@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from saccade.errors import SaccadeError
-from saccade.score.bleu import bleu_statistics, compute_bleu, corpus_scores
+from saccade.score.metrics.bleu import bleu_statistics, compute_bleu, corpus_scores
 
 REFERENCES = [
     "The cat sat on the mat, didn't it?",
@@ -76,5 +76,5 @@ def test_empty_input_is_refused() -> None:
 
 
 def test_an_unknown_metric_is_refused() -> None:
-    with pytest.raises(SaccadeError, match="unknown metric 'rouge'; expected one of bleu, chrf, ter"):
-        corpus_scores(["a"], ["a"], ["rouge"])
+    with pytest.raises(SaccadeError, match="unknown metric 'meteor'; expected one of bleu, chrf, ter"):
+        corpus_scores(["a"], ["a"], ["meteor"])

@@ -5,8 +5,9 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest
 
-from saccade.score.bleu import bleu_statistics, compute_bleu
-from saccade.score.statistics import paired_bootstrap
+from saccade.errors import SaccadeError
+from saccade.score.metrics.bleu import bleu_statistics, compute_bleu
+from saccade.score.statistics import SCORE_FUNCTIONS, compute_statistics, get_score_function, paired_bootstrap
 
 
 def corpus(share: float, *, seed: int, count: int = 60) -> tuple[list[str], list[str]]:
@@ -60,3 +61,31 @@ def test_samples_repeat_with_their_seed() -> None:
     pair = [[bleu_statistics(*corpus(share, seed=1))] for share in (0.2, 0.3)]
     first, again, other = (paired_bootstrap(pair, compute_bleu, samples=50, seed=seed) for seed in (1, 1, 2))
     assert first == again != other
+
+
+def test_every_score_of_perfect_outputs_is_the_best() -> None:
+    texts = ["a b c d e", "f g h i"]
+    for name, score in SCORE_FUNCTIONS.items():
+        references = [[text] for text in texts] if name == "bleu-4" else texts
+        best = 0 if name in ("wer", "cer") else 100
+        assert score(compute_statistics(name, texts, references).sum(0)) == pytest.approx(best)
+
+
+def test_metrics_without_statistics_are_refused() -> None:
+    with pytest.raises(SaccadeError, match="metric 'gleu' has no statistics that add up .*; expected one of bleu, "):
+        compute_statistics("gleu", ["a"], ["a"])
+    with pytest.raises(SaccadeError, match="metric 'gleu' has no statistics that add up .*; expected one of bleu, "):
+        get_score_function("gleu")
+    with pytest.raises(
+        SaccadeError, match="metric 'bleu' has no statistics .*; expected one of accuracy, f1, matthews"
+    ):
+        get_score_function("bleu", "label")
+
+
+def test_the_number_of_references_must_fit_the_metric() -> None:
+    with pytest.raises(SaccadeError, match="metric 'bleu-4' needs a list of references for each output, got one text"):
+        compute_statistics("bleu-4", ["a"], ["a"])
+    with pytest.raises(
+        SaccadeError, match="with several references, runs are compared by bleu-4 or accuracy, got 'wer'"
+    ):
+        compute_statistics("wer", ["a"], [["a", "b"]])

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from saccade.errors import SaccadeError
-from saccade.score.captions import CAPTION_METRICS, caption_scores, cider, cider_per_picture
+from saccade.score.metrics.captions import CAPTION_METRICS, caption_scores, cider, cider_per_picture
 
 
 def test_a_caption_that_is_its_only_reference_has_the_highest_score():

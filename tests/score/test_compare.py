@@ -93,8 +93,9 @@ def test_a_run_against_itself_is_two_rows(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_incomparable_runs_are_refused() -> None:
-    with pytest.raises(SaccadeError, match="unknown metric 'ter'; runs are compared by bleu or accuracy"):
-        compare(["a"], PAIRS, metric="ter")
+    for name in ("gleu", "chrf", "blue"):
+        with pytest.raises(SaccadeError, match=f"runs cannot be compared by '{name}', only by bleu or accuracy"):
+            compare(["a"], PAIRS, metric=name)
     with pytest.raises(SaccadeError, match="no run was given"):
         compare([], PAIRS)
 

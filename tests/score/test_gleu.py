@@ -2,7 +2,7 @@ import pytest
 
 from saccade.errors import SaccadeError
 from saccade.score.evaluate import score_texts
-from saccade.score.gleu import gleu_per_sentence, mean_gleu, sentence_gleu
+from saccade.score.metrics.gleu import gleu_per_sentence, mean_gleu, sentence_gleu
 
 
 @pytest.mark.parametrize(

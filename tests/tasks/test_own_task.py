@@ -36,7 +36,7 @@ class Shout(BaseTask):
         from saccade.data.sources.corpus import CorpusSplit
 
         class Copied(CorpusSplit):
-            def rows(self) -> Any:
+            def iter_rows(self) -> Any:
                 return ((number, source, source) for number, source, _ in super().iter_rows())
 
         part = super().build_split(recipe, corpus, **settings)
@@ -81,6 +81,8 @@ def test_a_task_follows_the_protocol() -> None:
 def test_a_task_from_outside_is_trained_validated_used_and_evaluated(tables: dict[str, Any], tmp_path: Path) -> None:
     recipe = validate(tables, kinds=KINDS)
     run = tmp_path / "run"
+    split = recipe.task.build_split(recipe, recipe.data.train[0])
+    assert next(iter(split.iter_rows()))[1:] == ("ae ea", "ae ea")  # the target is the source, not the file's "x"
     model = saccade.train(recipe, run=run, kinds=KINDS)
     assert type(model) is Loud
     assert '"bleu"' in (run / "metrics.jsonl").read_text() and 'task = "shout"' in (run / "recipe.toml").read_text()

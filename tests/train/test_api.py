@@ -27,7 +27,7 @@ SHORT = {"steps": 2, "valid_every": 2, "save_every": 2, "report_every": 1, "accu
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, draw_loss):
     run = tmp_path_factory.mktemp("trained") / "run"
-    recipe = small.small(steps=6, valid_every=3, save_every=1, keep=2, report_every=2, valid_predictions=4)
+    recipe = small.small(steps=6, valid_every=3, save_every=1, keep_checkpoints=2, report_every=2, valid_predictions=4)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(small.finish, "plot_loss", draw_loss)
         return run, recipe, saccade.train(recipe, run=run)

@@ -62,7 +62,7 @@ def test_steps_as_graphs_give_the_weights_of_plain_steps(fit, system):
     overrides = ["reader.dropout=0", "writer.dropout=0", "reader.stack.dropout=0", "writer.stack.dropout=0"]
     losses = {}
     for graphs in (True, False):
-        run = fit(f"graphs-{graphs}", overrides=overrides, graphs=graphs, **settings)
+        run = fit(f"graphs-{graphs}", overrides=overrides, cuda_graphs=graphs, **settings)
         losses[graphs] = [line["loss"] for line in small.read_metrics(run)]
 
     assert losses[True] == pytest.approx(losses[False], rel=1e-3)

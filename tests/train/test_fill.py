@@ -96,7 +96,7 @@ def test_passes_of_a_doubled_batch_agree_without_dropout(filler, batch, half_hid
 
 
 def test_killed_and_resumed_is_bit_identical(run_in_process, tmp_path):
-    whole, run, train = tmp_path / "whole", tmp_path / "run", {"ema": 0.9, "keep": 2, "parts": PARTS}
+    whole, run, train = tmp_path / "whole", tmp_path / "run", {"ema": 0.9, "keep_checkpoints": 2, "parts": PARTS}
     assert run_in_process(small.train_or_resume, str(whole), train) == 0
 
     assert run_in_process(small.train_and_die, str(run), train, "batch", 39) == -signal.SIGKILL

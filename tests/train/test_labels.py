@@ -209,5 +209,6 @@ def test_what_does_not_go_with_labels_is_reported(change, message):
 
 
 def test_metrics_of_labels_are_not_for_pairs():
-    with pytest.raises(SaccadeError, match='train.metric = "f1" measures labels'):
+    message = 'train.metric = "f1" is not measured for task = "translate"; it is one of loss, '
+    with pytest.raises(SaccadeError, match=message):
         validate({"train": {"metric": "f1"}})

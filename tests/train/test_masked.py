@@ -181,7 +181,7 @@ def learned_tokenizer(**more: Any) -> Tokenizers:
 
 
 def test_the_objective_gets_special_tokens_from_the_tokenizer() -> None:
-    tokenizer = learned_tokenizer(begin=True, mask=True).source
+    tokenizer = learned_tokenizer(cls_token=True, mask_token=True).source
     recipe = validate(
         {
             "task": "encode",

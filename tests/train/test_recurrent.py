@@ -10,7 +10,7 @@ SIDES = ("reader", "writer")
 RECURRENT = {
     "sutskever": {
         "reader": {"cell": "lstm", "reverse": True},
-        "writer": {"cell": "lstm", "input_feeding": False, "first": "copied"},
+        "writer": {"cell": "lstm", "input_feeding": False, "initial_state": "copied"},
     },
     "bahdanau": {"reader": {"cell": "gru", "bidirectional": True}, "writer": {"cell": "gru", "attention": "additive"}},
     "luong": {"reader": {"cell": "lstm"}, "writer": {"cell": "lstm", "attention": "general", "layers": 2}},
@@ -92,5 +92,5 @@ def test_attention_finds_the_letter_to_write(tmp_path, name, kind):
         right = range(n)[::-1] if kind == "reverse" else range(n)
         near = [float(weights[t, max(at - 1, 0) : at + 2].sum()) for t, at in enumerate(right)]
         assert run.predict([text]) == [target]
-        # A state of the reader has seen its neighbours, so that one of them may be looked at as well.
+        # A state of the reader has seen its neighbours, so one of them may be attended to as well.
         assert min(near) > 0.5 and sum(near) / n > 0.8

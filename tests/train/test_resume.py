@@ -80,7 +80,7 @@ def spoil(run, step):
 
 
 def test_a_broken_checkpoint_does_not_outlive_the_whole_ones(fit, monkeypatch, capsys):
-    run = fit(**SHORT, keep=2)
+    run = fit(**SHORT, keep_checkpoints=2)
     expected = small.weights(run, 4)
     spoil(run, 4)
 

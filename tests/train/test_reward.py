@@ -15,7 +15,7 @@ from saccade.layers.memory import Memory
 from saccade.model.build.model import build
 from saccade.model.writers.tokens import Step
 from saccade.predict.search.likelihood import compute_token_log_probs
-from saccade.score.gleu import sentence_gleu
+from saccade.score.metrics.gleu import sentence_gleu
 from saccade.train.batches.layout import should_capture, should_pack
 from saccade.train.objectives import reward as module
 from saccade.train.objectives.objectives import build_objectives, next_token_loss

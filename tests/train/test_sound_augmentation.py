@@ -27,7 +27,7 @@ def test_nothing_is_changed_unless_it_is_asked_for():
 def test_stretches_of_time_are_hidden_in_all_bands():
     most = 0
     for seed in range(40):
-        _, mask, after, _ = augment_random(seed, time_masks=1, time_share=0.25)
+        _, mask, after, _ = augment_random(seed, time_masks=1, time_mask_ratio=0.25)
         hidden = (after == 0).all(2)
         assert torch.equal(hidden, (after == 0).any(2))
         assert (hidden.sum(1) <= 0.25 * mask.sum(1)).all()
@@ -40,7 +40,7 @@ def test_stretches_of_time_are_hidden_in_all_bands():
 def test_neighbouring_bands_are_hidden_all_the_time():
     seen = set()
     for seed in range(40):
-        _, _, after, _ = augment_random(seed, band_masks=1, band_share=0.3)
+        _, _, after, _ = augment_random(seed, freq_masks=1, freq_mask_ratio=0.3)
         hidden = (after == 0).all(1)
         assert torch.equal(hidden[:, None].expand_as(after), after == 0)
         seen |= set(hidden.sum(1).tolist())

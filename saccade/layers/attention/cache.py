@@ -92,9 +92,10 @@ class DynamicCache:
     buffers: KeyValue
     positions: Int[Tensor, "b n"]
     length: int
+    is_uniform: bool = True  # all rows write at the same positions, which end at `length`
 
     def update(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        if self.positions.shape[0] == 1:
+        if self.is_uniform:
             self.buffers.write_range(keys, values, self.length)
         else:
             self.buffers.write(keys, values, self.positions)
@@ -114,7 +115,7 @@ class AttentionState:
     memory_mask: Bool[Tensor, "N S"] | None  # None: no padding
     lengths: Int[Tensor, " B"]  # positions in the cache
     max_length: int  # their maximum, known without synchronizing with the device
-    is_uniform: bool  # all rows have the same length
+    is_uniform: bool  # all rows have the same length; always so in this package, whose searches batch equal lengths
     origins: Int[Tensor, "B L"] | None = None  # on a CPU: the row that first wrote each cached position
 
     @property

@@ -197,7 +197,7 @@ class TransformerStack(nn.Module):
         if (y := take_fused_step(self, self.blocks[0].feedforward, x, state)) is not None:
             return self.norm(y), state.advance(n)
         positions = state.get_positions(n)
-        caches = [DynamicCache(layer, positions, length) for layer in state.self_caches]
+        caches = [DynamicCache(layer, positions, length, state.is_uniform) for layer in state.self_caches]
         # One new position in rows of equal length may attend to the whole cache, without a mask.
         attend_all = n == 1 and state.is_uniform
         y = self.step_blocks(x, caches, state.cross_caches, state.memory_mask, attend_all=attend_all)

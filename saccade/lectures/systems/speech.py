@@ -12,7 +12,7 @@ from saccade.layers.audio.downsampling import PyramidStack
 from saccade.lectures.claims import CheckResult, build_result, check, expect_equal, expect_near
 from saccade.lectures.small import VOCABULARY_SIZE, max_difference
 from saccade.model.build.model import build
-from saccade.score.errors import error_rate
+from saccade.score.metrics.error_rates import error_rate
 
 DIALLED_NUMBER = "36*"
 SMALL = [f"{part}.stack.dim=12" for part in ("reader", "writer")]

@@ -1,5 +1,7 @@
 """Builds recurrent stacks from their tables of a recipe."""
 
+from typing import assert_never
+
 from saccade.config.schema import Recipe, RecurrentReaderStack, RecurrentWriterStack
 from saccade.errors import SaccadeError
 from saccade.layers.attention.alignment import NeighborhoodAttention, SoftAttention
@@ -70,10 +72,16 @@ def build_recurrence(
             f'attention = "dot" needs a writer as wide as its reader, got {s.dim} and {memory_dim}; set the same '
             'stack.dim, or attention = "general"'
         )
-    if s.attention == "around":
-        cross: SoftAttention = NeighborhoodAttention(s.dim, key_dim=memory_dim, hidden_dim=s.dim)
-    else:
-        cross = SoftAttention(Dot() if s.attention == "dot" else Bilinear(s.dim, key_dim=memory_dim))
+    cross: SoftAttention
+    match s.attention:
+        case "dot":
+            cross = SoftAttention(Dot())
+        case "general":
+            cross = SoftAttention(Bilinear(s.dim, key_dim=memory_dim))
+        case "around":
+            cross = NeighborhoodAttention(s.dim, key_dim=memory_dim, hidden_dim=s.dim)
+        case _:
+            assert_never(s.attention)
     return LuongRecurrence(
         s.dim,
         cell=s.cell,

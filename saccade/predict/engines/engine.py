@@ -78,8 +78,13 @@ class EngineTally:
 
     def describe(self) -> list[str]:
         """Return one line per engine and reason."""
-        lines = [f"engine {name}: not used for {n:,} batches: {reason}" for (name, reason), n in self.declined.items()]
-        return lines + [f"engine {name}: decoded {count:,} batches" for name, count in self.decoded.items()]
+        declined = self.declined.items()
+        lines = [f"engine {name}: not used for {format_batches(n)}: {reason}" for (name, reason), n in declined]
+        return lines + [f"engine {name}: decoded {format_batches(n)}" for name, n in self.decoded.items()]
+
+
+def format_batches(count: int) -> str:
+    return "1 batch" if count == 1 else f"{count:,} batches"
 
 
 def explain_inspection(request: Request) -> str:

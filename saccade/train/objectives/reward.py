@@ -104,7 +104,7 @@ def sample_outputs(
 def compute_gleu(outputs: Int[Tensor, "B N L"], reference: Int[Tensor, "B T"]) -> Float[Tensor, "B N"]:
     """GLEU of N outputs for each reference, on token ids without END and padding.
 
-    It equals `saccade.score.gleu`, vectorized: the k-th occurrence of an n-gram in the output is a match if the
+    It equals `saccade.score.metrics.gleu`, vectorized: the k-th occurrence of an n-gram in the output is a match if the
     reference has at least k of them.
     """
     references = reference[:, None]

@@ -66,7 +66,7 @@ def test_long_documents_are_cut_at_other_places_in_each_epoch(tmp_path: Path) ->
 
 @pytest.mark.parametrize("epoch", [None, 0, 3])
 def test_rows_that_cross_are_full_and_hold_all_documents(tmp_path: Path, epoch: int | None) -> None:
-    found = prepare_documents(tmp_path, cross=True)
+    found = prepare_documents(tmp_path, cross_document=True)
     pieces = found.train if epoch is None else found.train.select_epoch(3, epoch)
     rows = rows_of(pieces)
     assert {len(row) for row in rows[1:-1]} == {LENGTH}
@@ -82,7 +82,7 @@ def test_rows_that_cross_are_full_and_hold_all_documents(tmp_path: Path, epoch: 
 
 @pytest.mark.parametrize("cross", [False, True])
 def test_a_position_in_the_data_is_restored(tmp_path: Path, cross: bool) -> None:
-    pieces = prepare_documents(tmp_path, cross=cross).train
+    pieces = prepare_documents(tmp_path, cross_document=cross).train
 
     def stream() -> BatchStream:
         return BatchStream(pieces, batch_tokens=30, seed=2)

@@ -154,13 +154,13 @@ def test_a_row_without_two_segments_has_its_own_label(tmp_path: Path) -> None:
 
 def test_rows_are_cut_anew_in_each_epoch_unless_masks_are_fixed(tmp_path: Path) -> None:
     for dynamic in (True, False):
-        train = prepare_documents(tmp_path, "next", dynamic=dynamic).train
+        train = prepare_documents(tmp_path, "next", dynamic_masking=dynamic).train
         a, b = (
-            rows_of(prepare_documents(tmp_path, "next", dynamic=dynamic), train.select_epoch(1, epoch))
+            rows_of(prepare_documents(tmp_path, "next", dynamic_masking=dynamic), train.select_epoch(1, epoch))
             for epoch in (0, 1)
         )
         assert (sorted(map(str, a)) == sorted(map(str, b))) != dynamic
-        again = rows_of(prepare_documents(tmp_path, "next", dynamic=dynamic), train.select_epoch(1, 0))
+        again = rows_of(prepare_documents(tmp_path, "next", dynamic_masking=dynamic), train.select_epoch(1, 0))
         assert a == again
 
 

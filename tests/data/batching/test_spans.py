@@ -90,7 +90,7 @@ def test_every_row_has_corrupted_and_longer_ones_also_uncorrupted_tokens(share: 
 @pytest.mark.parametrize("cross", [False, True])
 @pytest.mark.parametrize("epoch", [None, 0, 4])
 def test_both_sides_make_up_the_text(tmp_path: Path, cross: bool, epoch: int | None) -> None:
-    found = prepare_documents(tmp_path, cross=cross)
+    found = prepare_documents(tmp_path, cross_document=cross)
     spans, tokenizer = found.train, found.tokenizers.target
     assert isinstance(spans, CorruptedSpans)
     spans = spans if epoch is None else spans.select_epoch(7, epoch)
@@ -104,13 +104,13 @@ def test_both_sides_make_up_the_text(tmp_path: Path, cross: bool, epoch: int | N
 
 
 def test_rows_of_many_documents_are_full(tmp_path: Path) -> None:
-    spans = prepare_documents(tmp_path, cross=True).train
+    spans = prepare_documents(tmp_path, cross_document=True).train
     lengths = spans.get_lengths(np.arange(len(spans)), side=0)
     assert set(lengths[:-1].tolist()) == {24} and lengths[-1] <= 24
 
 
 def test_spans_follow_from_seed_epoch_and_row(tmp_path: Path) -> None:
-    spans = prepare_documents(tmp_path, cross=True).train
+    spans = prepare_documents(tmp_path, cross_document=True).train
     first, again, later, other = (sides(spans.select_epoch(*key)) for key in ((1, 0), (1, 0), (1, 1), (2, 0)))
     assert first == again and first != later and first != other
     alone, _ = spans.select_epoch(1, 0).gather(np.array([3]), side=1)

@@ -61,7 +61,7 @@ def one_pass(stream: DocumentBatchStream) -> list[list[int]]:
 
 @pytest.mark.parametrize("cross", [False, True])
 def test_a_pass_has_every_token_once_and_stores_nothing(folder: Path, tmp_path: Path, cross: bool) -> None:
-    prepared, train = open_stream(folder, tmp_path, cross=cross)
+    prepared, train = open_stream(folder, tmp_path, cross_document=cross)
     target = prepared.tokenizers.target
     rows = one_pass(DocumentBatchStream(train, batch_tokens=32, seed=1))
     expected = Counter(number for row in target.encode_all(TEXTS) for number in row)

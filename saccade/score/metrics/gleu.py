@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
-from saccade.score.bleu import Score, check_pairs
+from saccade.score.metrics.bleu import Score, check_pairs
 
 MAX_NGRAM_ORDER = 4  # longest n-gram
 

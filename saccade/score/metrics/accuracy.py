@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from saccade.score.bleu import Score, check_pairs
+from saccade.score.metrics.bleu import Score, check_pairs
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> Score:

@@ -10,7 +10,7 @@ import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 
 from saccade.errors import SaccadeError
-from saccade.score.bleu import Score
+from saccade.score.metrics.bleu import Score
 
 # ---- CIDEr-D (Vedantam et al. 2015): TF-IDF-weighted n-gram similarity of a caption to its references.
 
@@ -121,6 +121,8 @@ def caption_statistics(metric: str, hypotheses: Sequence[str], references: Seque
     """Return (N, n) statistics that add up over pictures: those of BLEU-4, or of exact match with any reference."""
     if metric == "accuracy":
         return np.array([[ours in texts, 1] for ours, texts in zip(hypotheses, references, strict=True)], np.int64)
+    if metric != "bleu-4":
+        raise SaccadeError(f"with several references, runs are compared by bleu-4 or accuracy, got '{metric}'")
     count = BLEU(effective_order=True, force=True)
     found = [count.sentence_score(ours, list(texts)) for ours, texts in zip(hypotheses, references, strict=True)]
     return np.array([[one.sys_len, one.ref_len, *one.counts, *one.totals] for one in found], np.int64)

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from saccade.errors import SaccadeError
-from saccade.score.errors import edit_distance, error_rate
 from saccade.score.evaluate import score_texts
+from saccade.score.metrics.error_rates import edit_distance, error_rate
 
 
 @pytest.mark.parametrize(

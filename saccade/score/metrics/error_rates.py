@@ -4,7 +4,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from saccade.score.bleu import Score, check_pairs
+from saccade.score.metrics.bleu import Score, check_pairs
 
 ERROR_METRICS = ("wer", "cer")
 
