@@ -92,7 +92,7 @@ def test_the_last_override_wins():
 
 
 def test_a_new_kind_drops_the_old_kinds_keys_and_keeps_shared_ones(tmp_path):
-    path = write(tmp_path, "[reader]\npositions = { kind = 'sinusoidal', layout = 'concatenated', how = 'concat' }")
+    path = write(tmp_path, "[reader]\npositions = { kind = 'sinusoidal', layout = 'concatenated', combine = 'concat' }")
     recipe = load(path, overrides=["reader.positions.length=77", "reader.positions.kind=learned"])
     assert recipe.reader.positions == Learned(length=77, combine="concat")
     assert load(path, overrides=["reader.positions.kind=rotary"]).reader.positions == Rotary()

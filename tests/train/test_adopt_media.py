@@ -203,7 +203,7 @@ def test_a_run_that_writes_no_tokens_is_refused(seeing, language, tmp_path):
 def write_recipe(tmp_path: Path, *overrides: str) -> None:
     """Train a recipe given as a file, which does not adopt the architecture of a run."""
     (tmp_path / "own.toml").write_text(
-        'task = "media-to-text"\n[tokenizer]\nkind = "bytes"\n[reader]\nkind = "patches"\nsize = 16\npatch = 8\n'
+        'task = "media-to-text"\n[tokenizer]\nkind = "bytes"\n[reader]\nkind = "patches"\nsize = 16\npatch_size = 8\n'
         'stack = { layers = 1, dim = 20, heads = 4, ff = 7, norm = "pre" }\n[writer]\ntie = "output"\n'
         'stack = { layers = 2, dim = 12, heads = 2, ff = 17, norm = "pre" }\n[data]\n'
         'train = [{ files = ["embedded:scenes"], examples = 40 }]\n'

@@ -40,9 +40,9 @@ def test_only_additions_are_trained_and_so_many():
     assert all(torch.equal(plain[name], before[name]) for name in before)
 
 
-@pytest.mark.parametrize(("on", "count"), [("['attention']", 7), ("['feedforward']", 4)])
-def test_which_matrices_is_said(on, count):
-    recipe, model = build_model(["init=x", f"train.lora={{on={on}}}"])
+@pytest.mark.parametrize(("modules", "count"), [("['attention']", 7), ("['feedforward']", 4)])
+def test_which_matrices_is_said(modules, count):
+    recipe, model = build_model(["init=x", f"train.lora={{target_modules={modules}}}"])
     assert f"beside {count} frozen" in add_lora(model, recipe)[0]
 
 
