@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from saccade.errors import SaccadeError
 
 Result = TypeVar("Result")
+_finished_barrier: list[dist.Work] = []
 TIMEOUT = timedelta(hours=2)  # other ranks wait while rank 0 prepares data or decodes for validation
 
 
@@ -51,14 +52,21 @@ class Ranks:
         if self.world_size == 1:
             return make()
         made = make() if self.is_main else None
-        dist.barrier()
+        self.barrier()
         result = make() if made is None else made
-        dist.barrier()
+        self.barrier()
         return result
 
     def barrier(self) -> None:
+        """Wait until all processes are here.
+
+        The finished operation is kept: if a thread of Gloo dropped the last reference to it, that thread would wait for
+        the GIL, which the main thread holds while it waits for the thread at the end of the process group.
+        """
         if self.world_size > 1:
-            dist.barrier()
+            work = dist.barrier(async_op=True)
+            work.wait()
+            _finished_barrier[:] = [work]
 
     def wrap_ddp(self, module: nn.Module, device: torch.device) -> nn.Module:
         """Wrap a module in DistributedDataParallel, which averages gradients over processes and broadcasts weights."""
