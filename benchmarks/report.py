@@ -18,6 +18,7 @@ BEGIN, END = "<!-- results: written by benchmarks/report.py -->", "<!-- results:
 TABLE = re.compile(r"(<!-- table: (\w+) -->)\n.*?(<!-- table: end -->)", re.DOTALL)
 KEYS = ("name", "command", "commit", "date", "hardware", "versions", "minutes", "rows")
 ROW_KEYS = ("what", "value", "unit")
+# beginnings of the rows on the front page, in order
 FRONT = (
     "train Transformer-base, mixed lengths",
     "train GPT-2 124M, 1024 tokens, H200: MFU",
@@ -45,7 +46,7 @@ FRONT = (
     "iiit5k: accuracy",
     "SAIL, sentences, mean",
     "`make demo`, exact match on dates of held-out years: mean",
-)  # beginnings of the rows on the front page, in order
+)
 HEADLINE_NAMES = {
     "classic-books, GPT-2 124M form, 8 minutes of training, saccade: bits": (
         "`gpt2` on books, 8 minutes on an H200: bits per byte of other books"

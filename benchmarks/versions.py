@@ -40,13 +40,13 @@ def main() -> None:
     from results import save
 
     start, rows = time.monotonic(), []
-    with checked_out(arguments.commit) as old:
+    with check_out(arguments.commit) as old:
         trees = [start_process(HERE, tiny=arguments.tiny), start_process(old, tiny=arguments.tiny)]
         names = [answer(tree)["names"] for tree in trees]
         for name in [name for name in names[0] if name in names[1] and arguments.only in name]:
             for tree in trees:
                 ask(tree, {"make": name})
-            rounds = [one_round(trees, turns=2 if arguments.tiny else TURNS) for _ in range(arguments.rounds)]
+            rounds = [run_round(trees, turns=2 if arguments.tiny else TURNS) for _ in range(arguments.rounds)]
             new, other, ratio = (statistics.median(values) for values in zip(*rounds, strict=True))
             print(f"{name}: {1000 * new:.2f} ms, then {1000 * other:.2f} ms, ratio {ratio:.3f}", flush=True)
             value, peer = round(1000 * new, 3), round(1000 * other, 3)
@@ -60,7 +60,7 @@ def main() -> None:
         print(save("versions_cpu", rows, minutes=(time.monotonic() - start) / 60, folder=arguments.out, notes=notes))
 
 
-def one_round(trees: list[Any], *, turns: int) -> tuple[float, float, float]:
+def run_round(trees: list[Any], *, turns: int) -> tuple[float, float, float]:
     """Return the median seconds of both trees and of their ratio per turn; the trees alternate in going first."""
     seconds: list[list[float]] = [[], []]
     for turn in range(turns):
@@ -71,7 +71,7 @@ def one_round(trees: list[Any], *, turns: int) -> tuple[float, float, float]:
 
 
 @contextmanager
-def checked_out(commit: str) -> Iterator[Path]:
+def check_out(commit: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
         git = ["git", "-C", str(HERE), "worktree"]

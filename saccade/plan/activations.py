@@ -186,9 +186,8 @@ def count_feedforward(network: Any, dim: int, setup: TrainingSetup, *, copies_in
     inside: float = setup.matmul_bytes * (inputs + times * hidden) + masks
     if network.experts_per_token is None:
         return inside
-    return network.experts_per_token * (
-        EXPERT_CAPACITY_FACTOR * inside + setup.matmul_bytes * dim
-    )  # and the output, for its gate
+    # and the output, for its gate
+    return network.experts_per_token * (EXPERT_CAPACITY_FACTOR * inside + setup.matmul_bytes * dim)
 
 
 def count_saved_vectors(activation: str) -> int:

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from saccade.errors import SaccadeError
 
 AttentionPart = Literal["cross", "writer", "reader"]
+# by default, the first one that the model has is shown
 PARTS: tuple[AttentionPart, ...] = (
     "cross",
     "writer",
     "reader",
-)  # by default, the first one that the model has is shown
+)
 PART_NAMES = {
     "cross": "cross-attention",
     "writer": "self-attention of the writer",

@@ -187,9 +187,8 @@ class View:
 
             return draw_route(panels[0], route=self.route, path=path, title=title, theme=theme)
         if self.other is not None:
-            other_entry = select_map(
-                self.other.maps, part=entry.part, layer=layer
-            )  # by default, the last layer of each
+            # by default, the last layer of each
+            other_entry = select_map(self.other.maps, part=entry.part, layer=layer)
             both = [(self, panels), (self.other, self.other._build_panels(other_entry, head, words=words))]
             panels = [replace(panel, name=f"{view.title}, {panel.name}") for view, own in both for panel in own]
             title = self.input or ""

@@ -212,9 +212,8 @@ def test_permutation_queries_pass_through_the_reader():
     assert work.target == pytest.approx(work.source + head)
     assert work.mean == pytest.approx(work.source + work.target / 6)
     kept = found.memory.get_activations()
-    assert kept.source - kept.target == pytest.approx(
-        5 * 768
-    )  # the last state in float32, and the dropout mask of the embedding
+    # the last state in float32, and the dropout mask of the embedding
+    assert kept.source - kept.target == pytest.approx(5 * 768)
 
 
 def test_sharding_counts_the_tokens_of_a_head():

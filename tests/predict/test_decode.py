@@ -93,9 +93,8 @@ def test_a_part_of_your_own_that_declares_it_is_decoded_in_c(make: Any, beam: in
     with torch.inference_mode():
         done = decode(model, request)
         assert done.decision.engine == "cpu-fused"
-        assert (
-            done.hypotheses == decode(made(words=40, end=2.0), request).hypotheses
-        )  # as our own parts are, to the last bit
+        # as our own parts are, to the last bit
+        assert done.hypotheses == decode(made(words=40, end=2.0), request).hypotheses
         assert_near(done.hypotheses, PlainSearch().run(model, request))
 
 

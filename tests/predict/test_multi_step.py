@@ -174,6 +174,5 @@ def test_multiple_steps_end_with_the_first_row_or_limit() -> None:
         start = torch.full((5, 1), 1)
         rules = [filters.forbid_tokens((0, 1, 2, 3)), filters.limit_length(LIMITS)]
         run = prepare_search(model.writer.describe_step()).take_greedy(state, start, torch.zeros(5), rules)
-    assert (
-        run is not None and run[0].shape == (5, 3) and run[2].max_length == 3
-    )  # the shortest limit; END was forbidden
+    # the shortest limit; END was forbidden
+    assert run is not None and run[0].shape == (5, 3) and run[2].max_length == 3

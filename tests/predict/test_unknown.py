@@ -97,9 +97,8 @@ def test_a_lexicon_translates_the_word() -> None:
     assert replace_one(0.0, 1.0, 0.0, 0.0) == "Xylophon"
     assert replace_one(0.7, 0.3, 0.0, 0.0) == "Xylophon"  # 0.3 x 0.9 is more than 0.7 x 0.001
     assert replace_one(1.0, 0.0, 0.0, 0.0) == "Tretboot"
-    assert (
-        replace_one(0.0, 0.0, 0.6, 0.4) == "zupft"
-    )  # without a number an entry counts as much as a word without an entry
+    # without a number an entry counts as much as a word without an entry
+    assert replace_one(0.0, 0.0, 0.6, 0.4) == "zupft"
     assert replace_one(0.0, 0.0, 0.4, 0.6) == "x"
 
 

@@ -53,9 +53,8 @@ def test_tiny_learns_in_three_minutes(name, tmp_path, monkeypatch):
     assert time.perf_counter() - begin < 180
     lines = [json.loads(line) for line in Path("runs/x/metrics.jsonl").read_text().splitlines()]
     best = max(line["accuracy"] for line in lines if line["event"] == "valid")  # percent of dates, all characters
-    target = (
-        DATA_TARGETS["dates"] if name == "dates" else get_demonstration(name).target
-    )  # whose demonstration is not tiny
+    # whose demonstration is not tiny
+    target = DATA_TARGETS["dates"] if name == "dates" else get_demonstration(name).target
     assert target.is_reached(best)
 
 

@@ -69,9 +69,8 @@ def test_terms_are_masked_tokens_and_length(filler, batch, half_hidden):
     assert terms["fill"].sum.item() == terms["nll"].sum.item() == pytest.approx(-logs[hidden].sum().item(), abs=1e-5)
     assert [int(term.count) for term in terms.values()] == [3, 3, 3]
     assert [term.weight for term in terms.values()] == [3.0, pytest.approx(0.3), 0.0]
-    lengths = filler.writer.predict_lengths(memory).logits.log_softmax(
-        -1
-    )  # sources of 4, 2, 3, targets of 5, 2, 2 tokens
+    # sources of 4, 2, 3, targets of 5, 2, 2 tokens
+    lengths = filler.writer.predict_lengths(memory).logits.log_softmax(-1)
     assert terms["length"].sum.item() == pytest.approx(
         -(lengths[0, 6] + lengths[1, 5] + lengths[2, 4]).item(), abs=1e-5
     )

@@ -74,9 +74,8 @@ def _decode(
 ) -> np.ndarray:
     assert not ImageFile.LOAD_TRUNCATED_IMAGES, "truncated files must fail"
     if picture.format == "JPEG":
-        picture.draft(
-            "RGB", (2 * max(sides), 2 * max(sides))
-        )  # decodes large pictures at a lower resolution, which is faster
+        # decodes large pictures at a lower resolution, which is faster
+        picture.draft("RGB", (2 * max(sides), 2 * max(sides)))
     ImageOps.exif_transpose(picture, in_place=True)
     rgb, size = _convert_to_rgb(picture, name), (sides[1], sides[0])
     if fit == "crop":

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from saccade.data.synthetic.heldout import is_heldout
 
+# with one bond, to the left
 TERMINAL_GROUPS = (
     "C",
     "C",
@@ -22,7 +23,7 @@ TERMINAL_GROUPS = (
     "C(=O)N",
     "OC",
     "S",
-)  # with one bond, to the left
+)
 LINKERS = ("C", "C", "C", "N", "O", "C(=O)", "C=C", "C(C)", "S", "C(=O)N", "C(=O)O")  # with bonds to both sides
 MAX_LINKERS = 4  # of a chain
 

@@ -121,9 +121,8 @@ def generate_boards(
         board = {
             place: sample_shape(place, rng) for place in sorted(rng.sample(range(GRID_SIZE**2), rng.randint(3, 4)))
         }
-        [ask] = rng.choices(
-            (ask_color, ask_shape, ask_neighbor, ask_count), (3, 3, 4, 1)
-        )  # kinds that are often impossible have a higher weight
+        # kinds that are often impossible have a higher weight
+        [ask] = rng.choices((ask_color, ask_shape, ask_neighbor, ask_count), (3, 3, 4, 1))
         question = ask(board, rng)
         description = " ".join(f"{place} {one.color} {one.kind}" for place, one in board.items())
         if question is not None and (random.Random(description).random() < 0.1) == heldout:

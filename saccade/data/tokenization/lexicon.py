@@ -41,9 +41,8 @@ def learn_lexicon(pairs: Iterable[tuple[str, str]], tokenizer: Tokenizer) -> dic
     words = list(word_ids)
     keep = np.array([word not in known for word in words])[f] & (e != word_ids[NULL_WORD])
     e, f, probability = e[keep], f[keep], probability[keep]
-    order = np.argsort(
-        probability, kind="stable"
-    )  # the likeliest entry of a source word comes last and replaces others
+    # the likeliest entry of a source word comes last and replaces others
+    order = np.argsort(probability, kind="stable")
     rows = zip(*(column[order].tolist() for column in (e, f, probability)), strict=True)
     return {words[source]: LexiconEntry(words[target], p) for source, target, p in rows}
 

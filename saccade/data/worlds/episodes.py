@@ -51,9 +51,8 @@ class Episode:
 
     seed: int  # of the environment
     pictures: list[NDArray[np.uint8]] = field(default_factory=list)  # (3, height, width)
-    boxes: list[Box | None] = field(
-        default_factory=list
-    )  # the relevant part of each picture, if the environment tells it
+    # the relevant part of each picture, if the environment tells it
+    boxes: list[Box | None] = field(default_factory=list)
     actions: list[int] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)  # action values estimated by the model

@@ -19,11 +19,12 @@ CELL, CELLS = 8, 4  # pixels of a cell, cells along a side; the first row of cel
 SIDE = CELL * CELLS
 PEOPLE = 3
 MAX_STEPS = 10
+# of a right action, of the handshake, of a wrong action
 PROGRESS_REWARD, SUCCESS_REWARD, FAILURE_REWARD = (
     0.5,
     1.0,
     -0.5,
-)  # of a right action, of the handshake, of a wrong action
+)
 BUSY_PROBABILITY = 0.3  # that the guest is busy before the next gesture
 MOVES = ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0))
 

@@ -181,9 +181,8 @@ TOKEN_ROWS = TensorConversion(
     lambda ours, mapping: [mapping.to_theirs(ours)],
 )
 FINAL_BIAS = TensorConversion(_extend_bias, lambda ours, mapping: [mapping.to_theirs(ours)[None]])
-OUTPUT_BIAS = TensorConversion(
-    _extend_bias, lambda ours, mapping: [mapping.to_theirs(ours)]
-)  # FINAL_BIAS without its leading dimension of 1
+# FINAL_BIAS without its leading dimension of 1
+OUTPUT_BIAS = TensorConversion(_extend_bias, lambda ours, mapping: [mapping.to_theirs(ours)])
 NO_OUTPUT_BIAS = TensorConversion(_extend_bias, lambda ours, mapping: [])
 POSITIONS_FROM_TWO = TensorConversion(  # learned positions whose first two rows are unused
     lambda theirs, shape, mapping: theirs[0][2:],
@@ -216,9 +215,8 @@ class Family:
     to_recipe: Callable[[Config], dict[str, Any]]  # tables of a recipe, from config.json
     to_config: Callable[[Recipe], dict[str, Any]]  # the inverse; omits what config.json cannot express
     get_tensor_map: Callable[[Recipe], TensorMap]
-    duplicates: Mapping[str, str] = field(
-        default_factory=dict
-    )  # tensors that repeat another one, if stored: name -> original
+    # tensors that repeat another one, if stored: name -> original
+    duplicates: Mapping[str, str] = field(default_factory=dict)
     ignored_suffixes: tuple[str, ...] = ()  # suffixes of stored tensors that are not weights
     untied: str = "none"  # writer.tie if the output matrix is not the embedding
     has_encoder: bool = True  # otherwise a decoder-only language model

@@ -47,13 +47,14 @@ TENSOR_MAP: TensorMap = {
     "writer.stack.blocks.{}.feedforward.up": map_tensor(TRANSPOSED, f"{BLOCK}.mlp.c_fc"),
     "writer.stack.blocks.{}.feedforward.down": map_tensor(TRANSPOSED, f"{BLOCK}.mlp.c_proj"),
 }
+# summary_* keys of the multiple-choice head
 SUMMARY_KEYS = (
     "activation",
     "first_dropout",
     "proj_to_labels",
     "type",
     "use_proj",
-)  # summary_* keys of the multiple-choice head
+)
 
 
 def build_gpt2_recipe(config: Config) -> dict[str, Any]:

@@ -27,9 +27,8 @@ from saccade.exchange.families.heads import (
     get_decoder,
 )
 
-ZEROS = TensorConversion(
-    lambda theirs, shape, mapping: torch.zeros(shape), lambda ours, mapping: []
-)  # for biases that GPT-Neo does not have
+# for biases that GPT-Neo does not have
+ZEROS = TensorConversion(lambda theirs, shape, mapping: torch.zeros(shape), lambda ours, mapping: [])
 TENSOR_MAP: TensorMap = {
     **OUTER_TENSORS,
     **BLOCK_NORMS,

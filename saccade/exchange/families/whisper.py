@@ -102,9 +102,8 @@ def build_whisper_recipe(config: Config) -> dict[str, Any]:
         }
         for theirs, ours in SIDES.items()
     }  # fmt: skip
-    seconds = (
-        config.take("max_source_positions") * 2 / 100
-    )  # 100 frames per second, 2 per state; preprocessor_config.json overrides it
+    # 100 frames per second, 2 per state; preprocessor_config.json overrides it
+    seconds = config.take("max_source_positions") * 2 / 100
     sound = {"sample_rate": SAMPLE_RATE, "mel_bands": config.take("num_mel_bins"), "normalize": "whisper"}
     reader = {
         "kind": "frames", "strides": STRIDES, "kernel": 3, "stack": stacks["reader"], "dropout": dropout,

@@ -109,10 +109,11 @@ class StackStep:
             raise Unsupported("only some of its blocks attend to memory")
         self.kept_alive: list[Any] = []  # owners of the memory that C points to
         self.max_width, self.scratch_floats = 0, 0
+        # weak references to tensors of the last state, and its caches
         self.latest_caches: tuple[tuple[Any, ...], Any] = (
             (),
             None,
-        )  # weak references to tensors of the last state, and its caches
+        )
         blocks = [self._build_block(block) for block in weights.blocks]
         self.blocks = (Block * len(blocks))(*blocks)
         self.dim, self.heads, self.has_cross_attention = weights.dim, blocks[0].heads, crosses.pop()

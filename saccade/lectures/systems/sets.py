@@ -19,13 +19,14 @@ from saccade.model.writers.tokens import TokenWriter
 SET = [5, 6, 7, 8, 9, 10]
 PERMUTED_SET = [9, 5, 10, 7, 6, 8]
 SMALL = ["layers=2", "dim=12", "heads=3", "ff=17"]
+# open branch, open ring, unmatched bracket, too many bonds, missing atom
 INVALID_MOLECULES = (
     "CC(C",
     "c1ccccc",
     "C)C",
     "F=F",
     "CC=",
-)  # open branch, open ring, unmatched bracket, too many bonds, missing atom
+)
 
 
 @check(

@@ -14,11 +14,12 @@ from saccade.lectures.claims import CheckResult, build_result, check, expect_equ
 from saccade.lectures.small import VOCABULARY_SIZE, max_difference, sample_normal
 from saccade.model.build.model import build
 
+# words of the question, features, and the index of the word that names the planted object
 WORDS, WIDTH, PLANTED_WORD = (
     7,
     11,
     3,
-)  # words of the question, features, and the index of the word that names the planted object
+)
 CELLS, PLANTED_CELL = 13, 5  # cells of the picture, and the one that contains the planted object
 
 

@@ -204,9 +204,8 @@ def keep_top_p(p: float) -> LogitsWarper:
     def warp(logits: Tensor) -> Tensor:
         ordered, order = logits.sort(dim=-1, descending=True, stable=True)
         probs = ordered.softmax(-1)
-        before = (
-            probs.cumsum(-1) - probs
-        )  # cumulative probability of the more probable tokens; the best token is always kept
+        # cumulative probability of the more probable tokens; the best token is always kept
+        before = probs.cumsum(-1) - probs
         return logits.masked_fill((before >= p).scatter(-1, order, before >= p), -torch.inf)
 
     return warp

@@ -153,10 +153,8 @@ def fill_canvases(
 ) -> tuple[Int[Tensor, "R T"], Float[Tensor, "R T"]]:
     """Return the filled canvases, and the log-probability of each token when it was chosen; 0 from END on."""
     canvas, mask = build_masked_canvas(lengths, width), build_canvas_mask(lengths, width)
-    log_probs, decode = (
-        torch.zeros(canvas.shape, device=canvas.device),
-        writer.build_canvas_decoder(memory, mask, canvas.shape),
-    )
+    log_probs = torch.zeros(canvas.shape, device=canvas.device)
+    decode = writer.build_canvas_decoder(memory, mask, canvas.shape)
     for passes_left in reversed(range(params.iterations)):
         masked = canvas == MASK
         values, tokens = select_best_tokens(decode(canvas), params.first_token)

@@ -65,9 +65,8 @@ def check_pairs(hypotheses: Sequence[str], references: Sequence[str]) -> None:
 def bleu_statistics(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> np.ndarray:
     """Return (N, 10) per sentence: both lengths, matching 1- to 4-grams, and total 1- to 4-grams."""
     check_pairs(hypotheses, references)
-    metric = BLEU(
-        lowercase=lowercase, effective_order=True, force=True
-    )  # order concerns the score of a sentence, not its counts
+    # order concerns the score of a sentence, not its counts
+    metric = BLEU(lowercase=lowercase, effective_order=True, force=True)
     rows = []
     for hypothesis, reference in zip(hypotheses, references, strict=True):
         score = metric.sentence_score(hypothesis, [reference])
