@@ -244,7 +244,8 @@ def test_modules_draw_into_an_element_of_a_strict_host(browser, make_document):
     tab.on("pageerror", lambda error: errors.append(str(error)))
     tab.route("**/*", answer)
     tab.goto("http://host.test/")
-    tab.locator("body[data-ready]").wait_for()  # a function polled in the page would need eval, which the policy forbids
+    # A function polled in the page would need eval, which the policy forbids.
+    tab.locator("body[data-ready]").wait_for()
     assert tab.get_by_role("tablist").count() == 1
     assert tab.get_by_role("heading", level=1).all_inner_texts() == ["host"]
     assert tab.get_by_role("tab", name="Steps").get_attribute("aria-selected") == "true"
