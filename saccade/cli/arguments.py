@@ -28,6 +28,12 @@ Valid = Annotated[
         "--valid", metavar="SRC [TGT]", help="Validation data, or the fraction of the training data to hold out."
     ),
 ]
+Plugins = Annotated[
+    list[str],
+    typer.Option(
+        "--plugin", metavar="FILE.py", help="Load your own kinds (KINDS) from a Python file, which is run. Repeatable."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 
 

@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from saccade.cli.arguments import Plugins
+from saccade.config.plugins import load_plugins
+
 Source = Annotated[
     str,
     typer.Argument(
@@ -30,9 +33,9 @@ def import_model(source: Source, run: RunName = None) -> None:
         print(f"ignored keys of config.json, which do not affect the outputs: {', '.join(imported.ignored_keys)}")
 
 
-def export_model(run: Run, folder: Folder) -> None:
+def export_model(run: Run, folder: Folder, plugin: Plugins = []) -> None:  # noqa: B006  # typer copies it
     """Convert a run to a Hugging Face folder that transformers can load."""
     from saccade.exchange.exporting import export_run
 
-    path, family = export_run(run, folder)
+    path, family = export_run(run, folder, kinds=load_plugins(*plugin))
     print(f"{path}: {family}")

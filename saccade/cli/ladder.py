@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saccade.cli.arguments import Data, Json, Valid, check_overrides, parse_corpora
+from saccade.cli.arguments import Data, Json, Plugins, Valid, check_overrides, parse_corpora
 from saccade.cli.train import parse_validation
+from saccade.config.plugins import load_plugins
 from saccade.errors import SaccadeError
 from saccade.runs import get_runs_folder
 
@@ -51,6 +52,7 @@ def ladder(  # noqa: PLR0913  # the options of a command are its parameters
     length: Length = None,
     seeds: Seeds = 1,
     out: Out = None,
+    plugin: Plugins = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
     """Train a ladder of architectures, from no attention to the Transformer, on the same data, and compare them."""
@@ -63,8 +65,9 @@ def ladder(  # noqa: PLR0913  # the options of a command are its parameters
     loaded = load_data(data, valid, test, size=size, length=length)
     folder = out or get_runs_folder() / "ladder"
     results = train_ladder(
-        loaded, chosen, folder, seeds=seeds, overrides=check_overrides(overrides), report=print_progress
-    )
+        loaded, chosen, folder, seeds=seeds, overrides=check_overrides(overrides), kinds=load_plugins(*plugin),
+        report=print_progress,
+    )  # fmt: skip
     report_path = write_report(results, folder)
     if as_json:
         print(json.dumps(results.to_dict(), indent=2))

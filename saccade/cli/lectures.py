@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saccade.cli.arguments import Json
+from saccade.cli.arguments import Json, Plugins
 from saccade.cli.exits import report_errors
 from saccade.cli.table import align_columns
 from saccade.errors import SaccadeError
@@ -75,7 +75,13 @@ def run(numbers: RowNumbers = [], train: Train = False, as_json: Json = False) -
 
 @app.command()
 @report_errors()
-def trace(run: Run = None, text: Text = None, layer: Layer = 1, head: Head = 1) -> None:
+def trace(
+    run: Run = None,
+    text: Text = None,
+    layer: Layer = 1,
+    head: Head = 1,
+    plugin: Plugins = [],  # noqa: B006  # typer copies it
+) -> None:
     """Print Q, K, V, E, A and Y of one attention head: of an example computable by hand, or of a run on TEXT."""
     from saccade.lectures.trace import format_trace, trace_example, trace_run
 
@@ -86,7 +92,7 @@ def trace(run: Run = None, text: Text = None, layer: Layer = 1, head: Head = 1) 
         raise SaccadeError(f'trace needs an input for the run: saccade lectures trace {run} "a text"')
     from saccade.cli.predict import load_predictor
 
-    matrices, words = trace_run(load_predictor([run]), text, layer=layer, head=head)
+    matrices, words = trace_run(load_predictor([run], plugins=plugin), text, layer=layer, head=head)
     print(format_trace(matrices, words))
 
 

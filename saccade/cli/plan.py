@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saccade.cli.arguments import Json, check_overrides
+from saccade.cli.arguments import Json, Plugins, check_overrides
 from saccade.cli.table import align_columns
 from saccade.cli.train import Overrides
+from saccade.config.plugins import load_plugins
 from saccade.errors import SaccadeError
 from saccade.runs import RECIPE, WEIGHTS, find_run
 
@@ -54,6 +55,7 @@ def plan(  # noqa: PLR0913  # the options of a command are its parameters
     price: Price = None,
     mfu: Mfu = None,
     table: ShowTable = False,
+    plugin: Plugins = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
     """Estimate what training a recipe takes: parameters, FLOPs, memory, time and cost."""
@@ -68,7 +70,8 @@ def plan(  # noqa: PLR0913  # the options of a command are its parameters
     from saccade.plan.estimate import PlanRequest, get_vocabulary_size, make_plan
 
     run = find_run_folder(recipe)
-    loaded = load(recipe if run is None else run / RECIPE, overrides=check_overrides(overrides))
+    name, kinds = recipe if run is None else run / RECIPE, load_plugins(*plugin)
+    loaded = load(name, overrides=check_overrides(overrides), kinds=kinds)
     if run is not None and vocabulary is None:
         vocabulary = get_vocabulary_size(loaded, run)
     estimate = make_plan(loaded, PlanRequest(vocabulary, tokens, length, gpu, gpus, price, mfu))

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from saccade.cli.arguments import Json, split_overrides
+from saccade.cli.arguments import Json, Plugins, split_overrides
 from saccade.cli.embed import Embed, write_embeddings
 from saccade.cli.prompts import Examples, TemplateText, check_continues_prompts, parse_prompt_options
+from saccade.config.plugins import load_plugins
 from saccade.config.renames import get_renamed_keys
 from saccade.errors import SaccadeError
 
@@ -77,6 +78,7 @@ def predict(  # noqa: PLR0913  # the options of a command are its parameters
     template: TemplateText = None,
     examples: Examples = None,
     embed: Embed = None,
+    plugin: Plugins = [],  # noqa: B006
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
@@ -86,7 +88,7 @@ def predict(  # noqa: PLR0913  # the options of a command are its parameters
     if texts == ["-"] and input is None:
         texts, input = [], "-"
     lines, few_shot = read_inputs(texts, input=input, output=output), parse_prompt_options(template, examples)
-    predictor = load_predictor([*run.split(","), *others], engine=engine, precision=precision)
+    predictor = load_predictor([*run.split(","), *others], engine=engine, precision=precision, plugins=plugin)
     check_fields(predictor, field)
     check_settings(predictor.recipe, overrides)
     skipped = list[str]()
@@ -168,14 +170,17 @@ def check_settings(recipe: Recipe, overrides: Sequence[str]) -> None:
             )
 
 
-def load_predictor(runs: Sequence[str], *, engine: str = "auto", precision: str = "auto") -> Predictor:
+def load_predictor(
+    runs: Sequence[str], *, engine: str = "auto", precision: str = "auto", plugins: Sequence[str] = ()
+) -> Predictor:
     """Load one run, or several as an ensemble, and let PyTorch use all CPU cores."""
     from saccade.predict.predictors.predictor import Predictor
     from saccade.predict.threads import use_all_cores
     from saccade.runs import find_run
 
     use_all_cores()
-    return Predictor.load([find_run(name) for name in runs if name], engine=engine, precision=precision)
+    folders = [find_run(name) for name in runs if name]
+    return Predictor.load(folders, kinds=load_plugins(*plugins), engine=engine, precision=precision)
 
 
 def build_decoding(

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saccade.cli.arguments import Json, check_overrides, parse_corpora
+from saccade.cli.arguments import Json, Plugins, check_overrides, parse_corpora
 from saccade.cli.predict import Engine, Precision, build_decoding, load_predictor, report_truncated
 from saccade.cli.prompts import Examples, Options, TemplateText, evaluate_tasks, parse_prompt_options
 from saccade.cli.table import align_columns
+from saccade.config.plugins import Kinds, load_plugins
 from saccade.errors import SaccadeError
 from saccade.runs import find_run
 
@@ -87,6 +88,7 @@ def evaluate(  # noqa: PLR0913  # the options of a command are its parameters
     template: TemplateText = None,
     examples: Examples = None,
     options: Options = "",
+    plugin: Plugins = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
     """Score a run on test data (default: its validation data), or a file of outputs with --hyp and --ref."""
@@ -97,7 +99,7 @@ def evaluate(  # noqa: PLR0913  # the options of a command are its parameters
     elif run is None:
         raise SaccadeError("evaluate needs a RUN, or --hyp FILE and --ref FILE")
     else:
-        predictor = load_predictor(run.split(","), engine=engine, precision=precision)
+        predictor = load_predictor(run.split(","), engine=engine, precision=precision, plugins=plugin)
         if prompt is not None:
             result = evaluate_tasks(
                 predictor, prompt, data, overrides, options=options, metrics=names, lowercase=lowercase
@@ -119,6 +121,7 @@ def compare(
     metric: Metric = None,
     markdown: Markdown = False,
     latex: Latex = False,
+    plugin: Plugins = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
     """Compare runs on the same data (default: the first run's validation data), with confidence intervals and speed."""
@@ -127,8 +130,9 @@ def compare(
     from saccade.score.compare import compare as compare_runs
 
     folders = [find_run(name) for name in runs]
-    check_comparable(folders)
-    comparison = compare_runs(folders, read_test_pairs(folders[0], data), metric=metric)
+    kinds = load_plugins(*plugin)
+    check_comparable(folders, kinds=kinds)
+    comparison = compare_runs(folders, read_test_pairs(folders[0], data, kinds), metric=metric, kinds=kinds)
     if as_json:
         print(json.dumps(comparison.to_dict(), indent=2))
     elif markdown or latex:
@@ -159,7 +163,10 @@ def score_run(
 ) -> Result:
     from saccade.score.evaluate import evaluate_corpora
 
-    decoding, chosen = build_decoding(predictor.recipe, overrides), choose_corpora(find_run(name), data)
+    decoding, chosen = (
+        build_decoding(predictor.recipe, overrides),
+        choose_corpora(find_run(name), data, predictor.recipe.kinds),
+    )
     return evaluate_corpora(
         predictor,
         chosen,
@@ -171,13 +178,14 @@ def score_run(
     )
 
 
-def choose_corpora(run: Path, data: Sequence[str]) -> list[Corpus]:
+def choose_corpora(run: Path, data: Sequence[str], kinds: Kinds) -> list[Corpus]:
     """Choose the corpora to evaluate: those of `--data`, or the validation files of the run's recipe."""
     from saccade.config.schema import Corpus
     from saccade.data.sources.labelled import inherit_columns
     from saccade.score.pairs import load_recipe_of_run
 
-    chosen, recipe = [Corpus(files=tuple(files)) for files in parse_corpora(data)], load_recipe_of_run(run)
+    chosen = [Corpus(files=tuple(files)) for files in parse_corpora(data)]
+    recipe = load_recipe_of_run(run, kinds=kinds)
     if not chosen and recipe is not None:
         chosen = list(recipe.data.valid_corpora)
     if recipe is not None and recipe.task.predicts_labels and recipe.data.train:
@@ -188,11 +196,11 @@ def choose_corpora(run: Path, data: Sequence[str]) -> list[Corpus]:
     return chosen
 
 
-def read_test_pairs(run: Path, data: Sequence[str]) -> list[tuple[str, str]]:
+def read_test_pairs(run: Path, data: Sequence[str], kinds: Kinds) -> list[tuple[str, str]]:
     """Read the inputs and references of the test data in the form of the run's task."""
     from saccade.score.pairs import load_recipe_of_run, read_text_pairs
 
-    recipe, chosen = load_recipe_of_run(run), choose_corpora(run, data)
+    recipe, chosen = load_recipe_of_run(run, kinds=kinds), choose_corpora(run, data, kinds)
     return (
         read_text_pairs(chosen, synthetic_count=MAX_EMBEDDED_PAIRS)
         if recipe is None

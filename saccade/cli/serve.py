@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from saccade.cli.arguments import Plugins
 from saccade.cli.predict import Engine, Precision, load_predictor
 from saccade.errors import SaccadeError
 
@@ -46,6 +47,7 @@ def serve(  # noqa: PLR0913  # the options of a command are its parameters
     batch: Batch = 64,
     max_body: MaxBody = None,
     max_pixels: MaxPixels = 50,
+    plugin: Plugins = [],  # noqa: B006
 ) -> None:
     """Serve models over HTTP: a web page to try them, and a JSON API."""
     check_installed("serve", FORM_PACKAGE)
@@ -62,7 +64,9 @@ def serve(  # noqa: PLR0913  # the options of a command are its parameters
             from saccade.demo.dates import EXAMPLES, find_or_train_demo
 
             runs, names, text = [str(find_or_train_demo())], ["demo"], EXAMPLES[0]
-        predictors = [load_predictor(each.split(","), engine=engine, precision=precision) for each in runs]
+        predictors = [
+            load_predictor(each.split(","), engine=engine, precision=precision, plugins=plugin) for each in runs
+        ]
         limits = Limits(
             timeout=timeout,
             max_queue=queue,

@@ -11,9 +11,10 @@ from typing import Annotated
 
 import typer
 
-from saccade.cli.arguments import Data, Valid, check_overrides, is_override, parse_corpora
+from saccade.cli.arguments import Data, Plugins, Valid, check_overrides, is_override, parse_corpora
 from saccade.cli.table import align_columns
 from saccade.cli.watch import serve_training_page
+from saccade.config.plugins import load_plugins
 from saccade.errors import SaccadeError
 
 Recipe = Annotated[
@@ -48,6 +49,7 @@ def train(  # noqa: PLR0913  # the options of a command are its parameters
     tiny: Tiny = False,
     resume: Resume = None,
     watch: Watch = False,
+    plugin: Plugins = [],  # noqa: B006
     verbose: Verbose = False,
 ) -> None:
     """Train a model from a recipe, or resume training."""
@@ -60,8 +62,10 @@ def train(  # noqa: PLR0913  # the options of a command are its parameters
     with serve_training_page() if watch else nullcontext(), log_to_stderr() if verbose else nullcontext():
         from saccade.train.api import train as run_training
 
-        data_files = parse_corpora(data) or None
-        run_training(recipe, data=data_files, valid=files, run=run, tiny=tiny, resume=resume, overrides=chosen)
+        run_training(
+            recipe, data=parse_corpora(data) or None, valid=files, run=run, tiny=tiny, resume=resume, overrides=chosen,
+            kinds=load_plugins(*plugin),
+        )  # fmt: skip
 
 
 @contextmanager

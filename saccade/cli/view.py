@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saccade.cli.arguments import Json
+from saccade.cli.arguments import Json, Plugins
 from saccade.cli.predict import Fields, join_fields
 from saccade.errors import SaccadeError
 
@@ -63,6 +63,7 @@ def view(  # noqa: PLR0913  # the options of a command are its parameters
     words: Words = False,
     theme: Theme = "light",
     compare: Compare = None,
+    plugin: Plugins = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
     """Show attention weights: in the terminal, as a plot, as an interactive page, or as JSON."""
@@ -72,9 +73,9 @@ def view(  # noqa: PLR0913  # the options of a command are its parameters
     if theme not in THEMES:
         raise SaccadeError(f"--theme must be one of {', '.join(THEMES)}, got '{theme}'")
     text = get_single_input(text, field)
-    result = compute_view(run, text, target, field)
+    result = compute_view(run, text, target, field, plugin)
     if compare is not None:
-        result = result.beside(compute_view(compare, text, target, field))
+        result = result.beside(compute_view(compare, text, target, field, plugin))
     for path in (png, svg, html):
         if path is not None:
             print(result.save(path, part=part, layer=layer, head=head, words=words, theme=theme))
@@ -93,10 +94,10 @@ def get_single_input(text: str | None, fields: Sequence[str]) -> str:
     return inputs[0]
 
 
-def compute_view(run: str, text: str, target: str | None, fields: Sequence[str]) -> View:
+def compute_view(run: str, text: str, target: str | None, fields: Sequence[str], plugins: Sequence[str] = ()) -> View:
     from saccade.cli.predict import check_fields, load_predictor
 
-    predictor = load_predictor([run])
+    predictor = load_predictor([run], plugins=plugins)
     check_fields(predictor, fields)
     inputs = list(predictor.expand_inputs([text]))
     if len(inputs) != 1:

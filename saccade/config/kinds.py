@@ -13,6 +13,7 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     GetCoreSchemaHandler,
+    PrivateAttr,
     Tag,
     TypeAdapter,
     ValidationInfo,
@@ -21,6 +22,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError
 from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
 
+from saccade.config.plugins import Kinds
 from saccade.config.table import (
     JoinTraits,
     ObjectiveTraits,
@@ -40,6 +42,7 @@ class Custom(BaseModel, ReaderTraits, WriterTraits, StackTraits, PositionTraits,
     is_custom: ClassVar[bool] = True
     label_kind: ClassVar[str] = "label"  # as a writer of the task "classify"
     kind: str
+    _maker: Any = PrivateAttr(default=None)  # the class or function itself
 
     @model_validator(mode="before")
     @classmethod
@@ -47,10 +50,23 @@ class Custom(BaseModel, ReaderTraits, WriterTraits, StackTraits, PositionTraits,
         """Validate the settings against the signature, so that unknown ones are errors here too."""
         if isinstance(value, Custom):
             return value
-        maker = get_user_kinds(info)[value["kind"]]
+        maker = get_user_kinds(info).find(value["kind"])
         given = {key: item for key, item in value.items() if key != "kind"}
         settings = TypeAdapter(build_signature_type(maker)).validate_python(given)
         return {"kind": value["kind"], **get_signature_defaults(maker), **settings}
+
+    def model_post_init(self, context: Any) -> None:
+        if context:
+            self._maker = context["kinds"].find(self.kind)
+
+    def make(self, *arguments: Any) -> Any:
+        """Call the class or function of this kind with these arguments and the settings of the recipe."""
+        return self._maker(*arguments, **self.settings())
+
+    @property
+    def maker(self) -> Any:
+        """The class or function of this kind."""
+        return self._maker
 
     @property
     def init_run(self) -> str:
@@ -88,9 +104,8 @@ class ByKind:
             if kind in names and kind in others:
                 message = f"'{kind}' is a kind of saccade already; give yours another name"
                 raise PydanticCustomError("kind", "{message}", {"message": message})
-            if kind not in names and kind not in others and not isinstance(value, Custom):
-                message = f"unknown kind '{kind}'" + format_suggestion("kinds", kind, [*names, *others])
-                message += "" if "did you mean" in message else f"; your own: kinds={{'{kind}': ...}}"
+            if kind not in names and not isinstance(value, Custom) and others.find(kind) is None:
+                message = f"unknown kind '{kind}'" + format_unknown_kind(kind, names, others)
                 raise PydanticCustomError("kind", "{message}", {"message": message})
             return value
 
@@ -103,6 +118,14 @@ class ByKind:
         return handler.generate_schema(
             Annotated[Union[tuple(options)], Discriminator(choose), BeforeValidator(check)]  # noqa: UP007
         )
+
+
+def list_custom_kinds(table: Any) -> list[str]:
+    """Kinds of the user's own in a table of a recipe and in the tables inside it."""
+    if isinstance(table, Custom):
+        return [table.kind]
+    inner = vars(table).values() if isinstance(table, BaseModel) else ()
+    return [kind for value in inner for kind in list_custom_kinds(value)]
 
 
 def list_tables(hint: Any) -> list[type[BaseModel]]:
@@ -129,8 +152,9 @@ def get_kind(value: Any, default: str) -> str:
     return kind
 
 
-def get_user_kinds(info: ValidationInfo) -> Mapping[str, Any]:
-    return (info.context or {}).get("kinds") or {}
+def get_user_kinds(info: ValidationInfo) -> Kinds:
+    found: Kinds = (info.context or {}).get("kinds") or Kinds()
+    return found
 
 
 def build_signature_type(maker: Any) -> Any:
@@ -155,6 +179,13 @@ def get_signature_defaults(maker: Any) -> dict[str, Any]:
 def get_keyword_only(maker: Any) -> dict[str, inspect.Parameter]:
     parameters = inspect.signature(maker, eval_str=True).parameters
     return {name: item for name, item in parameters.items() if item.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def format_unknown_kind(kind: str, names: Iterable[str], kinds: Kinds) -> str:
+    """What follows a message about an unknown kind: the closest known one, or how to bring one's own."""
+    hint = format_suggestion("kinds", kind, [*names, *kinds.list_names()])
+    own = "" if "did you mean" in hint else f"; your own: --plugin FILE.py, or kinds={{'{kind}': ...}} in Python"
+    return hint + own + kinds.describe_failures()
 
 
 def format_suggestion(what: str, got: str, names: Iterable[str]) -> str:

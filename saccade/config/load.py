@@ -14,48 +14,55 @@ from pydantic import BaseModel, ValidationError
 
 from saccade.config.kinds import Custom, format_suggestion
 from saccade.config.messages import explain_errors, strip_tags
+from saccade.config.plugins import Kinds, check_requirements
 from saccade.config.renames import Renamed, check_overrides, report_renames, translate
 from saccade.config.schema import SCHEMA, Recipe
 from saccade.errors import SaccadeError
 from saccade.files import atomic_write
 
-Kinds = Mapping[str, Any]
+RUN_RECIPE = "recipe.toml"  # file name of the recipe of a run
+GivenKinds = Mapping[str, Any]  # names and classes or functions, or a `Kinds` of plugin files
 Address = tuple[str | int, ...]  # ("reader", "stack", "dim"), ("objectives", 0, "alpha")
 
 
 def load(
-    name_or_path: str | Path, *, overrides: Sequence[str] = (), tiny: bool = False, kinds: Kinds | None = None
+    name_or_path: str | Path, *, overrides: Sequence[str] = (), tiny: bool = False, kinds: GivenKinds | None = None
 ) -> Recipe:
     """Load a recipe by name or file, with its `[tiny]` table and then `key=value` overrides applied."""
     path = find_recipe(name_or_path)
-    origin = f"recipe '{name_or_path}'"
+    origin, kinds = f"recipe '{name_or_path}'", Kinds(kinds)
+    if path.name == RUN_RECIPE:
+        check_requirements(path.parent, kinds)
     values = read_recipe(path)
     small = values.pop("tiny", None)
     renamed: Renamed = {}
     # No note about the recipe of a run: nobody edits it.
-    values = translate(values, {}, kinds or {}, {} if path.name == "recipe.toml" else renamed)
+    values = translate(values, {}, kinds, {} if path.name == RUN_RECIPE else renamed)
     if tiny and not isinstance(small, dict):
         raise SaccadeError(f"{origin} has no [tiny] table; leave --tiny out and give data with --data SRC TGT")
     values.setdefault("name", path.stem)
     inherited: set[Address] = set()
     if tiny:
-        values = merge(values, translate(small, values, kinds or {}, renamed), inherited)
-    values = _apply_overrides(overrides, values, kinds or {}, inherited, renamed)
+        values = merge(values, translate(small, values, kinds, renamed), inherited)
+    values = _apply_overrides(overrides, values, kinds, inherited, renamed)
     report_renames(origin, renamed)
     return validate(values, kinds=kinds, origin=origin, inherited=inherited)
 
 
-def override(recipe: Recipe, overrides: Sequence[str], *, kinds: Kinds | None = None, origin: str = "recipe") -> Recipe:
-    """Apply `key=value` overrides to a recipe and validate the result."""
+def override(
+    recipe: Recipe, overrides: Sequence[str], *, kinds: GivenKinds | None = None, origin: str = "recipe"
+) -> Recipe:
+    """Apply `key=value` overrides to a recipe and validate the result; `kinds` default: those of the recipe."""
     inherited: set[Address] = set()
     renamed: Renamed = {}
-    values = _apply_overrides(overrides, _to_plain(recipe), kinds or {}, inherited, renamed)
+    kinds = recipe.kinds if kinds is None else kinds
+    values = _apply_overrides(overrides, _to_plain(recipe), kinds, inherited, renamed)
     report_renames(origin, renamed)
     return validate(values, kinds=kinds, origin=origin, inherited=inherited)
 
 
 def _apply_overrides(
-    overrides: Sequence[str], values: dict[str, Any], kinds: Kinds, inherited: set[Address], renamed: Renamed
+    overrides: Sequence[str], values: dict[str, Any], kinds: GivenKinds, inherited: set[Address], renamed: Renamed
 ) -> dict[str, Any]:
     """Merge `key=value` overrides, under old or new names, into plain values."""
     found: Renamed = {}
@@ -94,10 +101,10 @@ def get_recipe_path(name: str) -> Path:
 def find_recipe(name_or_path: str | Path) -> Path:
     """File of a recipe given by name or path."""
     text, path = str(name_or_path), Path(name_or_path)
-    if text not in list_recipes() and path.is_dir() and (path / "recipe.toml").exists():
+    if text not in list_recipes() and path.is_dir() and (path / RUN_RECIPE).exists():
         raise SaccadeError(
             f"'{text}' is a run, not a recipe: go on with `saccade train --resume {text}`, "
-            f"or start anew from '{path / 'recipe.toml'}'"
+            f"or start anew from '{path / RUN_RECIPE}'"
         )
     if path.suffix != ".toml":
         return get_recipe_path(text)
@@ -182,22 +189,23 @@ def parse_value(text: str) -> Any:
 def validate(
     values: dict[str, Any],
     *,
-    kinds: Kinds | None = None,
+    kinds: GivenKinds | None = None,
     origin: str = "recipe",
     inherited: Set[Address] = frozenset(),
 ) -> Recipe:
     """Build a recipe from plain values; an error lists all mistakes. Unknown keys in `inherited` are dropped."""
     renamed: Renamed = {}
-    values = translate(values, {}, kinds or {}, renamed)
+    bound = Kinds(kinds)  # one for each recipe: it notes which kinds the recipe uses
+    values = translate(values, {}, bound, renamed)
     report_renames(origin, renamed)
     try:
-        return Recipe.model_validate(values, context={"kinds": kinds or {}})
+        return Recipe.model_validate(values, context={"kinds": bound})
     except ValidationError as error:
         unknown = {tuple(strip_tags(item["loc"])) for item in error.errors() if item["type"] == "extra_forbidden"}
         if stale := unknown & inherited:
             # Keys of a kind that an override replaced.
             return validate(_without(values, stale), kinds=kinds, origin=origin, inherited=inherited - stale)
-        lines = explain_errors(error, values, kinds or {})
+        lines = explain_errors(error, values, bound)
     if len(lines) == 1:
         raise SaccadeError(f"{origin}: {lines[0]}")
     raise SaccadeError("\n  ".join([f"{origin} has {len(lines)} mistakes:", *lines]))

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from saccade.config.kinds import TAG_PREFIX, Custom, get_keyword_only, get_kind_name, list_tables
+from saccade.config.plugins import Kinds
 from saccade.config.schema import Recipe
 
 _EXPECTED = {
@@ -28,7 +29,7 @@ _EXPECTED = {
 }
 
 
-def explain_errors(error: ValidationError, values: Mapping[str, Any], kinds: Mapping[str, Any]) -> list[str]:
+def explain_errors(error: ValidationError, values: Mapping[str, Any], kinds: Kinds) -> list[str]:
     """One line per mistake, in the order of the recipe."""
     found = [item for item in error.errors(include_url=False) if not _is_consequence(item)]
     return [_format_line(item["loc"], _format_error(item, values, kinds)) for item in found]
@@ -54,7 +55,7 @@ def _is_consequence(item: Any) -> bool:
     return bool(item["type"] == "too_short" and len(item["input"]) >= item["ctx"]["min_length"])
 
 
-def _format_error(item: Any, values: Mapping[str, Any], kinds: Mapping[str, Any]) -> str:
+def _format_error(item: Any, values: Mapping[str, Any], kinds: Kinds) -> str:
     kind, got, context = item["type"], _format_value(item["input"]), item.get("ctx", {})
     if kind == "extra_forbidden":
         return _explain_unknown_key(item["loc"], values, kinds)
@@ -84,14 +85,14 @@ def _format_bound(kind: str, context: Mapping[str, Any]) -> str:
     return words.get(kind, "").format(**context)
 
 
-def _explain_unknown_key(location: tuple[str | int, ...], values: Mapping[str, Any], kinds: Mapping[str, Any]) -> str:
+def _explain_unknown_key(location: tuple[str | int, ...], values: Mapping[str, Any], kinds: Kinds) -> str:
     wrong, known = str(location[-1]), _list_known_keys(location[:-1], values, kinds)
     near = difflib.get_close_matches(wrong, known, n=1, cutoff=0.6)
     hint = f"did you mean '{near[0]}'?" if near else f"keys here: {', '.join(known)}"
     return f"unknown key; {hint}"
 
 
-def _list_known_keys(location: tuple[str | int, ...], values: Mapping[str, Any], kinds: Mapping[str, Any]) -> list[str]:
+def _list_known_keys(location: tuple[str | int, ...], values: Mapping[str, Any], kinds: Kinds) -> list[str]:
     """The keys of the table at `location`, found by descending schema and recipe together."""
     tables: list[type[BaseModel]] = [Recipe]
     here: Any = values
@@ -107,7 +108,7 @@ def _list_known_keys(location: tuple[str | int, ...], values: Mapping[str, Any],
         if isinstance(part, str):
             tables = [found for table in tables for found in list_tables(table.model_fields[part].annotation)]
     if tables == [Custom]:
-        return list(get_keyword_only(kinds[here["kind"]]))
+        return list(get_keyword_only(kinds.find(here["kind"])))
     return [name for table in tables for name in table.model_fields]
 
 

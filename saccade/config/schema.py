@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, field_validator, model_validator
+from pydantic import Discriminator, Field, PrivateAttr, field_validator, model_validator
 from pydantic import Tag as TagOf
 
 from saccade.config.decoding import Decoding
@@ -29,6 +29,7 @@ from saccade.config.media import (
     TimmReader,
 )
 from saccade.config.playing import PlaySettings, TemporalDifference, ValuesWriter
+from saccade.config.plugins import Kinds
 from saccade.config.positions import (
     Alibi,
     Axial,
@@ -352,6 +353,17 @@ class Recipe(Table):
     """Run whose weights training starts from, as far as names and shapes agree. Empty: random initialization."""
     freeze: tuple[Literal["reader", "writer"], ...] = ()
     """Parts whose weights are not trained: "reader", "writer" or both."""
+
+    _kinds: Kinds = PrivateAttr(default_factory=Kinds)
+
+    def model_post_init(self, context: Any) -> None:
+        if context:
+            self._kinds = context["kinds"]
+
+    @property
+    def kinds(self) -> Kinds:
+        """The user's own kinds that the recipe was loaded with."""
+        return self._kinds
 
     @field_validator("freeze", mode="before")
     @classmethod

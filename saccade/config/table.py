@@ -69,6 +69,7 @@ class PartTraits:
 class PositionTraits:
     """Traits of positions."""
 
+    is_custom: ClassVar[bool] = False  # whether it is a kind that the user brings
     inside_attention: ClassVar[bool] = False  # acts on queries and keys or on scores, not at the input
 
     @property

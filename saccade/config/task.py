@@ -17,6 +17,7 @@ from pydantic import GetCoreSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from saccade.config.kinds import get_user_kinds
+from saccade.config.plugins import Kinds
 from saccade.config.renames import TASKS
 
 if TYPE_CHECKING:
@@ -162,18 +163,19 @@ def list_tasks() -> list[str]:
     return sorted(module.name.replace("_", "-") for module in modules if not module.name.startswith("_"))
 
 
-def get_task(name: str, kinds: dict[str, Any] | None = None) -> Task:
+def get_task(name: str, kinds: Kinds | None = None) -> Task:
     """The task of a name, an old one too: the user's own, or the object TASK of the module `saccade.tasks.NAME`."""
-    built_in, own = list_tasks(), (kinds or {}).get(name)
-    if own is None:
+    built_in, kinds = list_tasks(), Kinds() if kinds is None else kinds
+    if name not in kinds:
         name = TASKS.get(name, name)
     if name in built_in:
-        if isinstance(own, Task):
+        if isinstance(kinds.get(name), Task):
             raise ValueError(f"'{name}' is a task of saccade already; give yours another name")
         task: Task = importlib.import_module(f"{PACKAGE}.{name.replace('-', '_')}").TASK
         return task
+    own = kinds.find(name)
     if not isinstance(own, Task):
-        known = [*built_in, *(key for key, kind in (kinds or {}).items() if isinstance(kind, Task))]
+        known = [*built_in, *(key for key in kinds.list_names() if isinstance(kinds.find(key), Task))]
         *others, last = (f"'{task}'" for task in known)
         raise KeyError(f"{', '.join(others)} or {last}")
     if own.name != name:
@@ -189,7 +191,7 @@ class TaskByName:
             if isinstance(value, Task):
                 return value
             try:
-                return get_task(str(value), dict(get_user_kinds(info)))
+                return get_task(str(value), get_user_kinds(info))
             except KeyError as error:
                 raise PydanticCustomError("literal_error", "expected {expected}", {"expected": error.args[0]}) from None
 

@@ -73,7 +73,7 @@ def run_demo(*, run: str | None = None, seed: int = 1) -> DemoResult:
 
 def train_demo(run: str | None, *, seed: int) -> Path:
     """Train the demo recipe and return the folder of its run."""
-    return train_run(load(RECIPE, overrides=[f"train.seed={seed}", f"name={NAME}"]), run, resumed=False, kinds=None)
+    return train_run(load(RECIPE, overrides=[f"train.seed={seed}", f"name={NAME}"]), run, resumed=False)
 
 
 def find_or_train_demo() -> Path:

@@ -34,7 +34,7 @@ def run_demonstration(name: str, *, run: str | None = None, seed: int = 1) -> Pa
     errors.print(f"[bold]1. Train[/]: {chosen.about}; on embedded:{chosen.data}", highlight=False)
     begin = time.perf_counter()
     recipe = load(name, tiny=True, overrides=[f"train.seed={seed}", f"name={name}-demo"])
-    folder = train_run(recipe, run, resumed=False, kinds=None)
+    folder = train_run(recipe, run, resumed=False)
     seconds = time.perf_counter() - begin
     predictor, corpora = Predictor.load(folder), recipe.data.valid
     assert isinstance(corpora, tuple), "tiny recipes have validation data"

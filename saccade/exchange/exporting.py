@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,12 @@ from saccade.files import atomic_write, create_folder
 from saccade.model.run import Run, load_run, named_weights
 
 
-def export_run(run: str | Path, folder: str | Path) -> tuple[Path, str]:
+def export_run(run: str | Path, folder: str | Path, *, kinds: Mapping[str, Any] | None = None) -> tuple[Path, str]:
     """Write the folder, which must be new or empty; return its path and the `model_type`."""
     path = Path(folder)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise SaccadeError(f"'{path}' exists already and is not an empty folder; choose another one")
-    loaded = load_run(run)
+    loaded = load_run(run, kinds=kinds)
     family = find_family(loaded.recipe, loaded.tokenizers.source)
     weights = named_weights(loaded.model)
     labels = loaded.tokenizers.labels

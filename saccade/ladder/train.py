@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,14 @@ def train_ladder(
     *,
     seeds: int = 1,
     overrides: Sequence[str] = (),
+    kinds: Mapping[str, Any] | None = None,
     report: Report = lambda text: None,
 ) -> Ladder:
     """Train each rung with seeds 1 to `seeds`, as runs in the folder `out`; `overrides` apply to all rungs."""
     if seeds < 1:
         raise SaccadeError(f"--seeds must be at least 1, got {seeds}")
     plan = [
-        (rung, build_recipe(rung, data, seed=seed, overrides=overrides), out / f"{rung.run}-{seed}")
+        (rung, build_recipe(rung, data, seed=seed, overrides=overrides, kinds=kinds), out / f"{rung.run}-{seed}")
         for rung in rungs
         for seed in range(1, seeds + 1)
     ]
@@ -55,28 +56,30 @@ def train_ladder(
     return build_ladder(data, rungs, tried, diverged=diverged)
 
 
-def build_recipe(rung: Rung, data: LadderData, *, seed: int, overrides: Sequence[str]) -> Recipe:
+def build_recipe(
+    rung: Rung, data: LadderData, *, seed: int, overrides: Sequence[str], kinds: Mapping[str, Any] | None = None
+) -> Recipe:
     """Build the recipe of a rung for this data and seed."""
     settings = [f"data.max_length={data.max_length}", *data.settings, *rung.settings, *overrides]
     settings = [item.replace("{longest}", str(data.max_length)) for item in settings]
-    recipe = load(rung.recipe, overrides=[*settings, f"train.seed={seed}", f"name={rung.run}"])
+    recipe = load(rung.recipe, overrides=[*settings, f"train.seed={seed}", f"name={rung.run}"], kinds=kinds)
     return replace_data(recipe, data=data.train, valid=data.valid)
 
 
 def train_or_load(recipe: Recipe, folder: Path, state: str) -> Predictor:
     """Load a finished run, resume an interrupted one, or train a new one."""
     if state == "finished":
-        return Predictor.load(folder, device=recipe.train.device)
+        return Predictor.load(folder, kinds=recipe.kinds, device=recipe.train.device)
     if state == "new":
         return train(recipe, run=folder)
-    return train(resume=folder)
+    return train(resume=folder, kinds=recipe.kinds)
 
 
 def check_same_settings(recipe: Recipe, folder: Path) -> None:
     """Check that an existing run has the same settings; only those of decoding may differ."""
     if not (folder / RECIPE).exists():
         return
-    recipes = (load(folder / RECIPE), recipe)
+    recipes = (load(folder / RECIPE, kinds=recipe.kinds), recipe)
     before, now = (_flatten(part.model_dump(mode="json", exclude={"predict", "about"})) for part in recipes)
     for key in sorted(before.keys() | now.keys()):
         if before.get(key) != now.get(key):

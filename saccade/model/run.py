@@ -80,7 +80,7 @@ def load_run(
     if not weights.is_file():
         raise SaccadeError(f"{folder} has no {WEIGHTS} yet; go on training with `saccade train --resume {folder}`")
     with SkipInit():
-        model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target_size, kinds=kinds)
+        model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target_size)
     (weight_loader or load_weights)(model, weights, tokenizers.hash_vocabulary())
     return Run(folder, recipe, tokenizers, model.to(pick_device(device)).eval())
 

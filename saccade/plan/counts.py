@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from saccade.config.kinds import list_custom_kinds
 from saccade.config.schema import Recipe
 from saccade.errors import SaccadeError
 from saccade.layers.attention.multihead import SelfAttention
@@ -57,7 +58,7 @@ class ParameterUse(NamedTuple):
 
 def build_on_meta(recipe: Recipe, *, vocabulary: int | None = None) -> Model:
     """Build the model of a recipe on the meta device, which allocates no memory."""
-    own = [part.kind for part in (recipe.reader, recipe.writer) if part.is_custom]
+    own = [*list_custom_kinds(recipe.reader), *list_custom_kinds(recipe.writer)]
     if own:
         raise SaccadeError(f"plan supports only the kinds that come with saccade, got '{own[0]}'")
     size = recipe.tokenizer.size if vocabulary is None else vocabulary

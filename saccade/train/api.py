@@ -60,14 +60,14 @@ def train(
         chosen = replace_data(load_initial_recipe(recipe, overrides, tiny=tiny, kinds=kinds), data=data, valid=valid)
         chosen = override(chosen, overrides, kinds=kinds, origin=f"recipe '{chosen.name}'")
     if resume is None:
-        chosen = adopt_tokenizer(chosen, overrides, kinds=kinds)
+        chosen = adopt_tokenizer(chosen, overrides)
     check_data(chosen)
     with preserve_rng_state(pick_device(chosen.train.device)):
-        path = train_run(chosen, run if resume is None else path, resumed=resume is not None, kinds=kinds)
-        return Predictor.load(path, kinds=kinds, device=chosen.train.device)
+        path = train_run(chosen, run if resume is None else path, resumed=resume is not None)
+        return Predictor.load(path, kinds=chosen.kinds, device=chosen.train.device)
 
 
-def train_run(recipe: Recipe, run: str | Path | None, *, resumed: bool, kinds: Mapping[str, Any] | None) -> Path:
+def train_run(recipe: Recipe, run: str | Path | None, *, resumed: bool) -> Path:
     """Train in the folder of a run and return its path."""
     device = pick_device(recipe.train.device)
     with deterministic_mode(recipe.train, device):
@@ -78,7 +78,7 @@ def train_run(recipe: Recipe, run: str | Path | None, *, resumed: bool, kinds: M
             else:
                 path = create_run_folder(recipe.name or "run", run, ranks=ranks, device=device)
             with reserve_folder(path, ranks), lock_run(path) if ranks.is_main else nullcontext():
-                s = open_session(recipe, path, ranks=ranks, device=device, resumed=resumed, kinds=kinds)
+                s = open_session(recipe, path, ranks=ranks, device=device, resumed=resumed)
                 run_session(s)
                 ranks.barrier()
         finally:
@@ -123,8 +123,8 @@ def load_initial_recipe(
     if not isinstance(recipe, str) or recipe not in list_recipes():
         return loaded
     if loaded.reader.medium:
-        return adopt_media_parts(loaded, find_init_runs(overrides), kinds=kinds)
-    return adopt_run(loaded, run, kinds=kinds) if run else loaded
+        return adopt_media_parts(loaded, find_init_runs(overrides))
+    return adopt_run(loaded, run) if run else loaded
 
 
 def check_resume(path: Path, given: Sequence[str]) -> None:

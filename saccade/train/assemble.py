@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -28,17 +26,15 @@ from saccade.train.schedule import build_schedule, compute_total_steps
 from saccade.train.session import Session
 from saccade.train.validate import select_decodable_pairs
 
-Kinds = Mapping[str, Any]
-
 
 def build_session(
-    recipe: Recipe, run: Path, *, data: PreparedData, model: Model, stream: Stream, ranks: Ranks, kinds: Kinds | None
+    recipe: Recipe, run: Path, *, data: PreparedData, model: Model, stream: Stream, ranks: Ranks
 ) -> Session:
     settings = recipe.train
     device = next(model.parameters()).device
     optimizer = build_optimizer(settings.optimizer, model)
     average = MovingAverage(model, decay=settings.ema) if settings.ema else None
-    objectives = build_objectives(recipe, tokenizer=data.tokenizers.source, average=average, kinds=kinds)
+    objectives = build_objectives(recipe, tokenizer=data.tokenizers.source, average=average)
     augmentation = build_augmentation(recipe)
     loss = MicroBatchLoss(model, objectives=objectives, settings=settings, device=device, augmentation=augmentation)
     layout = choose_layout(recipe, model, objectives, device=device, world=ranks.world_size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from saccade.config.load import save
+from saccade.config.plugins import write_requirements
 from saccade.data.prepare import iter_training_pairs
 from saccade.data.tokenization.lexicon import LEXICON_FILE, dump_lexicon, learn_lexicon
 from saccade.errors import SaccadeError
@@ -34,6 +35,7 @@ def initialize_folder(session: Session, *, resumed: bool, warn: Callable[[str], 
         else:
             session.tokenizers.save(run)
             write_lexicon(session)
+        write_requirements(session.recipe.kinds, run)
         save(session.recipe, run / RECIPE)
     except OSError as error:
         raise SaccadeError(f"cannot write to '{run}': {error.strerror or error}") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,8 @@ from saccade.train.folder import initialize_folder
 from saccade.train.session import Session, restore_session
 from saccade.train.transfer.model import build_initial_model
 
-Kinds = Mapping[str, Any]
 
-
-def open_session(
-    recipe: Recipe, run: Path, *, ranks: Ranks, device: torch.device, resumed: bool, kinds: Kinds | None
-) -> Session:
+def open_session(recipe: Recipe, run: Path, *, ranks: Ranks, device: torch.device, resumed: bool) -> Session:
     """Prepare data, model and optimizer; a resumed run is restored from its last intact checkpoint."""
     report = print_message if ranks.is_main else ignore_message
     check_settings(recipe)
@@ -39,11 +35,11 @@ def open_session(
     if data.valid is None:
         check_without_validation(recipe.train)
     found = checkpoint.load_latest(run / CHECKPOINTS, warn=report) if resumed else None
-    model, notes = build_initial_model(recipe, data.tokenizers, fresh=found is None, kinds=kinds)
+    model, notes = build_initial_model(recipe, data.tokenizers, fresh=found is None)
     stream = open_stream(recipe, data.train, model, ranks)
     if found:
         stream.restore(get_data_position(found.state["data"], recipe.train, report))
-    session = build_session(recipe, run, data=data, model=model.to(device), stream=stream, ranks=ranks, kinds=kinds)
+    session = build_session(recipe, run, data=data, model=model.to(device), stream=stream, ranks=ranks)
     session.notes += notes
     for note in notes:
         report(note)

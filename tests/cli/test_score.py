@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from saccade.cli.score import read_test_pairs
+from saccade.config.plugins import Kinds
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:"
 
@@ -116,7 +117,7 @@ def test_metrics_without_a_comparison_are_reported(cli, run, files, name):
 
 @pytest.mark.parametrize("name", ["dates", "dates-test"])
 def test_of_embedded_data_a_thousand_pairs_are_used(cli, name):
-    found = read_test_pairs(Path("none"), [f'["embedded:{name}"]'])
+    found = read_test_pairs(Path("none"), [f'["embedded:{name}"]'], Kinds())
     assert len(found) == 1_000
     assert all("embedded:NAME is 1,000 pairs" in " ".join(cli(verb, "--help").out.replace("│", " ").split())
                for verb in ("evaluate", "compare"))  # fmt: skip
@@ -124,4 +125,4 @@ def test_of_embedded_data_a_thousand_pairs_are_used(cli, name):
 
 def test_as_many_embedded_pairs_as_the_recipe_says_are_used(tmp_path, new_run):
     valid = 'data.valid=[{ files = ["embedded:dates"], examples = 1013 }]'
-    assert len(read_test_pairs(new_run(tmp_path / "d", seed=1, more=[valid]), [])) == 1013
+    assert len(read_test_pairs(new_run(tmp_path / "d", seed=1, more=[valid]), [], Kinds())) == 1013

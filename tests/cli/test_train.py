@@ -35,6 +35,7 @@ def test_all_arguments_reach_training(cli, train_arguments):
         "tiny": True,
         "resume": None,
         "overrides": ["train.steps=3", "init=runs/a"],
+        "kinds": {},
     }
 
 

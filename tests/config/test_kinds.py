@@ -46,7 +46,8 @@ def test_mistakes_elsewhere_are_reported_together_with_those_of_a_users_kind():
 
 def test_a_kind_that_was_not_brought_along_is_reported():
     with pytest.raises(
-        SaccadeError, match=r"unknown kind 'mixer'; kinds: transformer, .*; your own: kinds=\{'mixer': ...\}"
+        SaccadeError,
+        match=r"unknown kind 'mixer'; kinds: transformer, .*; your own: --plugin FILE.py, or kinds=\{'mixer': ...\}",
     ):
         validate({"reader": {"stack": {"kind": "mixer", "depth": 3}}})
 

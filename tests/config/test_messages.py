@@ -45,7 +45,7 @@ def test_a_single_mistake_is_one_line():
         (
             {"reader": {"positions": {"kind": "zzz"}}},
             "reader.positions: unknown kind 'zzz'; kinds: sinusoidal, learned, none, axial, rotary, shaw, bucketed, "
-            "alibi, transformer-xl; your own: kinds={'zzz': ...}",
+            "alibi, transformer-xl; your own: --plugin FILE.py, or kinds={'zzz': ...} in Python",
         ),
         ({"reader": {"stack": {"kind": ["a"]}}}, "reader.stack: kind must be text, got ['a']"),
         ({"reader": {"stack": 5}}, "reader.stack: expected a table, got 5"),

@@ -33,7 +33,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Recipe]:
 @pytest.fixture
 def model(recipe: Callable[..., Recipe]) -> Callable[..., Model]:
     def make(*overrides: str, source_size: int = 23, target_size: int = 23, **settings: Any) -> Model:
-        made = build(recipe(*overrides, **settings), source_size=source_size, target_size=target_size, **settings)
+        made = build(recipe(*overrides, **settings), source_size=source_size, target_size=target_size)
         for name, parameter in made.named_parameters():
             if name.endswith("bias"):
                 nn.init.normal_(parameter, std=0.3)  # zeros would hide mistakes

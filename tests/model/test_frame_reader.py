@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from saccade.config.plugins import Kinds
 from saccade.config.schema import Train
 from saccade.config.sound import FrameReader
 from saccade.model.build.media import build_frame_reader
@@ -57,9 +58,9 @@ def test_a_users_own_stack_is_called_with_its_settings():
             return x, mask, None, {}
 
     table = FrameReader.model_validate(
-        {"sound": {"mel_bands": 5}, "stack": {"kind": "same"}}, context={"kinds": {"same": Same}}
+        {"sound": {"mel_bands": 5}, "stack": {"kind": "same"}}, context={"kinds": Kinds({"same": Same})}
     )
-    model = build_frame_reader(table, 0, Options(Train(), {"same": Same}))
+    model = build_frame_reader(table, 0, Options(Train()))
     assert model(torch.randn(1, 8, 5), torch.ones(1, 8, dtype=torch.bool)).states.shape == (1, 2, 6)
 
 

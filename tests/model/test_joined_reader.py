@@ -95,5 +95,5 @@ class Product(nn.Module):
 def test_a_join_of_ones_own():
     kinds = {"product": Product}
     recipe = load("show-ask-attend-answer", tiny=True, overrides=["reader.join={kind='product', dim=6}"], kinds=kinds)
-    model = build(recipe, source_size=9, target_size=7, kinds=kinds)
+    model = build(recipe, source_size=9, target_size=7)
     assert model.read(make_questions()).states.shape == (2, 1, 6)

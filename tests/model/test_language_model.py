@@ -187,7 +187,7 @@ def test_a_writer_of_your_own_reads_nothing_either() -> None:
 
     values = {"task": "language-model", "reader": {"kind": "none"}, "writer": {"kind": "own", "dim": 7}}
     kinds = {"own": Own}
-    model = build(validate(values, kinds=kinds), source_size=V, target_size=V, kinds=kinds)
+    model = build(validate(values, kinds=kinds), source_size=V, target_size=V)
     assert (model.writer.size, model.writer.memory_dim, model.dim) == (V, 0, 7)
 
 
@@ -206,5 +206,5 @@ def test_a_custom_stack_gets_memory_dim_0_without_memory() -> None:
         "writer": {"tie": "output", "stack": {"kind": "own"}},
     }
     kinds = {"own": Own}
-    model = build(validate(values, kinds=kinds), source_size=V, target_size=V, kinds=kinds)
+    model = build(validate(values, kinds=kinds), source_size=V, target_size=V)
     assert (given, model.dim) == ([0], 6)

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(not prepared.is_available(), reason="needs a tor
 def build_model(*, tie: str = "all", kinds=None, **stack) -> Model:
     settings = {"layers": 2, "dim": 24, "heads": 3, "ff": 35, **stack}
     recipe = validate({"reader": {"stack": settings}, "writer": {"stack": settings, "tie": tie}}, origin="test")
-    return build(recipe, source_size=29, target_size=29, kinds=kinds).eval()
+    return build(recipe, source_size=29, target_size=29).eval()
 
 
 def logits(model: Model) -> torch.Tensor:
@@ -127,7 +127,7 @@ def test_a_block_of_a_user_stays_as_it_is() -> None:
 
     settings = {"layers": 1, "dim": 24, "heads": 3, "ff": 35}
     recipe = validate({"reader": {"stack": settings}, "writer": {"kind": "own"}}, origin="test", kinds={"own": Own})
-    model = build(recipe, source_size=29, target_size=29, kinds={"own": Own})
+    model = build(recipe, source_size=29, target_size=29)
     prepack_weights(model)
     assert type(model.writer.inside) is nn.Linear
 

@@ -31,7 +31,7 @@ PAIRS = [("ein Hund", "a dog"), ("zwei Katzen", "two cats")]
 def create_run(folder: Path, recipe: Recipe, *, kinds: Mapping[str, Any] | None = None) -> Model:
     folder.mkdir()
     tokenizers = train_tokenizers(recipe.tokenizer, lambda: PAIRS)
-    model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target.size, kinds=kinds)
+    model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target.size)
     save(recipe, folder / RECIPE)
     tokenizers.save(folder)
     write_tensors(named_weights(model), folder / WEIGHTS)

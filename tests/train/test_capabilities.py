@@ -99,7 +99,7 @@ def make(reader=None, writer=None, **train):
     }
     recipe = validate(values, kinds=KINDS)
     torch.manual_seed(1)
-    return recipe, build(recipe, source_size=SIZE, target_size=SIZE, kinds=KINDS).double()
+    return recipe, build(recipe, source_size=SIZE, target_size=SIZE).double()
 
 
 PARTS = {

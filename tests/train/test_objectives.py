@@ -131,7 +131,7 @@ def test_recipe_lists_objectives_and_those_of_the_user():
     tables = [{"kind": "r-drop", "alpha": 2.0}, {"kind": "shrink", "strength": 0.25}]
     recipe = validate({"objectives": tables}, kinds={"shrink": shrink})
 
-    first, second = build_objectives(recipe, kinds={"shrink": shrink})
+    first, second = build_objectives(recipe)
 
     assert isinstance(first, functools.partial)
     assert (first.func, first.keywords) == (r_drop_loss, {"label_smoothing": 0.1, "alpha": 2.0, "weight": 1.0})

@@ -1,6 +1,6 @@
 """Builds input embeddings from a recipe: token vectors, positions, segments, norm and projection."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -8,6 +8,7 @@ from torch import nn
 from saccade.config import schema
 from saccade.data.tokenization.tokenizer import END, PAD
 from saccade.layers.attention import positions
+from saccade.model.build.options import build_custom
 from saccade.model.readers.tokens import Embedding
 
 EmbeddedTable = schema.TokenReader | schema.SecondPass | schema.TokenWriter | schema.FillWriter
@@ -34,12 +35,12 @@ def init_table(table: nn.Embedding) -> nn.Embedding:
     return table
 
 
-def build_embedding(table: EmbeddedTable, tokens: nn.Embedding, dim: int, kinds: Mapping[str, Any]) -> Embedding:
+def build_embedding(table: EmbeddedTable, tokens: nn.Embedding, dim: int) -> Embedding:
     """Build the input embedding of a stack of width `dim` around a table of token vectors."""
     width, options = get_embedding_width(table, dim), table.embedding_options
     concat = tokens.embedding_dim != width
     position_width = width - tokens.embedding_dim if concat else width
-    input_positions = build_input_positions(table.positions, position_width, kinds)
+    input_positions = build_input_positions(table.positions, position_width)
     norm = nn.LayerNorm(width, eps=table.stack.embedding_eps) if options.norm else None
     segments = init_table(nn.Embedding(options.segments, width)) if options.segments else None
     return Embedding(
@@ -58,11 +59,11 @@ def build_projection(width: int | None, dim: int) -> nn.Linear | None:
     return project
 
 
-def build_input_positions(table: Any, width: int, kinds: Mapping[str, Any]) -> nn.Module | None:
+def build_input_positions(table: Any, width: int) -> nn.Module | None:
     """Build position vectors for the input (added or concatenated); None for kinds that act inside attention."""
     if table.kind in INPUT_POSITIONS:
         return INPUT_POSITIONS[table.kind](table, width)
-    return kinds[table.kind](width, **table.settings()) if table.kind in kinds else None
+    return build_custom(table, width) if table.is_custom else None
 
 
 INPUT_POSITIONS: dict[str, Callable[[Any, int], nn.Module]] = {

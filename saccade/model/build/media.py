@@ -13,7 +13,7 @@ from saccade.layers.audio.downsampling import PyramidStack, Stem
 from saccade.layers.blocks.recurrent import RecurrentStack
 from saccade.layers.vision.joining import Concat, Glimpses, Hops, QuestionOnly
 from saccade.layers.vision.patches import ColorNormalization, ConvPatchEmbedding, PatchEmbedding, ResNetCells
-from saccade.model.build.options import Options
+from saccade.model.build.options import Options, build_custom
 from saccade.model.build.recurrent import build_recurrent_reader
 from saccade.model.build.stacks import get_input_dim
 from saccade.model.build.timm import build_backbone
@@ -30,7 +30,7 @@ def build_frame_reader(reader: schema.FrameReader, size: int, options: Options) 
     if settings.kind in FRAME_STACKS:
         stack = FRAME_STACKS[settings.kind](settings, options._replace(copies_states=False))
     else:
-        stack = options.build_custom(settings)
+        stack = build_custom(settings)
     stem = Stem(reader.sound.mel_bands, stack.dim, strides=reader.strides, kernel=reader.kernel)
     position_table = None
     if reader.positions == "sinusoidal":  # as in Whisper
@@ -103,7 +103,7 @@ def build_feature_stack(settings: Any, options: Options) -> Any:
     if settings is None:
         return None
     if settings.kind != "transformer":
-        return options.build_custom(settings)
+        return build_custom(settings)
     return build_plain_transformer(settings, options)
 
 
@@ -135,7 +135,7 @@ def build_joined_reader(
     if reader.join.kind in JOIN_BUILDERS:
         join = JOIN_BUILDERS[reader.join.kind](reader.join, pictures.dim, questions, options)
     else:
-        join = options.build_custom(reader.join, pictures.dim, questions.dim)
+        join = build_custom(reader.join, pictures.dim, questions.dim)
     return JoinedReader(pictures, questions, join, grid=pictures.grid, picture_dropout=reader.image_dropout)
 
 

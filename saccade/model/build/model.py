@@ -3,7 +3,7 @@
 Stacks are built in stacks.py, embeddings in embeddings.py, readers of pictures and sound in media.py.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from saccade.model.build.embeddings import (
     get_token_width,
 )
 from saccade.model.build.media import build_frame_reader, build_joined_reader, build_picture_reader
-from saccade.model.build.options import Options
+from saccade.model.build.options import Options, build_custom
 from saccade.model.build.recurrent import build_recurrent_writer, should_copy_states
 from saccade.model.build.stacks import build_reader_stack, build_writer_stack, get_input_dim
 from saccade.model.model import Model
@@ -38,10 +38,8 @@ from saccade.model.writers.permuted import PermutedWriter
 from saccade.model.writers.tokens import TokenWriter
 from saccade.model.writers.values import ValuesWriter
 
-Kinds = Mapping[str, Any]
 
-
-def build(recipe: Recipe, *, source_size: int, target_size: int, kinds: Kinds | None = None) -> Model:
+def build(recipe: Recipe, *, source_size: int, target_size: int) -> Model:
     """Build a model with newly initialized weights for vocabularies of these sizes.
 
     A custom reader is called with the source vocabulary size, a custom writer with the target vocabulary size and the
@@ -50,7 +48,7 @@ def build(recipe: Recipe, *, source_size: int, target_size: int, kinds: Kinds | 
     for part in (*recipe.reader.embedding_tables, *recipe.writer.embedding_tables):
         if conflict := part.positions.find_length_conflict(recipe.data.max_length):
             raise SaccadeError(conflict)
-    options = Options(recipe.train, kinds or {}, copies_states=should_copy_states(recipe))
+    options = Options(recipe.train, copies_states=should_copy_states(recipe))
     reader = build_reader(recipe.reader, source_size, options)
     return build_model_with_writer(WriterContext(recipe, reader, target_size, options))
 
@@ -74,14 +72,14 @@ class WriterContext(NamedTuple):
 def build_reader(table: Any, size: int, options: Options) -> Any:
     """Build the reader of a recipe's table, which may be of a custom kind; None for kind "none"."""
     if table.kind not in READERS:
-        return options.build_custom(table, size)
+        return build_custom(table, size)
     return READERS[table.kind](table, size, options)
 
 
 def build_token_reader(table: schema.TokenReader, size: int, options: Options) -> TokenReader:
     stack = build_reader_stack(table, options, causal=table.causal)
     width = get_input_dim(stack)
-    embedding = build_embedding(table, build_token_table(table, size, width), width, options.kinds)
+    embedding = build_embedding(table, build_token_table(table, size, width), width)
     second_pass = None
     if table.second_pass is not None:
         second_pass = build_second_pass(table.second_pass, embedding.tokens, memory_dim=stack.dim, options=options)
@@ -106,7 +104,7 @@ def build_second_pass(
             f"{get_token_width(table, stack.dim)}; set the same stack.dim and positions.combine, and no "
             "reader.embedding_dim"
         )
-    return SecondPass(build_embedding(table, tokens, stack.dim, options.kinds), stack)
+    return SecondPass(build_embedding(table, tokens, stack.dim), stack)
 
 
 def build_question_reader(table: schema.JoinedReader, size: int, options: Options) -> Any:
@@ -136,15 +134,13 @@ READERS: dict[str, Callable[[Any, int, Options], Any]] = {
 def build_model_with_writer(context: WriterContext) -> Model:
     table = context.recipe.writer
     if table.kind not in WRITERS:
-        return Model(context.reader, context.options.build_custom(table, context.output_size, context.memory_dim or 0))
+        return Model(context.reader, build_custom(table, context.output_size, context.memory_dim or 0))
     return WRITERS[table.kind](table, context)
 
 
-def build_writer(
-    table: schema.TokenWriter, *, size: int, train: schema.Train | None = None, kinds: Kinds | None = None
-) -> TokenWriter:
+def build_writer(table: schema.TokenWriter, *, size: int, train: schema.Train | None = None) -> TokenWriter:
     """Build a decoder without cross-attention: a language model over `size` tokens."""
-    options = Options(train or schema.Train(), kinds or {})
+    options = Options(train or schema.Train())
     stack = build_writer_stack(table, options, memory_dim=None)
     return assemble_token_writer(table, build_token_table(table, size, get_input_dim(stack)), stack, options)
 
@@ -160,7 +156,7 @@ def assemble_token_writer(
     table: schema.TokenWriter, tokens: nn.Embedding, stack: Stack, options: Options
 ) -> TokenWriter:
     """Build embedding and output layer around a stack; a table with `actions` makes it an ActionWriter."""
-    embedding = build_embedding(table, tokens, get_input_dim(stack), options.kinds)
+    embedding = build_embedding(table, tokens, get_input_dim(stack))
     output = build_output(table, tokens, stack.dim)
     if table.output_bias:
         output.bias = nn.Parameter(torch.zeros(tokens.num_embeddings), requires_grad=False)
@@ -186,7 +182,7 @@ def build_fill_model(table: schema.FillWriter, context: WriterContext) -> Model:
             f"writer.copy_source = true adds the reader's states to the writer's inputs, but the reader has width "
             f"{context.reader.dim} and the writer {stack.dim}; set the same stack.dim, or writer.copy_source = false"
         )
-    embedding = build_embedding(table, tokens, stack.dim, context.options.kinds)
+    embedding = build_embedding(table, tokens, stack.dim)
     writer = FillWriter(
         embedding, stack, output=build_output(table, tokens, stack.dim),
         memory_dim=context.reader.dim, max_length_difference=table.max_length_difference, copy_source=table.copy_source,

@@ -1,6 +1,5 @@
-"""Options that all builders of model parts share."""
+"""What all builders of model parts share: their options, and how a part of a custom kind is built."""
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from saccade.config.schema import Train
@@ -8,9 +7,9 @@ from saccade.config.schema import Train
 
 class Options(NamedTuple):
     train: Train
-    kinds: Mapping[str, Any]  # classes or functions of custom kinds, by name
     copies_states: bool = True  # whether the writer starts from the final cell states of a recurrent reader
 
-    def build_custom(self, table: Any, *sizes: int) -> Any:
-        """Build a part of a custom kind: call it with the sizes and its settings in the recipe (table: a Custom)."""
-        return self.kinds[table.kind](*sizes, **table.settings())
+
+def build_custom(table: Any, *sizes: int) -> Any:
+    """Build a part of a custom kind: call it with the sizes and its settings in the recipe (table: a Custom)."""
+    return table.make(*sizes)

@@ -7,7 +7,7 @@ from saccade.config import schema
 from saccade.config.protocols import Stack
 from saccade.errors import SaccadeError
 from saccade.model.build.convolution import build_convolution
-from saccade.model.build.options import Options
+from saccade.model.build.options import Options, build_custom
 from saccade.model.build.recurrent import build_recurrent_reader, build_recurrent_writer
 from saccade.model.build.transformer import build_transformer
 
@@ -29,7 +29,7 @@ def build_stack(
     settings = table.stack
     if settings.kind not in builders:
         sizes = () if memory_dim is None and not causal else (memory_dim or 0,)
-        return options.build_custom(settings, *sizes)
+        return build_custom(settings, *sizes)
     if settings.kind != "transformer" and table.positions.inside_attention:
         raise SaccadeError(
             f'positions.kind = "{table.positions.kind}" acts inside self-attention, which a {settings.kind} stack does '

@@ -92,7 +92,10 @@ class SearchDecoder(Decoder):
         target, device, longest = self.tokenizers.target, str(self.loaded.device), max(limits) + 1
         request = Request(
             limits, decoding, self.codec.collate(sources), prefix=prefix, generator=generator, align=align,
-            scored=scored, fusion=load_fusion(decoding, target=target, device=device, max_length=longest),
+            scored=scored,
+            fusion=load_fusion(
+                decoding, target=target, device=device, max_length=longest, kinds=self.loaded.recipe.kinds
+            ),
         )  # fmt: skip
         return self.loaded.decode(request)
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from jaxtyping import Int
 from torch import Tensor
 
+from saccade.config.plugins import Kinds
 from saccade.config.protocols import State
 from saccade.config.schema import Decoding
 from saccade.data.tokenization.tokenizers import Tokenizer
@@ -23,11 +24,13 @@ from saccade.predict.search.request import FusionModel
 from saccade.runs import WEIGHTS, find_run
 
 
-def load_fusion(decoding: Decoding, *, target: Tokenizer, device: str, max_length: int) -> FusionModel | None:
+def load_fusion(
+    decoding: Decoding, *, target: Tokenizer, device: str, max_length: int, kinds: Kinds
+) -> FusionModel | None:
     """Load the language model that the settings name, for outputs of `max_length` tokens; None if they name none."""
     if not decoding.lm or not decoding.lm_weight:
         return None
-    run = load_language_model(decoding.lm, device)
+    run = load_language_model(decoding.lm, device, kinds)
     if not run.recipe.task.is_language_model:
         raise SaccadeError(
             f'lm = {decoding.lm!r} is a run of task "{run.recipe.task.name}"; '
@@ -47,16 +50,16 @@ def load_fusion(decoding: Decoding, *, target: Tokenizer, device: str, max_lengt
     return FusionModel(run.model.writer, decoding.lm_weight)
 
 
-def load_language_model(name: str, device: str) -> Run:
+def load_language_model(name: str, device: str, kinds: Kinds) -> Run:
     """Load the run of a language model; it is cached as long as its weights file does not change."""
     folder = find_run(name)
     weights = folder / WEIGHTS
-    return _load_cached(folder, device, weights.stat().st_mtime_ns if weights.is_file() else 0)
+    return _load_cached(folder, device, kinds, weights.stat().st_mtime_ns if weights.is_file() else 0)
 
 
 @lru_cache(maxsize=1)
-def _load_cached(folder: Path, device: str, modified_ns: int) -> Run:
-    run = load_run(folder, device=device)
+def _load_cached(folder: Path, device: str, kinds: Kinds, modified_ns: int) -> Run:
+    run = load_run(folder, kinds=kinds, device=device)
     run.model.eval()
     return run
 

@@ -8,8 +8,8 @@ by that micro-batch's share of the first term's count. A term of weight 0 is onl
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 
@@ -123,7 +123,6 @@ def build_objectives(
     *,
     tokenizer: Tokenizer | None = None,
     average: MovingAverage | None = None,
-    kinds: Mapping[str, Any] | None = None,
 ) -> list[Objective]:
     """Build the objectives of a recipe; a custom kind is a function with keyword-only settings.
 
@@ -136,7 +135,7 @@ def build_objectives(
             objectives.append(OBJECTIVES[table.kind](table, context))
         else:
             custom = cast(Custom, table)
-            objectives.append(functools.partial((kinds or {})[custom.kind], **custom.settings()))
+            objectives.append(functools.partial(custom.maker, **custom.settings()))
     return objectives
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from saccade.config.load import load
@@ -18,7 +18,7 @@ def find_init_run(overrides: Sequence[str]) -> str:
     return found[-1].strip().strip("'\"") if found else ""
 
 
-def adopt_run(recipe: Recipe, run: str, *, kinds: Mapping[str, Any] | None = None) -> Recipe:
+def adopt_run(recipe: Recipe, run: str) -> Recipe:
     """Return the recipe with the reader and tokenizer of a run, and its writer if the task is the same.
 
     `data.max_length` becomes at most that of the run.
@@ -26,7 +26,7 @@ def adopt_run(recipe: Recipe, run: str, *, kinds: Mapping[str, Any] | None = Non
     folder = find_run(run)
     if not (folder / RECIPE).is_file():
         raise build_not_a_run_error(folder)
-    old = load(folder / RECIPE, kinds=kinds)
+    old = load(folder / RECIPE, kinds=recipe.kinds)
     parts = recipe.task.adopt_parts(recipe, old)
     if not parts:
         return recipe
@@ -37,14 +37,14 @@ def adopt_run(recipe: Recipe, run: str, *, kinds: Mapping[str, Any] | None = Non
     return recipe.model_copy(update={**parts, "data": data, "tokenizer": tokenizer})
 
 
-def adopt_tokenizer(recipe: Recipe, overrides: Sequence[str], *, kinds: Mapping[str, Any] | None = None) -> Recipe:
+def adopt_tokenizer(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
     """Return the recipe with the tokenizer of its `init` run, if both train one with the same settings."""
     if not recipe.init or any(word.startswith("tokenizer") for word in overrides):
         return recipe
     folder = find_run(recipe.init)
     if not (folder / RECIPE).is_file():
         raise build_not_a_run_error(folder)
-    same_settings = load(folder / RECIPE, kinds=kinds).tokenizer == recipe.tokenizer
+    same_settings = load(folder / RECIPE, kinds=recipe.kinds).tokenizer == recipe.tokenizer
     if not same_settings or not recipe.tokenizer.is_learned:
         return recipe
     return recipe.model_copy(update={"tokenizer": recipe.tokenizer.model_copy(update={"kind": "init"})})

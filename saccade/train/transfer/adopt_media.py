@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from saccade.config.load import load
 from saccade.config.renames import get_new_path
@@ -22,13 +21,13 @@ def find_init_runs(overrides: Sequence[str]) -> dict[str, str]:
     return {key: found[key] for key in INIT_KEYS if found.get(key)}
 
 
-def adopt_media_parts(recipe: Recipe, runs: Mapping[str, str], *, kinds: Mapping[str, Any] | None = None) -> Recipe:
+def adopt_media_parts(recipe: Recipe, runs: Mapping[str, str]) -> Recipe:
     """Return the recipe with the readers and writers of the runs; objectives and training settings stay."""
     for key, run in runs.items():
         folder = find_run(run)
         if not (folder / RECIPE).is_file():
             raise build_not_a_run_error(folder)
-        old = load(folder / RECIPE, kinds=kinds)
+        old = load(folder / RECIPE, kinds=recipe.kinds)
         if key in ("writer.init", "reader.image.init"):
             recipe = (adopt_writer if key == "writer.init" else adopt_picture_reader)(recipe, old, run)
             continue

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 
 from saccade.config.schema import Recipe
@@ -16,20 +13,16 @@ from saccade.train.transfer.initialization import init_weights
 from saccade.train.transfer.lora import add_lora
 from saccade.train.transfer.warm import warm_start
 
-Kinds = Mapping[str, Any]
 
-
-def build_initial_model(
-    recipe: Recipe, tokenizers: Tokenizers, *, fresh: bool, kinds: Kinds | None
-) -> tuple[Model, list[str]]:
+def build_initial_model(recipe: Recipe, tokenizers: Tokenizers, *, fresh: bool) -> tuple[Model, list[str]]:
     """Build the model with weights initialized from the seed, then from `init` runs if `fresh`; freeze and add LoRA.
 
     Also returns remarks about the transferred weights.
     """
     torch.manual_seed(recipe.train.seed)
-    model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target_size, kinds=kinds)
+    model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target_size)
     init_weights(model, recipe.train.weight_init)
-    notes = warm_start(model, recipe, tokenizers, kinds=kinds) if fresh else []
+    notes = warm_start(model, recipe, tokenizers) if fresh else []
     freeze(model, recipe.freeze)
     notes += add_lora(model, recipe)
     return model.train(), notes

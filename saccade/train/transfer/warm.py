@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,9 +47,7 @@ class TransferCounts:
         return f"{self.tensors} of {self.total_tensors} tensors{rows} copied{rest}"
 
 
-def warm_start(
-    model: Model, recipe: Recipe, tokenizers: Tokenizers, *, kinds: Mapping[str, Any] | None = None
-) -> list[str]:
+def warm_start(model: Model, recipe: Recipe, tokenizers: Tokenizers) -> list[str]:
     """Copy weights from the `init` runs of the recipe and its parts; return a remark on each."""
     parts = {"": recipe.init, "reader.": recipe.reader.init_run, "writer.": recipe.writer.init_run}
     if recipe.reader.joined_table is not None:
@@ -58,7 +55,7 @@ def warm_start(
     notes = load_published_weights(model, recipe.reader.backbone) if recipe.reader.backbone is not None else []
     for prefix, run in parts.items():
         if run:
-            old = load_run(run, kinds=kinds)
+            old = load_run(run, kinds=recipe.kinds)
             check_modality(recipe, old.recipe, prefix=prefix, run=run)
             if prefix:
                 check_width(model, old.model, part=prefix.removesuffix("."), run=run)

@@ -1,0 +1,175 @@
+"""Kinds from plugin files and installed packages, and the plugins that a run needs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from saccade.config.load import load, save, validate
+from saccade.config.plugins import (
+    PLUGINS_FILE,
+    Kinds,
+    check_requirements,
+    find_installed,
+    load_plugins,
+    write_requirements,
+)
+from saccade.errors import SaccadeError
+
+STACK = "def mixer(*, dim: int, depth: int = 1): ...\nKINDS = {'mixer': mixer}\n"
+VALUES = {"reader": {"stack": {"kind": "mixer", "dim": 4}}}
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Path:
+    return write(tmp_path / "mixer.py", STACK)
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Installs a package with an entry point, as pip would."""
+
+    def add(name: str, code: str) -> None:
+        site = tmp_path / "site"
+        info = site / f"{name}-1.2.dist-info"
+        info.mkdir(parents=True)
+        write(site / f"{name}.py", code)
+        write(info / "METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
+        write(info / "entry_points.txt", f"[saccade.plugins]\n{name} = {name}\n")
+        monkeypatch.syspath_prepend(site)
+        find_installed.cache_clear()
+
+    find_installed.cache_clear()
+    yield add
+    find_installed.cache_clear()
+
+
+def test_a_file_brings_kinds(plugin):
+    kinds = load_plugins(plugin)
+    assert validate(VALUES, kinds=kinds).reader.stack.settings() == {"dim": 4, "depth": 1}
+    assert load_plugins(plugin)["mixer"] is kinds["mixer"]  # the same content is run once
+
+
+def test_a_changed_file_is_run_again(plugin):
+    first = load_plugins(plugin)["mixer"]
+    write(plugin, STACK.replace("depth: int = 1", "depth: int = 7"))
+    assert load_plugins(plugin)["mixer"] is not first
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "message"),
+    [
+        ("a.txt", "", "a plugin is a Python file, such as plugin.py, got '.*a.txt'"),
+        ("a.py", "x = 1", "needs a dictionary KINDS = {'name': class or function}, got none"),
+        ("a.py", "KINDS = [1]", "needs a dictionary KINDS .*, got list"),
+        ("a.py", "KINDS = {1: int}", "needs a dictionary KINDS .*, got dict"),
+        ("a.py", "x = 1\n1 / 0", r"plugin 'a.py' cannot be loaded: ZeroDivisionError: division by zero \(line 2\)"),
+        ("a.py", "def f(:", r"plugin 'a.py' cannot be loaded: SyntaxError: .* \(line 1\)"),
+        ("a.py", "import nothing_like_it", "ModuleNotFoundError: No module named 'nothing_like_it'"),
+    ],
+)
+def test_a_plugin_that_cannot_be_used_is_one_line(tmp_path, name, code, message):
+    with pytest.raises(SaccadeError, match=message) as error:
+        load_plugins(write(tmp_path / name, code))
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(SaccadeError, match=r"cannot read the plugin '.*none.py': no such file"):
+        load_plugins(tmp_path / "none.py")
+
+
+def test_two_files_cannot_have_one_name(tmp_path, plugin):
+    other = write(tmp_path / "other.py", STACK)
+    with pytest.raises(SaccadeError, match=r"plugins mixer.py and other.py both have a kind 'mixer'; rename one"):
+        load_plugins(plugin, other)
+
+
+def test_the_folder_of_a_plugin_is_not_searched_for_modules(tmp_path):
+    write(tmp_path / "neighbour.py", "raise SystemExit('was run')")
+    with pytest.raises(SaccadeError, match="No module named 'neighbour'"):
+        load_plugins(write(tmp_path / "a.py", "import neighbour\nKINDS = {}"))
+
+
+# ---- what a run needs
+
+
+def test_a_run_asks_for_its_plugin_by_name(tmp_path, plugin, capsys):
+    recipe = validate(VALUES, kinds=load_plugins(plugin))
+    write_requirements(recipe.kinds, tmp_path)
+    save(recipe, tmp_path / "recipe.toml")
+    with pytest.raises(
+        SaccadeError, match=r"needs the kind 'mixer' of the plugin mixer.py \(sha256 \w{12}\); add --pl"
+    ):
+        load(tmp_path / "recipe.toml")
+    assert load(tmp_path / "recipe.toml", kinds=load_plugins(plugin)).reader == recipe.reader
+    assert not capsys.readouterr().err
+
+
+def test_a_note_says_that_a_plugin_has_changed(tmp_path, plugin, capsys):
+    recipe = validate(VALUES, kinds=load_plugins(plugin))
+    write_requirements(recipe.kinds, tmp_path)
+    write(plugin, STACK + "# changed\n")
+    for _ in range(2):
+        check_requirements(tmp_path, load_plugins(plugin))
+    assert capsys.readouterr().err.count("was trained with another version of the plugin mixer.py (sha256 ") == 1
+
+
+def test_only_kinds_that_the_recipe_uses_are_needed(tmp_path):
+    write_requirements(validate({}, kinds={"mixer": lambda: None}).kinds, tmp_path)
+    assert not (tmp_path / PLUGINS_FILE).exists()
+
+
+def test_a_kind_given_in_python_is_asked_for_as_such(tmp_path):
+    recipe = validate(VALUES, kinds={"mixer": lambda *, dim: None})
+    write_requirements(recipe.kinds, tmp_path)
+    assert json.loads((tmp_path / PLUGINS_FILE).read_text())[0]["plugin"] == ""
+    with pytest.raises(SaccadeError, match=r"needs the kind 'mixer', which was given in Python; pass kinds=\{'mixer'"):
+        check_requirements(tmp_path, Kinds())
+
+
+def test_a_damaged_list_of_plugins_is_one_line(tmp_path):
+    write(tmp_path / PLUGINS_FILE, "[{}]")
+    with pytest.raises(SaccadeError, match="is not a list of kinds and plugins; put back the file of the run"):
+        check_requirements(tmp_path, Kinds())
+
+
+# ---- installed packages
+
+
+def test_an_installed_plugin_is_found_when_a_kind_is_unknown(install, tmp_path):
+    install("mixers", STACK)
+    recipe = validate(VALUES)
+    assert recipe.reader.stack.settings() == {"dim": 4, "depth": 1}
+    write_requirements(recipe.kinds, tmp_path)
+    find_installed.cache_clear()
+    (tmp_path / "site" / "mixers-1.2.dist-info" / "entry_points.txt").unlink()
+    with pytest.raises(
+        SaccadeError, match=r"the kind 'mixer' of the package mixers 1.2; install it: pip install mixers"
+    ):
+        check_requirements(tmp_path, Kinds())
+
+
+def test_installed_plugins_are_not_loaded_where_all_kinds_are_known(install):
+    install("harmful", "raise SystemExit('was loaded')")
+    assert load("dates", tiny=True, overrides=["reader.positions.kind=learned"]).task.name == "translate"
+
+
+def test_an_installed_plugin_that_fails_is_named_where_a_kind_is_unknown(install):
+    install("broken", "1 / 0")
+    install("mixers", STACK)
+    assert validate(VALUES).reader.stack.kind == "mixer"
+    with pytest.raises(
+        SaccadeError, match=r"unknown kind 'mixr'; did you mean 'mixer'\?.* the installed plugin broken 1.2"
+    ):
+        validate({"reader": {"stack": {"kind": "mixr"}}})
+
+
+def test_a_given_kind_comes_before_an_installed_one(install):
+    install("mixers", STACK)
+    assert "depth" not in validate(VALUES, kinds={"mixer": lambda *, dim: None}).reader.stack.settings()
