@@ -83,6 +83,8 @@ class MediaReader(Table, ReaderTraits):
             return f'{what} has no token embeddings to share; set writer.tie = "output"'
         if recipe.predict.replace_unknown:
             return f"{what} reads no words that could replace unknown ones; set predict.replace_unknown = false"
+        if any(corpus.format for corpus in (*recipe.data.train, *recipe.data.valid_corpora)):
+            return f"{what} has files of its own; data.train.0.format is for text, leave it out"
         if recipe.data.stream:
             return f"{what} stores them decoded on disk; set data.stream = false"
         if recipe.tokenizer.dropout:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from saccade.config.kinds import TAG_PREFIX, Custom, get_keyword_only, get_kind_name, list_tables
+from saccade.config.kinds import TAG_PREFIX, OwnKind, get_keyword_only, get_kind_name, list_tables
 from saccade.config.plugins import Kinds
 from saccade.config.schema import Recipe
 
@@ -101,15 +101,14 @@ def _list_known_keys(location: tuple[str | int, ...], values: Mapping[str, Any],
             tables = [
                 table
                 for table in tables
-                if part == (TAG_PREFIX if table is Custom else TAG_PREFIX + _get_kind_or_corpora(table))
+                if part == TAG_PREFIX + ("" if issubclass(table, OwnKind) else _get_kind_or_corpora(table))
             ] or tables
             continue
         here = here[part]
         if isinstance(part, str):
             tables = [found for table in tables for found in list_tables(table.model_fields[part].annotation)]
-    if tables == [Custom]:
-        return list(get_keyword_only(kinds.find(here["kind"])))
-    return [name for table in tables for name in table.model_fields]
+    own = list(get_keyword_only(kinds.find(here["kind"]))) if any(issubclass(each, OwnKind) for each in tables) else []
+    return own + [name for table in tables for name in table.model_fields if not (own and name == "kind")]
 
 
 def _get_kind_or_corpora(table: type[BaseModel]) -> str:

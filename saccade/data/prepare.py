@@ -16,6 +16,7 @@ from saccade.config.schema import Corpus, Recipe
 from saccade.data.batching.batches import Rows
 from saccade.data.sources.corpus import ROW_NOUNS, CorpusSplit, format_dropped_notes, format_unanswerable_notes
 from saccade.data.sources.labelled import inherit_columns, validate_labels
+from saccade.data.sources.own_format import inherit_format
 from saccade.data.store.arrays import Store, discard, open_store, write_folder, write_store
 from saccade.data.store.media import MediaEncoder, MediaLibrary, MediaStore, format_skipped_notes, open_or_decode
 from saccade.data.store.streaming import DocumentStream, interleave, validate_stream
@@ -96,7 +97,7 @@ def prepare_rows(recipe: Recipe, *, tokenizers: Tokenizers | None, cache: Path |
 
 def _build_stream(recipe: Recipe, splits: list[CorpusSplit], tokenizers: Tokenizers) -> DocumentStream:
     settings, buffer = recipe.task.get_encoding(recipe), recipe.data.buffer
-    names = (split.corpus.model_dump_json() for split in splits)
+    names = (split.corpus.dump_key() for split in splits)
     key = f"({settings.cache_key}, {recipe.data.documents!r}, {buffer!r})"  # as in 0.8, so that its runs resume
     return DocumentStream(
         open_documents=lambda: interleave([split.iter_rows for split in splits]),
@@ -130,11 +131,9 @@ def _build_splits(recipe: Recipe) -> tuple[list[CorpusSplit], list[CorpusSplit]]
         return build(data.train, share=share, augment=True), build(data.train, share=share, heldout=True)
     train = build(data.train, augment=True)
     is_labelled_text = train[0].label_kind and train[0].media_reader is None
-    valid = (
-        [inherit_columns(corpus, data.train[0]) for corpus in data.valid_corpora]
-        if is_labelled_text
-        else data.valid_corpora
-    )
+    valid = [inherit_format(corpus, data.train[0]) for corpus in data.valid_corpora]
+    if is_labelled_text:
+        valid = [inherit_columns(corpus, data.train[0]) for corpus in valid]
     return train, build(valid)
 
 
@@ -173,7 +172,7 @@ def _train_or_load_tokenizers(recipe: Recipe, splits: list[CorpusSplit], keys: l
 def _get_training_key(settings: schema.Tokenizer) -> str:
     """Return the settings that training a tokenizer depends on, as JSON with the names of 0.8, which the cache has."""
     values = settings.model_copy(update={"dropout": 0.0, "variants": 1}).model_dump_json()
-    return values.replace('"cls_token":', '"begin":').replace('"mask_token":', '"mask":')
+    return values.replace('"cls_token":', '"begin":').replace('"mask_token":', '"mask":') + settings.code_version
 
 
 def _find_init_run(recipe: Recipe) -> Path:

@@ -162,7 +162,7 @@ def replace_data(recipe: Recipe, *, data: Files | None, valid: Files | float | N
     elif valid is not None:
         changes["valid"] = to_corpora(valid)
     if changes:
-        values = {**recipe.data.model_dump(), **changes}
+        values = {**dict(recipe.data), **changes}
         recipe = recipe.model_copy(update={"data": type(recipe.data).model_validate(values)})
     return recipe
 
