@@ -60,6 +60,11 @@ class OwnKind(BaseModel):
         shared = {key: item for key, item in value.items() if key in cls.model_fields}
         return {**shared, **get_signature_defaults(maker), **settings}
 
+    @classmethod
+    def accepts(cls, maker: Any) -> bool:
+        """Whether this table is for such a class or function, where a key may have several."""
+        return True
+
     def model_post_init(self, context: Any) -> None:
         if context:
             self._maker = context["kinds"].find(self.kind)
@@ -124,7 +129,7 @@ class ByKind:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         tables = [table for table in get_args(source) if not issubclass(table, OwnKind)]
-        own = next((table for table in get_args(source) if issubclass(table, OwnKind)), Custom)
+        owns = [table for table in get_args(source) if issubclass(table, OwnKind)] or [Custom]
         names = {name: table for table in tables for name in get_kind_names(table)}
         default = next(iter(names))
 
@@ -134,17 +139,20 @@ class ByKind:
             if kind in names and kind in others:
                 message = f"'{kind}' is a kind of saccade already; give yours another name"
                 raise PydanticCustomError("kind", "{message}", {"message": message})
-            if kind not in names and not isinstance(value, OwnKind) and others.find(kind) is None:
+            if kind in names or isinstance(value, OwnKind):
+                return value
+            if (maker := others.find(kind)) is None:
                 message = f"unknown kind '{kind}'" + format_unknown_kind(kind, names, others)
                 raise PydanticCustomError("kind", "{message}", {"message": message})
-            return value
+            own = next(table for table in owns if table.accepts(maker))
+            return own.model_validate(value, context=info.context)
 
         def choose(value: Any) -> str:
             kind = get_kind(value, default)
-            return TAG_PREFIX + (get_kind_name(names[kind]) if kind in names else "")
+            return TAG_PREFIX + (get_kind_name(names[kind]) if kind in names else type(value).__name__)
 
         options = [Annotated[table, Tag(TAG_PREFIX + get_kind_name(table))] for table in tables]
-        options.append(Annotated[own, Tag(TAG_PREFIX)])
+        options += [Annotated[own, Tag(TAG_PREFIX + own.__name__)] for own in owns]
         return handler.generate_schema(
             Annotated[Union[tuple(options)], Discriminator(choose), BeforeValidator(check)]  # noqa: UP007
         )

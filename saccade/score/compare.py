@@ -17,7 +17,6 @@ from saccade.score.metrics.bleu import Score
 from saccade.score.pairs import load_recipe_of_run
 from saccade.score.statistics import Difference, compute_statistics, get_score_function, paired_bootstrap
 
-FILE_MEDIA = ("sound", "picture")  # media read from files, some of which may be broken
 NON_ADDITIVE_METRICS = ("chrf", "cider")  # metrics that are no function of sums over examples, as the bootstrap needs
 
 
@@ -28,6 +27,7 @@ class ComparisonSettings:
     table_metrics: tuple[str, ...]  # columns of the table
     labels: str | None = None  # kind of labels, if outputs are labels
     medium: str = ""  # input other than text: "picture", "sound", "route" or "world"
+    reads_files: bool = False  # whether inputs are files, some of which may be broken
     counted: str = "sentences"  # what the outputs are about
 
     @property
@@ -116,7 +116,7 @@ def compare(
     def predictors() -> Iterator[Predictor]:  # one at a time, to save memory
         return (Predictor.load(path, kinds=kinds, device=device) for path in runs)
 
-    pairs, skipped = filter_readable(predictors(), pairs) if settings.medium in FILE_MEDIA else (list(pairs), ())
+    pairs, skipped = filter_readable(predictors(), pairs) if settings.reads_files else (list(pairs), ())
     loaded = zip(runs, predictors(), strict=True)
     measurements = [
         measure_run(Path(path), predictor, pairs, settings, decoding=decoding) for path, predictor in loaded

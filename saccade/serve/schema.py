@@ -40,8 +40,8 @@ MODEL = {
         "name": TEXT,
         "task": TEXT,
         "reads": {
-            "enum": ["text", "picture", "sound"],
-            "description": "the input modality: text as JSON, or files in a form",
+            "type": "string",
+            "description": "the input modality: text as JSON; picture, sound or another one as files in a form",
         },
         "asks": {"type": "boolean", "description": "whether each file needs a question"},
         "goes_on": {"type": "boolean", "description": "whether it is a language model that continues a prompt"},

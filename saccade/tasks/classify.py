@@ -128,6 +128,7 @@ class Classify(BaseTask):
             table_metrics=METRICS_BY_KIND[kind],
             labels=kind,
             medium=recipe.reader.medium,
+            reads_files=media is not None,
             counted="texts" if not media else media.unit,
         )
 

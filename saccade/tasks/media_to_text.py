@@ -85,7 +85,10 @@ class MediaToText(BaseTask):
         if (media := recipe.reader.media) is None:
             return super().get_comparison(recipe)
         return ComparisonSettings(
-            table_metrics=get_comparison_metrics(recipe, media), medium=media.medium, counted=media.unit
+            table_metrics=get_comparison_metrics(recipe, media),
+            medium=media.medium,
+            reads_files=True,
+            counted=media.unit,
         )
 
     def get_references(self, recipe: Recipe, pairs: Pairs) -> list[Any]:
