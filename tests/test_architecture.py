@@ -138,7 +138,7 @@ def test_start_needs_neither_torch_nor_datasets(command):
 def test_version_and_changelog_agree():
     import saccade
 
-    first = re.search(r"^## ([\w.]+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    first = re.search(r"^## \[?(\d[\w.]+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
     assert first
     assert first[1] == saccade.__version__
 

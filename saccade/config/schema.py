@@ -401,7 +401,7 @@ class Recipe(Table):
     init: str = ""
     """Run whose weights training starts from, as far as names and shapes agree. Empty: random initialization."""
     freeze: tuple[Literal["reader", "writer"], ...] = ()
-    """Parts whose weights are not trained: "reader", "writer" or both."""
+    """Parts whose weights are not trained: "reader", "writer" or both. Empty: all parts are trained."""
 
     _kinds: Kinds = PrivateAttr(default_factory=Kinds)
 

@@ -209,7 +209,7 @@ class Tag(Table, ObjectiveTraits):
 
 
 class Masked(Table, ObjectiveTraits):
-    """Masked language modelling (BERT, Devlin et al. 2019), with a loss of sentence pairs where wanted."""
+    """Masked language modelling (BERT, Devlin et al. 2019), optionally with a loss on sentence pairs."""
 
     kind: Literal["masked"] = "masked"
     """Chooses this objective: masked language modelling."""
@@ -409,7 +409,7 @@ class Average(Table):
     """Checkpoints that are averaged: the "last" ones, the "best" ones by train.metric, or none: the best checkpoint
     alone."""
     n: Count = 5
-    """Number of checkpoints that are averaged."""
+    """Number of checkpoints that are averaged; 5 to 10 are usual, 1 averages nothing."""
 
     @property
     def is_enabled(self) -> bool:

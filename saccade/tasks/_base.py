@@ -36,6 +36,8 @@ class BaseTask:
     is_language_model = False
     supports_fusion = True
     has_reader = True
+    input_label = "Text"
+    page_settings: tuple[str, ...] | None = None
     reads_media = False  # whether readers of images or audio are supported
     writer_kinds = '"tokens" or "fill"'  # supported kinds, for an error message
     metrics: tuple[str, ...] = ("loss", "bleu", "gleu", "accuracy", "wer", "cer")  # supported values of train.metric

@@ -30,6 +30,7 @@ METRICS_BY_KIND = {
 
 class Classify(BaseTask):
     name = "classify"
+    page_settings: tuple[str, ...] | None = ()
     predicts_labels = True
     writes_stepwise = False
     supports_fusion = False

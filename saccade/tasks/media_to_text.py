@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class MediaToText(BaseTask):
-    """With a user's own reader, which may read anything, all is as with pairs of texts."""
+    """Text for an image or a recording; with a user's own reader, which may read anything, text for text."""
 
     name = "media-to-text"
     reads_media = True

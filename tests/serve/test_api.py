@@ -93,6 +93,7 @@ def test_invalid_streams_are_refused_before_they_start(client):
 def test_models_report_their_settings(client, translator):
     first, second = client.get("/v1/models").json()["models"]
     assert (first["name"], first["goes_on"], second["name"], second["goes_on"]) == ("dates", False, "writer", True)
+    assert (first["input_label"], first["page_settings"]) == ("Text", None)
     assert first["settings"] == translator.recipe.predict.model_dump(mode="json")
     assert first["max_length"] == 40
 
