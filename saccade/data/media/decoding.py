@@ -153,11 +153,14 @@ def decode_part(paths: Sequence[str], decode: Decoder, name: Path) -> None:
 
 
 def _start_process(paths: Sequence[str], reader: MediaReader, name: Path) -> subprocess.Popen[str]:
-    """Start this module as a program: a fork might hold locks, and a spawn would run the user's script again."""
+    """Start this module as a program: a fork might hold locks, and a spawn would run the user's script again.
+
+    `-P` keeps the working folder off the module search path: a file there must not be imported.
+    """
     home = str(Path(saccade.__file__).parents[1])
     python_path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
     process = subprocess.Popen(
-        [sys.executable, "-m", "saccade.data.media.decoding"], stdin=subprocess.PIPE, text=True,
+        [sys.executable, "-P", "-m", "saccade.data.media.decoding"], stdin=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": python_path},
     )  # fmt: skip
     assert process.stdin is not None, "opened as a pipe"
