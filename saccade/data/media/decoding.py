@@ -88,7 +88,7 @@ def _get_sound_key(reader: FrameReader) -> str:
     settings = reader.sound.model_dump_json()
     for name, old in OLD_SOUND_NAMES.items():
         settings = settings.replace(f'"{name}":', f'"{old}":')
-    return f"sound {settings}{formats}"
+    return f"sound {settings}{formats} soxr"  # features that were resampled by other means are computed again
 
 
 MEDIA = {"picture": Medium(_decode_picture, _get_picture_key), "sound": Medium(_decode_sound, _get_sound_key)}
