@@ -188,7 +188,7 @@ class Worker:
                 self._process(half)
             return
         # Counted before the results are out, so that a client that has its answer finds it in the metrics.
-        self.metrics.observe("saccade_batch_texts", len(inputs), {"model": self.name})
+        self.metrics.batch_texts.labels(self.name).observe(len(inputs))
         self.metrics.count_engines(self.predictor.engines, self.name)
         for job in batch:
             job.future.set_result([next(outputs) for _ in job.inputs])

@@ -89,7 +89,7 @@ def _get_sound_key(reader: FrameReader) -> str:
     settings = reader.sound.model_dump_json()
     for name, old in OLD_SOUND_NAMES.items():
         settings = settings.replace(f'"{name}":', f'"{old}":')
-    return f"sound {settings}{formats}"
+    return f"sound {settings}{formats} soxr"  # features that were resampled by other means are computed again
 
 
 def _decode_own(file: str | bytes, reader: OwnMediaReader, name: str, max_pixels: int) -> np.ndarray:
