@@ -186,5 +186,5 @@ def test_every_import_is_a_declared_dependency():
     optional = [item for name in ("tensorboard", "export", "serve", "sound", "timm", "worlds") for item in extras[name]]
     used = names([*project["dependencies"], *optional]) | ours
     assert imports(SOURCES) <= used
-    modules = {"sklearn", "bidi"}  # of scikit-learn and python-bidi
+    modules = {"sklearn", "bidi", "yaml"}  # of scikit-learn, python-bidi and pyyaml
     assert imports(sorted((ROOT / "tests").rglob("*.py"))) <= used | names(extras["dev"]) | modules
