@@ -51,7 +51,7 @@ def test_the_supported_version_is_the_current_one():
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_links_of_pages_lead_somewhere(page):
     links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text("utf-8"))
-    assert links
+    assert links or page.name.startswith("library-")
     assert not [link for link in links if "://" not in link and not (page.parent / link).exists()]
 
 
