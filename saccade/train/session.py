@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -44,6 +45,7 @@ class Progress:
     best_step: int = 0
     misses: int = 0  # validations since the best one, for early stopping
     ranking: dict[int, float] = field(default_factory=dict)  # validation metric by step
+    split: int = 1  # micro-batches that each batch of `train.batch_tokens` is split into, see out_of_memory.py
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Progress:
@@ -90,6 +92,17 @@ class Session:
         self.progress.seconds += now - self.last_tick
         self.last_tick = now
         return self.progress.seconds
+
+    @functools.cached_property
+    def mutable_buffers(self) -> list[Tensor]:
+        """The buffers that a training step may change: those of modules in training mode."""
+        modules = (module for module in self.model.modules() if module.training)
+        return [buffer for module in modules for buffer in module.buffers(recurse=False)]
+
+    @property
+    def splits_on_out_of_memory(self) -> bool:
+        """Whether a step that runs out of memory is taken again with smaller micro-batches."""
+        return self.recipe.train.on_out_of_memory == "split"
 
     @property
     def checkpoint_folder(self) -> Path:

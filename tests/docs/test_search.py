@@ -20,6 +20,8 @@ RIGHT = {
     "int8": "speed/#quantization-int8-weights",
     "mixed precision": "training/#mixed-precision-gradient-accumulation-recomputation",
     "gradient accumulation": "training/#mixed-precision-gradient-accumulation-recomputation",
+    "out of memory": "training/#out-of-memory-oom-smaller-micro-batches",
+    "OOM": "training/#out-of-memory-oom-smaller-micro-batches",
     "resume": "training/#resume-from-a-checkpoint",
     "checkpoint": "training/#resume-from-a-checkpoint",
     "overfitting": "training/#overfitting-dropout-label-smoothing-early-stopping",
