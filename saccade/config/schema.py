@@ -14,6 +14,7 @@ from pydantic import Discriminator, Field, field_validator, model_validator
 from pydantic import Tag as TagOf
 
 from saccade.config.decoding import Decoding
+from saccade.config.filter import Filter
 from saccade.config.kinds import TAG_PREFIX
 from saccade.config.media import (
     CellReader,
@@ -108,6 +109,7 @@ __all__ = [
     "Experts",
     "Fill",
     "FillWriter",
+    "Filter",
     "FrameReader",
     "GlimpsesJoin",
     "GridReader",
@@ -221,6 +223,8 @@ class Data(Table):
     max_length: Count = 256
     """Maximal length of a sequence in tokens, the end token included. Longer pairs are skipped and counted, longer
     documents are split. Memory grows with it."""
+    filter: Filter = Filter()
+    """Corpus cleaning: which examples are dropped before training. The defaults drop none."""
     documents: Literal["lines", "blank", "file"] = "lines"
     """What one document of a text file is: each line, the lines between "blank" ones, or the whole file."""
     truncate: bool = False
@@ -362,6 +366,12 @@ class Recipe(Table):
     @model_validator(mode="after")
     def _check_task(self) -> Recipe:
         if conflict := self.task.find_conflict(self):
+            raise ValueError(conflict)
+        return self
+
+    @model_validator(mode="after")
+    def _check_filter(self) -> Recipe:
+        if conflict := self.data.filter.find_conflict(self):
             raise ValueError(conflict)
         return self
 

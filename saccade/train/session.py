@@ -14,6 +14,7 @@ from torch import Tensor
 
 from saccade.config.schema import Recipe
 from saccade.config.training import LOWER_IS_BETTER
+from saccade.data.sources.filtering import FilterReport
 from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import Diverged
 from saccade.model.model import Model
@@ -80,6 +81,7 @@ class Session:
     use_cuda_graphs: bool = False  # whether training steps run as CUDA graphs
     cuda_graphs: Any = None  # CudaGraphs of capture.py, while the loop runs
     notes: list[str] = field(default_factory=list)  # remarks of data preparation and warm start, for the model card
+    filtered: dict[str, list[FilterReport]] = field(default_factory=dict)  # what `data.filter` dropped, see folder.py
     progress: Progress = field(default_factory=Progress)
     checked_step: int = 0  # last step whose loss was checked to be finite
     last_tick: float = 0.0  # when `progress.seconds` was last updated

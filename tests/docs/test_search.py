@@ -15,6 +15,10 @@ ROOT = HERE.parent.parent
 RIGHT = {
     "csv": "data/#csv-tsv-json-lines-and-parquet-columns",
     "tsv": "data/#csv-tsv-json-lines-and-parquet-columns",
+    "corpus cleaning": "data/#corpus-cleaning-filtering-duplicates-language-identification",
+    "filtering": "data/#corpus-cleaning-filtering-duplicates-language-identification",
+    "duplicates": "data/#corpus-cleaning-filtering-duplicates-language-identification",
+    "language identification": "data/#corpus-cleaning-filtering-duplicates-language-identification",
     "sweep": "training/#hyperparameter-sweeps",
     "quantization": "speed/#quantization-int8-weights",
     "int8": "speed/#quantization-int8-weights",
