@@ -183,7 +183,8 @@ def test_every_import_is_a_declared_dependency():
 
     ours = {"saccade", "pil", "pydantic_core", "annotated_types"}  # ourselves, pillow's module, parts of pydantic
     ours |= {"triton"}  # comes with torch where there is CUDA, and is imported only there
-    optional = [item for name in ("tensorboard", "export", "serve", "sound", "timm", "worlds") for item in extras[name]]
+    groups = ("tensorboard", "export", "languages", "serve", "sound", "timm", "worlds")
+    optional = [item for name in groups for item in extras[name]]
     used = names([*project["dependencies"], *optional]) | ours
     assert imports(SOURCES) <= used
     modules = {"sklearn", "bidi", "yaml"}  # of scikit-learn, python-bidi and pyyaml

@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Discriminator, Field, PrivateAttr, ValidationIn
 from pydantic import Tag as TagOf
 
 from saccade.config.decoding import Decoding
+from saccade.config.filter import Filter
 from saccade.config.kinds import TAG_PREFIX, ByKind, OwnKind, format_unknown_kind, get_user_kinds
 from saccade.config.media import (
     CellReader,
@@ -109,6 +110,7 @@ __all__ = [
     "Experts",
     "Fill",
     "FillWriter",
+    "Filter",
     "FrameReader",
     "GlimpsesJoin",
     "GridReader",
@@ -250,6 +252,8 @@ class Data(Table):
     max_length: Count = 256
     """Maximal length of a sequence in tokens, the end token included. Longer pairs are skipped and counted, longer
     documents are split. Memory grows with it."""
+    filter: Filter = Filter()
+    """Corpus cleaning: which examples are dropped before training. The defaults drop none."""
     documents: Literal["lines", "blank", "file"] = "lines"
     """What one document of a text file is: each line, the lines between "blank" ones, or the whole file."""
     truncate: bool = False
@@ -423,6 +427,12 @@ class Recipe(Table):
     @model_validator(mode="after")
     def _check_task(self) -> Recipe:
         if conflict := self.task.find_conflict(self):
+            raise ValueError(conflict)
+        return self
+
+    @model_validator(mode="after")
+    def _check_filter(self) -> Recipe:
+        if conflict := self.data.filter.find_conflict(self):
             raise ValueError(conflict)
         return self
 

@@ -466,11 +466,16 @@ class Train(Table):
     minutes: Annotated[float, Field(gt=0)] | None = None
     """Minutes of training, validation not counted, after which training ends. None: no such limit."""
     batch_tokens: Count = 4096
-    """Size of a micro-batch in padded tokens of the longer side. Lower it where memory runs out, and raise
-    `accumulate`."""
+    """Size of a micro-batch in padded tokens of the longer side. Larger ones use a GPU better, until memory runs out
+    (see `on_out_of_memory`)."""
     accumulate: Count = 1
     """Gradient accumulation: micro-batches per optimizer step. The effective batch is batch_tokens x accumulate x
     processes."""
+    on_out_of_memory: Literal["split", "stop"] = "split"
+    """What happens when memory runs out in a training step. "split": the step is taken again with twice as many
+    micro-batches of half as many examples, down to one example each, and so are all later ones; loss and update stay
+    those of the whole batch. "stop": training ends and suggests settings that fit. With several processes "split"
+    exchanges gradients after the backward pass instead of during it, so "stop" is faster where the network is slow."""
     optimizer: Annotated[Optimizer | Custom, ByKind()] = Optimizer()
     """The optimizer and its settings."""
     schedule: Annotated[Schedule | OwnSchedule, ByKind()] = Schedule()

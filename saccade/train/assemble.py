@@ -64,4 +64,5 @@ def build_session(
         watched_examples=WatchedExamples() if settings.watch else None,
         use_cuda_graphs=layout.use_cuda_graphs,
         notes=list(data.notes),
+        filtered=data.filtered,
     )
