@@ -471,11 +471,11 @@ class Train(Table):
     accumulate: Count = 1
     """Gradient accumulation: micro-batches per optimizer step. The effective batch is batch_tokens x accumulate x
     processes."""
-    on_out_of_memory: Literal["split", "stop"] = "split"
+    on_out_of_memory: Literal["auto", "split", "stop"] = "auto"
     """What happens when memory runs out in a training step. "split": the step is taken again with twice as many
     micro-batches of half as many examples, down to one example each, and so are all later ones; loss and update stay
-    those of the whole batch. "stop": training ends and suggests settings that fit. With several processes "split"
-    exchanges gradients after the backward pass instead of during it, so "stop" is faster where the network is slow."""
+    those of the whole batch. "stop": training ends and suggests settings that fit. "auto": "split" in one process; in
+    several "stop", since "split" must exchange gradients after the backward pass instead of during it."""
     optimizer: Annotated[Optimizer | Custom, ByKind()] = Optimizer()
     """The optimizer and its settings."""
     schedule: Annotated[Schedule | OwnSchedule, ByKind()] = Schedule()

@@ -104,7 +104,8 @@ class Session:
     @property
     def splits_on_out_of_memory(self) -> bool:
         """Whether a step that runs out of memory is taken again with smaller micro-batches."""
-        return self.recipe.train.on_out_of_memory == "split"
+        choice = self.recipe.train.on_out_of_memory
+        return choice == "split" or (choice == "auto" and self.ranks.world_size == 1)
 
     @property
     def checkpoint_folder(self) -> Path:

@@ -361,7 +361,7 @@ def test_run_that_is_killed_in_the_step_that_fails_is_exact(fit, monkeypatch, ru
 def test_all_processes_split_when_one_runs_out_of_memory(processes, tmp_path, port):  # noqa: F811
     one, two = tmp_path / "one", tmp_path / "two"
     part = {"stack": {**small.STACK, "dropout": 0.0}, "dropout": 0.0}
-    train = {"steps": 6, "valid_every": 3, "save_every": 3, "clip": 1.0, **SMOOTH}
+    train = {"steps": 6, "valid_every": 3, "save_every": 3, "clip": 1.0, "on_out_of_memory": "split", **SMOOTH}
     train["parts"] = {"reader": part, "writer": part}
     started = [
         processes.Process(target=small.train_one_rank, args=(str(two), {**train, "accumulate": 1}, rank, port, fails))
