@@ -53,6 +53,7 @@ def folder(tmp_path, monkeypatch) -> Path:
         (tmp_path / f"{name}.en").write_text("".join(f"{line}\n" for line in lines))
         (tmp_path / f"{name}.de").write_text("".join(f"{line[::-1]}\n" for line in lines))
     (tmp_path / "test.hyp").write_text((tmp_path / "test.de").read_text())
+    (tmp_path / "terms.tsv").write_text("dogs\tHunde\nsnow\ttiefen Schnee\n")
     (tmp_path / "pairs.tsv").write_text("".join(f"{line}\t{line[::-1]}\n" for line in lines))
     return tmp_path
 

@@ -28,6 +28,8 @@ RIGHT = {
     "beam search": "predicting/#beam-search-length-penalty-and-sampling-top-k-top-p",
     "length penalty": "predicting/#beam-search-length-penalty-and-sampling-top-k-top-p",
     "top-p": "predicting/#beam-search-length-penalty-and-sampling-top-k-top-p",
+    "terminology": "predicting/#terminology-constraints-given-phrases-in-the-output",
+    "constrained decoding": "predicting/#terminology-constraints-given-phrases-in-the-output",
     "LoRA": "transfer/",
     "fine-tuning": "transfer/",
     "embedding": "encoders/#sentence-embeddings",
