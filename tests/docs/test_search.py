@@ -30,6 +30,8 @@ RIGHT = {
     "top-p": "predicting/#beam-search-length-penalty-and-sampling-top-k-top-p",
     "back-translation": "data/#back-translation-training-data-from-monolingual-text",
     "monolingual": "data/#back-translation-training-data-from-monolingual-text",
+    "lm-evaluation-harness": "language-models/#lm-evaluation-harness-lm_eval-benchmarks",
+    "lm_eval": "language-models/#lm-evaluation-harness-lm_eval-benchmarks",
     "terminology": "predicting/#terminology-constraints-lexically-constrained-decoding",
     "constrained decoding": "predicting/#terminology-constraints-lexically-constrained-decoding",
     "LoRA": "transfer/",
