@@ -111,11 +111,14 @@ def test_a_phrase_may_begin_in_the_prefix(toy: Any) -> None:
         assert found.ids == [5, 6, 4, 4]
 
 
-def test_phrases_without_space_are_left_out_from_the_last_on(toy: Any) -> None:
-    required: list[Phrase] = [((5, 5),), ((6, 6),), ((4,),)]
-    [[found]] = search(toy(seed=1), [4], [required], beam=3)
-    assert [contains(found.ids, phrase) for phrase in required[:2]] == [True, True]
-    [[none]] = search(toy(seed=1), [1], [required], beam=3)
+def test_phrases_without_space_are_left_out_and_no_others(toy: Any) -> None:
+    for required, expected in [
+        ([((5, 5),), ((6, 6),), ((4,),)], [True, True, False]),
+        ([((5, 6) * 5,), ((6, 6),), ((4, 4),)], [False, True, True]),
+    ]:
+        [[found]] = search(toy(seed=1), [4], [required], beam=3)  # type: ignore[list-item]
+        assert [contains(found.ids, phrase) for phrase in required] == expected
+    [[none]] = search(toy(seed=1), [1], [[((5, 5),), ((6, 6),)]], beam=3)
     assert len(none.ids) <= 1
 
 

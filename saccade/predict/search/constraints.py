@@ -155,12 +155,16 @@ class PhraseConstraints:
     def build(
         cls, phrases: Sequence[Sequence[Phrase]], limits: Sequence[int], prefix: Sequence[int]
     ) -> "PhraseConstraints":
-        """Build the constraints; the last phrases of a sentence are left out if its limit has no space for all."""
+        """Build the constraints; phrases for which the limit of a sentence has no space after others are left out."""
         automata = []
         for of_sentence, limit in zip(phrases, limits, strict=True):
             automaton = PhraseAutomaton(of_sentence)
-            while automaton.count_missing(automaton.follow(prefix)) > limit - len(prefix):
-                automaton = PhraseAutomaton(automaton.phrases[:-1])
+            if automaton.count_missing(automaton.follow(prefix)) > limit - len(prefix):
+                automaton = PhraseAutomaton([])
+                for phrase in of_sentence:
+                    longer = PhraseAutomaton([*automaton.phrases, phrase])
+                    if longer.count_missing(longer.follow(prefix)) <= limit - len(prefix):
+                        automaton = longer
             automata.append(automaton)
         return cls(automata, limits)
 
