@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
+from pydantic import ValidationError
 
 from saccade.config.schema import Decoding
 from saccade.data.batching.batch import Batch, pad
@@ -74,25 +75,29 @@ class HarnessModel:
         rest = dict(settings)
         given = [rest.pop(name) for name in NEW_TOKENS_NAMES if name in rest]
         new_tokens = next((int(number) for number in given if number is not None), DEFAULT_NEW_TOKENS)
-        until, temperature = rest.pop("until", ()) or (), float(rest.pop("temperature", None) or 0.0)
-        sample = bool(rest.pop("do_sample", temperature > 0))
+        until, temperature, asked = rest.pop("until", None), rest.pop("temperature", None), rest.pop("do_sample", None)
+        sample = bool(temperature) if asked is None else bool(asked) and temperature != 0
         sampling = {name: rest.pop(name) for name in ("top_k", "top_p", "seed") if name in rest}
         if rest:
             raise SaccadeError(
                 f"unknown generation settings {', '.join(rest)}; expected until, {', '.join(NEW_TOKENS_NAMES)}, "
                 "do_sample, temperature, top_k, top_p, seed"
             )
-        stops = [until] if isinstance(until, str) else until
-        return Decoding(
-            beam=1,
-            sample=sample,
-            temperature=temperature if sample and temperature > 0 else 1.0,
-            stop=tuple(stop for stop in stops if stop),
-            max_length=max(1, min(new_tokens, self.max_length // 2)),  # the other half is for the context
-            truncate_prompt=True,
-            batch_tokens=self.batch_tokens,
-            **(sampling if sample else {}),
-        )
+        stops = [until] if isinstance(until, str) else until or ()
+        try:
+            return Decoding(
+                beam=1,
+                sample=sample,
+                temperature=float(temperature) if sample and temperature else 1.0,
+                stop=tuple(stop for stop in stops if stop),
+                max_length=max(1, min(new_tokens, self.max_length // 2)),  # the other half is for the context
+                truncate_prompt=True,
+                batch_tokens=self.batch_tokens,
+                **(sampling if sample else {}),
+            )
+        except ValidationError as error:
+            [first, *_] = error.errors()
+            raise SaccadeError(f"generation setting {first['loc'][0]}: {first['msg']}, got {first['input']}") from None
 
     def encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         """Tokenize a context and its continuation as one text, since tokens include the space before a word.

@@ -108,6 +108,18 @@ def test_a_long_context_is_truncated_from_the_left(model: LanguageModel, harness
     assert other == found
 
 
+def test_a_continuation_that_is_too_long_is_scored_in_windows(model: LanguageModel, harness: HarnessModel) -> None:
+    context, continuation = "the dog", " " + " ".join(TEXTS)
+    before, whole = encode(model, context), encode(model, context + continuation)
+    assert len(whole) - len(before) > LENGTH
+    total, begin = 0.0, len(before)
+    while begin < len(whole):
+        end = min(len(whole), begin + LENGTH - 1)
+        total += score_by_hand(model, whole[max(0, end - LENGTH) : begin], whole[begin:end])[0]
+        begin = end
+    assert harness.loglikelihood([(context, continuation)])[0].log_prob == pytest.approx(total, abs=1e-4)
+
+
 def test_rolling_windows_score_every_token_once(model: LanguageModel, harness: HarnessModel) -> None:
     texts = ["", "the", " ".join(TEXTS), " ".join(TEXTS * 2), "a cat"]
     expected = []
@@ -161,6 +173,12 @@ def test_generation_settings_of_the_harness_are_translated(harness: HarnessModel
     assert (decoding.stop, decoding.max_length, decoding.beam) == (("\n",), 4, 1)
     greedy = harness.build_decoding({"do_sample": False, "temperature": 0.0, "until": None})
     assert (greedy.sample, greedy.stop, greedy.max_length) == (False, (), LENGTH // 2)
+    assert not harness.build_decoding({"do_sample": True, "temperature": 0}).sample
+    assert harness.build_decoding({"do_sample": True}).temperature == 1.0
+    with pytest.raises(
+        SaccadeError, match="generation setting top_k: Input should be greater than or equal to 0, got -1"
+    ):
+        harness.build_decoding({"do_sample": True, "top_k": -1})
     with pytest.raises(SaccadeError, match="unknown generation settings num_beams; expected until, max_gen_toks"):
         harness.build_decoding({"num_beams": 3})
 
