@@ -53,6 +53,14 @@ NBest = Annotated[
     int | None, typer.Option("--n-best", min=1, help="Print the n best hypotheses per input, with scores.")
 ]
 Beam = Annotated[int | None, typer.Option("--beam", min=1, help="Beam size; 1 is greedy search.")]
+Terms = Annotated[
+    str | None,
+    typer.Option(
+        "--terms",
+        metavar="FILE",
+        help="Terminology: lines of a source phrase, a tab and the target phrase that outputs must contain.",
+    ),
+]
 Engine = Annotated[str, typer.Option("--engine", help="Inference engine: auto, torch or ctranslate2.")]
 Precision = Annotated[
     str, typer.Option("--precision", help="Precision of the weights: auto, fp32, bf16, or int8 on CPU.")
@@ -73,6 +81,7 @@ def predict(  # noqa: PLR0913  # the options of a command are its parameters
     n_best: NBest = None,
     beam: Beam = None,
     others: With = [],  # noqa: B006
+    terms: Terms = None,
     engine: Engine = "auto",
     precision: Precision = "auto",
     template: TemplateText = None,
@@ -102,7 +111,7 @@ def predict(  # noqa: PLR0913  # the options of a command are its parameters
         lines, overrides = few_shot.build_prompts(lines, input=input), few_shot.add_stop(overrides)
         texts = [*lines] if texts else []
         lines = texts or lines
-    decoding = build_decoding(predictor.recipe, overrides, beam=beam, n_best=n_best)
+    decoding = build_decoding(predictor.recipe, overrides, beam=beam, n_best=n_best, terms=terms)
     if should_stream(predictor, texts, decoding, plain=not as_json and output is None):
         print_stream(predictor, texts[0], decoding)
         return
@@ -184,9 +193,17 @@ def load_predictor(
 
 
 def build_decoding(
-    recipe: Recipe, overrides: Sequence[str], *, beam: int | None = None, n_best: int | None = None
+    recipe: Recipe,
+    overrides: Sequence[str],
+    *,
+    beam: int | None = None,
+    n_best: int | None = None,
+    terms: str | None = None,
 ) -> Decoding:
-    """Apply overrides from the command line, whose prefix `predict.` is optional, to the run's decoding settings."""
+    """Apply overrides from the command line, whose prefix `predict.` is optional, to the run's decoding settings.
+
+    `terms` is the file of `--terms`.
+    """
     from saccade.config.load import override
 
     if n_best is not None:
@@ -195,7 +212,12 @@ def build_decoding(
     if beam is not None:
         overrides = [*overrides, f"beam={beam}"]
     full = [unescape_stop(f"predict.{word.removeprefix('predict.')}") for word in overrides]
-    return override(recipe, full, origin="settings").predict
+    decoding = override(recipe, full, origin="settings").predict
+    if terms is None:
+        return decoding
+    from saccade.predict.terms import add_terms, read_terms
+
+    return add_terms(decoding, read_terms(terms), recipe)
 
 
 def unescape_stop(change: str) -> str:
@@ -222,15 +244,18 @@ def record_inputs(lines: Iterable[str], pending: deque[str]) -> Iterator[str]:
 
 
 def report_truncated_at_end(results: Iterable[list[Hypothesis]], recipe: Recipe) -> Iterator[list[Hypothesis]]:
-    """Yield the results, and after the last one report how many outputs were truncated."""
-    from saccade.predict.outputs import get_truncated_lengths
+    """Yield the results, and after the last one report how many outputs were truncated or lack terms."""
+    from saccade.predict.outputs import format_missing_terms_message, get_truncated_lengths
 
-    lengths, outputs = list[int](), 0
+    lengths, outputs, missing = list[int](), 0, list[tuple[str, ...]]()
     for hypotheses in results:
+        missing += [item.missing_terms for item in hypotheses[:1] if item.missing_terms]
         lengths += get_truncated_lengths(hypotheses[:1])
         outputs += 1
         yield hypotheses
     report_truncated(lengths, outputs, recipe)
+    if missing:
+        print(format_missing_terms_message(missing, outputs), file=sys.stderr)
 
 
 def report_truncated(lengths: Sequence[int], outputs: int, recipe: Recipe) -> None:

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from saccade.config.schema import Recipe
 
 
+# A source phrase and the target phrase that an output must contain
+Term = tuple[str, Annotated[str, Field(pattern=r"\S")]]
+
+
 class Decoding(Table):
     """How outputs are decoded: beam search, greedy search with beam = 1, or sampling with sample = true.
 
@@ -48,6 +52,10 @@ class Decoding(Table):
     """Forbid any n-gram of this size to occur twice in an output. 0 disables it; 3 stops models that loop."""
     prefix: str = ""
     """Text with which every output is forced to begin; its tokens are not chosen by the model."""
+    terms: tuple[Term, ...] = ()
+    """Terminology constraints of beam search: pairs of a source phrase and a target phrase. An output contains the
+    target phrase if its input contains the source phrase as whole words, case-sensitive; an empty source phrase applies
+    to every input. `saccade predict --terms FILE` reads them from a file. Needs beam >= 2."""
     stop: tuple[str, ...] = ()
     """Language models: an output ends before the first occurrence of any of these texts."""
     truncate_prompt: bool = False
@@ -88,7 +96,22 @@ class Decoding(Table):
             )
         if self.lm and (recipe.writer.is_non_autoregressive or not recipe.task.supports_fusion):
             return "predict.lm is for models that write token by token about an input that they read; leave it out"
+        if self.terms and (recipe.writer.is_non_autoregressive or not recipe.task.supports_fusion):
+            return "predict.terms is for models that write token by token about an input that they read; leave it out"
         return ""
+
+    @field_validator("terms", mode="before")
+    @classmethod
+    def _terms_from_lists(cls, value: Any) -> Any:
+        """Accept lists, as in TOML and JSON, and refuse what is no pair of texts."""
+        terms = value if isinstance(value, list | tuple) else [value]
+        for term in terms:
+            is_pair = isinstance(term, list | tuple) and len(term) == 2 and all(isinstance(one, str) for one in term)
+            if not is_pair or not term[1].strip():
+                raise ValueError(
+                    f'expected pairs of a source and a target phrase, such as [["Hund", "dog"]], got {str(term)[:60]!r}'
+                )
+        return tuple((source, target) for source, target in terms)
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -104,6 +127,9 @@ class Decoding(Table):
             raise ValueError(
                 f"repetition_penalty and frequency_penalty are not for beam search; set beam = 1, got {self.beam}"
             )
+        if self.terms and (self.beam == 1 or self.sample):
+            got = "sample = true" if self.sample else "beam = 1"
+            raise ValueError(f"terms need beam search; set beam = 4 and sample = false, got {got}")
         if self.n_best > self.beam and not self.sample:
             raise ValueError(f"n_best must be at most beam, got n_best = {self.n_best} and beam = {self.beam}")
         return self

@@ -27,6 +27,7 @@ class Hypothesis:
     log_probs: list[float] | None = None  # of each generated id (language models, if scored), or of each class
     engine: str = field(default="", compare=False)  # name of the engine that decoded it
     finish: str = ""  # why it ends: "length" if truncated; of language models also "end" or "stop"
+    missing_terms: tuple[str, ...] = ()  # phrases that it must contain, but for which its length limit has no space
 
     def with_log_probs(self, values: list[float]) -> "Hypothesis":
         """Return a copy with the log-probability of each id, and their sum as `log_prob`."""
@@ -53,6 +54,15 @@ def format_truncation_message(lengths: Sequence[int], outputs: int, *, max_lengt
     if high < max_length - 1:
         return f"{where}; with max_length={max_length - 1} (predict.max_length) they may be longer"
     return f"{where}, the most that the model was made for (data.max_length = {max_length})"
+
+
+def format_missing_terms_message(missing: Sequence[Sequence[str]], outputs: int) -> str:
+    """Say how many outputs lack phrases that they must contain, and name the first of these."""
+    names = list(dict.fromkeys(phrase for phrases in missing for phrase in phrases))
+    more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+    many = f"{len(missing):,} of {outputs:,} outputs {'lacks' if len(missing) == 1 else 'lack'} terms"
+    phrases = f"{', '.join(repr(name[:40]) for name in names[:3])}{more}"
+    return f"{many}, for which the length limit has no space: {phrases}; raise max_length (predict.max_length)"
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,9 +15,21 @@ FINISH = {
     "enum": ["length", "end", "stop"],
     "description": "why decoding stopped; `length`: truncated at the maximum length. Language models always report it",
 }
+MISSING_TERMS = {
+    "type": "array",
+    "items": TEXT,
+    "description": "target phrases of the setting `terms` for which the length limit has no space",
+}
 CANDIDATE = {
     "type": "object",
-    "properties": {"output": TEXT, "completion": TEXT, "score": NUMBER, "log_prob": NUMBER, "finish": FINISH},
+    "properties": {
+        "output": TEXT,
+        "completion": TEXT,
+        "score": NUMBER,
+        "log_prob": NUMBER,
+        "finish": FINISH,
+        "missing_terms": MISSING_TERMS,
+    },
 }
 RESULT = {  # classifiers, regressors and taggers return a label, a value or tags instead
     "type": "object",
@@ -31,6 +43,7 @@ RESULT = {  # classifiers, regressors and taggers return a label, a value or tag
         "score": NUMBER,
         "log_prob": NUMBER,
         "finish": FINISH,
+        "missing_terms": MISSING_TERMS,
         "candidates": {"type": "array", "items": CANDIDATE, "minItems": 1},
     },
 }

@@ -42,6 +42,7 @@ COMMANDS = [
     ["evaluate", "own", "--data", "embedded:dates", "max_length=3"],
     ["compare", "own", "own", "--data", "embedded:dates"],
     ["view", "own", "5 May 1994"],
+    ["backtranslate", "own", "--input", "embedded:dates", "--output", "back.tsv", "max_length=3"],
     ["train", "--resume", "own", "train.steps=3"],
     ["export", "own", "out"],
     ["plan", "own"],

@@ -195,3 +195,27 @@ def test_an_engine_that_cannot_express_the_recipe_is_reported(cli, run):
     result = cli("predict", run, TEXTS[0], "--engine", "ctranslate2", "--beam", "1")
     said = "error: CTranslate2 cannot express reader.positions.kind = 'shaw'; use engine torch\n"
     assert (result.code, result.err) == (2, said)
+
+
+def test_terms_of_a_file_are_in_the_outputs(cli, run, tmp_path):
+    (tmp_path / "terms.tsv").write_text("May\t0606\nJune\t99\n")
+    result = cli("predict", run, *TEXTS, "--terms", "terms.tsv", "--beam", 3)
+    first, empty, second, _ = result.out.split("\n")
+    assert ("0606" in first, empty, "99" in second) == (True, "", True)
+    assert "lack" not in result.err
+
+
+def test_terms_without_space_are_reported(cli, run, tmp_path):
+    (tmp_path / "terms.tsv").write_text("May\t19990503\n")
+    result = cli("predict", run, *TEXTS, "--terms", "terms.tsv", "--beam", 3, "--json")
+    line = json.loads(result.out.splitlines()[0])
+    assert line["missing_terms"] == line["candidates"][0]["missing_terms"] == ["19990503"]
+    message = "1 of 3 outputs lacks terms, for which the length limit has no space: '19990503'; raise max_length"
+    assert message in result.err
+
+
+def test_terms_with_greedy_search_are_refused(cli, run, tmp_path):
+    (tmp_path / "terms.tsv").write_text("May\t0606\n")
+    result = cli("predict", run, *TEXTS, "--terms", "terms.tsv", "--beam", 1)
+    expected = "error: terms need beam search; set beam = 4 and sample = false, got beam = 1\n"
+    assert (result.code, result.out, result.err) == (2, "", expected)

@@ -47,6 +47,15 @@ def test_alternatives_come_best_first(client, translator):
     )
 
 
+def test_terms_are_a_setting(client):
+    settings = {"beam": 3, "terms": [["May", "0606"], ["June", "20080621-20"]]}
+    results = ask(client, input=TEXTS[:2], settings=settings)["results"]
+    assert "0606" in results[0]["output"] and "missing_terms" not in results[0]
+    assert results[1]["missing_terms"] == ["20080621-20"]
+    message = ask(client, status=422, input=TEXTS[0], settings={"beam": 3, "terms": [["May", "?"]]})["error"]
+    assert message == "the target phrase '?' has letters or words that the model does not know"
+
+
 def test_a_language_model_continues_prompts(client, writer):
     settings = {"sample": False, "beam": 1, "max_length": 7}
     answer = ask(client, model="writer", input=["the ", "a dog"], settings=settings)

@@ -88,7 +88,9 @@ def format_batches(count: int) -> str:
 
 
 def explain_inspection(request: Request) -> str:
-    """Return why only the plain search can decode: attention or steps are inspected. Empty if they are not."""
+    """Return why only the plain search can decode: attention, steps or tokens are inspected. Empty if none is."""
+    if request.phrases:
+        return "outputs must contain given phrases (terms)"
     if request.align:
         return "attention weights are requested (align)"
     return "the steps of the search are traced" if is_tracing() else ""

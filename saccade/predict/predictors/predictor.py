@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from saccade.config.decoding import Term
 from saccade.config.schema import Decoding, Recipe
 from saccade.data.media.pictures import MAX_PICTURE_PIXELS
 from saccade.data.tokenization.labels import Labels
@@ -22,6 +23,7 @@ from saccade.predict.predictors.parts import Decoder, DecodingOptions, LoadedMod
 from saccade.predict.predictors.text import SearchDecoder, TextCodec, TextPresenter
 from saccade.predict.search.ensemble import Ensemble, check_same_vocabulary
 from saccade.predict.search.mask_predict import is_non_autoregressive
+from saccade.predict.terms import add_terms
 from saccade.view.viewing import View
 
 MAX_LINES_AHEAD = 1024  # lines that stream() decodes together, at most
@@ -132,17 +134,27 @@ class Predictor:
         """Return the files that cannot be read, with the reason."""
         return self.codec.find_unreadable(names)
 
-    def predict(self, texts: Sequence[str], *, decoding: Decoding | None = None) -> list[str]:
-        """Return the best output for each text, in the order of the texts."""
-        return [outputs[0].text for outputs in self.candidates(texts, decoding=decoding, scored=False)]
+    def predict(
+        self, texts: Sequence[str], *, decoding: Decoding | None = None, terms: Sequence[Term] = ()
+    ) -> list[str]:
+        """Return the best output for each text, in the order of the texts; see `candidates` for `terms`."""
+        return [outputs[0].text for outputs in self.candidates(texts, decoding=decoding, scored=False, terms=terms)]
 
     def candidates(
-        self, texts: Sequence[str], *, decoding: Decoding | None = None, align: bool = False, scored: bool = True
+        self,
+        texts: Sequence[str],
+        *,
+        decoding: Decoding | None = None,
+        align: bool = False,
+        scored: bool = True,
+        terms: Sequence[Term] = (),
     ) -> list[list[Hypothesis]]:
         """Return the n_best outputs for each text, best first; with `align`, also attention weights over the source.
 
-        Without `scored`, scores may be 0, which saves time.
+        Without `scored`, scores may be 0, which saves time. `terms` are pairs of a source and a target phrase: where
+        the source phrase occurs in a text, the target phrase occurs in its outputs.
         """
+        decoding = add_terms(decoding or self.recipe.predict, terms, self.recipe)
         return self.decoder.candidates(texts, decoding=decoding, align=align, scored=scored)
 
     def stream(

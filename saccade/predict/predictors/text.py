@@ -1,7 +1,7 @@
 """Sequence-to-sequence inference: text in, tokens out, and the attention of each token."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from saccade.config.schema import Decoding
 from saccade.data.batching.batch import pad
@@ -18,7 +18,8 @@ from saccade.predict.search.likelihood import compute_token_log_probs
 from saccade.predict.search.mask_predict import is_non_autoregressive
 from saccade.predict.search.request import Request
 from saccade.predict.search.shallow_fusion import load_fusion
-from saccade.predict.search.trace import describe_steps, trace_search
+from saccade.predict.search.trace import describe_steps, restart_trace, trace_search
+from saccade.predict.terms import PhraseCheck, encode_phrases, merge_hypotheses, select_terms
 from saccade.predict.unknown import disable_if_complete, replace_unknown_words
 from saccade.view.viewing import View
 from saccade.view.words import Groups
@@ -48,51 +49,83 @@ class TextCodec(InputCodec):
         return self.tokenizers.source.convert_ids_to_tokens(row), self.tokenizers.source.group_words(row)
 
 
+class EncodedInput(NamedTuple):
+    """An input as text and as a row, the maximum number of tokens of its output, and the phrases it must contain."""
+
+    text: str
+    row: Any
+    limit: int
+    required: PhraseCheck | None = None
+
+
 class SearchDecoder(Decoder):
     """Greedy search, beam search, sampling, or mask-predict for a non-autoregressive writer."""
 
     def decode_lines(self, texts: Sequence[str], options: DecodingOptions) -> list[list[Hypothesis]]:
-        """Decode in batches of similar length."""
-        decoding, align, first = (
-            disable_if_complete(options.decoding, self.tokenizers.target),
-            options.align,
-            options.first_line,
-        )
+        """Decode in batches of similar length; outputs without a phrase that they must contain are searched again."""
+        decoding = disable_if_complete(options.decoding, self.tokenizers.target)
+        options, first = options._replace(decoding=decoding), options.first_line
         rows = self.codec.encode(texts, "line", numbers=range(first, first + len(texts)))
         non_empty = [i for i, text in enumerate(texts) if text.strip()]
-        prefix = self.loaded.encode_prefix(decoding)
         limits = compute_length_limits(
-            [len(row) for row in rows], decoding=decoding, max_length=self.recipe.data.max_length, prefix=prefix
-        )
-        outputs = [[Hypothesis([], "", 0.0, 0.0, [] if align else None)] for _ in texts]
-        with self.loaded.inference():
-            budget = decoding.batch_tokens // count_rows_per_input(self.loaded.model, decoding)
-            groups = group_by_length([len(rows[i]) for i in non_empty], budget=budget)
-            for group in ([non_empty[j] for j in part] for part in groups):
-                hypotheses, decision = self._search(
-                    [rows[i] for i in group], [limits[i] for i in group], prefix,
-                    options._replace(decoding=decoding, align=align or decoding.replace_unknown),
-                )  # fmt: skip
-                for i, candidates in zip(group, hypotheses, strict=True):
-                    check_finite(candidates, line=first + i)
-                    outputs_of_line = (
-                        self.codec.make_hypothesis(item, texts[i], len(rows[i]), align=align) for item in candidates
-                    )
-                    outputs[i] = [
-                        one.with_engine(limits[i], decision.engine, min_length=decoding.min_length)
-                        for one in outputs_of_line
-                    ]
+            [len(row) for row in rows], decoding=decoding, max_length=self.recipe.data.max_length,
+            prefix=self.loaded.encode_prefix(decoding),
+        )  # fmt: skip
+        inputs = [EncodedInput(text, row, limit) for text, row, limit in zip(texts, rows, limits, strict=True)]
+        encoded = encode_phrases(self.tokenizers.target, [target for _, target in decoding.terms])
+        outputs = [[Hypothesis([], "", 0.0, 0.0, [] if options.align else None)] for _ in texts]
+        self._decode_inputs(inputs, non_empty, outputs, options)
+        if not decoding.terms:
+            return outputs
+        checks = {i: PhraseCheck(select_terms(decoding.terms, texts[i]), encoded) for i in non_empty}
+        unconstrained = {i: [checks[i].mark(item) for item in outputs[i]] for i in non_empty}
+        incomplete = [i for i, items in unconstrained.items() if any(item.missing_terms for item in items)]
+        if incomplete:
+            restart_trace()
+        for i in incomplete:
+            inputs[i] = inputs[i]._replace(required=checks[i])
+        self._decode_inputs(inputs, incomplete, outputs, options)
+        for i in incomplete:
+            found = merge_hypotheses([*unconstrained[i], *(checks[i].mark(item) for item in outputs[i])])
+            outputs[i] = found[: decoding.n_best]
         return outputs
 
-    def _search(
-        self, sources: Sequence[Any], limits: Sequence[int], prefix: Sequence[int], options: DecodingOptions
-    ) -> DecodingResult:
+    def _decode_inputs(
+        self,
+        inputs: Sequence[EncodedInput],
+        chosen: Sequence[int],
+        outputs: list[list[Hypothesis]],
+        options: DecodingOptions,
+    ) -> None:
+        """Decode the inputs with these indices, and store what is found in `outputs`."""
+        decoding, align = options.decoding, options.align
+        with self.loaded.inference():
+            budget = decoding.batch_tokens // count_rows_per_input(self.loaded.model, decoding)
+            groups = group_by_length([len(inputs[i].row) for i in chosen], budget=budget)
+            for group in ([chosen[j] for j in part] for part in groups):
+                hypotheses, decision = self._search(
+                    [inputs[i] for i in group], options._replace(align=align or decoding.replace_unknown)
+                )
+                for i, candidates in zip(group, hypotheses, strict=True):
+                    check_finite(candidates, line=options.first_line + i)
+                    text, row, limit, _ = inputs[i]
+                    outputs_of_line = (
+                        self.codec.make_hypothesis(item, text, len(row), align=align) for item in candidates
+                    )
+                    outputs[i] = [
+                        one.with_engine(limit, decision.engine, min_length=decoding.min_length)
+                        for one in outputs_of_line
+                    ]
+
+    def _search(self, inputs: Sequence[EncodedInput], options: DecodingOptions) -> DecodingResult:
         """Decode one batch."""
         decoding, align, scored, generator, _ = options
+        limits = [item.limit for item in inputs]
         target, device, longest = self.tokenizers.target, str(self.loaded.device), max(limits) + 1
         request = Request(
-            limits, decoding, self.codec.collate(sources), prefix=prefix, generator=generator, align=align,
-            scored=scored,
+            limits, decoding, self.codec.collate([item.row for item in inputs]), align=align, scored=scored,
+            prefix=self.loaded.encode_prefix(decoding), generator=generator,
+            phrases=[item.required.token_sequences for item in inputs if item.required is not None],
             fusion=load_fusion(
                 decoding, target=target, device=device, max_length=longest, kinds=self.loaded.recipe.kinds
             ),
@@ -121,6 +154,7 @@ class TextPresenter(Presenter):
         candidates = [
             {"output": item.text, "score": item.score, "log_prob": item.log_prob}
             | ({"finish": item.finish} if item.finish else {})
+            | ({"missing_terms": [*item.missing_terms]} if item.missing_terms else {})
             for item in hypotheses
         ]
         return {"input": text, **candidates[0], "candidates": candidates}

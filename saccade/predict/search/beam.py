@@ -11,6 +11,7 @@ from torch import Tensor
 from saccade.config.protocols import State
 from saccade.data.tokenization.tokenizers import END, START
 from saccade.kernels.cpu.search_steps import TopCandidates
+from saccade.predict.search.constraints import PhraseConstraints
 from saccade.predict.search.filters import Rule, apply_rules
 from saccade.predict.search.greedy import (
     FinishedHypotheses,
@@ -40,19 +41,22 @@ def beam_search(  # noqa: PLR0913  # the settings of a search are its parameters
     penalties: ScorePenalties = NO_PENALTIES,
     align: bool = False,
     multi_step: MultiStep | None = None,
+    constraints: PhraseConstraints | None = None,
 ) -> list[list[SearchHypothesis]]:
     """Return the hypotheses of each sentence, best first: at least n_best, where that many exist.
 
     Each step keeps the best `width` candidates. Those that end with END are finished and free their rows for the next
     step, so that a beam of 1 is greedy search. A sentence is complete when no live row can still become one of its
     n_best. `limits` is the maximum number of tokens per sentence, END not counted; `rules` must enforce it. A coverage
-    penalty needs `align`.
+    penalty needs `align`. With `constraints`, whose rule must be among the rules, they choose among the candidates.
     """
     live, finished = _LiveBeams.start(state, limits, n_best), FinishedHypotheses(limits.shape[0], penalties)
     longest = int(limits.max())
     while live.sequences.shape[1] <= longest + 1:
         taken = None if multi_step is None else live.take_multiple_steps(multi_step, width=width, rules=rules)
-        best, parents, tokens = taken or live.step(writer, width=width, rules=rules, align=align)
+        best, parents, tokens = taken or live.step(
+            writer, width=width, rules=rules, align=align, constraints=constraints
+        )
         length, attention = live.sequences.shape[1], live.attention
         penalty_ahead = _max_length_penalty(limits[live.sentences], length=length, alpha=penalties.alpha)
         coverage_bonus = (
@@ -114,13 +118,25 @@ class _LiveBeams:
         self.sequences, self.scores = torch.cat((self.sequences[steps.roots], steps.history), 1), steps.scores
         return steps.best
 
-    def step(self, writer: StepWriter, *, width: int, rules: Sequence[Rule], align: bool) -> TopCandidates:
+    def step(
+        self,
+        writer: StepWriter,
+        *,
+        width: int,
+        rules: Sequence[Rule],
+        align: bool,
+        constraints: PhraseConstraints | None = None,
+    ) -> TopCandidates:
         """Take one step with the writer; return the candidates, see `_select_candidates`."""
         step = writer.step(self.sequences[:, -1:], self.state, align=align)
         self.attention, self.state = append_attention(self.attention, step.weights), step.state
         log_probs = log_softmax(step.logits)
         apply_rules(log_probs, rules, self.sequences, self.sentences.repeat_interleave(self.scores.shape[1]))
         best, parents, tokens = _select_candidates(log_probs, self.scores, width)
+        if constraints is not None:
+            best, parents, tokens = constraints.select(
+                log_probs, self.scores, self.sequences, self.sentences, (best, parents, tokens)
+            )
         if is_tracing():
             record_step(self.sequences, log_probs + self.scores.reshape(-1, 1), parents, tokens)
         return best, parents, tokens

@@ -1,6 +1,6 @@
 """Log-probabilities of given outputs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float, Int
@@ -33,6 +33,24 @@ def compute_token_log_probs(model: DecodableModel, batch: Batch) -> Float[Tensor
             model.writer.predict_lengths(memory), target.mask.sum(1)
         )
     return values
+
+
+def score_last_tokens(
+    model: DecodableModel, batch: Batch, counts: Sequence[int]
+) -> list[tuple[list[float], list[bool]]]:
+    """Return, for the last counts[i] tokens of row i, their log-probabilities and whether each is the most probable.
+
+    Logits of other positions are not computed.
+    """
+    target, scores = batch["target"], list[tuple[list[float], list[bool]]]()
+    hidden = model.writer(shift_right(target.ids, START), target.mask, model.read(batch))
+    for states, ids, mask, count in zip(hidden, target.ids, target.mask, counts, strict=True):
+        end = int(mask.sum())
+        log_probs = model.writer.head(states[end - count : end]).float().log_softmax(-1)
+        last = ids[end - count : end]
+        values = log_probs.gather(1, last[:, None])[:, 0]
+        scores.append((values.tolist(), (log_probs.argmax(-1) == last).tolist()))
+    return scores
 
 
 def build_writer_inputs(writer: object, target: Tokens) -> Int[Tensor, "B T"]:

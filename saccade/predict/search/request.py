@@ -13,6 +13,7 @@ from saccade.data.batching.batch import Batch
 from saccade.data.tokenization.tokenizers import PAD, START
 from saccade.errors import SaccadeError
 from saccade.predict.search import filters
+from saccade.predict.search.constraints import Phrase, PhraseConstraints
 from saccade.predict.search.filters import LogitsWarper, Rule
 from saccade.predict.search.greedy import AutoregressiveWriter
 
@@ -38,6 +39,7 @@ class Request:
     scored: bool = True  # if False, scores may be 0
     stop_rule: Rule | None = None  # ends outputs at a stop string
     fusion: FusionModel | None = None
+    phrases: Sequence[Sequence[Phrase]] = ()  # phrases that each output must contain; for beam search
 
     @property
     def device(self) -> torch.device:
@@ -51,7 +53,11 @@ class Request:
         """The batch to read; empty for prompts."""
         return Batch({}) if self.batch is None else self.batch
 
-    def make_rules(self, limits: Int[Tensor, " N"]) -> list[Rule]:
+    def make_constraints(self) -> PhraseConstraints | None:
+        """Build the constraints of lexically constrained beam search; None without phrases."""
+        return PhraseConstraints.build(self.phrases, self.limits, self.prefix) if self.phrases else None
+
+    def make_rules(self, limits: Int[Tensor, " N"], constraints: PhraseConstraints | None = None) -> list[Rule]:
         """Build the constraints on the next token. Later rules win: the length limit over the forced prefix."""
         decoding = self.decoding
         rules = [filters.forbid_tokens((PAD, START)) if decoding.replace_unknown else filters.forbid_tokens()]
@@ -59,6 +65,8 @@ class Request:
             rules.append(filters.require_min_length(decoding.min_length))
         if decoding.no_repeat_ngram:
             rules.append(filters.forbid_repeated_ngrams(decoding.no_repeat_ngram))
+        if constraints is not None:
+            rules.append(constraints.rule)
         if self.prefix:
             rules.append(filters.force_prefix([self.prefix] * len(limits), device=limits.device))
         return [*rules, filters.limit_length(limits), *([] if self.stop_rule is None else [self.stop_rule])]

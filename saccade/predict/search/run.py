@@ -35,12 +35,13 @@ def run_search(
     """Return the n_best hypotheses of each row; `multi_step` takes several steps in one call where it can."""
     decoding, limits = request.decoding, torch.tensor(request.limits, device=request.device)
     writer, state = start_writer(model, request)
-    rules, alpha = request.make_rules(limits), decoding.length_penalty
+    constraints, alpha = request.make_constraints(), decoding.length_penalty
+    rules = request.make_rules(limits, constraints)
     if decoding.beam > 1 and not decoding.sample:
         hypotheses = beam_search(
             writer, state, limits=limits, width=decoding.beam, n_best=decoding.n_best, rules=rules,
             penalties=ScorePenalties(alpha, decoding.coverage_penalty), multi_step=multi_step,
-            align=request.align or decoding.coverage_penalty > 0,
+            align=request.align or decoding.coverage_penalty > 0, constraints=constraints,
         )  # fmt: skip
         best = [outputs[: decoding.n_best] for outputs in hypotheses]
         return best if request.align else [[replace(item, alignment=None) for item in outputs] for outputs in best]

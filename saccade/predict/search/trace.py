@@ -82,6 +82,13 @@ def is_tracing() -> bool:
     return bool(_trees) and threading.get_ident() in _trees
 
 
+def restart_trace() -> None:
+    """Forget the steps of the search so far: its output is replaced by that of another search."""
+    if is_tracing():
+        tree, empty = _trees[threading.get_ident()], SearchTree()
+        tree.steps, tree.kept_ids, tree.count = empty.steps, empty.kept_ids, empty.count
+
+
 def record_step(sequences: Tensor, scores: Tensor, parents: Tensor, tokens: Tensor) -> None:
     """Add one step to the tree of this thread, see `SearchTree.add`."""
     _trees[threading.get_ident()].add(sequences, scores, parents.flatten(), tokens.flatten())
