@@ -116,7 +116,7 @@ def _build_stream(
     key = f"({settings.cache_key}, {recipe.data.documents!r}, {buffer!r})"  # as in 0.8, so that its runs resume
     if reports:
         key += build_filter_key(recipe.data.filter)
-    corpora = [partial(split.iter_rows, report) for split, report in zip_longest(splits, reports)]
+    corpora = [partial(split.iter_kept_rows, report) for split, report in zip_longest(splits, reports)]
     return DocumentStream(
         open_documents=lambda: interleave(corpora),
         encoder=encode.TextEncoder(tokenizers, settings),
@@ -162,7 +162,7 @@ def _collect_labels(splits: list[CorpusSplit], earlier: Labels | None) -> Labels
         return None
     media = splits[0].media_reader
     noun = "texts" if media is None else "questions" if media.has_question else f"{media.medium}s"
-    found = collect_labels(kind, (row for split in splits for row in split.iter_rows()), noun=noun)
+    found = collect_labels(kind, (row for split in splits for row in split.iter_kept_rows()), noun=noun)
     if earlier is not None and earlier.has_same_kind(found) and set(found.names) <= set(earlier.names):
         return replace(earlier, num_texts=found.num_texts)
     return found
@@ -205,7 +205,7 @@ def _find_init_run(recipe: Recipe) -> Path:
 
 
 def _iter_documents(splits: list[CorpusSplit]) -> Iterator[Any]:
-    return ((text,) for _, text in interleave([split.iter_rows for split in splits]))
+    return ((text,) for _, text in interleave([split.iter_kept_rows for split in splits]))
 
 
 def iter_training_pairs(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -216,7 +216,7 @@ def iter_training_pairs(recipe: Recipe) -> Iterator[tuple[str, str]]:
 def _iter_texts(splits: Iterable[CorpusSplit]) -> Iterator[Any]:
     """Yield the cells of each row: source and target, or a document alone; a path for a picture or recording."""
     for split in splits:
-        for _, *texts in split.iter_rows():
+        for _, *texts in split.iter_kept_rows():
             yield tuple(texts)
 
 
@@ -270,7 +270,7 @@ def _open_or_write_store(
         discard(folder)
         labels = tokenizers.labels
         reports = [FilterReport(split.name) for split in splits]
-        opened = [partial(split.iter_rows, report) for split, report in zip(splits, reports, strict=True)]
+        opened = [partial(split.iter_kept_rows, report) for split, report in zip(splits, reports, strict=True)]
         corpora = [
             rows if labels is None or split.has_questions else validate_labels(rows, labels, split.name)
             for split, rows in zip(splits, opened, strict=True)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from pydantic import ValidationError
 
+from saccade.config.plugins import load_plugins
 from saccade.config.schema import Decoding
 from saccade.data.batching.batch import Batch, pad
 from saccade.errors import SaccadeError
@@ -160,8 +161,9 @@ def register() -> None:
             batch_tokens: int | None = None,
             batch_size: int | str | None = None,
             max_batch_size: int | None = None,
+            plugin: str = "",
         ) -> None:
-            """Load a run.
+            """Load a run, with the kinds of a plugin file if it needs one.
 
             lm_eval gives batch sizes, which are ignored, since batches have `batch_tokens`; and by default a GPU, which
             means any device if there is none.
@@ -170,7 +172,8 @@ def register() -> None:
             device = (
                 "auto" if device is None or (device.startswith("cuda") and not torch.cuda.is_available()) else device
             )
-            predictor = Predictor.load(find_run(str(run)), device=device, precision=precision)
+            kinds = load_plugins(*([plugin] if plugin else []))
+            predictor = Predictor.load(find_run(str(run)), kinds=kinds, device=device, precision=precision)
             self.harness = HarnessModel(predictor, batch_tokens=batch_tokens)
 
         def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:

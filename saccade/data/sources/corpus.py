@@ -63,19 +63,19 @@ class CorpusSplit:
         """Whether rows have a question about a picture."""
         return self.media_reader is not None and self.media_reader.has_question
 
-    def iter_rows(self, report: FilterReport | None = None) -> Iterator[Any]:
-        """Yield the line number and the cells of each row of the split that `filter` keeps; `report` counts the others.
+    def iter_kept_rows(self, report: FilterReport | None = None) -> Iterator[Any]:
+        """Yield the rows of the split that `filter` keeps; `report` counts the others."""
+        if self.filter is None:
+            return self.iter_rows()
+        report = report or FilterReport(self.name)
+        return filter_rows(self.iter_rows(), self.filter, has_label=bool(self.label_kind), report=report)
+
+    def iter_rows(self) -> Iterator[Any]:
+        """Yield the line number and the cells of each row of the split, before `filter`.
 
         Held-out rows are spread evenly over the corpus, which may be sorted. Of pictures and sound, files are held out
         with all their rows.
         """
-        rows = self._iter_unfiltered_rows()
-        if self.filter is None:
-            return rows
-        report = report or FilterReport(self.name)
-        return filter_rows(rows, self.filter, has_label=bool(self.label_kind), report=report)
-
-    def _iter_unfiltered_rows(self) -> Iterator[Any]:
         rows: Iterator[Any]
         if self.media_reader is not None:
             rows = self.media_source.iter_rows()
