@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ("saccade", "benchmarks", "docs", "tests")
+SOURCES = ("saccade", "saccade_worlds", "benchmarks", "docs", "tests")
 MAX_PARTICIPLES = 40
 
 IRREGULAR = """

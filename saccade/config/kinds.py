@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, ClassVar, NotRequired, Required, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, NotRequired, Required, TypeGuard, Union, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -13,13 +13,14 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     GetCoreSchemaHandler,
+    ModelWrapValidatorHandler,
     PrivateAttr,
     Tag,
     TypeAdapter,
     ValidationInfo,
     model_validator,
 )
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
 
 from saccade.config.plugins import Kinds
@@ -29,9 +30,11 @@ from saccade.config.table import (
     PositionTraits,
     ReaderTraits,
     StackTraits,
+    Table,
     WriterTraits,
 )
 
+TRAITS = (ReaderTraits, WriterTraits, StackTraits, PositionTraits, JoinTraits, ObjectiveTraits)
 TAG_PREFIX = "#"  # distinguishes tags of kinds from keys in the location of a pydantic error
 
 
@@ -43,6 +46,15 @@ class Custom(BaseModel, ReaderTraits, WriterTraits, StackTraits, PositionTraits,
     label_kind: ClassVar[str] = "label"  # as a writer of the task "classify"
     kind: str
     _maker: Any = PrivateAttr(default=None)  # the class or function itself
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _choose_table(cls, value: Any, validate: ModelWrapValidatorHandler[Custom], info: ValidationInfo) -> Any:
+        """A kind that is a table of a plugin takes the place of this one."""
+        if isinstance(value, Table):
+            return value
+        own = None if isinstance(value, Custom) else get_user_kinds(info).find(value["kind"])
+        return own.model_validate(value, context=info.context) if is_table_class(own) else validate(value)
 
     @model_validator(mode="before")
     @classmethod
@@ -97,6 +109,10 @@ class ByKind:
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         names = {get_kind_name(table): table for table in get_args(source) if table is not Custom}
         default = next(iter(names))
+        trait = next((trait for trait in TRAITS if issubclass(names[default], trait)), BaseModel)
+
+        def suits(kind: Any) -> bool:
+            return issubclass(kind, trait) if is_table_class(kind) else callable(kind)
 
         def check(value: Any, info: ValidationInfo) -> Any:
             kind = get_kind(value, default)
@@ -104,8 +120,9 @@ class ByKind:
             if kind in names and kind in others:
                 message = f"'{kind}' is a kind of saccade already; give yours another name"
                 raise PydanticCustomError("kind", "{message}", {"message": message})
-            if kind not in names and not isinstance(value, Custom) and others.find(kind) is None:
-                message = f"unknown kind '{kind}'" + format_unknown_kind(kind, names, others)
+            if kind not in names and not isinstance(value, BaseModel) and not suits(others.find(kind)):
+                own = [name for name in others.list_names() if suits(others.peek(name))]
+                message = f"unknown kind '{kind}'" + format_unknown_kind(kind, [*names, *own], others)
                 raise PydanticCustomError("kind", "{message}", {"message": message})
             return value
 
@@ -115,9 +132,19 @@ class ByKind:
 
         options = [Annotated[table, Tag(TAG_PREFIX + name)] for name, table in names.items()]
         options.append(Annotated[Custom, Tag(TAG_PREFIX)])
-        return handler.generate_schema(
+        schema = handler.generate_schema(
             Annotated[Union[tuple(options)], Discriminator(choose), BeforeValidator(check)]  # noqa: UP007
         )
+        # A table of a plugin is none of the options, and has its own keys.
+        as_it_is = core_schema.wrap_serializer_function_ser_schema(
+            lambda value, serialize: serialize(value), schema=core_schema.any_schema()
+        )
+        return {**schema, "serialization": as_it_is}
+
+
+def is_table_class(kind: Any) -> TypeGuard[type[Table]]:
+    """Whether a kind is a table with keys and descriptions, as those of saccade, and not a class or function."""
+    return isinstance(kind, type) and issubclass(kind, Table)
 
 
 def list_custom_kinds(table: Any) -> list[str]:
@@ -153,8 +180,8 @@ def get_kind(value: Any, default: str) -> str:
 
 
 def get_user_kinds(info: ValidationInfo) -> Kinds:
-    found: Kinds = (info.context or {}).get("kinds") or Kinds()
-    return found
+    found: Kinds | None = (info.context or {}).get("kinds")
+    return Kinds() if found is None else found
 
 
 def build_signature_type(maker: Any) -> Any:
@@ -183,7 +210,7 @@ def get_keyword_only(maker: Any) -> dict[str, inspect.Parameter]:
 
 def format_unknown_kind(kind: str, names: Iterable[str], kinds: Kinds) -> str:
     """What follows a message about an unknown kind: the closest known one, or how to bring one's own."""
-    hint = format_suggestion("kinds", kind, [*names, *kinds.list_names()])
+    hint = format_suggestion("kinds", kind, names)
     own = "" if "did you mean" in hint else f"; your own: --plugin FILE.py, or kinds={{'{kind}': ...}} in Python"
     return hint + own + kinds.describe_failures()
 

@@ -40,7 +40,7 @@ class View:
     steps: Sequence[Mapping[str, Any]] = ()  # decoding steps: next-token probabilities and beam
     background: Background | None = None
     other: View | None = None  # a second view to compare with
-    route: Route | None = None  # for navigation tasks, drawn beside the attention weights
+    route: Route | None = None  # a path through a graph, drawn beside the attention weights
 
     def beside(self, other: View) -> View:
         """Return a copy that is shown next to another view."""

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import torch
 
-from saccade.config.kinds import Custom
 from saccade.config.protocols import get_capabilities
 from saccade.config.schema import Recipe, Train
 from saccade.errors import SaccadeError
@@ -20,6 +19,7 @@ from saccade.model.model import Model
 from saccade.train.batches.pack import pack_batch, pack_if_padded
 from saccade.train.batches.prefetch import BatchTransform, pad_to_two
 from saccade.train.batches.static_shapes import pad_to_static_shape
+from saccade.train.objectives.objectives import OBJECTIVES
 from saccade.train.objectives.terms import Objective, generates_outputs, is_tested_on_picture_graphs
 
 logger = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ def should_capture(
     possible.
     """
     settings = recipe.train
-    custom = [table for table in recipe.objectives if isinstance(table, Custom)]
+    others = [table for table in recipe.objectives if table.kind not in OBJECTIVES]
     conditions = {
         "a CUDA device": device.type == "cuda",
         "objectives that do not generate outputs": not generates,
@@ -97,7 +97,7 @@ def should_capture(
         "one process": world == 1,
         "train.accumulate=1": settings.accumulate == 1,
         "train.recompute=false": not settings.recompute,
-        "only kinds that come with saccade": not custom,
+        "only kinds that come with saccade": not others,
     }
     missing = [name for name, holds in conditions.items() if not holds]
     if settings.cuda_graphs and missing:
