@@ -3,7 +3,8 @@
 `labels` are the tokens of the input ("source"), of the output ("target"), and of the writer's (decoder's) own input at
 each position, which is the output shifted by one ("seen"). A map names its rows and columns by these keys. `words`
 groups tokens into words. Step i of `steps` describes decoding step i, which is row i of the writer's maps. Where
-steps lead through a graph, `route` has it and the position at each step (see `saccade.view.route`).
+steps lead through a map, `route` has its places `items` [x, y, name], its edges `ways` [x, y, x, y, floor], the
+`colours` of the floors, and `poses` [x, y, degrees] at each step.
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ from saccade.predict.predictors.parts import PredictorParts
 from saccade.predict.predictors.predictor import Predictor
 from saccade.predict.predictors.text import SearchDecoder, TextCodec, TextPresenter
 from saccade.predict.search.greedy import SearchHypothesis
-from saccade.view.route import Route
 from saccade.view.viewing import View
 from saccade.view.words import Groups
 from saccade_worlds.navigation.observations import build_observation_encoder
+from saccade_worlds.navigation.route_map import Route
 from saccade_worlds.navigation.route_store import Atlas
 from saccade_worlds.navigation.routes import NavigationInput, parse_navigation_input
 

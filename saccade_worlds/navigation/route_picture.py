@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from saccade.view.labels import check_map, shorten, to_readable
 from saccade.view.picture import THEMES, Panel, apply_style, check_picture_path, save_figure, wrap_title
-from saccade.view.route import Route
+from saccade_worlds.navigation.route_map import Route
 
 CELL_INCHES = 0.24  # of the heatmap
 WORLD_INCHES = 4.2  # of the map of the world

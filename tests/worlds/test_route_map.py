@@ -5,8 +5,8 @@ import pytest
 
 from saccade.errors import SaccadeError
 from saccade.view.picture import Panel
-from saccade.view.route import EXTRA_COLOURS, FLOOR_COLOURS, Route
-from saccade.view.route_picture import draw_route
+from saccade_worlds.navigation.route_map import EXTRA_COLOURS, FLOOR_COLOURS, Route
+from saccade_worlds.navigation.route_picture import draw_route
 
 ROUTE = Route(
     {(0, 0): "chair", (1, 0): "", (1, 1): "lamp"},

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from saccade.view.picture import Panel
 
 Position = tuple[int, int]
 # Floors named after a color have that color; others get one of the extra colors in turn.
@@ -38,3 +42,9 @@ class Route:
             "poses": [list(pose) for pose in self.poses],
             "colours": self.colours,
         }
+
+    def draw(self, panel: Panel, *, path: Path, title: str, theme: str) -> Path:
+        """Draw the world with the route at the left and the attention weights of its actions at the right."""
+        from saccade_worlds.navigation.route_picture import draw_route  # matplotlib loads slowly
+
+        return draw_route(panel, route=self, path=path, title=title, theme=theme)
