@@ -5,6 +5,7 @@ RUN useradd --create-home saccade
 WORKDIR /home/saccade/source
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY saccade ./saccade
+COPY saccade_worlds ./saccade_worlds
 RUN pip install --no-cache-dir -c constraints.txt --extra-index-url https://download.pytorch.org/whl/cpu '.[serve]'
 
 USER saccade

@@ -21,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -40,6 +41,8 @@ KEPT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sacca
 RENAMED_RECIPES: dict[str, str] = {}  # name in the other tree: name here
 RENAMED_TENSORS: dict[str, str] = {}  # pattern of re.sub: replacement, such as r"\breader\.": "encoder."
 RENAMED_KEYS: dict[str, str] = get_renamed_paths()  # dotted key of a recipe in the other tree: key here
+PACKAGES = ("saccade", "saccade_worlds")
+UNCOMPARED = {"run files/plugins.json"}  # which 0.8 did not have
 TENSORS = ("run weights/", "checkpoint/", "attention/")  # facts that are named after modules: these are renamed
 
 # The least that shows everything: two checkpoints to average, two validations to choose between, little data.
@@ -65,8 +68,7 @@ def main() -> None:
         return
     commit = resolve_commit(args.against)
     with tempfile.TemporaryDirectory(prefix="golden-") as folder, check_out(commit, Path(folder) / "old") as old:
-        new = Path(folder) / "new"
-        shutil.copytree(ROOT / "saccade", new / "saccade", ignore=shutil.ignore_patterns("__pycache__"))
+        new = copy_tree(Path(folder) / "new")
         names, ours = recipes(old), recipes(new)
         chosen = [name for name in names if not args.recipes or name in args.recipes]
         if unknown := set(args.recipes) - set(names):
@@ -147,6 +149,20 @@ def check_out(commit: str, folder: Path) -> Iterator[Path]:
         git("worktree", "remove", "--force", str(folder))
 
 
+def copy_tree(folder: Path) -> Path:
+    """Copy the packages of this tree, and what pip would write about their entry points."""
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["entry-points"]
+    points = [
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in found.items())
+        for group, found in groups.items()
+    ]
+    write(folder / "saccade.egg-info" / "PKG-INFO", "Metadata-Version: 2.1\nName: saccade\nVersion: 0\n")
+    write(folder / "saccade.egg-info" / "entry_points.txt", "\n".join(points))
+    return folder
+
+
 def git(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True)
 
@@ -207,7 +223,8 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     failed = [f"{name} tree: {one['error']}" for name, one in (("other", old), ("this", new)) if "error" in one]
     if failed:
         return failed
-    theirs, ours = {rename_fact(name): value for name, value in old["facts"].items()}, new["facts"]
+    theirs = {rename_fact(name): value for name, value in old["facts"].items()}
+    ours = {name: value for name, value in new["facts"].items() if name not in UNCOMPARED}
     lines = []
     for part in dict.fromkeys(name.partition("/")[0] for name in (*theirs, *ours)):
         before, after = select_part(theirs, part), select_part(ours, part)

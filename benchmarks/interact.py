@@ -21,8 +21,8 @@ from results import save
 
 import saccade
 from saccade.config.schema import Corpus
-from saccade.predict.predictors.player import Player
-from saccade.score.playing import evaluate_episodes
+from saccade_worlds.playing.predictor import Player
+from saccade_worlds.playing.scores import evaluate_episodes
 
 NAME, WORLD = "show-attend-interact", "embedded:greeting"
 FORMS = {"soft attention": [], "no attention": ["writer.stack.attention=none"]}

@@ -28,7 +28,9 @@ from typer.testing import CliRunner
 from saccade.cli import app
 from saccade.config import kinds, schema
 from saccade.config.descriptions import get_descriptions
+from saccade.config.table import ObjectiveTraits, WriterTraits
 from saccade.config.task import Task, list_tasks
+from saccade_worlds import KINDS
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "benchmarks"))
 
@@ -105,8 +107,23 @@ def configuration() -> str:
         [
             f"# All settings\n\n{NOTE}\n\n{intro}",
             *(table(model, paths) for model, paths in places(schema.Recipe).items()),
+            *(table(model, paths) for model, paths in plugin_places().items()),
         ]
     )
+
+
+def plugin_places() -> dict[type[BaseModel], list[str]]:
+    """The tables of the plugin that comes with saccade, which recipes of its tasks may have."""
+    found: dict[type[BaseModel], list[str]] = {}
+    for kind in KINDS.values():
+        if isinstance(kind, Task) and kind.data_table is not None:
+            inner = places(kind.data_table, "data")
+            found |= {model: paths for model, paths in inner.items() if model is not schema.Corpus}
+        elif isinstance(kind, type) and issubclass(kind, WriterTraits):
+            found[kind] = ["writer"]
+        elif isinstance(kind, type) and issubclass(kind, ObjectiveTraits):
+            found[kind] = ["objectives"]
+    return found
 
 
 # Readers in a joined reader have the tables of readers, and what joins them has a stack as they do: that is said once.
@@ -133,6 +150,7 @@ def join_names(names: list[str]) -> str:
 def table(model: type[BaseModel], paths: list[str]) -> str:
     """What a table is, and one row for each of its keys that is not a table itself."""
     kind = only_kind(model)
+    task = next((one.name for one in KINDS.values() if isinstance(one, Task) and one.data_table is model), "")
     shown = [path for path in paths if INNER.sub("reader", path, count=1) not in {*paths} - {path}]
     heading = join_names([f"`[{path}]`" for path in shown]) if paths != [""] else "The top of a recipe"
     about = inspect.getdoc(model) if model.__doc__ else ""
@@ -141,8 +159,9 @@ def table(model: type[BaseModel], paths: list[str]) -> str:
         f"| `{name}` | {type_name(field.annotation, field.metadata)} | {default(field)} | {descriptions[name]} |"
         for name, field in model.model_fields.items()
         if not models(field.annotation) and name != "schema_version" and not (name == "kind" and kind)
+        if not (task and name not in inspect.get_annotations(model))  # the others are those of every task
     ]
-    parts = [f'## {heading}, kind = "{kind}"' if kind else f"## {heading}"]
+    parts = [f'## {heading}, kind = "{kind}"' if kind else f"## {heading}" + (f', task = "{task}"' if task else "")]
     parts += [about] if about else []
     parts += ["\n".join(["| key | type | default | description |", "|---|---|---|---|", *rows])] if rows else []
     return "\n\n".join(parts) + "\n"
@@ -171,7 +190,8 @@ def type_name(annotation: Any, metadata: list[Any]) -> str:
     """`number >= 0`, `"post"` or `"pre"`: a type in the words of a recipe."""
     origin = get_origin(annotation)
     if annotation is Task:
-        return " or ".join(f'`"{name}"`' for name in list_tasks())
+        own = [kind.name for kind in KINDS.values() if isinstance(kind, Task)]
+        return " or ".join(f'`"{name}"`' for name in [*list_tasks(), *own])
     if origin is Literal:
         return " or ".join(f'`"{value}"`' for value in get_args(annotation))
     if origin in (Union, types.UnionType):

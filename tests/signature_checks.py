@@ -15,6 +15,7 @@ import jaxtyping
 from beartype import beartype
 
 PACKAGES = ["saccade.kernels", "saccade.layers", "saccade.model"]
+PACKAGES += ["saccade_worlds.navigation.poses", "saccade_worlds.navigation.writer", "saccade_worlds.playing.writer"]
 FIRST_CALLS, THEN_EVERY = 8, 32  # of each function in each test
 SHAPES = jaxtyping.jaxtyped("context")  # inside of it, a letter stands for one size
 COUNTS: dict[CodeType, int] = {}  # calls in the running test; functions inside functions share their code

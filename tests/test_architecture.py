@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-SOURCES = sorted((ROOT / "saccade").rglob("*.py"))
+SOURCES = sorted([*(ROOT / "saccade").rglob("*.py"), *(ROOT / "saccade_worlds").rglob("*.py")])
 PYTHON = sorted(
     [*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py"), *(ROOT / "docs").glob("*.py")]
 )
@@ -181,7 +181,7 @@ def test_every_import_is_a_declared_dependency():
     def names(wanted: list[str]) -> set[str]:
         return {re.split(r"[\[<>=]", item)[0].lower().replace("-", "_") for item in wanted}
 
-    ours = {"saccade", "pil", "pydantic_core", "annotated_types"}  # ourselves, pillow's module, parts of pydantic
+    ours = {"saccade", "saccade_worlds"} | {"pil", "pydantic_core", "annotated_types"}  # pillow, parts of pydantic
     ours |= {"triton"}  # comes with torch where there is CUDA, and is imported only there
     groups = ("tensorboard", "export", "languages", "serve", "sound", "timm", "worlds")
     optional = [item for name in groups for item in extras[name]]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ("saccade", "benchmarks", "docs", "scripts", "tests")
+SOURCES = ("saccade", "saccade_worlds", "benchmarks", "docs", "scripts", "tests")
 MAX_PARTICIPLES = 40
 
 IRREGULAR = """

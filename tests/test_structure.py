@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PACKAGE = ROOT / "saccade"
-TREES = {path: ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+PACKAGE, PLUGIN = ROOT / "saccade", ROOT / "saccade_worlds"
+TREES = {path: ast.parse(path.read_text("utf-8")) for root in (PACKAGE, PLUGIN) for path in sorted(root.rglob("*.py"))}
 MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in TREES}
-TASKS = {path.stem.replace("_", "-") for path in (PACKAGE / "tasks").glob("[a-z]*.py")}
+TASKS = {path.stem.replace("_", "-") for path in (PACKAGE / "tasks").glob("[a-z]*.py")} | {"navigate", "play"}
+PACKAGES = (PACKAGE.name, PLUGIN.name)
 PARTS = {"stack", "reader", "writer", "model", "predictor", "state"}
 
 
@@ -41,7 +42,7 @@ def inspects_type(node: ast.AST) -> bool:
 def test_few_places_inspect_types():
     """At most 8 per 1,000 lines: objects have methods and declare their capabilities."""
     lines = sum(len(path.read_text("utf-8").splitlines()) for path in TREES)
-    found = Counter(path.relative_to(PACKAGE).parts[0] for path, node in outside("-") if inspects_type(node))
+    found = Counter(path.relative_to(ROOT).parts[:2] for path, node in outside("-") if inspects_type(node))
     print(f"type inspections: {found.total()} in {lines} lines, {1000 * found.total() / lines:.1f} per 1,000", found)
     assert 1000 * found.total() / lines <= 8
 
@@ -71,7 +72,8 @@ def tells_tasks_apart(node: ast.AST) -> bool:
 
 def test_only_tasks_know_which_task_it_is():
     assert {"translate", "language-model", "classify"} <= TASKS
-    assert not [where(path, node) for path, node in outside("tasks", "config") if tells_tasks_apart(node)]
+    found = [(path, node) for path, node in outside("tasks", "config") if tells_tasks_apart(node)]
+    assert not [where(path, node) for path, node in found if path != PLUGIN / "__init__.py"]  # which names its kinds
     pages = list(PACKAGE.rglob("*.js"))
     assert pages and not [path.name for path in pages if re.search(r"\btask(\]| *[!=]==)", path.read_text("utf-8"))]
 
@@ -104,7 +106,7 @@ def imported_modules(path: Path, *, everywhere: bool = True) -> set[str]:
     nodes = ast.walk(tree) if everywhere else iter(tree.body)
     found = set()
     for node in nodes:
-        if isinstance(node, ast.ImportFrom) and node.level == 0 and (node.module or "").split(".")[0] == "saccade":
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and (node.module or "").split(".")[0] in PACKAGES:
             names = (f"{node.module}.{alias.name}" for alias in node.names)
             found |= {name if name in MODULES else str(node.module) for name in names}
     return found

@@ -80,13 +80,12 @@ def plan(  # noqa: PLR0913  # the options of a command are its parameters
 
 def find_run_folder(name: str) -> Path | None:
     """Find the folder of a trained run by its name, its path, or the path of its recipe; None for any other recipe."""
-    from saccade.config.load import list_recipes
+    from saccade.config.load import has_recipe
 
     path = find_run(name)
     folder = path.parent if path.name == RECIPE else path
-    return (
-        folder if name not in list_recipes() and (folder / RECIPE).is_file() and (folder / WEIGHTS).is_file() else None
-    )
+    is_run = (folder / RECIPE).is_file() and (folder / WEIGHTS).is_file()
+    return folder if is_run and not has_recipe(name) else None
 
 
 def format_plan(plan: Plan) -> str:

@@ -15,13 +15,14 @@ from pydantic import BaseModel
 
 from saccade.config.kinds import OwnKind, list_tables
 from saccade.config.schema import Recipe
+from saccade.config.table import Table
 
 
 def get_descriptions(table: type[BaseModel]) -> dict[str, str]:
     """The description of every key of a table, those of its base classes included, each as one paragraph."""
     found: dict[str, str] = {}
     for base in reversed(table.__mro__):
-        if base.__module__.startswith("saccade.config.") and issubclass(base, BaseModel):
+        if issubclass(base, Table):
             found |= _parse_module(base.__module__).get(base.__name__, {})
     return {key: found.get(key, "") for key in table.model_fields}
 

@@ -68,7 +68,7 @@ class Filter(Table):
         """One line about a test that the data of the task does not allow; empty: none."""
         if not self.is_enabled:
             return ""
-        if recipe.reader.medium or recipe.writer.actions is not None:
+        if recipe.reader.medium or not recipe.task.learns_from_texts:
             return f'data.filter needs texts, and task = "{recipe.task.name}" learns from other data; leave it out'
         is_pair = not (recipe.task.learns_from_documents or recipe.task.predicts_labels)
         for key in ("max_length_ratio", "max_copy_ratio"):

@@ -6,7 +6,7 @@ import difflib
 import hashlib
 import inspect
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, ClassVar, NotRequired, Required, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, NotRequired, Required, TypeGuard, Union, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -14,13 +14,14 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     GetCoreSchemaHandler,
+    ModelWrapValidatorHandler,
     PrivateAttr,
     Tag,
     TypeAdapter,
     ValidationInfo,
     model_validator,
 )
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
 
 from saccade.config.plugins import Kinds, Source
@@ -30,9 +31,11 @@ from saccade.config.table import (
     PositionTraits,
     ReaderTraits,
     StackTraits,
+    Table,
     WriterTraits,
 )
 
+TRAITS = (ReaderTraits, WriterTraits, StackTraits, PositionTraits, JoinTraits, ObjectiveTraits)
 TAG_PREFIX = "#"  # distinguishes tags of kinds from keys in the location of a pydantic error
 
 
@@ -47,6 +50,12 @@ class OwnKind(BaseModel):
     kind: str
     _maker: Any = PrivateAttr(default=None)  # the class or function itself
     _source: Source = PrivateAttr(default=Source(""))
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _pass_tables(cls, value: Any, validate: ModelWrapValidatorHandler[OwnKind]) -> Any:
+        """A table of a plugin takes the place of this one."""
+        return value if isinstance(value, BaseModel) else validate(value)
 
     @model_validator(mode="before")
     @classmethod
@@ -132,6 +141,10 @@ class ByKind:
         owns = [table for table in get_args(source) if issubclass(table, OwnKind)] or [Custom]
         names = {name: table for table in tables for name in get_kind_names(table)}
         default = next(iter(names))
+        trait = next((trait for trait in TRAITS if issubclass(names[default], trait)), BaseModel)
+
+        def suits(kind: Any) -> bool:
+            return issubclass(kind, trait) if is_table_class(kind) else callable(kind)
 
         def check(value: Any, info: ValidationInfo) -> Any:
             kind = get_kind(value, default)
@@ -139,23 +152,36 @@ class ByKind:
             if kind in names and kind in others:
                 message = f"'{kind}' is a kind of saccade already; give yours another name"
                 raise PydanticCustomError("kind", "{message}", {"message": message})
-            if kind in names or isinstance(value, OwnKind):
+            if kind in names or isinstance(value, BaseModel):
                 return value
-            if (maker := others.find(kind)) is None:
-                message = f"unknown kind '{kind}'" + format_unknown_kind(kind, names, others)
+            maker = others.find(kind)
+            if not suits(maker):
+                known = [name for name in others.list_names() if suits(others.peek(name))]
+                message = f"unknown kind '{kind}'" + format_unknown_kind(kind, [*names, *known], others)
                 raise PydanticCustomError("kind", "{message}", {"message": message})
-            own = next(table for table in owns if table.accepts(maker))
-            return own.model_validate(value, context=info.context)
+            table = maker if is_table_class(maker) else next(own for own in owns if own.accepts(maker))
+            return table.model_validate(value, context=info.context)
 
         def choose(value: Any) -> str:
             kind = get_kind(value, default)
-            return TAG_PREFIX + (get_kind_name(names[kind]) if kind in names else type(value).__name__)
+            own = type(value) if isinstance(value, OwnKind) else owns[-1]  # which lets a table of a plugin pass
+            return TAG_PREFIX + (get_kind_name(names[kind]) if kind in names else own.__name__)
 
         options = [Annotated[table, Tag(TAG_PREFIX + get_kind_name(table))] for table in tables]
         options += [Annotated[own, Tag(TAG_PREFIX + own.__name__)] for own in owns]
-        return handler.generate_schema(
+        schema = handler.generate_schema(
             Annotated[Union[tuple(options)], Discriminator(choose), BeforeValidator(check)]  # noqa: UP007
         )
+        # A table of a plugin is none of the options, and has its own keys.
+        as_it_is = core_schema.wrap_serializer_function_ser_schema(
+            lambda value, serialize: serialize(value), schema=core_schema.any_schema()
+        )
+        return {**schema, "serialization": as_it_is}
+
+
+def is_table_class(kind: Any) -> TypeGuard[type[Table]]:
+    """Whether a kind is a table with keys and descriptions, as those of saccade, and not a class or function."""
+    return isinstance(kind, type) and issubclass(kind, Table)
 
 
 def list_custom_kinds(table: Any) -> list[str]:
@@ -196,8 +222,8 @@ def get_kind(value: Any, default: str) -> str:
 
 
 def get_user_kinds(info: ValidationInfo) -> Kinds:
-    found: Kinds = (info.context or {}).get("kinds") or Kinds()
-    return found
+    found: Kinds | None = (info.context or {}).get("kinds")
+    return Kinds() if found is None else found
 
 
 def build_signature_type(maker: Any) -> Any:
@@ -226,7 +252,7 @@ def get_keyword_only(maker: Any) -> dict[str, inspect.Parameter]:
 
 def format_unknown_kind(kind: str, names: Iterable[str], kinds: Kinds) -> str:
     """What follows a message about an unknown kind: the closest known one, or how to bring one's own."""
-    hint = format_suggestion("kinds", kind, [*names, *kinds.list_names()])
+    hint = format_suggestion("kinds", kind, names)
     own = "" if "did you mean" in hint else f"; your own: --plugin FILE.py, or kinds={{'{kind}': ...}} in Python"
     return hint + own + kinds.describe_failures()
 

@@ -14,13 +14,14 @@ from pydantic import BaseModel, ValidationError
 
 from saccade.config.kinds import OwnKind, format_suggestion
 from saccade.config.messages import explain_errors, strip_tags
-from saccade.config.plugins import Kinds, check_requirements
+from saccade.config.plugins import Kinds, check_requirements, find_recipe_folders
 from saccade.config.renames import Renamed, check_overrides, report_renames, translate
 from saccade.config.schema import SCHEMA, Recipe
 from saccade.errors import SaccadeError
 from saccade.files import atomic_write
 
 RUN_RECIPE = "recipe.toml"  # file name of the recipe of a run
+TARGET = "target"  # key of [tiny] with the score that the recipe should reach, for `saccade demo`
 GivenKinds = Mapping[str, Any]  # names and classes or functions, or a `Kinds` of plugin files
 Address = tuple[str | int, ...]  # ("reader", "stack", "dim"), ("objectives", 0, "alpha")
 
@@ -35,6 +36,8 @@ def load(
         check_requirements(path.parent, kinds)
     values = read_recipe(path)
     small = values.pop("tiny", None)
+    if isinstance(small, dict):
+        small.pop(TARGET, None)
     renamed: Renamed = {}
     # No note about the recipe of a run: nobody edits it.
     values = translate(values, {}, kinds, {} if path.name == RUN_RECIPE else renamed)
@@ -84,24 +87,34 @@ def dump(recipe: Recipe) -> str:
 
 
 def list_recipes() -> list[str]:
-    """Names of the recipes that come with saccade."""
-    return sorted(
-        item.name.removesuffix(".toml") for item in _get_recipe_folder().iterdir() if item.name.endswith(".toml")
-    )
+    """Names of the recipes that come with saccade and with installed plugins."""
+    return sorted(_list_files(_get_recipe_folder(), *find_recipe_folders()))
+
+
+def has_recipe(name: str) -> bool:
+    """Whether a recipe of this name comes with saccade or an installed plugin; plugins are looked at last."""
+    return name in _list_files(_get_recipe_folder()) or name in list_recipes()
 
 
 def get_recipe_path(name: str) -> Path:
-    """File of a recipe that comes with saccade."""
-    if name not in list_recipes():
+    """File of a recipe that comes with saccade or an installed plugin; saccade's own come first."""
+    if not has_recipe(name):
         hint = format_suggestion("recipes", name, list_recipes())
         raise SaccadeError(f"unknown recipe '{name}'{hint}; or give the path of a .toml file")
-    return _get_recipe_folder() / f"{name}.toml"
+    own = _list_files(_get_recipe_folder())
+    return own[name] if name in own else _list_files(*find_recipe_folders())[name]
+
+
+def _list_files(*folders: Path) -> dict[str, Path]:
+    """Recipe files by name; the first folder that has a name comes first."""
+    files = [file for folder in reversed(folders) for file in folder.iterdir() if file.suffix == ".toml"]
+    return {file.stem: file for file in files}
 
 
 def find_recipe(name_or_path: str | Path) -> Path:
     """File of a recipe given by name or path."""
     text, path = str(name_or_path), Path(name_or_path)
-    if text not in list_recipes() and path.is_dir() and (path / RUN_RECIPE).exists():
+    if path.is_dir() and (path / RUN_RECIPE).exists() and not has_recipe(text):
         raise SaccadeError(
             f"'{text}' is a run, not a recipe: go on with `saccade train --resume {text}`, "
             f"or start anew from '{path / RUN_RECIPE}'"

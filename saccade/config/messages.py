@@ -8,9 +8,10 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from saccade.config.kinds import TAG_PREFIX, OwnKind, get_keyword_only, get_kind_name, list_tables
+from saccade.config.kinds import TAG_PREFIX, OwnKind, get_keyword_only, get_kind_name, is_table_class, list_tables
 from saccade.config.plugins import Kinds
-from saccade.config.schema import Recipe
+from saccade.config.schema import Data, Recipe
+from saccade.config.task import find_task
 
 _EXPECTED = {
     "int_type": "a whole number",
@@ -96,6 +97,7 @@ def _list_known_keys(location: tuple[str | int, ...], values: Mapping[str, Any],
     """The keys of the table at `location`, found by descending schema and recipe together."""
     tables: list[type[BaseModel]] = [Recipe]
     here: Any = values
+    task = find_task(values.get("task", "translate"), kinds)
     for part in location:
         if str(part).startswith(TAG_PREFIX):
             tables = [table for table in tables if part == TAG_PREFIX + _get_kind_or_corpora(table)] or tables
@@ -103,6 +105,11 @@ def _list_known_keys(location: tuple[str | int, ...], values: Mapping[str, Any],
         here = here[part]
         if isinstance(part, str):
             tables = [found for table in tables for found in list_tables(table.model_fields[part].annotation)]
+        if tables == [Data] and task is not None and task.data_table is not None:
+            tables = [task.data_table]
+        kind = kinds.peek(here["kind"]) if isinstance(here, Mapping) and here.get("kind") in kinds.used else None
+        if is_table_class(kind):
+            tables = [kind]
     if (own := [table for table in tables if issubclass(table, OwnKind)]) and here.get("kind") in kinds.used:
         shared = [name for table in own[:1] for name in table.model_fields if name != "kind"]
         return [*get_keyword_only(kinds.find(here["kind"])), *shared]

@@ -24,6 +24,7 @@ from saccade.errors import SaccadeError
 from saccade.files import atomic_write
 
 ENTRY_POINTS = "saccade.plugins"  # group of entry points of installed plugins
+RECIPE_ENTRY_POINTS = "saccade.recipes"  # group of entry points that name folders with recipes
 ATTRIBUTE = "KINDS"  # name of the dictionary in a plugin
 PLUGINS_FILE = "plugins.json"  # in a run: the kinds that it needs and the plugins that they came from
 SHOWN_HASH_DIGITS = 12
@@ -75,11 +76,13 @@ class Kinds(Mapping[str, Any]):
         """The kind of this name: a given one, or else that of an installed plugin; None if there is none."""
         if name in self.given:
             self.used[name] = self.sources.get(name, Source(""))
-            return self.given[name]
-        found, source = load_installed().get(name, (None, None))
-        if source is not None:
-            self.used[name] = source
-        return found
+        elif name in load_installed():
+            self.used[name] = load_installed()[name][1]
+        return self.peek(name)
+
+    def peek(self, name: str) -> Any:
+        """The same as `find`, for a kind that the recipe does not use."""
+        return self.given[name] if name in self.given else load_installed().get(name, (None, None))[0]
 
     def list_names(self) -> list[str]:
         """Names of all kinds, installed ones included."""
@@ -186,6 +189,34 @@ def hash_module(name: str) -> str:
     """SHA-256 of the source file of an imported module; empty where it has none."""
     file = getattr(sys.modules.get(name), "__file__", None)
     return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
+
+
+@functools.cache
+def find_recipe_folders() -> tuple[Path, ...]:
+    """Folders with recipes of installed plugins, `PACKAGE:FOLDER` of an entry point each. Nothing is imported."""
+    values = sorted(point.value for point in importlib.metadata.entry_points(group=RECIPE_ENTRY_POINTS))
+    return tuple(folder for value in values for folder in locate_folder(*value.split(":")))
+
+
+def locate_folder(package: str, *parts: str) -> list[Path]:
+    """The folder of a package that is not imported for it; none where it is not there."""
+    try:  # a name with dots would import the package around it
+        spec = importlib.util.find_spec(package) if package.isidentifier() else None
+    except (ImportError, ValueError):
+        return []
+    found = [Path(place, *parts) for place in (spec and spec.submodule_search_locations) or ()]
+    return [folder for folder in found if len(parts) == 1 and parts[0].isidentifier() and folder.is_dir()]
+
+
+def load_modules(group: str) -> None:
+    """Import the modules that a group of entry points names, for what they register."""
+    for point in sorted(importlib.metadata.entry_points(group=group), key=lambda point: point.value):
+        try:
+            point.load()
+        except Exception as error:  # a foreign package may raise anything
+            package = f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.value
+            reason = f"{type(error).__name__}: {error}"
+            raise SaccadeError(f"the installed plugin {package} cannot be loaded: {reason}; update it") from error
 
 
 # ---- what a run needs

@@ -35,6 +35,7 @@ class Capabilities:
     repeated_passes: bool = False  # many passes over one memory and mask, as mask-predict makes, share what is constant
     linear_head: bool = False  # of a writer: `head` is a product with `output`, so losses need not keep all logits
     aux: bool = False  # of a writer: `write` also returns what its layers report (expert load, attention weights)
+    attaches: bool = False  # of a writer: `attach(memory, batch)` adds other fields of the batch to the memory
     reasons: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)  # why not, by capability
 
     def __and__(self, other: Capabilities) -> Capabilities:

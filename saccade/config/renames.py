@@ -8,32 +8,28 @@ nobody edits it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from saccade.errors import SaccadeError
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from saccade.config.plugins import Kinds
+
 TASKS = {
     "write": "language-model",
     "label": "classify",
     "restore": "denoise",
     "describe": "media-to-text",
-    "walk": "navigate",
-    "interact": "play",
-}
+}  # a task of a plugin has its own old names, see `Task.former_names`
 
 # Class of the table: {old key: new key}. Subclasses have the renames of their base classes too.
 KEYS: dict[str, dict[str, str]] = {
     "Data": {
         "cut": "truncate", "cross": "cross_document", "hidden": "corruption_rate", "span": "mean_span_length",
-    },
-    "PlaySettings": {
-        "together": "parallel_episodes", "every": "batches_per_round", "explore": "final_epsilon",
-        "episodes": "epsilon_episodes",
     },
     "Tokenizer": {"begin": "cls_token", "mask": "mask_token"},
     "TokenReader": {"scale": "scale_embedding", "levels": "concat_embedding", "again": "second_pass"},
@@ -70,7 +66,6 @@ KEYS: dict[str, dict[str, str]] = {
     "Bucketed": {"distance": "max_distance"},
     "TransformerXL": {"content": "content_bias", "segments": "relative_segments"},
     "TokenWriter": {"scale": "scale_embedding", "start": "start_token"},
-    "ActionWriter": {"blind": "input_dropout"},
     "FillWriter": {"scale": "scale_embedding", "reach": "max_length_difference"},
     "Head": {"hidden": "hidden_dim"},
     "StatesWriter": {"pool": "pooler"},
@@ -107,81 +102,105 @@ KEYS: dict[str, dict[str, str]] = {
     },
 }  # fmt: skip
 
+# Keys that only the tables of some tasks have today. Recipes of runs of 0.8 have them with their defaults in all tasks.
+MOVED = {"Data": ("play",)}
+
 Renamed = dict[str, str]  # old dotted key, or old task: the new one
 
 
 def get_renamed_keys(table: type) -> dict[str, str]:
     """Old and new keys of a table, those of its base classes included."""
-    return {old: new for base in table.__mro__ for old, new in KEYS.get(base.__name__, {}).items()}
+    known = (KEYS.get(base.__name__, {}) | dict(base.__dict__.get("renamed_keys", {})) for base in table.__mro__)
+    return {old: new for keys in known for old, new in keys.items()}
 
 
-def rename_keys(table: type, values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """The values of one table under their new keys, in the same order."""
-    renamed = get_renamed_keys(table)
+def rename_keys(table: type[BaseModel], values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """The values of one table under their new keys, in the same order, without keys that other tables have today."""
+    renamed, values = get_renamed_keys(table), drop_moved(table, values)
     if not renamed.keys() & values.keys():
-        return dict(values)
+        return values
     for old, new in renamed.items():
         if old in values and new in values:
             raise SaccadeError(_format_conflict(f"{path}{old}", f"{path}{new}"))
     return {renamed.get(key, key): value for key, value in values.items()}
 
 
+def drop_moved(table: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a table without keys that only tables of other tasks have today."""
+    moved = {key for base in table.__mro__ for key in MOVED.get(base.__name__, ())} - table.model_fields.keys()
+    return {key: value for key, value in values.items() if key not in moved}
+
+
 def translate(values: Any, base: Any, kinds: Mapping[str, Any], renamed: Renamed) -> Any:
     """The values of a whole recipe, or of a layer that is merged into `base`, under their new names.
 
     What was renamed is added to `renamed`. `base` has new names already; it knows the kind of a table that the layer
-    changes. Settings of a user's own kinds keep their names.
+    changes. Settings of a user's own kinds keep their names, except in tables that declare `renamed_keys`.
     """
+    from saccade.config.plugins import Kinds
     from saccade.config.schema import Recipe
+    from saccade.config.task import find_new_name, find_task
 
-    translated = _translate(values, base, [Recipe], ("", ""), renamed)
-    if isinstance(translated, dict) and (task := _find_old_task(translated.get("task"), kinds)):
-        renamed[f'task = "{task}"'] = f'"{TASKS[task]}"'
-        translated["task"] = TASKS[task]
+    own = kinds if isinstance(kinds, Kinds) else Kinds(kinds)
+    name = values.get("task", base.get("task", "translate")) if isinstance(values, Mapping) else None
+    task = find_task(name, own)
+    data_tables = [task.data_table] if task is not None and task.data_table is not None else []
+    translated = _Translation(own, data_tables, renamed).translate(values, base, [Recipe], ("", ""))
+    if isinstance(translated, dict) and (new := find_new_name(translated.get("task"), own)):
+        renamed[f'task = "{translated["task"]}"'] = f'"{new}"'
+        translated["task"] = new
     return translated
 
 
-def _translate(values: Any, base: Any, tables: list[type[BaseModel]], paths: tuple[str, str], renamed: Renamed) -> Any:
-    """The same for the tables at a place of the recipe; `paths` are its old and its new dotted key."""
-    before, after = paths
-    if isinstance(values, list | tuple):
-        return type(values)(
-            _translate(item, {}, tables, (f"{before}{i}.", f"{after}{i}."), renamed) for i, item in enumerate(values)
-        )
-    if not isinstance(values, Mapping):
-        return values
-    if isinstance(base, list) and values and all(key.isdigit() for key in values):  # objectives.0.weight
-        items = {key: base[int(key)] if int(key) < len(base) else {} for key in values}
-        return {
-            key: _translate(item, items[key], tables, (f"{before}{key}.", f"{after}{key}."), renamed)
-            for key, item in values.items()
-        }
-    base = base if isinstance(base, Mapping) else {}
-    table = choose_table(tables, values.get("kind", base.get("kind")))
-    if table is None:
-        return dict(values)
-    found = {}
-    for old, (new, item) in zip(values, rename_keys(table, values, before).items(), strict=True):
-        if old != new:
-            renamed[f"{before}{old}"] = f"{after}{new}"
-        inner = list_tables_of(table, new)
-        found[new] = _translate(item, base.get(new), inner, (f"{before}{old}.", f"{after}{new}."), renamed)
-    return found
+class _Translation(NamedTuple):
+    """Translates the values of the tables of a recipe."""
 
+    kinds: Kinds
+    data_tables: Sequence[type[BaseModel]]  # the table [data] of the recipe's task, if it has its own
+    renamed: Renamed
 
-def _find_old_task(name: Any, kinds: Mapping[str, Any]) -> str:
-    """The name itself where it is an old one, and not that of a user's own task."""
-    return name if isinstance(name, str) and name in TASKS and name not in kinds else ""
+    def translate(self, values: Any, base: Any, tables: Sequence[type[BaseModel]], paths: tuple[str, str]) -> Any:
+        """Translate the tables at a place of the recipe; `paths` are its old and its new dotted key."""
+        before, after = paths
+        if isinstance(values, list | tuple):
+            return type(values)(
+                self.translate(item, {}, tables, (f"{before}{i}.", f"{after}{i}.")) for i, item in enumerate(values)
+            )
+        if not isinstance(values, Mapping):
+            return values
+        if isinstance(base, list) and values and all(key.isdigit() for key in values):  # objectives.0.weight
+            items = {key: base[int(key)] if int(key) < len(base) else {} for key in values}
+            return {
+                key: self.translate(item, items[key], tables, (f"{before}{key}.", f"{after}{key}."))
+                for key, item in values.items()
+            }
+        base = base if isinstance(base, Mapping) else {}
+        table = self.choose_table(tables, values.get("kind", base.get("kind")))
+        return dict(values) if table is None else self.translate_table(values, base, table, paths)
 
+    def translate_table(
+        self, values: Mapping[str, Any], base: Mapping[str, Any], table: type[BaseModel], paths: tuple[str, str]
+    ) -> dict[str, Any]:
+        before, after = paths
+        found, values = {}, drop_moved(table, values)
+        for old, (new, item) in zip(values, rename_keys(table, values, before).items(), strict=True):
+            if old != new:
+                self.renamed[f"{before}{old}"] = f"{after}{new}"
+            inner = (new == "data" and not before and self.data_tables) or list_tables_of(table, new)
+            found[new] = self.translate(item, base.get(new), inner, (f"{before}{old}.", f"{after}{new}."))
+        return found
 
-def choose_table(tables: list[type[BaseModel]], kind: Any) -> type[BaseModel] | None:
-    """The table of a kind, the first one without a kind; None for a user's own kind."""
-    from saccade.config.kinds import get_kind_name
+    def choose_table(self, tables: Sequence[type[BaseModel]], kind: Any) -> type[BaseModel] | None:
+        """The table of a kind, the first one without a kind; None for a user's own kind that is no table."""
+        from saccade.config.kinds import get_kind_name, is_table_class
 
-    named = {get_kind_name(table): table for table in tables if "kind" in table.model_fields}
-    if len(tables) <= 1 or not named or kind is None:
-        return tables[0] if tables else None
-    return named.get(str(kind))
+        named = {get_kind_name(table): table for table in tables if "kind" in table.model_fields}
+        if len(tables) <= 1 or not named or kind is None:
+            return tables[0] if tables else None
+        if str(kind) in named:
+            return named[str(kind)]
+        own = self.kinds.peek(str(kind))
+        return own if is_table_class(own) else None
 
 
 def list_tables_of(table: type[BaseModel], key: str) -> list[type[BaseModel]]:

@@ -10,7 +10,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Discriminator, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    ConfigDict,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    SerializeAsAny,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
 from pydantic import Tag as TagOf
 
 from saccade.config.decoding import Decoding
@@ -29,7 +39,6 @@ from saccade.config.media import (
     QuestionJoin,
     TimmReader,
 )
-from saccade.config.playing import PlaySettings, TemporalDifference, ValuesWriter
 from saccade.config.plugins import Kinds
 from saccade.config.positions import (
     Alibi,
@@ -78,7 +87,6 @@ from saccade.config.training import (
     WeightInit,
 )
 from saccade.config.writers import (
-    ActionWriter,
     FillWriter,
     Head,
     LabelWriter,
@@ -94,7 +102,6 @@ from saccade.config.writers import (
 
 __all__ = [
     "SCHEMA",
-    "ActionWriter",
     "Alibi",
     "AudioAugmentation",
     "Average",
@@ -138,7 +145,6 @@ __all__ = [
     "Permuted",
     "PermutedWriter",
     "PictureReader",
-    "PlaySettings",
     "Positions",
     "QuestionJoin",
     "RDrop",
@@ -161,7 +167,6 @@ __all__ = [
     "Table",
     "Tag",
     "TagWriter",
-    "TemporalDifference",
     "TimmReader",
     "TokenReader",
     "TokenWriter",
@@ -170,7 +175,6 @@ __all__ = [
     "TransformerStack",
     "TransformerXL",
     "Valid",
-    "ValuesWriter",
     "WeightInit",
     "Writer",
     "WriterStack",
@@ -265,14 +269,11 @@ class Data(Table):
     stream: bool = False
     """Tokenize documents while they are read, and store nothing on disk; for data that does not fit there."""
     buffer: Count = 10_000
-    """Documents in the shuffle buffer of `stream`, of which the first ones also train the tokenizer. Task "play": steps
-    in the replay buffer."""
+    """Documents in the shuffle buffer of `stream`, of which the first ones also train the tokenizer."""
     corruption_rate: Annotated[float, Field(gt=0, lt=1)] = 0.15
     """Task "denoise": share of tokens in masked spans (T5, Raffel et al. 2020). 0.15 is usual."""
     mean_span_length: Annotated[float, Field(ge=1)] = 3.0
     """Task "denoise": mean length of a masked span in tokens. 3 is usual."""
-    play: PlaySettings = PlaySettings()
-    """Task "play": how episodes are played during training."""
 
     @property
     def valid_share(self) -> float:
@@ -387,8 +388,8 @@ class Recipe(Table):
     task: Annotated[Task, TaskByName()] = Field(default_factory=lambda: get_task("translate"))
     """What the model does: "translate" (any text to text), "language-model", "classify" (also regression and tagging),
     "denoise" (T5 span corruption), "encode" (encoder pretraining and embeddings), "media-to-text" (captions,
-    transcripts, answers), "navigate" (instructions in a map) or "play" (reinforcement learning)."""
-    data: Data = Data()
+    transcripts, answers), or a task of a plugin."""
+    data: SerializeAsAny[Data] = Field(default=Data(), validate_default=True)
     """Training and validation data."""
     tokenizer: Annotated[Tokenizer | OwnTokenizer, ByKind()] = Tokenizer()
     """The tokenizer: how text becomes tokens."""
@@ -417,6 +418,15 @@ class Recipe(Table):
     def kinds(self) -> Kinds:
         """The user's own kinds that the recipe was loaded with."""
         return self._kinds
+
+    @field_validator("data", mode="wrap")
+    @classmethod
+    def _choose_data_table(cls, value: Any, validate: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+        """A task may have a table [data] with more keys."""
+        task = info.data.get("task")
+        if task is None or task.data_table is None or isinstance(value, task.data_table):
+            return validate(value)
+        return task.data_table.model_validate(dict(value) if isinstance(value, Data) else value, context=info.context)
 
     @field_validator("freeze", mode="before")
     @classmethod

@@ -5,6 +5,7 @@ A user's own kind (`Custom`) has the same traits, so that other code asks a tabl
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -13,12 +14,11 @@ from saccade.config.renames import rename_keys
 
 if TYPE_CHECKING:
     from saccade.config.media import MediaReader, PatchReader, TimmReader
-    from saccade.config.playing import ValuesWriter
     from saccade.config.positions import Axial, Bucketed, Learned, Rotary
     from saccade.config.readers import JoinedReader, SecondPass, TokenReader
     from saccade.config.schema import Recipe
     from saccade.config.stacks import RecurrentWriterStack, TransformerStack
-    from saccade.config.writers import ActionWriter, MaskedWriter, TokenWriter
+    from saccade.config.writers import MaskedWriter, TokenWriter
 
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -28,6 +28,7 @@ class Table(BaseModel):
     """A table of a recipe: frozen, without unknown keys, without silent conversion of types."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    renamed_keys: ClassVar[Mapping[str, str]] = {}  # of a table of a plugin: old keys and new ones, see renames.py
 
     @model_validator(mode="before")
     @classmethod
@@ -114,6 +115,10 @@ class ObjectiveTraits(PartTraits):
 
     learns_hard_attention: ClassVar[bool] = False  # whether it trains hard attention
     needs_pairs: ClassVar[bool] = False  # whether it compares sampled outputs with references
+
+    def build_objective(self, context: Any) -> Any:
+        """For a table of a plugin: the objective, from a `saccade.train.objectives.terms.Context`."""
+        raise NotImplementedError
 
     def without_coverage(self) -> Self:
         """The table without the coverage penalty, which only a recurrent decoder supports."""
@@ -289,10 +294,15 @@ class WriterTraits(PartTraits):
     objective_kinds: ClassVar[tuple[str, ...]] = ()  # kinds of objectives that train it, the usual ones first
     label_kind: ClassVar[str] = ""  # "label", "number" or "tags" where it predicts one of them
     labels_each_word: ClassVar[bool] = False  # predicts a label for each word
-    predicts_classes: ClassVar[bool] = False  # predicts labels or actions, whose number depends on the data
+    predicts_classes: ClassVar[bool] = False  # predicts labels, or other classes whose number depends on the data
     is_label_head: ClassVar[bool] = False  # is one of saccade's own heads that predict labels
     is_head: ClassVar[bool] = False  # is a head over the reader's states, without a stack
     gives_states: ClassVar[bool] = False  # returns the reader's states
+    only_tasks: ClassVar[tuple[str, ...]] = ()  # names of the tasks that it is for; empty: all that can use it
+
+    def build_model(self, context: Any) -> Any:
+        """For a table of a plugin: the model, from a `saccade.model.build.model.WriterContext`."""
+        raise NotImplementedError
 
     @property
     def tied(self) -> str | None:
@@ -330,11 +340,6 @@ class WriterTraits(PartTraits):
         return self.predicts_pairs
 
     @property
-    def values(self) -> ValuesWriter | None:
-        """The table itself where it predicts values of actions."""
-        return None
-
-    @property
     def attention(self) -> RecurrentWriterStack | None:
         """The recurrent stack with attention to the memory, where it has one."""
         return None
@@ -352,11 +357,6 @@ class WriterTraits(PartTraits):
     @property
     def token_stack(self) -> StackTraits | None:
         """The stack of an autoregressive writer of tokens."""
-        return None
-
-    @property
-    def actions(self) -> ActionWriter | None:
-        """The table itself where it writes actions in a map."""
         return None
 
 

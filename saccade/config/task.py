@@ -21,17 +21,19 @@ from saccade.config.plugins import Kinds
 from saccade.config.renames import TASKS
 
 if TYPE_CHECKING:
-    from saccade.config.schema import Corpus, Decoding, Recipe
+    from saccade.config.schema import Corpus, Data, Decoding, Recipe
     from saccade.data.batching.batches import Rows
     from saccade.data.prepare import PreparedData
     from saccade.data.sources.corpus import CorpusSplit
     from saccade.data.store.arrays import Store
     from saccade.data.tokenization.encode import EncodingSettings
     from saccade.data.tokenization.tokenizers import Tokenizers
+    from saccade.model.model import Model
     from saccade.predict.predictors.predictor import Predictor, PredictorFactory
     from saccade.score.compare import ComparisonSettings
     from saccade.score.evaluate import EvaluationOptions
     from saccade.score.result import Result, ScoredResult
+    from saccade.train.batches.prefetch import Stream
     from saccade.train.session import Session
 
 PACKAGE = "saccade.tasks"
@@ -43,6 +45,7 @@ class Task(Protocol):
     """The interface of a task. `saccade.tasks.BaseTask` has defaults for everything but the name."""
 
     name: str  # by which recipes choose the task
+    learns_from_texts: bool  # rows have texts, which `data.filter` may test
     learns_from_documents: bool  # trains on documents, not on pairs or inputs with labels
     predicts_labels: bool  # outputs are classes, tags or numbers; their names are saved in the run
     writes_stepwise: bool  # outputs are decoded token by token, so that ensembles are possible
@@ -50,6 +53,10 @@ class Task(Protocol):
     supports_fusion: bool  # outputs can be decoded with shallow fusion
     input_label: str  # what the page of `saccade serve` calls an input
     page_settings: tuple[str, ...] | None  # decoding settings on that page; None: those of a search
+    former_names: tuple[str, ...]  # old names, which recipes may still have
+    data_table: type[Data] | None  # the table [data] of its recipes, if it has more keys than `Data`
+    card_metrics: tuple[str, ...]  # scores of validation that the model card lists, beside the usual ones
+    batches_depend_on_model: bool  # batches are made with the current weights, so not ahead of time, nor packed
 
     @property
     def transfer_group(self) -> str:
@@ -120,6 +127,10 @@ class Task(Protocol):
 
     # ---- training
 
+    def open_stream(self, recipe: Recipe, data: Any, model: Model, *, rank: int, world: int) -> Stream:
+        """The stream of training batches of one of `world` processes; `data` is `train` of what `prepare` returns."""
+        ...
+
     def measure_validation(self, session: Session) -> dict[str, float | str]:
         """Validation loss and scores of the session's model; a `BaseTask` overrides `get_scoring` instead."""
         ...
@@ -168,8 +179,7 @@ def list_tasks() -> list[str]:
 def get_task(name: str, kinds: Kinds | None = None) -> Task:
     """The task of a name, an old one too: the user's own, or the object TASK of the module `saccade.tasks.NAME`."""
     built_in, kinds = list_tasks(), Kinds() if kinds is None else kinds
-    if name not in kinds:
-        name = TASKS.get(name, name)
+    name = find_new_name(name, kinds) or name
     if name in built_in:
         if isinstance(kinds.get(name), Task):
             raise ValueError(f"'{name}' is a task of saccade already; give yours another name")
@@ -177,12 +187,37 @@ def get_task(name: str, kinds: Kinds | None = None) -> Task:
         return task
     own = kinds.find(name)
     if not isinstance(own, Task):
-        known = [*built_in, *(key for key in kinds.list_names() if isinstance(kinds.find(key), Task))]
+        known = [*built_in, *(task.name for task in list_own_tasks(kinds))]
         *others, last = (f"'{task}'" for task in known)
         raise KeyError(f"{', '.join(others)} or {last}")
     if own.name != name:
         raise ValueError(f"kinds={{'{name}': ...}} is a task with the name '{own.name}'; use that name")
     return own
+
+
+def find_task(name: Any, kinds: Kinds) -> Task | None:
+    """The task of a name, or the task itself where it is one; None where it is not known."""
+    if isinstance(name, Task):
+        return name
+    try:
+        return get_task(str(name), kinds)
+    except (KeyError, ValueError):
+        return None
+
+
+def find_new_name(name: Any, kinds: Kinds) -> str:
+    """The new name of a task that was renamed; empty where it was not."""
+    if not isinstance(name, str) or name in kinds:
+        return ""
+    if name in TASKS or name in list_tasks():
+        return TASKS.get(name, "")
+    return next((task.name for task in list_own_tasks(kinds) if name in task.former_names), "")
+
+
+def list_own_tasks(kinds: Kinds) -> list[Task]:
+    """Tasks that users and installed plugins bring."""
+    found = (kinds.peek(name) for name in kinds.list_names())
+    return [task for task in found if isinstance(task, Task)]
 
 
 class TaskByName:

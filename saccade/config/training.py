@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from saccade.config.kinds import ByKind, Custom, OwnKind
-from saccade.config.playing import TemporalDifference
 from saccade.config.table import Count, ObjectiveTraits, PartTraits, Share, Table
 
 if TYPE_CHECKING:
@@ -313,7 +312,7 @@ class Patches(Table, ObjectiveTraits):
 
 Written = NextToken | Scheduled | Reinforce | RDrop | Fill | Reward
 Labelled = Label | Regress | Tag
-Objective = Annotated[Written | Labelled | Masked | Permuted | Patches | TemporalDifference | Custom, ByKind()]
+Objective = Annotated[Written | Labelled | Masked | Permuted | Patches | Custom, ByKind()]
 
 
 class Optimizer(Table):

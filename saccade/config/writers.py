@@ -6,7 +6,6 @@ import math
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from saccade.config.kinds import ByKind, Custom
-from saccade.config.playing import ValuesWriter
 from saccade.config.positions import Positions, Sinusoidal
 from saccade.config.stacks import RecurrentWriterStack, TransformerStack, WriterStack, find_reversible_conflict
 from saccade.config.table import Count, EmbeddingOptions, Share, Table, WriterTraits
@@ -124,30 +123,6 @@ def find_writer_conflict(writer: TokenWriter | FillWriter, recipe: Recipe) -> st
     if writer.positions.uses_segments:
         return "writer.positions.relative_segments is for readers: an output is one segment; set it to false"
     return ""
-
-
-class ActionWriter(TokenWriter):
-    """Writes actions, each of which is carried out in a map before the next one (Mei et al. 2016)."""
-
-    objective_kinds: ClassVar[tuple[str, ...]] = ("next-token",)
-    kind: Literal["actions"] = "actions"  # type: ignore[assignment]
-    """Chooses this writer: actions of the task "navigate"."""
-    tie: Literal["none", "output"] = "output"
-    """Weight tying (Press and Wolf 2017): "output" shares the embedding of actions and the output matrix."""
-    items: tuple[str, ...] = ("barstool", "chair", "easel", "hatrack", "lamp", "sofa")
-    """Names of the objects that can stand in the maps."""
-    floors: tuple[str, ...] = ("blue", "brick", "concrete", "flower", "grass", "gravel", "wood", "yellow")
-    """Names of the floor patterns of the maps."""
-    walls: tuple[str, ...] = ("butterfly", "fish", "tower")
-    """Names of the pictures on the walls of the maps."""
-    mirror: bool = True
-    """Augment training data with mirrored maps, where left and right are exchanged."""
-    input_dropout: Share = 0.0
-    """Dropout probability of the observed surroundings during training. 0 disables it."""
-
-    @property
-    def actions(self) -> ActionWriter:
-        return self
 
 
 class FillWriter(Table, WriterTraits):
@@ -411,4 +386,4 @@ class PatchWriter(Table, WriterTraits):
 
 Labelling = LabelWriter | NumberWriter | TagWriter
 Encoding = MaskedWriter | PermutedWriter | StatesWriter | PatchWriter
-Writer = Annotated[TokenWriter | ActionWriter | FillWriter | Labelling | Encoding | ValuesWriter | Custom, ByKind()]
+Writer = Annotated[TokenWriter | FillWriter | Labelling | Encoding | Custom, ByKind()]

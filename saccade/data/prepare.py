@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
 from saccade.config import schema
 from saccade.config.schema import Corpus, Recipe
-from saccade.data.batching.batches import Rows
 from saccade.data.sources.corpus import (
-    ROW_NOUNS,
     CorpusSplit,
+    RowCodec,
     format_dropped_notes,
     format_filter_notes,
     format_unanswerable_notes,
@@ -31,8 +30,6 @@ from saccade.data.tokenization import encode
 from saccade.data.tokenization.labels import Labels, collect_labels
 from saccade.data.tokenization.text_pairs import join_texts
 from saccade.data.tokenization.tokenizers import VERSION, Tokenizers, train_tokenizers
-from saccade.data.worlds.episodes import VectorEnvironment
-from saccade.data.worlds.route_store import ROUTE_SIDES, Atlas, RouteEncoder, RouteStore, iter_route_texts
 from saccade.errors import SaccadeError
 from saccade.files import get_cache_folder
 from saccade.runs import find_run
@@ -45,8 +42,8 @@ class PreparedData:
     """The data that a training run needs."""
 
     tokenizers: Tokenizers
-    train: Rows | DocumentStream | VectorEnvironment
-    valid: Rows | VectorEnvironment | None
+    train: Any  # Rows, a DocumentStream, or what `open_stream` of the task expects
+    valid: Any  # Rows, what `measure_validation` of the task expects, or None
     valid_pairs: list[tuple[str, str]]  # text of some validation examples, to decode and score during training
     notes: list[str]  # messages about dropped rows and skipped files
     filtered: dict[str, list[FilterReport]] = field(default_factory=dict)  # of "train" and "valid"; grows in a stream
@@ -183,7 +180,9 @@ def _train_or_load_tokenizers(recipe: Recipe, splits: list[CorpusSplit], keys: l
         return Tokenizers.load(folder)
     except SaccadeError:  # not cached, or damaged
         discard(folder)
-        trained = train_tokenizers(recipe.tokenizer, lambda: _iter_tokenizer_texts(splits))
+        trained = train_tokenizers(
+            recipe.tokenizer, lambda: chain.from_iterable(split.iter_texts() for split in splits)
+        )
         write_folder(folder, trained.save)
         return trained
 
@@ -220,17 +219,6 @@ def _iter_texts(splits: Iterable[CorpusSplit]) -> Iterator[Any]:
             yield tuple(texts)
 
 
-def _iter_tokenizer_texts(splits: Iterable[CorpusSplit]) -> Iterator[Any]:
-    """Yield what tokenizers are trained on: the texts of each row, without labels and paths."""
-    if any(split.action_writer for split in splits):
-        return iter_route_texts(_iter_texts(splits))
-    return (
-        texts[split.media_reader is not None : -1 if split.label_kind else None]
-        for split in splits
-        for texts in _iter_texts([split])
-    )
-
-
 def _build_library(
     splits: list[CorpusSplit], keys: dict[CorpusSplit, str], cache: Path
 ) -> tuple[MediaLibrary | None, list[str]]:
@@ -265,7 +253,7 @@ def _open_or_write_store(
     )
     weights = [split.corpus.weight for split in splits]
     store = open_store(folder, weights=weights)
-    atlas = Atlas.from_splits(splits, tokenizers.target) if settings.sides == ROUTE_SIDES else None
+    codec: RowCodec | None = splits[0].build_row_codec(splits, tokenizers, max_length=settings.max_length)
     if store is None:
         discard(folder)
         labels = tokenizers.labels
@@ -275,13 +263,11 @@ def _open_or_write_store(
             rows if labels is None or split.has_questions else validate_labels(rows, labels, split.name)
             for split, rows in zip(splits, opened, strict=True)
         ]
-        encoder: Any = library and MediaEncoder(
+        encoder: Any = codec or (library and MediaEncoder(
             library.get_file_numbers(), labels or (tokenizers.target if len(settings.sides) > 1 else None),
             max_length=settings.max_length, num_files=library.size,
             question=tokenizers.source if splits[0].has_questions else None,
-        )  # fmt: skip
-        if atlas is not None:
-            encoder = RouteEncoder(tokenizers, atlas, max_length=settings.max_length)
+        ))  # fmt: skip
 
         def fill(temporary: Path) -> dict[str, Any]:
             meta = encode.encode_rows(temporary, corpora, tokenizers, settings, encoder)
@@ -292,11 +278,11 @@ def _open_or_write_store(
         store = Store(folder, weights=weights)
     for found, split in zip(store.filtered, splits, strict=False):
         found.corpus = split.name  # the cache knows files by their content
-    if len(store) and atlas is not None:
-        return RouteStore(folder, atlas, weights=weights)
+    if len(store) and codec is not None:
+        return codec.open_store(folder, weights=weights)
     if len(store):
         return store if library is None else MediaStore(folder, library, weights=weights)
-    noun = ROW_NOUNS[settings.sides]
+    noun = splits[0].get_row_noun(settings.sides)
     if store.filtered:
         raise SaccadeError(f"no {noun} is left: {'; '.join(format_filter_notes(store))}; loosen data.filter")
     if notes := format_dropped_notes(store, splits, settings.max_length):

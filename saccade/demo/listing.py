@@ -1,4 +1,4 @@
-"""The demonstrations: all recipes whose `[tiny]` table uses embedded data."""
+"""The demonstrations: all recipes with a target whose `[tiny]` table uses embedded data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from saccade.config.load import get_recipe_path, list_recipes, read_recipe
+from saccade.config.load import TARGET, get_recipe_path, list_recipes, read_recipe
 from saccade.data.sources.lines import did_you_mean
 from saccade.demo.targets import Target, get_target
 from saccade.errors import SaccadeError
@@ -30,8 +30,10 @@ def list_demonstrations() -> list[Demonstration]:
     found = []
     for name in list_recipes():
         values = read_recipe(get_recipe_path(name))
-        if data := _find_embedded(values.get("tiny", {}).get("data", {}).get("train", [])):
-            found.append(Demonstration(name, data, get_target(name, data), values.get("about", "")))
+        small = values.get("tiny", {})
+        data = _find_embedded(small.get("data", {}).get("train", []))
+        if data and (target := get_target(name, data, small.get(TARGET))):
+            found.append(Demonstration(name, data, target, values.get("about", "")))
     return sorted(found, key=lambda one: one.name != DEFAULT_DEMO)
 
 

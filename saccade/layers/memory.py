@@ -1,12 +1,12 @@
 """The output of a reader (encoder), which a writer (decoder or head) attends to."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from saccade.layers.auxiliary import Aux
-from saccade.layers.navigation import Navigation
 from saccade.layers.packing import Packing, split_mask
 
 
@@ -21,7 +21,7 @@ class Memory:
     final: tuple[tuple[Tensor, ...], ...] | None = None  # of a recurrent reader: last states (B, D) of each layer
     grid: tuple[int, int] | None = None  # of a picture: rows and columns of the grid that the last states form
     inputs: Float[Tensor, "B N E"] | None = None  # inputs of the reader's stack: embedded tokens
-    navigation: Navigation | None = None  # initial poses, for a writer of actions
+    attached: Any = None  # what a writer with the capability `attaches` adds from the batch, for itself
     aux: Aux = field(default_factory=Aux)  # auxiliary outputs of the reader's layers
 
     @property

@@ -7,11 +7,13 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import NamedTuple
 
+from saccade.config.plugins import load_modules
 from saccade.errors import SaccadeError
 from saccade.lectures import attention, scale, systems, tables
 from saccade.lectures.claims import CHECKS, LectureRow
 
 TOPICS = (attention, scale, systems)  # packages whose modules register their checks on import
+ENTRY_POINTS = "saccade.lectures"  # group of entry points of installed plugins whose modules do the same
 
 
 class Place(NamedTuple):
@@ -26,6 +28,7 @@ def load_rows() -> list[LectureRow]:
     for topic in TOPICS:
         for module in iter_modules(topic.__path__, f"{topic.__name__}."):
             import_module(module.name)
+    load_modules(ENTRY_POINTS)
     others = [LectureRow(**item) for item in tables.read_table("rows.toml")["rows"]]
     return sorted([*CHECKS, *others], key=lambda row: row.row)
 

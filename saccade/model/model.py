@@ -13,7 +13,6 @@ from saccade.config.protocols import Capabilities, Reader, Writer, get_capabilit
 from saccade.data.batching.batch import Batch
 from saccade.layers.auxiliary import Aux
 from saccade.layers.memory import Memory
-from saccade.layers.navigation import Navigation
 from saccade.layers.packing import Packing
 
 READ_FIELDS = ("source", "question")  # batch fields that the reader gets, in this order; absent ones are skipped
@@ -55,9 +54,7 @@ class Model(nn.Module):
         inputs = [batch[name] for name in READ_FIELDS if name in batch.fields]
         memory = self.reader(*(tensor for field in inputs for tensor in (field.content, field.mask)))
         self._collect(memory.aux)
-        if (ground := batch.fields.get("ground")) is None:
-            return memory
-        return replace(memory, navigation=Navigation(ground.start_poses[:, 0], ground.transitions, ground.observations))
+        return self.writer.attach(memory, batch) if get_capabilities(self.writer).attaches else memory
 
     def write(
         self, ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | Packing | None, memory: Memory | None

@@ -26,7 +26,7 @@ class ComparisonSettings:
 
     table_metrics: tuple[str, ...]  # columns of the table
     labels: str | None = None  # kind of labels, if outputs are labels
-    medium: str = ""  # input other than text: "picture", "sound", "route" or "world"
+    medium: str = ""  # input other than text, such as "picture" or "sound"
     reads_files: bool = False  # whether inputs are files, some of which may be broken
     counted: str = "sentences"  # what the outputs are about
 

@@ -55,7 +55,7 @@ def _percent(statistics: np.ndarray) -> float:
     return 100 * float(statistics[0]) / float(statistics[1]) if statistics[1] else 100.0
 
 
-EXACT_MATCH_METRICS = ("accuracy", "success")  # a route or an episode succeeds if its outcome equals the wanted one
+EXACT_MATCH_METRICS = ("accuracy", "success")  # an output counts if it equals the reference
 SCORE_FUNCTIONS: dict[str, Callable[[np.ndarray], float]] = {
     **dict.fromkeys(("bleu", "bleu-4"), compute_bleu),
     **dict.fromkeys(ERROR_METRICS, compute_error_rate),

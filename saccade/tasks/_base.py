@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from saccade.config.task import Pairs
 
 if TYPE_CHECKING:
-    from saccade.config.schema import Corpus, Decoding, Recipe
+    from saccade.config.schema import Corpus, Data, Decoding, Recipe
     from saccade.data.batching.batches import Rows
     from saccade.data.prepare import PreparedData
     from saccade.data.sources.corpus import CorpusSplit
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from saccade.data.tokenization.encode import EncodingSettings
     from saccade.data.tokenization.labels import Labels
     from saccade.data.tokenization.tokenizers import Tokenizers
+    from saccade.model.model import Model
     from saccade.predict.predictors.predictor import Predictor, PredictorFactory
     from saccade.score.compare import ComparisonSettings
     from saccade.score.evaluate import EvaluationOptions
     from saccade.score.result import Result, ScoredResult
+    from saccade.train.batches.prefetch import Stream
     from saccade.train.session import Session
     from saccade.train.validate import Scoring
 
@@ -30,11 +32,16 @@ class BaseTask:
     """A task with defaults for everything but the name: write the second text of a pair given the first."""
 
     name: str
+    learns_from_texts = True
     learns_from_documents = False
     predicts_labels = False
     writes_stepwise = True
     is_language_model = False
     supports_fusion = True
+    former_names: tuple[str, ...] = ()
+    data_table: type[Data] | None = None
+    card_metrics: tuple[str, ...] = ()
+    batches_depend_on_model = False
     has_reader = True
     input_label = "Text"
     page_settings: tuple[str, ...] | None = None
@@ -65,8 +72,8 @@ class BaseTask:
         reader, writer, name = recipe.reader, recipe.writer, f'task = "{self.name}"'
         if reader.medium and not self.reads_media:
             return f'{name} reads texts, got a reader of {reader.medium}s; set task = "media-to-text" or "classify"'
-        if writer.actions is not None:
-            return f'{name} goes with writer.kind = another kind, got "actions"; change one of them'
+        if writer.only_tasks and self.name not in writer.only_tasks:
+            return f'{name} goes with writer.kind = another kind, got "{writer.kind}"; change one of them'
         if reader.is_none == self.has_reader:
             wanted = "tokens" if self.has_reader else "none"
             return f'{name} goes with reader.kind = "{wanted}", got "{reader.kind}"; change one of them'
@@ -151,6 +158,13 @@ class BaseTask:
         return [target for _, target in pairs]
 
     # ---- training
+
+    def open_stream(self, recipe: Recipe, data: Any, model: Model, *, rank: int, world: int) -> Stream:
+        settings = recipe.train
+        stream: Stream = data.open_batches(
+            batch_tokens=settings.batch_tokens, seed=settings.seed, rank=rank, world=world
+        )
+        return stream
 
     def get_scoring(self, recipe: Recipe, labels: Labels | None) -> Scoring:
         """How validation outputs are decoded and scored; with error rates for audio or where train.metric is one."""

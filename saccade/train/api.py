@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from saccade.config.load import list_recipes, load, override
+from saccade.config.load import has_recipe, load, override
 from saccade.config.schema import Corpus, Recipe
 from saccade.errors import SaccadeError
 from saccade.model.run import pick_device
@@ -119,7 +119,7 @@ def load_initial_recipe(
 ) -> Recipe:
     """Load a recipe without its overrides; a shipped one takes its architecture from the run of `init=RUN`."""
     loaded, run = load_recipe(recipe, tiny=tiny, kinds=kinds), find_init_run(overrides)
-    if not isinstance(recipe, str) or recipe not in list_recipes():
+    if not isinstance(recipe, str) or not has_recipe(recipe):
         return loaded
     if loaded.reader.medium:
         return adopt_media_parts(loaded, find_init_runs(overrides))

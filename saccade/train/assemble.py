@@ -37,8 +37,8 @@ def build_session(
     augmentation = build_augmentation(recipe)
     loss = MicroBatchLoss(model, objectives=objectives, settings=settings, device=device, augmentation=augmentation)
     layout = choose_layout(recipe, model, objectives, device=device, world=ranks.world_size)
-    ahead = not stream.depends_on_weights
-    prefetcher = Prefetcher(stream, device=device, transform=layout.transform if ahead else None, prefetch=ahead)
+    live = recipe.task.batches_depend_on_model
+    prefetcher = Prefetcher(stream, device=device, transform=None if live else layout.transform, prefetch=not live)
     return Session(
         recipe=recipe,
         run=run,

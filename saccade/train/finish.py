@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,6 @@ from saccade.files import atomic_replace, atomic_write
 from saccade.model.run import read_weights
 from saccade.runs import CARD, METRICS, read_metrics
 from saccade.score.labels import METRICS_BY_KIND
-from saccade.score.playing import EPISODE_METRICS
 from saccade.train import checkpoint
 from saccade.train.average import Weights, average_checkpoints, select_steps
 from saccade.train.folder import write_filter_report
@@ -136,7 +135,7 @@ def format_model_card(s: Session, chosen: FinalWeights) -> str:
         f"* versions: saccade {saccade.__version__}, torch {torch.__version__}, Python {platform.python_version()}",
         *[f"* note: {note}" for note in s.notes],
         "",
-        *format_scores(chosen),
+        *format_scores(chosen, recipe.task.card_metrics),
     ]
     return "\n".join(lines) + "\n"
 
@@ -150,13 +149,13 @@ def describe_vocabularies(tokenizers: Tokenizers) -> str:
     return f"{tokenizers.source.size:,} source and {tokenizers.target.size:,} target tokens{shared}"
 
 
-def format_scores(chosen: FinalWeights) -> list[str]:
+def format_scores(chosen: FinalWeights, task_metrics: Sequence[str] = ()) -> list[str]:
     """Format the validation scores of the final weights as a Markdown table."""
     scores = chosen.scores
     if not scores:
         return ["These weights were not validated, so there are no scores."]
-    task_metrics = dict.fromkeys(chain(*METRICS_BY_KIND.values(), EPISODE_METRICS))
-    names = ("loss", "perplexity", "bits_per_byte", "bleu", "gleu", *task_metrics)
+    others = dict.fromkeys(chain(*METRICS_BY_KIND.values(), task_metrics))
+    names = ("loss", "perplexity", "bits_per_byte", "bleu", "gleu", *others)
     table = [f"| {name} | {scores[name]:.4g} |" for name in names if name in scores]
     signature = scores.get("signature")
     note = ["", f"Outputs decoded greedily; BLEU signature: `{signature}`"] if signature else []

@@ -9,7 +9,6 @@ from saccade.config.schema import Schedule, Train
 from saccade.config.training import OwnSchedule
 from saccade.data.batching.batches import Rows, count_batches
 from saccade.data.store.streaming import DocumentStream
-from saccade.data.worlds.episodes import VectorEnvironment
 from saccade.errors import SaccadeError
 
 LearningRateFn = Callable[[int], float]
@@ -37,7 +36,7 @@ def build_schedule(settings: Schedule | OwnSchedule, *, dim: int, total: int | N
     return lambda step: decay(step, lr=settings.lr, floor=settings.min_lr, steps=settings.warmup_steps, total=total)
 
 
-def compute_total_steps(settings: Train, store: Rows | DocumentStream | VectorEnvironment, *, world: int) -> int | None:
+def compute_total_steps(settings: Train, store: Rows | DocumentStream, *, world: int) -> int | None:
     """Number of steps of a schedule that decays to a floor: `train.steps`, or those of all epochs if that is fewer."""
     if settings.epochs is None or not settings.schedule.decays_to_end:
         return settings.steps
@@ -46,7 +45,6 @@ def compute_total_steps(settings: Train, store: Rows | DocumentStream | VectorEn
             f'the length of an epoch of a stream is unknown, but train.schedule.kind = "{settings.schedule.kind}" ends '
             "with the last one; set train.steps instead of train.epochs"
         )
-    assert not isinstance(store, VectorEnvironment), "the recipe was checked: playing has no epochs"
     batches = count_batches(store, batch_tokens=settings.batch_tokens, seed=settings.seed)
     steps = math.ceil(settings.epochs * batches / (world * settings.accumulate))
     return steps if settings.steps is None else min(steps, settings.steps)

@@ -17,7 +17,6 @@ from saccade.errors import SaccadeError
 from saccade.runs import CHECKPOINTS
 from saccade.train import checkpoint
 from saccade.train.assemble import build_session
-from saccade.train.batches.replay import open_stream
 from saccade.train.distributed.ranks import Ranks
 from saccade.train.folder import initialize_folder
 from saccade.train.session import Session, restore_session
@@ -36,7 +35,7 @@ def open_session(recipe: Recipe, run: Path, *, ranks: Ranks, device: torch.devic
         check_without_validation(recipe.train)
     found = checkpoint.load_latest(run / CHECKPOINTS, warn=report) if resumed else None
     model, notes = build_initial_model(recipe, data.tokenizers, fresh=found is None)
-    stream = open_stream(recipe, data.train, model, ranks)
+    stream = recipe.task.open_stream(recipe, data.train, model, rank=ranks.rank, world=ranks.world_size)
     if found:
         stream.restore(get_data_position(found.state["data"], recipe.train, report))
     session = build_session(recipe, run, data=data, model=model.to(device), stream=stream, ranks=ranks)

@@ -2,8 +2,9 @@
 
 `labels` are the tokens of the input ("source"), of the output ("target"), and of the writer's (decoder's) own input at
 each position, which is the output shifted by one ("seen"). A map names its rows and columns by these keys. `words`
-groups tokens into words. Step i of `steps` describes decoding step i, which is row i of the writer's maps. For
-navigation tasks, `route` has the world and a pose for each action (see `saccade.view.route`).
+groups tokens into words. Step i of `steps` describes decoding step i, which is row i of the writer's maps. Where
+steps lead through a map, `route` has its places `items` [x, y, name], its edges `ways` [x, y, x, y, floor], the
+`colours` of the floors, and `poses` [x, y, degrees] at each step.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from numpy.typing import NDArray
 
@@ -17,7 +17,6 @@ from saccade.view.document import Document, build_document, to_lists
 from saccade.view.html import build_iframe, build_page
 from saccade.view.labels import escape_control_characters, format_pair
 from saccade.view.maps import AttentionMap, filter_by_part, select_map
-from saccade.view.route import Route
 from saccade.view.terminal import heatmap
 from saccade.view.words import Groups, merge_labels, merge_tokens
 
@@ -25,6 +24,18 @@ if TYPE_CHECKING:
     from saccade.view.picture import Panel
 
 DEFAULT_WIDTH = 100  # terminal cells
+
+
+class StepMap(Protocol):
+    """A map that the steps of an output lead through, which a plugin brings."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to plain data for the page: `items`, `ways`, `poses` and `colours` (see `saccade.view.document`)."""
+        ...
+
+    def draw(self, panel: Panel, *, path: Path, title: str, theme: str) -> Path:
+        """Draw the map and, beside it, the attention weights of a panel."""
+        ...
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -40,7 +51,7 @@ class View:
     steps: Sequence[Mapping[str, Any]] = ()  # decoding steps: next-token probabilities and beam
     background: Background | None = None
     other: View | None = None  # a second view to compare with
-    route: Route | None = None  # for navigation tasks, drawn beside the attention weights
+    route: StepMap | None = None  # a map that the steps lead through, drawn beside the attention weights
 
     def beside(self, other: View) -> View:
         """Return a copy that is shown next to another view."""
@@ -183,9 +194,7 @@ class View:
             )
         panels = self._build_panels(entry, head, words=words)
         if self.route is not None and self.other is None:
-            from saccade.view.route_picture import draw_route
-
-            return draw_route(panels[0], route=self.route, path=path, title=title, theme=theme)
+            return self.route.draw(panels[0], path=path, title=title, theme=theme)
         if self.other is not None:
             # by default, the last layer of each
             other_entry = select_map(self.other.maps, part=entry.part, layer=layer)

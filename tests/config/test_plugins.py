@@ -5,12 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from saccade.config.load import load, save, validate
+from saccade.config.descriptions import get_descriptions
+from saccade.config.load import get_recipe_path, list_recipes, load, override, save, validate
 from saccade.config.plugins import (
     PLUGINS_FILE,
     Kinds,
     check_requirements,
     find_installed,
+    find_recipe_folders,
+    load_modules,
     load_plugins,
     write_requirements,
 )
@@ -34,19 +37,27 @@ def plugin(tmp_path: Path) -> Path:
 def install(tmp_path, monkeypatch):
     """Installs a package with an entry point, as pip would."""
 
-    def add(name: str, code: str) -> None:
+    def add(name: str, code: str, group: str = "saccade.plugins", value: str = "") -> Path:
         site = tmp_path / "site"
         info = site / f"{name}-1.2.dist-info"
         info.mkdir(parents=True)
-        write(site / f"{name}.py", code)
+        (site / name).mkdir()
+        write(site / name / "__init__.py", code)
         write(info / "METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
-        write(info / "entry_points.txt", f"[saccade.plugins]\n{name} = {name}\n")
+        write(info / "entry_points.txt", f"[{group}]\n{name} = {value or name}\n")
         monkeypatch.syspath_prepend(site)
-        find_installed.cache_clear()
+        clear_caches()
+        return site / name
 
-    find_installed.cache_clear()
+    clear_caches()
     yield add
+    monkeypatch.undo()
+    clear_caches()
+
+
+def clear_caches() -> None:
     find_installed.cache_clear()
+    find_recipe_folders.cache_clear()
 
 
 def test_a_file_brings_kinds(plugin):
@@ -173,3 +184,107 @@ def test_an_installed_plugin_that_fails_is_named_where_a_kind_is_unknown(install
 def test_a_given_kind_comes_before_an_installed_one(install):
     install("mixers", STACK)
     assert "depth" not in validate(VALUES, kinds={"mixer": lambda *, dim: None}).reader.stack.settings()
+
+
+def test_recipes_of_an_installed_plugin_are_found_without_importing_it(install):
+    folder = install("cookbook", "raise SystemExit('was loaded')", "saccade.recipes", "cookbook:recipes") / "recipes"
+    folder.mkdir()
+    write(folder / "soup.toml", "[data]\nmax_length = 9\n")
+    write(folder / "dates.toml", "not TOML")  # saccade's own comes first
+    find_recipe_folders.cache_clear()
+    assert {"soup", "dates", "transformer"} <= {*list_recipes()} and len({*list_recipes()}) == len(list_recipes())
+    assert load("soup").data.max_length == 9 and load("soup").name == "soup"
+    assert get_recipe_path("dates").parent != folder
+
+
+@pytest.mark.parametrize("value", ["nowhere:recipes", "cookbook:none", "cookbook", "os.path:recipes", "cookbook:.."])
+def test_a_folder_of_recipes_that_is_not_there_is_left_out(install, value):
+    before = list_recipes()
+    install("cookbook", "", "saccade.recipes", value)
+    assert list_recipes() == before
+
+
+def test_a_module_of_a_plugin_that_fails_is_one_line(install):
+    install("shattered", "1 / 0", "saccade.others")
+    with pytest.raises(SaccadeError, match="installed plugin shattered 1.2 cannot be loaded: ZeroDivisionError"):
+        load_modules("saccade.others")
+
+
+# ---- kinds that are tables, and tasks with their own table of data
+
+TABLES = """
+from typing import ClassVar, Literal
+from saccade.config.schema import Data
+from saccade.config.table import Count, Table, WriterTraits
+from saccade.tasks import BaseTask
+
+class Sum(Table, WriterTraits):
+    \"\"\"Adds numbers.\"\"\"
+    renamed_keys = {"much": "size"}
+    objective_kinds: ClassVar[tuple[str, ...]] = ("label",)
+    kind: Literal["sum"] = "sum"
+    size: Count = 3
+    \"\"\"How many numbers are added.\"\"\"
+
+class CountingData(Data):
+    \"\"\"The data of counting.\"\"\"
+    limit: Count = 7
+    \"\"\"Where counting ends.\"\"\"
+
+class Counting(BaseTask):
+    name, former_names, data_table = "counting", ("adding",), CountingData
+
+    def find_conflict(self, recipe):
+        return ""
+
+KINDS = {"sum": Sum, "counting": Counting()}
+"""
+SUM = {"task": "counting", "writer": {"kind": "sum", "size": 2}, "objectives": [{"kind": "label"}]}
+
+
+@pytest.fixture
+def tables(tmp_path):
+    return load_plugins(write(tmp_path / "tables.py", TABLES))
+
+
+def test_a_kind_may_be_a_table(tables, tmp_path):
+    recipe = validate(SUM, kinds=tables)
+    assert type(recipe.writer) is tables["sum"] and recipe.writer.size == 2
+    assert get_descriptions(tables["sum"])["size"] == "How many numbers are added."
+    assert recipe.model_dump()["writer"] == {"kind": "sum", "size": 2} and recipe.model_dump()["data"]["limit"] == 7
+    assert recipe.model_copy(update={"name": "x"}).writer is recipe.writer
+    write_requirements(recipe.kinds, tmp_path)
+    assert [item["kind"] for item in json.loads((tmp_path / PLUGINS_FILE).read_text())] == ["counting", "sum"]
+    save(recipe, tmp_path / "recipe.toml")
+    assert load(tmp_path / "recipe.toml", kinds=tables).writer == recipe.writer
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ("writer.size=0", "writer.size: expected at least 1, got 0"),
+        ("writer.sise=1", r"writer.sise: unknown key; did you mean 'size'\?"),
+        ("data.limt=1", r"data.limt: unknown key; did you mean 'limit'\?"),
+        ("reader={kind='sum'}", "unknown kind 'sum'"),
+        ("reader={kind='counting'}", "unknown kind 'counting'"),
+        ("objectives=[{kind='masked'}]", 'a writer of kind "sum" cannot be trained by the objective "masked"'),
+    ],
+)
+def test_mistakes_in_such_tables_are_explained(tables, changes, message):
+    with pytest.raises(SaccadeError, match=message) as error:
+        override(validate(SUM, kinds=tables), [changes])
+    assert "\n" not in str(error.value)
+
+
+def test_such_tables_and_tasks_have_old_names(tables, capsys):
+    found = validate({**SUM, "task": "adding", "writer": {"kind": "sum", "much": 5}}, kinds=tables)
+    assert found.task.name == "counting" and found.writer.size == 5
+    note = capsys.readouterr().err
+    assert 'task = "adding" is now "counting"' in note and "writer.much is now writer.size" in note
+    assert override(found, ["writer.much=4"]).writer.size == 4
+
+
+def test_only_recipes_of_the_task_have_its_data_settings(tables):
+    assert override(validate(SUM, kinds=tables), ["data.limit=3"]).data.limit == 3
+    with pytest.raises(SaccadeError, match="data.limit: unknown key"):
+        validate({"data": {"limit": 3}}, kinds=tables)

@@ -2,6 +2,6 @@
 
 from broken_registry import puts
 
-from saccade.layers.navigation import Navigation
+from saccade_worlds.navigation.poses import Navigation
 
 puts(31, owner=Navigation, with_poses=lambda self, poses: self)  # the pose never changes

@@ -18,12 +18,12 @@ from saccade.config.load import load, save
 from saccade.data.tokenization.tokenizers import train_tokenizers
 from saccade.model.build.model import build
 from saccade.model.run import named_weights, write_tensors
-from saccade.predict.predictors.player import Player
 from saccade.predict.predictors.predictor import Predictor
 from saccade.runs import RECIPE, WEIGHTS
 from saccade.serve.app import create_app
 from saccade.serve.limits import Limits
 from saccade.serve.server import bind, create_server
+from saccade_worlds.playing.predictor import Player
 
 PAIRS = [("3 May 1999", "1999-05-03"), ("21 June 2008", "2008-06-21"), ("the dog and the cat", "47")]
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]

@@ -14,6 +14,7 @@ MODULES = [
     *(f"saccade.data.tokenization.{name}" for name in TOKENIZATION),
     "saccade.tasks",
     *(f"saccade.tasks.{name.replace('-', '_')}" for name in list_tasks()),
+    "saccade_worlds",
 ]
 
 

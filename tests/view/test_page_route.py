@@ -2,7 +2,7 @@
 
 import pytest
 
-from saccade.view.route import Route
+from saccade_worlds.navigation.route_map import Route
 
 ROUTE = Route(
     {(0, 0): "<i>chair</i>", (1, 0): "", (1, 1): "lamp"},

@@ -8,8 +8,8 @@ from PIL import Image
 from saccade.errors import SaccadeError
 from saccade.view.background import Background
 from saccade.view.maps import AttentionMap
-from saccade.view.route import Route
 from saccade.view.viewing import View
+from saccade_worlds.navigation.route_map import Route
 
 LABELS = {
     "source": ["␣do", "gs", "␣run", "<end>"],

@@ -1,4 +1,4 @@
-"""The batches that models are given: named fields of token ids, pictures, audio frames or navigation graphs.
+"""The batches that models are given: named fields of token ids, pictures or audio frames.
 
 Shapes: B batch, T length, F features. `mask` is boolean and True at real tokens or frames.
 """
@@ -8,13 +8,28 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 PAD_ID = 0  # fills up shorter rows; the mask decides which positions are padding, not this id
+
+
+class Field(Protocol):
+    """A field of a batch; a plugin may have others than tokens, pictures and frames."""
+
+    @property
+    def content(self) -> Tensor: ...
+    @property
+    def mask(self) -> Any: ...
+    @property
+    def num_positions(self) -> int: ...
+    @property
+    def shared_tensors(self) -> tuple[Tensor, ...]: ...
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self: ...
+    def pin_memory(self) -> Self: ...
 
 
 @dataclass(frozen=True)
@@ -86,48 +101,10 @@ class Frames(Media):
 
 
 @dataclass(frozen=True)
-class NavigationGraph:
-    """The worlds that a batch of the navigation task walks in, as a graph of N poses.
-
-    A pose is a place and a direction. Each token of the vocabulary leads from a pose to a pose, most to the same one.
-    """
-
-    start_poses: Tensor  # (B, 1) int64, pose at which each row starts
-    mask: Tensor  # (B, 1) bool, all True
-    transitions: Tensor  # (N, V) int64, the next pose for each pose and token
-    observations: Tensor  # (N, F) float, features of what is visible from each pose
-
-    @property
-    def content(self) -> Tensor:
-        return self.start_poses
-
-    @property
-    def num_positions(self) -> int:
-        return self.start_poses.numel()
-
-    @property
-    def shared_tensors(self) -> tuple[Tensor, ...]:
-        return self.transitions, self.observations
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.start_poses, self.mask, *self.shared_tensors
-
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> NavigationGraph:
-        return NavigationGraph(*(x.to(device, non_blocking=non_blocking) for x in self.tensors))
-
-    def pin_memory(self) -> NavigationGraph:
-        return NavigationGraph(*(x.pin_memory() for x in self.tensors))
-
-    def select_rows(self, rows: slice) -> NavigationGraph:
-        return NavigationGraph(self.start_poses[rows], self.mask[rows], *self.shared_tensors)
-
-
-@dataclass(frozen=True)
 class Batch:
     """Named fields with the same number of rows, and the number of real (not padded) tokens of each."""
 
-    fields: Mapping[str, Any]  # Tokens, Pictures, Frames or NavigationGraph
+    fields: Mapping[str, Any]  # Tokens, Pictures, Frames or another `Field`
     counts: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from saccade.data.batching.batch import Batch, Media, NavigationGraph, Tokens, pad_flat
+from saccade.data.batching.batch import Batch, Field, pad_flat
 from saccade.errors import SaccadeError
 
 StreamState = dict[str, Any]  # position in a stream of batches, as saved in checkpoints (JSON)
@@ -48,7 +48,7 @@ class Rows:
         """Return the tokens of these rows on one side, concatenated, and the length of each row."""
         raise NotImplementedError
 
-    def collate(self, rows: np.ndarray, *, side: int, variant: int = 0) -> Tokens | Media | NavigationGraph:
+    def collate(self, rows: np.ndarray, *, side: int, variant: int = 0) -> Field:
         """Return one side of these rows as a batch field."""
         return pad_flat(*self.gather(rows, side=side, variant=variant))
 
@@ -78,8 +78,6 @@ class BatchStream:
     All ranks go through the same stream in groups of `world` batches, and each rank takes one batch of every group. A
     saved position is the end of a group, so it holds for all ranks. A row longer than the budget is a batch by itself.
     """
-
-    depends_on_weights = False
 
     def __init__(self, rows: Rows, *, batch_tokens: int, seed: int, rank: int = 0, world: int = 1) -> None:
         self._rows = rows

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
-from saccade.config.schema import ActionWriter, Corpus, Filter, MediaReader
+from saccade.config.schema import Corpus, Filter, MediaReader
 from saccade.data.sources.documents import hash_documents, read_documents
 from saccade.data.sources.filtering import FilterReport, build_filter_key, filter_rows
 from saccade.data.sources.labelled import read_labelled
@@ -14,9 +15,9 @@ from saccade.data.sources.media import FILES_ONLY
 from saccade.data.sources.pairs import hash_pairs, read_rows
 from saccade.data.store.arrays import Store
 from saccade.data.store.media import MediaSource
+from saccade.data.tokenization.encode import EncodingCounts
 from saccade.data.tokenization.labels import Labels
-from saccade.data.worlds.route_store import ROUTE_SIDES
-from saccade.data.worlds.routes import hash_routes, read_routes
+from saccade.data.tokenization.tokenizer import Tokenizers
 
 
 @dataclass(frozen=True)
@@ -30,23 +31,21 @@ class CorpusSplit:
     stream: bool = False  # read a data set of the Hub without downloading it first
     label_kind: str = ""  # texts with labels of this kind
     media_reader: MediaReader | None = None  # pictures or sound, and the reader of the model
-    action_writer: ActionWriter | None = None  # routes, and the writer of the model
     filter: Filter | None = None  # drops rows of texts
-    augment: bool = False  # routes also mirrored, and from every direction if the first one is not given
+    augment: bool = False  # whether rows may be augmented, as those of training may
 
     @property
     def key(self) -> str:
         """Identify the rows in keys of the cache; the text must not change, since runs resume by it."""
-        if self.media_reader is not None:
-            key = self.media_source.key
-        elif self.action_writer is not None:
-            key = f"{hash_routes(self.corpus)} {self.augment} {self.action_writer.mirror}"
-        elif self.document_unit:
-            key = hash_documents(self.corpus, unit=self.document_unit)
-        else:
-            key = hash_pairs(self.corpus)
-        key = f"{key} {self.label_kind}{'?' * self.has_questions}{self.share if self.heldout else -self.share}"
+        kind = f"{self.label_kind}{'?' * self.has_questions}"
+        key = f"{self.hash_corpus()} {kind}{self.share if self.heldout else -self.share}"
         return key if self.filter is None else f"{key} {build_filter_key(self.filter)}"
+
+    def hash_corpus(self) -> str:
+        """Identify the content of the corpus and how it is read."""
+        if self.media_reader is not None:
+            return self.media_source.key
+        return hash_documents(self.corpus, unit=self.document_unit) if self.document_unit else hash_pairs(self.corpus)
 
     @property
     def name(self) -> str:
@@ -76,27 +75,54 @@ class CorpusSplit:
         Held-out rows are spread evenly over the corpus, which may be sorted. Of pictures and sound, files are held out
         with all their rows.
         """
-        rows: Iterator[Any]
-        if self.media_reader is not None:
-            rows = self.media_source.iter_rows()
-        elif self.action_writer is not None:
-            rows = read_routes(self.corpus)
-        elif self.document_unit:
-            rows = read_documents(self.corpus, unit=self.document_unit, stream=self.stream)
-        elif self.label_kind:
-            rows = read_labelled(self.corpus, kind=self.label_kind)
-        else:
-            rows = read_rows(self.corpus)
         files: dict[str, int] = {}
-        row: Any
-        for number, row in enumerate(rows):
-            index = number if self.media_reader is None else files.setdefault(row[1], len(files))
+        for number, example in enumerate(self.read_examples()):
+            index = number if self.media_reader is None else files.setdefault(example[1], len(files))
             if (int((index + 1) * self.share) > int(index * self.share)) == self.heldout:
-                yield from (
-                    [row]
-                    if self.action_writer is None
-                    else row.iter_rows(augment=self.augment, mirror=self.action_writer.mirror)
-                )
+                yield from self.expand(example)
+
+    def read_examples(self) -> Iterator[Any]:
+        """Read all examples of the corpus, held-out ones too."""
+        if self.media_reader is not None:
+            return self.media_source.iter_rows()
+        if self.document_unit:
+            return read_documents(self.corpus, unit=self.document_unit, stream=self.stream)
+        if self.label_kind:
+            return read_labelled(self.corpus, kind=self.label_kind)
+        return read_rows(self.corpus)
+
+    def expand(self, example: Any) -> Iterable[Any]:
+        """The rows of one example: itself; a split of a plugin may augment it."""
+        return (example,)
+
+    def iter_texts(self) -> Iterator[Any]:
+        """Yield what tokenizers are trained on: the texts of each row, without labels and paths."""
+        first, last = self.media_reader is not None, -1 if self.label_kind else None
+        return (tuple(cells[first:last]) for _, *cells in self.iter_kept_rows())
+
+    def build_row_codec(self, splits: Sequence[Any], tokenizers: Tokenizers, *, max_length: int | None) -> Any:
+        """For rows of a plugin: the `RowCodec` of all splits; None where rows are texts, labels or files."""
+        return None
+
+    def get_row_noun(self, sides: tuple[str, ...]) -> str:
+        """What messages call a row."""
+        return ROW_NOUNS[sides]
+
+
+class RowCodec(Protocol):
+    """Encodes rows of a plugin, and opens the store of the encoded rows."""
+
+    id_bound: int  # all ids are less than this
+
+    def encode_block(self, block: list[Any], corpus: int, counts: EncodingCounts) -> list[list[list[int]]]:
+        """Return the ids of each side of the rows that are kept."""
+        ...
+
+    def encode_variant(self, number: int, plain: list[list[list[int]]]) -> list[list[list[int]]]:
+        """Return another encoding of a block, as BPE dropout has them; or the plain one."""
+        ...
+
+    def open_store(self, folder: Path, *, weights: Sequence[float]) -> Store: ...
 
 
 def format_unanswerable_notes(split: CorpusSplit, labels: Labels | None) -> list[str]:
@@ -116,7 +142,6 @@ ROW_NOUNS = {  # what messages call a row, by its sides
     ("source",): "file",
     ("source", "question", "target"): "question",
     ("source", "question", "label"): "question",
-    ROUTE_SIDES: "route",
 }
 
 
@@ -127,7 +152,7 @@ def format_filter_notes(store: Store) -> list[str]:
 
 def format_dropped_notes(store: Store, splits: list[CorpusSplit], max_length: int | None) -> list[str]:
     """Return messages about dropped rows: how many, why, and where the first one is."""
-    noun = ROW_NOUNS[store.sides]
+    noun = splits[0].get_row_noun(store.sides)
     total = f"{store.dropped.total:,} {noun}{'s' if store.dropped.total > 1 else ''}"
     empty = "with an empty side" if len(store.sides) > 1 else "without a text"
     reasons = {empty: store.dropped.empty, f"longer than {max_length or 0:,} tokens": store.dropped.long}

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from saccade.config.schema import Corpus, MediaReader
-from saccade.data.batching.batch import Frames, Media, NavigationGraph, Pictures, Tokens
+from saccade.data.batching.batch import Field, Frames, Media, Pictures
 from saccade.data.media.decoding import decode_all, get_decoding_key
 from saccade.data.sources.archives import ARCHIVE_SUFFIXES
 from saccade.data.sources.media import hash_media, read_media, resolve_folder
@@ -202,7 +202,7 @@ class MediaStore(Store):
             return super().get_lengths(rows, side=side, variant=variant)
         return self._library.get_lengths(self._get_file_numbers(rows))
 
-    def collate(self, rows: np.ndarray, *, side: int, variant: int = 0) -> Tokens | Media | NavigationGraph:
+    def collate(self, rows: np.ndarray, *, side: int, variant: int = 0) -> Field:
         if side:
             return super().collate(rows, side=side, variant=variant)
         return self._library.collate(self._get_file_numbers(rows))

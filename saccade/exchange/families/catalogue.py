@@ -145,7 +145,7 @@ def supports_task(family: Family, recipe: Recipe) -> bool:
     if not family.has_encoder:
         return task.is_language_model or (task.predicts_labels and bool(family.other_architectures))
     if task.writes_stepwise:
-        return not (task.is_language_model or recipe.reader.medium or recipe.writer.actions)
+        return not (task.is_language_model or recipe.reader.medium or recipe.writer.only_tasks)
     return (task.predicts_labels and "Classification" in heads) or (encodes and ENCODER_MODEL in heads)
 
 

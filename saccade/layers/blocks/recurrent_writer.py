@@ -98,7 +98,7 @@ class RecurrentWriter(nn.Module):
         return RecurrentState(hidden, input_feed, projected, row_indices, torch.zeros_like(row_indices))
 
     def switch_memory(self, state: RecurrentState, memory: Memory) -> RecurrentState:
-        """The same state with another memory to attend to, such as the next picture of an episode."""
+        """The same state with another memory to attend to, such as the next picture of a series."""
         with torch.autocast(memory.states.device.type, enabled=False):
             memory = replace(memory, states=memory.states.to(self.dtype))
             projected, input_feed = self.recurrence.prepare_memory(memory, self.first.summarize(memory))

@@ -13,7 +13,6 @@ from torch import nn
 from saccade.config import schema
 from saccade.config.protocols import Stack
 from saccade.config.schema import Recipe
-from saccade.data.worlds.observations import build_observation_encoder
 from saccade.errors import SaccadeError
 from saccade.model.build.embeddings import (
     build_embedding,
@@ -23,12 +22,11 @@ from saccade.model.build.embeddings import (
 )
 from saccade.model.build.media import build_frame_reader, build_joined_reader, build_picture_reader
 from saccade.model.build.options import Options, build_custom
-from saccade.model.build.recurrent import build_recurrent_writer, should_copy_states
+from saccade.model.build.recurrent import should_copy_states
 from saccade.model.build.stacks import build_reader_stack, build_writer_stack, get_input_dim
 from saccade.model.model import Model
 from saccade.model.readers.second_pass import SecondPass
 from saccade.model.readers.tokens import TokenReader
-from saccade.model.writers.actions import ActionWriter
 from saccade.model.writers.ctc import CtcHead
 from saccade.model.writers.fill import FillWriter
 from saccade.model.writers.labels import LabelWriter, TagWriter
@@ -36,7 +34,6 @@ from saccade.model.writers.masked import MaskedWriter, StatesWriter
 from saccade.model.writers.patches import PatchWriter
 from saccade.model.writers.permuted import PermutedWriter
 from saccade.model.writers.tokens import TokenWriter
-from saccade.model.writers.values import ValuesWriter
 
 
 def build(recipe: Recipe, *, source_size: int, target_size: int) -> Model:
@@ -58,7 +55,7 @@ class WriterContext(NamedTuple):
 
     recipe: Recipe
     reader: Any  # None in a language model
-    output_size: int  # number of tokens, labels or actions
+    output_size: int  # number of tokens or labels
     options: Options
 
     @property
@@ -133,44 +130,44 @@ READERS: dict[str, Callable[[Any, int, Options], Any]] = {
 
 def build_model_with_writer(context: WriterContext) -> Model:
     table = context.recipe.writer
-    if table.kind not in WRITERS:
+    if table.is_custom:
         return Model(context.reader, build_custom(table, context.output_size, context.memory_dim or 0))
-    return WRITERS[table.kind](table, context)
+    if table.kind in WRITERS:
+        return WRITERS[table.kind](table, context)
+    model: Model = table.build_model(context)
+    return model
 
 
 def build_writer(table: schema.TokenWriter, *, size: int, train: schema.Train | None = None) -> TokenWriter:
     """Build a decoder without cross-attention: a language model over `size` tokens."""
     options = Options(train or schema.Train())
     stack = build_writer_stack(table, options, memory_dim=None)
-    return assemble_token_writer(table, build_token_table(table, size, get_input_dim(stack)), stack, options)
+    return assemble_token_writer(table, build_token_table(table, size, get_input_dim(stack)), stack)
 
 
-def build_token_model(table: schema.TokenWriter, context: WriterContext) -> Model:
+def build_token_model(
+    table: schema.TokenWriter, context: WriterContext, make_writer: Callable[..., TokenWriter] = TokenWriter
+) -> Model:
+    """Build a decoder; `make_writer` is called with the arguments of `TokenWriter`."""
     stack = build_writer_stack(table, context.options, memory_dim=context.memory_dim)
     tokens = choose_token_table(table, stack, context)
     ctc = CtcHead(context.reader.dim, size=context.output_size) if table.ctc else None
-    return Model(context.reader, assemble_token_writer(table, tokens, stack, context.options), ctc=ctc)
+    return Model(context.reader, assemble_token_writer(table, tokens, stack, make_writer), ctc=ctc)
 
 
 def assemble_token_writer(
-    table: schema.TokenWriter, tokens: nn.Embedding, stack: Stack, options: Options
+    table: schema.TokenWriter,
+    tokens: nn.Embedding,
+    stack: Stack,
+    make_writer: Callable[..., TokenWriter] = TokenWriter,
 ) -> TokenWriter:
-    """Build embedding and output layer around a stack; a table with `actions` makes it an ActionWriter."""
+    """Build embedding and output layer around a stack."""
     embedding = build_embedding(table, tokens, get_input_dim(stack))
     output = build_output(table, tokens, stack.dim)
     if table.output_bias:
         output.bias = nn.Parameter(torch.zeros(tokens.num_embeddings), requires_grad=False)
     scale = stack.dim**-0.5 if table.output_scale else 1.0
-    if table.actions is None:
-        return TokenWriter(embedding, stack, output=output, output_scale=scale)
-    return ActionWriter(
-        embedding,
-        stack,
-        output=output,
-        output_scale=scale,
-        observation_size=build_observation_encoder(table.actions).num_features,
-        observation_dropout=table.actions.input_dropout,
-    )
+    return make_writer(embedding, stack, output=output, output_scale=scale)
 
 
 def build_fill_model(table: schema.FillWriter, context: WriterContext) -> Model:
@@ -225,14 +222,8 @@ def build_patch_model(table: schema.PatchWriter, context: WriterContext) -> Mode
     return Model(context.reader, PatchWriter(context.reader.dim, patch=reader.patch_size))
 
 
-def build_value_model(table: schema.ValuesWriter, context: WriterContext) -> Model:
-    recurrence: Any = build_recurrent_writer(table.stack, context.options, memory_dim=context.reader.dim)
-    return Model(context.reader, ValuesWriter(recurrence, size=context.output_size))
-
-
 WRITERS: dict[str, Callable[[Any, WriterContext], Model]] = {
     "tokens": build_token_model,
-    "actions": build_token_model,
     "fill": build_fill_model,
     "label": build_label_model,
     "number": build_label_model,
@@ -241,7 +232,6 @@ WRITERS: dict[str, Callable[[Any, WriterContext], Model]] = {
     "permuted": build_permuted_model,
     "states": build_states_model,
     "patches": build_patch_model,
-    "values": build_value_model,
 }
 
 

@@ -28,7 +28,6 @@ from saccade.config.schema import (
     Reward,
     Scheduled,
     Tag,
-    TemporalDifference,
 )
 from saccade.data.batching.batch import Batch
 from saccade.data.tokenization.tokenizers import START, Tokenizer
@@ -46,7 +45,6 @@ from saccade.train.objectives.permuted import permutation_loss
 from saccade.train.objectives.reinforce import reinforce_loss
 from saccade.train.objectives.reward import reward_loss
 from saccade.train.objectives.scheduled import scheduled_sampling_loss
-from saccade.train.objectives.temporal_difference import build_temporal_difference_objective
 from saccade.train.objectives.terms import (
     Builder,
     Context,
@@ -126,16 +124,18 @@ def build_objectives(
 ) -> list[Objective]:
     """Build the objectives of a recipe; a custom kind is a function with keyword-only settings.
 
-    Masked language modelling needs the tokenizer, temporal difference learning the moving average as target network.
+    Masked language modelling needs the tokenizer; objectives of plugins may need the moving average of the weights.
     """
     context = Context(tokenizer, average)
     objectives: list[Objective] = []
     for table in recipe.objectives:
         if table.kind in OBJECTIVES:
             objectives.append(OBJECTIVES[table.kind](table, context))
-        else:
+        elif table.is_custom:
             custom = cast(Custom, table)
             objectives.append(functools.partial(custom.maker, **custom.settings()))
+        else:
+            objectives.append(table.build_objective(context))
     return objectives
 
 
@@ -176,5 +176,4 @@ OBJECTIVES: dict[str, Builder] = {
     Permuted.model_fields["kind"].default: bind_settings(permutation_loss),
     Patches.model_fields["kind"].default: bind_settings(masked_patch_loss),
     Masked.model_fields["kind"].default: build_masked_objective,
-    TemporalDifference.model_fields["kind"].default: build_temporal_difference_objective,
 }

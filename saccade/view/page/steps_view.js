@@ -1,6 +1,6 @@
 // Decoding replayed step by step: attention of each step, next-token probabilities, and the search tree.
-// Over an image, maps of other queries can be replayed too: tokens of a question, or glimpses. For navigation, the map of
-// the world is shown beside the attention.
+// Over an image, maps of other queries can be replayed too: tokens of a question, or glimpses. Where
+// steps lead through a graph, its map is shown beside the attention.
 
 import { createBeamTree } from "./beam.js";
 import { createEmptyNotice, createMapSelect, listHeadOptions } from "./controls.js";

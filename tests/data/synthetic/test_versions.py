@@ -6,7 +6,7 @@ from importlib.metadata import version
 import pytest
 
 from saccade.data.synthetic import embedded, media
-from saccade.data.worlds import generated_worlds
+from saccade_worlds.navigation import generated_worlds
 
 CHANGED = "other examples than before: give the generator another version (the text is arbitrary), and update this hash"
 BABEL = "2.18.0"  # whose patterns and names the dates below are made of

@@ -1,0 +1,5 @@
+"""Checks of the lecture rows about navigation and reinforcement learning."""
+
+from saccade_worlds.lectures import navigation, reinforcement
+
+__all__ = ["navigation", "reinforcement"]
