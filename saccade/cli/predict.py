@@ -121,14 +121,13 @@ def predict(  # noqa: PLR0913  # the options of a command are its parameters
     results = results if predictor.continues_prompts else report_truncated_at_end(results, predictor.recipe)
     with open(output, "w", encoding="utf-8") if output else nullcontext(sys.stdout) as file:
         for index, hypotheses in enumerate(results):
-            source = pending.popleft()
+            source, many = pending.popleft(), decoding.n_best > 1
             if as_json:
                 line = format_json(predictor, source, hypotheses, verbose=verbose)
-            elif predictor.continues_prompts and texts and decoding.n_best == 1:
+            elif predictor.continues_prompts and texts and not many:
                 line = f"{dim_prompt(source, file)}{hypotheses[0].text}"
             else:
-                name = source if predictor.shows_input_names else ""
-                line = format_lines(index, hypotheses, name=name, many=decoding.n_best > 1)
+                line = format_lines(index, hypotheses, name=source * predictor.shows_input_names, many=many)
             print(line if few_shot is None else line.strip(), file=file, flush=True)
     report_skipped(skipped)
     for line in predictor.engines.describe() if verbose else ():

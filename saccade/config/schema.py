@@ -197,7 +197,9 @@ class OwnFormat(OwnKind):
         if isinstance(value, dict):
             kind, kinds = str(value.get("kind", "")), get_user_kinds(info)
             if kinds.find(kind) is None:
-                raise ValueError(f"unknown format '{kind}'{format_unknown_kind(kind, [], kinds)}")
+                raise ValueError(
+                    f"unknown format '{kind}'{format_unknown_kind(kind, [name for name in kinds.list_names() if callable(kinds.peek(name))], kinds)}"
+                )
         return value
 
 
