@@ -180,7 +180,7 @@ class ByKind:
 
 
 def is_table_class(kind: Any) -> TypeGuard[type[Table]]:
-    """Whether a kind is a table with keys and descriptions, as those of saccade, and not a class or function."""
+    """Whether a kind is a table of a recipe itself, and not a class or function that makes a part."""
     return isinstance(kind, type) and issubclass(kind, Table)
 
 

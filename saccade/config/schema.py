@@ -197,9 +197,8 @@ class OwnFormat(OwnKind):
         if isinstance(value, dict):
             kind, kinds = str(value.get("kind", "")), get_user_kinds(info)
             if kinds.find(kind) is None:
-                raise ValueError(
-                    f"unknown format '{kind}'{format_unknown_kind(kind, [name for name in kinds.list_names() if callable(kinds.peek(name))], kinds)}"
-                )
+                known = [name for name in kinds.list_names() if callable(kinds.peek(name))]
+                raise ValueError(f"unknown format '{kind}'{format_unknown_kind(kind, known, kinds)}")
         return value
 
 

@@ -15,7 +15,6 @@ from saccade.config import schema
 from saccade.config.schema import Corpus, Recipe
 from saccade.data.sources.corpus import (
     CorpusSplit,
-    RowCodec,
     format_dropped_notes,
     format_filter_notes,
     format_unanswerable_notes,
@@ -253,7 +252,7 @@ def _open_or_write_store(
     )
     weights = [split.corpus.weight for split in splits]
     store = open_store(folder, weights=weights)
-    codec: RowCodec | None = splits[0].build_row_codec(splits, tokenizers, max_length=settings.max_length)
+    codec = splits[0].build_row_codec(splits, tokenizers, max_length=settings.max_length)
     if store is None:
         discard(folder)
         labels = tokenizers.labels

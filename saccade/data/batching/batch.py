@@ -124,7 +124,7 @@ class Batch:
 
     @property
     def num_rows(self) -> int | None:
-        """Number of rows of a padded batch; None if its fields have different ones, as those of a replay buffer may have."""
+        """Number of rows of a padded batch; None if its fields have different ones, as in some tasks of plugins."""
         rows = {len(field.mask) for field in self.fields.values()}
         return rows.pop() if len(rows) == 1 else None
 

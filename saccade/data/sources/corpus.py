@@ -100,8 +100,10 @@ class CorpusSplit:
         first, last = self.media_reader is not None, -1 if self.label_kind else None
         return (tuple(cells[first:last]) for _, *cells in self.iter_kept_rows())
 
-    def build_row_codec(self, splits: Sequence[Any], tokenizers: Tokenizers, *, max_length: int | None) -> Any:
-        """For rows of a plugin: the `RowCodec` of all splits; None where rows are texts, labels or files."""
+    def build_row_codec(
+        self, splits: Sequence[CorpusSplit], tokenizers: Tokenizers, *, max_length: int | None
+    ) -> RowCodec | None:
+        """For rows of a plugin: their codec, for all splits; None where rows are texts, labels or files."""
         return None
 
     def get_row_noun(self, sides: tuple[str, ...]) -> str:

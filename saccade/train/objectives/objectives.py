@@ -129,8 +129,8 @@ def build_objectives(
     context = Context(tokenizer, average)
     objectives: list[Objective] = []
     for table in recipe.objectives:
-        if table.kind in OBJECTIVES:
-            objectives.append(OBJECTIVES[table.kind](table, context))
+        if build := OBJECTIVES.get(table.kind):
+            objectives.append(build(table, context))
         elif table.is_custom:
             custom = cast(Custom, table)
             objectives.append(functools.partial(custom.maker, **custom.settings()))
