@@ -28,6 +28,7 @@ from saccade.config.media import (
     QuestionJoin,
     TimmReader,
 )
+from saccade.config.metric import Metric, get_metric
 from saccade.config.playing import PlaySettings, TemporalDifference, ValuesWriter
 from saccade.config.plugins import Kinds
 from saccade.config.positions import (
@@ -364,6 +365,11 @@ class Recipe(Table):
     def kinds(self) -> Kinds:
         """The user's own kinds that the recipe was loaded with."""
         return self._kinds
+
+    @property
+    def metric(self) -> Metric:
+        """The metric by which the best checkpoint is chosen, `train.metric`."""
+        return get_metric(self.train.metric, self._kinds)
 
     @field_validator("freeze", mode="before")
     @classmethod

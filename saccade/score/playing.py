@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from saccade.config.metric import Score
 from saccade.config.schema import Corpus
 from saccade.data.worlds.episodes import FIRST_HELDOUT_SEED, Box, Episode, VectorEnvironment
 from saccade.errors import SaccadeError
 from saccade.predict.predictors.player import SUCCESS, Player, get_outcome
-from saccade.score.metrics.bleu import Score
 
 DEFAULT_EPISODES = 100  # used if the corpus has no number of examples
 EPISODE_METRICS = ("success", "reward", "steps")

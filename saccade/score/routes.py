@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from saccade.config.metric import Score
 from saccade.config.schema import Corpus, Decoding
 from saccade.data.sources.pairs import limit_embedded_examples
 from saccade.data.worlds.maps import Pose
@@ -10,7 +11,6 @@ from saccade.errors import SaccadeError
 from saccade.predict.predictors.predictor import Predictor
 from saccade.score.evaluate import Evaluation, predict_timed
 from saccade.score.metrics.accuracy import exact_match
-from saccade.score.metrics.bleu import Score
 
 ROUTE_METRICS = ("success", "place", "accuracy")
 

@@ -107,7 +107,7 @@ class Play(BaseTask):
     def get_comparison(self, recipe: Recipe) -> ComparisonSettings | None:
         from saccade.score.compare import ComparisonSettings
 
-        return ComparisonSettings(table_metrics=("success",), medium="world", counted="episodes")
+        return ComparisonSettings(table_metrics=("success",), outputs="episode", medium="world", counted="episodes")
 
     def measure_validation(self, session: Session) -> dict[str, float | str]:
         """Scores and loss of the same episodes at every validation."""

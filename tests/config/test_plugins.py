@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from saccade.config.load import load, save, validate
+from saccade.config.metric import Predictions
 from saccade.config.plugins import (
     PLUGINS_FILE,
     Kinds,
@@ -15,6 +16,7 @@ from saccade.config.plugins import (
     write_requirements,
 )
 from saccade.errors import SaccadeError
+from saccade.score.evaluate import score_texts
 
 STACK = "def mixer(*, dim: int, depth: int = 1): ...\nKINDS = {'mixer': mixer}\n"
 VALUES = {"reader": {"stack": {"kind": "mixer", "dim": 4}}}
@@ -173,3 +175,24 @@ def test_an_installed_plugin_that_fails_is_named_where_a_kind_is_unknown(install
 def test_a_given_kind_comes_before_an_installed_one(install):
     install("mixers", STACK)
     assert "depth" not in validate(VALUES, kinds={"mixer": lambda *, dim: None}).reader.stack.settings()
+
+
+METRIC = """
+from saccade.score.metrics import MeanMetric
+class Same(MeanMetric):
+    name = 'same'
+    def score_example(self, output, reference):
+        return output == reference
+KINDS = {'same': Same}
+"""
+
+
+def test_an_installed_metric_is_found_when_it_is_named(install, tmp_path):
+    install("metrics_of_mine", METRIC)
+    recipe = validate({"train": {"metric": "same"}})
+    assert recipe.metric.score(Predictions(["a", "b"], ["a", "c"])).value == 0.5
+    assert score_texts(["a", "b"], ["a", "c"], metrics=["same"], kinds=Kinds())["same"].value == 0.5
+    write_requirements(recipe.kinds, tmp_path)
+    assert json.loads((tmp_path / PLUGINS_FILE).read_text())[0]["plugin"] == "metrics_of_mine 1.2"
+    with pytest.raises(SaccadeError, match="unknown metric 'some'; expected one of"):
+        validate({"train": {"metric": "some"}})
