@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+import saccade
 from saccade.config.load import load, save, validate
-from saccade.config.metric import Predictions
 from saccade.config.plugins import (
     PLUGINS_FILE,
     Kinds,
@@ -16,7 +16,8 @@ from saccade.config.plugins import (
     write_requirements,
 )
 from saccade.errors import SaccadeError
-from saccade.score.evaluate import score_texts
+from saccade.score.compare import compare
+from saccade.score.evaluate import evaluate_corpora, score_texts
 
 STACK = "def mixer(*, dim: int, depth: int = 1): ...\nKINDS = {'mixer': mixer}\n"
 VALUES = {"reader": {"stack": {"kind": "mixer", "dim": 4}}}
@@ -189,10 +190,16 @@ KINDS = {'same': Same}
 
 def test_an_installed_metric_is_found_when_it_is_named(install, tmp_path):
     install("metrics_of_mine", METRIC)
-    recipe = validate({"train": {"metric": "same"}})
-    assert recipe.metric.score(Predictions(["a", "b"], ["a", "c"])).value == 0.5
+    parts = [f"{part}.stack.{key}" for part in ("reader", "writer") for key in ("dim=8", "heads=2", "ff=8", "layers=1")]
+    few = ["train.steps=1", "train.valid_every=1", "train.valid_predictions=3", "data.train.0.examples=20"]
+    settings = [*parts, *few, "data.valid=0.2", "tokenizer.size=60", "train.device=cpu", "train.metric=same"]
+    model = saccade.train("dates", tiny=True, run=tmp_path / "run", overrides=settings)
+    assert json.loads((tmp_path / "run" / PLUGINS_FILE).read_text())[0]["plugin"] == "metrics_of_mine 1.2"
+    assert '"same"' in (tmp_path / "run" / "metrics.jsonl").read_text()
+    found = evaluate_corpora(model, model.recipe.data.train, metrics=["same"], synthetic_count=2)
+    assert dict(found.scores).keys() == {"same"}
+    compared = compare([tmp_path / "run"] * 2, [("5 May", "x")], metric="same", samples=5, device="cpu")
+    assert compared.rows[1].difference.value == 0
     assert score_texts(["a", "b"], ["a", "c"], metrics=["same"], kinds=Kinds())["same"].value == 0.5
-    write_requirements(recipe.kinds, tmp_path)
-    assert json.loads((tmp_path / PLUGINS_FILE).read_text())[0]["plugin"] == "metrics_of_mine 1.2"
     with pytest.raises(SaccadeError, match="unknown metric 'some'; expected one of"):
         validate({"train": {"metric": "some"}})
