@@ -14,7 +14,7 @@ import math
 import pkgutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from saccade.config.plugins import Kinds
 from saccade.errors import SaccadeError
@@ -75,7 +75,6 @@ class Metric:
     is_validated: bool = False  # whether each validation of a training computes it, even if train.metric is another
     decimals: int = 2  # digits after the point in tables
     order: int = 100  # position in tables and messages, smallest first
-    is_additive: ClassVar[bool] = False  # whether it follows from sums over examples, as the bootstrap test needs
 
     def compute(self, predictions: Predictions) -> float:
         """The value for all outputs together."""
@@ -103,8 +102,6 @@ class Metric:
 
 class SumMetric(Metric):
     """A metric that is a function of sums over examples: runs can be compared by it with a paired bootstrap test."""
-
-    is_additive: ClassVar[bool] = True
 
     def compute_statistics(self, predictions: Predictions) -> np.ndarray:
         """(N, n) numbers per example, whose sums over examples `compute_from_sums` gets."""
@@ -184,15 +181,14 @@ def list_default_names(outputs: str, kinds: Kinds | None = None) -> tuple[str, .
 
 def find_metrics(name: str, kinds: Kinds | None = None) -> list[Metric]:
     """All metrics of this name, which differ in the kinds of outputs that they score; empty if there is none."""
-    if name == LOSS.name:
-        return [LOSS]
-    if found := [metric for metric in list_built_in() if metric.name == name]:
-        if kinds is not None and name in kinds and get_own(name, kinds):
-            raise SaccadeError(f"'{name}' is a metric of saccade already; give yours another name")
-        return found
     kinds = Kinds() if kinds is None else kinds
+    own = get_own(name, kinds) if name in kinds else None
+    if own is None and name == LOSS.name:
+        return [LOSS]
+    if own is None and (found := [metric for metric in list_built_in() if metric.name == name]):
+        return found
     kinds.find(name)  # so that a run remembers the plugin
-    own = get_own(name, kinds)
+    own = own or get_own(name, kinds)
     return [] if own is None else [own]
 
 
@@ -205,6 +201,8 @@ def get_own(name: str, kinds: Kinds) -> Metric | None:
         return None
     if own.name != name:
         raise SaccadeError(f"kinds={{'{name}': ...}} is a metric with the name '{own.name}'; use that name")
+    if any(metric.name == name for metric in (LOSS, *list_built_in())):
+        raise SaccadeError(f"'{name}' is a metric of saccade already; give yours another name")
     return own
 
 

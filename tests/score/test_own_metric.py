@@ -84,6 +84,7 @@ def test_labels_have_own_metrics_too() -> None:
     ("kinds", "message"),
     [
         ({"bleu": type("Bleu", (Hits,), {"name": "bleu"})}, "'bleu' is a metric of saccade already; give yours anoth"),
+        ({"loss": type("Loss", (Hits,), {"name": "loss"})}, "'loss' is a metric of saccade already; give yours anoth"),
         ({"mine": Hits}, r"kinds=\{'mine': ...\} is a metric with the name 'hits'; use that name"),
         ({"mine": print}, "train.metric: unknown metric 'mine'; expected one of loss, bleu, .*; your own: --plugin"),
         ({"count": Letters}, 'train.metric = "count" is not measured for task = "translate"; it is one of loss, '),
