@@ -73,29 +73,29 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="toy sizes, to test the script")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
-    asked = parser.parse_args()
-    if (asked.data is None) != asked.tiny:
+    args = parser.parse_args()
+    if (args.data is None) != args.tiny:
         parser.error("give --data FOLDER, or --tiny")
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        base = asked.run or Path(folder, "pretrained")
+        base = args.run or Path(folder, "pretrained")
         if not (base / "model.safetensors").is_file():
-            pretrain(base, Path(folder), asked)
-        rows = [*report_pretraining(base), *compare_starts(base, Path(folder), asked)]
+            pretrain(base, Path(folder), args)
+        rows = [*report_pretraining(base), *compare_starts(base, Path(folder), args)]
     for row in rows:
         print(f"{row['what']:70} {row['value']:.3f} {row['unit']}")
-    save(NAME, rows, minutes=(time.perf_counter() - begin) / 60, folder=asked.out, notes=" ".join(asked.settings))
+    save(NAME, rows, minutes=(time.perf_counter() - begin) / 60, folder=args.out, notes=" ".join(args.settings))
 
 
-def pretrain(base: Path, folder: Path, asked: argparse.Namespace) -> None:
+def pretrain(base: Path, folder: Path, args: argparse.Namespace) -> None:
     """Pretrain for as many steps as fit into the minutes."""
-    form = [*FORM, *(SMALL if asked.tiny else []), *asked.settings]
-    recipe = load("roberta", tiny=asked.tiny, overrides=form)
-    if asked.data:
+    form = [*FORM, *(SMALL if args.tiny else []), *args.settings]
+    recipe = load("roberta", tiny=args.tiny, overrides=form)
+    if args.data:
         recipe = replace_data(
-            recipe, data=asked.data / "classic-books/train.jsonl.xz", valid=asked.data / "classic-books/valid.jsonl.xz"
+            recipe, data=args.data / "classic-books/train.jsonl.xz", valid=args.data / "classic-books/valid.jsonl.xz"
         )
-    steps = 60 if asked.tiny else count_steps_within(asked.minutes, recipe, folder / "few")
+    steps = 60 if args.tiny else count_steps_within(args.minutes, recipe, folder / "few")
     warmup = max(1, int(WARMUP * steps))
     lasting = [
         f"train.steps={steps}", f"train.valid_every={max(1, steps // 5)}", f"train.save_every={steps}",
@@ -116,18 +116,18 @@ def report_pretraining(base: Path) -> list[dict[str, Any]]:
     ]
 
 
-def compare_starts(base: Path, folder: Path, asked: argparse.Namespace) -> list[dict[str, Any]]:
+def compare_starts(base: Path, folder: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
     """Compare the dev accuracy of pretrained and random initialization, as means over the seeds."""
-    rows, means, some = [], {}, 1 if asked.tiny else None
+    rows, means, some = [], {}, 1 if args.tiny else None
     jobs = [
         Job(start, seed, rate)
-        for start, rates in RATES.items() for seed in asked.seeds[:some] for rate in rates[:some]
+        for start, rates in RATES.items() for seed in args.seeds[:some] for rate in rates[:some]
     ]  # fmt: skip
-    with ProcessPoolExecutor(asked.together, mp_context=get_context("spawn")) as pool:
-        accuracies = dict(zip(jobs, pool.map(partial(fine_tune, base, folder, asked), jobs), strict=True))
+    with ProcessPoolExecutor(args.together, mp_context=get_context("spawn")) as pool:
+        accuracies = dict(zip(jobs, pool.map(partial(fine_tune, base, folder, args), jobs), strict=True))
     for start in RATES:
         found = [
-            max(value for job, value in accuracies.items() if job[:2] == (start, seed)) for seed in asked.seeds[:some]
+            max(value for job, value in accuracies.items() if job[:2] == (start, seed)) for seed in args.seeds[:some]
         ]
         means[start] = fmean(found)
         each = ", ".join(f"{value:.2f}" for value in found)
@@ -139,20 +139,20 @@ def compare_starts(base: Path, folder: Path, asked: argparse.Namespace) -> list[
     return [*rows, {"what": "SST-2 dev, pretrained above fresh", "value": apart, "unit": "points"}]
 
 
-def fine_tune(base: Path, folder: Path, asked: argparse.Namespace, job: Job) -> float:
+def fine_tune(base: Path, folder: Path, args: argparse.Namespace, job: Job) -> float:
     """Fine-tune once and return the best accuracy in percent."""
     start, seed, rate = job
-    recipe = adopt_run(load("classify", tiny=asked.tiny, overrides=[] if asked.tiny else TUNED), str(base))
+    recipe = adopt_run(load("classify", tiny=args.tiny, overrides=[] if args.tiny else TUNED), str(base))
     changes = {
         "init": str(base) if start == "pretrained" else "",
         "tokenizer": Tokenizer(kind="file", files=(str(base / SHARED_FILE),)),
     }
-    if asked.data:
-        files = {side: (Corpus(files=(str(asked.data / "sst2" / f"{name}.tsv.gz"),)),) for side, name in SIDES.items()}
+    if args.data:
+        files = {side: (Corpus(files=(str(args.data / "sst2" / f"{name}.tsv.gz"),)),) for side, name in SIDES.items()}
         changes["data"] = recipe.data.model_copy(update=files)
     recipe = recipe.model_copy(update=changes)
     lasting = [f"train.schedule={{kind='linear', lr={rate}, warmup_steps=100}}", f"train.seed={seed}"]
-    short = ["train.steps=20", "train.valid_every=10", "train.metric=accuracy"] if asked.tiny else []
+    short = ["train.steps=20", "train.valid_every=10", "train.metric=accuracy"] if args.tiny else []
     run = folder / f"{start}-{rate}-{seed}"
     saccade.train(override(recipe, [*lasting, *short]), run=run)
     return max(line["accuracy"] for line in read_metrics(run) if line["event"] == "valid")

@@ -73,36 +73,36 @@ def main() -> None:
     parser.add_argument("--only", choices=list(CONTENDERS))
     parser.add_argument("--tiny", action="store_true", help="toy sizes, to test the script")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    asked = parser.parse_args()
-    if (asked.data is None) != asked.tiny:
+    args = parser.parse_args()
+    if (args.data is None) != args.tiny:
         parser.error("give --data FOLDER, or --tiny")
     begin, rows = time.perf_counter(), []
     with tempfile.TemporaryDirectory() as folder:
-        setting = prepare_setting(asked, Path(folder))
-        for name in [asked.only] if asked.only else CONTENDERS:
-            rows += measure_contender(name, setting, asked)
-            save("books", add_ratio(rows), minutes=(time.perf_counter() - begin) / 60, folder=asked.out)
+        setting = prepare_setting(args, Path(folder))
+        for name in [args.only] if args.only else CONTENDERS:
+            rows += measure_contender(name, setting, args)
+            save("books", add_ratio(rows), minutes=(time.perf_counter() - begin) / 60, folder=args.out)
     for row in rows:
         print(f"{row['what']:70} {row['value']:.4f} {row['unit']}")
 
 
-def prepare_setting(asked: argparse.Namespace, folder: Path) -> Setting:
+def prepare_setting(args: argparse.Namespace, folder: Path) -> Setting:
     """Build the recipe and the data for both contenders."""
-    own = [f"tokenizer={{kind='file', files=['{asked.tokenizer}']}}"] if asked.tokenizer else []
-    recipe = load("gpt2", tiny=asked.tiny, overrides=[*FORM, *own, *(SMALL if asked.tiny else [])])
-    if asked.data:
-        books = asked.data / "classic-books"
+    own = [f"tokenizer={{kind='file', files=['{args.tokenizer}']}}"] if args.tokenizer else []
+    recipe = load("gpt2", tiny=args.tiny, overrides=[*FORM, *own, *(SMALL if args.tiny else [])])
+    if args.data:
+        books = args.data / "classic-books"
         recipe = replace_data(recipe, data=books / "train.jsonl.xz", valid=books / "valid.jsonl.xz")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return Setting(recipe, prepare(recipe), device, folder)
 
 
-def measure_contender(name: str, setting: Setting, asked: argparse.Namespace) -> list[dict[str, Any]]:
+def measure_contender(name: str, setting: Setting, args: argparse.Namespace) -> list[dict[str, Any]]:
     """Measure the speed, choose the learning rate by short trainings, then run the long training."""
     contender = CONTENDERS[name](setting)
-    a_minute = 60 * MARGIN * contender.speed(6 if asked.tiny else PROBE_STEPS)
-    tune, minutes = (0.02, 0.05) if asked.tiny else (asked.tune, asked.minutes)
-    rates = [float(rate) for rate in asked.rates.split(",")]
+    a_minute = 60 * MARGIN * contender.speed(6 if args.tiny else PROBE_STEPS)
+    tune, minutes = (0.02, 0.05) if args.tiny else (args.tune, args.minutes)
+    rates = [float(rate) for rate in args.rates.split(",")]
     short = {
         rate: contender.train(rate, steps=int(tune * a_minute), validations=1).bits for rate in rates if len(rates) > 1
     } or {rates[0]: 0.0}

@@ -47,17 +47,17 @@ def main() -> None:
     parser.add_argument("--attention", default=",".join(ATTENTION), help="only these, by commas")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     begin, rows = time.perf_counter(), []
     with tempfile.TemporaryDirectory() as folder:
-        data = write_pairs(Path(folder), asked.examples, asked.longest)
-        for attention in asked.attention.split(","):
-            run = train_system(data, attention, longest=asked.longest, steps=asked.steps, settings=asked.settings)
-            for length in list_test_lengths(asked.longest):
+        data = write_pairs(Path(folder), args.examples, args.longest)
+        for attention in args.attention.split(","):
+            run = train_system(data, attention, longest=args.longest, steps=args.steps, settings=args.settings)
+            for length in list_test_lengths(args.longest):
                 share = measure_accuracy(run, length)
-                what = f"reverse, trained on 1 to {asked.longest} letters, attention={attention}: right at {length}"
+                what = f"reverse, trained on 1 to {args.longest} letters, attention={attention}: right at {length}"
                 rows.append({"what": what, "value": round(share, 2), "unit": "%"})
-    save("bottleneck", rows, minutes=(time.perf_counter() - begin) / 60, folder=asked.out)
+    save("bottleneck", rows, minutes=(time.perf_counter() - begin) / 60, folder=args.out)
 
 
 def write_pairs(folder: Path, count: int, longest: int) -> list[Path]:

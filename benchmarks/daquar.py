@@ -52,30 +52,30 @@ MOST_STEPS = 1300  # about 24 epochs, after which the model overfits the picture
 
 
 def main() -> None:
-    asked = arguments(STUDY, __doc__, heldout="score training pictures that are not learned from; nothing is saved")
+    args = arguments(STUDY, __doc__, heldout="score training pictures that are not learned from; nothing is saved")
     begin, rows = time.perf_counter(), list[dict[str, Any]]()
     with tempfile.TemporaryDirectory() as folder:
-        pack = None if asked.tiny else build_pack(asked.data, Path(folder), heldout=asked.heldout)
-        steps = asked.steps
-        for seed in asked.seeds:
+        pack = None if args.tiny else build_pack(args.data, Path(folder), heldout=args.heldout)
+        steps = args.steps
+        for seed in args.seeds:
             for study in (STUDY, BLIND):
-                settings = [*asked.settings, f"train.seed={seed}"]
+                settings = [*args.settings, f"train.seed={seed}"]
                 if study is BLIND:
                     settings = [f"{JOIN}kind=question", *(one for one in settings if not one.startswith(JOIN))]
                 recipe = recipe_of(study, pack, settings)
                 if pack is not None:
-                    steps = steps or min(count_steps_within(asked.minutes, recipe, Path(folder, "few")), MOST_STEPS)
+                    steps = steps or min(count_steps_within(args.minutes, recipe, Path(folder, "few")), MOST_STEPS)
                     recipe = override(recipe, add_schedule(recipe, steps, study.warmup))
-                run = (asked.run or Path(folder)) / f"{study.name.replace(', ', '-').replace(' ', '-')}-{seed}"
+                run = (args.run or Path(folder)) / f"{study.name.replace(', ', '-').replace(' ', '-')}-{seed}"
                 model = saccade.train(recipe, run=run)
                 rows += score_run(study, model, run, corpora=tests(recipe, pack), seed=seed)
     rows.append({"what": "daquar: accuracy above question alone", "value": compute_gap(rows), "unit": "points"})
     for row in rows:
         print(f"{row['what']:60} {row['value']:,.2f} {row['unit']}")
-    if asked.heldout:
+    if args.heldout:
         return
-    notes = f"Settings beside the script's: {' '.join(asked.settings) or 'none'}."
-    save(STUDY.name, rows, minutes=(time.perf_counter() - begin) / 60, folder=asked.out, notes=notes)
+    notes = f"Settings beside the script's: {' '.join(args.settings) or 'none'}."
+    save(STUDY.name, rows, minutes=(time.perf_counter() - begin) / 60, folder=args.out, notes=notes)
 
 
 def compute_gap(rows: list[dict[str, Any]]) -> float:

@@ -27,15 +27,15 @@ def main() -> None:
     parser.add_argument("run")
     parser.add_argument("--data", nargs="+", required=True, metavar="FILE", help="source and target")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    asked = parser.parse_args()
-    begin, run = time.perf_counter(), load_run(asked.run)
-    pairs = list(read_pairs(Corpus(files=tuple(asked.data))))
+    args = parser.parse_args()
+    begin, run = time.perf_counter(), load_run(args.run)
+    pairs = list(read_pairs(Corpus(files=tuple(args.data))))
     rows = []
     for name, loads in compute_expert_loads(run.model, batches(pairs, run.tokenizers)).items():
         print(f"{name}: {'  '.join(f'{load:.2f}' for load in loads)}")
         what = f"{run.path.name}: busiest of {len(loads)} experts, {name}"
         rows.append({"what": what, "value": round(max(loads), 3), "unit": "times the mean load"})
-    save("expert_loads", rows, minutes=(time.perf_counter() - begin) / 60, folder=asked.out)
+    save("expert_loads", rows, minutes=(time.perf_counter() - begin) / 60, folder=args.out)
 
 
 def batches(pairs: Sequence[tuple[str, str]], tokenizers: Tokenizers) -> Iterator[Batch]:

@@ -76,15 +76,15 @@ SCORE_NAMES = {"accuracy": ("accuracy", "%"), "matthews": ("Matthews correlation
 
 
 def main() -> None:
-    asked, begin, rows = arguments(), time.perf_counter(), list[dict[str, Any]]()
+    args, begin, rows = arguments(), time.perf_counter(), list[dict[str, Any]]()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        base = import_folder(str(write_toy_folder(folder) if asked.tiny else asked.model), str(folder / "base")).path
-        for name in asked.tasks:
-            for seed in asked.seeds:
-                rows += fine_tune(name, base, folder, asked, seed=seed)
+        base = import_folder(str(write_toy_folder(folder) if args.tiny else args.model), str(folder / "base")).path
+        for name in args.tasks:
+            for seed in args.seeds:
+                rows += fine_tune(name, base, folder, args, seed=seed)
             minutes = (time.perf_counter() - begin) / 60
-            save(NAME, rows, minutes=minutes, folder=asked.out, notes=build_notes(asked))
+            save(NAME, rows, minutes=minutes, folder=args.out, notes=build_notes(args))
     for row in rows:
         print(f"{row['what']:60} {row['value']:,.2f} {row['unit']}")
 
@@ -101,26 +101,26 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--tiny", action="store_true", help="embedded data and toy sizes, to test the script")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
-    asked = parser.parse_intermixed_args()
-    if asked.tiny == bool(asked.model and asked.data):
+    args = parser.parse_intermixed_args()
+    if args.tiny == bool(args.model and args.data):
         parser.error("give --model FOLDER and --data FOLDER, or --tiny")
-    if not set(asked.tasks) <= set(TASKS):
-        parser.error(f"--tasks are some of {','.join(TASKS)}, got {','.join(asked.tasks)}")
-    if not 0 < asked.share <= 1:
-        parser.error(f"--share is above 0 and at most 1, got {asked.share:g}")
-    asked.settings = [*SETTINGS, *(TINY if asked.tiny else []), *asked.settings]
-    return asked
+    if not set(args.tasks) <= set(TASKS):
+        parser.error(f"--tasks are some of {','.join(TASKS)}, got {','.join(args.tasks)}")
+    if not 0 < args.share <= 1:
+        parser.error(f"--share is above 0 and at most 1, got {args.share:g}")
+    args.settings = [*SETTINGS, *(TINY if args.tiny else []), *args.settings]
+    return args
 
 
-def build_notes(asked: argparse.Namespace) -> str:
-    tasks = [TASKS[name] for name in asked.tasks]
-    epochs = ", ".join(f"{asked.epochs or task.epochs} of {task.title}" for task in tasks)
+def build_notes(args: argparse.Namespace) -> str:
+    tasks = [TASKS[name] for name in args.tasks]
+    epochs = ", ".join(f"{args.epochs or task.epochs} of {task.title}" for task in tasks)
     tokens = ", ".join(f"{task.tokens} of {task.title}" for task in tasks)
-    drawn = f" {asked.share:.0%} of the training examples." if asked.share < 1 else ""
+    drawn = f" {args.share:.0%} of the training examples." if args.share < 1 else ""
     return (
         f"`classify` with `init=RUN`, RUN imported. Epochs: {epochs}; tokens of a batch: {tokens}.{drawn} "
         f"Warm-up over {WARMUP:.0%} of the steps; the best of {VALIDATIONS} validations, on val, or on "
-        f"{VALID_SHARE:.0%} of train where there is none. Settings: {' '.join(asked.settings)}."
+        f"{VALID_SHARE:.0%} of train where there is none. Settings: {' '.join(args.settings)}."
     )
 
 
@@ -149,14 +149,14 @@ def read_rows(corpus: Corpus) -> list[Row]:
     return [row[1:] for row in read_labelled(corpus, kind=KIND)]
 
 
-def fine_tune(name: str, base: Path, folder: Path, asked: argparse.Namespace, *, seed: int) -> list[dict[str, Any]]:
+def fine_tune(name: str, base: Path, folder: Path, args: argparse.Namespace, *, seed: int) -> list[dict[str, Any]]:
     """Fine-tune once and evaluate on dev, compared with always predicting the most frequent label."""
-    task, splits = TASKS[name], build_splits(name, asked.data, share=asked.share, seed=seed)
-    run = (asked.run or folder) / f"{name}-{seed}"
+    task, splits = TASKS[name], build_splits(name, args.data, share=args.share, seed=seed)
+    run = (args.run or folder) / f"{name}-{seed}"
     train = write_rows(splits.train, folder / f"{name}-{seed}-train.jsonl")
     valid = write_rows(splits.valid, folder / f"{name}-{seed}-valid.jsonl")
-    settings = [f"train.batch_tokens={task.tokens}", *asked.settings]
-    lasting = add_schedule(splits.train, base, asked.epochs or task.epochs, settings)
+    settings = [f"train.batch_tokens={task.tokens}", *args.settings]
+    lasting = add_schedule(splits.train, base, args.epochs or task.epochs, settings)
     overrides = [f"init={base}", f"train.metric={task.score}", f"train.seed={seed}", *lasting]
     model = saccade.train("classify", data=train, valid=valid, run=run, overrides=overrides)
     pairs = read_labelled_pairs([splits.dev], kind=KIND)

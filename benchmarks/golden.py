@@ -57,23 +57,23 @@ class Compared(NamedTuple):
 
 
 def main() -> None:
-    asked = arguments()
-    if asked.store:
+    args = arguments()
+    if args.store:
         from golden_store import store  # imports torch
 
         store(ROOT)
         return
-    commit = resolve_commit(asked.against)
+    commit = resolve_commit(args.against)
     with tempfile.TemporaryDirectory(prefix="golden-") as folder, check_out(commit, Path(folder) / "old") as old:
         new = Path(folder) / "new"
         shutil.copytree(ROOT / "saccade", new / "saccade", ignore=shutil.ignore_patterns("__pycache__"))
         names, ours = recipes(old), recipes(new)
-        chosen = [name for name in names if not asked.recipes or name in asked.recipes]
-        if unknown := set(asked.recipes) - set(names):
+        chosen = [name for name in names if not args.recipes or name in args.recipes]
+        if unknown := set(args.recipes) - set(names):
             raise SystemExit(f"error: {commit[:9]} has no recipe {', '.join(sorted(unknown))}, only {', '.join(names)}")
-        compare = Comparison(old, new, commit, asked.steps, fresh=asked.fresh)
-        print(f"{len(chosen)} recipes, {asked.steps} steps each, against {commit[:9]}", flush=True)
-        with ThreadPoolExecutor(asked.jobs) as pool:
+        compare = Comparison(old, new, commit, args.steps, fresh=args.fresh)
+        print(f"{len(chosen)} recipes, {args.steps} steps each, against {commit[:9]}", flush=True)
+        with ThreadPoolExecutor(args.jobs) as pool:
             done = []
             for one in pool.map(compare.recipe, chosen):
                 print(one.text, flush=True)

@@ -4,8 +4,8 @@
     python benchmarks/interact.py --tiny
 
 The recipe's `[tiny]` table is trained, which one core does in about two minutes; with --full, the recipe itself.
-"success" is the share of held-out episodes that end with a handshake. "gaze" is the attention on the cells of the
-person that matters, in units of their share of the picture, in the mean over all pictures of these episodes.
+"success" is the share of held-out episodes that end with a handshake. "attention_lift" is the attention on the cells
+of the guest, divided by their share of the image, in the mean over all images of these episodes.
 """
 
 import argparse
@@ -30,15 +30,15 @@ FEW = ["train.steps=4", "train.batch_tokens=2560", "data.play.parallel_episodes=
 
 
 def measure_training(
-    what: str, changes: Sequence[str], run: Path, *, seed: int, asked: argparse.Namespace
+    what: str, changes: Sequence[str], run: Path, *, seed: int, args: argparse.Namespace
 ) -> list[dict]:
     """Train once, and evaluate the model in held-out episodes."""
-    few = [*FEW, "data.valid.0.examples=2"] if asked.tiny else []
-    settings = [*few, *asked.settings, *changes, f"train.seed={seed}"]
-    worlds: dict[str, Any] = {"data": [[WORLD]], "valid": [[WORLD]]} if asked.full else {}
-    model = saccade.train(NAME, tiny=not asked.full, run=run, overrides=settings, **worlds)
+    few = [*FEW, "data.valid.0.examples=2"] if args.tiny else []
+    settings = [*few, *args.settings, *changes, f"train.seed={seed}"]
+    worlds: dict[str, Any] = {"data": [[WORLD]], "valid": [[WORLD]]} if args.full else {}
+    model = saccade.train(NAME, tiny=not args.full, run=run, overrides=settings, **worlds)
     assert isinstance(model, Player), "the recipe acts"
-    found = evaluate_episodes(model, [Corpus(files=(WORLD,), examples=asked.episodes)])
+    found = evaluate_episodes(model, [Corpus(files=(WORLD,), examples=args.episodes)])
     weights = sum(weight.numel() for weight in model.model.parameters())
     rows = [
         build_row(f"{what}: {name}", score.value, "", seed, signature=score.signature)
@@ -59,17 +59,17 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="a few steps, to test the script")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
-    asked = parser.parse_intermixed_args()
+    args = parser.parse_intermixed_args()
     begin, rows = time.perf_counter(), list[dict[str, Any]]()
     with tempfile.TemporaryDirectory() as folder:
-        for seed in asked.seeds:
+        for seed in args.seeds:
             for what, changes in FORMS.items():
                 run = Path(folder, f"{what.split()[0]}-{seed}")
-                rows += measure_training(what, changes, run, seed=seed, asked=asked)
+                rows += measure_training(what, changes, run, seed=seed, args=args)
     for row in rows:
         print(f"{row['what']:60} {row['value']:,.2f} {row['unit']}")
-    notes = f"{asked.episodes:,} episodes; settings beside the recipe's: {' '.join(asked.settings) or 'none'}."
-    save("interact", rows, minutes=(time.perf_counter() - begin) / 60, folder=asked.out, notes=notes)
+    notes = f"{args.episodes:,} episodes; settings beside the recipe's: {' '.join(args.settings) or 'none'}."
+    save("interact", rows, minutes=(time.perf_counter() - begin) / 60, folder=args.out, notes=notes)
 
 
 if __name__ == "__main__":

@@ -52,19 +52,19 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
-    asked = parser.parse_args()
-    if not asked.tiny and None in (asked.init, asked.data, asked.valid):
+    args = parser.parse_args()
+    if not args.tiny and None in (args.init, args.data, args.valid):
         parser.error("give --init RUN, --data FILE and --valid FILE, or --tiny")
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        if asked.tiny:
-            vars(asked).update(TINY, init=pretrain(Path(folder)), settings=[*TINY["settings"], *asked.settings])
-        curve = measure_curves(asked, Path(folder))
-    rows = as_rows(curve, asked.recipe, asked.metric)
+        if args.tiny:
+            vars(args).update(TINY, init=pretrain(Path(folder)), settings=[*TINY["settings"], *args.settings])
+        curve = measure_curves(args, Path(folder))
+    rows = as_rows(curve, args.recipe, args.metric)
     for row in rows:
         print(f"{row['what']:70} {row['value']:.2f}")
-    save(NAME, rows, minutes=(time.perf_counter() - begin) / 60, folder=asked.out)
-    print(plot_curves(curve, asked.metric, asked.out / f"{NAME}.png"))
+    save(NAME, rows, minutes=(time.perf_counter() - begin) / 60, folder=args.out)
+    print(plot_curves(curve, args.metric, args.out / f"{NAME}.png"))
 
 
 def pretrain(folder: Path) -> Path:
@@ -73,32 +73,32 @@ def pretrain(folder: Path) -> Path:
     return folder / "language"
 
 
-def measure_curves(asked: argparse.Namespace, folder: Path) -> Curve:
+def measure_curves(args: argparse.Namespace, folder: Path) -> Curve:
     """Return for each initialization the number of labels and the mean score over the seeds."""
-    recipe = with_steps(adopt_run(load(asked.recipe), str(asked.init)), asked)
+    recipe = with_steps(adopt_run(load(args.recipe), str(args.init)), args)
     kind = recipe.writer.kind
-    rows = [row[1:] for row in read_labelled(Corpus(files=(asked.data,)), kind=kind)]
-    pairs = read_labelled_pairs([Corpus(files=(asked.valid,))], kind=kind)
+    rows = [row[1:] for row in read_labelled(Corpus(files=(args.data,)), kind=kind)]
+    pairs = read_labelled_pairs([Corpus(files=(args.valid,))], kind=kind)
     curve: Curve = {start: [] for start in STARTS}
-    for share in asked.shares:
+    for share in args.shares:
         count = max(1, round(share * len(rows)))
         found: dict[str, list[float]] = {start: [] for start in STARTS}
-        for seed in asked.seeds:
+        for seed in args.seeds:
             data = write_rows(random.Random(seed).sample(rows, count), folder / f"{count}-{seed}.jsonl")
             for start in STARTS:
-                made = build_recipe(recipe, start, asked.init, data=data, valid=asked.valid, seed=seed)
+                made = build_recipe(recipe, start, args.init, data=data, valid=args.valid, seed=seed)
                 run = saccade.train(made, run=folder / f"{start}-{count}-{seed}")
-                found[start].append(evaluate_labels(run, pairs).scores[asked.metric].value)
+                found[start].append(evaluate_labels(run, pairs).scores[args.metric].value)
         for start in STARTS:
             curve[start].append((count, fmean(found[start])))
     return curve
 
 
-def with_steps(recipe: Recipe, asked: argparse.Namespace) -> Recipe:
+def with_steps(recipe: Recipe, args: argparse.Namespace) -> Recipe:
     """Set a fixed number of updates, independent of the data size, with five validations."""
-    every = max(1, asked.steps // 5)
-    same = [f"train.steps={asked.steps}", "train.epochs=none", f"train.metric={asked.metric}"]
-    return override(recipe, [*same, f"train.valid_every={every}", f"train.save_every={every}", *asked.settings])
+    every = max(1, args.steps // 5)
+    same = [f"train.steps={args.steps}", "train.epochs=none", f"train.metric={args.metric}"]
+    return override(recipe, [*same, f"train.valid_every={every}", f"train.save_every={every}", *args.settings])
 
 
 def build_recipe(recipe: Recipe, start: str, run: Path, *, data: Path, valid: str, seed: int) -> Recipe:

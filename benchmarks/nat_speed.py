@@ -63,8 +63,8 @@ def main() -> None:
             if name not in found or measured.speed > found[name].speed:
                 found[name] = measured
     rows = compare_systems(found, what=f"{Path(own.data[0]).name} -> {Path(own.data[1]).name}, {device.type}")
-    asked = "; ".join(f"{name}: BLEU {w['bleu']} and {w['ratio']} x wanted" for name, w in WANTED.items())
-    notes = NOTES.format(rounds=own.rounds, wanted=asked)
+    args = "; ".join(f"{name}: BLEU {w['bleu']} and {w['ratio']} x wanted" for name, w in WANTED.items())
+    notes = NOTES.format(rounds=own.rounds, wanted=args)
     save(f"nat_speed_{device.type}", rows, minutes=(time.perf_counter() - begin) / 60, folder=own.out, notes=notes)
     for row in rows:
         print(f"{row['what']}: {row['value']} {row['unit']}" + (f", ratio {row['ratio']}" if "ratio" in row else ""))

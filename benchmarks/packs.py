@@ -54,26 +54,26 @@ class Study:
 
 def run_study(study: Study, pack_of: Callable[[Path, Path], Pack], doc: str | None) -> None:
     """Run the whole script: parse arguments, train for each seed, and write the results file."""
-    asked = arguments(study, doc)
+    args = arguments(study, doc)
     begin, rows = time.perf_counter(), list[dict[str, Any]]()
     with tempfile.TemporaryDirectory() as folder:
-        pack = None if asked.tiny else pack_of(asked.data, Path(folder))
-        steps = asked.steps
-        for seed in asked.seeds:
-            recipe = recipe_of(study, pack, [*asked.settings, f"train.seed={seed}"])
+        pack = None if args.tiny else pack_of(args.data, Path(folder))
+        steps = args.steps
+        for seed in args.seeds:
+            recipe = recipe_of(study, pack, [*args.settings, f"train.seed={seed}"])
             if pack is not None:
-                steps = steps or count_steps_within(asked.minutes, recipe, Path(folder, "few"))
+                steps = steps or count_steps_within(args.minutes, recipe, Path(folder, "few"))
                 recipe = override(recipe, add_schedule(recipe, steps, study.warmup))
-            run = (asked.run or Path(folder)) / f"{study.name}-{seed}"
+            run = (args.run or Path(folder)) / f"{study.name}-{seed}"
             model = saccade.train(recipe, run=run)
-            advice = [add_language_model(study, recipe, run, tiny=asked.tiny)] if study.language else []
+            advice = [add_language_model(study, recipe, run, tiny=args.tiny)] if study.language else []
             rows += score_run(
                 replace(study, beside=[*study.beside, *advice]), model, run, tests(recipe, pack), seed=seed
             )
     for row in rows:
         print(f"{row['what']:60} {row['value']:,.2f} {row['unit']}")
-    notes = f"Settings beside the script's: {' '.join(asked.settings) or 'none'}."
-    save(study.name, rows, minutes=(time.perf_counter() - begin) / 60, folder=asked.out, notes=notes)
+    notes = f"Settings beside the script's: {' '.join(args.settings) or 'none'}."
+    save(study.name, rows, minutes=(time.perf_counter() - begin) / 60, folder=args.out, notes=notes)
 
 
 def arguments(study: Study, doc: str | None, *, heldout: str = "") -> argparse.Namespace:
@@ -89,10 +89,10 @@ def arguments(study: Study, doc: str | None, *, heldout: str = "") -> argparse.N
     if heldout:
         parser.add_argument("--heldout", action="store_true", help=heldout)
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
-    asked = parser.parse_intermixed_args()
-    if (asked.data is None) != asked.tiny:
+    args = parser.parse_intermixed_args()
+    if (args.data is None) != args.tiny:
         parser.error("give --data FOLDER, or --tiny")
-    return asked
+    return args
 
 
 def recipe_of(study: Study, pack: Pack | None, settings: Sequence[str]) -> Recipe:

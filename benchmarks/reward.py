@@ -34,23 +34,23 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
-    asked = parser.parse_args()
-    if (asked.data is None) != asked.tiny:
+    args = parser.parse_args()
+    if (args.data is None) != args.tiny:
         parser.error("give --data FOLDER, or --tiny")
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        base = asked.base or Path(folder, "base")
-        if asked.base is None:
-            saccade.train(load("gnmt", tiny=asked.tiny, overrides=data(asked.data)), run=base)
-        more = [f"train.steps={asked.steps}"] if asked.steps else []
-        both = continuations(base, asked.data, tiny=asked.tiny, overrides=more, settings=asked.settings)
+        base = args.base or Path(folder, "base")
+        if args.base is None:
+            saccade.train(load("gnmt", tiny=args.tiny, overrides=data(args.data)), run=base)
+        more = [f"train.steps={args.steps}"] if args.steps else []
+        both = continuations(base, args.data, tiny=args.tiny, overrides=more, settings=args.settings)
         rows = scores("before", base)
         for name, recipe in both.items():
             saccade.train(recipe, run=Path(folder, name))
             rows += scores(f"{both[name].train.steps} steps by {name}", Path(folder, name))
     for row in rows:
         print(f"{row['what']:60} {row['value']:.2f}")
-    save("reward", rows, minutes=(time.perf_counter() - begin) / 60, folder=asked.out)
+    save("reward", rows, minutes=(time.perf_counter() - begin) / 60, folder=args.out)
 
 
 def data(folder: Path | None) -> list[str]:

@@ -40,37 +40,37 @@ def corpus(data: Path, kind: str, world: str) -> Corpus:
     return Corpus(files=(str(data / "sail" / f"map-{world}.xml.gz"), str(data / "sail" / f"{kind}_{world}.jsonl.gz")))
 
 
-def build_recipe(asked: argparse.Namespace, routes: str, world: str) -> Recipe:
-    if asked.tiny:
-        return load("listen-attend-walk", tiny=True, overrides=[*TINY, *asked.settings])
-    lasting = [f"train.steps={asked.steps}", f"train.save_every={asked.steps}", f"train.valid_every={asked.steps}"]
+def build_recipe(args: argparse.Namespace, routes: str, world: str) -> Recipe:
+    if args.tiny:
+        return load("listen-attend-walk", tiny=True, overrides=[*TINY, *args.settings])
+    lasting = [f"train.steps={args.steps}", f"train.save_every={args.steps}", f"train.valid_every={args.steps}"]
     recipe = override(load("listen-attend-walk"), [*SETTINGS, *lasting])
-    train = (*(corpus(asked.data, kind, world) for kind in FILES[routes]), WORLDS)
+    train = (*(corpus(args.data, kind, world) for kind in FILES[routes]), WORLDS)
     data = recipe.data.model_copy(update={"train": train})
-    return override(recipe.model_copy(update={"data": data}), asked.settings)
+    return override(recipe.model_copy(update={"data": data}), args.settings)
 
 
-def tests(asked: argparse.Namespace, routes: str, world: str) -> list[Corpus]:
-    if asked.tiny:
+def tests(args: argparse.Namespace, routes: str, world: str) -> list[Corpus]:
+    if args.tiny:
         return [Corpus(files=("embedded:worlds-heldout",), examples=8)]
-    return [corpus(asked.data, FILES[routes][-1], world)]
+    return [corpus(args.data, FILES[routes][-1], world)]
 
 
 def measure_direction(
-    asked: argparse.Namespace, routes: str, learns: str, walks: str, folder: Path
+    args: argparse.Namespace, routes: str, learns: str, walks: str, folder: Path
 ) -> list[dict[str, Any]]:
     """Train on one map and evaluate on the other: each seed alone, and the ensemble of all seeds."""
-    recipe, runs = build_recipe(asked, routes, learns), list[Path]()
+    recipe, runs = build_recipe(args, routes, learns), list[Path]()
     what, rows = f"SAIL, {routes}, {learns} to {walks}", []
-    for seed in asked.seeds:
+    for seed in args.seeds:
         runs.append(folder / f"{routes}-{learns}-{seed}")
         there = (runs[-1] / "model.safetensors").is_file()
         seeded = override(recipe, [f"train.seed={seed}"])
         model = saccade.load(runs[-1]) if there else saccade.train(seeded, run=runs[-1])
-        found = evaluate_corpora(model, tests(asked, routes, walks)).scores
+        found = evaluate_corpora(model, tests(args, routes, walks)).scores
         rows.append({"what": what, "value": round(found[HEADLINE_SCORES[routes]].value, 2), "unit": "%", "seed": seed})
         rows += read_training_cost(what, runs[-1], seed=seed)
-    found = evaluate_corpora(Predictor.load(runs), tests(asked, routes, walks)).scores
+    found = evaluate_corpora(Predictor.load(runs), tests(args, routes, walks)).scores
     value = round(found[HEADLINE_SCORES[routes]].value, 2)
     return [*rows, {"what": f"{what}, {len(runs)} together", "value": value, "unit": "%"}]
 
@@ -87,10 +87,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--tiny", action="store_true", help="embedded data and toy sizes, to test the script")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
-    asked = parser.parse_args()
-    if (asked.data is None) != asked.tiny:
+    args = parser.parse_args()
+    if (args.data is None) != args.tiny:
         parser.error("give --data FOLDER, or --tiny")
-    return asked
+    return args
 
 
 def build_mean_row(routes: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -99,17 +99,17 @@ def build_mean_row(routes: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any
 
 
 def main() -> None:
-    asked, begin, rows = arguments(), time.perf_counter(), list[dict[str, Any]]()
+    args, begin, rows = arguments(), time.perf_counter(), list[dict[str, Any]]()
     with tempfile.TemporaryDirectory() as folder:
-        for routes in asked.routes:
+        for routes in args.routes:
             for learns, walks in (MAPS, MAPS[::-1]):
-                rows += measure_direction(asked, routes, learns, walks, asked.run or Path(folder))
+                rows += measure_direction(args, routes, learns, walks, args.run or Path(folder))
             rows.append(build_mean_row(routes, rows))
     for row in rows:
         print(f"{row['what']:60} {row['value']:.2f} {row['unit']}")
-    notes = f"Settings beside the script's: {' '.join(asked.settings) or 'none'}."
-    notes += " Minutes are without the training of runs that were there." if asked.run else ""
-    save("sail", rows, minutes=(time.perf_counter() - begin) / 60, folder=asked.out, notes=notes)
+    notes = f"Settings beside the script's: {' '.join(args.settings) or 'none'}."
+    notes += " Minutes are without the training of runs that were there." if args.run else ""
+    save("sail", rows, minutes=(time.perf_counter() - begin) / 60, folder=args.out, notes=notes)
 
 
 if __name__ == "__main__":

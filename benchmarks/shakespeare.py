@@ -31,18 +31,18 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     begin, rows = time.perf_counter(), []
     with tempfile.TemporaryDirectory() as folder:
-        parts = split_text(asked.data / "tinyshakespeare" / "input.txt.gz", Path(folder))
-        for seed in asked.seeds:
+        parts = split_text(args.data / "tinyshakespeare" / "input.txt.gz", Path(folder))
+        for seed in args.seeds:
             rows += measure_training(
-                parts, Path(folder, f"run-{seed}"), [*asked.settings, f"train.seed={seed}"], seed=seed
+                parts, Path(folder, f"run-{seed}"), [*args.settings, f"train.seed={seed}"], seed=seed
             )
     for row in rows:
         print(f"{row['what']:70} {row['value']:.4f} {row['unit']}")
-    notes = f"Settings beside the recipe's: {' '.join(asked.settings) or 'none'}."
-    save("shakespeare", rows, minutes=(time.perf_counter() - begin) / 60, folder=asked.out, notes=notes)
+    notes = f"Settings beside the recipe's: {' '.join(args.settings) or 'none'}."
+    save("shakespeare", rows, minutes=(time.perf_counter() - begin) / 60, folder=args.out, notes=notes)
 
 
 def split_text(packed: Path, folder: Path) -> list[Path]:

@@ -6,7 +6,7 @@ come before the page that explains a term. A factor below 1 puts a page behind o
 
 from typing import Any
 
-BOOST = {"glossary.md": 0.01, "configuration.md": 0.1, "cli.md": 0.1, "results.md": 0.01}
+BOOST = {"glossary.md": 0.01, "configuration.md": 0.1, "cli.md": 0.1, "results.md": 0.01, "log.md": 0.01}
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

@@ -21,6 +21,7 @@ except ImportError:  # Windows has no such locks; runs are not protected there
 
 RECIPE, WEIGHTS = "recipe.toml", "model.safetensors"  # with the tokenizers, all that prediction needs
 CHECKPOINTS, METRICS, CARD = "checkpoints", "metrics.jsonl", "card.md"
+FILTER_REPORT = "filter.json"  # what `data.filter` has dropped: counts and examples by reason
 SAMPLES = "samples.jsonl"  # outputs for some validation examples, one line per validation
 LOCK = ".training"  # locked by the process that trains the run
 _callbacks: list[Callable[[Path], None]] = []

@@ -9,8 +9,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ("saccade", "benchmarks", "docs", "tests")
+SOURCES = ("saccade", "benchmarks", "docs", "scripts", "tests")
 MAX_PARTICIPLES = 40
 
 IRREGULAR = """
@@ -26,9 +28,11 @@ BANNED_WORDS = """told spoiled wearing settled entered undrawn misfits misfit fi
     looks looked listened hearing worn""".split()  # noqa: SIM905
 BANNED_CLASSES = {"Late", "Way", "Asked", "Wanted", "Ground", "Wish", "Voice", "Desk", "Room", "Rooms", "Looked"}
 BANNED_IN_PROSE = re.compile(
-    r"\b(told|spoiled|wearing|settled|undrawn|misfits?|adviser|advised|evened|looks? (?:drawn|at what|of)|"
-    r"what (?:is|was) (?:written|said|looked at|told|drawn)|of those, so many|passed by|stands? around)\b"
+    r"\b(told|spoiled|wearing|settled|undrawn|misfits?|adviser|advised|evened|gazes?|looks? (?:drawn|at what|of)|"
+    r"what (?:is|was) (?:written|said|looked at|told|drawn|wanted)|of those, so many|passed by|stands? around|"
+    r"said to be|\d[\d,]{3,} numbers|no family can hold)\b"
 )
+TEXT_SUFFIXES = {".c", ".h", ".js", ".css", ".html", ".toml", ".md"}
 
 
 def is_participle(name: str) -> bool:
@@ -49,6 +53,14 @@ def python_files(folders: tuple[str, ...] = SOURCES) -> Iterator[Path]:
         for path in sorted((ROOT / folder).rglob("*.py")):
             if "__pycache__" not in path.parts and path != Path(__file__).resolve():
                 yield path
+
+
+def text_files() -> Iterator[Path]:
+    """Sources in other languages, recipes and pages; not the changelog, which names what was renamed."""
+    yield ROOT / "README.md"
+    yield ROOT / "CONTRIBUTING.md"
+    for folder in SOURCES:
+        yield from sorted(path for path in (ROOT / folder).rglob("*") if path.suffix in TEXT_SUFFIXES)
 
 
 def definitions(tree: ast.AST) -> Iterator[tuple[str, int]]:
@@ -78,18 +90,28 @@ def find_banned_names(path: Path) -> Iterator[str]:
 
 
 def find_banned_prose(path: Path) -> Iterator[str]:
-    """Docstrings and comments with words of our own."""
+    """Docstrings, messages and comments with words of our own."""
     text = path.read_text(encoding="utf-8")
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            found = BANNED_IN_PROSE.search(ast.get_docstring(node) or "")
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            found = BANNED_IN_PROSE.search(node.value)
             if found:
-                yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}: docstring: {found[0]}"
+                yield f"{path.relative_to(ROOT)}:{node.lineno}: text: {found[0]}"
     for number, line in enumerate(text.splitlines(), 1):
         comment = re.search(r"(?:^|\s)# (.*)", line)
         found = BANNED_IN_PROSE.search(comment[1]) if comment else None
         if found:
             yield f"{path.relative_to(ROOT)}:{number}: comment: {found[0]}"
+
+
+def find_banned_in_text(path: Path) -> Iterator[str]:
+    """Words of our own in a file that is not Python: in prose, and in code also as names."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        found = BANNED_IN_PROSE.search(line)
+        names = re.findall(r"[A-Za-z_]\w*", line) if path.suffix in (".c", ".h", ".js") else []
+        named = [name for name in names if name in BANNED_CLASSES or not set(words_of(name)).isdisjoint(BANNED_WORDS)]
+        if found or named:
+            yield f"{path.relative_to(ROOT)}:{number}: {found[0] if found else named[0]}"
 
 
 def test_functions_are_verbs() -> None:
@@ -102,9 +124,36 @@ def test_banned_names_do_not_come_back() -> None:
     assert not found, "\n".join(found)
 
 
-def test_banned_words_do_not_come_back_in_docstrings_and_comments() -> None:
+def test_banned_words_do_not_come_back_in_docstrings_messages_and_comments() -> None:
     found = [each for path in python_files() for each in find_banned_prose(path)]
     assert not found, "\n".join(found)
+
+
+def test_banned_words_do_not_come_back_in_c_javascript_recipes_and_pages() -> None:
+    paths = list(text_files())
+    assert {path.suffix for path in paths} == TEXT_SUFFIXES
+    found = [each for path in paths for each in find_banned_in_text(path)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "found"),
+    [
+        ("a.c", "typedef struct { int64_t beams; } Wish;", "a.c:1: Wish"),
+        ("a.js", "const wasTold = listen();", "a.js:1: wasTold"),
+        ("a.md", "The model has 173,483 numbers.", "a.md:1: 173,483 numbers"),
+        ("a.py", 'raise SaccadeError(f"{path} is not said to be JSON")', "a.py:1: text: said to be"),
+        ("b.py", "x = 1  # spoiled by NaN", "b.py:1: comment: spoiled"),
+        ("c.py", '"""What was told."""', "c.py:1: text: told"),
+    ],
+)
+def test_each_kind_of_file_is_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, found: str
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    (tmp_path / name).write_text(text)
+    find = find_banned_prose if name.endswith(".py") else find_banned_in_text
+    assert list(find(tmp_path / name)) == [found]
 
 
 if __name__ == "__main__":
@@ -112,3 +161,6 @@ if __name__ == "__main__":
     for each_path in python_files(asked_for):
         for line_found in [*find_participles(each_path), *find_banned_names(each_path), *find_banned_prose(each_path)]:
             print(line_found)
+    for each_path in text_files():
+        if each_path.relative_to(ROOT).parts[0] in (*asked_for, "README.md", "CONTRIBUTING.md"):
+            print(*find_banned_in_text(each_path), sep="\n", end="")

@@ -72,6 +72,8 @@ def tells_tasks_apart(node: ast.AST) -> bool:
 def test_only_tasks_know_which_task_it_is():
     assert {"translate", "language-model", "classify"} <= TASKS
     assert not [where(path, node) for path, node in outside("tasks", "config") if tells_tasks_apart(node)]
+    pages = list(PACKAGE.rglob("*.js"))
+    assert pages and not [path.name for path in pages if re.search(r"\btask(\]| *[!=]==)", path.read_text("utf-8"))]
 
 
 def test_few_places_compare_kinds():

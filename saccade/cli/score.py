@@ -183,12 +183,15 @@ def choose_corpora(run: Path, data: Sequence[str], kinds: Kinds) -> list[Corpus]
     """Choose the corpora to evaluate: those of `--data`, or the validation files of the run's recipe."""
     from saccade.config.schema import Corpus
     from saccade.data.sources.labelled import inherit_columns
+    from saccade.data.sources.own_format import inherit_format
     from saccade.score.pairs import load_recipe_of_run
 
     chosen = [Corpus(files=tuple(files)) for files in parse_corpora(data)]
     recipe = load_recipe_of_run(run, kinds=kinds)
     if not chosen and recipe is not None:
         chosen = list(recipe.data.valid_corpora)
+    if recipe is not None and recipe.data.train:
+        chosen = [inherit_format(corpus, recipe.data.train[0]) for corpus in chosen]
     if recipe is not None and recipe.task.predicts_labels and recipe.data.train:
         chosen = [inherit_columns(corpus, recipe.data.train[0]) for corpus in chosen]
     if not chosen:

@@ -11,7 +11,7 @@ from saccade.cli.arguments import Plugins
 from saccade.cli.predict import Engine, Precision, load_predictor
 from saccade.errors import SaccadeError
 
-REQUIRED_PACKAGES = ("fastapi", "uvicorn")
+REQUIRED_PACKAGES = ("fastapi", "uvicorn", "prometheus-client")
 FORM_PACKAGE = "python-multipart"  # parses file uploads
 
 Runs = Annotated[

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from saccade.config.kinds import Custom, list_tables
+from saccade.config.kinds import OwnKind, list_tables
 from saccade.config.schema import Recipe
 
 
@@ -32,7 +32,7 @@ def list_recipe_tables() -> list[type[BaseModel]]:
     waiting: list[type[BaseModel]] = [Recipe]
     while waiting:
         table = waiting.pop(0)
-        if table is not Custom and table not in found:
+        if not issubclass(table, OwnKind) and table not in found:
             found[table] = None
             waiting += [inner for field in table.model_fields.values() for inner in list_tables(field.annotation)]
     return list(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import inspect
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, NotRequired, Required, Union, get_args, get_origin
@@ -22,7 +23,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError
 from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
 
-from saccade.config.plugins import Kinds
+from saccade.config.plugins import Kinds, Source
 from saccade.config.table import (
     JoinTraits,
     ObjectiveTraits,
@@ -35,29 +36,39 @@ from saccade.config.table import (
 TAG_PREFIX = "#"  # distinguishes tags of kinds from keys in the location of a pydantic error
 
 
-class Custom(BaseModel, ReaderTraits, WriterTraits, StackTraits, PositionTraits, JoinTraits, ObjectiveTraits):
-    """A kind that the user brings; its settings are the keyword-only arguments of its class or function."""
+class OwnKind(BaseModel):
+    """A table of a kind that the user brings: its class or function, and settings that are its keyword-only arguments.
+
+    A table that inherits from this and from a table of saccade has the keys of both.
+    """
 
     model_config = ConfigDict(frozen=True, extra="allow")
     is_custom: ClassVar[bool] = True
-    label_kind: ClassVar[str] = "label"  # as a writer of the task "classify"
     kind: str
     _maker: Any = PrivateAttr(default=None)  # the class or function itself
+    _source: Source = PrivateAttr(default=Source(""))
 
     @model_validator(mode="before")
     @classmethod
     def _check_against_signature(cls, value: Any, info: ValidationInfo) -> Any:
         """Validate the settings against the signature, so that unknown ones are errors here too."""
-        if isinstance(value, Custom):
+        if not isinstance(value, dict):
             return value
         maker = get_user_kinds(info).find(value["kind"])
-        given = {key: item for key, item in value.items() if key != "kind"}
+        given = {key: item for key, item in value.items() if key not in cls.model_fields}
         settings = TypeAdapter(build_signature_type(maker)).validate_python(given)
-        return {"kind": value["kind"], **get_signature_defaults(maker), **settings}
+        shared = {key: item for key, item in value.items() if key in cls.model_fields}
+        return {**shared, **get_signature_defaults(maker), **settings}
+
+    @classmethod
+    def accepts(cls, maker: Any) -> bool:
+        """Whether this table is for such a class or function, where a key may have several."""
+        return True
 
     def model_post_init(self, context: Any) -> None:
         if context:
             self._maker = context["kinds"].find(self.kind)
+            self._source = context["kinds"].used[self.kind]
 
     def make(self, *arguments: Any) -> Any:
         """Call the class or function of this kind with these arguments and the settings of the recipe."""
@@ -67,6 +78,32 @@ class Custom(BaseModel, ReaderTraits, WriterTraits, StackTraits, PositionTraits,
     def maker(self) -> Any:
         """The class or function of this kind."""
         return self._maker
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies its code and settings in keys of the cache: by the plugin's hash, or that of its source code."""
+        code = self._source.sha256
+        if not code:
+            try:
+                code = hashlib.sha256(inspect.getsource(self._maker).encode()).hexdigest()
+            except (OSError, TypeError):  # typed into an interpreter
+                code = "unknown"
+        return f"{self.kind} {sorted(self.settings().items())} {code}"
+
+    @property
+    def is_capturable(self) -> bool:
+        """Whether it declares that a CUDA graph can hold it: nothing in it synchronizes with the device."""
+        return bool(getattr(self._maker, "capturable", False))
+
+    def settings(self) -> dict[str, Any]:
+        """The keyword arguments for the class or function of this kind."""
+        return dict(self.model_extra or {})
+
+
+class Custom(OwnKind, ReaderTraits, WriterTraits, StackTraits, PositionTraits, JoinTraits, ObjectiveTraits):
+    """A reader, writer, stack, objective, ... of the user's own, with no other keys than its settings."""
+
+    label_kind: ClassVar[str] = "label"  # as a writer of the task "classify"
 
     @property
     def init_run(self) -> str:
@@ -86,16 +123,14 @@ class Custom(BaseModel, ReaderTraits, WriterTraits, StackTraits, PositionTraits,
     def to_trained_form(self) -> Custom:
         return self
 
-    def settings(self) -> dict[str, Any]:
-        """The keyword arguments for the class or function of this kind."""
-        return dict(self.model_extra or {})
-
 
 class ByKind:
-    """Marks a union of tables whose key `kind` chooses one; the first one without the key."""
+    """Marks a union of tables whose key `kind` chooses one: the first one without the key, an `OwnKind` for others."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        names = {get_kind_name(table): table for table in get_args(source) if table is not Custom}
+        tables = [table for table in get_args(source) if not issubclass(table, OwnKind)]
+        owns = [table for table in get_args(source) if issubclass(table, OwnKind)] or [Custom]
+        names = {name: table for table in tables for name in get_kind_names(table)}
         default = next(iter(names))
 
         def check(value: Any, info: ValidationInfo) -> Any:
@@ -104,17 +139,20 @@ class ByKind:
             if kind in names and kind in others:
                 message = f"'{kind}' is a kind of saccade already; give yours another name"
                 raise PydanticCustomError("kind", "{message}", {"message": message})
-            if kind not in names and not isinstance(value, Custom) and others.find(kind) is None:
+            if kind in names or isinstance(value, OwnKind):
+                return value
+            if (maker := others.find(kind)) is None:
                 message = f"unknown kind '{kind}'" + format_unknown_kind(kind, names, others)
                 raise PydanticCustomError("kind", "{message}", {"message": message})
-            return value
+            own = next(table for table in owns if table.accepts(maker))
+            return own.model_validate(value, context=info.context)
 
         def choose(value: Any) -> str:
             kind = get_kind(value, default)
-            return TAG_PREFIX + (kind if kind in names else "")
+            return TAG_PREFIX + (get_kind_name(names[kind]) if kind in names else type(value).__name__)
 
-        options = [Annotated[table, Tag(TAG_PREFIX + name)] for name, table in names.items()]
-        options.append(Annotated[Custom, Tag(TAG_PREFIX)])
+        options = [Annotated[table, Tag(TAG_PREFIX + get_kind_name(table))] for table in tables]
+        options += [Annotated[own, Tag(TAG_PREFIX + own.__name__)] for own in owns]
         return handler.generate_schema(
             Annotated[Union[tuple(options)], Discriminator(choose), BeforeValidator(check)]  # noqa: UP007
         )
@@ -122,7 +160,7 @@ class ByKind:
 
 def list_custom_kinds(table: Any) -> list[str]:
     """Kinds of the user's own in a table of a recipe and in the tables inside it."""
-    if isinstance(table, Custom):
+    if isinstance(table, OwnKind):
         return [table.kind]
     inner = vars(table).values() if isinstance(table, BaseModel) else ()
     return [kind for value in inner for kind in list_custom_kinds(value)]
@@ -137,8 +175,13 @@ def list_tables(hint: Any) -> list[type[BaseModel]]:
 
 
 def get_kind_name(table: type[BaseModel]) -> str:
-    """The name by which recipes choose this table."""
-    return str(get_args(table.model_fields["kind"].annotation)[0])
+    """The name by which recipes choose this table; the first one of a table for several kinds."""
+    return get_kind_names(table)[0]
+
+
+def get_kind_names(table: type[BaseModel]) -> list[str]:
+    """All values of the key `kind` that choose this table."""
+    return [str(name) for name in get_args(table.model_fields["kind"].annotation)]
 
 
 def get_kind(value: Any, default: str) -> str:

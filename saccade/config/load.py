@@ -12,7 +12,7 @@ from typing import Any
 import tomli_w
 from pydantic import BaseModel, ValidationError
 
-from saccade.config.kinds import Custom, format_suggestion
+from saccade.config.kinds import OwnKind, format_suggestion
 from saccade.config.messages import explain_errors, strip_tags
 from saccade.config.plugins import Kinds, check_requirements
 from saccade.config.renames import Renamed, check_overrides, report_renames, translate
@@ -223,19 +223,16 @@ def _without(values: dict[str, Any], paths: set[Address]) -> dict[str, Any]:
 
 def _to_plain(value: Any) -> Any:
     """Tables as dictionaries without None, except "none" where a key would otherwise get its default."""
-    if isinstance(value, Custom):
-        return {
-            "kind": value.kind,
-            **{key: _to_plain(item) for key, item in value.settings().items() if item is not None},
-        }
     if isinstance(value, BaseModel):
         fields = type(value).model_fields
+        own = value.settings() if isinstance(value, OwnKind) else {}
         items = {key: getattr(value, key) for key in fields}
-        return {
+        known = {
             key: "none" if item is None else _to_plain(item)
             for key, item in items.items()
             if item is not None or fields[key].default is not None
         }
+        return known | {key: _to_plain(item) for key, item in own.items() if item is not None}
     if isinstance(value, list | tuple):
         return [_to_plain(item) for item in value]
     if isinstance(value, Mapping):

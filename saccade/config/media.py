@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from saccade.config.kinds import ByKind, Custom
+from saccade.config.kinds import ByKind, Custom, OwnKind
 from saccade.config.stacks import TransformerStack
 from saccade.config.table import Count, JoinTraits, ReaderTraits, Share, StackTraits, Table
 
@@ -63,6 +64,11 @@ class MediaReader(Table, ReaderTraits):
         return None
 
     @property
+    def suffixes(self) -> tuple[str, ...]:
+        """Suffixes of its files; empty: the usual ones of the medium."""
+        return ()
+
+    @property
     def file_reader(self) -> MediaReader:
         """The reader of the files: this one, or a part of it."""
         return self
@@ -83,6 +89,8 @@ class MediaReader(Table, ReaderTraits):
             return f'{what} has no token embeddings to share; set writer.tie = "output"'
         if recipe.predict.replace_unknown:
             return f"{what} reads no words that could replace unknown ones; set predict.replace_unknown = false"
+        if any(corpus.format for corpus in (*recipe.data.train, *recipe.data.valid_corpora)):
+            return f"{what} has files of its own; data.train.0.format is for text, leave it out"
         if recipe.data.stream:
             return f"{what} stores them decoded on disk; set data.stream = false"
         if recipe.tokenizer.dropout:
@@ -96,6 +104,39 @@ class MediaReader(Table, ReaderTraits):
         if stack is None or not stack.is_reversible:
             return ""
         return f'reader.stack.residual = "reversible" is for readers of text, got one of {self.medium}s; leave it out'
+
+
+class OwnMediaReader(OwnKind, MediaReader):
+    """A reader of the user's own for files of any modality.
+
+    Its class has the attributes `medium`, what one file is called, and `suffixes` of the files, and a function
+    `decode(data, name, **settings)` from the bytes of a file to an array (T, ...); `step`, 1 by default, is the number
+    of these T per memory state. An instance is called with values (B, T, ...) and a mask (B, T).
+    """
+
+    model_config = ConfigDict(extra="allow")
+    kind: str
+
+    @classmethod
+    def accepts(cls, maker: Any) -> bool:
+        return bool(getattr(maker, "medium", ""))
+
+    @property
+    def medium(self) -> str:  # type: ignore[override]  # of the class that the user brings
+        return str(self.maker.medium)
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        return tuple(self.maker.suffixes)
+
+    @property
+    def step(self) -> int:
+        return int(getattr(self.maker, "step", 1))
+
+    def decode(self, data: bytes, name: str) -> Any:
+        """Call the user's function with those settings that it takes."""
+        taken = inspect.signature(self.maker.decode).parameters
+        return self.maker.decode(data, name, **{key: value for key, value in self.settings().items() if key in taken})
 
 
 class PictureReader(MediaReader):

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from saccade.config.kinds import TAG_PREFIX, Custom, get_keyword_only, get_kind_name, list_tables
+from saccade.config.kinds import TAG_PREFIX, OwnKind, get_keyword_only, get_kind_name, list_tables
 from saccade.config.plugins import Kinds
 from saccade.config.schema import Recipe
 
@@ -98,21 +98,20 @@ def _list_known_keys(location: tuple[str | int, ...], values: Mapping[str, Any],
     here: Any = values
     for part in location:
         if str(part).startswith(TAG_PREFIX):
-            tables = [
-                table
-                for table in tables
-                if part == (TAG_PREFIX if table is Custom else TAG_PREFIX + _get_kind_or_corpora(table))
-            ] or tables
+            tables = [table for table in tables if part == TAG_PREFIX + _get_kind_or_corpora(table)] or tables
             continue
         here = here[part]
         if isinstance(part, str):
             tables = [found for table in tables for found in list_tables(table.model_fields[part].annotation)]
-    if tables == [Custom]:
-        return list(get_keyword_only(kinds.find(here["kind"])))
+    if (own := [table for table in tables if issubclass(table, OwnKind)]) and here.get("kind") in kinds.used:
+        shared = [name for table in own[:1] for name in table.model_fields if name != "kind"]
+        return [*get_keyword_only(kinds.find(here["kind"])), *shared]
     return [name for table in tables for name in table.model_fields]
 
 
 def _get_kind_or_corpora(table: type[BaseModel]) -> str:
+    if issubclass(table, OwnKind):
+        return table.__name__
     return get_kind_name(table) if "kind" in table.model_fields else "corpora"
 
 

@@ -29,7 +29,7 @@ class PlaySettings(Table):
 
 
 class ValuesWriter(Table, WriterTraits):
-    """Predicts the value of each action after each picture of an episode (DARQN, Sorokin et al. 2015)."""
+    """Predicts the value of each action after each image of an episode (DARQN, Sorokin et al. 2015)."""
 
     predicts_classes: ClassVar[bool] = True
     objective_kinds: ClassVar[tuple[str, ...]] = ("temporal-difference",)

@@ -167,7 +167,8 @@ class TransformerXL(PositionTable):
     kind: Literal["transformer-xl"] = "transformer-xl"
     """Chooses this kind of positions: relative sinusoids in every self-attention."""
     content_bias: bool = False
-    """Add a learned bias u to queries where they meet keys, beside the bias v where they meet distances."""
+    """Add the learned bias u of the paper to queries in the content term of the score. False: only the position term
+    has a bias, v."""
     relative_segments: bool = False
     """Readers only: attention scores also depend on whether query and key are of the same segment (XLNet, Yang et al.
     2019)."""

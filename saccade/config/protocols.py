@@ -74,7 +74,10 @@ class State(Protocol):
 
 @runtime_checkable
 class PositionedState(State, Protocol):
-    """A state with the number of positions of each row; the writer of tokens needs no more."""
+    """A state with the number of positions of each row; the writer of tokens needs no more.
+
+    A state that knows the positions (b, n) of the next n tokens without adding to `lengths` has `get_positions(n)`.
+    """
 
     @property
     def lengths(self) -> Tensor: ...
@@ -82,10 +85,7 @@ class PositionedState(State, Protocol):
 
 @runtime_checkable
 class Stack(Protocol):
-    """Layers over a sequence: hidden states in, hidden states out, optionally attending to a memory.
-
-    A writer's stack also has `start(memory, *, rows, capacity) -> State`, to decode token by token.
-    """
+    """Layers over a sequence: hidden states in, hidden states out, optionally attending to a memory."""
 
     dim: int  # width of the hidden states that come out
 
@@ -94,6 +94,12 @@ class Stack(Protocol):
     ) -> tuple[Tensor, Any, Any, Aux]:
         """Return (hidden states, mask, state, aux); with a state, process only the next positions."""
         ...
+
+
+class StepwiseStack(Stack, Protocol):
+    """A stack that decodes token by token; training does not need `start`."""
+
+    def start(self, memory: Memory | None, *, rows: int, capacity: int) -> State: ...
 
 
 @runtime_checkable
@@ -110,15 +116,6 @@ class Writer(Protocol):
     """A decoder or head: Memory -> Y, for all positions at once with teacher forcing."""
 
     def __call__(self, ids: Tensor, mask: Tensor | Packing | None, memory: Memory | None) -> Tensor: ...
-
-
-@runtime_checkable
-class ReportingWriter(Writer, Protocol):
-    """A writer that declares `aux`."""
-
-    def write(self, ids: Tensor, mask: Tensor | Packing | None, memory: Memory | None) -> tuple[Tensor, Aux]:
-        """Hidden states as from a call, and what the layers report."""
-        ...
 
 
 @runtime_checkable

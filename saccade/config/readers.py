@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from saccade.config.kinds import ByKind, Custom
-from saccade.config.media import GlimpsesJoin, GridReader, Join, MediaReader, PatchReader, TimmReader
+from saccade.config.media import GlimpsesJoin, GridReader, Join, MediaReader, OwnMediaReader, PatchReader, TimmReader
 from saccade.config.positions import Positions, Sinusoidal
 from saccade.config.sound import FrameReader
 from saccade.config.stacks import ReaderStack, TransformerStack, find_reversible_conflict
@@ -202,5 +202,14 @@ class NoReader(Table, ReaderTraits):
 
 
 Reader = Annotated[
-    TokenReader | NoReader | PatchReader | GridReader | TimmReader | FrameReader | JoinedReader | Custom, ByKind()
+    TokenReader
+    | NoReader
+    | PatchReader
+    | GridReader
+    | TimmReader
+    | FrameReader
+    | JoinedReader
+    | OwnMediaReader
+    | Custom,
+    ByKind(),
 ]

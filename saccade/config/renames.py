@@ -186,10 +186,10 @@ def choose_table(tables: list[type[BaseModel]], kind: Any) -> type[BaseModel] | 
 
 def list_tables_of(table: type[BaseModel], key: str) -> list[type[BaseModel]]:
     """The tables that a key of a table may hold."""
-    from saccade.config.kinds import Custom, list_tables
+    from saccade.config.kinds import OwnKind, list_tables
 
     found = list_tables(table.model_fields[key].annotation) if key in table.model_fields else []
-    return [each for each in found if each is not Custom]
+    return [each for each in found if not issubclass(each, OwnKind)]
 
 
 def check_overrides(keys: list[str], renamed: Renamed) -> None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, PrivateAttr, field_validator, model_validator
+from pydantic import ConfigDict, Discriminator, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 from pydantic import Tag as TagOf
 
 from saccade.config.decoding import Decoding
-from saccade.config.kinds import TAG_PREFIX
+from saccade.config.filter import Filter
+from saccade.config.kinds import TAG_PREFIX, ByKind, OwnKind, format_unknown_kind, get_user_kinds
 from saccade.config.media import (
     CellReader,
     ConcatJoin,
@@ -110,6 +111,7 @@ __all__ = [
     "Experts",
     "Fill",
     "FillWriter",
+    "Filter",
     "FrameReader",
     "GlimpsesJoin",
     "GridReader",
@@ -130,6 +132,7 @@ __all__ = [
     "NumberWriter",
     "Objective",
     "Optimizer",
+    "OwnTokenizer",
     "PatchReader",
     "PatchWriter",
     "Patches",
@@ -180,6 +183,21 @@ SCHEMA = 1  # increased when recipes of older versions can no longer be read, no
 # ---- data
 
 
+class OwnFormat(OwnKind):
+    """A file format of the user's own: a function from the path of a file to records, {column: value}."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_known(cls, value: Any, info: ValidationInfo) -> Any:
+        """`format = "tmx"` is short for `format = { kind = "tmx" }`."""
+        value = {"kind": value} if isinstance(value, str) else value
+        if isinstance(value, dict):
+            kind, kinds = str(value.get("kind", "")), get_user_kinds(info)
+            if kinds.find(kind) is None:
+                raise ValueError(f"unknown format '{kind}'{format_unknown_kind(kind, [], kinds)}")
+        return value
+
+
 class Corpus(Table):
     """A data set: two line-aligned files, one file with columns, a Hub data set, `embedded:NAME`, or text in files or
     folders.
@@ -200,6 +218,18 @@ class Corpus(Table):
     """
     examples: Count | None = None
     """Maximal number of examples to read, or number to generate of embedded data. None: all of them, or its default."""
+    format: OwnFormat | None = None
+    """A file format of your own, by its `kind`. None: by the end of the file name (.tsv, .csv, .jsonl, .parquet, text).
+    """
+
+    def dump_key(self) -> str:
+        """The corpus as JSON, for keys by which runs resume; as before there was `format`, where it has none."""
+        return self.model_dump_json(exclude=None if self.format else {"format"}) + self.format_version
+
+    @property
+    def format_version(self) -> str:
+        """Identifies the code of a format of the user's own in keys of the cache; empty where there is none."""
+        return self.format.fingerprint if self.format is not None else ""
 
 
 def _get_valid_tag(value: Any) -> str:
@@ -223,6 +253,8 @@ class Data(Table):
     max_length: Count = 256
     """Maximal length of a sequence in tokens, the end token included. Longer pairs are skipped and counted, longer
     documents are split. Memory grows with it."""
+    filter: Filter = Filter()
+    """Corpus cleaning: which examples are dropped before training. The defaults drop none."""
     documents: Literal["lines", "blank", "file"] = "lines"
     """What one document of a text file is: each line, the lines between "blank" ones, or the whole file."""
     truncate: bool = False
@@ -271,7 +303,7 @@ class Tokenizer(Table):
 
     kind: Literal["bpe", "unigram", "wordpiece", "characters", "bytes", "words", "file", "init"] = "bpe"
     """Algorithm: subwords by "bpe" (Sennrich et al. 2016), "unigram" (Kudo 2018) or "wordpiece"; "characters", "bytes"
-    or "words"; "file" reads `files`, "init" takes the tokenizer of the run in `init`."""
+    or "words"; "file" reads `files`, "init" takes the tokenizer of the run in `init`. Or one of your own."""
     size: Annotated[int, Field(ge=4)] = 8000
     """Maximal vocabulary size, special tokens included. Characters and words may need less. 8,000 to 50,000 are usual
     for subwords."""
@@ -319,6 +351,27 @@ class Tokenizer(Table):
         """Whether it is learned from the training data."""
         return not (self.from_files or self.from_run)
 
+    @property
+    def code_version(self) -> str:
+        """Identifies the code of a user's own tokenizer in keys of the cache; empty for a kind of saccade."""
+        return ""
+
+    def adopt_init(self, *, shared: bool) -> Tokenizer:
+        """The table of the same keys that takes the tokenizer of the run in `init`."""
+        values = {key: getattr(self, key) for key in Tokenizer.model_fields}
+        return Tokenizer.model_validate({**values, "kind": "init", "shared": shared, "files": ()})
+
+
+class OwnTokenizer(OwnKind, Tokenizer):
+    """A tokenizer of the user's own: a function that learns one of the package `tokenizers` from texts."""
+
+    model_config = ConfigDict(extra="allow")
+    kind: str  # type: ignore[assignment]  # any name
+
+    @property
+    def code_version(self) -> str:
+        return self.fingerprint
+
 
 # ---- the whole recipe
 
@@ -338,7 +391,7 @@ class Recipe(Table):
     transcripts, answers), "navigate" (instructions in a map) or "play" (reinforcement learning)."""
     data: Data = Data()
     """Training and validation data."""
-    tokenizer: Tokenizer = Tokenizer()
+    tokenizer: Annotated[Tokenizer | OwnTokenizer, ByKind()] = Tokenizer()
     """The tokenizer: how text becomes tokens."""
     reader: Reader = TokenReader()
     """The reader (encoder), and its layers."""
@@ -353,7 +406,7 @@ class Recipe(Table):
     init: str = ""
     """Run whose weights training starts from, as far as names and shapes agree. Empty: random initialization."""
     freeze: tuple[Literal["reader", "writer"], ...] = ()
-    """Parts whose weights are not trained: "reader", "writer" or both."""
+    """Parts whose weights are not trained: "reader", "writer" or both. Empty: all parts are trained."""
 
     _kinds: Kinds = PrivateAttr(default_factory=Kinds)
 
@@ -384,6 +437,12 @@ class Recipe(Table):
         return self
 
     @model_validator(mode="after")
+    def _check_filter(self) -> Recipe:
+        if conflict := self.data.filter.find_conflict(self):
+            raise ValueError(conflict)
+        return self
+
+    @model_validator(mode="after")
     def _check_tied_vocabularies(self) -> Recipe:
         if (tie := self.writer.shared_tie) and not self.tokenizer.shared:
             raise ValueError(
@@ -407,5 +466,6 @@ class Recipe(Table):
 
     def find_part_conflict(self) -> str:
         """One line about a setting that is incompatible with reader, writer, objectives or decoding; empty: none."""
-        conflicts = (part.find_conflict(self) for part in (self.reader, self.writer, *self.objectives, self.predict))
+        parts = (self.reader, self.writer, *self.objectives, *self.train.augment, self.predict)
+        conflicts = (part.find_conflict(self) for part in parts)
         return next(filter(None, conflicts), "")

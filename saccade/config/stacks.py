@@ -52,7 +52,8 @@ class Chunks(Table):
     hashes: Count = 2
     """Rounds of hashing of "lsh" attention. More rounds come closer to full attention and cost proportionally more."""
     buckets: tuple[Count, ...] = ()
-    """Hash buckets, as even factors whose product is their number. Empty: as many as the sequence length suggests."""
+    """Number of hash buckets, given as even factors: [64] is 64 buckets, [32, 64] is 2048 from two hashes. Fewer
+    buckets hold more candidates each. Empty: about twice as many as the sequence has chunks."""
     seed: int | None = None
     """Seed of the random hash rotations during training. None: new rotations at each step."""
     feedforward: Count | None = None
@@ -111,7 +112,7 @@ class TransformerStack(Table, StackTraits):
     in the first block to this value in the last (Huang et al. 2016). 0 disables it; 0.1 suits small ViTs."""
     head_projection: Literal["paper", "full", "split"] = "paper"
     """How heads are made: "paper" projects the input to dim / heads per head, "full" to dim per head, "split" gives
-    each head its own slice of the input (lecture row 63)."""
+    each head its own slice of the input (row 63 of `saccade lectures`)."""
     head_dim: Count | None = None
     """Width of one attention head. None: `dim / heads`. Set it where they differ, as in some T5 models."""
     scale_attention: bool | Literal["first"] = True
@@ -336,7 +337,7 @@ class RecurrentWriterStack(Table, StackTraits):
     """Width of the hidden states."""
     attention: Literal["none", "additive", "dot", "general", "around"] = "none"
     """Attention to the memory: "additive" (Bahdanau et al. 2015), "dot" or "general" (Luong et al. 2015), "around" over
-    the cells of a picture and their neighbours (Li et al. 2019), or none. "additive" attends before each step, with
+    the cells of an image and their neighbours (Li et al. 2019), or none. "additive" attends before each step, with
     the last state as its query; the others attend after it, with the new state."""
     hard_attention: bool = False
     """Additive attention: sample one memory state instead of their weighted mean (Xu et al. 2015). Needs the objective

@@ -41,6 +41,11 @@ class Table(BaseModel):
         return {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
 
     @property
+    def is_capturable(self) -> bool:
+        """Whether a CUDA graph can hold it; a user's own kind must declare it."""
+        return True
+
+    @property
     def init_run(self) -> str:
         """The run whose weights training starts from, where the table has the key `init`."""
         return str(self.__dict__.get("init", ""))

@@ -48,6 +48,8 @@ class Task(Protocol):
     writes_stepwise: bool  # outputs are decoded token by token, so that ensembles are possible
     is_language_model: bool  # its runs can be the language model of shallow fusion, `predict.lm`
     supports_fusion: bool  # outputs can be decoded with shallow fusion
+    input_label: str  # what the page of `saccade serve` calls an input
+    page_settings: tuple[str, ...] | None  # decoding settings on that page; None: those of a search
 
     @property
     def transfer_group(self) -> str:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from saccade.config.kinds import ByKind, Custom, get_user_kinds
+from saccade.config.kinds import ByKind, Custom, OwnKind, get_user_kinds
 from saccade.config.metric import get_metric
 from saccade.config.playing import TemporalDifference
-from saccade.config.table import Count, ObjectiveTraits, Share, Table
+from saccade.config.table import Count, ObjectiveTraits, PartTraits, Share, Table
 
 if TYPE_CHECKING:
     from saccade.config.schema import Recipe
@@ -206,7 +206,7 @@ class Tag(Table, ObjectiveTraits):
 
 
 class Masked(Table, ObjectiveTraits):
-    """Masked language modelling (BERT, Devlin et al. 2019), with a loss of sentence pairs where wanted."""
+    """Masked language modelling (BERT, Devlin et al. 2019), optionally with a loss on sentence pairs."""
 
     kind: Literal["masked"] = "masked"
     """Chooses this objective: masked language modelling."""
@@ -317,7 +317,7 @@ class Optimizer(Table):
     """Adam with decoupled weight decay (Kingma and Ba 2015; AdamW, Loshchilov and Hutter 2019)."""
 
     kind: Literal["adam"] = "adam"
-    """Chooses the optimizer; Adam is the only one."""
+    """Chooses the optimizer: Adam, or one of your own."""
     betas: tuple[float, float] = (0.9, 0.98)
     """Decay rates of the moving averages of gradients and of squared gradients. (0.9, 0.98) suits Transformers, (0.9,
     0.999) is the usual default."""
@@ -337,7 +337,7 @@ class Schedule(Table):
     """
 
     kind: Literal["warmup", "linear", "cosine", "constant"] = "warmup"
-    """Shape of the schedule; see above."""
+    """Shape of the schedule; see above. A schedule of your own has the key `lr` too."""
     lr: Annotated[float, Field(gt=0)] = 1.0
     """Peak learning rate. With "warmup" a factor of the rate that follows from the width of the model, so that 1 is
     usual."""
@@ -366,6 +366,39 @@ class Schedule(Table):
         return self
 
 
+class OwnSchedule(OwnKind):
+    """A schedule of the user's own: a function of the step and the number of steps, whose value is a factor of `lr`."""
+
+    lr: Annotated[float, Field(gt=0, le=MAX_LEARNING_RATE)] = 0.001
+    """Learning rate that the function's value is multiplied by."""
+    scales_with_width: ClassVar[bool] = False
+    decays_to_end: ClassVar[bool] = True
+
+
+class TokenDropout(Table, PartTraits):
+    """Word dropout (Iyyer et al. 2015): source tokens are replaced by the unknown token at random."""
+
+    kind: Literal["token-dropout"] = "token-dropout"
+    """Chooses this augmentation: dropout of whole source tokens."""
+    prob: Share = 0.1
+    """Probability that a source token is replaced; special tokens stay. 0 disables it, 0.1 is usual; large values hide
+    too much of the input."""
+
+    def find_conflict(self, recipe: Recipe) -> str:
+        tokenizer = recipe.tokenizer
+        if recipe.reader.text is None:
+            return f'train.augment: "token-dropout" is for source tokens, got reader.kind = "{recipe.reader.kind}"'
+        if tokenizer.cls_token or tokenizer.mask_token or tokenizer.sentinels:
+            return (
+                'train.augment: "token-dropout" would replace special tokens; set tokenizer.cls_token, mask_token and '
+                "sentinels to none, or leave it out"
+            )
+        return ""
+
+
+Augmentation = Annotated[TokenDropout | Custom, ByKind()]
+
+
 class Average(Table):
     """Which weights a finished run uses: one checkpoint, or the mean of several (Vaswani et al. 2017)."""
 
@@ -373,7 +406,7 @@ class Average(Table):
     """Checkpoints that are averaged: the "last" ones, the "best" ones by train.metric, or none: the best checkpoint
     alone."""
     n: Count = 5
-    """Number of checkpoints that are averaged."""
+    """Number of checkpoints that are averaged; 5 to 10 are usual, 1 averages nothing."""
 
     @property
     def is_enabled(self) -> bool:
@@ -430,15 +463,23 @@ class Train(Table):
     minutes: Annotated[float, Field(gt=0)] | None = None
     """Minutes of training, validation not counted, after which training ends. None: no such limit."""
     batch_tokens: Count = 4096
-    """Size of a micro-batch in padded tokens of the longer side. Lower it where memory runs out, and raise
-    `accumulate`."""
+    """Size of a micro-batch in padded tokens of the longer side. Larger ones use a GPU better, until memory runs out
+    (see `on_out_of_memory`)."""
     accumulate: Count = 1
     """Gradient accumulation: micro-batches per optimizer step. The effective batch is batch_tokens x accumulate x
     processes."""
-    optimizer: Optimizer = Optimizer()
+    on_out_of_memory: Literal["split", "stop"] = "split"
+    """What happens when memory runs out in a training step. "split": the step is taken again with twice as many
+    micro-batches of half as many examples, down to one example each, and so are all later ones; loss and update stay
+    those of the whole batch. "stop": training ends and suggests settings that fit. With several processes "split"
+    exchanges gradients after the backward pass instead of during it, so "stop" is faster where the network is slow."""
+    optimizer: Annotated[Optimizer | Custom, ByKind()] = Optimizer()
     """The optimizer and its settings."""
-    schedule: Schedule = Schedule()
+    schedule: Annotated[Schedule | OwnSchedule, ByKind()] = Schedule()
     """The learning rate schedule."""
+    augment: tuple[Augmentation, ...] = ()
+    """Augmentations of training batches, applied in this order after those of a reader of images or audio. Empty: none.
+    """
     clip: Annotated[float, Field(ge=0)] = 0.0
     """Maximal norm of the gradient; larger gradients are scaled down. 0 disables clipping; 1 is usual."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"

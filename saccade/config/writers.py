@@ -139,7 +139,7 @@ class ActionWriter(TokenWriter):
     floors: tuple[str, ...] = ("blue", "brick", "concrete", "flower", "grass", "gravel", "wood", "yellow")
     """Names of the floor patterns of the maps."""
     walls: tuple[str, ...] = ("butterfly", "fish", "tower")
-    """Names of the wall pictures of the maps."""
+    """Names of the pictures on the walls of the maps."""
     mirror: bool = True
     """Augment training data with mirrored maps, where left and right are exchanged."""
     input_dropout: Share = 0.0
@@ -172,7 +172,8 @@ class FillWriter(Table, WriterTraits):
     max_length_difference: Count = 16
     """Maximal difference of output and source length, in tokens; the range of the length predictor."""
     copy_source: bool = True
-    """Masked positions also get the source states around them as input."""
+    """Soft copy (Wei et al. 2019): masked positions get, as input, a weighted mean of the source states near the same
+    relative position. False: only the mask embedding and its position."""
     init: str = ""
     """Run whose writer weights training starts from. Empty: they are initialized at random."""
 

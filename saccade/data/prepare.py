@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
 from saccade.config import schema
 from saccade.config.schema import Corpus, Recipe
 from saccade.data.batching.batches import Rows
-from saccade.data.sources.corpus import ROW_NOUNS, CorpusSplit, format_dropped_notes, format_unanswerable_notes
+from saccade.data.sources.corpus import (
+    ROW_NOUNS,
+    CorpusSplit,
+    format_dropped_notes,
+    format_filter_notes,
+    format_unanswerable_notes,
+)
+from saccade.data.sources.filtering import FilterReport, build_filter_key
 from saccade.data.sources.labelled import inherit_columns, validate_labels
+from saccade.data.sources.own_format import inherit_format
 from saccade.data.store.arrays import Store, discard, open_store, write_folder, write_store
 from saccade.data.store.media import MediaEncoder, MediaLibrary, MediaStore, format_skipped_notes, open_or_decode
 from saccade.data.store.streaming import DocumentStream, interleave, validate_stream
@@ -41,6 +49,7 @@ class PreparedData:
     valid: Rows | VectorEnvironment | None
     valid_pairs: list[tuple[str, str]]  # text of some validation examples, to decode and score during training
     notes: list[str]  # messages about dropped rows and skipped files
+    filtered: dict[str, list[FilterReport]] = field(default_factory=dict)  # of "train" and "valid"; grows in a stream
 
 
 def _print_note(text: str) -> None:
@@ -81,8 +90,9 @@ def prepare_rows(recipe: Recipe, *, tokenizers: Tokenizers | None, cache: Path |
         note
         for store, splits in zip(stores, (stored, valid), strict=True)
         if store
-        for note in format_dropped_notes(store, splits, recipe.data.max_length)
+        for note in (*format_filter_notes(store), *format_dropped_notes(store, splits, recipe.data.max_length))
     ]
+    filtered = {name: store.filtered for name, store in zip(("train", "valid"), stores, strict=True) if store}
     notes += [note for split in valid for note in format_unanswerable_notes(split, tokenizers.labels)]
     for note in notes:
         report(note)
@@ -91,15 +101,24 @@ def prepare_rows(recipe: Recipe, *, tokenizers: Tokenizers | None, cache: Path |
     decodable = (pair for path, pair in _iter_complete_pairs(valid) if readable is None or path in readable)
     pairs = list(islice(decodable, count))
     rows = [store and recipe.task.build_rows(store, recipe, tokenizers) for store in stores]
-    return PreparedData(tokenizers, rows[0] or _build_stream(recipe, train, tokenizers), rows[1], pairs, notes)
+    if recipe.data.stream:
+        filtered["train"] = [FilterReport(split.name) for split in train if split.filter]
+    training = rows[0] or _build_stream(recipe, train, tokenizers, filtered["train"])
+    return PreparedData(tokenizers, training, rows[1], pairs, notes, filtered)
 
 
-def _build_stream(recipe: Recipe, splits: list[CorpusSplit], tokenizers: Tokenizers) -> DocumentStream:
+def _build_stream(
+    recipe: Recipe, splits: list[CorpusSplit], tokenizers: Tokenizers, reports: list[FilterReport]
+) -> DocumentStream:
+    """Build the stream of documents; `reports` count those that the filter drops in the current pass."""
     settings, buffer = recipe.task.get_encoding(recipe), recipe.data.buffer
-    names = (split.corpus.model_dump_json() for split in splits)
+    names = (split.corpus.dump_key() for split in splits)
     key = f"({settings.cache_key}, {recipe.data.documents!r}, {buffer!r})"  # as in 0.8, so that its runs resume
+    if reports:
+        key += build_filter_key(recipe.data.filter)
+    corpora = [partial(split.iter_rows, report) for split, report in zip_longest(splits, reports)]
     return DocumentStream(
-        open_documents=lambda: interleave([split.iter_rows for split in splits]),
+        open_documents=lambda: interleave(corpora),
         encoder=encode.TextEncoder(tokenizers, settings),
         build_rows=lambda store: recipe.task.build_rows(store, recipe, tokenizers), buffer=buffer,
         name=_hash_texts(*names, tokenizers.target.fingerprint(), key),
@@ -119,22 +138,21 @@ def _build_splits(recipe: Recipe) -> tuple[list[CorpusSplit], list[CorpusSplit]]
     data = recipe.data
 
     def build(
-        corpora: Iterable[Corpus], *, share: float = 0.0, heldout: bool = False, augment: bool = False
+        corpora: Iterable[Corpus], *, share: float = 0.0, heldout: bool = False, training: bool = False
     ) -> list[CorpusSplit]:
-        build_split = partial(recipe.task.build_split, recipe, share=share, heldout=heldout, augment=augment)
-        return [build_split(corpus) for corpus in corpora]
+        build_split = partial(recipe.task.build_split, recipe, share=share, heldout=heldout, augment=training)
+        filtered = data.filter.is_enabled and (training or data.filter.validation)
+        return [replace(build_split(corpus), filter=data.filter if filtered else None) for corpus in corpora]
 
     if not data.train:
         raise SaccadeError("no training data: give --data SOURCE TARGET, set data.train, or try --tiny")
     if share := data.valid_share:
-        return build(data.train, share=share, augment=True), build(data.train, share=share, heldout=True)
-    train = build(data.train, augment=True)
+        return build(data.train, share=share, training=True), build(data.train, share=share, heldout=True)
+    train = build(data.train, training=True)
     is_labelled_text = train[0].label_kind and train[0].media_reader is None
-    valid = (
-        [inherit_columns(corpus, data.train[0]) for corpus in data.valid_corpora]
-        if is_labelled_text
-        else data.valid_corpora
-    )
+    valid = [inherit_format(corpus, data.train[0]) for corpus in data.valid_corpora]
+    if is_labelled_text:
+        valid = [inherit_columns(corpus, data.train[0]) for corpus in valid]
     return train, build(valid)
 
 
@@ -173,7 +191,7 @@ def _train_or_load_tokenizers(recipe: Recipe, splits: list[CorpusSplit], keys: l
 def _get_training_key(settings: schema.Tokenizer) -> str:
     """Return the settings that training a tokenizer depends on, as JSON with the names of 0.8, which the cache has."""
     values = settings.model_copy(update={"dropout": 0.0, "variants": 1}).model_dump_json()
-    return values.replace('"cls_token":', '"begin":').replace('"mask_token":', '"mask":')
+    return values.replace('"cls_token":', '"begin":').replace('"mask_token":', '"mask":') + settings.code_version
 
 
 def _find_init_run(recipe: Recipe) -> Path:
@@ -251,11 +269,11 @@ def _open_or_write_store(
     if store is None:
         discard(folder)
         labels = tokenizers.labels
+        reports = [FilterReport(split.name) for split in splits]
+        opened = [partial(split.iter_rows, report) for split, report in zip(splits, reports, strict=True)]
         corpora = [
-            split.iter_rows
-            if labels is None or split.has_questions
-            else validate_labels(split.iter_rows, labels, split.name)
-            for split in splits
+            rows if labels is None or split.has_questions else validate_labels(rows, labels, split.name)
+            for split, rows in zip(splits, opened, strict=True)
         ]
         encoder: Any = library and MediaEncoder(
             library.get_file_numbers(), labels or (tokenizers.target if len(settings.sides) > 1 else None),
@@ -264,13 +282,23 @@ def _open_or_write_store(
         )  # fmt: skip
         if atlas is not None:
             encoder = RouteEncoder(tokenizers, atlas, max_length=settings.max_length)
-        write_store(folder, lambda temporary: encode.encode_rows(temporary, corpora, tokenizers, settings, encoder))
+
+        def fill(temporary: Path) -> dict[str, Any]:
+            meta = encode.encode_rows(temporary, corpora, tokenizers, settings, encoder)
+            filtered = [report.to_json() for report, split in zip(reports, splits, strict=True) if split.filter]
+            return {**meta, **({"filtered": filtered} if filtered else {})}
+
+        write_store(folder, fill)
         store = Store(folder, weights=weights)
+    for found, split in zip(store.filtered, splits, strict=False):
+        found.corpus = split.name  # the cache knows files by their content
     if len(store) and atlas is not None:
         return RouteStore(folder, atlas, weights=weights)
     if len(store):
         return store if library is None else MediaStore(folder, library, weights=weights)
     noun = ROW_NOUNS[settings.sides]
+    if store.filtered:
+        raise SaccadeError(f"no {noun} is left: {'; '.join(format_filter_notes(store))}; loosen data.filter")
     if notes := format_dropped_notes(store, splits, settings.max_length):
         raise SaccadeError(f"no {noun} is left: {'; '.join(notes)}; raise data.max_length or look at the files")
     names = ", ".join(split.name for split in splits)

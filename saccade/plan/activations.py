@@ -17,7 +17,7 @@ saves only its input, and one layer at a time has all its activations in memory.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from torch import nn
 
@@ -95,7 +95,7 @@ def count_second_reading(second_reading: SecondPass | None, setup: TrainingSetup
     """Count the second pass of a reader, a decoder whose target tokens are the source tokens."""
     if second_reading is None:
         return BytesPerToken()
-    stack = count_stack(second_reading.stack, setup, is_reader=False)
+    stack = count_stack(cast(TransformerStack, second_reading.stack), setup, is_reader=False)
     return BytesPerToken(stack.source + stack.target + count_embedding(second_reading.embedding, second_reading.dim), 0)
 
 

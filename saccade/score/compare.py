@@ -27,8 +27,6 @@ from saccade.score.media import filter_readable
 from saccade.score.pairs import load_recipe_of_run
 from saccade.score.statistics import Difference, compute_statistics, list_additive_metrics, paired_bootstrap
 
-FILE_MEDIA = ("sound", "picture")  # media read from files, some of which may be broken
-
 
 @dataclass(frozen=True)
 class ComparisonSettings:
@@ -37,6 +35,7 @@ class ComparisonSettings:
     table_metrics: tuple[str, ...]  # columns of the table
     outputs: str = TEXT  # kind of outputs, one of `Metric.outputs`
     medium: str = ""  # input other than text: "picture", "sound", "route" or "world"
+    reads_files: bool = False  # whether inputs are files, some of which may be broken
     counted: str = "sentences"  # what the outputs are about
 
     @property
@@ -154,7 +153,7 @@ def compare(
     def predictors() -> Iterator[Predictor]:  # one at a time, to save memory
         return (Predictor.load(path, kinds=kinds, device=device) for path in runs)
 
-    pairs, skipped = filter_readable(predictors(), pairs) if settings.medium in FILE_MEDIA else (list(pairs), ())
+    pairs, skipped = filter_readable(predictors(), pairs) if settings.reads_files else (list(pairs), ())
     loaded = zip(runs, predictors(), strict=True)
     measurements = [
         measure_run(Path(path), predictor, pairs, settings, decoding=decoding) for path, predictor in loaded

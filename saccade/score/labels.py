@@ -3,6 +3,7 @@
 Confusion matrices have a row per reference class and a column per predicted class. All scores are in percent.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -155,13 +156,14 @@ def build_confusion_matrix(
 def build_label_statistics(kind: str, predicted: Sequence[str], references: Sequence[str]) -> np.ndarray:
     """Return (N, n) statistics per text, from whose sum every score can be computed.
 
-    For classes: the flattened result of `compute_margins`. For numbers: 1, x, y, xx, yy, xy, and the same of ranks; a
-    sample of texts keeps the ranks among all texts.
+    For classes: the flattened result of `compute_margins`. For numbers: 1, x, y, xx, yy, xy of standardized numbers,
+    and the same of ranks; a sample of texts keeps the ranks among all texts.
     """
     check_lengths(predicted, references)
     if kind == "number":
         x, y = (np.array([parse_number(text) for text in texts]) for texts in (predicted, references))
-        return np.concatenate([compute_moments(x, y), compute_moments(compute_ranks(x), compute_ranks(y))], axis=1)
+        pairs = ((x, y), (compute_ranks(x), compute_ranks(y)))
+        return np.concatenate([compute_moments(standardize(a), standardize(b)) for a, b in pairs], axis=1)
     names = list_class_names(kind, [*predicted, *references])
     rows = (
         build_confusion_matrix(kind, [ours], [theirs], names)
@@ -219,6 +221,16 @@ def matthews(margins: np.ndarray) -> float:
     return 100 * float((correct * total - (predicted * actual).sum()) / denominator**0.5) if denominator > 0 else 0.0
 
 
+def standardize(x: np.ndarray) -> np.ndarray:
+    """Shift to mean 0 and scale to at most 1, which changes no correlation; equal numbers become exactly 0.
+
+    Sums of squares of numbers whose mean is large beside their deviation would lose the deviation.
+    """
+    x = x - x[0]  # exact for close numbers
+    x = x - x.mean()
+    return x / (np.abs(x).max() or 1.0)
+
+
 def compute_moments(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], axis=1)
 
@@ -226,8 +238,10 @@ def compute_moments(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def compute_correlation(sums: np.ndarray) -> float:
     """Compute Pearson's correlation from sums of 1, x, y, xx, yy, xy; 0 if x or y is constant."""
     n, x, y, xx, yy, xy = map(float, sums)
-    denominator = (n * xx - x * x) * (n * yy - y * y)
-    return 100 * (n * xy - x * y) / denominator**0.5 if denominator > 1e-12 * max(n * n * xx * yy, 1e-300) else 0.0
+    variances = [n * squares - total * total for squares, total in ((xx, x), (yy, y))]
+    if any(variance <= 1e-12 * n * squares for variance, squares in zip(variances, (xx, yy), strict=True)):
+        return 0.0  # rounding errors are all that is left
+    return 100 * max(-1.0, min(1.0, (n * xy - x * y) / math.prod(map(math.sqrt, variances))))
 
 
 def compute_ranks(x: np.ndarray) -> np.ndarray:

@@ -14,8 +14,8 @@ from saccade.config.metric import (
 )
 from saccade.config.plugins import Kinds
 from saccade.config.schema import Corpus, Decoding, MediaReader, Recipe
-from saccade.data.sources.media import read_media
 from saccade.data.sources.pairs import limit_embedded_examples
+from saccade.data.store.media import MediaSource
 from saccade.data.tokenization.text_pairs import join_texts
 from saccade.errors import SaccadeError
 from saccade.predict.predictors.predictor import Predictor
@@ -36,7 +36,7 @@ def read_media_pairs(
     rows = (
         row
         for corpus in limit_embedded_examples(corpora, synthetic_count)
-        for row in read_media(corpus, medium=reader.medium, target=target_column, has_questions=reader.has_question)
+        for row in MediaSource(corpus, reader.file_reader, target_column, reader.has_question).iter_rows()
     )
     return [(join_texts(given), text) for _, *given, text in rows if text.strip()]
 

@@ -17,10 +17,10 @@ from saccade.predict.predictors.player import SUCCESS, Player, get_outcome
 DEFAULT_EPISODES = 100  # used if the corpus has no number of examples
 EPISODE_METRICS = ("success", "reward", "steps")
 SIGNATURES = {  # stored with results, so their wording does not change
-    "success": "share of episodes that reach what is wanted",
+    "success": "share of episodes that reach their goal",
     "reward": "mean of the sum of rewards",
     "steps": "mean length of an episode",
-    "gaze": "mean attention on what matters, in units of its share of the picture",
+    "attention_lift": "mean attention on the relevant cells, divided by their share of the image",
 }
 
 
@@ -81,7 +81,7 @@ def evaluate_episodes(player: Player, corpora: Sequence[Corpus]) -> EpisodeEvalu
     seconds = time.perf_counter() - begin
     scores = score_episodes(played)
     if (ratio := compute_attention_ratio(played, grid=player.grid)) is not None:
-        scores["gaze"] = Score(ratio, SIGNATURES["gaze"])
+        scores["attention_lift"] = Score(ratio, SIGNATURES["attention_lift"])
     return EpisodeEvaluation(scores, len(played), [get_outcome(episode) for episode in played], seconds)
 
 

@@ -85,7 +85,7 @@ class Api:
                 raise RequestError(422, f"stream: expected one input, got {len(inputs)}; send one per request")
             return await self.stream(model, inputs[0], decoding)
         outputs = await self.wait_for(model.worker.submit(inputs, decoding))
-        self.metrics.increment("saccade_texts_total", {"model": model.name}, len(inputs))
+        self.metrics.texts.labels(model.name).inc(len(inputs))
         results = [model.predictor.describe(text, hypotheses) for text, hypotheses in zip(inputs, outputs, strict=True)]
         return JSONResponse({"model": model.name, "results": results})
 
@@ -117,7 +117,7 @@ class Api:
                     yield chunk
             finally:
                 stream.cancelled = True
-        self.metrics.increment("saccade_texts_total", {"model": model.name})
+        self.metrics.texts.labels(model.name).inc()
 
     async def generate_events(self, first: str | None, chunks: AsyncIterator[str]) -> AsyncIterator[str]:
         """Generate server-sent events: `data` with each chunk, then `done` with the whole output, or `error`."""
@@ -154,7 +154,7 @@ class Api:
         async with self.decoders.decode(model.predictor, files) as names:
             sources = [model.build_source(name, body) for name in names]
             outputs = await self.wait_for(model.worker.submit(sources, decoding))
-        self.metrics.increment("saccade_texts_total", {"model": model.name}, len(files))
+        self.metrics.texts.labels(model.name).inc(len(files))
         rows = zip(sources, names, [file.name for file in files], outputs, strict=True)
         results = [model.build_result(*row) for row in rows]
         return JSONResponse({"model": model.name, "results": results})

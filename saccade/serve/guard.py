@@ -118,12 +118,12 @@ class Guard:
 
     def _count_in_flight(self, change: int) -> None:
         self.in_flight += change
-        self.metrics.set_gauge("saccade_requests_in_flight", self.in_flight, {})
+        self.metrics.requests_in_flight.set(self.in_flight)
 
     def _record_metrics(self, scope: Scope, status: int, seconds: float) -> None:
         route = str(getattr(scope.get("route"), "path", "other"))  # never a path chosen by a client: labels must be few
-        self.metrics.increment("saccade_requests_total", {"route": route, "status": str(status or "none")})
-        self.metrics.observe("saccade_request_seconds", seconds, {"route": route})
+        self.metrics.requests.labels(route, status or "none").inc()
+        self.metrics.request_seconds.labels(route).observe(seconds)
 
 
 class ResponseSender:

@@ -34,26 +34,29 @@ RESULT = {  # classifiers, regressors and taggers return a label, a value or tag
         "candidates": {"type": "array", "items": CANDIDATE, "minItems": 1},
     },
 }
-MODEL = {
-    "type": "object",
-    "properties": {
-        "name": TEXT,
-        "task": TEXT,
-        "reads": {
-            "enum": ["text", "picture", "sound"],
-            "description": "the input modality: text as JSON, or files in a form",
-        },
-        "asks": {"type": "boolean", "description": "whether each file needs a question"},
-        "goes_on": {"type": "boolean", "description": "whether it is a language model that continues a prompt"},
-        "at_once": {
-            "type": "boolean",
-            "description": "whether it decodes non-autoregressively, all tokens in parallel",
-        },
-        "max_length": {"type": "integer", "description": "maximum tokens of a sequence, including <end>"},
-        "settings": {"type": "object", "description": "default decoding settings"},
+MODEL_PROPERTIES = {
+    "name": TEXT,
+    "task": TEXT,
+    "reads": {
+        "type": "string",
+        "description": "the input modality: text as JSON; picture, sound or another one as files in a form",
     },
-    "required": ["name", "task", "reads", "asks", "goes_on", "at_once", "max_length", "settings"],
+    "asks": {"type": "boolean", "description": "whether each file needs a question"},
+    "goes_on": {"type": "boolean", "description": "whether it is a language model that continues a prompt"},
+    "at_once": {
+        "type": "boolean",
+        "description": "whether it decodes non-autoregressively, all tokens in parallel",
+    },
+    "input_label": {"type": "string", "description": "what the page calls an input"},
+    "page_settings": {
+        "type": ["array", "null"],
+        "items": TEXT,
+        "description": "decoding settings on the page; null: those of a search",
+    },
+    "max_length": {"type": "integer", "description": "maximum tokens of a sequence, including <end>"},
+    "settings": {"type": "object", "description": "default decoding settings"},
 }
+MODEL = {"type": "object", "properties": MODEL_PROPERTIES, "required": [*MODEL_PROPERTIES]}
 EVENT = {"type": "object", "properties": {"event": TEXT, "data": TEXT}, "required": ["data"]}
 FILES = {
     "type": "array",

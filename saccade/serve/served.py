@@ -54,6 +54,8 @@ class ServedModel:
             "asks": self.takes_question,
             "goes_on": self.predictor.continues_prompts,
             "at_once": is_non_autoregressive(self.predictor.model.writer),
+            "input_label": recipe.task.input_label,
+            "page_settings": recipe.task.page_settings,
             "max_length": recipe.data.max_length,
             "settings": recipe.predict.model_dump(mode="json"),
         }

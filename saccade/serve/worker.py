@@ -115,7 +115,7 @@ class Worker:
             if self.stopping or len(self.waiting) >= self.limits.max_queue:
                 raise self._build_overload_error(len(self.waiting), "requests are waiting")
             self.waiting.append(job)
-            self.metrics.set_gauge("saccade_waiting_requests", len(self.waiting), {"model": self.name})
+            self.metrics.waiting_requests.labels(self.name).set(len(self.waiting))
             self.condition.notify()
 
     def _build_overload_error(self, count: int, what: str) -> RequestError:
@@ -149,7 +149,7 @@ class Worker:
             if batch[0].can_join(batch[0]):
                 self._add_compatible(batch)
             self.last_batch_requests = len(batch)
-            self.metrics.set_gauge("saccade_waiting_requests", len(self.waiting), {"model": self.name})
+            self.metrics.waiting_requests.labels(self.name).set(len(self.waiting))
         return [job for job in batch if job.future.set_running_or_notify_cancel()]
 
     def _wait_for_more(self) -> None:
@@ -188,7 +188,7 @@ class Worker:
                 self._process(half)
             return
         # Counted before the results are out, so that a client that has its answer finds it in the metrics.
-        self.metrics.observe("saccade_batch_texts", len(inputs), {"model": self.name})
+        self.metrics.batch_texts.labels(self.name).observe(len(inputs))
         self.metrics.count_engines(self.predictor.engines, self.name)
         for job in batch:
             job.future.set_result([next(outputs) for _ in job.inputs])

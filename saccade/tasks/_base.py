@@ -38,6 +38,8 @@ class BaseTask:
     is_language_model = False
     supports_fusion = True
     has_reader = True
+    input_label = "Text"
+    page_settings: tuple[str, ...] | None = None
     reads_media = False  # whether readers of images or audio are supported
     writer_kinds = '"tokens" or "fill"'  # supported kinds, for an error message
     outputs = TEXT  # kind of outputs, which decides about the metrics

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 class Classify(BaseTask):
     name = "classify"
+    page_settings: tuple[str, ...] | None = ()
     predicts_labels = True
     writes_stepwise = False
     supports_fusion = False
@@ -124,6 +125,7 @@ class Classify(BaseTask):
             table_metrics=list_names(kind),
             outputs=kind,
             medium=recipe.reader.medium,
+            reads_files=media is not None,
             counted="texts" if not media else media.unit,
         )
 

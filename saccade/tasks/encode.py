@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 class Encode(DocumentTask):
     name = "encode"
+    input_label = "Text with [MASK] where a word is missing"
+    page_settings: tuple[str, ...] | None = ("n_best",)
     writes_stepwise = False
     supports_fusion = False
     reads_media = True

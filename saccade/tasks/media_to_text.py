@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class MediaToText(BaseTask):
-    """With a user's own reader, which may read anything, all is as with pairs of texts."""
+    """Text for an image or a recording; with a user's own reader, which may read anything, text for text."""
 
     name = "media-to-text"
     reads_media = True
@@ -87,7 +87,7 @@ class MediaToText(BaseTask):
             return super().get_comparison(recipe)
         metrics = get_comparison_metrics(recipe, media)
         outputs = CAPTIONS if CAPTION_COMPARISON_METRIC in metrics else TEXT
-        return ComparisonSettings(metrics, outputs, medium=media.medium, counted=media.unit)
+        return ComparisonSettings(metrics, outputs, medium=media.medium, reads_files=True, counted=media.unit)
 
     def get_references(self, recipe: Recipe, pairs: Pairs) -> list[Any]:
         from saccade.score.media import CAPTION_COMPARISON_METRIC, get_comparison_metrics, group_by_file

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 class Play(BaseTask):
     name = "play"
+    page_settings: tuple[str, ...] | None = ()
     writes_stepwise = False
     supports_fusion = False
     metrics = ("loss", "success")

@@ -1,6 +1,6 @@
 """`saccade.train(...)`: one call from a recipe to a trained model, the same from Python and from the command line.
 
-Mistakes of the user, a full disk, a diverged loss and too little GPU memory raise a SaccadeError. Ctrl-C and SIGTERM
+Mistakes of the user, a full disk, a diverged loss and too little memory raise a SaccadeError. Ctrl-C and SIGTERM
 save a checkpoint and raise `signals.Interrupted`, whose message says how to resume and whose `exit_code` (130, 143) is
 that of the command line.
 """
@@ -25,6 +25,7 @@ from saccade.train.distributed.ranks import Ranks, init_distributed
 from saccade.train.finish import finish
 from saccade.train.loop import run_loop
 from saccade.train.machine import deterministic_mode, preserve_rng_state
+from saccade.train.out_of_memory import report_out_of_memory
 from saccade.train.session import Session
 from saccade.train.setup import open_session
 from saccade.train.transfer.adopt import adopt_run, adopt_tokenizer, find_init_run
@@ -89,11 +90,9 @@ def train_run(recipe: Recipe, run: str | Path | None, *, resumed: bool) -> Path:
 def run_session(s: Session) -> None:
     """Run the training loop and finish the run; running out of memory or disk space becomes a SaccadeError."""
     try:
-        with s.log:
+        with report_out_of_memory(s), s.log:
             run_loop(s)
             finish(s)
-    except torch.OutOfMemoryError:
-        raise s.memory.build_error(resume=s.resume_command) from None
     except OSError as error:
         raise SaccadeError(
             f"cannot write to the run '{s.run}': {error.strerror or error}; when that is fixed, resume with: "
@@ -162,7 +161,7 @@ def replace_data(recipe: Recipe, *, data: Files | None, valid: Files | float | N
     elif valid is not None:
         changes["valid"] = to_corpora(valid)
     if changes:
-        values = {**recipe.data.model_dump(), **changes}
+        values = {**dict(recipe.data), **changes}
         recipe = recipe.model_copy(update={"data": type(recipe.data).model_validate(values)})
     return recipe
 

@@ -14,7 +14,6 @@ from saccade.train.augment.augment import build_augmentation
 from saccade.train.average import MovingAverage
 from saccade.train.batches.layout import choose_layout
 from saccade.train.batches.prefetch import Prefetcher, Stream
-from saccade.train.batches.replay import Replay
 from saccade.train.distributed.ranks import Ranks
 from saccade.train.log import Log
 from saccade.train.loss import Meter, MicroBatchLoss
@@ -38,8 +37,8 @@ def build_session(
     augmentation = build_augmentation(recipe)
     loss = MicroBatchLoss(model, objectives=objectives, settings=settings, device=device, augmentation=augmentation)
     layout = choose_layout(recipe, model, objectives, device=device, world=ranks.world_size)
-    plays = isinstance(stream, Replay)  # episodes are played with the current weights, so not ahead of time
-    prefetcher = Prefetcher(stream, device=device, transform=None if plays else layout.transform, prefetch=not plays)
+    ahead = not stream.depends_on_weights
+    prefetcher = Prefetcher(stream, device=device, transform=layout.transform if ahead else None, prefetch=ahead)
     return Session(
         recipe=recipe,
         run=run,
@@ -65,4 +64,5 @@ def build_session(
         watched_examples=WatchedExamples() if settings.watch else None,
         use_cuda_graphs=layout.use_cuda_graphs,
         notes=list(data.notes),
+        filtered=data.filtered,
     )

@@ -117,7 +117,7 @@ def read_verified_state(path: Path) -> dict[str, Any]:
     for name, expected in state["files"].items():
         with (path / name).open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != expected:
-                raise ValueError(f"{name} is not what was written")
+                raise ValueError(f"{name} differs from its SHA-256 digest")
     return dict(state)
 
 

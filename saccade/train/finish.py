@@ -19,6 +19,7 @@ from saccade.model.run import read_weights
 from saccade.runs import CARD, METRICS, read_metrics
 from saccade.train import checkpoint
 from saccade.train.average import Weights, average_checkpoints, select_steps
+from saccade.train.folder import write_filter_report
 from saccade.train.session import Session
 from saccade.train.validate import evaluate_weights, is_better, write_model_weights
 
@@ -38,6 +39,10 @@ def finish(s: Session) -> None:
     write_model_weights(s, chosen.weights)
     s.update_seconds()
     if s.ranks.is_main:
+        if s.recipe.data.stream:  # what was dropped is known only now
+            write_filter_report(s)
+            for report in s.filtered["train"]:
+                s.log.print_line(report.format_note("document"))
         plot_loss(s.run)
         atomic_write(s.run / CARD, format_model_card(s, chosen).encode())
     s.log.print_line(f"{chosen.description}; {s.progress.seconds / 60:.1f} minutes; the run is in {s.run}")

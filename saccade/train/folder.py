@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 from saccade.config.load import save
@@ -10,7 +11,7 @@ from saccade.data.prepare import iter_training_pairs
 from saccade.data.tokenization.lexicon import LEXICON_FILE, dump_lexicon, learn_lexicon
 from saccade.errors import SaccadeError
 from saccade.files import atomic_write
-from saccade.runs import CHECKPOINTS, METRICS, RECIPE, SAMPLES
+from saccade.runs import CHECKPOINTS, FILTER_REPORT, METRICS, RECIPE, SAMPLES
 from saccade.train import checkpoint
 from saccade.train.log import truncate_metrics
 from saccade.train.session import Session
@@ -36,9 +37,18 @@ def initialize_folder(session: Session, *, resumed: bool, warn: Callable[[str], 
             session.tokenizers.save(run)
             write_lexicon(session)
         write_requirements(session.recipe.kinds, run)
+        write_filter_report(session)
         save(session.recipe, run / RECIPE)
     except OSError as error:
         raise SaccadeError(f"cannot write to '{run}': {error.strerror or error}") from None
+
+
+def write_filter_report(session: Session) -> None:
+    """Write what `data.filter` has dropped, if there is a filter."""
+    reports = {name: [report.to_json() for report in found] for name, found in session.filtered.items() if found}
+    if reports:
+        content = json.dumps(reports, ensure_ascii=False, indent=1)
+        atomic_write(session.run / FILTER_REPORT, content.encode("utf-8", "backslashreplace"))
 
 
 def write_lexicon(session: Session) -> None:

@@ -6,7 +6,7 @@ import functools
 import math
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 
 import torch
 
@@ -15,8 +15,8 @@ from saccade.train.attention_watch import record_attention, should_record_attent
 from saccade.train.average import select_steps
 from saccade.train.capture import CudaGraphs
 from saccade.train.loss import LossSums
-from saccade.train.machine import reseed
 from saccade.train.optimizer import set_learning_rate
+from saccade.train.out_of_memory import StepBatches, report_out_of_memory
 from saccade.train.profiling.table import write_profile
 from saccade.train.session import Session, build_diverged_error, save_checkpoint
 from saccade.train.signals import Interrupted, InterruptHandler
@@ -74,31 +74,36 @@ def run_loop(s: Session) -> None:
 def optimizer_step(s: Session) -> None:
     """One optimizer step: forward, backward, clip, update; one CUDA graph where the model supports it.
 
-    Gradients are summed over micro-batches and processes and divided by the number of target tokens of all of them.
+    Gradients are summed over micro-batches and processes and divided by the number of target tokens of all of them. If
+    memory runs out before the update, the step is taken again with smaller micro-batches.
     """
-    settings, progress = s.recipe.train, s.progress
+    progress = s.progress
     set_learning_rate(s.optimizer, s.learning_rate(progress.step + 1))
-    if s.cuda_graphs is not None and not s.profiler.needs_eager:
-        run_captured_step(s, s.cuda_graphs)
-    else:
+    batches, done = StepBatches(s), False
+    if s.cuda_graphs is not None and progress.split == 1 and not s.profiler.needs_eager:
+        done = run_captured_step(s, batches)
+    while not done:
         s.optimizer.zero_grad(set_to_none=True)
         sums = torch.zeros(2, device=s.device)  # of the loss and of its count
-        for micro in range(settings.accumulate):
-            batch = next_batch(s, micro=micro)
-            with s.ranks.skip_sync_unless_last(s.ddp_loss, last=micro == settings.accumulate - 1):
-                with s.profiler.profile_part("forward"):
-                    losses = s.ddp_loss(batch, s.generator)
-                with s.profiler.profile_part("backward"):
-                    losses.total.backward()
-            s.meter.add(losses.terms, tokens=sum(batch.counts.values()))
-            sums += torch.stack((losses.total.detach(), losses.count))
-        loss, count = s.ranks.all_reduce(sums)
-        if s.device.type == "cpu":  # on a GPU this would synchronize; reports, validations and checkpoints check there
-            if not math.isfinite(loss):
-                raise build_diverged_error(s, progress.step + 1)
-            s.checked_step = progress.step + 1
-        with s.profiler.profile_part("optimizer"):
-            apply_gradients(s, s.ranks.world_size / count.clamp(min=1))
+        results = []
+        with batches.attempt():
+            for batch in batches:
+                sync = batches.is_last and not s.splits_on_out_of_memory
+                with s.ranks.skip_sync_unless_last(s.ddp_loss, last=sync):
+                    with s.profiler.profile_part("forward"):
+                        losses = s.ddp_loss(batch, s.generator)
+                    with s.profiler.profile_part("backward"):
+                        losses.total.backward()
+                results.append((losses.terms, sum(batch.counts.values())))
+                sums += torch.stack((losses.total.detach(), losses.count))
+        if s.splits_on_out_of_memory and s.ranks.any_rank(batches.failed, s.device):
+            losses = None  # releases the activations
+            batches.split_further()
+            continue
+        for terms, tokens in results:
+            s.meter.add(terms, tokens=tokens)
+        update_weights(s, sums)
+        done = True
     progress.epoch = s.prefetcher.epoch
     progress.step += 1
     s.memory.completed_step = True
@@ -106,22 +111,30 @@ def optimizer_step(s: Session) -> None:
         s.average.update(step=progress.step)
 
 
-def run_captured_step(s: Session, graphs: CudaGraphs) -> None:
-    """Run `compute_step` on the next batch as a CUDA graph."""
-    batch = next_batch(s, micro=0)
-    losses = graphs(batch)
-    s.meter.add(losses.terms, tokens=sum(batch.counts.values()))
+def update_weights(s: Session, sums: torch.Tensor) -> None:
+    """Update the weights by the gradients of all micro-batches; `sums` are those of the loss and of its count."""
+    if s.splits_on_out_of_memory:  # otherwise they were averaged in the backward pass
+        s.ranks.average_gradients(s.loss)
+    loss, count = s.ranks.all_reduce(sums)
+    if s.device.type == "cpu":  # on a GPU this would synchronize; reports, validations and checkpoints check there
+        if not math.isfinite(loss):
+            raise build_diverged_error(s, s.progress.step + 1)
+        s.checked_step = s.progress.step + 1
+    with s.profiler.profile_part("optimizer"):
+        apply_gradients(s, s.ranks.world_size / count.clamp(min=1))
 
 
-def next_batch(s: Session, *, micro: int) -> Batch:
-    """Return the next micro-batch and seed all random number generators for it."""
-    settings = s.recipe.train
-    with s.profiler.profile_part("data"):
-        batch = s.prefetcher.next_batch()
-    s.memory.record_batch(max(field.num_positions for field in batch.fields.values()))
-    number = (s.progress.step * settings.accumulate + micro) * s.ranks.world_size + s.ranks.rank
-    reseed(s.generator, seed=settings.seed, number=number)
-    return batch
+def run_captured_step(s: Session, batches: StepBatches) -> bool:
+    """Run `compute_step` on the batch of this step as a CUDA graph; False if memory ran out, which ends their use."""
+    with batches.attempt():
+        for batch in batches:
+            losses = s.cuda_graphs(batch)
+            s.meter.add(losses.terms, tokens=sum(batch.counts.values()))
+    if batches.failed:
+        s.cuda_graphs = None
+        batches.undo_attempt()
+        s.log.print_line(f"step {s.progress.step + 1:,}: out of memory for CUDA graphs; training goes on without them")
+    return not batches.failed
 
 
 def compute_step(s: Session, batch: Batch) -> LossSums:
@@ -129,7 +142,10 @@ def compute_step(s: Session, batch: Batch) -> LossSums:
     s.optimizer.zero_grad(set_to_none=True)
     losses = s.loss(batch, s.generator)
     losses.total.backward()
-    apply_gradients(s, 1 / losses.count.clamp(min=1))
+    captures = s.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    # An update that fails halfway cannot be taken again; while it is captured, nothing is updated.
+    with nullcontext() if captures else report_out_of_memory(s):
+        apply_gradients(s, 1 / losses.count.clamp(min=1))
     return LossSums(losses.total.detach(), losses.count, losses.terms)
 
 

@@ -1,4 +1,4 @@
-"""Precision, determinism, random number generators, and the error message for too little GPU memory."""
+"""Precision, determinism, random number generators, and the error message for too little memory."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def build_out_of_memory_error(
 
 
 class MemoryTracker:
-    """Tracks the largest batch so far, to estimate the memory per token when the GPU runs out of it."""
+    """Tracks the largest batch so far, to estimate the memory per token when a device runs out of it."""
 
     def __init__(self, settings: Train, model: nn.Module, device: torch.device) -> None:
         self.settings, self.device = settings, device
@@ -122,7 +122,17 @@ class MemoryTracker:
         self.tokens = max(self.tokens, tokens)
 
     def build_error(self, *, resume: str) -> SaccadeError:
-        """Build the error; the failed batch needed at least all memory, or twice that if no step ever succeeded."""
+        """Build the error; the failed batch needed at least all memory, or twice that if no step ever succeeded.
+
+        Except on CUDA, where the memory is known, half of the batch is suggested.
+        """
+        if self.device.type != "cuda":
+            settings = self.settings
+            return SaccadeError(
+                f"out of memory with train.batch_tokens={settings.batch_tokens}; try train.batch_tokens="
+                f"{max(1, settings.batch_tokens // 2)} train.accumulate={2 * settings.accumulate} (the same batch in "
+                f"parts) or train.recompute=true, and go on with: {resume} ..."
+            )
         free, _ = torch.cuda.mem_get_info(self.device)
         total = free + torch.cuda.memory_reserved(self.device)
         per_token = max(1.0, (total - self.fixed) / self.tokens) * (1 if self.completed_step else 2)

@@ -1,4 +1,4 @@
-"""AdamW with decoupled decay, and its state as named tensors."""
+"""AdamW with decoupled decay, or an optimizer of the user's own, and its state as named tensors."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from saccade.config.kinds import Custom
 from saccade.config.schema import Optimizer
 from saccade.errors import SaccadeError
 
+NUMBER_SUFFIX = "#number"  # marks a number of the state among its tensors
+NUMBER_TYPES = {bool: torch.bool, int: torch.int64, float: torch.float64}
 FUSED_DEVICES = ("cpu", "cuda")  # where torch has a fused AdamW
 
 
@@ -21,11 +24,13 @@ def freeze(model: nn.Module, parts: Iterable[str]) -> None:
             parameter.requires_grad_(False)
 
 
-def build_optimizer(settings: Optimizer, model: nn.Module) -> torch.optim.AdamW:
+def build_optimizer(settings: Optimizer | Custom, model: nn.Module) -> torch.optim.Optimizer:
     """Build AdamW (Kingma and Ba 2015; Loshchilov and Hutter 2019); the schedule sets the learning rate."""
     decayed, free = split_by_decay(model)
     if not decayed + free:
         raise SaccadeError("nothing is left to train: every parameter is frozen; freeze fewer parts")
+    if isinstance(settings, Custom):
+        return build_own_optimizer(settings, decayed, free)
     fused = (decayed + free)[0].device.type in FUSED_DEVICES
     groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": free, "weight_decay": 0.0}]
     device = (decayed + free)[0].device
@@ -33,6 +38,26 @@ def build_optimizer(settings: Optimizer, model: nn.Module) -> torch.optim.AdamW:
     return torch.optim.AdamW(
         groups, lr=rate, betas=settings.betas, eps=settings.eps, fused=fused, capturable=device.type == "cuda"
     )
+
+
+def build_own_optimizer(
+    settings: Custom, decayed: list[nn.Parameter], free: list[nn.Parameter]
+) -> torch.optim.Optimizer:
+    """Call the user's optimizer with two parameter groups; its setting `weight_decay` is 0 in the second one."""
+    decay = settings.settings().get("weight_decay")
+    groups: list[dict[str, Any]] = [{"params": decayed}, {"params": free}]
+    if decay is not None:
+        groups = [{"params": decayed, "weight_decay": decay}, {"params": free, "weight_decay": 0.0}]
+    built = settings.make([group for group in groups if group["params"]])
+    if not isinstance(built, torch.optim.Optimizer):
+        raise SaccadeError(
+            f"the optimizer '{settings.kind}' must return a torch.optim.Optimizer, got {type(built).__name__}"
+        )
+    device = (decayed + free)[0].device
+    if settings.is_capturable and device.type == "cuda":
+        for group in built.param_groups:
+            group["lr"] = torch.zeros((), device=device)  # CUDA graphs read it from the device
+    return built
 
 
 def split_by_decay(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
@@ -56,19 +81,42 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def get_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """Return the optimizer's state as named tensors: `exp_avg:NAME`, `exp_avg_sq:NAME`, `step:NAME`."""
+    """Return the optimizer's state as named tensors: `exp_avg:NAME`, `exp_avg_sq:NAME`, `step:NAME`.
+
+    Numbers that an optimizer of the user's own keeps become tensors `KEY#number:NAME`.
+    """
     return {
-        f"{key}:{name}": value
+        full_name: tensor
         for name, parameter in model.named_parameters()
         for key, value in optimizer.state.get(parameter, {}).items()
+        if value is not None
+        for full_name, tensor in [to_named_tensor(key, name, value)]
     }
+
+
+def to_named_tensor(key: str, name: str, value: Any) -> tuple[str, Tensor]:
+    if isinstance(value, Tensor):
+        return f"{key}:{name}", value
+    if type(value) in NUMBER_TYPES:
+        return f"{key}{NUMBER_SUFFIX}:{name}", torch.tensor(value, dtype=NUMBER_TYPES[type(value)])
+    raise SaccadeError(
+        f"the state '{key}' of the optimizer is a {type(value).__name__}, which cannot be saved; keep tensors, numbers"
+    )
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, Tensor]) -> None:
     """Restore the tensors of `get_optimizer_tensors`; step counters are on the device of fused parameters, else CPU."""
     parameters = dict(model.named_parameters())
+    on_device = {
+        id(parameter): bool(group.get("fused") or group.get("capturable"))
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
     for full_name, value in tensors.items():
         key, name = full_name.split(":", 1)
         parameter = parameters[name]
-        on_device = key != "step" or parameter.device.type in FUSED_DEVICES
-        optimizer.state[parameter][key] = value.to(parameter.device if on_device else "cpu", copy=True)
+        if key.endswith(NUMBER_SUFFIX):
+            optimizer.state[parameter][key.removesuffix(NUMBER_SUFFIX)] = value.item()
+            continue
+        device = parameter.device if key != "step" or on_device[id(parameter)] else "cpu"
+        optimizer.state[parameter][key] = value.to(device, copy=True)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 from saccade.config.schema import Schedule, Train
+from saccade.config.training import OwnSchedule
 from saccade.data.batching.batches import Rows, count_batches
 from saccade.data.store.streaming import DocumentStream
 from saccade.data.worlds.episodes import VectorEnvironment
@@ -14,12 +15,15 @@ from saccade.errors import SaccadeError
 LearningRateFn = Callable[[int], float]
 
 
-def build_schedule(settings: Schedule, *, dim: int, total: int | None) -> LearningRateFn:
+def build_schedule(settings: Schedule | OwnSchedule, *, dim: int, total: int | None) -> LearningRateFn:
     """Build the learning rate as a function of the step, counted from 1 (step 0 counts as step 1).
 
     `dim` is the model width of the inverse-square-root schedule; `total` is the step at which `linear` and `cosine`
-    reach the floor.
+    reach the floor. A schedule of the user's own is called with the step and `total`, which is None if it is unknown.
     """
+    if isinstance(settings, OwnSchedule):
+        own, options = settings.maker, settings.settings()
+        return lambda step: settings.lr * own(max(step, 1), total, **options)
     if settings.scales_with_width:
         return lambda step: inverse_sqrt_lr(step, lr=settings.lr, dim=dim, steps=settings.warmup_steps)
     if not settings.decays_to_end:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from saccade.config.schema import Recipe
+from saccade.data.sources.filtering import FilterReport
 from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import Diverged
 from saccade.model.model import Model
@@ -43,6 +45,7 @@ class Progress:
     best_step: int = 0
     misses: int = 0  # validations since the best one, for early stopping
     ranking: dict[int, float] = field(default_factory=dict)  # validation metric by step
+    split: int = 1  # micro-batches that each batch of `train.batch_tokens` is split into, see out_of_memory.py
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Progress:
@@ -77,6 +80,7 @@ class Session:
     use_cuda_graphs: bool = False  # whether training steps run as CUDA graphs
     cuda_graphs: Any = None  # CudaGraphs of capture.py, while the loop runs
     notes: list[str] = field(default_factory=list)  # remarks of data preparation and warm start, for the model card
+    filtered: dict[str, list[FilterReport]] = field(default_factory=dict)  # what `data.filter` dropped, see folder.py
     progress: Progress = field(default_factory=Progress)
     checked_step: int = 0  # last step whose loss was checked to be finite
     last_tick: float = 0.0  # when `progress.seconds` was last updated
@@ -89,6 +93,17 @@ class Session:
         self.progress.seconds += now - self.last_tick
         self.last_tick = now
         return self.progress.seconds
+
+    @functools.cached_property
+    def mutable_buffers(self) -> list[Tensor]:
+        """The buffers that a training step may change: those of modules in training mode."""
+        modules = (module for module in self.model.modules() if module.training)
+        return [buffer for module in modules for buffer in module.buffers(recurse=False)]
+
+    @property
+    def splits_on_out_of_memory(self) -> bool:
+        """Whether a step that runs out of memory is taken again with smaller micro-batches."""
+        return self.recipe.train.on_out_of_memory == "split"
 
     @property
     def checkpoint_folder(self) -> Path:

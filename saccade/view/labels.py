@@ -70,7 +70,10 @@ def format_pair(source: str, target: str) -> str:
 
 
 def compute_visual_order(labels: Sequence[str]) -> list[int]:
-    """Compute the visual order of labels, left to right, by the Unicode bidirectional algorithm without embeddings."""
+    """Compute the visual order of labels, left to right, by the Unicode bidirectional algorithm.
+
+    A label is one character to it. There are no embeddings, and brackets are not paired (rule N0).
+    """
     classes = [_get_bidi_class(label) for label in labels]
     base = next((int(kind != "L") for kind in classes if kind in ("L", "R", "AL")), 0)
     levels = _compute_levels(classes, base)

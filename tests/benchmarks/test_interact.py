@@ -10,7 +10,7 @@ def test_a_script_plays_scores_and_saves(script, command, tmp_path, monkeypatch)
     found = json.loads((tmp_path / "interact.json").read_text())
     rows = {row["what"]: row for row in found["rows"]}
     assert rows["soft attention: success"]["signature"]
-    assert rows["soft attention: gaze"]["value"] > 0
-    assert "no attention: gaze" not in rows and rows["no attention: steps"]["value"] >= 1
+    assert rows["soft attention: attention_lift"]["value"] > 0
+    assert "no attention: attention_lift" not in rows and rows["no attention: steps"]["value"] >= 1
     assert rows["no attention: parameters"]["value"] > 0
     assert "writer.stack.dim=8" in found["notes"]

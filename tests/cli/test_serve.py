@@ -68,7 +68,8 @@ def test_missing_packages_are_reported_with_how_to_get_them(cli, run, monkeypatc
     result = cli("serve", run)
     assert result.code == 2
     assert result.err == (
-        "error: serve needs fastapi and uvicorn and python-multipart; install with: pip install 'saccade[serve]'\n"
+        "error: serve needs fastapi and uvicorn and prometheus-client and python-multipart; "
+        "install with: pip install 'saccade[serve]'\n"
     )
 
 

@@ -51,9 +51,9 @@ def test_a_port_in_use_is_reported(cli, run):
 def test_the_extra_is_named_where_it_is_missing(cli, run, monkeypatch, words, verb):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     result = cli(*words, *([run] if verb == "watch" else []))
-    assert (result.code, result.err) == (
-        2, f"error: {verb} needs fastapi and uvicorn; install with: pip install 'saccade[serve]'\n",
-    )  # fmt: skip
+    needed = "fastapi and uvicorn and prometheus-client"
+    assert result.code == 2
+    assert result.err == f"error: {verb} needs {needed}; install with: pip install 'saccade[serve]'\n"
 
 
 def test_training_is_served_while_it_goes_on(cli, tmp_path, monkeypatch, capsys):

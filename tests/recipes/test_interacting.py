@@ -81,12 +81,12 @@ def test_a_picture_gives_an_action_and_a_number_an_episode(tmp_path, run, said):
 
 def test_a_run_is_evaluated_and_compared_by_success(run, said):
     found = json.loads(said("evaluate", run, "--json"))
-    assert found["episodes"] == 5 and list(found["scores"]) == ["success", "reward", "steps", "gaze"]
+    assert found["episodes"] == 5 and list(found["scores"]) == ["success", "reward", "steps", "attention_lift"]
     assert json.loads(said("evaluate", run, "--data", "embedded:greeting", "--json"))["episodes"] == 100
     compared = json.loads(said("compare", run, run, "--json"))
     assert compared["metric"] == "success" and compared["sentences"] == 5
     assert compared["rows"][0]["scores"]["success"] == found["scores"]["success"]["value"]
-    assert said("compare", run, run).split()[:6] == ["run", "success", "%", "reward", "steps", "gaze"]
+    assert said("compare", run, run).split()[:6] == ["run", "success", "%", "reward", "steps", "attention_lift"]
 
 
 def test_episodes_of_training_of_validation_and_of_evaluation_are_others(tmp_path, monkeypatch):
@@ -156,8 +156,8 @@ def test_without_attention_there_is_nothing_to_show(tmp_path, run, said):
         trained.view("7")
     table = said("compare", tmp_path / "x", run, "--markdown").splitlines()
     title, _, ours, theirs = (line.split("|")[5].strip() for line in table[:4])
-    assert title == "gaze" and not ours and theirs
-    assert "gaze" not in evaluate_episodes(trained, load(tmp_path / "x" / "recipe.toml").data.valid).scores
+    assert title == "attention_lift" and not ours and theirs
+    assert "attention_lift" not in evaluate_episodes(trained, load(tmp_path / "x" / "recipe.toml").data.valid).scores
 
 
 def test_a_world_of_gymnasium_is_learned_in_too(tmp_path):
@@ -178,7 +178,8 @@ def test_attention_over_patches_excludes_the_class_token(tmp_path):
     trained = saccade.train(NAME, tiny=True, run=tmp_path / "x", overrides=changes)
     assert trained.view("7").maps[0].weights.shape[-1] == 16
     assert trained.view(str(picture(tmp_path / "a.png"))).maps[0].weights.shape[-1] == 16
-    assert evaluate_episodes(trained, load(tmp_path / "x" / "recipe.toml").data.valid).scores["gaze"].value > 0
+    scores = evaluate_episodes(trained, load(tmp_path / "x" / "recipe.toml").data.valid).scores
+    assert scores["attention_lift"].value > 0
 
 
 @pytest.mark.slow
@@ -190,4 +191,4 @@ def test_tiny_learns_whom_to_greet_and_attends_to_it(tmp_path):
     world = Corpus(files=("embedded:greeting",), examples=500)
     scores = evaluate_episodes(trained, [world]).scores
     assert get_demonstration(NAME).target.is_reached(scores["success"].value)
-    assert scores["gaze"].value >= 3
+    assert scores["attention_lift"].value >= 3

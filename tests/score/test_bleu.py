@@ -1,10 +1,13 @@
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import sacrebleu
+from sacrebleu.metrics.chrf import CHRF
 
 from saccade.errors import SaccadeError
 from saccade.score.metrics.bleu import bleu_statistics, compute_bleu, corpus_scores
@@ -63,6 +66,43 @@ def test_statistics_of_any_sample_give_its_bleu() -> None:
         expected = corpus_scores([HYPOTHESES[i] for i in sample], [REFERENCES[i] for i in sample], ["bleu"])["bleu"]
         assert compute_bleu(statistics[sample].sum(0)) == pytest.approx(expected.value)
     assert statistics.dtype == np.int64
+
+
+def draw_texts(draw: random.Random, count: int) -> list[str]:
+    """Return texts with punctuation, markup, several scripts, spaces of other kinds, and empty ones."""
+    pieces = [
+        "dog",
+        "Dogs,",
+        "3.5%",
+        "it's",
+        "(a-b)",
+        "&quot;",
+        "日本",
+        "…",
+        "\u00a0",
+        "x!?",
+        "straße.",
+        "\t",
+        "e\u0301",
+    ]
+    return [" ".join(draw.choices(pieces, k=draw.choice([0, 1, 2, 5, 12, 30]))) for _ in range(count)]
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_scores_of_random_texts_are_those_of_sacrebleu(lowercase: bool) -> None:
+    draw = random.Random(7)
+    for _ in range(40):
+        count = draw.randint(1, 6)
+        outputs, references = draw_texts(draw, count), draw_texts(draw, count)
+        found = corpus_scores(outputs, references, lowercase=lowercase)
+        expected = {
+            "bleu": sacrebleu.corpus_bleu(outputs, [references], lowercase=lowercase, force=True).score,
+            "chrf": CHRF(lowercase=lowercase).corpus_score(outputs, [references]).score,
+            "ter": sacrebleu.corpus_ter(outputs, [references]).score,
+        }
+        assert {name: score.value for name, score in found.items()} == pytest.approx(expected, abs=1e-9)
+        sums = bleu_statistics(outputs, references, lowercase=lowercase).sum(0)
+        assert compute_bleu(sums) == pytest.approx(expected["bleu"], abs=1e-9)
 
 
 def test_unequal_counts_are_refused() -> None:

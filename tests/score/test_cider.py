@@ -1,11 +1,14 @@
-"""CIDEr-D by hand, and captions with several references."""
+"""CIDEr-D and BLEU of captions with several references, by hand and by pycocoevalcap."""
 
 import math
+import random
 
 import pytest
 
+from saccade.config.metric import CAPTIONS, Predictions
 from saccade.errors import SaccadeError
 from saccade.score.metrics.captions import CAPTION_METRICS, caption_scores, cider, cider_per_picture
+from saccade.score.statistics import compute_statistics, get_additive_metric
 
 
 def test_a_caption_that_is_its_only_reference_has_the_highest_score():
@@ -67,3 +70,67 @@ def test_missing_references_are_refused():
         caption_scores(["a"], [["a"]], ("meteor",))
     with pytest.raises(SaccadeError, match=r"at least one reference for each of 1 captions, got those of 2"):
         cider(["a"], [["a"], ["b"]])
+
+
+# ---- the same by the package of the COCO challenge, on random captions
+
+# Words that its tokenizer, a program in Java, would not change.
+CAPTION_WORDS = ["a", "the", "cat", "dog", "runs", "red", "über", "日本", "ß", "7"]
+NO_MATCH = 0.04  # pycocoevalcap has up to 1e-6 ** (1 / 4) for a corpus without a match of some order; sacreBLEU smooths
+
+
+def draw_captions(draw: random.Random, *, shortest: int) -> tuple[list[str], list[list[str]]]:
+    """Return one output and one to five references for each of one to six pictures."""
+
+    def draw_caption(least: int) -> str:
+        return " ".join(draw.choices(CAPTION_WORDS, k=draw.choice([least, 1, 2, 5, 12, 40])))
+
+    pictures = range(draw.randint(1, 6))
+    references = [[draw_caption(1) for _ in range(draw.randint(1, 5))] for _ in pictures]
+    outputs = [draw.choice([draw_caption(shortest), draw.choice(references[i])]) for i in pictures]
+    return outputs, references
+
+
+def by_picture(outputs, references):
+    """Return references and outputs as pycocoevalcap takes them."""
+    return dict(enumerate(references)), {number: [text] for number, text in enumerate(outputs)}
+
+
+def test_cider_is_that_of_pycocoevalcap():
+    from pycocoevalcap.cider.cider import Cider
+
+    draw, scored = random.Random(7), 0
+    for _ in range(300):
+        outputs, references = draw_captions(draw, shortest=0)
+        mean, each = Cider().compute_score(*by_picture(outputs, references))
+        assert cider_per_picture(outputs, references) == pytest.approx(each, abs=1e-9), (outputs, references)
+        assert cider(outputs, references).value == pytest.approx(100 * mean)
+        scored += mean > 0
+    assert scored > 200  # a single picture has 0: its words are in all pictures
+
+
+def test_bleu_of_captions_is_that_of_pycocoevalcap():
+    from pycocoevalcap.bleu.bleu import Bleu
+
+    draw, compared = random.Random(3), 0
+    for _ in range(300):
+        outputs, references = draw_captions(draw, shortest=1)
+        expected, _ = Bleu(4).compute_score(*by_picture(outputs, references), verbose=0)
+        found = caption_scores(outputs, references, ("bleu-1", "bleu-2", "bleu-3", "bleu-4"))
+        for value, score in zip(expected, found.values(), strict=True):
+            if value > NO_MATCH:
+                assert score.value == pytest.approx(100 * value, rel=1e-6), (outputs, references)
+                compared += 1
+    assert compared > 800
+
+
+def test_statistics_of_captions_give_the_bleu_of_pycocoevalcap():
+    from pycocoevalcap.bleu.bleu import Bleu
+
+    for seed in range(50):
+        outputs, references = draw_captions(random.Random(seed), shortest=1)
+        expected = Bleu(4).compute_score(*by_picture(outputs, references), verbose=0)[0][3]
+        if expected > NO_MATCH:
+            metric = get_additive_metric("bleu-4", CAPTIONS)
+            sums = compute_statistics(metric, Predictions(outputs, references, kind=CAPTIONS)).sum(0)
+            assert metric.compute_from_sums(sums) == pytest.approx(100 * expected, rel=1e-6)

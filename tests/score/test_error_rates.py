@@ -1,4 +1,6 @@
-"""Word and character error rates, counted by hand."""
+"""Word and character error rates, counted by hand and by jiwer."""
+
+import random
 
 import pytest
 from hypothesis import given, settings
@@ -44,7 +46,7 @@ def test_a_rate_may_be_over_100_and_case_may_be_ignored():
 
 def test_empty_output_for_empty_reference_is_correct():
     assert error_rate([""], [""]).value == 0
-    assert error_rate(["a b"], [""]).value == 100
+    assert error_rate(["a b"], [""]).value == 200  # two insertions, as jiwer has it
 
 
 def test_as_many_references_as_outputs_are_needed():
@@ -64,3 +66,54 @@ def test_edit_distance_is_a_metric(a, b, c):
     assert edit_distance(a, c) <= edit_distance(a, b) + edit_distance(b, c)
     assert abs(len(a) - len(b)) <= edit_distance(a, b) <= max(len(a), len(b))
     assert (edit_distance(a, b) == 0) == (a == b)
+
+
+# Unicode white space, of which a user sees only that words are apart; and two characters that are none.
+SPACES = [" ", "  ", "\t", "\n", "\u00a0", "\u202f", "\u2009", "\u3000", "\x1c", "\u200b", "\u2060"]
+WORDS = ["a", "b", "the", "Katze", "straße", "e\u0301", "日本", "😀", "it's", "-", "שלום"]
+
+
+def draw_corpus(draw: random.Random, longest: int = 8) -> tuple[list[str], list[str]]:
+    """Return outputs and references of up to four sentences, some of them empty or nothing but spaces."""
+
+    def draw_text() -> str:
+        return "".join(draw.choice(WORDS) + draw.choice(SPACES) for _ in range(draw.randint(0, longest)))
+
+    count = draw.randint(1, 4)
+    return [draw_text() for _ in range(count)], [draw.choice(["", "\u00a0"]) + draw_text() for _ in range(count)]
+
+
+def rate_by_jiwer(outputs: list[str], references: list[str], unit: str) -> float:
+    """Return the rate of jiwer with words split at any white space, as docs/predicting.md shows it."""
+    import jiwer
+
+    reduce = jiwer.ReduceToListOfListOfWords() if unit == "wer" else jiwer.ReduceToListOfListOfChars()
+    split = jiwer.Compose([jiwer.SubstituteRegexes({r"\s+": " "}), jiwer.Strip(), reduce])
+    rate = jiwer.wer if unit == "wer" else jiwer.cer
+    return 100 * rate(references, outputs, reference_transform=split, hypothesis_transform=split)
+
+
+@pytest.mark.parametrize("unit", ["wer", "cer"])
+def test_rates_are_those_of_jiwer(unit):
+    draw = random.Random(7)
+    corpora = [draw_corpus(draw) for _ in range(600)] + [draw_corpus(draw, longest=400) for _ in range(3)]
+    for outputs, references in corpora:
+        assert error_rate(outputs, references, unit=unit).value == pytest.approx(
+            rate_by_jiwer(outputs, references, unit), abs=1e-9
+        ), (outputs, references)
+
+
+def test_with_plain_spaces_rates_are_those_of_jiwer_by_default():
+    import jiwer
+
+    draw = random.Random(3)
+    for _ in range(200):
+        outputs, references = ([" ".join(text.split()) for text in side] for side in draw_corpus(draw))
+        assert error_rate(outputs, references).value == pytest.approx(100 * jiwer.wer(references, outputs))
+        assert error_rate(outputs, references, unit="cer").value == pytest.approx(100 * jiwer.cer(references, outputs))
+
+
+def test_a_no_break_space_is_a_space():
+    """Jiwer alone takes `10\u00a0000` for one word; Unicode's White_Space and sacreBLEU's 13a do not."""
+    assert error_rate(["10 000 €"], ["10\u00a0000\u202f€"]).value == 0
+    assert error_rate(["10 000 €"], ["10\u00a0000\u202f€"], unit="cer").value == 0

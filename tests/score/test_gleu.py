@@ -1,3 +1,5 @@
+import random
+
 import pytest
 
 from saccade.errors import SaccadeError
@@ -43,3 +45,28 @@ def test_gleu_is_one_of_the_metrics():
     assert scores["gleu"].value == 100
     with pytest.raises(SaccadeError, match="1 outputs and 2 references"):
         mean_gleu(["a"], ["a", "b"])
+
+
+def test_gleu_is_that_of_nltk():
+    from nltk.translate.gleu_score import sentence_gleu as by_nltk
+
+    draw = random.Random(7)
+    for _ in range(500):
+        ours, theirs = (
+            draw.choices(["a", "b", "c", "日本", "ß", "."], k=draw.choice([0, 1, 2, 3, 7, 60])) for _ in "xy"
+        )
+        if not ours and not theirs:
+            continue  # nltk divides by zero
+        assert sentence_gleu(ours, theirs) == pytest.approx(by_nltk([theirs], ours)), (ours, theirs)
+
+
+def test_gleu_tokenizes_as_sacrebleu():
+    from nltk.translate.gleu_score import sentence_gleu as by_nltk
+    from sacrebleu.metrics.bleu import BLEU
+
+    draw, split = random.Random(3), BLEU().tokenizer
+    pieces = ["dog", "dogs,", "3.5", "it's", "(a-b)", "&quot;", "日本", "…", "\u00a0", "x!?"]
+    texts = [" ".join(draw.choices(pieces, k=draw.randint(1, 9))) for _ in range(200)]
+    outputs, references = texts[::2], texts[1::2]
+    expected = [by_nltk([split(b).split()], split(a).split()) for a, b in zip(outputs, references)]
+    assert gleu_per_sentence(outputs, references) == pytest.approx(expected)

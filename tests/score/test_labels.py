@@ -1,4 +1,7 @@
-"""Scores of labels against values computed by hand."""
+"""Scores of labels against values computed by hand, by scikit-learn and by SciPy."""
+
+import random
+import warnings
 
 import numpy as np
 import pytest
@@ -98,6 +101,107 @@ def test_the_bootstrap_finds_a_better_run():
     )
     assert difference.low > 0
     assert difference.p_value < 0.01
+
+
+# ---- the same by scikit-learn and SciPy, on random labels
+
+LABELS = ["a", "B", "über", "日本", "a b", "", "0", "😀"]
+
+
+def draw_labels(draw: random.Random, names: list[str], count: int) -> tuple[list[str], list[str]]:
+    """Return predicted and correct labels; only one class, classes of one side and single texts are all frequent."""
+    sides = [draw.choices(names[draw.randrange(2) :] or names, k=count) for _ in range(2)]
+    return sides[0], sides[1]
+
+
+def test_label_scores_are_those_of_scikit_learn():
+    from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, matthews_corrcoef
+
+    draw = random.Random(7)
+    for count in [1, 2, 3, 7, 50] * 40 + [5000]:
+        names = draw.sample(LABELS, draw.randint(1, len(LABELS)))
+        said, right = draw_labels(draw, names, count)
+        present = sorted({*said, *right})
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # only one class
+            expected = {
+                "accuracy": accuracy_score(right, said),
+                "f1": f1_score(right, said, average="macro", zero_division=0),
+                "matthews": matthews_corrcoef(right, said),
+            }
+            counts = confusion_matrix(right, said, labels=present)
+            each = f1_score(right, said, labels=present, average=None, zero_division=0)
+        scores = label_scores("label", said, right)
+        assert {name: score.value for name, score in scores.items()} == pytest.approx(
+            {name: 100 * value for name, value in expected.items()}, abs=1e-9
+        ), (said, right)
+        assert np.array_equal(build_confusion_matrix("label", said, right, present), counts)
+        assert f1_per_class(compute_margins(counts)) == pytest.approx(100 * each)
+
+
+def test_scores_of_tags_are_those_of_scikit_learn_over_all_words():
+    from sklearn.metrics import accuracy_score, f1_score
+
+    draw = random.Random(3)
+    for _ in range(100):
+        rows = [
+            draw_labels(draw, ["O", "B-PER", "I-PER", "日本"], draw.randint(1, 9)) for _ in range(draw.randint(1, 6))
+        ]
+        said, right = ([tag for row in rows for tag in row[side]] for side in range(2))
+        scores = label_scores("tags", *([" ".join(row[side]) for row in rows] for side in range(2)))
+        assert scores["accuracy"].value == pytest.approx(100 * accuracy_score(right, said))
+        assert scores["f1"].value == pytest.approx(100 * f1_score(right, said, average="macro", zero_division=0))
+
+
+def draw_numbers(draw: random.Random) -> tuple[list[float], list[float]]:
+    """Return two sides that are related or not, with or without ties, some of them equal, far from 0 or tiny."""
+    count = draw.choice([2, 3, 7, 50, 1000])
+    many = draw.choice([lambda: draw.gauss(0, 1), lambda: float(draw.randint(0, 3)), lambda: 2.5])
+    x = [many() for _ in range(count)]
+    y = [draw.choice([-1, 0, 1]) * value + draw.choice([0.0, draw.gauss(0, 1)]) for value in x]
+    shift, scale = draw.choice([0.0, 1e3, -1e6, 1e8]), draw.choice([1.0, 1e-30, 1e30])
+    return ([scale * (value + shift) for value in x], [value - shift for value in y])
+
+
+def test_correlations_are_those_of_scipy():
+    from scipy.stats import pearsonr, spearmanr
+
+    draw, constant = random.Random(7), 0
+    for _ in range(400):
+        x, y = draw_numbers(draw)
+        scores = label_scores("number", [repr(value) for value in x], [repr(value) for value in y])
+        for name, function in (("pearson", pearsonr), ("spearman", spearmanr)):
+            with warnings.catch_warnings(action="ignore"):  # constant, or nearly so
+                expected = 100 * function(x, y).statistic
+            constant += bool(np.isnan(expected))
+            assert scores[name].value == pytest.approx(np.nan_to_num(expected), abs=1e-5), (name, x, y)
+    assert 50 < constant < 500  # equal numbers have no correlation: ours is 0
+
+
+@pytest.mark.parametrize("shift", [1e3, 1e6, 1e9, 1e12])
+def test_numbers_far_from_zero_are_correlated_too(shift):
+    x, y = [1.0, 2.0, 3.0, 5.0], [2.0, 1.0, 4.0, 8.0]
+    moved = [repr(value + shift) for value in x], [repr(shift - value) for value in y]
+    assert label_scores("number", *moved)["pearson"].value == pytest.approx(-100 * np.corrcoef(x, y)[0, 1])
+
+
+def test_a_sample_of_texts_has_the_correlation_of_its_numbers():
+    from scipy.stats import pearsonr
+
+    draw = np.random.default_rng(3)
+    x = draw.normal(size=40)
+    y = x + draw.normal(size=40)
+    rows = build_label_statistics("number", list(map(repr, (x + 1e9).tolist())), list(map(repr, y.tolist())))
+    for _ in range(20):
+        sample = draw.integers(40, size=40)
+        expected = 100 * pearsonr(x[sample], y[sample]).statistic
+        assert get_additive_metric("pearson", "number").compute_from_sums(rows[sample].sum(0)) == pytest.approx(
+            expected, abs=1e-3
+        )
+
+
+def test_a_sample_of_equal_numbers_has_no_correlation():
+    rows = build_label_statistics("number", ["0.1", "0.1", "0.1", "7"], ["1", "2", "3", "4"])
+    assert get_additive_metric("pearson", "number").compute_from_sums(rows[:3].sum(0)) == 0
 
 
 def test_a_label_is_needed_for_each_reference():

@@ -3,6 +3,7 @@
 import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -30,6 +31,21 @@ def test_ranking_scores_by_hand():
     scores = ranking_scores([1, 3, 10, 11])
     assert scores["hit@10"].value == 75
     assert scores["ndcg@10"].value == pytest.approx(100 * (1 + 1 / 2 + 1 / math.log2(11)) / 4)
+
+
+def test_ranking_scores_are_those_of_scikit_learn():
+    """A score for each of 30 items, one of which is the right one."""
+    from sklearn.metrics import ndcg_score, top_k_accuracy_score
+
+    draw = np.random.default_rng(7)
+    for count in (2, 3, 40, 500):
+        scores, right = draw.permuted(np.tile(np.arange(30.0), (count, 1)), axis=1), draw.integers(30, size=count)
+        ranks = [int((row > row[item]).sum()) + 1 for row, item in zip(scores, right)]
+        found = ranking_scores(ranks)
+        is_right = np.arange(30) == right[:, None]
+        assert found["ndcg@10"].value == pytest.approx(100 * ndcg_score(is_right, scores, k=10))
+        hits = top_k_accuracy_score(right, scores, k=10, labels=np.arange(30))
+        assert found["hit@10"].value == pytest.approx(100 * hits)
 
 
 def test_ranks_follow_from_the_probabilities_of_the_model(model):

@@ -94,6 +94,20 @@ def test_runs_are_compared_by_their_metrics(runs, what, data, titles):
     assert (found.sentences, found.counted) == (6, "sounds" if what == "sound" else "pictures")
 
 
+def test_top_5_of_labels_is_that_of_scikit_learn(runs):
+    from sklearn.metrics import top_k_accuracy_score
+
+    model, corpus = runs["label"][1], Corpus(files=("embedded:shapes-heldout",), examples=40)
+    pairs = read_media_pairs([corpus], model.recipe.reader, target_column="label")
+    names = list(model.labels.names)
+    every = model.recipe.predict.model_copy(update={"n_best": len(names), "beam": len(names)})
+    outputs = model.candidates([path for path, _ in pairs], decoding=every)
+    log_probs = [[{one.text: one.log_prob for one in each}[name] for name in names] for each in outputs]
+    expected = top_k_accuracy_score([label for _, label in pairs], np.array(log_probs), k=5, labels=names)
+    assert 0 < expected < 1
+    assert evaluate_corpora(model, [corpus]).scores["top-5"].value == pytest.approx(100 * expected)
+
+
 def test_text_recognition_is_compared_by_characters_too(runs):
     path, model = runs["spelled"]
     pairs = read_media_pairs(

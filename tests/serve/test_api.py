@@ -93,6 +93,7 @@ def test_invalid_streams_are_refused_before_they_start(client):
 def test_models_report_their_settings(client, translator):
     first, second = client.get("/v1/models").json()["models"]
     assert (first["name"], first["goes_on"], second["name"], second["goes_on"]) == ("dates", False, "writer", True)
+    assert (first["input_label"], first["page_settings"]) == ("Text", None)
     assert first["settings"] == translator.recipe.predict.model_dump(mode="json")
     assert first["max_length"] == 40
 
@@ -143,16 +144,20 @@ def test_files_of_the_page_are_served_and_ask_nobody_else(client):
 def test_metrics_count_requests_and_texts(client):
     ask(client, input=TEXTS)
     ask(client, 422, input=3)
-    lines = client.get("/metrics").text.splitlines()
-    assert 'saccade_requests_total{route="/v1/predict",status="200"} 1' in lines
-    assert 'saccade_requests_total{route="/v1/predict",status="422"} 1' in lines
-    assert 'saccade_texts_total{model="dates"} 4' in lines
-    assert 'saccade_batch_texts_bucket{model="dates",le="4"} 1' in lines
-    assert 'saccade_batch_texts_bucket{model="dates",le="2"} 0' in lines
-    assert 'saccade_request_seconds_count{route="/v1/predict"} 2' in lines
-    assert [line for line in lines if line.startswith('saccade_decoded_batches_total{model="dates",engine="')]
-    declined = 'model="dates",engine="cuda-graphs",reason="the batch is on cpu, not on cuda"'
+    answer = client.get("/metrics")
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    lines = answer.text.splitlines()
+    assert 'saccade_requests_total{route="/v1/predict",status="200"} 1.0' in lines
+    assert 'saccade_requests_total{route="/v1/predict",status="422"} 1.0' in lines
+    assert 'saccade_texts_total{model="dates"} 4.0' in lines
+    assert 'saccade_batch_texts_bucket{le="4.0",model="dates"} 1.0' in lines
+    assert 'saccade_batch_texts_bucket{le="2.0",model="dates"} 0.0' in lines
+    assert 'saccade_request_seconds_count{route="/v1/predict"} 2.0' in lines
+    assert "saccade_requests_in_flight 1.0" in lines
+    assert [line for line in lines if line.startswith('saccade_decoded_batches_total{engine="')]
+    declined = 'engine="cuda-graphs",model="dates",reason="the batch is on cpu, not on cuda"'
     assert [line for line in lines if line.startswith(f"saccade_engine_fallbacks_total{{{declined}}} ")]
+    assert not [line for line in lines if "_created" in line]
 
 
 def test_long_settings_are_not_cached(translator):

@@ -219,5 +219,20 @@ def test_a_worker_that_has_died_is_not_healthy(make_client, monkeypatch):
 
 def test_labels_of_metrics_are_escaped():
     metrics = Metrics()
-    metrics.increment("saccade_texts_total", {"model": 'a"b\\c\nd'}, 2)
-    assert r'saccade_texts_total{model="a\"b\\c\nd"} 2' in metrics.render().splitlines()
+    metrics.texts.labels('a"b\\c\nd').inc(2)
+    assert r'saccade_texts_total{model="a\"b\\c\nd"} 2.0' in metrics.render().decode().splitlines()
+
+
+def test_sums_of_a_long_run_keep_their_precision():
+    """A rate over minutes is the difference of two large sums."""
+    metrics = Metrics()
+    for value in (1_234_567, 1):
+        metrics.batch_texts.labels("m").observe(value)
+    assert 'saccade_batch_texts_sum{model="m"} 1.234568e+06' in metrics.render().decode().splitlines()
+
+
+def test_two_servers_of_one_process_count_for_themselves():
+    one, other = Metrics(), Metrics()
+    one.requests_in_flight.set(3)
+    assert b"saccade_requests_in_flight 3.0" in one.render()
+    assert b"saccade_requests_in_flight 0.0" in other.render()

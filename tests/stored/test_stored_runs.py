@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,24 @@ def close(found: Any, wanted: Any) -> None:
         assert found == (pytest.approx(wanted, rel=1e-3, abs=1e-4) if isinstance(wanted, float) else wanted)
 
 
-def test_there_are_stored_runs_of_several_kinds():
-    assert {path.name for path in RUNS if path.parent.name == "0.8"} == {"gpt2", "transformer", "vit"}
+def find_released_versions() -> set[str]:
+    """Minor versions that CHANGELOG.md has a section of, from 0.8 on, the first one with stored runs."""
+    text = (FOLDER.parent.parent / "CHANGELOG.md").read_text("utf-8")
+    found = re.findall(r"^## \[?(\d+)\.(\d+)\.\d+\b", text, re.MULTILINE)
+    return {f"{major}.{minor}" for major, minor in found if (int(major), int(minor)) >= (0, 8)}
+
+
+def test_every_release_has_stored_runs_of_several_kinds():
+    """A release without them: .venv/bin/python benchmarks/golden.py --store, with the code of that release."""
+    stored = {path.name: {run.name for run in path.iterdir()} for path in FOLDER.glob("[0-9]*")}
+    released = find_released_versions()
+    assert {"0.8", "0.9"} <= released == stored.keys()
+    assert all(names >= {"gpt2", "transformer", "vit"} for names in stored.values())
+
+
+def test_every_stored_folder_is_tested():
+    """A run without expected.json would be stored, but neither predicted with nor resumed."""
+    assert sorted(path for path in FOLDER.glob("[0-9]*/*") if path.is_dir()) == RUNS
 
 
 def test_a_stored_run_loads_in_python(run, expected):

@@ -17,7 +17,7 @@ from saccade.config.load import validate
 from saccade.data.batching.batch import Batch, pad
 from saccade.layers.regions import compiled_regions
 from saccade.model.build.model import build
-from saccade.train import api, average, checkpoint, finish, loop, session
+from saccade.train import api, average, checkpoint, finish, loop, loss, session
 from saccade.train import validate as validation
 from saccade.train.batches import prefetch
 from saccade.train.batches.pack import pack_batch
@@ -107,8 +107,11 @@ def train_or_resume(run, train):
         api.train(small(**train), run=Path(run))
 
 
-def train_one_rank(run, train, rank, port):
-    """Train as one of two processes, as torchrun starts them, with a slow disk: the other one must wait."""
+def train_one_rank(run, train, rank, port, out_of_memory_at=0):
+    """Train as one of two processes, as torchrun starts them, with a slow disk: the other one must wait.
+
+    Its nth training pass runs out of memory if `out_of_memory_at` is n.
+    """
     faulthandler.dump_traceback_later(100, exit=True, file=sys.__stderr__)  # a process that hangs shows where
     quiet()
     saving = checkpoint.save
@@ -118,6 +121,16 @@ def train_one_rank(run, train, rank, port):
         return saving(*arguments, **settings)
 
     checkpoint.save = slow
+    forward, calls = loss.MicroBatchLoss.forward, 0
+
+    def limited(self, batch, generator):
+        nonlocal calls
+        calls += self.training
+        if self.training and calls == out_of_memory_at:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(self, batch, generator)
+
+    loss.MicroBatchLoss.forward = limited
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     api.train(small(**train), run=Path(run))

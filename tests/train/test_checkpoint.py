@@ -162,7 +162,8 @@ def test_a_damaged_checkpoint_is_named_and_left_out_of_the_mean(tmp_path):
     found = checkpoint.load_intact(tmp_path, [1, 2, 3], warn=said.append)
 
     assert [one.step for one in found] == [1, 3]
-    assert "step-2' is damaged (model.safetensors is not what was written); it is left out of the mean" in said[0]
+    damage = "model.safetensors differs from its SHA-256 digest"
+    assert f"step-2' is damaged ({damage}); it is left out of the mean" in said[0]
 
 
 def test_a_broken_one_is_not_called_the_last_whole_one(tmp_path):

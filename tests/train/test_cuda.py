@@ -9,7 +9,7 @@ from test_recurrent import RECURRENT, stacks
 import saccade
 from saccade.config.load import load
 from saccade.errors import SaccadeError
-from saccade.train import loop
+from saccade.train import loop, loss
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CUDA = {"device": "cuda", "steps": 8, "valid_every": 4, "save_every": 4, "ema": 0.9, "clip": 1.0}
@@ -45,11 +45,34 @@ def test_out_of_memory_error_names_a_batch_that_fits(fit):
     try:
         with pytest.raises(SaccadeError, match=r"out of GPU memory .*train.batch_tokens=\d+"):
             fit(
-                **{**CUDA, "batch_tokens": 4_000_000},
+                **{**CUDA, "batch_tokens": 4_000_000, "on_out_of_memory": "stop"},
                 data={"train": [{"files": ["embedded:copy"], "examples": 200_000}]},
             )
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+def test_step_that_runs_out_of_memory_is_split(fit, monkeypatch, graphs, capfd):
+    overrides = ["reader.dropout=0", "writer.dropout=0", "reader.stack.dropout=0", "writer.stack.dropout=0"]
+    settings = {**CUDA, "stack": WIDE, "accumulate": 1, "cuda_graphs": graphs, "precision": "fp32"}
+    whole = fit("whole", overrides=overrides, **settings)
+    forward, sizes = loss.MicroBatchLoss.forward, []
+
+    def limited(self, batch, generator):
+        if self.training:
+            sizes.append(batch.counts["target"])
+            if len(sizes) > 5 and sizes[-1] > 100:
+                torch.empty(2**45, device="cuda", dtype=torch.uint8)  # runs out of memory
+        return forward(self, batch, generator)
+
+    monkeypatch.setattr(loss.MicroBatchLoss, "forward", limited)
+    split = fit("split", overrides=overrides, **settings)
+
+    assert ("without them" in capfd.readouterr().err) == graphs
+    lines = [[line["loss"] for line in small.read_metrics(run) if "loss" in line] for run in (whole, split)]
+    assert lines[1] == pytest.approx(lines[0], rel=1e-3)
+    assert [line["micro_batches"] for line in small.read_metrics(split) if line["event"] == "out-of-memory"][:1] == [2]
 
 
 WIDE = {**small.STACK, "dim": 32, "ff": 32}  # heads as wide as the kernels for packed rows want

@@ -273,19 +273,6 @@ def test_epochs_end_a_cosine(fit):
     assert small.read_metrics(run)[-2]["lr"] == pytest.approx(0.001)
 
 
-def test_out_of_memory_error_names_a_batch_that_fits(fit, monkeypatch):
-    def burst(terms):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
-
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, 2**33))
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 2**33)
-
-    with pytest.raises(
-        SaccadeError, match=r"out of GPU memory .* train.batch_tokens=\d+ train.accumulate=\d+.*--resume"
-    ):
-        fit(**STEPS, **calling(burst, at=4))
-
-
 def test_the_end_is_reported_also_between_two_reports(fit):
     run = fit(**{**STEPS, "steps": 3, "report_every": 4})
 

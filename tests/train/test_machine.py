@@ -84,7 +84,7 @@ def test_out_of_memory_by_weights_alone_says_so():
 def test_memory_watch_estimates_from_the_largest_batch(monkeypatch, fitted, expected):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 * GIB, 8 * GIB))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 5 * GIB)
-    watch = MemoryTracker(Train(batch_tokens=2000), nn.Linear(3, 2), torch.device("cpu"))
+    watch = MemoryTracker(Train(batch_tokens=2000), nn.Linear(3, 2), torch.device("cuda"))
     watch.record_batch(1000), watch.record_batch(500)
     watch.completed_step = fitted
 

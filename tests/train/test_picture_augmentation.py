@@ -1,7 +1,11 @@
 """Augmentation of pictures: random for each picture, reproducible by the seed."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
+from PIL import Image, ImageEnhance, ImageOps
 
 from saccade.config.schema import ImageAugmentation
 from saccade.train.augment.pictures import (
@@ -81,6 +85,22 @@ def test_colours_by_hand():
     assert by(COLOR, -1.0) == pytest.approx([109.0, 119.0, 102.0])  # a tenth of what is not grey is left
     assert by(POSTERIZE, 1.0) == [96, 192, 16]
     assert by(SOLARIZE, 0.5) == [100, 55, 30]
+
+
+@pytest.mark.parametrize("amount", [-1.0, -0.7, -0.3, 0.0, 0.2, 0.5, 1.0])
+def test_colours_are_those_of_pillow(amount):
+    """RandAugment is defined by Pillow's operations, and torchvision's agree with them up to rounding."""
+    for picture in pictures():
+        image = Image.fromarray(picture.permute(1, 2, 0).numpy().astype(np.uint8))
+        expected = {
+            BRIGHTNESS: ImageEnhance.Brightness(image).enhance(1 + 0.9 * amount),
+            POSTERIZE: ImageOps.posterize(image, 8 - round(4 * abs(amount))),
+            SOLARIZE: ImageOps.solarize(image, math.ceil(256 * (1 - abs(amount)))),
+        }
+        for operation, wanted in expected.items():
+            found = apply_color_operation(picture[None], torch.tensor([operation]), torch.tensor([amount]))[0]
+            close = 1.0 if operation == BRIGHTNESS else 0.0  # Pillow rounds down
+            np.testing.assert_allclose(found.permute(1, 2, 0).numpy(), np.asarray(wanted), rtol=0, atol=close)
 
 
 def test_a_move_shifts_the_picture_and_leaves_grey():

@@ -20,7 +20,7 @@ class Counting:
 
     def __next__(self):
         if self.position >= self.end:
-            raise ValueError("spoiled data")
+            raise ValueError("damaged data")
         self.position += 1
         return Batch({"source": pad([[self.position, 2]])})
 
@@ -55,7 +55,7 @@ def test_error_in_the_thread_reaches_the_loop(monkeypatch):
     feed = make_threaded_prefetcher(Counting(end=1), monkeypatch)
     feed.next_batch()
 
-    with pytest.raises(ValueError, match="spoiled data"):
+    with pytest.raises(ValueError, match="damaged data"):
         feed.next_batch()
     feed.close()
 

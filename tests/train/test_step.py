@@ -38,7 +38,11 @@ class FixedBatches:
         self.batches = iter(batches)
 
     def next_batch(self):
-        return next(self.batches)
+        self.untransformed = next(self.batches)
+        return self.untransformed
+
+    def load_parts(self, untransformed, parts):
+        return untransformed.split(parts)
 
 
 def session(batches, *, objectives=(next_token_loss,), dropout=0.0, **train):

@@ -1,3 +1,5 @@
+import random
+
 import pytest
 
 from saccade.errors import SaccadeError
@@ -47,6 +49,45 @@ def test_words_are_ordered_by_their_first_letter():
 
 def test_combining_mark_follows_its_letter():
     assert compute_visual_order(["א", "\u05b8", "ב"]) == [2, 1, 0]
+
+
+# Different characters of each class of the bidirectional algorithm, so that their order can be read off a text.
+BIDI_CLASSES = {
+    "L": "abcdefghijklmnop", "R": "אבגדהוזחטיכלמ", "AL": "ابتثجحخدذرزسش", "EN": "0123456789", "AN": "٠١٢٣٤٥٦٧٨٩",
+    "ES": "+-", "ET": "$%#°€", "CS": ",.:/", "NSM": "\u05b0\u05b1\u05b2", "WS": " \u2003\u2002", "ON": "!&*;=?",
+}  # fmt: skip
+
+
+def draw_text(draw: random.Random, classes: list[str], longest: int) -> str:
+    left = {kind: list(BIDI_CLASSES[kind]) for kind in classes}
+    kinds = draw.choices(classes, k=draw.randint(1, longest))
+    return "".join(left[kind].pop(0) for kind in kinds if left[kind])
+
+
+@pytest.mark.parametrize(
+    "classes", [["L", "R", "WS"], ["AL", "AN", "EN", "CS"], ["R", "EN", "ET", "ES"], [*BIDI_CLASSES]]
+)
+def test_the_order_of_characters_is_that_of_python_bidi(classes):
+    from bidi import get_display
+
+    draw = random.Random(7)
+    for _ in range(1500):
+        text = draw_text(draw, classes, draw.choice([4, 9, 30]))
+        assert reorder(text) == get_display(text), [text]
+
+
+def test_the_order_of_words_is_that_of_python_bidi():
+    from bidi import get_display
+
+    draw = random.Random(3)
+    words = ["one", "two", "שלום", "עולם", "مايو", "يوم", "12", "345", "٦٧", "-", "!"]
+    for _ in range(500):
+        labels = [part for word in draw.sample(words, draw.randint(1, len(words))) for part in (word, " ")][:-1]
+        ordered = [labels[i] for i in compute_visual_order(labels)]
+        is_reversed = {word: word.isalpha() and word > "z" for word in words}
+        assert "".join(label[::-1] if is_reversed.get(label) else label for label in ordered) == get_display(
+            "".join(labels)
+        )
 
 
 def test_the_order_of_no_labels_is_empty():

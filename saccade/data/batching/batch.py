@@ -5,6 +5,7 @@ Shapes: B batch, T length, F features. `mask` is boolean and True at real tokens
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
@@ -40,6 +41,11 @@ class Tokens:
     def pin_memory(self) -> Tokens:
         return Tokens(self.ids.pin_memory(), self.mask.pin_memory())
 
+    def select_rows(self, rows: slice) -> Tokens:
+        """Select rows of a padded field, without the last columns if they are padding in all of them."""
+        width = max(1, int((self.mask[rows].any(0) * torch.arange(1, self.mask.shape[1] + 1)).max()))
+        return Tokens(self.ids[rows, :width], self.mask[rows, :width])
+
 
 @dataclass(frozen=True)
 class Media:
@@ -63,6 +69,9 @@ class Media:
 
     def pin_memory(self) -> Self:
         return type(self)(self.values.pin_memory(), self.mask.pin_memory())
+
+    def select_rows(self, rows: slice) -> Self:
+        return type(self)(self.values[rows], self.mask[rows])
 
 
 class Pictures(Media):
@@ -110,6 +119,9 @@ class NavigationGraph:
     def pin_memory(self) -> NavigationGraph:
         return NavigationGraph(*(x.pin_memory() for x in self.tensors))
 
+    def select_rows(self, rows: slice) -> NavigationGraph:
+        return NavigationGraph(self.start_poses[rows], self.mask[rows], *self.shared_tensors)
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -132,6 +144,27 @@ class Batch:
 
     def pin_memory(self) -> Batch:
         return Batch({name: tokens.pin_memory() for name, tokens in self.fields.items()}, self.counts)
+
+    @property
+    def num_rows(self) -> int | None:
+        """Number of rows of a padded batch; None if its fields have different ones, as those of episodes have."""
+        rows = {len(field.mask) for field in self.fields.values()}
+        return rows.pop() if len(rows) == 1 else None
+
+    def split(self, parts: int) -> list[Batch]:
+        """Split a padded batch by rows into `parts` batches of nearly equal size, or one of each row if it has fewer.
+
+        A batch whose fields have different numbers of rows stays whole.
+        """
+        rows = self.num_rows or 1
+        parts = min(parts, rows)
+        if parts == 1:
+            return [self]
+        bounds = [rows * part // parts for part in range(parts + 1)]
+        return [
+            Batch({name: field.select_rows(slice(first, last)) for name, field in self.fields.items()})
+            for first, last in itertools.pairwise(bounds)
+        ]
 
 
 def pad(rows: Sequence[Sequence[int] | np.ndarray]) -> Tokens:

@@ -79,6 +79,8 @@ class BatchStream:
     saved position is the end of a group, so it holds for all ranks. A row longer than the budget is a batch by itself.
     """
 
+    depends_on_weights = False
+
     def __init__(self, rows: Rows, *, batch_tokens: int, seed: int, rank: int = 0, world: int = 1) -> None:
         self._rows = rows
         self._budget, self._seed = batch_tokens, seed

@@ -19,6 +19,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 import saccade
+from saccade.config.media import OwnMediaReader
 from saccade.config.readers import Reader
 from saccade.config.schema import FrameReader, MediaReader, PictureReader
 from saccade.data.media.frames import read_frames
@@ -45,12 +46,12 @@ def decode(
     file: str | bytes, reader: MediaReader, *, name: str = "", max_pixels: int = MAX_PICTURE_PIXELS
 ) -> np.ndarray:
     """Decode a file, or the content of a file with a name; a picture may have at most `max_pixels`."""
-    return MEDIA[reader.medium].decode(file, reader, name, max_pixels)
+    return get_medium(reader).decode(file, reader, name, max_pixels)
 
 
 def get_decoding_key(reader: MediaReader) -> str:
     """Identify the settings that decoding depends on in keys of the cache; the text must not change."""
-    return MEDIA[reader.medium].get_key(reader)
+    return get_medium(reader).get_key(reader)
 
 
 class Medium(NamedTuple):
@@ -88,15 +89,38 @@ def _get_sound_key(reader: FrameReader) -> str:
     settings = reader.sound.model_dump_json()
     for name, old in OLD_SOUND_NAMES.items():
         settings = settings.replace(f'"{name}":', f'"{old}":')
-    return f"sound {settings}{formats}"
+    return f"sound {settings}{formats} soxr"  # features that were resampled by other means are computed again
 
 
+def _decode_own(file: str | bytes, reader: OwnMediaReader, name: str, max_pixels: int) -> np.ndarray:
+    """Decode a file by the user's function; whatever that raises makes the file an unreadable one."""
+    name = name or str(file)
+    try:
+        data = file if isinstance(file, bytes) else Path(file).read_bytes()
+        values = np.asarray(reader.decode(data, name), dtype=np.float32)
+    except Exception as error:
+        raise SaccadeError(f"{name} cannot be read: {type(error).__name__}: {error}") from None
+    if values.ndim < 2 or not len(values):
+        raise SaccadeError(f"{name}: decode of reader '{reader.kind}' must give an array (T, ...), got {values.shape}")
+    return values
+
+
+def _get_own_key(reader: OwnMediaReader) -> str:
+    return f"own {reader.fingerprint}"
+
+
+OWN_MEDIUM = Medium(_decode_own, _get_own_key)
 MEDIA = {"picture": Medium(_decode_picture, _get_picture_key), "sound": Medium(_decode_sound, _get_sound_key)}
+
+
+def get_medium(reader: MediaReader) -> Medium:
+    return OWN_MEDIUM if reader.is_custom else MEDIA[reader.medium]
 
 
 def decode_all(paths: Sequence[str], reader: MediaReader, folder: Path) -> list[str]:
     """Decode files into shards in a folder, with several processes if they are many; return the names of the shards."""
     count = max(1, min(os.cpu_count() or 1, MAX_PROCESSES, len(paths) // MIN_FILES_PER_PROCESS))
+    count = 1 if reader.is_custom else count  # another process would not have the user's code
     bounds = np.linspace(0, len(paths), count + 1).astype(int)
     shards = [(f"part-{i}", list(paths[bounds[i] : bounds[i + 1]])) for i in range(count)]
     if count == 1:
@@ -129,11 +153,14 @@ def decode_part(paths: Sequence[str], decode: Decoder, name: Path) -> None:
 
 
 def _start_process(paths: Sequence[str], reader: MediaReader, name: Path) -> subprocess.Popen[str]:
-    """Start this module as a program: a fork might hold locks, and a spawn would run the user's script again."""
+    """Start this module as a program: a fork might hold locks, and a spawn would run the user's script again.
+
+    `-P` keeps the working folder off the module search path: a file there must not be imported.
+    """
     home = str(Path(saccade.__file__).parents[1])
     python_path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
     process = subprocess.Popen(
-        [sys.executable, "-m", "saccade.data.media.decoding"], stdin=subprocess.PIPE, text=True,
+        [sys.executable, "-P", "-m", "saccade.data.media.decoding"], stdin=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": python_path},
     )  # fmt: skip
     assert process.stdin is not None, "opened as a pipe"

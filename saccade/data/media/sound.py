@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import wave
 from pathlib import Path
 from typing import NamedTuple
@@ -12,11 +11,9 @@ import numpy as np
 from saccade.errors import SaccadeError
 from saccade.files import get_error_reason, open_source
 
-SINC_ZERO_CROSSINGS = 16  # of the resampling filter, on each side
 MAX_SECONDS = 3600.0  # of a recording, by default
 MAX_TOTAL_RATE = 384_000  # samples per second of all channels together: 8 channels at 48 kHz
 MAX_RATE = 768_000  # samples per second of one channel, twice the highest rate of studio recordings
-RESAMPLE_BLOCK = 1 << 22  # values gathered at a time during resampling
 SOUND_SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au")
 
 
@@ -121,25 +118,14 @@ def check_length(count: int, rate: int, name: str, max_seconds: float, *, channe
 
 
 def resample(samples: np.ndarray, rate: int, new_rate: int) -> np.ndarray:
-    """Resample by windowed sinc interpolation (Smith 1984).
+    """Resample by soxr to as many samples as last as long, rounded up.
 
     Frequencies above half of the lower rate are removed, so that there is no aliasing.
     """
     if rate == new_rate or not len(samples):
         return samples
-    common = math.gcd(rate, new_rate)
-    up, down = new_rate // common, rate // common
-    cutoff = min(1.0, up / down)
-    radius = math.ceil(SINC_ZERO_CROSSINGS / cutoff)
-    count = -(-len(samples) * up // down)
-    padded = np.pad(samples, (radius, radius + 1))
-    resampled, taps = np.empty(count, np.float32), np.arange(-radius, radius + 2)
-    block = up * max(1, RESAMPLE_BLOCK // len(taps))
-    for first in range(min(up, count)):  # every `up`-th new sample has the same filter
-        distance = taps - (first * down % up) / up
-        weights = cutoff * np.sinc(cutoff * distance) * np.cos(np.pi / 2 * np.clip(distance / (radius + 1), -1, 1)) ** 2
-        weights = weights.astype(np.float32)
-        for start in range(first, count, block):  # in blocks to save memory
-            new = np.arange(start, min(start + block, count), up)
-            resampled[new] = padded[(new * down // up)[:, None] + (taps + radius)] @ weights
-    return resampled
+    import soxr
+
+    count = -(-len(samples) * new_rate // rate)
+    padded = np.pad(samples, (0, -(-rate // new_rate)))  # soxr rounds the number of samples down
+    return soxr.resample(padded, rate, new_rate)[:count]

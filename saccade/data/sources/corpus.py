@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from saccade.config.schema import ActionWriter, Corpus, MediaReader
+from saccade.config.schema import ActionWriter, Corpus, Filter, MediaReader
 from saccade.data.sources.documents import hash_documents, read_documents
+from saccade.data.sources.filtering import FilterReport, build_filter_key, filter_rows
 from saccade.data.sources.labelled import read_labelled
 from saccade.data.sources.media import FILES_ONLY
 from saccade.data.sources.pairs import hash_pairs, read_rows
@@ -30,6 +31,7 @@ class CorpusSplit:
     label_kind: str = ""  # texts with labels of this kind
     media_reader: MediaReader | None = None  # pictures or sound, and the reader of the model
     action_writer: ActionWriter | None = None  # routes, and the writer of the model
+    filter: Filter | None = None  # drops rows of texts
     augment: bool = False  # routes also mirrored, and from every direction if the first one is not given
 
     @property
@@ -43,7 +45,8 @@ class CorpusSplit:
             key = hash_documents(self.corpus, unit=self.document_unit)
         else:
             key = hash_pairs(self.corpus)
-        return f"{key} {self.label_kind}{'?' * self.has_questions}{self.share if self.heldout else -self.share}"
+        key = f"{key} {self.label_kind}{'?' * self.has_questions}{self.share if self.heldout else -self.share}"
+        return key if self.filter is None else f"{key} {build_filter_key(self.filter)}"
 
     @property
     def name(self) -> str:
@@ -60,12 +63,19 @@ class CorpusSplit:
         """Whether rows have a question about a picture."""
         return self.media_reader is not None and self.media_reader.has_question
 
-    def iter_rows(self) -> Iterator[Any]:
-        """Yield the line number and the cells of each row of the split.
+    def iter_rows(self, report: FilterReport | None = None) -> Iterator[Any]:
+        """Yield the line number and the cells of each row of the split that `filter` keeps; `report` counts the others.
 
         Held-out rows are spread evenly over the corpus, which may be sorted. Of pictures and sound, files are held out
         with all their rows.
         """
+        rows = self._iter_unfiltered_rows()
+        if self.filter is None:
+            return rows
+        report = report or FilterReport(self.name)
+        return filter_rows(rows, self.filter, has_label=bool(self.label_kind), report=report)
+
+    def _iter_unfiltered_rows(self) -> Iterator[Any]:
         rows: Iterator[Any]
         if self.media_reader is not None:
             rows = self.media_source.iter_rows()
@@ -108,6 +118,11 @@ ROW_NOUNS = {  # what messages call a row, by its sides
     ("source", "question", "label"): "question",
     ROUTE_SIDES: "route",
 }
+
+
+def format_filter_notes(store: Store) -> list[str]:
+    """Return messages about the rows that `data.filter` has dropped: how many, and why."""
+    return [report.format_note(ROW_NOUNS[store.sides]) for report in store.filtered]
 
 
 def format_dropped_notes(store: Store, splits: list[CorpusSplit], max_length: int | None) -> list[str]:

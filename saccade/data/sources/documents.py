@@ -17,6 +17,7 @@ from pathlib import Path
 from saccade.config.schema import Corpus
 from saccade.data.sources import hub, table
 from saccade.data.sources.lines import iter_lines, open_file
+from saccade.data.sources.own_format import read_own_records
 from saccade.data.sources.pairs import EMBEDDED_PREFIX, hash_file, is_dataset
 from saccade.data.synthetic import embedded
 from saccade.errors import SaccadeError
@@ -31,6 +32,9 @@ def read_documents(corpus: Corpus, *, unit: str, stream: bool = False) -> Iterat
 
     With `stream`, a data set of the Hub is not downloaded before it is read.
     """
+    if corpus.format is not None:
+        texts = table.select_texts(read_own_records(corpus), corpus.files[0], corpus.columns, table.TEXT_COLUMNS)
+        return islice(((number, text) for number, (text,) in texts), corpus.examples)
     documents = (document for name in corpus.files for document in _read_source(name, corpus, unit, stream=stream))
     return islice(documents, corpus.examples)
 
@@ -45,7 +49,7 @@ def hash_documents(corpus: Corpus, *, unit: str) -> str:
             parts.append(hub.get_fingerprint(name, split=corpus.split))
         else:
             parts += [hash_file(path) for path in files]
-    return repr((unit, corpus.columns, corpus.examples, parts))
+    return repr((unit, corpus.columns, corpus.examples, parts)) + corpus.format_version
 
 
 def _read_source(name: str, corpus: Corpus, unit: str, *, stream: bool) -> Iterator[Document]:

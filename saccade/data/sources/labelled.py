@@ -20,6 +20,7 @@ from typing import Any
 from saccade.config.schema import Corpus
 from saccade.data.sources import hub, table
 from saccade.data.sources.lines import iter_lines, open_file
+from saccade.data.sources.own_format import read_own_records
 from saccade.data.sources.pairs import EMBEDDED_PREFIX, is_dataset, read_rows
 from saccade.data.synthetic import embedded
 from saccade.data.tokenization.labels import Labels
@@ -35,8 +36,11 @@ DOCUMENT_MARK = "-DOCSTART-"
 def read_labelled(corpus: Corpus, *, kind: str) -> Iterator[Row]:
     """Yield at most `corpus.examples` rows of a corpus, with labels of a kind: "label", "number" or "tags"."""
     name = corpus.files[0]
-    if len(corpus.files) == 2:
-        rows: Iterator[Row] = read_rows(corpus)
+    rows: Iterator[Row]
+    if corpus.format is not None:
+        rows = _select_columns(read_own_records(corpus), name, corpus)
+    elif len(corpus.files) == 2:
+        rows = read_rows(corpus)
     elif name.startswith(EMBEDDED_PREFIX):
         rows = embedded.read_labelled(name.removeprefix(EMBEDDED_PREFIX), corpus.examples, kind=kind)
     elif is_dataset(name):

@@ -35,6 +35,8 @@ from saccade.errors import SaccadeError
 
 Row = tuple[Any, ...]  # number, path, question if there are questions, text or label
 
+Suffixes = tuple[str, ...]
+
 SUFFIXES = {"picture": PICTURE_SUFFIXES, "sound": (*SOUND_SUFFIXES, ARRAY_SUFFIX)}
 FILES_ONLY = "alone"  # the target of files without text and label; part of keys of the cache
 FILE_COLUMNS = ("file_name", "image", "audio", "file", "path")  # names of a column of paths
@@ -45,21 +47,25 @@ TEXT_COLUMNS = {
 }
 
 
-def read_media(corpus: Corpus, *, medium: str, target: str, has_questions: bool = False) -> Iterator[Row]:
+def read_media(
+    corpus: Corpus, *, medium: str, target: str, has_questions: bool = False, suffixes: Suffixes = ()
+) -> Iterator[Row]:
     """Yield at most `corpus.examples` rows with the `target` of each file: its "label", its "text", or FILES_ONLY.
 
-    With `has_questions`, rows also have a question, and the target is its answer.
+    With `has_questions`, rows also have a question, and the target is its answer. `suffixes` are those of the files, if
+    they are not the usual ones of the medium.
     """
+    suffixes = suffixes or SUFFIXES[medium]
     if medium == "sound" and target == "text" and corpus.files[0].lower().endswith(ARCHIVE_SUFFIX):
         return islice(read_feature_archive(corpus.files[0]), corpus.examples)
     root = _find_root(resolve_folder(corpus), corpus.split)
     if target == FILES_ONLY:
-        return islice(_read_files_only(root, medium, corpus.files[0]), corpus.examples)
+        return islice(_read_files_only(root, medium, suffixes, corpus.files[0]), corpus.examples)
     metadata = Path(corpus.files[1]) if len(corpus.files) == 2 else find_metadata(root)
     if metadata is not None:
         rows = _read_metadata(root, metadata, corpus.columns, target, has_questions=has_questions)
     elif target == "label" and not has_questions:
-        rows = _read_class_folders(root, SUFFIXES[medium], corpus.files[0])
+        rows = _read_class_folders(root, suffixes, corpus.files[0])
     else:
         raise SaccadeError(
             f"{corpus.files[0]} has no metadata.jsonl or metadata.csv, whose columns file_name"
@@ -86,7 +92,7 @@ def resolve_folder(corpus: Corpus) -> Path:
     raise SaccadeError(f"{name} is not a folder of files; expected a folder, or one of {', '.join(ARCHIVE_SUFFIXES)}")
 
 
-def list_files(name: str, *, medium: str) -> list[str]:
+def list_files(name: str, *, medium: str, suffixes: Suffixes = ()) -> list[str]:
     """Return the files that a name stands for: a file, a folder, `embedded:NAME` or `embedded:NAME/FILE`."""
     if medium == "sound" and name.lower().endswith(ARCHIVE_SUFFIX):
         return [path for _, path, _ in read_feature_archive(name)]
@@ -95,13 +101,14 @@ def list_files(name: str, *, medium: str) -> list[str]:
         name = str(embedded_media.open_or_generate(generated, None) / file)
     if not name.strip() or not os.path.isdir(name):  # isdir is False for names that are too long, Path.is_dir raises
         return [name]
-    found = [str(path) for path in find_files(Path(name), SUFFIXES[medium])]
+    suffixes = suffixes or SUFFIXES[medium]
+    found = [str(path) for path in find_files(Path(name), suffixes)]
     if not found:
-        raise SaccadeError(f"{name} has no {medium} in it; expected files such as *{SUFFIXES[medium][0]}")
+        raise SaccadeError(f"{name} has no {medium} in it; expected files such as *{suffixes[0]}")
     return found
 
 
-def hash_media(corpus: Corpus, *, medium: str) -> str:
+def hash_media(corpus: Corpus, *, medium: str, suffixes: Suffixes = ()) -> str:
     """Identify files and texts in keys of the cache: by content, and by names relative to the folder."""
     digest = hashlib.blake2b(repr((corpus.columns, corpus.examples, corpus.split)).encode(), digest_size=16)
     name = corpus.files[0]
@@ -111,7 +118,7 @@ def hash_media(corpus: Corpus, *, medium: str) -> str:
         digest.update(hash_file(Path(name)).encode())
     else:
         folder = resolve_folder(corpus)
-        for path in sorted(find_files(folder, SUFFIXES[medium])):
+        for path in sorted(find_files(folder, suffixes or SUFFIXES[medium])):
             content = hash_file(path) if path.is_file() else "not there"  # a dangling link
             digest.update(f"{path.relative_to(folder)} {content}".encode())
         if metadata := find_metadata(_find_root(folder, corpus.split)):
@@ -158,13 +165,13 @@ def _find_root(folder: Path, split: str) -> Path:
     return folder
 
 
-def _read_files_only(root: Path, medium: str, name: str) -> Iterator[Row]:
+def _read_files_only(root: Path, medium: str, suffixes: Suffixes, name: str) -> Iterator[Row]:
     """Yield all files of a folder, without texts; `name` is the name of the folder in messages."""
     number = 0
-    for number, path in enumerate(find_files(root, SUFFIXES[medium]), start=1):
+    for number, path in enumerate(find_files(root, suffixes), start=1):
         yield number, str(path)
     if not number:
-        raise SaccadeError(f"{name} has no {medium} in it; expected files such as *{SUFFIXES[medium][0]}")
+        raise SaccadeError(f"{name} has no {medium} in it; expected files such as *{suffixes[0]}")
 
 
 def _read_class_folders(root: Path, suffixes: tuple[str, ...], name: str) -> Iterator[Row]:

@@ -19,6 +19,7 @@ from typing import IO, cast
 from saccade.config.schema import Corpus
 from saccade.data.sources import hub, table
 from saccade.data.sources.lines import build_missing_file_error, build_read_error, iter_lines, open_file
+from saccade.data.sources.own_format import read_own_records
 from saccade.data.synthetic import embedded
 from saccade.errors import SaccadeError
 
@@ -46,7 +47,10 @@ def read_pairs(corpus: Corpus) -> Iterator[tuple[str, str]]:
 def read_rows(corpus: Corpus) -> Iterator[Row]:
     """Yield at most `corpus.examples` pairs of a corpus, each with its line number."""
     name = corpus.files[0]
-    if len(corpus.files) == 2:
+    if corpus.format is not None:
+        records = read_own_records(corpus)
+        rows = table.to_pairs(table.select_texts(records, name, corpus.columns, table.PAIR_COLUMNS))
+    elif len(corpus.files) == 2:
         rows = _read_aligned_files(Path(name), Path(corpus.files[1]))
     elif name.startswith(EMBEDDED_PREFIX):
         return embedded.read_pairs(name.removeprefix(EMBEDDED_PREFIX), corpus.examples)
@@ -76,7 +80,7 @@ def hash_pairs(corpus: Corpus) -> str:
     """Identify the pairs of a corpus in keys of the cache: by the content of files, not by their names."""
     name = corpus.files[0]
     digest = hashlib.blake2b(digest_size=16)
-    digest.update(repr((corpus.columns, corpus.examples)).encode())
+    digest.update(repr((corpus.columns, corpus.examples)).encode() + corpus.format_version.encode())
     if name.startswith(EMBEDDED_PREFIX) and len(corpus.files) == 1:
         digest.update(embedded.get_version(name.removeprefix(EMBEDDED_PREFIX)).encode())
     elif len(corpus.files) == 1 and is_dataset(name):

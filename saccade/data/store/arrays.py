@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from saccade.data.batching.batches import Rows
+from saccade.data.sources.filtering import FilterReport
 from saccade.errors import SaccadeError
 
 VERSION = 2  # of the format; entries of another version are written again
@@ -44,6 +45,7 @@ class Store(Rows):
         self.num_bytes: int = meta["bytes"]  # UTF-8 bytes of the text of the last side
         self.num_variants: int = meta["variants"]
         self.dropped = DroppedRows(meta["total"], tuple(meta["empty"]), tuple(meta["long"]))
+        self.filtered = [FilterReport.from_json(values) for values in meta.get("filtered", [])]  # one for each corpus
         self.max_tokens: int = meta["longest"]  # length of the longest side of any row
         self.corpus_sizes: list[int] = meta["parts"]  # rows of each corpus
         self.weights = list(weights) or [1.0] * len(self.corpus_sizes)

@@ -44,11 +44,14 @@ class MediaSource:
     @property
     def key(self) -> str:
         """Identify the files and their targets in keys of the cache; the text must not change."""
-        medium = self.reader.medium
-        return f"{hash_media(self.corpus, medium=medium)} {medium} {self.target}{'?' * self.has_questions}"
+        files = hash_media(self.corpus, medium=self.reader.medium, suffixes=self.reader.suffixes)
+        return f"{files} {self.reader.medium} {self.target}{'?' * self.has_questions}"
 
     def iter_rows(self) -> Iterator[tuple[Any, ...]]:
-        return read_media(self.corpus, medium=self.reader.medium, target=self.target, has_questions=self.has_questions)
+        return read_media(
+            self.corpus, medium=self.reader.medium, target=self.target, has_questions=self.has_questions,
+            suffixes=self.reader.suffixes,
+        )  # fmt: skip
 
     def list_paths(self) -> list[str]:
         """Return each file once, in the order of the rows."""

@@ -84,6 +84,8 @@ class DocumentBatchStream:
     To restore it, the documents before it are read again, but not tokenized. Ranks share it like a BatchStream.
     """
 
+    depends_on_weights = False
+
     def __init__(self, stream: DocumentStream, *, batch_tokens: int, seed: int, rank: int = 0, world: int = 1) -> None:
         self._stream, self._budget, self._seed = stream, batch_tokens, seed
         self._rank, self._world = rank, world

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
@@ -86,7 +86,7 @@ def _add_lowercase(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def _train(settings: schema.Tokenizer, texts: Iterable[str]) -> Tokenizer:
-    kind = TOKENIZER_KINDS[settings.kind]
+    kind = TOKENIZER_KINDS.get(settings.kind, OWN_KIND)
     sentinels, extra = settings.sentinels, settings.sentinels + count_extra_tokens(settings)
     if kind.has_byte_tokens and settings.size < MIN_BYTE_VOCABULARY + extra:
         raise SaccadeError(
@@ -250,6 +250,27 @@ class TokenizerKind(NamedTuple):
     has_trailing_space: bool = False
 
 
+def _train_own(settings: schema.Tokenizer, texts: Iterable[str]) -> tokenizers.Tokenizer:
+    """Call the user's function with the texts and the maximal size; check and save what it returns as JSON."""
+    own = cast(schema.OwnTokenizer, settings)
+    built = own.make(texts, settings.size)
+    if not isinstance(built, tokenizers.Tokenizer):
+        raise SaccadeError(f"the tokenizer '{own.kind}' must return a tokenizers.Tokenizer, got {type(built).__name__}")
+    for number, token in enumerate(SPECIAL_TOKENS):
+        if built.token_to_id(token) != number:
+            raise SaccadeError(
+                f"the tokenizer '{own.kind}' must have the token {token} as number {number}, got "
+                f"{built.token_to_id(token)}; train it with special_tokens={list(SPECIAL_TOKENS)}"
+            )
+    try:
+        return tokenizers.Tokenizer.from_str(built.to_str())
+    except Exception as error:  # the library raises a plain Exception for parts that are written in Python
+        raise SaccadeError(
+            f"the tokenizer '{own.kind}' cannot be saved as JSON ({error}); use only parts of the package tokenizers"
+        ) from None
+
+
+OWN_KIND = TokenizerKind(_train_own)
 TOKENIZER_KINDS = {
     "bpe": TokenizerKind(_train_bpe, has_byte_tokens=True, has_leading_space=True),
     "unigram": TokenizerKind(_train_unigram, has_byte_tokens=True, has_leading_space=True),

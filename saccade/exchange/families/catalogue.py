@@ -87,8 +87,8 @@ def find_family(recipe: Recipe, tokenizer: Tokenizer | None = None) -> Family:
     The architecture that has the name of the recipe is tried first. If a tokenizer is given, its ids are checked too.
     """
     reasons, known = [], sorted(list_families(recipe.kinds).values(), key=lambda family: family.name != recipe.name)
-    fitting = [family for family in known if not find_kind_difference(recipe, family)] or known
-    for family in chain(fitting, iter_installed_families()):
+    candidates = [family for family in known if not find_kind_difference(recipe, family)] or known
+    for family in chain(candidates, iter_installed_families()):
         difference = find_difference(recipe, family)
         if not difference and family.check_tokenizer is not None and tokenizer is not None:
             difference = family.check_tokenizer(tokenizer)

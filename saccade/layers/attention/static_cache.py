@@ -5,7 +5,7 @@ A stack that declares the capability `static_step` allocates one with `start_sta
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -134,3 +134,13 @@ class StaticState:
         positions, rows = self.lengths[:, None], self.slots.long().expand(-1, self.capacity)
         write_rows = rows.gather(1, positions)
         return [StaticCache(layer, positions, rows, write_rows) for layer in self.self_caches]
+
+
+class StaticStack(Protocol):
+    """A stack that declares the capability `static_step`."""
+
+    def start_static(self, sizes: StaticSizes) -> StaticState: ...
+
+    def project_memory(self, states: Float[Tensor, "B S M"]) -> list[KeyValue]: ...
+
+    def step_static(self, x: Float[Tensor, "R 1 D"], state: StaticState) -> Float[Tensor, "R 1 D"]: ...

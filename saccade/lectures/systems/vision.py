@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -9,6 +11,7 @@ from torch import Tensor
 from saccade.config.load import load
 from saccade.data.batching.batch import Batch, Pictures
 from saccade.layers.attention import masks
+from saccade.layers.blocks.transformer import TransformerStack
 from saccade.layers.record import record
 from saccade.layers.vision.grid_attention import GridAttention
 from saccade.layers.vision.patches import PatchEmbedding, ResNetCells, paint_patches
@@ -86,11 +89,12 @@ def encode_by_hand(reader: PictureReader, pictures: Tensor) -> Tensor:
     assert reader.first is not None and reader.positions is not None, "the recipe has both"
     z = torch.cat((reader.first.expand(len(cut), 1, -1), F.linear(cut, cells.project.weight, cells.project.bias)), 1)
     z = z + reader.positions(masks.make_positions(10, z.device))
-    for block in reader.stack.blocks:
+    stack = cast(TransformerStack, reader.stack)
+    for block in stack.blocks:
         first, second = (residual.norm for residual in block.residuals)
         z = z + block.self(first(z))
         z = z + block.feedforward(second(z))
-    return reader.stack.norm(z)
+    return stack.norm(z)
 
 
 @check(

@@ -72,7 +72,7 @@ class WriterContext(NamedTuple):
 def build_reader(table: Any, size: int, options: Options) -> Any:
     """Build the reader of a recipe's table, which may be of a custom kind; None for kind "none"."""
     if table.kind not in READERS:
-        return build_custom(table, size)
+        return build_custom(table) if table.medium else build_custom(table, size)
     return READERS[table.kind](table, size, options)
 
 

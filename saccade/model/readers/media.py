@@ -45,7 +45,7 @@ class PictureReader(MediaReader):
         super().__init__()
         self.columns = columns
         self.cells = cells
-        self.stack: Any = stack
+        self.stack = stack
         self.positions, self.dim, self.grid = positions, dim, grid
         self.first = nn.Parameter(torch.empty(dim)) if class_token else None
         if self.first is not None:

@@ -1,7 +1,6 @@
 """A second pass over a sequence: a decoder reads it again and attends to the encoder's states (BART classification)."""
 
 from dataclasses import replace
-from typing import Any
 
 from torch import nn
 
@@ -19,7 +18,7 @@ class SecondPass(nn.Module):
     def __init__(self, embedding: Embedding, stack: Stack) -> None:
         super().__init__()
         self.embedding = embedding
-        self.stack: Any = stack
+        self.stack = stack
 
     @property
     def dim(self) -> int:

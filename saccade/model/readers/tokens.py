@@ -98,7 +98,7 @@ class TokenReader(nn.Module):
         """
         super().__init__()
         self.embedding = embedding
-        self.stack: Any = stack  # has further methods where its capabilities declare them
+        self.stack = stack
         self.uses_segments, self.concat_embeddings = uses_segments, concat_embeddings
         self.again = second_pass
         self.dim = stack.dim + (embedding_width if concat_embeddings else 0) if second_pass is None else second_pass.dim
@@ -123,7 +123,9 @@ class TokenReader(nn.Module):
         return first if plain else replace(first, repeated_passes=False)
 
     def forward(self, ids: Int[Tensor, "B S"], mask: Bool[Tensor, "B S"] | Packing) -> Memory:
-        extra = {"segments": get_segment_ids(ids, get_packed_positions(mask))} if self.uses_segments else {}
+        extra: dict[str, Any] = {}
+        if self.uses_segments:
+            extra["segments"] = get_segment_ids(ids, get_packed_positions(mask))
         x = self.embedding(ids, get_packed_positions(mask))
         states, mask, final, aux = self.stack(x, mask, **extra)
         if self.concat_embeddings:

@@ -5,7 +5,7 @@ MASK is the id of START, which does not occur inside a sequence and is not neede
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -19,6 +19,7 @@ from saccade.layers.attention.positions import Sinusoidal
 from saccade.layers.attention.scores import masked_softmax
 from saccade.layers.auxiliary import Aux
 from saccade.layers.blocks import repeated_passes
+from saccade.layers.blocks.transformer import TransformerStack
 from saccade.layers.memory import Memory
 from saccade.layers.packing import Packing, get_batch_layout, split_mask
 from saccade.model.readers.tokens import Embedding, get_packed_positions
@@ -55,7 +56,7 @@ class FillWriter(nn.Module):
         """An output has at most `max_length_difference` tokens more or fewer than its source."""
         super().__init__()
         self.embedding = embedding
-        self.stack: Any = stack  # has further methods where its capabilities declare them
+        self.stack = stack
         self.output = output
         self.copy_source, self.max_length_difference = copy_source, max_length_difference
         self.number = Sinusoidal(LENGTH_FEATURES)
@@ -101,17 +102,18 @@ class FillWriter(nn.Module):
         """Return a function canvas -> logits for a fixed memory, mask and shape, with all invariants precomputed."""
         if not repeated_passes.supports(self.stack) or self.embedding.concat:
             return lambda canvas: self.head(self(canvas, mask, memory))
+        stack = cast(TransformerStack, self.stack)  # declares `repeated_passes`
         device, table = memory.states.device, self.embedding.positions
         encoding = memory.states.new_zeros(1, 1, 1) if table is None else table(make_positions(shape[1], device))
         encoding = encoding.to(memory.states.dtype)
         masked_encoding = encoding + soft_copy(memory, mask, shape) if self.copy_source else encoding
-        cross_memory = repeated_passes.project_memory(self.stack, memory.states, unpack_memory(memory)[1])
+        cross_memory = repeated_passes.project_memory(stack, memory.states, unpack_memory(memory)[1])
         bias = repeated_passes.build_key_bias(mask, memory.states)
 
         def decode(canvas: Tensor) -> Tensor:
             base = torch.where((canvas == MASK)[..., None], masked_encoding, encoding)
             x = torch.add(base, self.embedding.tokens(canvas), alpha=self.embedding.scale)
-            return self.head(repeated_passes.run_stack(self.stack, x, bias, cross_memory))
+            return self.head(repeated_passes.run_stack(stack, x, bias, cross_memory))
 
         return decode
 

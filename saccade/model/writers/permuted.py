@@ -1,6 +1,7 @@
 """The writer of permutation language modelling (XLNet, Yang et al. 2019): predicts tokens in any order."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from saccade.config.protocols import Capabilities
 from saccade.layers.attention.two_stream import Streams, build_permutation_mask, run_two_streams
+from saccade.layers.blocks.transformer import TransformerStack
 from saccade.model.readers.tokens import TokenReader
 from saccade.model.writers.labels import StatesHead
 
@@ -48,7 +50,7 @@ class PermutedWriter(StatesHead):
         content, query = reader.embedding(ids), reader.embedding.dropout(self.query.expand(*at.shape, -1))
         allowed = build_permutation_mask(order) & keep[:, None]
         return run_two_streams(
-            reader.stack,
+            cast(TransformerStack, reader.stack),
             content,
             query,
             allowed=allowed,

@@ -1,19 +1,19 @@
 """The autoregressive writer: memory -> tokens, all positions at once in training, one step at a time in decoding."""
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from saccade.config.protocols import Capabilities, PositionedState, Stack, State, get_capabilities
+from saccade.config.protocols import Capabilities, PositionedState, Stack, State, StepwiseStack, get_capabilities
 from saccade.errors import SaccadeError
 from saccade.kernels.cpu.prepared import CpuLayout
 from saccade.kernels.weights import Unsupported, WriterWeights, describe_linear
-from saccade.layers.attention.cache import AttentionState
 from saccade.layers.auxiliary import Aux
+from saccade.layers.blocks.fused_step import DescribedStack
 from saccade.layers.memory import Memory
 from saccade.layers.packing import Packing
 from saccade.layers.record import record
@@ -43,7 +43,7 @@ class TokenWriter(nn.Module):
     def __init__(self, embedding: Embedding, stack: Stack, *, output: nn.Module, output_scale: float = 1.0) -> None:
         super().__init__()
         self.embedding = embedding
-        self.stack: Any = stack  # has further methods where its capabilities declare them
+        self.stack = stack
         self.output, self.output_scale = output, output_scale
         self._described: tuple[tuple[object, ...], WriterWeights] | None = None  # see `describe_step`
 
@@ -64,7 +64,7 @@ class TokenWriter(nn.Module):
         """
         if self.output_scale != 1.0:
             raise Unsupported("its states are scaled before the output")
-        stack = self.stack.describe_step()
+        stack = cast(DescribedStack, self.stack).describe_step()
         parts = stack, self.embedding.tokens, self.output
         if self._described is None or any(
             one is not other for one, other in zip(parts, self._described[0], strict=True)
@@ -94,7 +94,7 @@ class TokenWriter(nn.Module):
         `rows` is the batch size where there is no memory.
         """
         rows = rows if memory is None else memory.states.shape[0]
-        return self.stack.start(memory, rows=rows, capacity=capacity)
+        return cast(StepwiseStack, self.stack).start(memory, rows=rows, capacity=capacity)
 
     def step(self, inputs: Int[Tensor, "B n"], state: PositionedState, *, align: bool = False) -> Step:
         """Process the next n tokens of each row; with `align`, also return the last one's cross-attention weights."""
@@ -117,7 +117,7 @@ class TokenWriter(nn.Module):
 
     def _get_positions(self, inputs: Int[Tensor, "B n"], state: PositionedState) -> Int[Tensor, "b n"]:
         """Positions of the next tokens in their sequences."""
-        if isinstance(state, AttentionState):
-            return state.get_positions(inputs.shape[1])
+        if (get_positions := getattr(state, "get_positions", None)) is not None:
+            return cast(Tensor, get_positions(inputs.shape[1]))
         at: Tensor = state.lengths[:, None] + torch.arange(inputs.shape[1], device=inputs.device)
         return at

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from saccade.config import schema
-from saccade.config.kinds import Custom
 from saccade.config.schema import Recipe
 from saccade.config.stacks import DEFAULT_NORM_EPSILON
 from saccade.data.tokenization.tokenizers import END, START, UNKNOWN
@@ -32,12 +31,15 @@ class SideConfig(NamedTuple):
 def check_convertible(recipe: Recipe) -> tuple[SideConfig, SideConfig]:
     """Return the configurations of reader and writer; refuse, by name, settings that CTranslate2 does not have."""
     parts = []
-    for side, part in (("reader", recipe.reader), ("writer", recipe.writer)):
-        if not isinstance(part, schema.TokenReader | schema.TokenWriter | Custom):
-            raise _refusal(f"{side}.kind = {part.kind!r}")
-        if isinstance(part, Custom) or isinstance(part.stack, Custom):
+    for side, table, part in (
+        ("reader", recipe.reader, recipe.reader.text),
+        ("writer", recipe.writer, recipe.writer.tokens),
+    ):
+        if table.is_custom or (part is not None and part.stack.is_custom):
             raise _refusal(f"a {side} of your own kind")
-        if not isinstance(part.stack, schema.TransformerStack):
+        if part is None:
+            raise _refusal(f"{side}.kind = {table.kind!r}")
+        if (stack := part.stack.transformer) is None:
             raise _refusal(f"{side}.stack.kind = {part.stack.kind!r}")
         if not isinstance(part.positions, schema.Sinusoidal | schema.Learned):
             raise _refusal(f"{side}.positions.kind = {part.positions.kind!r}")
@@ -48,17 +50,17 @@ def check_convertible(recipe: Recipe) -> tuple[SideConfig, SideConfig]:
             "head_dim": None, "kv_heads": None,
         }  # fmt: skip
         for name, required in expected.items():
-            if (value := getattr(part.stack, name)) != required:
+            if (value := getattr(stack, name)) != required:
                 raise _refusal(f"{side}.stack.{name} = {value!r}")
         for name in ("embedding_norm", "output_scale"):
             if getattr(part, name, False):
                 raise _refusal(f"{side}.{name} = true")
-        if part.stack.experts is not None:
+        if stack.experts is not None:
             raise _refusal(f"{side}.stack.experts")
         for name, unknown in (("ff", 0), ("norm", "none")):
-            if getattr(part.stack, name) == unknown:
+            if getattr(stack, name) == unknown:
                 raise _refusal(f"{side}.stack.{name} = {unknown!r}")
-        parts.append(SideConfig(part, part.stack))
+        parts.append(SideConfig(part, stack))
     reader, writer = parts
     if reader.stack.norm_kind != writer.stack.norm_kind:
         raise _refusal("two kinds of norm (reader.stack.norm_kind and writer.stack.norm_kind)")

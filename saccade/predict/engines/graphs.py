@@ -9,7 +9,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Int
@@ -18,7 +18,7 @@ from torch import Tensor
 from saccade.config.protocols import Support, get_capabilities
 from saccade.data.tokenization.tokenizers import END, PAD, START, UNKNOWN
 from saccade.kernels.next_token import DecodingConstraints, TopTokens
-from saccade.layers.attention.static_cache import StaticSizes
+from saccade.layers.attention.static_cache import StaticSizes, StaticStack
 from saccade.layers.memory import Memory
 from saccade.model.writers.tokens import TokenWriter
 from saccade.predict.engines.engine import GPU_FAILURES, explain_fused_scores, explain_inspection
@@ -203,7 +203,7 @@ class SearchBuffers:
         if job.memory is not None:
             state.memory_rows.copy_((state.memory_rows // job.samples_per_row).clamp(max=self.size - 1))
             states = job.memory.states.to(writer.embedding.tokens.weight.dtype)
-            keys_values, mask = writer.stack.project_memory(states), job.memory.mask
+            keys_values, mask = cast(StaticStack, writer.stack).project_memory(states), job.memory.mask
             assert isinstance(mask, Tensor), "decoding never packs rows"
             state.load_memory(keys_values, mask)
         restart(search, job, torch.tensor(job.limits, device=device).repeat_interleave(job.samples_per_row), count)

@@ -1,6 +1,6 @@
 """A writer whose steps use static buffers: Triton kernels on CUDA, its own blocks elsewhere."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -9,7 +9,7 @@ from torch import Tensor
 from saccade.kernels.next_token import DecodingConstraints, TopTokens, select_top_tokens
 from saccade.kernels.weights import Unsupported, WriterWeights
 from saccade.layers.attention.backends import HAS_TRITON
-from saccade.layers.attention.static_cache import StaticSizes, StaticState
+from saccade.layers.attention.static_cache import StaticSizes, StaticStack, StaticState
 from saccade.model.writers.tokens import TokenWriter
 
 MAX_KERNEL_BEAMS = 8  # beams that the Triton kernels support
@@ -26,7 +26,7 @@ class StaticWriter:
     @classmethod
     def build(cls, writer: TokenWriter, sizes: StaticSizes) -> "StaticWriter":
         """Allocate the buffers of a writer."""
-        state, weights, positions = writer.stack.start_static(sizes), None, None
+        state, weights, positions = cast(StaticStack, writer.stack).start_static(sizes), None, None
         try:
             weights = describe_for_kernels(writer, sizes.beams)
         except Unsupported:
@@ -66,7 +66,7 @@ class StaticWriter:
         """Return the logits of the next token of each row."""
         if self.weights is None:
             x = writer.embedding(tokens[:, None], state.lengths[:, None])
-            return writer.head(writer.stack.step_static(x, state)[:, 0])
+            return writer.head(cast(StaticStack, writer.stack).step_static(x, state)[:, 0])
         from saccade.kernels.triton.linear import normalize_rows
 
         return writer.head(normalize_rows(self._run_kernels(self.weights, writer, tokens, state)))

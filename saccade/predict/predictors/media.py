@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
+from saccade.config.media import OwnMediaReader
 from saccade.config.schema import FrameReader, MediaReader, PictureReader
 from saccade.data.media.decoding import decode
 from saccade.data.sources.media import list_files
@@ -77,7 +78,7 @@ class MediaCodec(InputCodec):
         """Yield the named files. A folder stands for its files; with `report`, only for those that can be read."""
         for line in lines:
             name = line.rstrip("\r\n")
-            files = list_files(name, medium=self.medium)
+            files = list_files(name, medium=self.medium, suffixes=self.reader.suffixes)
             yield from files if report is None or files == [name] else self._iterate_readable(name, files, report)
 
     def encode(self, texts: Sequence[str], what: str, *, numbers: Sequence[int] | None = None) -> list[Any]:
@@ -225,11 +226,32 @@ class SoundCodec(MediaCodec):
         return render_spectrogram(row.values, columns=self.get_grid(row)[1] * self.reader.step)
 
 
+class FeatureCodec(MediaCodec):
+    """Reads files of a modality of the user's own, whose states are a sequence."""
+
+    reader: OwnMediaReader
+
+    def get_grid(self, row: Any) -> tuple[int, int]:
+        return 1, -(-len(row.values) // self.reader.step)
+
+    def crop_weights(self, address: str, weights: Tensor, *, cell: int | None = None) -> Tensor:
+        """Average reader layers over all query positions."""
+        return weights.mean(1, keepdim=True) if address.startswith("reader.") else weights
+
+    def _label_cells(self, high: int, wide: int) -> list[str]:
+        return [str(x * self.reader.step + 1) for x in range(wide)]
+
+    def _draw(self, row: Any) -> np.ndarray:
+        features = row.values.reshape(len(row.values), -1)
+        return render_spectrogram(features, columns=self.get_grid(row)[1] * self.reader.step)
+
+
 MEDIA_CODECS = {"picture": PictureCodec, "sound": SoundCodec}
 
 
 def make_media_codec(loaded: LoadedModel) -> InputCodec:
-    return MEDIA_CODECS[loaded.recipe.reader.medium](loaded)
+    reader = loaded.recipe.reader
+    return FeatureCodec(loaded) if reader.is_custom else MEDIA_CODECS[reader.medium](loaded)
 
 
 Describer = partial(Predictor, parts=PredictorParts(make_media_codec, SearchDecoder, TextPresenter))

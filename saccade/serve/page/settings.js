@@ -13,7 +13,6 @@ const MAIN_SETTINGS = ["beam", "n_best", "sample", "iterations"]; // always visi
 const PROMPT_SETTINGS = ["stop", "truncate_prompt", "repetition_penalty", "frequency_penalty"]; // of language models
 const SOURCE_SETTINGS = ["coverage_penalty", "replace_unknown"]; // of models with a source
 const PARALLEL_SETTINGS = ["iterations", "length_candidates", "collapse"]; // of non-autoregressive models
-const TASK_SETTINGS = { classify: [], play: [], encode: ["n_best"] }; // of tasks without autoregressive decoding
 const AUTOREGRESSIVE_SETTINGS = ["beam", "n_best", "sample", "temperature", "top_k", "top_p", "seed", "length_penalty", "coverage_penalty", "no_repeat_ngram", "prefix"];
 
 export class SettingsForm {
@@ -23,9 +22,9 @@ export class SettingsForm {
   }
 
   // Shows the settings that apply to a model.
-  showSettings({ task, settings, goes_on: goesOn, at_once: atOnce }) {
+  showSettings({ page_settings: pageSettings, settings, goes_on: goesOn, at_once: atOnce }) {
     const hidden = [...(goesOn ? SOURCE_SETTINGS : PROMPT_SETTINGS), ...(atOnce ? AUTOREGRESSIVE_SETTINGS : PARALLEL_SETTINGS)];
-    const known = TASK_SETTINGS[task] ?? Object.keys(LABELS).filter((name) => !hidden.includes(name));
+    const known = pageSettings ?? Object.keys(LABELS).filter((name) => !hidden.includes(name));
     const names = known.filter((name) => name in settings);
     this.fields = names.map((name) => createField(name, settings[name]));
     for (const [i, place] of this.places.entries()) {

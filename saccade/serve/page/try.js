@@ -8,7 +8,6 @@ import { SettingsForm } from "./settings.js";
 const getElement = (id) => document.getElementById(id);
 const settings = new SettingsForm(getElement("first"), getElement("settings"));
 const files = new FileField(getElement("file-field"));
-const INPUT_NAMES = { encode: "Text with [MASK] where a word is missing" };
 let models = [];
 let asking = null; // AbortController of the current request
 
@@ -33,7 +32,7 @@ function handleModelChange() {
   const entry = getModel();
   settings.showSettings(entry);
   getElement("about").textContent = `${entry.name}: ${entry.goes_on ? "language model" : entry.task}`;
-  getElement("input-name").textContent = entry.goes_on ? "Prompt" : entry.asks ? "Question" : INPUT_NAMES[entry.task] ?? "Text";
+  getElement("input-name").textContent = entry.goes_on ? "Prompt" : entry.asks ? "Question" : entry.input_label;
   asking?.abort();
   files.setMedium(entry.reads);
   for (const id of ["input", "input-label"]) setVisible(getElement(id), entry.reads === "text" || entry.asks);

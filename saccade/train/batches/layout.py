@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import torch
 
-from saccade.config.kinds import Custom
 from saccade.config.protocols import get_capabilities
 from saccade.config.schema import Recipe, Train
 from saccade.errors import SaccadeError
@@ -89,7 +88,8 @@ def should_capture(
     possible.
     """
     settings = recipe.train
-    custom = [table for table in recipe.objectives if isinstance(table, Custom)]
+    parts = (*recipe.objectives, settings.optimizer, *settings.augment)
+    undeclared = [part.kind for part in parts if not part.is_capturable]
     conditions = {
         "a CUDA device": device.type == "cuda",
         "objectives that do not generate outputs": not generates,
@@ -97,7 +97,7 @@ def should_capture(
         "one process": world == 1,
         "train.accumulate=1": settings.accumulate == 1,
         "train.recompute=false": not settings.recompute,
-        "only kinds that come with saccade": not custom,
+        f"capturable = True of your own kinds ({', '.join(undeclared)})": not undeclared,
     }
     missing = [name for name, holds in conditions.items() if not holds]
     if settings.cuda_graphs and missing:

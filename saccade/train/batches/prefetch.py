@@ -25,6 +25,8 @@ POLL_SECONDS = 2e-4  # pause between two checks for a batch that is not ready
 class Stream(Protocol):
     """An endless iterator of batches whose position can be saved and restored."""
 
+    depends_on_weights: bool  # batches are made with the current weights, so not ahead of time
+
     def __iter__(self) -> Iterator[Batch]: ...
     def __next__(self) -> Batch: ...
     def state(self) -> StreamState: ...
@@ -35,6 +37,7 @@ class Stream(Protocol):
 
 class PrefetchedBatch(NamedTuple):
     batch: Batch
+    untransformed: Batch  # the same on the host, neither packed nor padded to a static shape
     state: StreamState  # of the stream, after this batch
     epoch: float
     rows: int  # sequences of each field
@@ -55,6 +58,7 @@ class Prefetcher:
         """With `prefetch` false, a batch is loaded only when it is requested."""
         self.stream, self.device, self.transform = stream, device, transform
         self.state, self.epoch = stream.state(), stream.epoch
+        self.untransformed = Batch({})  # of the last batch, for `load_parts`
         self.wait_seconds = 0.0  # time that the device was idle for lack of data
         self.rows, self.tokens = 0, Counter[str]()  # returned so far: sequences, and real tokens by field
         self.padded_tokens = 0  # the same tokens with padding
@@ -70,15 +74,21 @@ class Prefetcher:
         """Return the next batch; `state` and `epoch` become those after it."""
         start = time.perf_counter()
         if self._thread is None:
-            item = self._wait_for_copy(self._load_next())
+            item = self._load_next()
             self.wait_seconds += time.perf_counter() - start
         else:
             item = self._get_from_thread()
-        self.state, self.epoch = item.state, item.epoch
+        self._wait_for_copy(item.batch, item.copy_done)
+        self.state, self.epoch, self.untransformed = item.state, item.epoch, item.untransformed
         self.rows += item.rows
         self.tokens.update(item.batch.counts)
         self.padded_tokens += sum(field.num_positions for field in item.batch.fields.values())
         return item.batch
+
+    def load_parts(self, untransformed: Batch, parts: int) -> list[Batch]:
+        """Split a batch by rows into parts, and pack or pad each of them and copy it to the device."""
+        split = map(self._transform, untransformed.split(parts))
+        return [self._wait_for_copy(*self._copy_to_device(part)) for part in split]
 
     @property
     def padding(self) -> float:
@@ -101,26 +111,28 @@ class Prefetcher:
             self.wait_seconds += time.perf_counter() - idle
         if isinstance(item, BaseException):
             raise item
-        return self._wait_for_copy(item)
-
-    def _wait_for_copy(self, item: PrefetchedBatch) -> PrefetchedBatch:
-        """Make the current CUDA stream wait for the copy of a batch."""
-        if item.copy_done is not None:
-            current = torch.cuda.current_stream(self.device)
-            current.wait_event(item.copy_done)
-            for tensor in get_tensors(item.batch):
-                tensor.record_stream(current)  # or its memory could be reused before this stream has read it
         return item
+
+    def _wait_for_copy(self, batch: Batch, copy_done: torch.cuda.Event | None) -> Batch:
+        """Make the current CUDA stream wait for the copy of a batch."""
+        if copy_done is not None:
+            current = torch.cuda.current_stream(self.device)
+            current.wait_event(copy_done)
+            for tensor in get_tensors(batch):
+                tensor.record_stream(current)  # or its memory could be reused before this stream has read it
+        return batch
 
     def _is_device_idle(self) -> bool:
         return torch.cuda.current_stream(self.device).query()
 
     def _load_next(self) -> PrefetchedBatch:
-        batch = next(self.stream)
-        rows = len(next(iter(batch.fields.values())).content)
-        batch = self.transform(batch) if self.transform else batch
-        batch, copy_done = self._copy_to_device(batch)
-        return PrefetchedBatch(batch, self.stream.state(), self.stream.epoch, rows, copy_done)
+        untransformed = next(self.stream)
+        rows = len(next(iter(untransformed.fields.values())).content)
+        batch, copy_done = self._copy_to_device(self._transform(untransformed))
+        return PrefetchedBatch(batch, untransformed, self.stream.state(), self.stream.epoch, rows, copy_done)
+
+    def _transform(self, batch: Batch) -> Batch:
+        return self.transform(batch) if self.transform else batch
 
     def _copy_to_device(self, batch: Batch) -> tuple[Batch, torch.cuda.Event | None]:
         """Copy a batch to the device; on CUDA asynchronously, from pinned memory on a stream of its own."""

@@ -38,6 +38,8 @@ class Replay:
     seed and the actions of an episode reproduce it, and are all that a checkpoint stores.
     """
 
+    depends_on_weights = True
+
     def __init__(self, recipe: Recipe, episodes: VectorEnvironment, model: Model) -> None:
         assert isinstance(recipe.reader, PictureReader), "the recipe was checked"
         self._data, self._play, self._seed = recipe.data, recipe.data.play, recipe.train.seed

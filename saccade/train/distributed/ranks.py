@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,6 +19,7 @@ from saccade.errors import SaccadeError
 
 Result = TypeVar("Result")
 _finished_barrier: list[dist.Work] = []
+BUCKET_SIZE = 2**23  # gradients that are exchanged together: 32 MiB in float32
 TIMEOUT = timedelta(hours=2)  # other ranks wait while rank 0 prepares data or decodes for validation
 
 
@@ -79,6 +80,33 @@ class Ranks:
         if isinstance(module, DistributedDataParallel) and not last:
             return module.no_sync()
         return contextlib.nullcontext()
+
+    @torch.no_grad()
+    def average_gradients(self, module: nn.Module) -> None:
+        """Average the gradients of a module over all processes, in buckets; its buffers become those of rank 0.
+
+        DistributedDataParallel does this during the backward pass, which then must succeed in every process.
+        """
+        if self.world_size == 1:
+            return
+        for buffer in module.buffers():
+            dist.broadcast(buffer, src=0)
+        bucket: list[Tensor] = []
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                bucket.append(parameter.grad)
+            if sum(gradient.numel() for gradient in bucket) >= BUCKET_SIZE:
+                self._average(bucket)
+                bucket = []
+        self._average(bucket)
+
+    def _average(self, tensors: Sequence[Tensor]) -> None:
+        """Average tensors over all processes, in place, with one all-reduce."""
+        if tensors:
+            flat = self.all_reduce(torch.cat([tensor.flatten() for tensor in tensors]) / self.world_size)
+            for tensor, mean in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+                tensor.copy_(mean.view_as(tensor))
 
     def close(self) -> None:
         if self.world_size > 1 and dist.is_initialized():

@@ -33,7 +33,7 @@ def adopt_run(recipe: Recipe, run: str) -> Recipe:
     max_length = min(recipe.data.max_length, old.data.max_length)
     data = recipe.data.model_copy(update={"max_length": max_length})
     shared = recipe.task.predicts_labels or old.tokenizer.shared
-    tokenizer = recipe.tokenizer.model_copy(update={"kind": "init", "shared": shared, "files": ()})
+    tokenizer = recipe.tokenizer.adopt_init(shared=shared)
     return recipe.model_copy(update={**parts, "data": data, "tokenizer": tokenizer})
 
 
@@ -47,7 +47,7 @@ def adopt_tokenizer(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
     same_settings = load(folder / RECIPE, kinds=recipe.kinds).tokenizer == recipe.tokenizer
     if not same_settings or not recipe.tokenizer.is_learned:
         return recipe
-    return recipe.model_copy(update={"tokenizer": recipe.tokenizer.model_copy(update={"kind": "init"})})
+    return recipe.model_copy(update={"tokenizer": recipe.tokenizer.adopt_init(shared=recipe.tokenizer.shared)})
 
 
 def adopt_for_labels(recipe: Recipe, old: Recipe) -> dict[str, Any]:

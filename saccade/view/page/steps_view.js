@@ -20,7 +20,7 @@ export function createStepsView(page) {
   const view = { page, usable, map: null, steps };
   const writes = el("p", { class: "caption" });
   const output = el("div", { class: "words", role: "group" });
-  const looking = el("p", { class: "caption" });
+  const attends = el("p", { class: "caption" });
   const slider = el("input", { type: "range", min: 1, step: 1, "aria-label": "Step",
     oninput: () => page.set({ step: Number(slider.value) - 1 }) });
   const place = el("span", { class: "number" });
@@ -42,9 +42,9 @@ export function createStepsView(page) {
       createButton("›", () => moveStep(view, 1), { "aria-label": "Next step" })), slider, place),
     setVisible(el("div", { class: "bar" }, maps.element, heads.element), page.data.maps.some(usable)),
     writes, output,
-    world ? el("div", { class: "beside" }, el("div", {}, looking, box, caption), world.element) : null,
-    ...(world ? [] : [looking, box, caption]), cards);
-  Object.assign(view, { writes, looking, slider, place, maps, heads, play, box, caption, likely, world, beam, output, cards });
+    world ? el("div", { class: "beside" }, el("div", {}, attends, box, caption), world.element) : null,
+    ...(world ? [] : [attends, box, caption]), cards);
+  Object.assign(view, { writes, attends, slider, place, maps, heads, play, box, caption, likely, world, beam, output, cards });
   page.addPanelKeys(element, {
     ArrowRight: () => moveStep(view, 1), ArrowLeft: () => moveStep(view, -1),
     Home: () => page.set({ step: 0 }), End: () => page.set({ step: view.tokens.length - 1 }), " ": () => play.click(),
@@ -129,7 +129,7 @@ function showAttention(view, now) {
   const index = findMapIndex(view);
   if (index < 0) {
     box.replaceChildren();
-    view.looking.textContent = "";
+    view.attends.textContent = "";
     caption.textContent = "This model decodes without attention.";
     return "";
   }
@@ -143,7 +143,7 @@ function showAttention(view, now) {
     view.stage = createStage(page, map);
     box.replaceChildren(view.stage.element);
   }
-  view.looking.textContent = `Attends to ${SIDES[map.columns] ?? map.columns}`;
+  view.attends.textContent = `Attends to ${SIDES[map.columns] ?? map.columns}`;
   const plane = map.getPlane(head);
   const weights = Array.from({ length: plane.columns }, (_, i) => plane.value(now, i));
   const top = Math.max(...weights);

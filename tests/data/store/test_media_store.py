@@ -159,10 +159,14 @@ def test_several_processes_make_the_same_arrays(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(decoding, "MIN_FILES_PER_PROCESS", 2)
     monkeypatch.setattr(decoding.os, "cpu_count", lambda: 3)
     monkeypatch.setattr(decoding, "decode_part", lambda *given: pytest.fail("others do this"))
+    # A module in the working folder is not run by these processes.
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pydantic.py").write_text("open('was_run', 'w'); raise SystemExit(1)")
     together = open_or_decode(source, "key", tmp_path / "many")
     assert np.array_equal(alone.values, together.values)
     assert np.array_equal(alone.offsets, together.offsets)
     assert alone.broken == together.broken
+    assert not (tmp_path / "was_run").exists()
     assert len(alone.broken) == 1
 
 
