@@ -4,6 +4,7 @@ saccade finds it by its entry points in pyproject.toml, and imports it when a re
 it does not import torch.
 """
 
+from saccade_worlds.metrics import METRICS
 from saccade_worlds.navigate import NAVIGATE
 from saccade_worlds.play import PLAY
 from saccade_worlds.tables import ActionWriter, TemporalDifference, ValuesWriter
@@ -14,4 +15,5 @@ KINDS = {
     "actions": ActionWriter,
     "values": ValuesWriter,
     "temporal-difference": TemporalDifference,
+    **{metric.name: metric for metric in METRICS},
 }

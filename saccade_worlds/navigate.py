@@ -104,7 +104,7 @@ class Navigate(BaseTask):
     def get_comparison(self, recipe: Recipe) -> ComparisonSettings | None:
         from saccade.score.compare import ComparisonSettings
 
-        return ComparisonSettings(table_metrics=("success",), medium="route", counted="routes")
+        return ComparisonSettings(table_metrics=("success",), outputs="route", medium="route", counted="routes")
 
     def get_references(self, recipe: Recipe, pairs: Pairs) -> list[Any]:
         from saccade_worlds.navigation.scores import list_end_poses

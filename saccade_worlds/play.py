@@ -117,7 +117,7 @@ class Play(BaseTask):
     def get_comparison(self, recipe: Recipe) -> ComparisonSettings | None:
         from saccade.score.compare import ComparisonSettings
 
-        return ComparisonSettings(table_metrics=("success",), medium="world", counted="episodes")
+        return ComparisonSettings(table_metrics=("success",), outputs="episode", medium="world", counted="episodes")
 
     def open_stream(self, recipe: Recipe, data: Any, model: Model, *, rank: int, world: int) -> Stream:
         from saccade.errors import SaccadeError

@@ -23,11 +23,12 @@ Run = Annotated[str, typer.Argument(metavar="RUN", help="Folder or name of a run
 Folder = Annotated[str, typer.Argument(metavar="FOLDER", help="New or empty folder to write to.")]
 
 
-def import_model(source: Source, run: RunName = None) -> None:
+def import_model(source: Source, run: RunName = None, plugin: Plugins = []) -> None:  # noqa: B006  # typer copies it
     """Convert a Hugging Face model (a folder, or a name on the Hub to download) or a GGUF file to a run."""
     from saccade.exchange.importing import import_folder
 
-    imported = import_folder(source, run or Path(source).resolve().name.removesuffix(".gguf"))
+    name = run or Path(source).resolve().name.removesuffix(".gguf")
+    imported = import_folder(source, name, kinds=load_plugins(*plugin))
     print(f"{imported.path}: {imported.family}, {imported.parameters:,} parameters")
     if imported.ignored_keys:
         print(f"ignored keys of config.json, which do not affect the outputs: {', '.join(imported.ignored_keys)}")

@@ -58,16 +58,17 @@ Metrics = Annotated[
     typer.Option(
         "--metrics",
         metavar="NAMES",
-        help="Comma-separated metrics; default: bleu,chrf,ter,gleu,accuracy. Also wer, cer; captions: bleu-1 to "
-        "bleu-4, cider; language models: hit@10, ndcg@10, valid. TER is slow where words repeat.",
+        help="Comma-separated metrics; default: bleu,chrf,ter,gleu,accuracy. Also wer, cer, letters; captions: "
+        "bleu-1 to bleu-4, cider; labels: accuracy, f1, ...; language models: hit@10, ndcg@10, valid; your own: "
+        "--plugin. TER is slow where words repeat.",
     ),
 ]
 Metric = Annotated[
     str | None,
     typer.Option(
         "--metric",
-        help="Metric to compare: bleu, accuracy; captions: bleu-4; speech: wer, cer; labels: accuracy, f1, matthews, "
-        "pearson, spearman.",
+        help="Metric to compare: bleu, accuracy, wer, cer, letters; captions: bleu-4, accuracy; labels: accuracy, f1, "
+        "matthews, pearson, spearman; your own: --plugin.",
     ),
 ]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")]
@@ -95,7 +96,7 @@ def evaluate(  # noqa: PLR0913  # the options of a command are its parameters
     names, prompt = None if metrics is None else metrics.split(","), parse_prompt_options(template, examples, options)
     result: Result
     if hyp is not None or ref is not None:
-        result = score_files(hyp, ref, run, metrics=names, lowercase=lowercase)
+        result = score_files(hyp, ref, run, metrics=names, lowercase=lowercase, kinds=load_plugins(*plugin))
     elif run is None:
         raise SaccadeError("evaluate needs a RUN, or --hyp FILE and --ref FILE")
     else:
@@ -142,13 +143,13 @@ def compare(
 
 
 def score_files(
-    hyp: str | None, ref: str | None, run: str | None, *, metrics: Sequence[str] | None, lowercase: bool
+    hyp: str | None, ref: str | None, run: str | None, *, metrics: Sequence[str] | None, lowercase: bool, kinds: Kinds
 ) -> Evaluation:
     if hyp is None or ref is None or run is not None:
         raise SaccadeError("--hyp FILE and --ref FILE must be given together and without a run")
-    from saccade.score.evaluate import DEFAULT_METRICS, evaluate_files
+    from saccade.score.evaluate import evaluate_files
 
-    return evaluate_files(hyp, ref, metrics=metrics or DEFAULT_METRICS, lowercase=lowercase)
+    return evaluate_files(hyp, ref, metrics=metrics, lowercase=lowercase, kinds=kinds)
 
 
 def score_run(

@@ -39,6 +39,7 @@ from saccade.config.media import (
     QuestionJoin,
     TimmReader,
 )
+from saccade.config.metric import Metric, get_metric
 from saccade.config.plugins import Kinds
 from saccade.config.positions import (
     Alibi,
@@ -428,6 +429,11 @@ class Recipe(Table):
         if task is None or task.data_table is None or isinstance(value, task.data_table):
             return validate(value)
         return task.data_table.model_validate(dict(value) if isinstance(value, Data) else value, context=info.context)
+
+    @property
+    def metric(self) -> Metric:
+        """The metric by which the best checkpoint is chosen, `train.metric`."""
+        return get_metric(self.train.metric, self._kinds)
 
     @field_validator("freeze", mode="before")
     @classmethod

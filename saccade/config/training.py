@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from saccade.config.kinds import ByKind, Custom, OwnKind
+from saccade.config.kinds import ByKind, Custom, OwnKind, get_user_kinds
+from saccade.config.metric import get_metric
 from saccade.config.table import Count, ObjectiveTraits, PartTraits, Share, Table
 
 if TYPE_CHECKING:
     from saccade.config.schema import Recipe
 
 MAX_LEARNING_RATE = 0.1  # a larger one is meant as the factor of the schedule "warmup"
-
-
-Metric = Literal["loss", "bleu", "gleu", "accuracy", "f1", "matthews", "pearson", "spearman", "wer", "cer", "success"]
-LOWER_IS_BETTER = ("loss", "wer", "cer")
 
 
 def format_hard_attention_message(objective: Any, *, hard: bool) -> str:
@@ -510,8 +507,9 @@ class Train(Table):
     """Optimizer steps between two validations."""
     valid_predictions: Annotated[int, Field(ge=0)] = 500
     """Number of validation examples that are decoded for scores such as BLEU. 0: only the loss is measured."""
-    metric: Metric = "loss"
-    """Validation metric by which the best checkpoint is chosen."""
+    metric: str = "loss"
+    """Validation metric by which the best checkpoint is chosen: "loss", or a metric of the task's outputs, such as
+    "bleu", "gleu", "accuracy", "wer", "f1" or "pearson"; or a metric of your own."""
     patience: Count | None = None
     """Early stopping: validations without improvement of `metric` after which training ends. None: no early stopping.
     """
@@ -534,3 +532,9 @@ class Train(Table):
     """Record the attention of fixed validation examples during training, for `saccade watch`."""
     profile: bool = False
     """Write a profile of the training step to the run: profile.md, profile.json and trace.json."""
+
+    @field_validator("metric")
+    @classmethod
+    def _check_metric(cls, value: str, info: ValidationInfo) -> str:
+        get_metric(value, get_user_kinds(info))  # refuses an unknown one, and notes the plugin of the user's own
+        return value

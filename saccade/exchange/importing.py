@@ -12,6 +12,7 @@ from tokenizers import Tokenizer as Core
 from torch import Tensor
 
 from saccade.config.load import save, validate
+from saccade.config.plugins import Kinds
 from saccade.config.schema import Recipe
 from saccade.config.schema import Tokenizer as Settings
 from saccade.config.task import get_task
@@ -69,13 +70,13 @@ class ImportResult(NamedTuple):
     ignored_keys: list[str]  # keys of config.json that do not affect the outputs of the model
 
 
-def import_folder(source: str, run: str) -> ImportResult:
-    """Convert a foreign model to a run; a failed import leaves no folder behind."""
+def import_folder(source: str, run: str, *, kinds: Mapping[str, Any] | None = None) -> ImportResult:
+    """Convert a foreign model to a run; a failed import leaves no folder behind. `kinds` may have own families."""
     path = resolve_run_folder(run, resumable=False)
     files = GgufFile(source) if is_gguf(source) else HuggingFaceFolder(find_folder(source))
     config = files.read_config()
     with config.convert_errors():
-        family = get_family(config)
+        family = get_family(config, Kinds(kinds))
         tables = family.to_recipe(config)
         task, second_reading = get_task(tables.get("task", "translate")), tables.get("reader", {}).get("second_pass")
         writes = task.writes_stepwise

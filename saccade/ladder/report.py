@@ -8,20 +8,24 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from saccade.config.metric import get_metric
 from saccade.files import atomic_write
 from saccade.ladder.picture import draw_lengths
 from saccade.ladder.results import Ladder, Row
 
-TITLES = {"letters": "letters %", "bleu": "BLEU"}
-METRIC_NOTES = {
-    "letters": "letters %: letters in the right position, relative to the longer of output and reference",
-    "bleu": "BLEU signature: {signature}",
-}
-
 
 def format_table(ladder: Ladder) -> list[list[str]]:
     """Return titles and rows as text."""
-    titles = ["rung", TITLES[ladder.metric], "difference [95%]", "to", "p", "parameters", "training", "sentences/s"]
+    titles = [
+        "rung",
+        get_metric(ladder.metric).get_title(),
+        "difference [95%]",
+        "to",
+        "p",
+        "parameters",
+        "training",
+        "sentences/s",
+    ]
     return [titles, *(_format_row(row) for row in ladder.rows)]
 
 
@@ -47,10 +51,11 @@ def _format_time(seconds: float | None) -> str:
 
 def format_note(ladder: Ladder) -> str:
     """Return a note on data and statistics for below the table."""
+    metric = get_metric(ladder.metric)
+    how = f": {metric.signature}" if metric.signature else f" signature: {ladder.signature}"
     return (
-        f"{ladder.data}; {ladder.sentences:,} test pairs; "
-        f"{METRIC_NOTES[ladder.metric].format(signature=ladder.signature)}; differences with 95% intervals and "
-        "two-sided p-values by paired bootstrap"
+        f"{ladder.data}; {ladder.sentences:,} test pairs; {metric.get_title()}{how}; "
+        "differences with 95% intervals and two-sided p-values by paired bootstrap"
         + (f"; {', '.join(ladder.diverged)} diverged (the loss became NaN or infinite)" if ladder.diverged else "")
     )
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from saccade.config.metric import Predictions, SumMetric
 from saccade.errors import SaccadeError
 from saccade.ladder.data import LadderData
 from saccade.ladder.rungs import Rung
-from saccade.score.statistics import Difference, compute_statistics, get_score_function, paired_bootstrap
+from saccade.score.statistics import Difference, compute_statistics, get_additive_metric, paired_bootstrap
 
 MAX_BINS = 8  # of source lengths
 BOOTSTRAP_SAMPLES = 1000
@@ -84,8 +85,9 @@ def build_ladder(
     if not rungs:
         raise SaccadeError(f"no rung could be trained: {', '.join(diverged)} diverged; try train.schedule.lr=0.001")
     references = [target for _, target in data.test]
+    metric = get_additive_metric(data.metric)
     numbers = {
-        rung.name: [compute_statistics(data.metric, run.hypotheses, references) for run in runs[rung.name]]
+        rung.name: [compute_statistics(metric, Predictions(run.hypotheses, references)) for run in runs[rung.name]]
         for rung in rungs
     }
     groups = group_by_length(data.count_lengths())
@@ -95,8 +97,8 @@ def build_ladder(
         change = None
         if other:
             pair = [numbers[other], numbers[rung.name]]
-            change = paired_bootstrap(pair, get_score_function(data.metric), samples=BOOTSTRAP_SAMPLES)[1]
-        rows.append(_build_row(rung, runs[rung.name], numbers[rung.name], (other, change), data.metric, groups))
+            change = paired_bootstrap(pair, metric.compute_from_sums, samples=BOOTSTRAP_SAMPLES)[1]
+        rows.append(_build_row(rung, runs[rung.name], numbers[rung.name], (other, change), metric, groups))
     return Ladder(
         size=data.size,
         data=data.about,
@@ -128,10 +130,10 @@ def _build_row(
     runs: Sequence[RunResult],
     numbers: Sequence[np.ndarray],
     compared: tuple[str, Difference | None],
-    metric: str,
+    metric: SumMetric,
     groups: Sequence[np.ndarray],
 ) -> Row:
-    score = get_score_function(metric)
+    score = metric.compute_from_sums
     values = [score(each.sum(0)) for each in numbers]
     seconds = [run.seconds for run in runs if run.seconds is not None]
     return Row(

@@ -3,12 +3,12 @@
 import time
 from collections.abc import Sequence
 
+from saccade.config.metric import TEXT, Score, get_metrics
 from saccade.config.schema import Decoding
 from saccade.errors import SaccadeError
 from saccade.predict.predictors.language import LanguageModel
 from saccade.predict.prompts import PromptTask, Template, get_field_text
-from saccade.score.evaluate import Evaluation, Speed, check_metrics, score_texts
-from saccade.score.metrics.bleu import Score
+from saccade.score.evaluate import Evaluation, Speed, score_texts
 
 OPTIONS_FIELD = "options"  # field of a task with the options to choose from
 
@@ -38,14 +38,16 @@ def evaluate_answers(
         check_choices(tasks, choices, answers, metrics=metrics, lowercase=lowercase)
         return evaluate_options(model, prompts, choices, answers, answer_spaces=template.answer_spaces)
     metric_names = metrics or ("accuracy",)
-    check_metrics(metric_names)
+    kinds = model.recipe.kinds
+    get_metrics(metric_names, TEXT, kinds)  # refuses an unknown one before any work is done
     begin = time.perf_counter()
     hypotheses = [outputs[0] for outputs in model.candidates(prompts, decoding=decoding, scored=False)]
     seconds = time.perf_counter() - begin
     texts = [output.text.strip() for output in hypotheses]
     generated = sum(len(output.ids) + 1 for output in hypotheses)
-    scores = score_texts(texts, answers, metrics=metric_names, lowercase=lowercase)
-    return Evaluation(scores, len(tasks), texts, Speed(seconds, len(tasks) / seconds, generated / seconds))
+    scores = score_texts(texts, answers, metrics=metric_names, lowercase=lowercase, sources=prompts, kinds=kinds)
+    speed = Speed(seconds, len(tasks) / seconds, generated / seconds)
+    return Evaluation(scores, len(tasks), texts, speed, kinds=kinds)
 
 
 def get_options(task: PromptTask, options: Sequence[str]) -> list[str]:

@@ -2,22 +2,30 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from saccade.config.metric import (
+    CAPTIONS,
+    TEXT,
+    Metric,
+    Predictions,
+    Score,
+    SumMetric,
+    find_metrics,
+    format_unknown,
+)
+from saccade.config.plugins import Kinds
 from saccade.config.schema import Decoding, Recipe
 from saccade.errors import SaccadeError
 from saccade.model.run import count_parameters
 from saccade.predict.predictors.predictor import Predictor
 from saccade.runs import METRICS, WEIGHTS, read_metrics
 from saccade.score.media import filter_readable
-from saccade.score.metrics.bleu import Score
 from saccade.score.pairs import load_recipe_of_run
-from saccade.score.statistics import Difference, compute_statistics, get_score_function, paired_bootstrap
-
-NON_ADDITIVE_METRICS = ("chrf", "cider")  # metrics that are no function of sums over examples, as the bootstrap needs
+from saccade.score.statistics import Difference, compute_statistics, list_additive_metrics, paired_bootstrap
 
 
 @dataclass(frozen=True)
@@ -25,15 +33,37 @@ class ComparisonSettings:
     """How runs of one task are compared."""
 
     table_metrics: tuple[str, ...]  # columns of the table
-    labels: str | None = None  # kind of labels, if outputs are labels
+    outputs: str = TEXT  # kind of outputs, one of `Metric.outputs`
     medium: str = ""  # input other than text, such as "picture" or "sound"
     reads_files: bool = False  # whether inputs are files, some of which may be broken
     counted: str = "sentences"  # what the outputs are about
 
     @property
-    def metrics(self) -> tuple[str, ...]:
+    def group(self) -> tuple[str, str]:
+        """What runs that can be compared have in common: kinds of output and input."""
+        return TEXT if self.outputs == CAPTIONS else self.outputs, self.medium
+
+    def list_metrics(self, kinds: Kinds) -> dict[str, SumMetric]:
         """Metrics by which runs can be compared, i.e. functions of sums over examples; the first is the default."""
-        return tuple(name for name in self.table_metrics if name not in NON_ADDITIVE_METRICS)
+        found = {metric.name: metric for metric in list_additive_metrics(self.outputs, kinds)}
+        return {name: found[name] for name in (*self.table_metrics, *found) if name in found}
+
+    def get_metric(self, name: str | None, kinds: Kinds) -> SumMetric:
+        """The metric to compare by, the default one for None; one line says why not."""
+        known = self.list_metrics(kinds)
+        if name is None:
+            return next(iter(known.values()))
+        found = find_metrics(name, kinds)
+        for metric in found:
+            if isinstance(metric, SumMetric) and self.outputs in metric.outputs:
+                return metric
+        if not found:
+            reason = format_unknown(name, [*known], kinds)
+        elif any(self.outputs in metric.outputs for metric in found):
+            reason = f"; '{name}' has no statistics per example, as a MeanMetric or a SumMetric has"
+        else:
+            reason = f"; '{name}' does not score outputs of the kind \"{self.outputs}\""
+        raise SaccadeError(f"these runs cannot be compared by '{name}', only by {' or '.join(known)}{reason}")
 
 
 TEXT_COMPARISON = ComparisonSettings(table_metrics=("bleu", "chrf", "accuracy"))
@@ -86,9 +116,17 @@ class Comparison:
     rows: list[ComparisonRow]
     left_out: tuple[str, ...] = ()  # messages about files that one of the runs could not read
     counted: str = "sentences"  # what the outputs are about
+    outputs: str = TEXT  # kind of outputs
+    kinds: Kinds | None = None  # the user's own metrics
 
     def to_dict(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name != "left_out" or value}
+        hidden = {"outputs", "kinds", *(() if self.left_out else ("left_out",))}
+        return {name: value for name, value in asdict(replace(self, kinds=None)).items() if name not in hidden}
+
+    def get_metric(self, name: str) -> Metric | None:
+        """The metric of a column; None for a score of another kind."""
+        found = find_metrics(name, self.kinds)
+        return next((metric for metric in found if self.outputs in metric.outputs), found[0] if found else None)
 
 
 def compare(
@@ -109,9 +147,8 @@ def compare(
     if not runs:
         raise SaccadeError("no run was given; expected the folders of at least two runs; `saccade runs` lists them")
     settings = check_comparable(runs, kinds=kinds)
-    metric = metric or settings.metrics[0]
-    if metric not in settings.metrics:
-        raise SaccadeError(f"these runs cannot be compared by '{metric}', only by {' or '.join(settings.metrics)}")
+    bound = Kinds(kinds)
+    chosen = settings.get_metric(metric, bound)
 
     def predictors() -> Iterator[Predictor]:  # one at a time, to save memory
         return (Predictor.load(path, kinds=kinds, device=device) for path in runs)
@@ -123,18 +160,23 @@ def compare(
     ]
     groups, recipe = group_by_recipe(measurements), measurements[0].recipe
     references = recipe.task.get_references(recipe, pairs)
+    sources = [source for source, _ in pairs] if len(references) == len(pairs) else [*dict(pairs)]
+
+    def get_predictions(member: RunMeasurement) -> Predictions:
+        return Predictions(member.hypotheses, references, sources, settings.outputs)
+
+    for member in measurements:  # the table of the task may not have the chosen metric
+        if chosen.name not in member.scores:
+            member.scores[chosen.name] = chosen.score(get_predictions(member))
     differences = paired_bootstrap(
-        [
-            [compute_statistics(metric, member.hypotheses, references, settings.labels) for member in group]
-            for group in groups
-        ],
-        get_score_function(metric, settings.labels),
+        [[compute_statistics(chosen, get_predictions(member)) for member in group] for group in groups],
+        chosen.compute_from_sums,
         samples=samples,
         seed=seed,
     )
-    rows = [_build_row(group, metric, differences[i] if i else None) for i, group in enumerate(groups)]
-    signature = measurements[0].scores[metric].signature
-    return Comparison(metric, signature, len(references), rows, skipped, settings.counted)
+    rows = [_build_row(group, chosen.name, differences[i] if i else None) for i, group in enumerate(groups)]
+    signature = measurements[0].scores[chosen.name].signature
+    return Comparison(chosen.name, signature, len(references), rows, skipped, settings.counted, settings.outputs, bound)
 
 
 def check_comparable(runs: Sequence[str | Path], *, kinds: Mapping[str, Any] | None = None) -> ComparisonSettings:
@@ -142,7 +184,7 @@ def check_comparable(runs: Sequence[str | Path], *, kinds: Mapping[str, Any] | N
 
     A folder that is not a run is reported later, when its weights are loaded.
     """
-    paths, first = dict[tuple[str | None, str], str | Path](), None
+    paths, first = dict[tuple[str, str], str | Path](), None
     for path in runs:
         recipe = load_recipe_of_run(path, kinds=kinds)
         settings = TEXT_COMPARISON if recipe is None else recipe.task.get_comparison(recipe)
@@ -151,11 +193,11 @@ def check_comparable(runs: Sequence[str | Path], *, kinds: Mapping[str, Any] | N
                 f"'{path}' was trained on texts without targets, and runs are compared by their outputs for pairs; "
                 "use `saccade evaluate` for each"
             )
-        paths[settings.labels, settings.medium] = path
+        paths[settings.group] = path
         first = first or settings
     if len(paths) > 1:
         one, other, *_ = paths.values()
-        same = len({labels for labels, _ in paths}) == 1
+        same = len({outputs for outputs, _ in paths}) == 1
         what = "read the same kind of input" if same else "give the same kind of output"
         raise SaccadeError(f"'{one}' and '{other}' do not {what}; compare runs of one task")
     return first or TEXT_COMPARISON

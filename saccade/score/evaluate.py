@@ -6,20 +6,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from saccade.config.metric import TEXT, Predictions, Score, get_metrics, list_default_names
+from saccade.config.plugins import Kinds
 from saccade.config.schema import Corpus, Decoding
 from saccade.data.sources.pairs import read_lines
 from saccade.errors import SaccadeError
 from saccade.predict.outputs import get_truncated_lengths
 from saccade.predict.predictors.predictor import Predictor
-from saccade.score.metrics.accuracy import exact_match
-from saccade.score.metrics.bleu import SACREBLEU_METRICS, Score, check_pairs, corpus_scores
-from saccade.score.metrics.error_rates import ERROR_METRICS, error_rate
-from saccade.score.metrics.gleu import mean_gleu
-from saccade.score.result import Result
+from saccade.score.metrics.bleu import check_pairs
+from saccade.score.result import Result, format_scores
 from saccade.score.skipped_files import format_skipped_files
-
-DEFAULT_METRICS = (*SACREBLEU_METRICS, "gleu", "accuracy")  # used by default
-TEXT_METRICS = (*DEFAULT_METRICS, *ERROR_METRICS)
 
 
 @dataclass(frozen=True)
@@ -42,6 +38,7 @@ class Evaluation:
     truncated_lengths: tuple[int, ...] = ()  # tokens of each output that was truncated at its limit
     left_out: tuple[str, ...] = ()  # messages about files that could not be read
     counted: str = "sentences"  # noun for the examples, in summaries
+    kinds: Kinds | None = None  # the user's own metrics
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the outputs, for JSON."""
@@ -59,7 +56,7 @@ class Evaluation:
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Return name, value and signature of each score, for a table."""
-        return [(name, f"{score.value:.2f}", score.signature) for name, score in self.scores.items()]
+        return format_scores(self.scores, self.kinds)
 
     def summary(self) -> str:
         """Return the number of examples and the speed as a sentence."""
@@ -102,17 +99,20 @@ def evaluate(
     predictor: Predictor,
     pairs: Sequence[tuple[str, str]],
     *,
-    metrics: Sequence[str] = DEFAULT_METRICS,
+    metrics: Sequence[str] | None = None,
     lowercase: bool = False,
     decoding: Decoding | None = None,
+    kinds: Kinds | None = None,
 ) -> Evaluation:
-    """Predict an output for every source and score it against the target."""
+    """Predict an output for every source and score it against the target; `kinds` have the user's own metrics."""
     if not pairs:
         raise SaccadeError("there is nothing to evaluate: no pairs were given; is the file empty?")
-    check_metrics(metrics)
-    timed = predict_timed(predictor, [source for source, _ in pairs], decoding)
-    scores = score_texts(timed[0], [target for _, target in pairs], metrics=metrics, lowercase=lowercase)
-    return Evaluation(scores, len(pairs), *timed)
+    names = metrics or list_default_names(TEXT, kinds)
+    get_metrics(names, TEXT, kinds)  # refuses an unknown one before any work is done
+    sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
+    timed = predict_timed(predictor, sources, decoding)
+    scores = score_texts(timed[0], targets, metrics=names, lowercase=lowercase, sources=sources, kinds=kinds)
+    return Evaluation(scores, len(pairs), *timed, kinds=kinds)
 
 
 def predict_timed(
@@ -128,7 +128,12 @@ def predict_timed(
 
 
 def evaluate_files(
-    hypotheses: str | Path, references: str | Path, *, metrics: Sequence[str] = DEFAULT_METRICS, lowercase: bool = False
+    hypotheses: str | Path,
+    references: str | Path,
+    *,
+    metrics: Sequence[str] | None = None,
+    lowercase: bool = False,
+    kinds: Kinds | None = None,
 ) -> Evaluation:
     """Score the lines of one file against those of another."""
     ours, theirs = list(read_lines(hypotheses)), list(read_lines(references))
@@ -139,33 +144,21 @@ def evaluate_files(
         )
     if not ours:
         raise SaccadeError(f"{hypotheses} and {references} are empty; there is nothing to score")
-    return Evaluation(score_texts(ours, theirs, metrics=metrics, lowercase=lowercase), len(ours), ours)
+    scores = score_texts(ours, theirs, metrics=metrics, lowercase=lowercase, kinds=kinds)
+    return Evaluation(scores, len(ours), ours, kinds=kinds)
 
 
 def score_texts(
     hypotheses: Sequence[str],
     references: Sequence[str],
     *,
-    metrics: Sequence[str] = DEFAULT_METRICS,
+    metrics: Sequence[str] | None = None,
     lowercase: bool = False,
+    sources: Sequence[str] = (),
+    kinds: Kinds | None = None,
 ) -> dict[str, Score]:
-    """Compute the given metrics, in that order."""
-    check_metrics(metrics)
+    """Compute the given metrics, in that order, or the default ones."""
+    found = get_metrics(metrics or list_default_names(TEXT, kinds), TEXT, kinds)
     check_pairs(hypotheses, references)
-    scores = corpus_scores(
-        hypotheses, references, [name for name in metrics if name in SACREBLEU_METRICS], lowercase=lowercase
-    )
-    if "gleu" in metrics:
-        scores["gleu"] = mean_gleu(hypotheses, references, lowercase=lowercase)
-    if "accuracy" in metrics:
-        scores["accuracy"] = exact_match(hypotheses, references, lowercase=lowercase)
-    for name in (name for name in metrics if name in ERROR_METRICS):
-        scores[name] = error_rate(hypotheses, references, unit=name, lowercase=lowercase)
-    return {name: scores[name] for name in metrics}
-
-
-def check_metrics(metrics: Sequence[str], *, known: Sequence[str] = TEXT_METRICS) -> None:
-    """Refuse unknown metrics before any work is done."""
-    for name in metrics:
-        if name not in known:
-            raise SaccadeError(f"unknown metric '{name}'; expected one of {', '.join(known)}")
+    predictions = Predictions(hypotheses, references, sources, lowercase=lowercase)
+    return {metric.name: metric.score(predictions) for metric in found}

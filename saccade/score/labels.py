@@ -11,18 +11,23 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from saccade.config.metric import (
+    Predictions,
+    Score,
+    find_metric,
+    format_expected,
+    get_metrics,
+    list_default_names,
+    list_names,
+)
+from saccade.config.plugins import Kinds
 from saccade.data.tokenization.labels import parse_number
 from saccade.errors import SaccadeError
 from saccade.predict.predictors.predictor import Predictor
-from saccade.score.metrics.bleu import Score
+from saccade.score.metrics.labels import RANKED_LABELS, TOP_5
+from saccade.score.result import format_scores
 from saccade.score.skipped_files import format_skipped_files
 
-METRICS_BY_KIND = {
-    "label": ("accuracy", "f1", "matthews"),
-    "tags": ("accuracy", "f1"),
-    "number": ("pearson", "spearman"),
-}
-TOP_K = 5  # k of top-k accuracy for pictures
 MAX_TABLE_CLASSES = 12  # a full confusion matrix of more classes does not fit a terminal
 
 
@@ -39,6 +44,7 @@ class LabelEvaluation:
     seconds: float = 0.0
     left_out: tuple[str, ...] = ()  # messages about files that could not be read
     counted: str = "texts"  # noun for the examples, in summaries
+    kinds: Kinds | None = None  # the user's own metrics
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the labels, for JSON."""
@@ -58,7 +64,7 @@ class LabelEvaluation:
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Return name, value and signature of each score, for a table."""
-        return [(name, f"{score.value:.2f}", score.signature) for name, score in self.scores.items()]
+        return format_scores(self.scores, self.kinds)
 
     def summary(self) -> str:
         """Return the number of examples, the speed, and the confusion matrix."""
@@ -71,8 +77,10 @@ class LabelEvaluation:
         )
 
 
-def evaluate_labels(predictor: Predictor, pairs: Sequence[tuple[str, str]]) -> LabelEvaluation:
-    """Label every text and score the labels.
+def evaluate_labels(
+    predictor: Predictor, pairs: Sequence[tuple[str, str]], *, metrics: Sequence[str] | None = None
+) -> LabelEvaluation:
+    """Label every text and score the labels by the given metrics, or the default ones.
 
     Of questions, an answer that does not occur in the training data counts as wrong; elsewhere an unknown label is an
     error.
@@ -88,34 +96,44 @@ def evaluate_labels(predictor: Predictor, pairs: Sequence[tuple[str, str]]) -> L
             labels.encode(label)
         except SaccadeError as error:
             raise SaccadeError(f"{counted.removesuffix('s')} {number}: {error}") from None
-    decoding, begin = predictor.recipe.predict.model_copy(update={"n_best": TOP_K, "beam": TOP_K}), time.perf_counter()
-    hypotheses = predictor.candidates([text for text, _ in pairs], decoding=decoding)
+    texts, kinds = [text for text, _ in pairs], predictor.recipe.kinds
+    decoding = predictor.recipe.predict.model_copy(update={"n_best": TOP_5.k, "beam": TOP_5.k})
+    begin = time.perf_counter()
+    hypotheses = predictor.candidates(texts, decoding=decoding)
     seconds = time.perf_counter() - begin
     predicted = [outputs[0].text for outputs in hypotheses]
-    scores = label_scores(labels.kind, predicted, references)
-    if media is not None and labels.size > TOP_K:
-        hits = [label in {one.text for one in outputs} for label, outputs in zip(references, hypotheses, strict=True)]
-        scores["top-5"] = Score(100 * sum(hits) / len(hits), f"share of labels among the best {TOP_K}")
+    scores = label_scores(labels.kind, predicted, references, metrics, sources=texts, kinds=kinds)
+    if metrics is None and media is not None and labels.size > TOP_5.k:
+        best = [{one.text for one in outputs} for outputs in hypotheses]
+        scores[TOP_5.name] = TOP_5.score(Predictions(best, references, kind=RANKED_LABELS))
     counts = build_confusion_matrix(labels.kind, predicted, references, names).tolist() if names else []
-    return LabelEvaluation(scores, len(pairs), predicted, names, counts, seconds, counted=counted)
+    return LabelEvaluation(scores, len(pairs), predicted, names, counts, seconds, counted=counted, kinds=kinds)
 
 
-def refuse_metrics() -> None:
-    """Refuse --metrics and --lowercase, which do not apply to labels."""
-    raise SaccadeError("labels have fixed metrics and no letter case; leave out --metrics and --lowercase")
+def check_label_metrics(kind: str, metrics: Sequence[str], kinds: Kinds, *, lowercase: bool) -> None:
+    """Refuse metrics that are not of labels of this kind, and --lowercase."""
+    unknown = [name for name in metrics if find_metric(name, kind, kinds) is None]
+    if unknown or lowercase:
+        expected = format_expected(unknown[0], list_names(kind, kinds), kinds) if unknown else ""
+        raise SaccadeError(
+            f"labels have fixed metrics and no letter case; leave out --metrics and --lowercase{expected}"
+        )
 
 
-def label_scores(kind: str, predicted: Sequence[str], references: Sequence[str]) -> dict[str, Score]:
-    """Compute all scores of labels of this kind."""
+def label_scores(
+    kind: str,
+    predicted: Sequence[str],
+    references: Sequence[str],
+    metrics: Sequence[str] | None = None,
+    *,
+    sources: Sequence[str] = (),
+    kinds: Kinds | None = None,
+) -> dict[str, Score]:
+    """Compute the given metrics of labels of this kind, or the default ones."""
     check_lengths(predicted, references)
-    if kind == "number":
-        row = build_label_statistics(kind, predicted, references).sum(0)
-    else:
-        row = compute_margins(
-            build_confusion_matrix(kind, predicted, references, list_class_names(kind, [*predicted, *references]))
-        ).flatten()
-    score = get_score_functions(kind)
-    return {name: Score(score[name](row), SIGNATURES[name]) for name in METRICS_BY_KIND[kind]}
+    predictions = Predictions(predicted, references, sources, kind)
+    found = get_metrics(metrics or list_default_names(kind, kinds), kind, kinds)
+    return {metric.name: metric.score(predictions) for metric in found}
 
 
 def check_lengths(predicted: Sequence[str], references: Sequence[str]) -> None:
@@ -154,27 +172,14 @@ def build_label_statistics(kind: str, predicted: Sequence[str], references: Sequ
     return np.stack([compute_margins(counts).flatten() for counts in rows])
 
 
-def get_score_functions(kind: str) -> dict[str, Any]:
-    """Return functions from summed statistics to each score."""
+def sum_label_statistics(kind: str, predicted: Sequence[str], references: Sequence[str]) -> np.ndarray:
+    """Return the sum over texts of `build_label_statistics`, without a row for each text."""
+    check_lengths(predicted, references)
     if kind == "number":
-        return {
-            "pearson": lambda row: compute_correlation(row[:6]),
-            "spearman": lambda row: compute_correlation(row[6:]),
-        }
-    return {
-        "accuracy": lambda row: accuracy(row.reshape(3, -1)),
-        "f1": lambda row: macro_f1(row.reshape(3, -1)),
-        "matthews": lambda row: matthews(row.reshape(3, -1)),
-    }
-
-
-SIGNATURES = {
-    "accuracy": "share of labels that are right",
-    "f1": "mean over classes",
-    "matthews": "correlation of classes, times 100",
-    "pearson": "correlation of numbers, times 100",
-    "spearman": "correlation of ranks, times 100",
-}
+        sums: np.ndarray = build_label_statistics(kind, predicted, references).sum(0)
+        return sums
+    names = list_class_names(kind, [*predicted, *references])
+    return compute_margins(build_confusion_matrix(kind, predicted, references, names)).flatten()
 
 
 def split_labels(kind: str, label: str) -> list[str]:

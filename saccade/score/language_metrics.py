@@ -1,11 +1,23 @@
 """Metrics of language models over things other than words: ranking of the next item, validity of molecules."""
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from statistics import fmean
 
 import torch
 
+from saccade.config.metric import (
+    LANGUAGE_MODEL,
+    Predictions,
+    Score,
+    find_metric,
+    format_expected,
+    get_metrics,
+    list_names,
+)
+from saccade.config.plugins import Kinds
 from saccade.config.schema import Decoding
 from saccade.data.batching.batch import Batch, pad
 from saccade.data.synthetic.molecules import find_smiles_error
@@ -15,21 +27,30 @@ from saccade.predict.lines import group_by_length
 from saccade.predict.predictors.language import LanguageModel
 from saccade.predict.search.likelihood import build_writer_inputs
 from saccade.score.evaluate import Evaluation
-from saccade.score.metrics.bleu import Score
 
 TOP_ITEMS = 10  # k of hit@k and ndcg@k
 MOLECULE_SAMPLES = 500  # sampled molecules
-LANGUAGE_METRICS = ("hit@10", "ndcg@10", "valid")
 
 
-def check_language_metrics(metrics: Sequence[str]) -> None:
+def check_language_metrics(metrics: Sequence[str], kinds: Kinds | None = None) -> None:
     """Refuse unknown metrics."""
     for name in metrics:
-        if name not in LANGUAGE_METRICS:
-            raise SaccadeError(
-                f"unknown metric '{name}' of a language model; expected one of {', '.join(LANGUAGE_METRICS)}, or none: "
-                "then it is measured by the probability of a text"
-            )
+        if find_metric(name, LANGUAGE_MODEL, kinds) is None:
+            known = [*list_names(LANGUAGE_MODEL, kinds), "or none: then it is measured by the probability of a text"]
+            raise SaccadeError(f"unknown metric '{name}' of a language model{format_expected(name, known, kinds)}")
+
+
+@dataclass(frozen=True)
+class LanguageSample(Predictions):
+    """A language model and the texts that it is measured on, which are the references; there are no outputs."""
+
+    model: LanguageModel = field(kw_only=True)
+    decoding: Decoding | None = None
+
+    @functools.cached_property
+    def ranks(self) -> list[int]:
+        """The rank of the last token of each text among all text tokens."""
+        return rank_last_items(self.model, [text for text in self.references if text.strip()])
 
 
 def evaluate_language_metrics(
@@ -40,19 +61,22 @@ def evaluate_language_metrics(
     decoding: Decoding | None = None,
 ) -> Evaluation:
     """Evaluate a language model by the given metrics."""
-    return Evaluation(compute_language_scores(model, texts, metrics, decoding=decoding), len(texts), [])
+    kinds = model.recipe.kinds
+    scores = compute_language_scores(model, texts, metrics, decoding=decoding, kinds=kinds)
+    return Evaluation(scores, len(texts), [], kinds=kinds)
 
 
 def compute_language_scores(
-    model: LanguageModel, texts: Iterable[str], metrics: Sequence[str], *, decoding: Decoding | None = None
+    model: LanguageModel,
+    texts: Iterable[str],
+    metrics: Sequence[str],
+    *,
+    decoding: Decoding | None = None,
+    kinds: Kinds | None = None,
 ) -> dict[str, Score]:
     """Compute the given metrics, in that order; "valid" is of molecules sampled with the settings of `decoding`."""
-    ranking_metrics = {name for name in metrics if name != "valid"}
-    ranks = rank_last_items(model, [text for text in texts if text.strip()]) if ranking_metrics else []
-    scores = ranking_scores(ranks) if ranking_metrics else {}
-    if "valid" in metrics:
-        scores["valid"] = measure_valid_molecules(model, decoding=decoding)
-    return {name: scores[name] for name in metrics}
+    sample = LanguageSample((), list(texts), kind=LANGUAGE_MODEL, model=model, decoding=decoding)
+    return {metric.name: metric.score(sample) for metric in get_metrics(metrics, LANGUAGE_MODEL, kinds)}
 
 
 def ranking_scores(ranks: Sequence[int]) -> dict[str, Score]:

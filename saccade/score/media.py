@@ -3,17 +3,26 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from saccade.config.metric import (
+    CAPTIONS,
+    TEXT,
+    find_metrics,
+    format_expected,
+    get_metrics,
+    list_default_names,
+    list_names,
+)
+from saccade.config.plugins import Kinds
 from saccade.config.schema import Corpus, Decoding, MediaReader, Recipe
 from saccade.data.sources.pairs import limit_embedded_examples
 from saccade.data.store.media import MediaSource
 from saccade.data.tokenization.text_pairs import join_texts
 from saccade.errors import SaccadeError
 from saccade.predict.predictors.predictor import Predictor
-from saccade.score.evaluate import TEXT_METRICS, Evaluation, EvaluationOptions, check_metrics, evaluate, predict_timed
-from saccade.score.metrics.captions import BLEU_METRICS, CAPTION_METRICS, caption_scores
+from saccade.score.evaluate import Evaluation, EvaluationOptions, evaluate, predict_timed
+from saccade.score.metrics.captions import CAPTION_METRICS, caption_scores
 from saccade.score.metrics.error_rates import ERROR_METRICS
 
-MULTI_REFERENCE_METRICS = (*BLEU_METRICS, "cider")  # with several references per file
 CAPTION_COMPARISON_METRIC = "bleu-4"  # compares runs by all references of a picture
 
 
@@ -62,17 +71,24 @@ def get_default_metrics(recipe: Recipe, reader: MediaReader) -> tuple[str, ...]:
         return ("accuracy",)
     if reader.medium == "sound":
         return (*ERROR_METRICS, "accuracy")
-    return ("accuracy", "cer") if recipe.tokenizer.is_spelled else CAPTION_METRICS
+    return ("accuracy", "cer") if recipe.tokenizer.is_spelled else list_default_names(CAPTIONS, recipe.kinds)
 
 
-def check_reference_modes(metrics: Sequence[str]) -> None:
-    """Refuse to mix metrics with one reference and metrics with all references of a file."""
-    multi = [name for name in metrics if name in CAPTION_METRICS and name != "accuracy"]
-    single = [name for name in metrics if name not in CAPTION_METRICS]
+def uses_all_references(metrics: Sequence[str], kinds: Kinds) -> bool:
+    """Whether one of the metrics needs all references of a file; refuses unknown ones, and others that need one."""
+    multi, single = list[str](), list[str]()
+    for name in metrics:
+        scored = {kind for metric in find_metrics(name, kinds) for kind in metric.outputs} & {TEXT, CAPTIONS}
+        if not scored:
+            known = dict.fromkeys((*list_names(TEXT, kinds), *list_names(CAPTIONS, kinds)))
+            raise SaccadeError(f"unknown metric '{name}'{format_expected(name, [*known], kinds)}")
+        multi += [name] if scored == {CAPTIONS} else []
+        single += [name] if scored == {TEXT} else []
     if multi and single:
         raise SaccadeError(
             f"{multi[0]} uses all references of a file, {single[0]} only one; ask for one kind of metric at a time"
         )
+    return bool(multi)
 
 
 def get_comparison_metrics(recipe: Recipe, reader: MediaReader) -> tuple[str, ...]:
@@ -92,10 +108,9 @@ def evaluate_media(predictor: Predictor, pairs: Sequence[tuple[str, str]], optio
     assert media is not None, "the task says so"
     pairs, skipped = filter_readable([predictor], pairs)
     metrics = options.metrics or get_default_metrics(predictor.recipe, media)
-    check_metrics(metrics, known=(*TEXT_METRICS, *MULTI_REFERENCE_METRICS))
-    check_reference_modes(metrics)
-    if not set(metrics) & set(MULTI_REFERENCE_METRICS) and not media.has_question:
-        evaluation = evaluate(predictor, pairs, metrics=metrics, lowercase=lowercase, decoding=decoding)
+    kinds = predictor.recipe.kinds
+    if not uses_all_references(metrics, kinds) and not media.has_question:
+        evaluation = evaluate(predictor, pairs, metrics=metrics, lowercase=lowercase, decoding=decoding, kinds=kinds)
     else:
         evaluation = evaluate_captions(predictor, pairs, metrics, lowercase=lowercase, decoding=decoding)
     return replace(evaluation, left_out=skipped, counted=media.unit)
@@ -112,8 +127,9 @@ def evaluate_captions(
     """Predict one output per file and score it against all targets of the file."""
     if not pairs:
         raise SaccadeError("there is nothing to evaluate: no files with texts were given; is the folder empty?")
-    check_metrics(metrics, known=CAPTION_METRICS)
-    references = group_by_file(pairs)
+    kinds, references = predictor.recipe.kinds, group_by_file(pairs)
+    get_metrics(metrics, CAPTIONS, kinds)  # refuses an unknown one before any work is done
     timed = predict_timed(predictor, [*references], decoding)
-    scores = caption_scores(timed[0], [*references.values()], metrics, lowercase=lowercase)
-    return Evaluation(scores, len(references), *timed)
+    sources, right = [*references], [*references.values()]
+    scores = caption_scores(timed[0], right, metrics, lowercase=lowercase, sources=sources, kinds=kinds)
+    return Evaluation(scores, len(references), *timed, kinds=kinds)

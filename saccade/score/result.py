@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from saccade.score.metrics.bleu import Score
+from saccade.config.metric import Score, find_metrics
+from saccade.config.plugins import Kinds
 
 
 class Result(Protocol):
@@ -40,3 +41,12 @@ class ScoredResult(Result, Protocol):
 
     @property
     def outputs_per_second(self) -> float: ...
+
+
+def format_scores(scores: Mapping[str, Score], kinds: Kinds | None = None) -> list[tuple[str, str, str]]:
+    """Return name, value and signature of each score, for a table."""
+    rows = []
+    for name, score in scores.items():
+        metrics = find_metrics(name, kinds)
+        rows.append((name, metrics[0].format_value(score.value) if metrics else f"{score.value:.2f}", score.signature))
+    return rows

@@ -1,66 +1,41 @@
-"""Sufficient statistics of metrics, and the paired bootstrap test."""
+"""Statistics of metrics per example, and the paired bootstrap test."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from saccade.config.metric import TEXT, Predictions, SumMetric, list_metrics
+from saccade.config.plugins import Kinds
 from saccade.errors import SaccadeError
-from saccade.score.labels import build_label_statistics, get_score_functions
-from saccade.score.metrics.accuracy import count_correct_characters, find_exact_matches
-from saccade.score.metrics.bleu import bleu_statistics, compute_bleu
-from saccade.score.metrics.captions import caption_statistics
-from saccade.score.metrics.error_rates import ERROR_METRICS, compute_error_rate, error_statistics
 
 
-def compute_statistics(
-    metric: str, hypotheses: Sequence[str], references: Sequence[Any], labels: str | None = None
-) -> np.ndarray:
-    """Return (N, n) additive statistics per sentence for a metric of `SCORE_FUNCTIONS`.
-
-    For labels, those of all label scores. A reference may be a list of texts, each of which is correct: then the metric
-    is "bleu-4" or "accuracy".
-    """
-    get_score_function(metric, labels)  # refuses an unknown metric
-    if labels is not None:
-        return build_label_statistics(labels, hypotheses, references)
-    if references and not isinstance(references[0], str):
-        return caption_statistics(metric, hypotheses, references)
-    if metric in ERROR_METRICS:
-        return error_statistics(hypotheses, references, unit=metric)
-    if metric == "bleu":
-        return bleu_statistics(hypotheses, references)
-    if metric == "letters":
-        return count_correct_characters(hypotheses, references)
-    if metric in EXACT_MATCH_METRICS:
-        matches = find_exact_matches(hypotheses, references)
-        return np.stack([matches, np.ones_like(matches)], axis=1).astype(np.int64)
-    raise SaccadeError(f"metric '{metric}' needs a list of references for each output, got one text; use bleu instead")
-
-
-def get_score_function(metric: str, labels: str | None = None) -> Callable[[np.ndarray], float]:
-    """Return the function from summed statistics (n,) to a score."""
-    functions: dict[str, Callable[[np.ndarray], float]]
-    functions = SCORE_FUNCTIONS if labels is None else get_score_functions(labels)
-    if metric not in functions:
+def get_additive_metric(name: str, outputs: str = TEXT, kinds: Kinds | None = None) -> SumMetric:
+    """Return the metric of this name for this kind of outputs, if it follows from sums over examples."""
+    found = {metric.name: metric for metric in list_additive_metrics(outputs, kinds)}
+    if name not in found:
         raise SaccadeError(
-            f"metric '{metric}' has no statistics that add up over examples; expected one of {', '.join(functions)}"
+            f"metric '{name}' has no statistics that add up over examples; expected one of {', '.join(found)}"
         )
-    return functions[metric]
+    return found[name]
 
 
-def _percent(statistics: np.ndarray) -> float:
-    """Return the first statistic as a percentage of the second; 100 if both are 0."""
-    return 100 * float(statistics[0]) / float(statistics[1]) if statistics[1] else 100.0
+def list_additive_metrics(outputs: str, kinds: Kinds | None = None) -> list[SumMetric]:
+    """Return the metrics of this kind of outputs that follow from sums over examples."""
+    return [metric for metric in list_metrics(outputs, kinds) if isinstance(metric, SumMetric)]
 
 
-EXACT_MATCH_METRICS = ("accuracy", "success")  # an output counts if it equals the reference
-SCORE_FUNCTIONS: dict[str, Callable[[np.ndarray], float]] = {
-    **dict.fromkeys(("bleu", "bleu-4"), compute_bleu),
-    **dict.fromkeys(ERROR_METRICS, compute_error_rate),
-    **dict.fromkeys((*EXACT_MATCH_METRICS, "letters"), _percent),
-}
+def compute_statistics(metric: SumMetric, predictions: Predictions) -> np.ndarray:
+    """Return (N, n) statistics per example, whose sums over examples give the score."""
+    statistics = np.asarray(metric.compute_statistics(predictions))
+    count = len(predictions.references)
+    if statistics.ndim != 2 or len(statistics) != count:
+        raise SaccadeError(
+            f"compute_statistics of metric '{metric.name}' must give a row of numbers for each of {count} examples, "
+            f"got an array of shape {statistics.shape}"
+        )
+    return statistics
+
 
 # ---- Paired bootstrap (Koehn 2004): is one system better than another, or is it chance?
 

@@ -5,38 +5,41 @@ from collections.abc import Sequence
 from saccade.score.compare import Comparison, ComparisonRow
 from saccade.score.skipped_files import format_skipped_files
 
-TITLES = {
-    "bleu": "BLEU", "accuracy": "exact match %", "chrf": "chrF", "f1": "F1", "matthews": "Matthews",
-    "pearson": "Pearson", "spearman": "Spearman", "top-5": "top-5 %", "bleu-4": "BLEU-4", "cider": "CIDEr",
-    "wer": "WER %", "cer": "CER %", "success": "success %", "place": "place %",
-}  # fmt: skip
-
 
 def to_cells(comparison: Comparison) -> list[list[str]]:
     """Return titles and rows as text, for any kind of table."""
     names = list(dict.fromkeys([comparison.metric, *(name for row in comparison.rows for name in row.scores)]))
     titles = ["run", *(get_title(name, comparison) for name in names)]
     titles += ["difference [95%]", "p", "parameters", "minutes", f"{comparison.counted}/s"]
-    return [titles, *(_format_row(row, names) for row in comparison.rows)]
+    return [titles, *(_format_row(row, names, comparison) for row in comparison.rows)]
 
 
 def get_title(name: str, comparison: Comparison) -> str:
-    """Return the column title of a metric; accuracy of labels is not called exact match."""
-    if name == "accuracy" and "f1" in comparison.rows[0].scores:
-        return "accuracy %"
-    return TITLES.get(name, name)
+    """Return the column title of a metric."""
+    metric = comparison.get_metric(name)
+    return name if metric is None else metric.get_title()
 
 
-def _format_row(row: ComparisonRow, names: Sequence[str]) -> list[str]:
-    spread = "" if row.spread is None else f" ± {row.spread:.2f}"
-    scores = [f"{row.scores[name]:.2f}" if name in row.scores else "" for name in names]
-    difference = row.difference
+def format_value(name: str, value: float, comparison: Comparison, *, sign: str = "") -> str:
+    """Format a value with as many digits as its metric has."""
+    metric = comparison.get_metric(name)
+    return f"{value:{sign}.2f}" if metric is None else metric.format_value(value, sign=sign)
+
+
+def _format_row(row: ComparisonRow, names: Sequence[str], comparison: Comparison) -> list[str]:
+    def compared(value: float, sign: str = "") -> str:
+        return format_value(comparison.metric, value, comparison, sign=sign)
+
+    spread = "" if row.spread is None else f" ± {compared(row.spread)}"
+    scores = [format_value(name, row.scores[name], comparison) if name in row.scores else "" for name in names]
+    change = row.difference
+    interval = "" if change is None else f"{compared(change.value, '+')} [{compared(change.low, '+')}, "
     return [
         row.name,
         scores[0] + spread,
         *scores[1:],
-        "" if difference is None else f"{difference.value:+.2f} [{difference.low:+.2f}, {difference.high:+.2f}]",
-        "" if difference is None else f"{difference.p_value:.3f}",
+        "" if change is None else f"{interval}{compared(change.high, '+')}]",
+        "" if change is None else f"{change.p_value:.3f}",
         f"{row.parameters:,}",
         "" if row.minutes is None else f"{row.minutes:.1f}",
         f"{row.sentences_per_second:.1f}",

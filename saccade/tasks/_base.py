@@ -7,9 +7,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from saccade.config.metric import LOSS, TEXT, find_metric, list_metrics, list_names
 from saccade.config.task import Pairs
 
 if TYPE_CHECKING:
+    from saccade.config.metric import Score
     from saccade.config.schema import Corpus, Data, Decoding, Recipe
     from saccade.data.batching.batches import Rows
     from saccade.data.prepare import PreparedData
@@ -47,7 +49,7 @@ class BaseTask:
     page_settings: tuple[str, ...] | None = None
     reads_media = False  # whether readers of images or audio are supported
     writer_kinds = '"tokens" or "fill"'  # supported kinds, for an error message
-    metrics: tuple[str, ...] = ("loss", "bleu", "gleu", "accuracy", "wer", "cer")  # supported values of train.metric
+    outputs = TEXT  # kind of outputs, which decides about the metrics
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, BaseTask) and other.name == self.name
@@ -86,8 +88,9 @@ class BaseTask:
 
     def find_setting_conflict(self, recipe: Recipe) -> str:
         """One line about a setting that is incompatible with the task; empty where there is none."""
-        if recipe.train.metric not in self.metrics:
-            metric, known = recipe.train.metric, ", ".join(self.metrics)
+        metric, kinds = recipe.train.metric, recipe.kinds
+        if metric != LOSS.name and find_metric(metric, self.outputs, kinds) is None:
+            known = ", ".join((LOSS.name, *list_names(self.outputs, kinds)))
             return f'train.metric = "{metric}" is not measured for task = "{self.name}"; it is one of {known}'
         return ""
 
@@ -136,18 +139,23 @@ class BaseTask:
         return read_text_pairs(corpora, synthetic_count=synthetic_count)
 
     def evaluate(self, predictor: Predictor, corpora: Sequence[Corpus], options: EvaluationOptions) -> Result:
-        from saccade.score.evaluate import DEFAULT_METRICS, evaluate
+        from saccade.score.evaluate import evaluate
 
-        pairs = self.read_pairs(predictor.recipe, corpora, synthetic_count=options.synthetic_count)
-        metrics = options.metrics or DEFAULT_METRICS
-        return evaluate(predictor, pairs, metrics=metrics, lowercase=options.lowercase, decoding=options.decoding)
+        return evaluate(
+            predictor,
+            self.read_pairs(predictor.recipe, corpora, synthetic_count=options.synthetic_count),
+            metrics=options.metrics,
+            lowercase=options.lowercase,
+            decoding=options.decoding,
+            kinds=predictor.recipe.kinds,
+        )
 
     def evaluate_pairs(
         self, predictor: Predictor, pairs: Pairs, *, metrics: Sequence[str], decoding: Decoding | None = None
     ) -> ScoredResult:
         from saccade.score.evaluate import evaluate
 
-        return evaluate(predictor, pairs, metrics=metrics, decoding=decoding)
+        return evaluate(predictor, pairs, metrics=metrics, decoding=decoding, kinds=predictor.recipe.kinds)
 
     def get_comparison(self, recipe: Recipe) -> ComparisonSettings | None:
         from saccade.score.compare import TEXT_COMPARISON
@@ -167,16 +175,23 @@ class BaseTask:
         return stream
 
     def get_scoring(self, recipe: Recipe, labels: Labels | None) -> Scoring:
-        """How validation outputs are decoded and scored; with error rates for audio or where train.metric is one."""
+        """How validation outputs are decoded and scored: by the metrics that are always measured, and by train.metric.
+
+        Of audio, or where train.metric is an error rate, both error rates are measured.
+        """
         from saccade.score.evaluate import score_texts
         from saccade.score.metrics.error_rates import ERROR_METRICS
         from saccade.train.validate import Scoring, get_greedy_decoding
 
-        errors = recipe.train.metric in ERROR_METRICS or recipe.reader.medium == "sound"
-        names = ("bleu", "gleu", "accuracy", *(ERROR_METRICS if errors else ()))
-        return Scoring(
-            names, get_greedy_decoding(recipe), lambda _, outputs, right: score_texts(outputs, right, metrics=names)
-        )
+        metric, kinds = recipe.train.metric, recipe.kinds
+        errors = ERROR_METRICS if metric in ERROR_METRICS or recipe.reader.medium == "sound" else ()
+        always = [found.name for found in list_metrics(TEXT, kinds) if found.is_validated]
+        names = tuple(name for name in dict.fromkeys((*always, *errors, metric)) if name != LOSS.name)
+
+        def score(sources: Sequence[str], outputs: Sequence[str], references: Sequence[str]) -> dict[str, Score]:
+            return score_texts(outputs, references, metrics=names, sources=sources, kinds=kinds)
+
+        return Scoring(names, get_greedy_decoding(recipe), score)
 
     def measure_validation(self, session: Session) -> dict[str, float | str]:
         from saccade.train.validate import compute_validation_loss, decode_and_score

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from saccade.config.metric import LOSS, find_metric, list_metrics, list_names
 from saccade.config.task import Pairs, Task
 from saccade.tasks import BaseTask
 from saccade.tasks._media import add_question, get_folder_usage, get_questions
 
 if TYPE_CHECKING:
+    from saccade.config.metric import Score
     from saccade.config.schema import Corpus, Decoding, Recipe
     from saccade.data.sources.corpus import CorpusSplit
     from saccade.data.tokenization.encode import EncodingSettings
@@ -19,13 +21,6 @@ if TYPE_CHECKING:
     from saccade.score.evaluate import EvaluationOptions
     from saccade.score.result import Result, ScoredResult
     from saccade.train.validate import Scoring
-
-METRICS_BY_KIND = {
-    "label": ("loss", "accuracy", "f1", "matthews"),
-    "number": ("loss", "pearson", "spearman"),
-    "tags": ("loss", "accuracy", "f1"),
-    "": ("loss",),  # a user's own writer
-}
 
 
 class Classify(BaseTask):
@@ -48,10 +43,11 @@ class Classify(BaseTask):
         return recipe.writer.is_label_head
 
     def find_setting_conflict(self, recipe: Recipe) -> str:
-        known = METRICS_BY_KIND["" if recipe.writer.is_custom else recipe.writer.label_kind]
-        if recipe.train.metric not in known:
+        metric, kinds, kind = recipe.train.metric, recipe.kinds, recipe.writer.label_kind
+        if metric != LOSS.name and (recipe.writer.is_custom or find_metric(metric, kind, kinds) is None):
+            known = (LOSS.name, *(() if recipe.writer.is_custom else list_names(kind, kinds)))
             return (
-                f'train.metric = "{recipe.train.metric}" is not measured of a writer of kind "{recipe.writer.kind}"; '
+                f'train.metric = "{metric}" is not measured of a writer of kind "{recipe.writer.kind}"; '
                 f"it is one of {', '.join(known)}"
             )
         if recipe.tokenizer.dropout:
@@ -101,17 +97,18 @@ class Classify(BaseTask):
         """Answers to questions are compared as texts; files that cannot be read are skipped."""
         from dataclasses import replace
 
-        from saccade.score.labels import evaluate_labels, refuse_metrics
+        from saccade.score.labels import check_label_metrics, evaluate_labels
         from saccade.score.media import evaluate_media, filter_readable
 
-        asks = predictor.recipe.reader.has_question
-        if not asks and (options.metrics is not None or options.lowercase):
-            refuse_metrics()
-        pairs = self.read_pairs(predictor.recipe, corpora, synthetic_count=options.synthetic_count)
+        recipe, asks = predictor.recipe, predictor.recipe.reader.has_question
+        if not asks:
+            kind, names = recipe.writer.label_kind, options.metrics or ()
+            check_label_metrics(kind, names, recipe.kinds, lowercase=options.lowercase)
+        pairs = self.read_pairs(recipe, corpora, synthetic_count=options.synthetic_count)
         if asks:
             return evaluate_media(predictor, pairs, options)
         pairs, left_out = filter_readable([predictor], pairs) if predictor.medium else (pairs, ())
-        return replace(evaluate_labels(predictor, pairs), left_out=left_out)
+        return replace(evaluate_labels(predictor, pairs, metrics=options.metrics), left_out=left_out)
 
     def evaluate_pairs(
         self, predictor: Predictor, pairs: Pairs, *, metrics: Sequence[str], decoding: Decoding | None = None
@@ -122,24 +119,29 @@ class Classify(BaseTask):
 
     def get_comparison(self, recipe: Recipe) -> ComparisonSettings | None:
         from saccade.score.compare import ComparisonSettings
-        from saccade.score.labels import METRICS_BY_KIND
 
         kind, media = recipe.writer.label_kind, recipe.reader.media
         return ComparisonSettings(
-            table_metrics=METRICS_BY_KIND[kind],
-            labels=kind,
+            table_metrics=list_names(kind),
+            outputs=kind,
             medium=recipe.reader.medium,
             reads_files=media is not None,
             counted="texts" if not media else media.unit,
         )
 
     def get_scoring(self, recipe: Recipe, labels: Labels | None) -> Scoring:
-        from saccade.score.labels import METRICS_BY_KIND, label_scores
+        from saccade.score.labels import label_scores
         from saccade.train.validate import Scoring
 
         assert labels is not None, "a model of this task has them"
-        kind = labels.kind
-        return Scoring(METRICS_BY_KIND[kind], recipe.predict, lambda _, said, right: label_scores(kind, said, right))
+        kind, kinds = labels.kind, recipe.kinds
+        always = [found.name for found in list_metrics(kind, kinds) if found.is_validated]
+        names = tuple(name for name in dict.fromkeys((*always, recipe.train.metric)) if name != LOSS.name)
+
+        def score(texts: Sequence[str], outputs: Sequence[str], references: Sequence[str]) -> dict[str, Score]:
+            return label_scores(kind, outputs, references, names, sources=texts, kinds=kinds)
+
+        return Scoring(names, recipe.predict, score)
 
     def get_forced_target(self, target: str) -> str | None:
         return None

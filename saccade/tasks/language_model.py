@@ -71,7 +71,7 @@ class LanguageModeling(DocumentTask):
         model = cast("LanguageModel", predictor)
         if options.lowercase:
             refuse_metrics()
-        check_language_metrics(options.metrics or ())
+        check_language_metrics(options.metrics or (), model.recipe.kinds)
         documents = iterate_documents(model.recipe, corpora, synthetic_count=options.synthetic_count)
         if options.metrics is not None:
             return evaluate_language_metrics(model, list(documents), options.metrics, decoding=options.decoding)

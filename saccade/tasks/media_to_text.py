@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from saccade.config.metric import CAPTIONS, TEXT
 from saccade.config.task import Pairs, Task
 from saccade.tasks import BaseTask
 from saccade.tasks._media import add_question, get_folder_usage, get_questions
@@ -80,16 +81,13 @@ class MediaToText(BaseTask):
 
     def get_comparison(self, recipe: Recipe) -> ComparisonSettings | None:
         from saccade.score.compare import ComparisonSettings
-        from saccade.score.media import get_comparison_metrics
+        from saccade.score.media import CAPTION_COMPARISON_METRIC, get_comparison_metrics
 
         if (media := recipe.reader.media) is None:
             return super().get_comparison(recipe)
-        return ComparisonSettings(
-            table_metrics=get_comparison_metrics(recipe, media),
-            medium=media.medium,
-            reads_files=True,
-            counted=media.unit,
-        )
+        metrics = get_comparison_metrics(recipe, media)
+        outputs = CAPTIONS if CAPTION_COMPARISON_METRIC in metrics else TEXT
+        return ComparisonSettings(metrics, outputs, medium=media.medium, reads_files=True, counted=media.unit)
 
     def get_references(self, recipe: Recipe, pairs: Pairs) -> list[Any]:
         from saccade.score.media import CAPTION_COMPARISON_METRIC, get_comparison_metrics, group_by_file

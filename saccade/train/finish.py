@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
-from itertools import chain
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 import saccade
+from saccade.config.metric import list_built_in
 from saccade.config.schema import Corpus, Recipe
-from saccade.config.training import LOWER_IS_BETTER
 from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
 from saccade.files import atomic_replace, atomic_write
 from saccade.model.run import read_weights
 from saccade.runs import CARD, METRICS, read_metrics
-from saccade.score.labels import METRICS_BY_KIND
 from saccade.train import checkpoint
 from saccade.train.average import Weights, average_checkpoints, select_steps
 from saccade.train.folder import write_filter_report
@@ -58,7 +56,7 @@ def choose_weights(s: Session) -> FinalWeights:
         settings.average,
         saved=checkpoint.list_steps(s.checkpoint_folder),
         ranking=progress.ranking,
-        lower_is_better=settings.metric in LOWER_IS_BETTER,
+        lower_is_better=not s.recipe.metric.higher_is_better,
     )
     checkpoints = checkpoint.load_intact(s.checkpoint_folder, sorted(steps), warn=s.log.print_line)
     if len(checkpoints) < 2:
@@ -135,7 +133,7 @@ def format_model_card(s: Session, chosen: FinalWeights) -> str:
         f"* versions: saccade {saccade.__version__}, torch {torch.__version__}, Python {platform.python_version()}",
         *[f"* note: {note}" for note in s.notes],
         "",
-        *format_scores(chosen, recipe.task.card_metrics),
+        *format_scores(chosen, recipe),
     ]
     return "\n".join(lines) + "\n"
 
@@ -149,13 +147,14 @@ def describe_vocabularies(tokenizers: Tokenizers) -> str:
     return f"{tokenizers.source.size:,} source and {tokenizers.target.size:,} target tokens{shared}"
 
 
-def format_scores(chosen: FinalWeights, task_metrics: Sequence[str] = ()) -> list[str]:
+def format_scores(chosen: FinalWeights, recipe: Recipe) -> list[str]:
     """Format the validation scores of the final weights as a Markdown table."""
     scores = chosen.scores
     if not scores:
         return ["These weights were not validated, so there are no scores."]
-    others = dict.fromkeys(chain(*METRICS_BY_KIND.values(), task_metrics))
-    names = ("loss", "perplexity", "bits_per_byte", "bleu", "gleu", *others)
+    metrics = (metric.name for metric in list_built_in())
+    own = (*recipe.kinds, *recipe.task.card_metrics, recipe.train.metric)
+    names = dict.fromkeys(("loss", "perplexity", "bits_per_byte", *metrics, *own))
     table = [f"| {name} | {scores[name]:.4g} |" for name in names if name in scores]
     signature = scores.get("signature")
     note = ["", f"Outputs decoded greedily; BLEU signature: `{signature}`"] if signature else []

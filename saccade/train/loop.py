@@ -10,7 +10,6 @@ from contextlib import closing, contextmanager, nullcontext
 
 import torch
 
-from saccade.config.training import LOWER_IS_BETTER
 from saccade.data.batching.batch import Batch
 from saccade.train.attention_watch import record_attention, should_record_attention
 from saccade.train.average import select_steps
@@ -223,7 +222,7 @@ def is_interrupted(s: Session, interrupts: InterruptHandler) -> bool:
 def should_keep_for_average(s: Session) -> bool:
     """Whether the weights that were just validated are among the best n, which are averaged at the end."""
     settings, ranking = s.recipe.train, s.progress.ranking
-    lower_is_better = settings.metric in LOWER_IS_BETTER
+    lower_is_better = not s.recipe.metric.higher_is_better
     best = select_steps(settings.average, saved=[*ranking], ranking=ranking, lower_is_better=lower_is_better)
     return settings.average.uses_best and s.progress.step in best
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from saccade.config.schema import Recipe
-from saccade.config.training import LOWER_IS_BETTER
 from saccade.data.sources.filtering import FilterReport
 from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import Diverged
@@ -179,7 +178,7 @@ def get_needed_steps(s: Session) -> list[int]:
         settings.average,
         saved=checkpoint.list_steps(s.checkpoint_folder),
         ranking=progress.ranking,
-        lower_is_better=settings.metric in LOWER_IS_BETTER,
+        lower_is_better=not s.recipe.metric.higher_is_better,
     )
     return [*needed, progress.best_step]
 

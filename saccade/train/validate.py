@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import torch
 
+from saccade.config.metric import Score
 from saccade.config.schema import Decoding, Recipe
-from saccade.config.training import LOWER_IS_BETTER
 from saccade.data.batching.batch import Batch
 from saccade.data.batching.batches import iter_validation_batches
 from saccade.data.prepare import PreparedData
@@ -18,7 +18,6 @@ from saccade.data.tokenization.lexicon import load_lexicon
 from saccade.errors import SaccadeError
 from saccade.model.run import write_tensors
 from saccade.runs import WEIGHTS
-from saccade.score.metrics.bleu import Score
 from saccade.train import checkpoint
 from saccade.train.average import Weights, swap_weights
 from saccade.train.loss import Meter
@@ -153,7 +152,7 @@ def decode_and_score(s: Session, scoring: Scoring) -> dict[str, float | str]:
 
 
 def is_better(s: Session, value: float, than: float) -> bool:
-    return value < than if s.recipe.train.metric in LOWER_IS_BETTER else value > than
+    return value > than if s.recipe.metric.higher_is_better else value < than
 
 
 def write_best_weights(s: Session) -> None:

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
+from saccade.config.metric import Score
 from saccade.config.schema import Corpus, Decoding
 from saccade.data.sources.pairs import limit_embedded_examples
 from saccade.errors import SaccadeError
 from saccade.predict.predictors.predictor import Predictor
 from saccade.score.evaluate import Evaluation, predict_timed
 from saccade.score.metrics.accuracy import exact_match
-from saccade.score.metrics.bleu import Score
 from saccade_worlds.navigation.maps import Pose
 from saccade_worlds.navigation.routes import parse_navigation_input, read_routes
 

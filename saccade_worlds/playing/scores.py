@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from saccade.config.metric import Score
 from saccade.config.schema import Corpus
 from saccade.errors import SaccadeError
-from saccade.score.metrics.bleu import Score
 from saccade_worlds.playing.episodes import FIRST_HELDOUT_SEED, Box, Episode, VectorEnvironment
 from saccade_worlds.playing.predictor import SUCCESS, Player, get_outcome
 

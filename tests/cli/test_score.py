@@ -108,10 +108,19 @@ def test_a_comparison_for_programs(cli, run, other, files):
     assert (found["metric"], len(found["rows"])) == ("accuracy", 1)
 
 
-@pytest.mark.parametrize("name", ["gleu", "blue"])
-def test_metrics_without_a_comparison_are_reported(cli, run, files, name):
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("gleu", "'gleu' has no statistics per example, as a MeanMetric or a SumMetric has"),
+        ("blue", "did you mean 'bleu'?"),
+        ("own", "your own: --plugin FILE.py, or kinds={'own': ...} in Python"),
+        ("f1", "'f1' does not score outputs of the kind \"text\""),
+    ],
+)
+def test_metrics_without_a_comparison_are_reported(cli, run, files, name, reason):
     result = cli("compare", run, run, "--data", *files, "--metric", name)
-    message = f"error: these runs cannot be compared by '{name}', only by bleu or accuracy\n"
+    known = "bleu or accuracy or wer or cer or letters"
+    message = f"error: these runs cannot be compared by '{name}', only by {known}; {reason}\n"
     assert (result.code, result.err) == (2, message)
 
 

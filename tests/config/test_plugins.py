@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import saccade
 from saccade.config.descriptions import get_descriptions
 from saccade.config.load import get_recipe_path, list_recipes, load, override, save, validate
 from saccade.config.plugins import (
@@ -18,6 +19,8 @@ from saccade.config.plugins import (
     write_requirements,
 )
 from saccade.errors import SaccadeError
+from saccade.score.compare import compare
+from saccade.score.evaluate import evaluate_corpora, score_texts
 
 STACK = "def mixer(*, dim: int, depth: int = 1): ...\nKINDS = {'mixer': mixer}\n"
 VALUES = {"reader": {"stack": {"kind": "mixer", "dim": 4}}}
@@ -288,3 +291,30 @@ def test_only_recipes_of_the_task_have_its_data_settings(tables):
     assert override(validate(SUM, kinds=tables), ["data.limit=3"]).data.limit == 3
     with pytest.raises(SaccadeError, match="data.limit: unknown key"):
         validate({"data": {"limit": 3}}, kinds=tables)
+
+
+METRIC = """
+from saccade.score.metrics import MeanMetric
+class Same(MeanMetric):
+    name = 'same'
+    def score_example(self, output, reference):
+        return output == reference
+KINDS = {'same': Same}
+"""
+
+
+def test_an_installed_metric_is_found_when_it_is_named(install, tmp_path):
+    install("metrics_of_mine", METRIC)
+    parts = [f"{part}.stack.{key}" for part in ("reader", "writer") for key in ("dim=8", "heads=2", "ff=8", "layers=1")]
+    few = ["train.steps=1", "train.valid_every=1", "train.valid_predictions=3", "data.train.0.examples=20"]
+    settings = [*parts, *few, "data.valid=0.2", "tokenizer.size=60", "train.device=cpu", "train.metric=same"]
+    model = saccade.train("dates", tiny=True, run=tmp_path / "run", overrides=settings)
+    assert json.loads((tmp_path / "run" / PLUGINS_FILE).read_text())[0]["plugin"] == "metrics_of_mine 1.2"
+    assert '"same"' in (tmp_path / "run" / "metrics.jsonl").read_text()
+    found = evaluate_corpora(model, model.recipe.data.train, metrics=["same"], synthetic_count=2)
+    assert dict(found.scores).keys() == {"same"}
+    compared = compare([tmp_path / "run"] * 2, [("5 May", "x")], metric="same", samples=5, device="cpu")
+    assert compared.rows[1].difference.value == 0
+    assert score_texts(["a", "b"], ["a", "c"], metrics=["same"], kinds=Kinds())["same"].value == 0.5
+    with pytest.raises(SaccadeError, match="unknown metric 'some'; expected one of"):
+        validate({"train": {"metric": "some"}})

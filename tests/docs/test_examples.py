@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import pytest
 import saccade
 from saccade.cli import main
 from saccade.config.load import load
+from saccade.config.plugins import Kinds, load_plugins
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -59,8 +61,16 @@ def folder(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
+def write_files(page: Path, folder: Path) -> None:
+    """Write the blocks that are whole files, such as plugins: those after `<!-- file: NAME -->`."""
+    for mark, _, text in FENCE.findall(page.read_text("utf-8")):
+        if mark.startswith("file: "):
+            (folder / mark.removeprefix("file: ")).write_text(f"{text}\n", encoding="utf-8")
+
+
 @pytest.mark.parametrize("page", list_pages_with("python"), ids=lambda page: page.stem)
 def test_python_examples_run(page, folder, monkeypatch):
+    write_files(page, folder)
     full = saccade.train
 
     def train(recipe, *, overrides=(), **settings):
@@ -75,6 +85,7 @@ def test_python_examples_run(page, folder, monkeypatch):
 
 @pytest.mark.parametrize("page", list_pages_with("console"), ids=lambda page: page.stem)
 def test_commands_run(page, folder):
+    write_files(page, folder)
     for block in find_blocks(page, "console"):
         for name in block.mark.removeprefix("needs").split():
             ensure_run(name)
@@ -95,7 +106,8 @@ def run_command(words: list[str]) -> int:
     """Run a command, with a model and a training small enough to take seconds, and return its exit code."""
     if words[0] == "train" and "--resume" not in words:
         tokenizer = [] if "--tiny" in words else ["tokenizer.size=270"]
-        words = [*words, *SHORT_TRAINING, *shrink_stacks(words[1]), *reduce_examples(words), *tokenizer]
+        kinds = load_plugins(*(path for option, path in pairwise(words) if option == "--plugin"))
+        words = [*words, *SHORT_TRAINING, *shrink_stacks(words, kinds), *reduce_examples(words), *tokenizer]
     if words[0] == "backtranslate":  # outputs of a model that is hardly trained would all be left out
         words = [*words, "min_length=5", "--max-ratio", "99"]
     with pytest.raises(SystemExit) as left:
@@ -103,9 +115,10 @@ def run_command(words: list[str]) -> int:
     return int(left.value.code or 0)
 
 
-def shrink_stacks(name: str) -> list[str]:
-    """Overrides that make the stacks of a recipe small."""
-    recipe = load(name)
+def shrink_stacks(words: list[str], kinds: Kinds) -> list[str]:
+    """Overrides that make the stacks of a recipe small; a reader or writer of another kind may have none."""
+    parts_of_command = [word for word in words if word.startswith(("reader.", "writer."))]
+    recipe = load(words[1], kinds=kinds, overrides=parts_of_command)
     sides = {"reader": recipe.reader, "writer": recipe.writer}
     parts = {side: part.stack for side, part in sides.items() if getattr(part, "stack", None)}
     return [

@@ -64,6 +64,9 @@ RIGHT = {
     "BLEU": "predicting/#scores-bleu-chrf-ter-exact-match",
     "WER": "listen-attend-spell/#word-error-rate-wer-and-character-error-rate-cer",
     "seeds": "predicting/#statistical-significance-and-seeds-which-of-two-models-is-better",
+    "custom metric": "adding-a-metric/",
+    "custom task": "adding-a-task/",
+    "plugin": "own-kinds/",
     "significance": "predicting/#statistical-significance-and-seeds-which-of-two-models-is-better",
 }
 

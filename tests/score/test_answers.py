@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from saccade.config.plugins import Kinds
 from saccade.errors import SaccadeError
 from saccade.predict.outputs import Hypothesis
 from saccade.predict.prompts import PromptTask, parse_template
@@ -22,6 +23,8 @@ class Model:
     """Answers with the question in capitals; shorter options are more probable."""
 
     class recipe:
+        kinds = Kinds()
+
         class data:
             max_length = 40
 

@@ -5,9 +5,10 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest
 
+from saccade.config.metric import CAPTIONS, LABEL, TEXT, Predictions
 from saccade.errors import SaccadeError
 from saccade.score.metrics.bleu import bleu_statistics, compute_bleu
-from saccade.score.statistics import SCORE_FUNCTIONS, compute_statistics, get_score_function, paired_bootstrap
+from saccade.score.statistics import compute_statistics, get_additive_metric, list_additive_metrics, paired_bootstrap
 
 
 def corpus(share: float, *, seed: int, count: int = 60) -> tuple[list[str], list[str]]:
@@ -63,29 +64,24 @@ def test_samples_repeat_with_their_seed() -> None:
     assert first == again != other
 
 
-def test_every_score_of_perfect_outputs_is_the_best() -> None:
+@pytest.mark.parametrize("kind", [TEXT, CAPTIONS])
+def test_every_score_of_perfect_outputs_is_the_best(kind: str) -> None:
     texts = ["a b c d e", "f g h i"]
-    for name, score in SCORE_FUNCTIONS.items():
-        references = [[text] for text in texts] if name == "bleu-4" else texts
-        best = 0 if name in ("wer", "cer") else 100
-        assert score(compute_statistics(name, texts, references).sum(0)) == pytest.approx(best)
+    references = [[text] for text in texts] if kind == CAPTIONS else texts
+    metrics = list_additive_metrics(kind)
+    assert "accuracy" in [metric.name for metric in metrics]
+    for metric in metrics:
+        best = 100 if metric.higher_is_better else 0
+        statistics = compute_statistics(metric, Predictions(texts, references, kind=kind))
+        assert metric.compute_from_sums(statistics.sum(0)) == pytest.approx(best)
 
 
 def test_metrics_without_statistics_are_refused() -> None:
     with pytest.raises(SaccadeError, match="metric 'gleu' has no statistics that add up .*; expected one of bleu, "):
-        compute_statistics("gleu", ["a"], ["a"])
-    with pytest.raises(SaccadeError, match="metric 'gleu' has no statistics that add up .*; expected one of bleu, "):
-        get_score_function("gleu")
+        get_additive_metric("gleu")
     with pytest.raises(
         SaccadeError, match="metric 'bleu' has no statistics .*; expected one of accuracy, f1, matthews"
     ):
-        get_score_function("bleu", "label")
-
-
-def test_the_number_of_references_must_fit_the_metric() -> None:
-    with pytest.raises(SaccadeError, match="metric 'bleu-4' needs a list of references for each output, got one text"):
-        compute_statistics("bleu-4", ["a"], ["a"])
-    with pytest.raises(
-        SaccadeError, match="with several references, runs are compared by bleu-4 or accuracy, got 'wer'"
-    ):
-        compute_statistics("wer", ["a"], [["a", "b"]])
+        get_additive_metric("bleu", LABEL)
+    with pytest.raises(SaccadeError, match="metric 'wer' has no statistics .*; expected one of bleu-4, accuracy"):
+        get_additive_metric("wer", CAPTIONS)

@@ -5,9 +5,10 @@ import random
 
 import pytest
 
+from saccade.config.metric import CAPTIONS, Predictions
 from saccade.errors import SaccadeError
 from saccade.score.metrics.captions import CAPTION_METRICS, caption_scores, cider, cider_per_picture
-from saccade.score.statistics import compute_statistics, get_score_function
+from saccade.score.statistics import compute_statistics, get_additive_metric
 
 
 def test_a_caption_that_is_its_only_reference_has_the_highest_score():
@@ -130,5 +131,6 @@ def test_statistics_of_captions_give_the_bleu_of_pycocoevalcap():
         outputs, references = draw_captions(random.Random(seed), shortest=1)
         expected = Bleu(4).compute_score(*by_picture(outputs, references), verbose=0)[0][3]
         if expected > NO_MATCH:
-            sums = compute_statistics("bleu-4", outputs, references).sum(0)
-            assert get_score_function("bleu-4")(sums) == pytest.approx(100 * expected, rel=1e-6)
+            metric = get_additive_metric("bleu-4", CAPTIONS)
+            sums = compute_statistics(metric, Predictions(outputs, references, kind=CAPTIONS)).sum(0)
+            assert metric.compute_from_sums(sums) == pytest.approx(100 * expected, rel=1e-6)

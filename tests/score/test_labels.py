@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 
+from saccade.config.metric import Predictions
 from saccade.errors import SaccadeError
 from saccade.score.labels import (
     LabelEvaluation,
@@ -19,7 +20,7 @@ from saccade.score.labels import (
     macro_f1,
     matthews,
 )
-from saccade.score.statistics import compute_statistics, get_score_function, paired_bootstrap
+from saccade.score.statistics import compute_statistics, get_additive_metric, paired_bootstrap
 
 SAID = ["a", "a", "b", "b", "b", "c"]
 RIGHT = ["a", "b", "b", "b", "c", "c"]
@@ -81,9 +82,9 @@ def test_equal_numbers_share_their_ranks():
 def test_statistics_of_single_texts_add_up_to_the_scores(kind):
     said, right = (SAID, RIGHT) if kind != "number" else (["1", "2", "4"], ["1", "3", "2"])
     for name, score in label_scores(kind, said, right).items():
-        assert get_score_function(name, kind)(compute_statistics(name, said, right, kind).sum(0)) == pytest.approx(
-            score.value
-        )
+        metric = get_additive_metric(name, kind)
+        sums = compute_statistics(metric, Predictions(said, right, kind=kind)).sum(0)
+        assert metric.compute_from_sums(sums) == pytest.approx(score.value)
 
 
 def test_statistics_are_linear_in_the_number_of_classes():
@@ -95,7 +96,9 @@ def test_the_bootstrap_finds_a_better_run():
     right = ["a", "b"] * 40
     worse = build_label_statistics("label", ["a"] * 80, right)
     better = build_label_statistics("label", right[:70] + ["a"] * 10, right)
-    _, difference = paired_bootstrap([[worse], [better]], get_score_function("accuracy", "label"), samples=200)
+    _, difference = paired_bootstrap(
+        [[worse], [better]], get_additive_metric("accuracy", "label").compute_from_sums, samples=200
+    )
     assert difference.low > 0
     assert difference.p_value < 0.01
 
@@ -191,12 +194,14 @@ def test_a_sample_of_texts_has_the_correlation_of_its_numbers():
     for _ in range(20):
         sample = draw.integers(40, size=40)
         expected = 100 * pearsonr(x[sample], y[sample]).statistic
-        assert get_score_function("pearson", "number")(rows[sample].sum(0)) == pytest.approx(expected, abs=1e-3)
+        assert get_additive_metric("pearson", "number").compute_from_sums(rows[sample].sum(0)) == pytest.approx(
+            expected, abs=1e-3
+        )
 
 
 def test_a_sample_of_equal_numbers_has_no_correlation():
     rows = build_label_statistics("number", ["0.1", "0.1", "0.1", "7"], ["1", "2", "3", "4"])
-    assert get_score_function("pearson", "number")(rows[:3].sum(0)) == 0
+    assert get_additive_metric("pearson", "number").compute_from_sums(rows[:3].sum(0)) == 0
 
 
 def test_a_label_is_needed_for_each_reference():

@@ -8,6 +8,7 @@ from PIL import Image
 
 import saccade
 from saccade.config.load import load
+from saccade.config.metric import CAPTIONS, Predictions
 from saccade.config.schema import Corpus
 from saccade.errors import SaccadeError
 from saccade.score.compare import compare
@@ -15,7 +16,7 @@ from saccade.score.evaluate import evaluate_corpora
 from saccade.score.media import filter_readable, get_default_metrics, read_media_pairs
 from saccade.score.metrics.captions import CAPTION_METRICS, caption_scores
 from saccade.score.metrics.error_rates import error_rate
-from saccade.score.statistics import compute_statistics, get_score_function
+from saccade.score.statistics import compute_statistics, get_additive_metric
 from saccade.score.table import format_note, to_cells, to_latex
 
 FEW = ["train.steps=2", "train.schedule.warmup_steps=1", "train.valid_predictions=3", "train.batch_tokens=512"]
@@ -168,11 +169,14 @@ def test_summed_statistics_give_the_corpus_score():
     ours, theirs = ["a b c d e", "x y"], [["a b c d f", "a b c d"], ["x y", "y x"]]
     whole = caption_scores(ours, theirs, ["bleu-4", "accuracy"])
     for name, score in whole.items():
-        assert get_score_function(name)(compute_statistics(name, ours, theirs).sum(0)) == pytest.approx(score.value)
+        metric = get_additive_metric(name, CAPTIONS)
+        sums = compute_statistics(metric, Predictions(ours, theirs, kind=CAPTIONS)).sum(0)
+        assert metric.compute_from_sums(sums) == pytest.approx(score.value)
     heard = [texts[0] for texts in theirs]
-    rows = compute_statistics("cer", ours, heard)
+    metric = get_additive_metric("cer")
+    rows = compute_statistics(metric, Predictions(ours, heard))
     assert rows.dtype == np.int64
-    assert get_score_function("cer")(rows.sum(0)) == pytest.approx(error_rate(ours, heard, unit="cer").value)
+    assert metric.compute_from_sums(rows.sum(0)) == pytest.approx(error_rate(ours, heard, unit="cer").value)
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from saccade.config.kinds import Custom
 from saccade.config.load import validate
+from saccade.config.plugins import Kinds, load_installed
 from saccade.config.schema import Recipe
 from saccade.config.table import Table
 from saccade.data.tokenization.tokenizer import Tokenizer
@@ -41,13 +43,31 @@ DROPOUT_KEYS = {
 UNCOMPARED_KEYS = {"init", "start_token", "output_bias", "tie", "augment", "pooler"} | DROPOUT_KEYS
 
 
-def get_family(config: Config) -> Family:
+def list_families(kinds: Kinds) -> dict[str, Family]:
+    """Return the architectures by `model_type`, those that the user brings included."""
+    own = {name: kind for name, kind in kinds.items() if isinstance(kind, Family)}
+    for name, family in own.items():
+        if family.name != name:
+            raise SaccadeError(f"kinds={{'{name}': ...}} is a family with the name '{family.name}'; use that name")
+        if name in FAMILIES:
+            raise SaccadeError(f"'{name}' is a family of saccade already; give yours another name")
+    return FAMILIES | own
+
+
+def iter_installed_families() -> Iterator[Family]:
+    """Yield the architectures of installed plugins, which are loaded only if no other one fits."""
+    yield from (kind for kind, _ in load_installed().values() if isinstance(kind, Family))
+
+
+def get_family(config: Config, kinds: Kinds | None = None) -> Family:
     """Return the architecture that a config.json names."""
-    name = config.values.get("model_type")
-    family = FAMILIES.get(str(name))
-    if family is None:
+    name, kinds = config.values.get("model_type"), Kinds() if kinds is None else kinds
+    families = list_families(kinds)
+    family = families.get(str(name)) or kinds.find(str(name))
+    if not isinstance(family, Family):
         raise SaccadeError(
-            f"{config.origin}: unknown model_type = {name!r}; expected one of {', '.join(sorted(FAMILIES))}"
+            f"{config.origin}: unknown model_type = {name!r}; expected one of {', '.join(sorted(families))}; your own: "
+            f"--plugin FILE.py, or kinds={{'{name}': ...}} in Python{kinds.describe_failures()}"
         )
     architectures, known = (
         config.take("architectures", None) or [family.architecture],
@@ -66,8 +86,9 @@ def find_family(recipe: Recipe, tokenizer: Tokenizer | None = None) -> Family:
 
     The architecture that has the name of the recipe is tried first. If a tokenizer is given, its ids are checked too.
     """
-    reasons, known = [], sorted(FAMILIES.values(), key=lambda family: family.name != recipe.name)
-    for family in [family for family in known if not find_kind_difference(recipe, family)] or known:
+    reasons, known = [], sorted(list_families(recipe.kinds).values(), key=lambda family: family.name != recipe.name)
+    candidates = [family for family in known if not find_kind_difference(recipe, family)] or known
+    for family in chain(candidates, iter_installed_families()):
         difference = find_difference(recipe, family)
         if not difference and family.check_tokenizer is not None and tokenizer is not None:
             difference = family.check_tokenizer(tokenizer)

@@ -1,1 +1,5 @@
-"""Metrics: functions from outputs and references to a score with its signature; none of them runs a model."""
+"""Metrics: each module has its objects in METRICS. A metric of your own subclasses one of the classes here."""
+
+from saccade.config.metric import MeanMetric, Metric, Predictions, Score, SumMetric
+
+__all__ = ["MeanMetric", "Metric", "Predictions", "Score", "SumMetric"]

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from saccade.score.metrics.bleu import Score, check_pairs
+from saccade.config.metric import Predictions, Score, SumMetric
+from saccade.score.metrics.bleu import check_pairs
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> Score:
@@ -29,3 +30,43 @@ def count_correct_characters(hypotheses: Sequence[str], references: Sequence[str
         for output, reference in zip(hypotheses, references, strict=True)
     ]
     return np.array(rows, dtype=np.int64)
+
+
+def compute_percentage(sums: np.ndarray) -> float:
+    """Return the first statistic as a percentage of the second; 100 if both are 0."""
+    return 100 * float(sums[0]) / float(sums[1]) if sums[1] else 100.0
+
+
+class ExactMatch(SumMetric):
+    name = "accuracy"
+    title = "exact match %"
+    is_default = is_validated = True
+    order = 4
+
+    def score(self, predictions: Predictions) -> Score:
+        return exact_match(predictions.outputs, predictions.references, lowercase=predictions.lowercase)
+
+    def compute_statistics(self, predictions: Predictions) -> np.ndarray:
+        folded = predictions.fold_case()
+        matches = find_exact_matches(folded.outputs, folded.references)
+        return np.stack([matches, np.ones_like(matches)], axis=1).astype(np.int64)
+
+    def compute_from_sums(self, sums: np.ndarray) -> float:
+        return compute_percentage(sums)
+
+
+class Letters(SumMetric):
+    name = "letters"
+    title = "letters %"
+    signature = "letters in the right position, relative to the longer of output and reference"
+    order = 7
+
+    def compute_statistics(self, predictions: Predictions) -> np.ndarray:
+        folded = predictions.fold_case()
+        return count_correct_characters(folded.outputs, folded.references)
+
+    def compute_from_sums(self, sums: np.ndarray) -> float:
+        return compute_percentage(sums)
+
+
+METRICS = (ExactMatch(), Letters())

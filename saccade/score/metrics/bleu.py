@@ -1,24 +1,16 @@
 """BLEU, chrF and TER by sacreBLEU, each with its signature (Post 2018)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
+from saccade.config.metric import Metric, Predictions, Score, SumMetric
 from saccade.errors import SaccadeError
 
 SACREBLEU_METRICS = ("bleu", "chrf", "ter")
-
-
-@dataclass(frozen=True)
-class Score:
-    """The value of a metric, and how it was computed."""
-
-    value: float  # 0 to 100; TER may be larger
-    signature: str
 
 
 def corpus_scores(
@@ -78,3 +70,50 @@ def compute_bleu(statistics: np.ndarray) -> float:
     """Compute BLEU from summed statistics (10,)."""
     system, reference, *counts = (int(number) for number in statistics)
     return float(BLEU.compute_bleu(counts[:4], counts[4:], system, reference, smooth_method="exp").score)
+
+
+# ---- the metrics
+
+
+class Bleu(SumMetric):
+    name = "bleu"
+    title = "BLEU"
+    is_default = is_validated = True
+    order = 0
+
+    def score(self, predictions: Predictions) -> Score:
+        return score_by_sacrebleu(self.name, predictions)
+
+    def compute_statistics(self, predictions: Predictions) -> np.ndarray:
+        return bleu_statistics(predictions.outputs, predictions.references, lowercase=predictions.lowercase)
+
+    def compute_from_sums(self, sums: np.ndarray) -> float:
+        return compute_bleu(sums)
+
+
+class Chrf(Metric):
+    name = "chrf"
+    title = "chrF"
+    is_default = True
+    order = 1
+
+    def score(self, predictions: Predictions) -> Score:
+        return score_by_sacrebleu(self.name, predictions)
+
+
+class Ter(Metric):
+    name = "ter"
+    title = "TER"
+    higher_is_better = False
+    is_default = True
+    order = 2
+
+    def score(self, predictions: Predictions) -> Score:
+        return score_by_sacrebleu(self.name, predictions)
+
+
+def score_by_sacrebleu(name: str, predictions: Predictions) -> Score:
+    return corpus_scores(predictions.outputs, predictions.references, (name,), lowercase=predictions.lowercase)[name]
+
+
+METRICS = (Bleu(), Chrf(), Ter())

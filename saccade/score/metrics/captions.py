@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 
+from saccade.config.metric import CAPTIONS, Metric, Predictions, Score, SumMetric, get_metrics
+from saccade.config.plugins import Kinds
 from saccade.errors import SaccadeError
-from saccade.score.metrics.bleu import Score
+from saccade.score.metrics.accuracy import compute_percentage
+from saccade.score.metrics.bleu import compute_bleu
 
 # ---- CIDEr-D (Vedantam et al. 2015): TF-IDF-weighted n-gram similarity of a caption to its references.
 
@@ -79,33 +82,6 @@ def count_caption_ngrams(text: str) -> NgramCounts:
 # ----
 
 
-BLEU_METRICS = ("bleu-1", "bleu-2", "bleu-3", "bleu-4")
-CAPTION_METRICS = (*BLEU_METRICS, "cider", "accuracy")
-
-
-def caption_scores(
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
-    metrics: Sequence[str] = CAPTION_METRICS,
-    *,
-    lowercase: bool = False,
-) -> dict[str, Score]:
-    """Compute the given metrics, in that order; each picture has one reference or more."""
-    for name in metrics:
-        if name not in CAPTION_METRICS:
-            raise SaccadeError(f"unknown metric '{name}' of captions; expected one of {', '.join(CAPTION_METRICS)}")
-    others = {
-        "cider": lambda: cider(hypotheses, references),
-        "accuracy": lambda: match_any_reference(hypotheses, references, lowercase=lowercase),
-    }
-    return {
-        name: others[name]()
-        if name in others
-        else caption_bleu(hypotheses, references, order=int(name[-1]), lowercase=lowercase)
-        for name in metrics
-    }
-
-
 def caption_bleu(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, order: int, lowercase: bool
 ) -> Score:
@@ -117,12 +93,8 @@ def caption_bleu(
     return Score(float(value), f"{metric.get_signature()}|order:{order}")
 
 
-def caption_statistics(metric: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> np.ndarray:
-    """Return (N, n) statistics that add up over pictures: those of BLEU-4, or of exact match with any reference."""
-    if metric == "accuracy":
-        return np.array([[ours in texts, 1] for ours, texts in zip(hypotheses, references, strict=True)], np.int64)
-    if metric != "bleu-4":
-        raise SaccadeError(f"with several references, runs are compared by bleu-4 or accuracy, got '{metric}'")
+def caption_bleu_statistics(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> np.ndarray:
+    """Return (N, 10) statistics of BLEU-4 that add up over pictures."""
     count = BLEU(effective_order=True, force=True)
     found = [count.sentence_score(ours, list(texts)) for ours, texts in zip(hypotheses, references, strict=True)]
     return np.array([[one.sys_len, one.ref_len, *one.counts, *one.totals] for one in found], np.int64)
@@ -139,3 +111,82 @@ def match_any_reference(hypotheses: Sequence[str], references: Sequence[Sequence
         for ours, texts in zip(hypotheses, references, strict=True)
     ]
     return Score(100 * sum(matches) / len(matches), f"exact|case:{'lc' if lowercase else 'mixed'}|any reference")
+
+
+# ---- the metrics
+
+
+class CaptionBleu(Metric):
+    """BLEU up to n-grams of `ngram_order`, with all references of a picture."""
+
+    outputs = (CAPTIONS,)
+    is_default = True
+
+    def __init__(self, ngram_order: int) -> None:
+        self.ngram_order = ngram_order
+        self.name, self.title, self.order = f"bleu-{ngram_order}", f"BLEU-{ngram_order}", 10 + ngram_order
+
+    def score(self, predictions: Predictions) -> Score:
+        return caption_bleu(
+            predictions.outputs, predictions.references, order=self.ngram_order, lowercase=predictions.lowercase
+        )
+
+
+class CaptionBleu4(CaptionBleu, SumMetric):
+    def __init__(self) -> None:
+        super().__init__(4)
+
+    def compute_statistics(self, predictions: Predictions) -> np.ndarray:
+        return caption_bleu_statistics(predictions.outputs, predictions.references)
+
+    def compute_from_sums(self, sums: np.ndarray) -> float:
+        return compute_bleu(sums)
+
+
+class Cider(Metric):
+    name = "cider"
+    title = "CIDEr"
+    outputs = (CAPTIONS,)
+    is_default = True
+    order = 15
+
+    def score(self, predictions: Predictions) -> Score:
+        return cider(predictions.outputs, predictions.references)
+
+
+class AnyReference(SumMetric):
+    name = "accuracy"
+    title = "exact match %"
+    outputs = (CAPTIONS,)
+    is_default = True
+    order = 16
+
+    def score(self, predictions: Predictions) -> Score:
+        return match_any_reference(predictions.outputs, predictions.references, lowercase=predictions.lowercase)
+
+    def compute_statistics(self, predictions: Predictions) -> np.ndarray:
+        folded = predictions.fold_case()
+        pairs = zip(folded.outputs, folded.references, strict=True)
+        return np.array([[ours in texts, 1] for ours, texts in pairs], np.int64)
+
+    def compute_from_sums(self, sums: np.ndarray) -> float:
+        return compute_percentage(sums)
+
+
+METRICS = (CaptionBleu(1), CaptionBleu(2), CaptionBleu(3), CaptionBleu4(), Cider(), AnyReference())
+CAPTION_METRICS = tuple(metric.name for metric in METRICS)
+
+
+def caption_scores(
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    metrics: Sequence[str] = CAPTION_METRICS,
+    *,
+    lowercase: bool = False,
+    sources: Sequence[str] = (),
+    kinds: Kinds | None = None,
+) -> dict[str, Score]:
+    """Compute the given metrics, in that order; each picture has one reference or more."""
+    found = get_metrics(metrics, CAPTIONS, kinds, what=" of captions")
+    predictions = Predictions(hypotheses, references, sources, CAPTIONS, lowercase)
+    return {metric.name: metric.score(predictions) for metric in found}

@@ -4,9 +4,8 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from saccade.score.metrics.bleu import Score, check_pairs
-
-ERROR_METRICS = ("wer", "cer")
+from saccade.config.metric import Predictions, Score, SumMetric
+from saccade.score.metrics.bleu import check_pairs
 
 
 def edit_distance(hypothesis: Sequence[Hashable], reference: Sequence[Hashable]) -> int:
@@ -62,3 +61,34 @@ def compute_error_rate(statistics: np.ndarray) -> float:
     """Compute the rate from summed statistics (2,); if all references are empty, every inserted unit counts 100."""
     changes, length = (int(number) for number in statistics)
     return 100 * changes / max(length, 1)
+
+
+class ErrorRate(SumMetric):
+    higher_is_better = False
+
+    def score(self, predictions: Predictions) -> Score:
+        return error_rate(predictions.outputs, predictions.references, unit=self.name, lowercase=predictions.lowercase)
+
+    def compute_statistics(self, predictions: Predictions) -> np.ndarray:
+        return error_statistics(
+            predictions.outputs, predictions.references, unit=self.name, lowercase=predictions.lowercase
+        )
+
+    def compute_from_sums(self, sums: np.ndarray) -> float:
+        return compute_error_rate(sums)
+
+
+class WordErrorRate(ErrorRate):
+    name = "wer"
+    title = "WER %"
+    order = 5
+
+
+class CharacterErrorRate(ErrorRate):
+    name = "cer"
+    title = "CER %"
+    order = 6
+
+
+METRICS = (WordErrorRate(), CharacterErrorRate())
+ERROR_METRICS = tuple(metric.name for metric in METRICS)

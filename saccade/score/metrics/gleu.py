@@ -6,7 +6,8 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
-from saccade.score.metrics.bleu import Score, check_pairs
+from saccade.config.metric import Metric, Predictions, Score
+from saccade.score.metrics.bleu import check_pairs
 
 MAX_NGRAM_ORDER = 4  # longest n-gram
 
@@ -41,3 +42,16 @@ def gleu_per_sentence(hypotheses: Sequence[str], references: Sequence[str], *, l
         [split(text.lower() if lowercase else text).split() for text in texts] for texts in (hypotheses, references)
     )
     return np.array([sentence_gleu(ours, theirs) for ours, theirs in zip(*sides, strict=True)])
+
+
+class Gleu(Metric):
+    name = "gleu"
+    title = "GLEU"
+    is_default = is_validated = True
+    order = 3
+
+    def score(self, predictions: Predictions) -> Score:
+        return mean_gleu(predictions.outputs, predictions.references, lowercase=predictions.lowercase)
+
+
+METRICS = (Gleu(),)
