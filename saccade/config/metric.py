@@ -26,6 +26,7 @@ PACKAGE = "saccade.score.metrics"
 TEXT = "text"  # outputs with one reference each
 CAPTIONS = "captions"  # outputs with a list of references each
 LABEL, TAGS, NUMBER = "label", "tags", "number"  # outputs of the task "classify"
+ERROR_RATES = ("wer", "cer")  # measured together: of words and of characters
 LANGUAGE_MODEL = "language-model"  # no outputs: the metric gets the model and texts
 
 

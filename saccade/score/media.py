@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from saccade.config.metric import (
     CAPTIONS,
+    ERROR_RATES,
     TEXT,
     find_metrics,
     format_expected,
@@ -21,7 +22,6 @@ from saccade.errors import SaccadeError
 from saccade.predict.predictors.predictor import Predictor
 from saccade.score.evaluate import Evaluation, EvaluationOptions, evaluate, predict_timed
 from saccade.score.metrics.captions import CAPTION_METRICS, caption_scores
-from saccade.score.metrics.error_rates import ERROR_METRICS
 
 CAPTION_COMPARISON_METRIC = "bleu-4"  # compares runs by all references of a picture
 
@@ -70,7 +70,7 @@ def get_default_metrics(recipe: Recipe, reader: MediaReader) -> tuple[str, ...]:
     if reader.has_question:
         return ("accuracy",)
     if reader.medium == "sound":
-        return (*ERROR_METRICS, "accuracy")
+        return (*ERROR_RATES, "accuracy")
     return ("accuracy", "cer") if recipe.tokenizer.is_spelled else list_default_names(CAPTIONS, recipe.kinds)
 
 
@@ -94,7 +94,7 @@ def uses_all_references(metrics: Sequence[str], kinds: Kinds) -> bool:
 def get_comparison_metrics(recipe: Recipe, reader: MediaReader) -> tuple[str, ...]:
     """Return the columns of a comparison: for sound, for text in pictures, or for captions and answers."""
     if reader.medium == "sound":
-        return (*ERROR_METRICS, "accuracy")
+        return (*ERROR_RATES, "accuracy")
     metrics = CAPTION_METRICS if reader.has_question else get_default_metrics(recipe, reader)
     return (CAPTION_COMPARISON_METRIC, "cider", "accuracy") if CAPTION_COMPARISON_METRIC in metrics else metrics
 

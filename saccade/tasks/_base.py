@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from saccade.config.metric import LOSS, TEXT, find_metric, list_metrics, list_names
+from saccade.config.metric import ERROR_RATES, LOSS, TEXT, find_metric, list_metrics, list_names
 from saccade.config.task import Pairs
 
 if TYPE_CHECKING:
@@ -180,11 +180,10 @@ class BaseTask:
         Of audio, or where train.metric is an error rate, both error rates are measured.
         """
         from saccade.score.evaluate import score_texts
-        from saccade.score.metrics.error_rates import ERROR_METRICS
         from saccade.train.validate import Scoring, get_greedy_decoding
 
         metric, kinds = recipe.train.metric, recipe.kinds
-        errors = ERROR_METRICS if metric in ERROR_METRICS or recipe.reader.medium == "sound" else ()
+        errors = ERROR_RATES if metric in ERROR_RATES or recipe.reader.medium == "sound" else ()
         always = [found.name for found in list_metrics(TEXT, kinds) if found.is_validated]
         names = tuple(name for name in dict.fromkeys((*always, *errors, metric)) if name != LOSS.name)
 

@@ -122,7 +122,7 @@ def test_metrics_of_one_name_agree_on_their_direction_and_differ_in_outputs() ->
         outputs[metric.name].extend(metric.outputs)
     assert all(len(found) == 1 for found in directions.values())
     assert all(len({*found}) == len(found) for found in outputs.values())
-    assert {name for name, found in directions.items() if found == {False}} == {"ter", "wer", "cer", "steps"}
+    assert {name for name, found in directions.items() if found == {False}} == {"ter", "wer", "cer"}
 
 
 def test_every_metric_is_listed_for_its_outputs() -> None:

@@ -36,8 +36,8 @@ class Shout(BaseTask):
         from saccade.data.sources.corpus import CorpusSplit
 
         class Copied(CorpusSplit):
-            def iter_rows(self, report: Any = None) -> Any:
-                return ((number, source, source) for number, source, _ in super().iter_rows(report))
+            def read_examples(self) -> Any:
+                return ((number, source, source) for number, source, _ in super().read_examples())
 
         part = super().build_split(recipe, corpus, **settings)
         return Copied(part.corpus, part.share, part.heldout, augment=part.augment)

@@ -91,4 +91,3 @@ class CharacterErrorRate(ErrorRate):
 
 
 METRICS = (WordErrorRate(), CharacterErrorRate())
-ERROR_METRICS = tuple(metric.name for metric in METRICS)
