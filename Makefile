@@ -6,6 +6,8 @@ CONSTRAINTS := constraints.txt
 ifdef TORCH
 VENV := .venv-torch-$(TORCH)
 CONSTRAINTS := $(VENV)/constraints.txt
+# The CUDA wheel of torch requires one version of triton exactly, 2.11 this one; for any other torch pip chooses.
+TRITON := $(if $(filter 2.11.%,$(TORCH)),==3.6.0)
 endif
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e
@@ -81,7 +83,7 @@ $(BIN)/python:
 ifdef TORCH
 $(CONSTRAINTS): constraints.txt
 	mkdir -p $(@D)
-	sed 's/^torch==.*/torch==$(TORCH)/' $< > $@
+	sed -e 's/^torch==.*/torch==$(TORCH)/' -e 's/^triton==.*/triton$(TRITON)/' $< > $@
 endif
 
 $(VENV)/run.stamp: pyproject.toml $(CONSTRAINTS) | $(BIN)/python

@@ -64,16 +64,17 @@ def test_workflow_may_only_read_and_names_versions_of_actions(workflow):
     assert all(re.fullmatch(r"actions/[\w-]+@v\d+\.\d+\.\d+", action) for action in actions)
 
 
-def test_make_installs_another_torch_into_an_environment_of_its_own(tmp_path):
+@pytest.mark.parametrize(("torch", "triton"), [("2.11.0", "triton==3.6.0"), ("2.12.0", "triton")])
+def test_make_installs_another_torch_into_an_environment_of_its_own(torch, triton, tmp_path):
     for name in ("Makefile", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
-    file = ".venv-torch-2.11.0/constraints.txt"
-    subprocess.run(["make", "TORCH=2.11.0", file], cwd=tmp_path, check=True, capture_output=True)
+    file = f".venv-torch-{torch}/constraints.txt"
+    subprocess.run(["make", f"TORCH={torch}", file], cwd=tmp_path, check=True, capture_output=True)
     old, new = ((tmp_path / name).read_text("utf-8").splitlines() for name in ("constraints.txt", file))
     changed = [(one, other) for one, other in zip(old, new, strict=True) if one != other]
-    assert changed == [(f"torch=={PINS['torch']}", "torch==2.11.0")]
+    assert changed == [(f"torch=={PINS['torch']}", f"torch=={torch}"), (f"triton=={PINS['triton']}", triton)]
     (tmp_path / "pyproject.toml").touch()
-    planned = subprocess.run(["make", "-n", "TORCH=2.11.0", "test"], cwd=tmp_path, capture_output=True, text=True)
+    planned = subprocess.run(["make", "-n", f"TORCH={torch}", "test"], cwd=tmp_path, capture_output=True, text=True)
     assert f"-c {file} -e '.[dev]'" in planned.stdout
     assert ".venv/" not in planned.stdout
 

@@ -53,7 +53,7 @@ def _update_softmax(query, key, value, inside, top, total, context):
     scores = tl.where(inside, tl.sum(query[None, :] * key.to(tl.float32), 1), LOWEST_SCORE)
     new_top = tl.maximum(top, tl.max(scores, 0))
     weights = tl.where(inside, tl.exp2(scores - new_top), 0.0)
-    rescale = tl.exp2(top - new_top)
+    rescale = tl.exp2(top - new_top)  # `top` must be a tensor: the interpreter's exp2 rejects constexpr - tensor
     total = total * rescale + tl.sum(weights, 0)
     context = context * rescale + tl.sum(weights[:, None] * value.to(tl.float32), 0)
     return new_top, total, context
@@ -158,7 +158,7 @@ def attend_step(
     else:
         query = tl.load(given + e, mask=real, other=0.0).to(tl.float32)
     query *= scale * LOG2_E
-    top, total, context = LOWEST_SCORE, 0.0, tl.zeros([BLOCK_E], tl.float32)
+    top, total, context = tl.full([], LOWEST_SCORE, tl.float32), 0.0, tl.zeros([BLOCK_E], tl.float32)
     if OWN:
         if split == 0:
             place = line * LINE + count.to(tl.int64) * PLACE + offset
