@@ -28,6 +28,7 @@ from saccade.config.table import (
     ObjectiveTraits,
     PositionTraits,
     ReaderTraits,
+    ScoreTraits,
     StackTraits,
     WriterTraits,
 )
@@ -35,7 +36,9 @@ from saccade.config.table import (
 TAG_PREFIX = "#"  # distinguishes tags of kinds from keys in the location of a pydantic error
 
 
-class Custom(BaseModel, ReaderTraits, WriterTraits, StackTraits, PositionTraits, JoinTraits, ObjectiveTraits):
+class Custom(
+    BaseModel, ReaderTraits, WriterTraits, StackTraits, PositionTraits, JoinTraits, ScoreTraits, ObjectiveTraits
+):
     """A kind that the user brings; its settings are the keyword-only arguments of its class or function."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -82,6 +85,11 @@ class Custom(BaseModel, ReaderTraits, WriterTraits, StackTraits, PositionTraits,
     def width(self) -> int | None:
         """Width of a stack: its setting `dim`, where it has one."""
         return self.settings().get("dim")
+
+    @property
+    def attends_before_step(self) -> bool:
+        """Of a score: the attribute of this name of the class or function."""
+        return bool(getattr(self._maker, "attends_before_step", False))
 
     def to_trained_form(self) -> Custom:
         return self
