@@ -73,6 +73,9 @@ def test_python_examples_run(page, folder, monkeypatch):
 
 @pytest.mark.parametrize("page", list_pages_with("console"), ids=lambda page: page.stem)
 def test_commands_run(page, folder):
+    for block in find_blocks(page, "python"):
+        if block.mark.startswith("file: "):  # commands of the page use it
+            (folder / block.mark.removeprefix("file: ")).write_text(block.text)
     for block in find_blocks(page, "console"):
         for name in block.mark.removeprefix("needs").split():
             ensure_run(name)

@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from saccade.config.protocols import get_score_capabilities
 from saccade.layers.attention.scores import (
     Additive,
     Score,
     attend,
     explain_not_static,
     masked_softmax,
-    project_keys,
     score_projected,
 )
 from saccade.layers.memory import Memory
@@ -77,6 +77,7 @@ class SoftAttention(nn.Module):
         """`score` is one of scores.py, or what a user brings; see `ScoreCapabilities`."""
         self._modules.pop("score", None)  # a function cannot be assigned in place of a module
         self.score: Any = score
+        self.projects_keys = get_score_capabilities(score).projected_keys
         self.score_problem = explain_not_static(score)  # why torch.compile and CUDA graphs cannot hold it
 
     def list_steps(self, lengths: Int[Tensor, " B"], count: int) -> list[tuple[Int[Tensor, "B 1"], ...]]:
@@ -93,13 +94,13 @@ class SoftAttention(nn.Module):
         return ProjectedMemory(self.project_keys(memory), values, memory.padding[:, None])
 
     def project_keys(self, memory: Memory) -> Float[Tensor, "B S E"]:
-        return project_keys(self.score, memory.states)
+        return self.score.project_keys(memory.states) if self.projects_keys else memory.states
 
     def forward(
         self, query: Float[Tensor, "B Q D"], memory: ProjectedMemory, steps: Int[Tensor, "B Q"] | None = None
     ) -> tuple[Float[Tensor, "B Q M"], Float[Tensor, "B Q S"]]:
         """Context vectors and attention weights; `steps` are the positions of the queries, for local attention."""
-        score = partial(score_projected, self.score)
+        score = self.score.score_projected if self.projects_keys else partial(score_projected, self.score)
         if self.local is None or steps is None:
             return attend(query, memory.keys, memory.values, score=score, mask=memory.mask)
         allowed, factors = self.local(query, steps, memory.mask)

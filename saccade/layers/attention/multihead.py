@@ -316,8 +316,9 @@ class SelfAttention(Attention):
         query = queries[0] if self.queries_per_kv_head == 1 else torch.stack(queries, -2).flatten(-3, -2)
         if self.rotary is not None:
             query, key = (self.rotary(part.transpose(1, 2), positions).transpose(1, 2) for part in (query, key))
-        if self.heads.projects_keys:  # by parameters of each query head
-            key, value = repeat_heads(query, key), repeat_heads(query, value)
+        if not self.heads.projects_keys:
+            return query, key, value
+        key, value = repeat_heads(query, key), repeat_heads(query, value)  # each query head has its own parameters
         return self.heads.project_query(query), self.heads.project_keys(key), value
 
     def allocate_cache(self, rows: int, length: int, *, like: Tensor) -> KeyValue:
