@@ -60,9 +60,7 @@ def expand_kind(value: Any) -> Any:
     return {"kind": value} if isinstance(value, str) else value
 
 
-Score = Annotated[
-    ScaledDot | Dot | General | Additive | Concat | Custom, ByKind(), BeforeValidator(expand_kind)
-]  # fmt: skip
+Score = Annotated[ScaledDot | Dot | General | Additive | Concat | Custom, ByKind(), BeforeValidator(expand_kind)]
 
 
 class LocalWindow(Table):

@@ -95,7 +95,7 @@ class TransformerStack(Table, StackTraits):
     """Score of query and key, in self-attention and cross-attention: "scaled-dot", "dot", "general", "additive",
     "concat" or one of your own."""
     cross_score: Score | None = None
-    """Score of cross-attention, where it is another one. None: the same as `score`."""
+    """Writers only: score of cross-attention, where it is another one. None: the same as `score`."""
     norm_kind: Literal["layer", "rms"] = "layer"
     """LayerNorm (Ba et al. 2016), or RMSNorm (Zhang and Sennrich 2019), which is faster and used by Llama and T5."""
     norm_epsilon: Annotated[float, Field(gt=0)] | None = None
@@ -192,9 +192,9 @@ class TransformerStack(Table, StackTraits):
     @model_validator(mode="after")
     def _consistent(self) -> TransformerStack:
         check_reversible(self)
-        if "scaled-dot" not in self.score_kinds and self.scale_attention is not True:
+        if (others := set(self.score_kinds) - {"scaled-dot"}) and self.scale_attention is not True:
             raise ValueError(
-                f'scale_attention is for score = "scaled-dot", got "{self.score.kind}"; leave scale_attention out'
+                f'scale_attention is for score = "scaled-dot", got "{others.pop()}"; leave scale_attention out'
             )
         if self.kv_heads is not None and (self.heads % self.kv_heads or self.head_projection != "paper"):
             raise ValueError(
@@ -271,8 +271,8 @@ class ConvolutionStack(Table, StackTraits):
     """Writers only: which layers attend to the memory. All false: memory states are added position by position, as in
     ByteNet."""
     score: Score = Dot()
-    """Score of query and key in the attention to the memory: "dot" (the paper), "scaled-dot", "general", "additive",
-    "concat" or one of your own."""
+    """Writers only: score of query and key in the attention to the memory: "dot" (the paper), "scaled-dot", "general",
+    "additive", "concat" or one of your own."""
     unfold: tuple[float, float] = (1.0, 0.0)
     """Dynamic unfolding of ByteNet, as [a, b]: a reader gives a n + b states for n tokens. [1, 0] disables it."""
     weight_norm: bool = True
@@ -285,8 +285,13 @@ class ConvolutionStack(Table, StackTraits):
         return self.dim
 
     @model_validator(mode="after")
-    def _unfolds(self) -> ConvolutionStack:
+    def _consistent(self) -> ConvolutionStack:
         a, b = self.unfold
+        if self.score.kind != "dot" and not any(self.attention):
+            raise ValueError(
+                f'score = "{self.score.kind}" is for attention to the memory, but no layer attends; set attention = '
+                "[true], or leave score out"
+            )
         if a < 1 or b < 0:
             raise ValueError(f"unfold must be at least [1, 0], a state for each token, got [{a:g}, {b:g}]")
         return self

@@ -231,9 +231,13 @@ def test_dot_products_need_one_width() -> None:
             {"score": "concat", "residual": "reversible", "norm": "pre", "attention": "lsh"},
             'computes scaled dot products, also in "local" and "lsh" attention; leave score = "concat" out',
         ),
+        (
+            {"kind": "convolution", "score": "general", "attention": [False]},
+            'score = "general" is for attention to the memory, but no layer attends',
+        ),
     ],
 )
-def test_transformers_say_where_a_score_cannot_be(stack: dict[str, Any], message: str) -> None:
+def test_stacks_say_where_a_score_cannot_be(stack: dict[str, Any], message: str) -> None:
     with pytest.raises(SaccadeError, match=message) as error:
         validate({"reader": {"stack": stack}})
     assert "\n" not in str(error.value)

@@ -141,7 +141,7 @@ class Bilinear(nn.Module):
 
 
 class Dot(nn.Module):
-    """e = q . k (the "dot" score of Luong et al. 2015), for queries and keys of the same width; `scaled` as above."""
+    """e = q . k (the "dot" score of Luong et al. 2015), or q . k / sqrt(D_Q) with `scaled`; both have one width."""
 
     capabilities = ScoreCapabilities(static_shapes=True)
 
