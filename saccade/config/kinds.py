@@ -30,6 +30,7 @@ from saccade.config.table import (
     ObjectiveTraits,
     PositionTraits,
     ReaderTraits,
+    ScoreTraits,
     StackTraits,
     Table,
     WriterTraits,
@@ -109,7 +110,9 @@ class OwnKind(BaseModel):
         return dict(self.model_extra or {})
 
 
-class Custom(OwnKind, ReaderTraits, WriterTraits, StackTraits, PositionTraits, JoinTraits, ObjectiveTraits):
+class Custom(
+    OwnKind, ReaderTraits, WriterTraits, StackTraits, PositionTraits, JoinTraits, ScoreTraits, ObjectiveTraits
+):
     """A reader, writer, stack, objective, ... of the user's own, with no other keys than its settings."""
 
     label_kind: ClassVar[str] = "label"  # as a writer of the task "classify"
@@ -128,6 +131,11 @@ class Custom(OwnKind, ReaderTraits, WriterTraits, StackTraits, PositionTraits, J
     def width(self) -> int | None:
         """Width of a stack: its setting `dim`, where it has one."""
         return self.settings().get("dim")
+
+    @property
+    def attends_before_step(self) -> bool:
+        """Of a score: the attribute of this name of the class or function."""
+        return bool(getattr(self._maker, "attends_before_step", False))
 
     def to_trained_form(self) -> Custom:
         return self

@@ -64,6 +64,25 @@ def get_capabilities(part: object, role: str = "the part") -> Capabilities:
     return replace(found, reasons=own | inner)
 
 
+@dataclass(frozen=True)
+class ScoreCapabilities:
+    """What an attention score supports beyond its plain call with queries and keys.
+
+    A score declares it as its attribute `capabilities`. One that declares nothing is called with all keys at each step,
+    and no fused kernel is used.
+    """
+
+    projected_keys: bool = False  # has `project_keys(key)` and `score_projected(query, projected)`: keys projected once
+    dot_product: bool = False  # is the dot product of `project_query(query)` and `project_keys(key)`, of the same width
+    static_shapes: bool = False  # only operations on tensors, no synchronization: torch.compile and CUDA graphs hold it
+
+
+def get_score_capabilities(score: object) -> ScoreCapabilities:
+    """The capabilities that an attention score declares; none where it declares nothing."""
+    declared = getattr(score, "capabilities", None)
+    return declared if isinstance(declared, ScoreCapabilities) else ScoreCapabilities()
+
+
 @runtime_checkable
 class State(Protocol):
     """State of a writer between decoding steps. A state that was passed to a step must not be used again."""

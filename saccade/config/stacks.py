@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from saccade.config.kinds import ByKind, Custom
+from saccade.config.scores import Dot, LocalWindow, ScaledDot, Score
 from saccade.config.table import Count, Share, StackTraits, Table
 
 
@@ -91,6 +92,11 @@ class TransformerStack(Table, StackTraits):
     residual = "reversible"."""
     chunks: Chunks = Chunks()
     """Settings of "local" and "lsh" attention."""
+    score: Score = ScaledDot()
+    """Score of query and key, in self-attention and cross-attention: "scaled-dot", "dot", "general", "additive",
+    "concat" or one of your own."""
+    cross_score: Score | None = None
+    """Writers only: score of cross-attention, where it is another one. None: the same as `score`."""
     norm_kind: Literal["layer", "rms"] = "layer"
     """LayerNorm (Ba et al. 2016), or RMSNorm (Zhang and Sennrich 2019), which is faster and used by Llama and T5."""
     norm_epsilon: Annotated[float, Field(gt=0)] | None = None
@@ -116,8 +122,8 @@ class TransformerStack(Table, StackTraits):
     head_dim: Count | None = None
     """Width of one attention head. None: `dim / heads`. Set it where they differ, as in some T5 models."""
     scale_attention: bool | Literal["first"] = True
-    """Divide attention scores by sqrt(d_k). "first" divides only the initial query weights instead, as in T5; false
-    does neither."""
+    """Divide the scores of "scaled-dot" by sqrt(d_k). "first" divides only the initial query weights instead, as in T5;
+    false does neither."""
     bias: bool = True
     """Bias terms in the linear projections of attention and feed-forward network. Llama and T5 have none."""
     attention_bias: bool = True
@@ -133,6 +139,11 @@ class TransformerStack(Table, StackTraits):
     @property
     def transformer(self) -> TransformerStack:
         return self
+
+    @property
+    def score_kinds(self) -> tuple[str, str]:
+        """Kinds of the scores of self-attention and of cross-attention."""
+        return self.score.kind, (self.cross_score or self.score).kind
 
     @property
     def is_reversible(self) -> bool:
@@ -155,7 +166,10 @@ class TransformerStack(Table, StackTraits):
         derived: dict[str, Any] = {name: number for name, number in follow.items() if getattr(self, name) is None}
         lists = {name: getattr(self, name) for name in ("attention", "window") if getattr(self, name)}
         derived |= {name: tuple(islice(cycle(items), self.layers)) for name, items in lists.items()}
-        return self.model_copy(update={**derived, "scale_attention": self.scale_attention is True})
+        cross = None if self.cross_score == self.score else self.cross_score
+        return self.model_copy(
+            update={**derived, "scale_attention": self.scale_attention is True, "cross_score": cross}
+        )
 
     @field_validator("window", mode="before")
     @classmethod
@@ -179,6 +193,10 @@ class TransformerStack(Table, StackTraits):
     @model_validator(mode="after")
     def _consistent(self) -> TransformerStack:
         check_reversible(self)
+        if (others := set(self.score_kinds) - {"scaled-dot"}) and self.scale_attention is not True:
+            raise ValueError(
+                f'scale_attention is for score = "scaled-dot", got "{others.pop()}"; leave scale_attention out'
+            )
         if self.kv_heads is not None and (self.heads % self.kv_heads or self.head_projection != "paper"):
             raise ValueError(
                 f'kv_heads must divide heads = {self.heads}, with head_projection = "paper", got {self.kv_heads} and '
@@ -207,6 +225,11 @@ class TransformerStack(Table, StackTraits):
 def check_reversible(stack: TransformerStack) -> None:
     """Refuse settings that a reversible stack cannot have, and those that need one."""
     if stack.is_reversible:
+        if scores := set(stack.score_kinds) - {"scaled-dot"}:
+            raise ValueError(
+                f'residual = "reversible" computes scaled dot products, also in "local" and "lsh" attention; leave '
+                f'score = "{scores.pop()}" out'
+            )
         fixed = {
             "norm": "pre", "kv_heads": None, "window": None, "experts": None, "head_projection": "paper",
             "share_layers": False, "drop_path": 0.0,
@@ -248,6 +271,9 @@ class ConvolutionStack(Table, StackTraits):
     attention: Annotated[tuple[bool, ...], Field(min_length=1)] = (True,)
     """Writers only: which layers attend to the memory. All false: memory states are added position by position, as in
     ByteNet."""
+    score: Score = Dot()
+    """Writers only: score of query and key in the attention to the memory: "dot" (the paper), "scaled-dot", "general",
+    "additive", "concat" or one of your own."""
     unfold: tuple[float, float] = (1.0, 0.0)
     """Dynamic unfolding of ByteNet, as [a, b]: a reader gives a n + b states for n tokens. [1, 0] disables it."""
     weight_norm: bool = True
@@ -260,8 +286,13 @@ class ConvolutionStack(Table, StackTraits):
         return self.dim
 
     @model_validator(mode="after")
-    def _unfolds(self) -> ConvolutionStack:
+    def _consistent(self) -> ConvolutionStack:
         a, b = self.unfold
+        if self.score.kind != "dot" and not any(self.attention):
+            raise ValueError(
+                f'score = "{self.score.kind}" is for attention to the memory, but no layer attends; set attention = '
+                "[true], or leave score out"
+            )
         if a < 1 or b < 0:
             raise ValueError(f"unfold must be at least [1, 0], a state for each token, got [{a:g}, {b:g}]")
         return self
@@ -335,10 +366,17 @@ class RecurrentWriterStack(Table, StackTraits):
     """Number of recurrent layers. From 4 on, `residual` or `fast_forward` helps."""
     dim: Count = 512
     """Width of the hidden states."""
-    attention: Literal["none", "additive", "dot", "general", "around"] = "none"
-    """Attention to the memory: "additive" (Bahdanau et al. 2015), "dot" or "general" (Luong et al. 2015), "around" over
-    the cells of an image and their neighbours (Li et al. 2019), or none. "additive" attends before each step, with
-    the last state as its query; the others attend after it, with the new state."""
+    attention: Literal["none", "additive", "dot", "general", "concat", "around", "score"] = "none"
+    """Attention to the memory: "additive" (Bahdanau et al. 2015), "dot", "general" or "concat" (Luong et al. 2015),
+    "around" over the cells of an image and their neighbours (Li et al. 2019), "score" for that of the key `score`, or
+    none. "additive" attends before each step, with the last state as its query; the others attend after it, with the
+    new state."""
+    score: Score | None = None
+    """Score of query and key, for attention = "score": a table with settings, or one of your own. Your own attends
+    after each step, unless it declares `attends_before_step`."""
+    local: LocalWindow | None = None
+    """Local attention (Luong et al. 2015, section 3.2), with any score: only to memory states around one position per
+    step. None: global attention, to all of them."""
     hard_attention: bool = False
     """Additive attention: sample one memory state instead of their weighted mean (Xu et al. 2015). Needs the objective
     "reinforce"."""
@@ -377,18 +415,34 @@ class RecurrentWriterStack(Table, StackTraits):
     def copies_states(self) -> bool:
         return self.initial_state == "copied"
 
+    @property
+    def attends_before_step(self) -> bool:
+        """Whether attention is computed before each step, with the last state as its query."""
+        return self.attention == "additive" or (self.score is not None and self.score.attends_before_step)
+
     @model_validator(mode="after")
     def _consistent(self) -> RecurrentWriterStack:
         check_shortcuts(residual=self.residual, fast_forward=self.fast_forward)
         check_expert_interval(self.experts, self.layers)
-        if self.attention == "additive" and not self.input_feeding:
+        if self.score is not None and self.attention != "score":
             raise ValueError(
-                'attention = "additive" is computed before each step, for that step; input_feeding = false is for '
-                '"dot", "general" and "around"'
+                f'score = "{self.score.kind}" is for attention = "score", got "{self.attention}"; set attention = '
+                '"score", or leave score out'
+            )
+        if self.score is None and self.attention == "score":
+            raise ValueError('attention = "score" needs the key score, such as score = "concat"; set it')
+        named = self.attention if self.score is None else self.score.kind
+        if self.attends_before_step and not self.input_feeding:
+            raise ValueError(
+                f'attention = "{named}" is computed before each step, for that step; input_feeding = false is for '
+                '"dot", "general", "concat" and "around"'
             )
         for name in ("context_gate", "hard_attention"):
-            if getattr(self, name) and self.attention != "additive":
-                raise ValueError(f'{name} = true is for attention = "additive", got "{self.attention}"; leave it out')
+            if getattr(self, name) and not self.attends_before_step:
+                raise ValueError(f'{name} = true is for attention = "additive", got "{named}"; leave it out')
+        if self.local is not None and (self.attention in ("none", "around") or self.hard_attention):
+            got = "hard_attention = true" if self.hard_attention else f'attention = "{self.attention}"'
+            raise ValueError(f"local attention has soft weights over a sequence, got {got}; leave local out")
         return self
 
 

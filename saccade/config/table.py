@@ -110,6 +110,17 @@ class PositionTraits:
         return ""
 
 
+class ScoreTraits:
+    """Traits of attention scores."""
+
+    is_custom: ClassVar[bool] = False  # whether it is a kind that the user brings
+
+    @property
+    def attends_before_step(self) -> bool:
+        """Whether a recurrent decoder attends before each step, with its last state as the query, and not after it."""
+        return False
+
+
 class ObjectiveTraits(PartTraits):
     """Traits of objectives."""
 

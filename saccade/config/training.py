@@ -42,7 +42,7 @@ class NextToken(Table, ObjectiveTraits):
 
     def find_conflict(self, recipe: Recipe) -> str:
         attention = recipe.writer.attention
-        if self.coverage and (attention is None or attention.attention != "additive"):
+        if self.coverage and (attention is None or not attention.attends_before_step):
             return 'coverage of the objective "next-token" needs writer.stack.attention = "additive"; set it to 0'
         return ""
 

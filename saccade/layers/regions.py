@@ -55,11 +55,11 @@ class Region(Generic[Parameters, Returned]):
     def __call__(self, *arguments: Parameters.args, **named: Parameters.kwargs) -> Returned:
         return self.select()(*arguments, **named)
 
-    def select(self) -> Callable[Parameters, Returned]:
-        """The function itself or, inside `compiled_regions`, its compiled form."""
+    def select(self, can_compile: bool = True) -> Callable[Parameters, Returned]:
+        """The function itself or, inside `compiled_regions`, its compiled form where that is possible."""
         # A graph compiled without recording would record nothing, so recording always uses the plain function.
         dynamic = _threads.get(threading.get_ident()) if _threads else None
-        if dynamic is None or is_recording():
+        if dynamic is None or not can_compile or is_recording():
             return self.function
         if dynamic not in self._compiled:
             backend = os.environ.get(BACKEND, "inductor")

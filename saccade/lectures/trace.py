@@ -91,7 +91,13 @@ def get_layer(predictor: Predictor, layer: int) -> SelfAttention:
         raise SaccadeError("this run's reader has no self-attention to trace; give a run of a Transformer")
     if not 1 <= layer <= len(found):
         raise SaccadeError(f"--layer must be from 1 to {len(found)}, got {layer}")
-    return found[layer - 1]
+    chosen = found[layer - 1]
+    if chosen.heads.score is not None:
+        raise SaccadeError(
+            "a trace shows dot products of queries and keys, but this run's reader.stack.score is another one; give a "
+            'run with "scaled-dot" or "dot"'
+        )
+    return chosen
 
 
 def get_module_name(predictor: Predictor, attention: SelfAttention) -> str:

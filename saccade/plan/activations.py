@@ -153,7 +153,12 @@ def count_self_attention(attention: SelfAttention, dim: int, setup: TrainingSetu
 
 
 def count_attention_weights(shared: Any, heads: int, setup: TrainingSetup) -> float:
-    """Count the attention weights: all of them if a bias is added to the scores, else only the log-sum-exp."""
+    """Count the attention weights: all of them if a bias is added to the scores, else only the log-sum-exp.
+
+    A score with a hidden layer also saves that of each pair of query and key.
+    """
+    if not shared.is_dot_product:
+        return heads * setup.length * (4 + setup.matmul_bytes * (1 + shared.score.hidden_dim))
     if shared.term is not None:
         return heads * setup.length * (4 + setup.matmul_bytes)
     return 4 * heads if setup.length > MAX_SHORT_KERNEL_LENGTH else 0

@@ -42,7 +42,7 @@ MODULE_PARTS = (  # module name in a stack -> part
     ("cross", "cross-attention"),
 )
 # Modules of a writer that are applied to source tokens, once per token
-SOURCE_MODULES = (".cross.memory", ".cross.score.key", ".cross.around")
+SOURCE_MODULES = (".cross.memory", ".cross.score.key", ".cross.heads.score.key", ".cross.around")
 
 
 class ParameterUse(NamedTuple):

@@ -33,7 +33,11 @@ positions = st.one_of(
     ),
     st.just({"kind": "none"}),
 )
-stack = some(layers=count, dim=st.sampled_from([64, 512]), norm=st.sampled_from(["pre", "post"]), window=optional_count)
+score = st.sampled_from(["scaled-dot", "concat", {"kind": "additive"}, {"kind": "additive", "hidden_dim": 7}])
+stack = some(
+    layers=count, dim=st.sampled_from([64, 512]), norm=st.sampled_from(["pre", "post"]), window=optional_count,
+    score=score, cross_score=score | st.just("none"),
+)  # fmt: skip
 objective = st.one_of(
     some(label_smoothing=share),
     st.fixed_dictionaries({"kind": st.just("r-drop")}, optional={"alpha": st.floats(0, 1e3)}),

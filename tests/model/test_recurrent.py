@@ -134,7 +134,7 @@ def test_settings_have_sides() -> None:
         (
             {},
             {"attention": "additive", "input_feeding": False},
-            'input_feeding = false is for "dot", "general" and "around"',
+            'input_feeding = false is for "dot", "general", "concat" and "around"',
         ),
         ({}, {"attention": "dot", "dim": 16}, 'attention = "dot" needs a writer as wide as its reader, got 16 and 14'),
         ({}, {"initial_state": "copied", "layers": 2}, r"cell, layers and dim \('gru', 2, 14\), got \('gru', 1, 14\)"),

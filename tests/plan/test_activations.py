@@ -183,6 +183,18 @@ def test_attention_weights_with_a_bias_are_saved():
     assert long.source - short.source == 3 * 3 * 10 * (4 + 2)
 
 
+def test_hidden_layers_of_scores_are_saved():
+    """Weights (4 bytes), scores (2) and a hidden layer of 5 (2 each) for each pair; a dot product saves no weights."""
+    additive, general = (
+        build(load("transformer", overrides=[*STACKS, f"reader.stack.score={score}"]), source_size=99, target_size=99)
+        for score in ("{ kind = 'additive', hidden_dim = 5 }", "general")
+    )
+    short, long = (count_saved(additive, TrainingSetup(length=length)) for length in (10, 20))
+    assert long.source - short.source == 3 * 3 * 10 * (4 + 2 + 5 * 2)
+    short, long = (count_saved(general, TrainingSetup(length=length)) for length in (10, 20))
+    assert long.source == short.source
+
+
 def test_other_stacks_are_not_known():
     model = build(load("gnmt"), source_size=VOCABULARY, target_size=VOCABULARY)
     assert count_saved(model, TrainingSetup()) is None

@@ -27,6 +27,7 @@ SMALL = [
     "tokenizer.size=11",
 ]
 ATTENTION, NETWORK, NORM = 4 * (6 * 6 + 6), 6 * 10 + 10 + 10 * 6 + 6, 2 * 6
+ATTENTIONS = ("self-attention", "cross-attention")
 
 
 def small(*changes):
@@ -146,3 +147,20 @@ def test_scores_without_parameters_are_counted_too():
         for score in ("dot", "general")
     )
     assert count_flops(dot, length=5).attention == count_flops(general, length=5).attention == 4 * 5 * 6
+
+
+def test_parameters_of_scores_are_counted():
+    """2 heads of width 3: W, U and v of each head in every attention; U of cross-attention is for source tokens."""
+    plain, additive = small(), small("writer.stack.score={ kind = 'additive', hidden_dim = 5 }")
+    own = 2 * (3 * 5 + 3 * 5 + 5)
+    more = {part: count_by_part(additive)[part]["writer"] - count_by_part(plain)[part]["writer"] for part in ATTENTIONS}
+    assert more == dict.fromkeys(ATTENTIONS, 2 * own)
+    assert count_active(additive, is_source=True) - count_active(plain, is_source=True) == 2 * 2 * 3 * 5
+    general = count_by_part(small("reader.stack.score=general"))["self-attention"]["reader"]
+    assert general == ATTENTION + 2 * 3 * 3
+    concat, local = (
+        build_on_meta(load("bahdanau", overrides=["writer.stack.dim=6", "writer.tie=none", *changes]))
+        for changes in (["writer.stack.attention=concat"], ["writer.stack.attention=concat", "writer.stack.local={}"])
+    )
+    assert count_by_part(concat)["cross-attention"] == {"writer": 6 * (6 + 512) + 6}
+    assert count_by_part(local)["cross-attention"] == {"writer": 6 * (6 + 512) + 6 + 6 * 6 + 6}

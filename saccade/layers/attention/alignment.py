@@ -1,14 +1,23 @@
-"""Single-head attention of a recurrent writer to its memory: soft, with neighbouring cells, or hard."""
+"""Single-head attention of a recurrent writer to its memory: soft, local, with neighbouring cells, or hard."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from saccade.layers.attention.scores import Additive, Bilinear, Dot, attend
+from saccade.config.protocols import get_score_capabilities
+from saccade.layers.attention.scores import (
+    Additive,
+    Score,
+    attend,
+    explain_not_static,
+    masked_softmax,
+    score_projected,
+)
 from saccade.layers.memory import Memory
 from saccade.layers.record import is_recording, record_weights
 
@@ -31,24 +40,73 @@ class ProjectedMemory(NamedTuple):
         )
 
 
-class SoftAttention(nn.Module):
-    """Attention to memory: e = f_att(q, h), a = softmax(e), context c = sum a h."""
+class LocalWindow(nn.Module):
+    """The window of local attention: positions s with |s - p_t| <= D, and local-p's Gaussian around p_t.
 
-    def __init__(self, score: Additive | Bilinear | Dot) -> None:
+    p_t = t (local-m), or p_t = S sigmoid(v . tanh(W q)) for a source of length S (local-p), where the weights of the
+    window are multiplied by exp(-(s - p_t)^2 / (2 (D / 2)^2)) (Luong et al. 2015, section 3.2). s and t count from 1.
+    """
+
+    def __init__(self, query_dim: int, *, radius: int, predictive: bool) -> None:
         super().__init__()
-        self.score = score
+        self.radius = radius
+        self.hidden = nn.Linear(query_dim, query_dim, bias=False) if predictive else None
+        self.center = nn.Linear(query_dim, 1, bias=False) if predictive else None
+
+    def forward(
+        self, query: Float[Tensor, "B Q D"], steps: Int[Tensor, "B Q"], keep: Bool[Tensor, "B 1 S"]
+    ) -> tuple[Bool[Tensor, "B Q S"], Float[Tensor, "B Q S"] | None]:
+        """The keys inside the window of each query, which is at `steps` from 0 on, and their factors, if any."""
+        positions = torch.arange(1, keep.shape[-1] + 1, device=query.device)
+        if self.hidden is None or self.center is None:
+            return ((positions - (steps[..., None] + 1)).abs() <= self.radius) & keep, None
+        lengths = keep.sum(-1, keepdim=True)
+        distances = positions - lengths * torch.sigmoid(self.center(torch.tanh(self.hidden(query))))
+        return (distances.abs() <= self.radius) & keep, torch.exp(-2 * (distances / self.radius) ** 2)
+
+
+class SoftAttention(nn.Module):
+    """Attention to memory: e = f_att(q, h), a = softmax(e), context c = sum a h; local attention with a window."""
+
+    def __init__(self, score: Score, local: LocalWindow | None = None) -> None:
+        super().__init__()
+        self.local = local
+        self.set_score(score)
+
+    def set_score(self, score: Score) -> None:
+        """`score` is one of scores.py, or what a user brings; see `ScoreCapabilities`."""
+        self._modules.pop("score", None)  # a function cannot be assigned in place of a module
+        self.score: Any = score
+        self.projects_keys = get_score_capabilities(score).projected_keys
+        self.score_problem = explain_not_static(score)  # why torch.compile and CUDA graphs cannot hold it
+
+    def list_steps(self, lengths: Int[Tensor, " B"], count: int) -> list[tuple[Int[Tensor, "B 1"], ...]]:
+        """For each of the next `count` steps the arguments of `forward` behind the memory: positions, if it is local.
+
+        `lengths` are the positions so far.
+        """
+        if self.local is None:
+            return [()] * count
+        return [(lengths[:, None] + step,) for step in range(count)]
 
     def project_memory(self, memory: Memory) -> ProjectedMemory:
         values = memory.states if memory.values is None else memory.values.to(memory.states.dtype)
         return ProjectedMemory(self.project_keys(memory), values, memory.padding[:, None])
 
     def project_keys(self, memory: Memory) -> Float[Tensor, "B S E"]:
-        return self.score.key(memory.states)
+        return self.score.project_keys(memory.states) if self.projects_keys else memory.states
 
     def forward(
-        self, query: Float[Tensor, "B Q D"], memory: ProjectedMemory
+        self, query: Float[Tensor, "B Q D"], memory: ProjectedMemory, steps: Int[Tensor, "B Q"] | None = None
     ) -> tuple[Float[Tensor, "B Q M"], Float[Tensor, "B Q S"]]:
-        return attend(query, memory.keys, memory.values, score=self.score.score_projected, mask=memory.mask)
+        """Context vectors and attention weights; `steps` are the positions of the queries, for local attention."""
+        score = self.score.score_projected if self.projects_keys else partial(score_projected, self.score)
+        if self.local is None or steps is None:
+            return attend(query, memory.keys, memory.values, score=score, mask=memory.mask)
+        allowed, factors = self.local(query, steps, memory.mask)
+        weights = masked_softmax(score(query, memory.keys), allowed)
+        weights = weights if factors is None else weights * factors
+        return weights @ memory.values, weights
 
 
 class NeighborhoodAttention(SoftAttention):
@@ -82,7 +140,7 @@ class HardAttention(SoftAttention):
 
     usual: Float[Tensor, ""]
 
-    def __init__(self, score: Additive | Bilinear | Dot) -> None:
+    def __init__(self, score: Score) -> None:
         super().__init__(score)
         self.register_buffer("usual", torch.zeros(()))
 
@@ -94,7 +152,7 @@ class HardAttention(SoftAttention):
         return projected._replace(use_soft=uniform < SOFT_ATTENTION_RATE)
 
     def forward(  # type: ignore[override]  # also returns the sampled positions
-        self, query: Float[Tensor, "B Q D"], memory: ProjectedMemory
+        self, query: Float[Tensor, "B Q D"], memory: ProjectedMemory, steps: Int[Tensor, "B Q"] | None = None
     ) -> tuple[Float[Tensor, "B Q M"], Float[Tensor, "B Q S"], Int[Tensor, "B Q"]]:
         """Context vectors, attention weights and sampled positions; zero context where memory is all padding."""
         soft_context, weights = super().forward(query, memory)

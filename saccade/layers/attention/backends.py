@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from saccade.layers.attention import masks
 from saccade.layers.attention.masks import Band, Mask
-from saccade.layers.attention.scores import attend, dot
+from saccade.layers.attention.scores import Score, attend, dot
 from saccade.layers.packing import Packing
 
 # cuDNN builds a plan for every new shape, and batches of sentences have a new shape nearly every time. Long sequences
@@ -26,24 +26,25 @@ MIN_WINDOW_BLOCK = 32  # queries of a block in window attention: smaller matrix 
 
 def explicit_attention(
     query: Float[Tensor, "B H Q E"],
-    key: Float[Tensor, "B H K E"],
+    key: Float[Tensor, "B H K Ek"],
     value: Float[Tensor, "B H K Ev"],
     *,
     scale: float,
     allowed: Bool[Tensor, "..."] | None,
+    score: Score | None = None,
     score_term: Float[Tensor, "..."] | None = None,
     dropout: float = 0.0,
 ) -> tuple[Float[Tensor, "B H Q Ev"], Float[Tensor, "B H Q K"]]:
     """Reference implementation; returns the attention weights too, which need O(Q K) memory.
 
-    `score_term` (B or 1, H, Q, K) is added to the scores before the softmax.
+    `score` replaces the dot product times `scale`. `score_term` (B or 1, H, Q, K) is added before the softmax.
     """
 
-    def score(q: Tensor, k: Tensor) -> Tensor:
-        scores = dot(q * scale, k)
+    def compute_scores(q: Tensor, k: Tensor) -> Tensor:
+        scores = dot(q * scale, k) if score is None else score(q, k)
         return scores if score_term is None else scores + score_term
 
-    return attend(query, key, value, score=score, mask=allowed, dropout=dropout)
+    return attend(query, key, value, score=compute_scores, mask=allowed, dropout=dropout)
 
 
 def sdpa_attention(

@@ -11,26 +11,32 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class KeyValue:
-    """Keys and values of one attention layer, in buffers for L positions."""
+    """Keys and values of one attention layer, in buffers for L positions.
 
-    keys: Float[Tensor, "B L H E"]
+    Keys that an attention score has projected may have a width Ek of their own.
+    """
+
+    keys: Float[Tensor, "B L H Ek"]
     values: Float[Tensor, "B L H E"]
 
     @classmethod
-    def allocate(cls, rows: int, length: int, heads: int, head_dim: int, *, like: Tensor) -> "KeyValue":
+    def allocate(
+        cls, rows: int, length: int, heads: int, head_dim: int, *, like: Tensor, key_dim: int | None = None
+    ) -> "KeyValue":
         """Zero buffers with positions as the outermost dimension in memory: a step writes and reads by position."""
-        keys, values = (like.new_zeros(length, rows, heads, head_dim).transpose(0, 1) for _ in range(2))
+        widths = (head_dim if key_dim is None else key_dim, head_dim)
+        keys, values = (like.new_zeros(length, rows, heads, width).transpose(0, 1) for width in widths)
         return cls(keys, values)
 
     def write(
-        self, keys: Float[Tensor, "B n H E"], values: Float[Tensor, "B n H E"], positions: Int[Tensor, "B n"]
+        self, keys: Float[Tensor, "B n H Ek"], values: Float[Tensor, "B n H E"], positions: Int[Tensor, "B n"]
     ) -> None:
         """Write keys and values at the given positions of each row, in place."""
         rows = torch.arange(positions.shape[0], device=positions.device)[:, None]
         self.keys[rows, positions] = keys.to(self.keys.dtype)  # autocast may have produced a lower precision
         self.values[rows, positions] = values.to(self.values.dtype)
 
-    def write_range(self, keys: Float[Tensor, "B n H E"], values: Float[Tensor, "B n H E"], end: int) -> None:
+    def write_range(self, keys: Float[Tensor, "B n H Ek"], values: Float[Tensor, "B n H E"], end: int) -> None:
         """Write keys and values at the last n positions before `end`, the same positions in all rows."""
         begin = end - keys.shape[1]
         self.keys[:, begin:end].copy_(keys)
@@ -53,10 +59,10 @@ class KeyValue:
 
     def to_feature_major(self) -> "KeyValue":
         """The same values with the positions of one feature contiguous in memory."""
-        _, _, heads, head_dim = self.keys.shape
+        heads = self.keys.shape[2]
         # Row by row: transposing a matrix has a faster kernel than permuting a tensor.
         rows = ([row.flatten(1).T for row in part] for part in (self.keys, self.values))
-        keys, values = (torch.stack(part).unflatten(1, (heads, head_dim)).permute(0, 3, 1, 2) for part in rows)
+        keys, values = (torch.stack(part).unflatten(1, (heads, -1)).permute(0, 3, 1, 2) for part in rows)
         return KeyValue(keys, values)
 
 
@@ -79,8 +85,8 @@ class LayerCache(Protocol):
         ...
 
     def update(
-        self, keys: Float[Tensor, "B n H E"], values: Float[Tensor, "B n H E"]
-    ) -> tuple[Float[Tensor, "B L H E"], Float[Tensor, "B L H E"]]:
+        self, keys: Float[Tensor, "B n H Ek"], values: Float[Tensor, "B n H E"]
+    ) -> tuple[Float[Tensor, "B L H Ek"], Float[Tensor, "B L H E"]]:
         """Write the keys and values of the next positions; return those of all positions so far."""
         ...
 

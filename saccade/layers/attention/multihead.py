@@ -4,12 +4,14 @@ The projection weights of queries, keys and values are stored head by head, so t
 """
 
 import math
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from saccade.config.protocols import get_score_capabilities
 from saccade.errors import SaccadeError
 from saccade.kernels.cpu import step_attention
 from saccade.kernels.cpu.prepared import CpuLayout
@@ -18,6 +20,7 @@ from saccade.layers.attention import backends, masks
 from saccade.layers.attention.cache import KeyValue, LayerCache
 from saccade.layers.attention.masks import Mask
 from saccade.layers.attention.positions import Rotary, ScoreTerm
+from saccade.layers.attention.scores import Score, explain_not_static, get_score_name, score_projected
 from saccade.layers.packing import Packing, split_mask
 from saccade.layers.record import is_recording, record_weights
 
@@ -91,6 +94,9 @@ class _AttentionHeads(nn.Module):
         self.scale = 1 / math.sqrt(self.head_dim) if scale else 1.0
         self.dropout = dropout
         self.term = term
+        self.score: Any = None  # None: the dot product times `scale`
+        self.is_dot_product, self.projects_query, self.projects_keys = True, False, False
+        self.score_problem = ""  # why torch.compile and CUDA graphs cannot hold the score
         self.out: nn.Module = nn.Identity()
         if form != "split":
             self.out = nn.Linear(heads * self.head_dim, dim, bias=bias)
@@ -98,16 +104,45 @@ class _AttentionHeads(nn.Module):
             if bias:
                 nn.init.zeros_(self.out.bias)
 
+    def set_score(self, score: Score) -> None:
+        """Use a score in place of the scaled dot product: one of scores.py, or what a user brings."""
+        declared = get_score_capabilities(score)
+        self.score, self.scale = score, 1.0
+        self.is_dot_product = self.projects_query = declared.dot_product
+        self.projects_keys = declared.dot_product or declared.projected_keys
+        self.score_problem = explain_not_static(score)
+
     @property
     def is_plain(self) -> bool:
-        """Whether fused kernels may be used: no score term, and attention weights are not being recorded."""
-        return self.term is None and not is_recording()
+        """Whether fused kernels may be used: a dot product without a term, and weights are not being recorded."""
+        return self.is_dot_product and self.term is None and not is_recording()
+
+    def project_query(self, query: Float[Tensor, "B Q H E"]) -> Float[Tensor, "B Q H E"]:
+        """Queries whose dot product with the projected keys is the score, where the score is a dot product."""
+        if not self.projects_query:
+            return query
+        return self._check_width(self.score.project_query(query.transpose(1, 2)).transpose(1, 2))
+
+    def project_keys(self, key: Float[Tensor, "B K H E"]) -> Float[Tensor, "B K H Ek"]:
+        """Keys as they are cached: projected by the score, where it declares that, once for all decoding steps."""
+        if not self.projects_keys:
+            return key
+        projected = self.score.project_keys(key.transpose(1, 2)).transpose(1, 2)
+        return self._check_width(projected) if self.is_dot_product else projected
+
+    def _check_width(self, x: Tensor) -> Tensor:
+        if x.shape[-1] != self.head_dim:
+            raise SaccadeError(
+                f"the attention score {get_score_name(self.score)} declares dot_product: its queries and keys must "
+                f"keep the width {self.head_dim} of a head, got {x.shape[-1]}; declare projected_keys instead"
+            )
+        return x
 
     def forward(
         self,
         layer: nn.Module,
         query: Float[Tensor, "B Q H E"],
-        key: Float[Tensor, "B K G E"],
+        key: Float[Tensor, "B K G Ek"],
         value: Float[Tensor, "B K G E"],
         *,
         mask: Mask | None,
@@ -150,6 +185,8 @@ class _AttentionHeads(nn.Module):
         """The weights for the kernels of a decoding step."""
         if self.term is not None:
             raise Unsupported("a term is added to its attention scores")
+        if self.score is not None:
+            raise Unsupported(f"its attention score is {get_score_name(self.score)}, not a scaled dot product")
         out, (heads, _, head_dim) = describe_linear(self.out), project.shape
         return AttentionWeights(project.describe(), out, heads, head_dim, self.scale, rotary_base)
 
@@ -157,7 +194,7 @@ class _AttentionHeads(nn.Module):
         self,
         layer: nn.Module,
         q: Float[Tensor, "B H Q E"],
-        k: Float[Tensor, "B H K E"],
+        k: Float[Tensor, "B H K Ek"],
         v: Float[Tensor, "B H K E"],
         *,
         mask: Mask | None,
@@ -165,22 +202,23 @@ class _AttentionHeads(nn.Module):
         k_pos: Int[Tensor, "c K"],
         dropout: float,
     ) -> Float[Tensor, "B H Q E"]:
-        """Attention with a score term, or with weights that are recorded."""
+        """Attention with a score that is no dot product, with a score term, or with weights that are recorded."""
         allowed = None if mask is None else mask.to_dense(q_pos, k_pos)[:, None]
         term = None
         if self.term is not None:
             segments = [] if mask is None else mask.get_segment_differences()
             term = self.term(q * self.scale, q_pos, k_pos, *segments)
             q = self.term.shift_query(q, self.scale)
+        score = None if self.is_dot_product else partial(score_projected, self.score)
         y, weights = backends.explicit_attention(
-            q, k, v, scale=self.scale, allowed=allowed, score_term=term, dropout=dropout
+            q, k, v, scale=self.scale, allowed=allowed, score=score, score_term=term, dropout=dropout
         )
         if is_recording():
             record_weights(layer, weights)
         return y
 
 
-def repeat_heads(query: Float[Tensor, "B Q H E"], shared: Float[Tensor, "B K G E"]) -> Float[Tensor, "B K H E"]:
+def repeat_heads(query: Float[Tensor, "B Q H _"], shared: Float[Tensor, "B K G E"]) -> Float[Tensor, "B K H E"]:
     """Repeat keys or values that several query heads share, so that each query head has its own."""
     times = query.shape[2] // shared.shape[2]
     return shared if times == 1 else shared.repeat_interleave(times, 2)
@@ -200,7 +238,10 @@ class Attention(nn.Module):
 
 
 class SelfAttention(Attention):
-    """Multi-head self-attention: Q = X W_Q, K = X W_K, V = X W_V, softmax(Q K^T / sqrt(E)) V for each head."""
+    """Multi-head self-attention: Q = X W_Q, K = X W_K, V = X W_V, softmax(f_att(Q, K)) V for each head.
+
+    f_att is Q K^T / sqrt(E), unless `heads.set_score` sets another one.
+    """
 
     cpu_layout = CpuLayout(("project", "heads.out"))
 
@@ -275,7 +316,19 @@ class SelfAttention(Attention):
         query = queries[0] if self.queries_per_kv_head == 1 else torch.stack(queries, -2).flatten(-3, -2)
         if self.rotary is not None:
             query, key = (self.rotary(part.transpose(1, 2), positions).transpose(1, 2) for part in (query, key))
-        return query, key, value
+        if not self.heads.projects_keys:
+            return query, key, value
+        key, value = repeat_heads(query, key), repeat_heads(query, value)  # each query head has its own parameters
+        return self.heads.project_query(query), self.heads.project_keys(key), value
+
+    def allocate_cache(self, rows: int, length: int, *, like: Tensor) -> KeyValue:
+        """Empty buffers for the keys and values of `length` positions."""
+        heads, _, head_dim = self.project.shape
+        if not self.heads.projects_keys:
+            return KeyValue.allocate(rows, length, heads, head_dim, like=like)
+        heads *= self.queries_per_kv_head
+        key_dim = self.heads.project_keys(like.new_zeros(1, 1, heads, head_dim)).shape[-1]
+        return KeyValue.allocate(rows, length, heads, head_dim, like=like, key_dim=key_dim)
 
 
 class CrossAttention(Attention):
@@ -310,7 +363,12 @@ class CrossAttention(Attention):
 
     def project_memory(self, states: Float[Tensor, "B S M"]) -> KeyValue:
         """Keys and values of memory, computed once per input and reused by all decoding steps."""
-        return KeyValue(*self.memory(states))
+        keys, values = self.memory(states)
+        return KeyValue(self.heads.project_keys(keys), values)
+
+    def project_query(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T H E"]:
+        (query,) = self.query(x)
+        return self.heads.project_query(query)
 
     def forward(
         self,
@@ -320,7 +378,7 @@ class CrossAttention(Attention):
         mask: Bool[Tensor, "N S"] | Packing | None = None,
         packing: Packing | None = None,
     ) -> Float[Tensor, "B T D"]:
-        (query,) = self.query(x)
+        query = self.project_query(x)
         packed, padding = split_mask(mask)
         if packing is not None:
             assert packed is not None, "packed sequences need packed memory"
@@ -335,7 +393,7 @@ class CrossAttention(Attention):
     ) -> Float[Tensor, "B n D"]:
         """A decoding step on a CPU: consecutive rows (beams) may share a row of memory and attend to it together."""
         rows, memory_rows = query.shape[0], memory.keys.shape[0]
-        if not self.heads.is_plain:  # record the weights of each row
+        if not self.heads.is_plain:  # each row has weights of its own
             each = torch.arange(memory_rows).repeat_interleave(rows // memory_rows)
             memory = KeyValue(memory.keys[each], memory.values[each])
             real = None if mask is None else masks.padding(mask[each])

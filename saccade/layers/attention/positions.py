@@ -125,6 +125,8 @@ class Rotary(nn.Module):
 class ScoreTerm(nn.Module):
     """Base class of terms that are added to attention scores, such as relative positions."""
 
+    uses_query = True  # whether it is a dot product with the query, as a part of that of query and key
+
     def shift_query(self, query: Float[Tensor, "B H Q E"], scale: float) -> Float[Tensor, "B H Q E"]:
         """Add the term's bias, if it has one, to the query before the product with keys; `scale` is applied later."""
         return query
@@ -195,6 +197,8 @@ class Bucketed(ScoreTerm):
     """T5's relative bias: one scalar per head and bucket of distances, exact when near, logarithmic when far (Raffel et
     al. 2020)."""
 
+    uses_query = False
+
     def __init__(self, heads: int, *, buckets: int, max_distance: int, bidirectional: bool) -> None:
         super().__init__()
         self.buckets, self.max_distance, self.bidirectional = buckets, max_distance, bidirectional
@@ -226,6 +230,8 @@ class Alibi(ScoreTerm):
     """ALiBi: a penalty proportional to the distance, with a fixed slope per head (Press et al. 2022)."""
 
     slopes: Tensor
+
+    uses_query = False
 
     def __init__(self, heads: int) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from saccade.layers.attention.scores import attend, dot
+from saccade.layers.attention.scores import Score, attend, dot, explain_not_static, project_keys, score_projected
 from saccade.layers.dropout import Dropout
 from saccade.layers.memory import Memory
 from saccade.layers.record import is_recording, record_weights
@@ -84,12 +84,15 @@ class AttentionSource:
 class ConvS2SAttention(nn.Module):
     """d_i = W h_i + b + g_i, a_ij = softmax(d_i . z_j), c_i = sum_j a_ij (z_j + e_j) (Gehring et al. 2017).
 
+    `score` replaces the dot product d_i . z_j.
+
     h are the states of this layer, g the target embeddings, z the states and e the embeddings of the source. Sums are
     scaled by sqrt(0.5), and c by m sqrt(1/m) for m positions, which preserves variances (section 3.4).
     """
 
-    def __init__(self, dim: int, *, memory_dim: int, weight_norm: bool) -> None:
+    def __init__(self, dim: int, *, memory_dim: int, weight_norm: bool, score: Score | None = None) -> None:
         super().__init__()
+        self.score, self.score_problem = score, explain_not_static(score)
         self.query = WeightNormLinear(dim, memory_dim, weight_norm=weight_norm)
         self.out = WeightNormLinear(memory_dim, dim, weight_norm=weight_norm)
 
@@ -105,10 +108,14 @@ class ConvS2SAttention(nn.Module):
     ) -> Float[Tensor, "B T D"]:
         query_weight, out_weight = weights
         query = (self.query(h, query_weight) + target_embeddings) * SQRT_HALF
-        context, attention = attend(query, source.keys, source.values, score=dot, mask=source.allowed)
+        score = dot if self.score is None else self._compute_scores
+        context, attention = attend(query, source.keys, source.values, score=score, mask=source.allowed)
         if is_recording():
             record_weights(self, attention[:, None])
         return (self.out(context, out_weight) + h) * SQRT_HALF
+
+    def _compute_scores(self, query: Float[Tensor, "B T M"], key: Float[Tensor, "B S M"]) -> Float[Tensor, "B T S"]:
+        return score_projected(self.score, query, project_keys(self.score, key))
 
 
 # ---- blocks

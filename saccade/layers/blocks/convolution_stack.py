@@ -60,7 +60,6 @@ class ConvolutionStack(nn.Module):
     """
 
     operation = "convolution"  # for counts of parameters by operation
-    capabilities = Capabilities(static_shapes=True)
 
     def __init__(
         self,
@@ -79,6 +78,18 @@ class ConvolutionStack(nn.Module):
         self.norm = nn.Identity() if ends else nn.LayerNorm(dim)
         self.dim, self.causal, self.unfold, self.recompute = dim, causal, unfold, recompute
         self.dropout = Dropout(dropout if causal else 0.0)
+
+    @property
+    def score_problem(self) -> str:
+        """Why torch.compile and CUDA graphs cannot hold the score of a block; empty where they can."""
+        attentions = (block.cross for block in self.blocks if block.cross is not None)
+        return next((cross.score_problem for cross in attentions if cross.score_problem), "")
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Static shapes, unless its attention has a user's score that does not declare them."""
+        problem = self.score_problem
+        return Capabilities(static_shapes=not problem, reasons={"static_shapes": problem} if problem else {})
 
     def forward(
         self,
@@ -101,7 +112,8 @@ class ConvolutionStack(nn.Module):
         y = x if aligned is None else x + F.pad(aligned, (0, 0, 0, x.shape[1] - aligned.shape[1]))  # pads or truncates
         y = self._project_in(y, weights)
         real = None if self.causal else mask  # padding is on the right, which causal convolutions do not see
-        run_block = CHECKPOINTED_BLOCK if self.recompute and self.training else PLAIN_BLOCK
+        region_of_block = CHECKPOINTED_BLOCK if self.recompute and self.training else PLAIN_BLOCK
+        run_block = region_of_block.select(not self.score_problem)
         for block in self.blocks:
             y = run_block(block, block.dilation, y, real, self.causal, x, source)
         return self._project_out(y, weights)

@@ -106,6 +106,8 @@ def run_layers(
 class FixedContextRecurrence(nn.Module):
     """A decoder without attention: memory enters as the initial state and, with `memory_dim`, as c in each step."""
 
+    cross: None = None  # no attention
+
     def __init__(
         self,
         dim: int,
@@ -142,20 +144,22 @@ class FixedContextRecurrence(nn.Module):
 @region
 def bahdanau_step(
     cell: CellName,
-    cross: SoftAttention,
+    parts: tuple[SoftAttention, nn.Module | None],
     layer: LayerWeights,
     inputs: Tensor,
     weight: Tensor,
     memory: ProjectedMemory,
     previous: Hidden,
-    gate: nn.Module | None = None,
+    steps: tuple[Tensor, ...] = (),
 ) -> tuple[Any, ...]:
     """c_t from s_{t-1}, then s_t from y_{t-1}, s_{t-1} and c_t (Bahdanau et al. 2015, section 3.1).
 
-    With a gate, c_t is multiplied by a scalar sigmoid(W s_{t-1}) (Xu et al. 2015, section 4.2.1). Returns s_t, c_t, the
-    attention weights and, for hard attention, the sampled positions.
+    With a gate, c_t is multiplied by a scalar sigmoid(W s_{t-1}) (Xu et al. 2015, section 4.2.1). `steps` has the
+    positions of this step, for local attention. Returns s_t, c_t, the attention weights and, for hard attention, the
+    sampled positions.
     """
-    context, *attention = cross(previous[0][:, None], memory)
+    cross, gate = parts
+    context, *attention = cross(previous[0][:, None], memory, *steps)
     if gate is not None:
         context = context * torch.sigmoid(gate(previous[0]))[:, None]
     return step_cell(cell, layer, inputs + F.linear(context[:, 0], weight), previous), context, *attention
@@ -204,10 +208,11 @@ class BahdanauRecurrence(nn.Module):
     ) -> tuple[Float[Tensor, "B T D"], RecurrentState, Aux]:
         first_layer, memory, hidden = LayerWeights(*self.layers[0].parameters()), state.attended_memory, state.hidden[0]
         token_weight, context_weight = first_layer.weight_ih_l0.split(self.widths, 1)
-        steps = []
-        for inputs in F.linear(x, token_weight, first_layer.bias_ih_l0).unbind(1):
-            hidden, *outputs = bahdanau_step(
-                self.cell, self.cross, first_layer, inputs, context_weight, memory, hidden, self.gate
+        steps, run_step = [], bahdanau_step.select(not self.cross.score_problem)
+        positions = self.cross.list_steps(state.lengths, x.shape[1])
+        for inputs, step in zip(F.linear(x, token_weight, first_layer.bias_ih_l0).unbind(1), positions, strict=True):
+            hidden, *outputs = run_step(
+                self.cell, (self.cross, self.gate), first_layer, inputs, context_weight, memory, hidden, step
             )
             steps.append((hidden[0], *outputs))
         states, contexts, weights, *sampled = zip(*steps, strict=True)
@@ -231,9 +236,10 @@ def input_feeding_step(
     inputs: Tensor,
     memory: ProjectedMemory,
     previous: tuple[Hidden, ...],
+    steps: tuple[Tensor, ...] = (),
 ) -> tuple[tuple[Hidden, ...], Tensor, Tensor, dict[int, GateOutput]]:
     """One step of all layers, then attention from the last one; its output enters the next step (Luong et al. 2015,
-    section 3.3)."""
+    section 3.3). `steps` has the positions of this step, for local attention."""
     cross, readout, dropout, connections, between = parts
     gate_outputs: dict[int, GateOutput] = {}
     new = [step_cell(cell, layers[0], inputs, previous[0])]
@@ -246,7 +252,7 @@ def input_feeding_step(
         inputs = F.linear(dropout(state), layer.weight_ih_l0, layer.bias_ih_l0)
         new.append(step_cell(cell, layer, inputs, previous[number]))
         state = connections(number, state, new[-1][0])
-    context, weights = cross(state[:, None], memory)
+    context, weights = cross(state[:, None], memory, *steps)
     return tuple(new), torch.tanh(readout(torch.cat((context[:, 0], state), -1))), weights, gate_outputs
 
 
@@ -302,7 +308,8 @@ class LuongRecurrence(nn.Module):
         x, hidden, routing = run_layers(
             self.layers, x, state.hidden, None, links=LayerLinks(self.dropout, self.connections, between, mask)
         )
-        context, weights = self.cross(x, state.attended_memory)
+        positions = zip(*self.cross.list_steps(state.lengths, x.shape[1]), strict=True)
+        context, weights = self.cross(x, state.attended_memory, *(torch.cat(steps, 1) for steps in positions))
         record_attention(self.cross, (weights,))
         y = torch.tanh(self.readout(torch.cat((context, x), -1)))
         return y, replace(state, hidden=hidden), report_routing(routing)
@@ -315,10 +322,13 @@ class LuongRecurrence(nn.Module):
         hidden, steps = state.hidden, []
         input_feed: Any = state.input_feed
         token_weight, feed_weight = layers[0].weight_ih_l0.split(self.dim, 1)
-        for token, inputs in zip(x.unbind(1), F.linear(x, token_weight, layers[0].bias_ih_l0).unbind(1), strict=True):
+        run_step = input_feeding_step.select(not self.cross.score_problem)
+        positions = self.cross.list_steps(state.lengths, x.shape[1])
+        projected = F.linear(x, token_weight, layers[0].bias_ih_l0).unbind(1)
+        for token, inputs, step in zip(x.unbind(1), projected, positions, strict=True):
             inputs = inputs + F.linear(input_feed, feed_weight)
-            hidden, input_feed, *rest = input_feeding_step(
-                self.cell, parts, layers, token, inputs, state.attended_memory, hidden
+            hidden, input_feed, *rest = run_step(
+                self.cell, parts, layers, token, inputs, state.attended_memory, hidden, step
             )
             steps.append((input_feed, *rest))
         outputs, weights, gate_outputs = zip(*steps, strict=True)

@@ -57,7 +57,6 @@ class RecurrentWriter(nn.Module):
     """The stack of a recurrent writer: initial states, the recurrence, and dropout of its outputs."""
 
     operation = "recurrence"  # for counts of parameters by operation
-    capabilities = Capabilities(static_shapes=True)
 
     def __init__(
         self,
@@ -71,6 +70,12 @@ class RecurrentWriter(nn.Module):
         super().__init__()
         self.recurrence, self.first, self.between, self.dim = recurrence, first, between, dim
         self.dropout = Dropout(dropout)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Static shapes, unless its attention has a user's score that does not declare them."""
+        problem = "" if self.recurrence.cross is None else self.recurrence.cross.score_problem
+        return Capabilities(static_shapes=not problem, reasons={"static_shapes": problem} if problem else {})
 
     def forward(
         self,

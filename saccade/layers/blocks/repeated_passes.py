@@ -65,7 +65,7 @@ def run_stack(
             if memory is not None:
                 cross = memory.keys_values[number]
                 hidden, residual = others[0].begin_sublayer(hidden, residual)
-                (query,) = block.cross.query(hidden)
+                query = block.cross.project_query(hidden)
                 hidden = attend_heads(block.cross.heads, query, cross.keys, cross.values, memory.bias)
                 hidden, residual = others[0].end_sublayer(hidden, residual)
             hidden, residual = others[-1].begin_sublayer(hidden, residual)

@@ -17,6 +17,7 @@ from saccade.layers.attention import masks
 from saccade.layers.attention.cache import AttentionState, DynamicCache, KeyValue, LayerCache
 from saccade.layers.attention.masks import Mask
 from saccade.layers.attention.multihead import CrossAttention, SelfAttention
+from saccade.layers.attention.scores import get_score_name
 from saccade.layers.attention.static_cache import StaticSizes, StaticState
 from saccade.layers.auxiliary import Aux, report_routing
 from saccade.layers.blocks.experts import GateOutput, Routing, apply_feedforward
@@ -80,9 +81,14 @@ class Block(nn.Module):
         return hidden, residual, gate_output
 
     @property
+    def attentions(self) -> list[SelfAttention | CrossAttention]:
+        return [self.self] if self.cross is None else [self.self, self.cross]
+
+    @property
     def repeated_passes(self) -> bool:
-        """Whether `repeated_passes.py` can run it: no score term, and the feed-forward network declares it."""
-        return self.self.heads.term is None and getattr(self.feedforward, "repeated_passes", False)
+        """Whether `repeated_passes.py` can run it: plain dot products, and the feed-forward network declares it."""
+        plain = self.self.heads.term is None and all(part.heads.is_dot_product for part in self.attentions)
+        return plain and getattr(self.feedforward, "repeated_passes", False)
 
     def describe(self, window: int | None) -> BlockWeights:
         """The weights for the kernels of a decoding step."""
@@ -138,20 +144,30 @@ class TransformerStack(nn.Module):
         self.dim, self.causal, self.recompute = dim, causal, recompute
         self._described: tuple[nn.Module | None, StackWeights] | None = None  # see `describe_step`
         self.autocast_residual = autocast_residual
+        problems = (part.heads.score_problem for block in blocks for part in block.attentions)
+        self.score_problem = next(filter(None, problems), "")  # why torch.compile and CUDA graphs cannot hold a score
 
     @property
     def capabilities(self) -> Capabilities:
-        """All but packed rows with stochastic depth, which skips whole rows: packed sequences would share one."""
-        skips = any(residual.skip is not None for block in self.blocks for residual in block.residuals)
-        reasons = {"packed_rows": "stack skips whole rows of a batch (drop_path)"} if skips else {}
+        """All, except where stochastic depth skips whole rows, which packed sequences share, or for other scores.
+
+        Decoding steps on static buffers and in C need dot products, CUDA graphs scores with static shapes.
+        """
+        heads = [part.heads for block in self.blocks for part in block.attentions]
+        others = [get_score_name(part.score) for part in heads if not part.is_dot_product]
+        product = f"attention score {others[0]} is not a dot product" if others else ""
         repeats = not self.causal and not any(self.windows) and all(block.repeated_passes for block in self.blocks)
+        skips = any(residual.skip is not None for block in self.blocks for residual in block.residuals)
+        reasons = {
+            "packed_rows": "stack skips whole rows of a batch (drop_path)" if skips else self.score_problem,
+            "static_shapes": self.score_problem,
+            "static_step": product or self.score_problem,
+            "fused_cpu_step": product,
+        }
         return Capabilities(
-            packed_rows=not skips,
-            static_shapes=True,
-            static_step=True,
-            fused_cpu_step=True,
+            **{name: not reason for name, reason in reasons.items()},
             repeated_passes=repeats,
-            reasons=reasons,
+            reasons={name: reason for name, reason in reasons.items() if reason},
         )
 
     def forward(
@@ -177,7 +193,8 @@ class TransformerStack(nn.Module):
         if packing is not None and segments is not None:
             segments = packing.unpack(segments[..., None, None])[..., 0, 0]
         states, memory_mask = (None, None) if memory is None else (memory.states, memory.mask)
-        run_block = (CHECKPOINTED_BLOCK if self.recompute and self.training else PLAIN_BLOCK).select()
+        region_of_block = CHECKPOINTED_BLOCK if self.recompute and self.training else PLAIN_BLOCK
+        run_block = region_of_block.select(not self.score_problem)
         routed_mask = padding if packing is None else packing.keep
         routing: list[Routing] = []
         hidden, residual = x, None
@@ -242,10 +259,11 @@ class TransformerStack(nn.Module):
 
     def start_static(self, sizes: StaticSizes) -> StaticState:
         """Allocate buffers for decoding on the device of the weights."""
-        heads, _, head_dim = self.blocks[0].self.project.shape
+        first = next(self.parameters())
+        heads, head_dim = self.blocks[0].self.allocate_cache(1, 1, like=first).keys.shape[2:]
         attends = sum(block.cross is not None for block in self.blocks)
         return StaticState.allocate(
-            len(self.blocks), attends, (heads, head_dim), sizes=sizes, like=next(self.parameters())
+            len(self.blocks), attends, (heads, head_dim), sizes=sizes, like=first
         )  # fmt: skip
 
     def project_memory(self, states: Float[Tensor, "B S M"]) -> list[KeyValue]:
@@ -282,7 +300,6 @@ class TransformerStack(nn.Module):
     def start(self, memory: Memory | None, *, rows: int, capacity: int) -> AttentionState:
         """An empty state for up to `capacity` positions, with the keys and values of memory, computed once."""
         projected = () if memory is None else tuple(block.cross.project_memory(memory.states) for block in self.blocks)
-        heads, _, head_dim = self.blocks[0].self.project.shape
         like = projected[0].keys if projected else next(self.parameters())  # has the dtype of keys and values
         mask, origins = None if memory is None else memory.padding, None
         if like.device.type == "cpu":  # no synchronization
@@ -291,7 +308,7 @@ class TransformerStack(nn.Module):
             mask = None if mask is None or mask.all() else mask
             origins = torch.zeros(rows, capacity, dtype=torch.long)
         return AttentionState(
-            self_caches=tuple(KeyValue.allocate(rows, capacity, heads, head_dim, like=like) for _ in self.blocks),
+            self_caches=tuple(block.self.allocate_cache(rows, capacity, like=like) for block in self.blocks),
             cross_caches=projected,
             memory_mask=mask,
             lengths=torch.zeros(rows, dtype=torch.long, device=like.device),

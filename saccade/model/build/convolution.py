@@ -9,6 +9,7 @@ from saccade.config import schema
 from saccade.errors import SaccadeError
 from saccade.layers.blocks.convolution import ConvS2SAttention, GatedBlock, ResidualBlock, WeightNormLinear
 from saccade.layers.blocks.convolution_stack import ConvolutionStack
+from saccade.model.build.scores import build_score
 
 
 def build_convolution(
@@ -32,7 +33,10 @@ def build_convolution(
     blocks = []
     for i in range(s.layers):
         attends = memory_dim is not None and s.attention[i % len(s.attention)]
-        cross = ConvS2SAttention(width, memory_dim=s.dim, weight_norm=s.weight_norm) if attends else None
+        cross = None
+        if attends:
+            score = None if s.score.kind == "dot" else build_score(s.score, s.dim, s.dim)
+            cross = ConvS2SAttention(width, memory_dim=s.dim, weight_norm=s.weight_norm, score=score)
         dilation = s.dilations[i % len(s.dilations)]
         blocks.append(
             build_block(kernel=s.kernel, dilation=dilation, dropout=s.dropout, weight_norm=s.weight_norm, cross=cross)

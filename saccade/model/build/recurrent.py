@@ -1,17 +1,16 @@
 """Builds recurrent stacks from their tables of a recipe."""
 
-from typing import assert_never
-
 from saccade.config.schema import Recipe, RecurrentReaderStack, RecurrentWriterStack
 from saccade.errors import SaccadeError
-from saccade.layers.attention.alignment import NeighborhoodAttention, SoftAttention
-from saccade.layers.attention.scores import Bilinear, Dot
+from saccade.layers.attention.alignment import LocalWindow, NeighborhoodAttention, SoftAttention
+from saccade.layers.attention.scores import Bilinear, Concat, Dot
 from saccade.layers.blocks.experts import InterLayerExperts
 from saccade.layers.blocks.recurrence import BahdanauRecurrence, FixedContextRecurrence, LuongRecurrence
 from saccade.layers.blocks.recurrent import Directions, LayerConnection, RecurrentStack
 from saccade.layers.blocks.recurrent_writer import InitialState, RecurrentWriter
 from saccade.model.build.feedforward import build_experts
 from saccade.model.build.options import Options
+from saccade.model.build.scores import build_score
 
 DIRECTIONS: dict[bool | str, Directions] = {
     False: "one",
@@ -62,26 +61,23 @@ def build_recurrence(
         )
     if memory_dim is None:
         raise SaccadeError(f'attention = "{s.attention}" needs a reader to attend to; set attention = "none"')
-    if s.attention == "additive":
-        return BahdanauRecurrence(
+    if s.attends_before_step:
+        recurrence = BahdanauRecurrence(
             s.dim, cell=s.cell, layers=s.layers, memory_dim=memory_dim, gate=s.context_gate, hard=s.hard_attention,
             connections=get_connections(s), dropout=s.dropout,
         )  # fmt: skip
-    if s.attention == "dot" and memory_dim != s.dim:
+        if s.score is not None:
+            recurrence.cross.set_score(build_score(s.score, s.dim, memory_dim))
+        recurrence.cross.local = build_local(s)
+        return recurrence
+    kind = s.attention if s.score is None else s.score.kind
+    if kind in ("dot", "scaled-dot") and memory_dim != s.dim:
         raise SaccadeError(
-            f'attention = "dot" needs a writer as wide as its reader, got {s.dim} and {memory_dim}; set the same '
+            f'attention = "{kind}" needs a writer as wide as its reader, got {s.dim} and {memory_dim}; set the same '
             'stack.dim, or attention = "general"'
         )
-    cross: SoftAttention
-    match s.attention:
-        case "dot":
-            cross = SoftAttention(Dot())
-        case "general":
-            cross = SoftAttention(Bilinear(s.dim, key_dim=memory_dim))
-        case "around":
-            cross = NeighborhoodAttention(s.dim, key_dim=memory_dim, hidden_dim=s.dim)
-        case _:
-            assert_never(s.attention)
+    cross = build_cross(s, memory_dim)
+    cross.local = build_local(s)
     return LuongRecurrence(
         s.dim,
         cell=s.cell,
@@ -92,6 +88,27 @@ def build_recurrence(
         connections=get_connections(s),
         dropout=s.dropout,
     )
+
+
+def build_cross(s: RecurrentWriterStack, memory_dim: int) -> SoftAttention:
+    """Build attention that is computed after each step."""
+    match s.attention:
+        case "dot":
+            return SoftAttention(Dot())
+        case "general":
+            return SoftAttention(Bilinear(s.dim, key_dim=memory_dim))
+        case "concat":
+            return SoftAttention(Concat(s.dim, key_dim=memory_dim, hidden_dim=s.dim))
+        case "around":
+            return NeighborhoodAttention(s.dim, key_dim=memory_dim, hidden_dim=s.dim)
+    return SoftAttention(build_score(s.score, s.dim, memory_dim))
+
+
+def build_local(s: RecurrentWriterStack) -> LocalWindow | None:
+    """Build the window of local attention, where the recipe asks for it."""
+    if s.local is None:
+        return None
+    return LocalWindow(s.dim, radius=s.local.window, predictive=s.local.kind == "predictive")
 
 
 def build_between(s: RecurrentReaderStack | RecurrentWriterStack) -> InterLayerExperts:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from saccade.config import schema
 from saccade.config.stacks import DEFAULT_NORM_EPSILON
+from saccade.errors import SaccadeError
 from saccade.layers.attention import positions
 from saccade.layers.attention.multihead import CrossAttention, Form, SelfAttention, get_head_dim
 from saccade.layers.blocks.residual import Residual
@@ -17,6 +18,7 @@ from saccade.layers.blocks.transformer import Block, TransformerStack
 from saccade.layers.norm import LayerNorm, RMSNorm
 from saccade.model.build.feedforward import build_feedforward
 from saccade.model.build.reversible import build_reversible
+from saccade.model.build.scores import build_score
 
 
 def build_transformer(
@@ -60,22 +62,26 @@ def build_block(
         heads=s.heads if s.kv_heads is None else (s.heads, s.kv_heads),
         form=get_head_form(s),
         bias=s.bias and s.attention_bias,
-        scale=s.scale_attention is True,
+        scale=s.score.kind == "scaled-dot" and s.scale_attention is True,
         dropout=s.attention_dropout,
         rotary=build_rotary(position_settings, head_dim),
         term=term,
     )
+    set_score(attention, s.score, s)
+    check_term(attention, s, position_settings)
     cross = None
     if memory_dim is not None:
+        cross_table = s.cross_score or s.score
         cross = CrossAttention(
             s.dim,
             heads=s.heads,
             memory_dim=memory_dim,
             form=get_head_form(s),
             bias=s.bias and s.attention_bias,
-            scale=s.scale_attention is True,
+            scale=cross_table.kind == "scaled-dot" and s.scale_attention is True,
             dropout=s.attention_dropout,
         )
+        set_score(cross, cross_table, s)
     feedforward = build_feedforward(s, number)
     order: Literal["post", "pre"] = "pre" if s.norm == "pre" else "post"
     residuals = [
@@ -94,6 +100,23 @@ def build_block(
         if cross is not None:
             scale_down_queries(cross.query.weight, head_dim)
     return Block(attention, feedforward, residuals=residuals, cross=cross)
+
+
+def set_score(attention: SelfAttention | CrossAttention, table: Any, s: schema.TransformerStack) -> None:
+    """Set the score of multi-head attention; dot products are what it computes by itself."""
+    if table.kind not in ("scaled-dot", "dot"):
+        head_dim = attention.heads.head_dim
+        attention.heads.set_score(build_score(table, head_dim, head_dim, heads=s.heads))
+
+
+def check_term(attention: SelfAttention, s: schema.TransformerStack, position_settings: Any) -> None:
+    """Refuse relative positions that are dot products with the query, where the score is not a dot product."""
+    term = attention.heads.term
+    if term is not None and term.uses_query and not attention.heads.is_dot_product:
+        raise SaccadeError(
+            f'positions.kind = "{position_settings.kind}" is a part of a dot product, got stack.score = '
+            f'"{s.score.kind}"; use "alibi", "bucketed", "rotary" or positions at the input'
+        )
 
 
 def get_drop_path_rate(s: schema.TransformerStack, number: int) -> float:
