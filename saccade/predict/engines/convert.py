@@ -52,7 +52,7 @@ def check_convertible(recipe: Recipe) -> tuple[SideConfig, SideConfig]:
         for name, required in expected.items():
             if (value := getattr(stack, name)) != required:
                 raise _refusal(f"{side}.stack.{name} = {value!r}")
-        if other := set(part.stack.score_kinds) - {"scaled-dot"}:
+        if other := set(stack.score_kinds) - {"scaled-dot"}:
             raise _refusal(f"{side}.stack.score = {other.pop()!r}")
         for name in ("embedding_norm", "output_scale"):
             if getattr(part, name, False):
