@@ -158,8 +158,7 @@ class ByKind:
             kind = get_kind(value, default)
             others = get_user_kinds(info)
             if kind in names and kind in others:
-                message = f"'{kind}' is a kind of saccade already; give yours another name"
-                raise PydanticCustomError("kind", "{message}", {"message": message})
+                others.shadowed.add(kind)
             if kind in names or isinstance(value, BaseModel):
                 return value
             maker = others.find(kind)

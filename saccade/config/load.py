@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from saccade.config.kinds import OwnKind, format_suggestion
 from saccade.config.messages import explain_errors, strip_tags
-from saccade.config.plugins import Kinds, check_requirements, find_recipe_folders
+from saccade.config.plugins import Kinds, check_requirements, find_recipe_folders, report_shadowed
 from saccade.config.renames import Renamed, check_overrides, report_renames, translate
 from saccade.config.schema import SCHEMA, Recipe
 from saccade.errors import SaccadeError
@@ -212,7 +212,9 @@ def validate(
     values = translate(values, {}, bound, renamed)
     report_renames(origin, renamed)
     try:
-        return Recipe.model_validate(values, context={"kinds": bound})
+        recipe = Recipe.model_validate(values, context={"kinds": bound})
+        report_shadowed(bound)
+        return recipe
     except ValidationError as error:
         unknown = {tuple(strip_tags(item["loc"])) for item in error.errors() if item["type"] == "extra_forbidden"}
         if stale := unknown & inherited:

@@ -59,6 +59,7 @@ class Kinds(Mapping[str, Any]):
         self.given: Mapping[str, Any] = given.given if isinstance(given, Kinds) else dict(given or {})
         self.sources: dict[str, Source] = dict(given.sources) if isinstance(given, Kinds) else {}
         self.used: dict[str, Source] = {}  # kinds that `find` returned, for the run of a recipe
+        self.shadowed: set[str] = set()  # names that the recipe has where saccade's own kind of that name is meant
 
     def __getitem__(self, name: str) -> Any:
         return self.given[name]
@@ -217,6 +218,22 @@ def load_modules(group: str) -> None:
             package = f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.value
             reason = f"{type(error).__name__}: {error}"
             raise SaccadeError(f"the installed plugin {package} cannot be loaded: {reason}; update it") from error
+
+
+def report_shadowed(kinds: Kinds) -> None:
+    """Print a note about given kinds that a recipe seems to name, but where a kind of saccade has that name."""
+    for name in sorted(kinds.shadowed - kinds.used.keys()):
+        report_unused(name)
+
+
+@functools.cache
+def report_unused(name: str) -> None:
+    print(
+        f"note: your kind '{name}' is not used: '{name}' is a kind of saccade already, which comes first; give yours "
+        "another name",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 # ---- what a run needs

@@ -44,6 +44,9 @@ class NavigationGraph:
     def pin_memory(self) -> NavigationGraph:
         return NavigationGraph(*(x.pin_memory() for x in self.tensors))
 
+    def select_rows(self, rows: slice) -> NavigationGraph:
+        return NavigationGraph(self.start_poses[rows], self.mask[rows], *self.shared_tensors)
+
 
 class Navigation(NamedTuple):
     """The current pose of each row, the next pose for each pose and token, and the observation at each pose."""

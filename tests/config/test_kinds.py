@@ -57,9 +57,23 @@ def test_a_users_kind_is_among_those_that_are_suggested():
         validate({"reader": {"stack": {"kind": "mixr"}}}, kinds=KINDS)
 
 
-def test_a_kind_of_saccade_cannot_be_replaced():
-    with pytest.raises(SaccadeError, match="'transformer' is a kind of saccade already; give yours another name"):
-        validate({"reader": {"stack": {"kind": "transformer"}}}, kinds={"transformer": Mixer})
+def test_a_kind_of_saccade_comes_before_the_users_and_a_note_says_so(capsys):
+    found = validate({"reader": {"stack": {"kind": "transformer"}}}, kinds={"transformer": Mixer})
+    assert not found.reader.stack.is_custom
+    assert (
+        "note: your kind 'transformer' is not used: 'transformer' is a kind of saccade already"
+        in capsys.readouterr().err
+    )
+
+
+def test_a_users_kind_may_have_the_name_of_a_kind_for_another_key(capsys):
+    tables = {
+        "reader": {"stack": {"kind": "cosine", "depth": 3}},
+        "train": {"schedule": {"kind": "cosine", "lr": 0.01}},
+    }
+    found = validate(tables, kinds={"cosine": Mixer})
+    assert found.reader.stack.is_custom and found.train.schedule.min_lr == 0.0
+    assert not capsys.readouterr().err
 
 
 def test_a_users_kind_survives_saving(tmp_path):

@@ -117,7 +117,7 @@ def run_command(words: list[str]) -> int:
 
 def shrink_stacks(words: list[str], kinds: Kinds) -> list[str]:
     """Overrides that make the stacks of a recipe small; a reader or writer of another kind may have none."""
-    parts_of_command = [word for word in words if word.startswith(("reader.", "writer."))]
+    parts_of_command = [word for word in words if word.startswith(("reader.", "writer.", "objectives", "task"))]
     recipe = load(words[1], kinds=kinds, overrides=parts_of_command, tiny="--tiny" in words)
     sides = {"reader": recipe.reader, "writer": recipe.writer}
     parts = {side: part.stack for side, part in sides.items() if getattr(part, "stack", None)}

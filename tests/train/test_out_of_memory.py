@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from test_distributed import port  # noqa: F401  # a fixture
 from test_step import FIRST, SECOND, session
 
-from saccade.data.batching.batch import Batch, Frames, NavigationGraph, Pictures, pad
+from saccade.data.batching.batch import Batch, Frames, Pictures, pad
 from saccade.errors import SaccadeError
 from saccade.train import loop
 from saccade.train.batches.pack import pack_batch
@@ -18,6 +18,7 @@ from saccade.train.loss import MicroBatchLoss
 from saccade.train.objectives.objectives import next_token_loss
 from saccade.train.objectives.terms import Term
 from saccade.train.out_of_memory import is_out_of_memory
+from saccade_worlds.navigation.poses import NavigationGraph
 
 STEPS = {"steps": 6, "valid_every": 3, "save_every": 2, "report_every": 2, "accumulate": 1}
 WHOLE = Batch(

@@ -77,7 +77,7 @@ def test_its_recipes_are_listed_with_the_others():
 
 def test_a_run_without_the_plugin_asks_for_its_package(tmp_path, monkeypatch):
     recipe = load("show-attend-interact", tiny=True)
-    assert recipe.kinds.used.keys() == {"play", "values", "temporal-difference"}
+    assert recipe.kinds.used.keys() == {"play", "values", "temporal-difference", "success"}
     plugins.write_requirements(recipe.kinds, tmp_path)
     save(recipe, tmp_path / "recipe.toml")
     assert load(tmp_path / "recipe.toml") == recipe
