@@ -36,7 +36,7 @@ from saccade.config.table import (
     WriterTraits,
 )
 
-TRAITS = (ReaderTraits, WriterTraits, StackTraits, PositionTraits, JoinTraits, ObjectiveTraits)
+TRAITS = (ReaderTraits, WriterTraits, StackTraits, PositionTraits, JoinTraits, ScoreTraits, ObjectiveTraits)
 TAG_PREFIX = "#"  # distinguishes tags of kinds from keys in the location of a pydantic error
 
 

@@ -156,20 +156,10 @@ MODULE = f"{PLUGIN}\n{TEXT}\nKINDS = {{**KINDS, **MINE}}\n"
 SMALL = ["writer.stack.dim=8", "writer.stack.heads=2", "writer.stack.ff=8", "writer.stack.layers=1", "writer.tie=none"]
 SHORT = ["train.steps=2", "train.valid_every=2", "train.device=cpu", "train.batch_tokens=64", "data.valid=0.2"]
 SCORE = [
-    "reader.positions.kind=sinusoidal",
-    "writer.positions.kind=sinusoidal",
-    "reader.stack.score.kind=distance",
-    "writer.stack.score.kind=distance",
-    "writer.stack.score.scale=3.0",
-]
-TEXTS = [
-    "reader.stack.dim=8",
-    "reader.stack.heads=2",
-    "reader.stack.ff=8",
-    "reader.stack.layers=1",
-    *SCORE,
-    *INPUT_POSITIONS,
-]
+    "reader.positions.kind=sinusoidal", "writer.positions.kind=sinusoidal", "reader.stack.score.kind=distance",
+    "writer.stack.score.kind=distance", "writer.stack.score.scale=3.0",
+]  # fmt: skip
+TEXTS = ["reader.stack.dim=8", "reader.stack.heads=2", "reader.stack.ff=8", "reader.stack.layers=1", *SCORE]
 WAVES = ["reader.kind=series", "reader.channels=2", "tokenizer.kind=characters", "tokenizer.shared=true"]
 SYSTEMS = {
     "text": ("lines.txt", ["task=mirror", "train.metric=same-length", "tokenizer.size=270", *TEXTS], "abc"),
