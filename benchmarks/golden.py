@@ -42,7 +42,8 @@ RENAMED_RECIPES: dict[str, str] = {}  # name in the other tree: name here
 RENAMED_TENSORS: dict[str, str] = {}  # pattern of re.sub: replacement, such as r"\breader\.": "encoder."
 RENAMED_KEYS: dict[str, str] = get_renamed_paths()  # dotted key of a recipe in the other tree: key here
 PACKAGES = ("saccade", "saccade_worlds")
-UNCOMPARED = {"run files/plugins.json"}  # which 0.8 did not have
+RENAMED_SCORES = {"gaze": "attention_lift"}  # name of a metric in the other tree: name here
+UNCOMPARED = re.compile(r"run files/plugins\.json|state/.* progress\.split|evaluate/.*signature")  # new, or only words
 TENSORS = ("run weights/", "checkpoint/", "attention/")  # facts that are named after modules: these are renamed
 
 # The least that shows everything: two checkpoints to average, two validations to choose between, little data.
@@ -223,8 +224,10 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     failed = [f"{name} tree: {one['error']}" for name, one in (("other", old), ("this", new)) if "error" in one]
     if failed:
         return failed
-    theirs = {rename_fact(name): value for name, value in old["facts"].items()}
-    ours = {name: value for name, value in new["facts"].items() if name not in UNCOMPARED}
+    theirs, ours = (
+        {rename(name): value for name, value in tree["facts"].items() if not UNCOMPARED.fullmatch(name)}
+        for tree, rename in ((old, rename_fact), (new, str))
+    )
     lines = []
     for part in dict.fromkeys(name.partition("/")[0] for name in (*theirs, *ours)):
         before, after = select_part(theirs, part), select_part(ours, part)
@@ -252,6 +255,8 @@ def rename_fact(fact: str) -> str:
     if fact.startswith(TENSORS):
         for pattern, replacement in RENAMED_TENSORS.items():
             fact = re.sub(pattern, replacement, fact)
+    if fact.startswith("evaluate/"):
+        return ".".join(RENAMED_SCORES.get(word, word) for word in fact.split("."))
     if fact.startswith("state/"):  # which has the schedule of the recipe
         checkpoint, _, key = fact.rpartition(" ")
         fact = f"{checkpoint} {RENAMED_KEYS.get(f'train.{key}', key).removeprefix('train.')}"
