@@ -22,6 +22,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent.parent
 RELEASE = "088a6fd"  # 0.8.0
+NAMES_OF_0_8 = {"build_decoding_cases": "decoding", "build_training_cases": "training", "time_once": "once"}
 TURNS = 15
 TRANSLATIONS = 8  # cases of bench_decoding.py
 
@@ -108,10 +109,13 @@ def work(*, tiny: bool) -> None:
     """Serve a tree's process: build the requested step, and run it on each request."""
     del sys.path[0]  # the folder of this file; PYTHONPATH has that of the tree
     import bench
+    import bench_decoding
+    import bench_training
     import torch
-    from bench_decoding import build_decoding_cases
-    from bench_training import build_training_cases
 
+    build_decoding_cases = find_function(bench_decoding, "build_decoding_cases")
+    build_training_cases = find_function(bench_training, "build_training_cases")
+    time_once = find_function(bench, "time_once")
     torch.set_num_threads(1)
     output, sys.stdout = sys.stdout, sys.stderr
     size = bench.TINY if tiny else bench.Size()
@@ -124,11 +128,16 @@ def work(*, tiny: bool) -> None:
         found = {}
         if "make" in question:
             step = cases[question["make"]].makers[bench.OURS]()
-            bench.time_once(step)
+            time_once(step)
         else:
             assert step is not None
-            found = {"seconds": bench.time_once(step)}
+            found = {"seconds": time_once(step)}
         print(json.dumps(found), file=output, flush=True)
+
+
+def find_function(module: Any, name: str) -> Any:
+    """The function of this name, which has another one in the tree of 0.8."""
+    return getattr(module, name if hasattr(module, name) else NAMES_OF_0_8[name])
 
 
 if __name__ == "__main__":
