@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 import inspect
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, NotRequired, Required, TypeGuard, Union, get_args, get_origin
 
 from pydantic import (
@@ -24,7 +24,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
 
-from saccade.config.plugins import Kinds, Source
+from saccade.config.plugins import Kinds, Source, format_failure
 from saccade.config.table import (
     JoinTraits,
     ObjectiveTraits,
@@ -35,6 +35,7 @@ from saccade.config.table import (
     Table,
     WriterTraits,
 )
+from saccade.errors import SaccadeError
 
 TRAITS = (ReaderTraits, WriterTraits, StackTraits, PositionTraits, JoinTraits, ScoreTraits, ObjectiveTraits)
 TAG_PREFIX = "#"  # distinguishes tags of kinds from keys in the location of a pydantic error
@@ -81,8 +82,19 @@ class OwnKind(BaseModel):
             self._source = context["kinds"].used[self.kind]
 
     def make(self, *arguments: Any) -> Any:
-        """Call the class or function of this kind with these arguments and the settings of the recipe."""
-        return self._maker(*arguments, **self.settings())
+        """Call the class or function of this kind with these arguments and the settings of the recipe.
+
+        What it raises becomes a SaccadeError with the line of the user's code.
+        """
+        try:
+            return self._maker(*arguments, **self.settings())
+        except SaccadeError:
+            raise
+        except Exception as error:
+            file = inspect.getsourcefile(inspect.unwrap(self._maker)) or ""
+            raise SaccadeError(
+                f"the kind '{self.kind}' cannot be built: {format_failure(error, Path(file))}"
+            ) from error
 
     @property
     def maker(self) -> Any:
@@ -92,13 +104,7 @@ class OwnKind(BaseModel):
     @property
     def fingerprint(self) -> str:
         """Identifies its code and settings in keys of the cache: by the plugin's hash, or that of its source code."""
-        code = self._source.sha256
-        if not code:
-            try:
-                code = hashlib.sha256(inspect.getsource(self._maker).encode()).hexdigest()
-            except (OSError, TypeError):  # typed into an interpreter
-                code = "unknown"
-        return f"{self.kind} {sorted(self.settings().items())} {code}"
+        return f"{self.kind} {sorted(self.settings().items())} {self._source.hash_code(self._maker)}"
 
     @property
     def is_capturable(self) -> bool:
@@ -152,7 +158,7 @@ class ByKind:
         trait = next((trait for trait in TRAITS if issubclass(names[default], trait)), BaseModel)
 
         def suits(kind: Any) -> bool:
-            return issubclass(kind, trait) if is_table_class(kind) else callable(kind)
+            return trait is not BaseModel and issubclass(kind, trait) if is_table_class(kind) else callable(kind)
 
         def check(value: Any, info: ValidationInfo) -> Any:
             kind = get_kind(value, default)
@@ -163,8 +169,9 @@ class ByKind:
                 return value
             maker = others.find(kind)
             if not suits(maker):
-                known = [name for name in others.list_names() if suits(others.peek(name))]
-                message = f"unknown kind '{kind}'" + format_unknown_kind(kind, [*names, *known], others)
+                known = [*names, *(name for name in others.list_names() if suits(others.peek(name)))]
+                hint = format_unknown_kind(kind, known, others) if maker is None else format_wrong_kind(kind, others)
+                message = f"unknown kind '{kind}'{hint}"
                 raise PydanticCustomError("kind", "{message}", {"message": message})
             table = maker if is_table_class(maker) else next(own for own in owns if own.accepts(maker))
             return table.model_validate(value, context=info.context)
@@ -255,6 +262,13 @@ def get_signature_defaults(maker: Any) -> dict[str, Any]:
 def get_keyword_only(maker: Any) -> dict[str, inspect.Parameter]:
     parameters = inspect.signature(maker, eval_str=True).parameters
     return {name: item for name, item in parameters.items() if item.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def format_wrong_kind(kind: str, kinds: Kinds) -> str:
+    """What follows a message about a kind that is not for this key."""
+    found, origin = kinds.peek(kind), kinds.used[kind].plugin or "kinds="
+    what = "a table for another key" if is_table_class(found) else f"of type {type(found).__name__}"
+    return f" here: that of {origin} is {what}; expected a class or function for this key"
 
 
 def format_unknown_kind(kind: str, names: Iterable[str], kinds: Kinds) -> str:

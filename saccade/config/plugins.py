@@ -11,6 +11,7 @@ import functools
 import hashlib
 import importlib.metadata
 import importlib.util
+import inspect
 import json
 import sys
 import traceback
@@ -37,6 +38,20 @@ class Source:
     plugin: str  # file name of a plugin, or name and version of an installed package; empty for `kinds=` in Python
     sha256: str = ""  # of the file with the plugin's module
     installed: bool = False  # by an entry point of a package
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it comes with saccade, whose releases read the runs of earlier ones."""
+        return self.installed and self.plugin.partition(" ")[0] == "saccade"
+
+    def hash_code(self, kind: Any) -> str:
+        """Identify the code of a kind in keys of the cache: by the plugin's hash, or that of its own source code."""
+        if self.sha256:
+            return self.sha256
+        try:
+            return hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()
+        except (OSError, TypeError):  # typed into an interpreter
+            return "unknown"
 
     def format_requirement(self, kind: str) -> str:
         """What is missing without this plugin, and how to bring it."""
@@ -101,13 +116,13 @@ def load_plugins(*paths: str | Path) -> Kinds:
     """Load plugin files; all of their kinds together, for `kinds=`."""
     kinds = Kinds()
     given: dict[str, Any] = {}
+    files: dict[str, str | Path] = {}
     for path in paths:
         found, source = load_file(Path(path))
         for name, kind in found.items():
             if name in given and given[name] is not kind:
-                other = kinds.sources[name].plugin
-                raise SaccadeError(f"plugins {other} and {source.plugin} both have a kind '{name}'; rename one of them")
-            given[name], kinds.sources[name] = kind, source
+                raise SaccadeError(f"plugins {files[name]} and {path} both have a kind '{name}'; rename one of them")
+            given[name], kinds.sources[name], files[name] = kind, source, path
     kinds.given = given
     return kinds
 
@@ -153,6 +168,8 @@ def get_kinds(module: Any, what: str) -> Mapping[str, Any]:
     kinds = module if isinstance(module, Mapping) else getattr(module, ATTRIBUTE, None)
     if not isinstance(kinds, Mapping) or not all(isinstance(name, str) and name for name in kinds):
         got = "none" if kinds is None else type(kinds).__name__
+        if isinstance(kinds, Mapping):
+            got = f"the name {next(name for name in kinds if not isinstance(name, str) or not name)!r}"
         raise SaccadeError(f"{what} needs a dictionary {ATTRIBUTE} = {{'name': class or function}}, got {got}")
     return kinds
 
@@ -187,9 +204,13 @@ def find_installed() -> tuple[Mapping[str, tuple[Any, Source]], tuple[str, ...]]
 
 
 def hash_module(name: str) -> str:
-    """SHA-256 of the source file of an imported module; empty where it has none."""
-    file = getattr(sys.modules.get(name), "__file__", None)
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
+    """SHA-256 of the source file of an imported module, or of all of its package; empty where it has none."""
+    top = sys.modules.get(name.partition(".")[0])
+    file = getattr(top, "__file__", None)
+    if not file:
+        return ""
+    files = sorted(Path(file).parent.rglob("*.py")) if hasattr(top, "__path__") else [Path(file)]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
 @functools.cache
@@ -252,7 +273,7 @@ def check_requirements(folder: Path, kinds: Kinds) -> None:
         if kinds.find(kind) is None:
             raise SaccadeError(f"run '{folder}' needs {source.format_requirement(kind)}{kinds.describe_failures()}")
         now = kinds.used[kind]
-        if source.sha256 and now.sha256 and now.sha256 != source.sha256:
+        if source.sha256 and now.sha256 and now.sha256 != source.sha256 and not now.is_ours:
             report_change(str(folder), source, now)
 
 
@@ -273,8 +294,8 @@ def report_change(folder: str, before: Source, now: Source) -> None:
     """Print a note, once, that a plugin is not the one that a run was trained with."""
     digits = f"{before.sha256[:SHOWN_HASH_DIGITS]} then, {now.sha256[:SHOWN_HASH_DIGITS]} now"
     print(
-        f"note: run '{folder}' was trained with another version of the plugin {now.plugin} (sha256 {digits}); "
-        "outputs may differ",
+        f"note: run '{folder}' was trained with another plugin or version: {before.plugin} then, {now.plugin} now "
+        f"(sha256 {digits}); outputs may differ",
         file=sys.stderr,
         flush=True,
     )

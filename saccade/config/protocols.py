@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -58,10 +59,15 @@ def get_capabilities(part: object, role: str = "the part") -> Capabilities:
     """
     declared = getattr(part, "capabilities", None)
     found = declared if isinstance(declared, Capabilities) else Capabilities()
-    lacking = [name for name in CAPABILITIES if not getattr(found, name)]
-    own = {name: f"{role} {type(part).__name__} does not declare {name}" for name in lacking}
-    inner = {name: f"{role}'s {reason}" for name, reason in found.reasons.items() if name in lacking}
-    return replace(found, reasons=own | inner)
+    return add_reasons(found, f"{role} {type(part).__name__}", role, tuple(found.reasons.items()))
+
+
+@cache
+def add_reasons(found: Capabilities, name: str, role: str, inner: tuple[tuple[str, str], ...]) -> Capabilities:
+    """The same capabilities with a reason for each one that is missing; asked for at every batch, so kept."""
+    lacking = [each for each in CAPABILITIES if not getattr(found, each)]
+    own = {each: f"{name} does not declare {each}" for each in lacking}
+    return replace(found, reasons=own | {each: f"{role}'s {reason}" for each, reason in inner if each in lacking})
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from pydantic import Tag as TagOf
 
 from saccade.config.decoding import Decoding
 from saccade.config.filter import Filter
-from saccade.config.kinds import TAG_PREFIX, ByKind, OwnKind, format_unknown_kind, get_user_kinds
+from saccade.config.kinds import TAG_PREFIX, ByKind, OwnKind, format_unknown_kind, get_user_kinds, is_table_class
 from saccade.config.media import (
     CellReader,
     ConcatJoin,
@@ -198,7 +198,11 @@ class OwnFormat(OwnKind):
         if isinstance(value, dict):
             kind, kinds = str(value.get("kind", "")), get_user_kinds(info)
             if kinds.find(kind) is None:
-                known = [name for name in kinds.list_names() if callable(kinds.peek(name))]
+                known = [
+                    name
+                    for name in kinds.list_names()
+                    if callable(kinds.peek(name)) and not is_table_class(kinds.peek(name))
+                ]
                 raise ValueError(f"unknown format '{kind}'{format_unknown_kind(kind, known, kinds)}")
         return value
 

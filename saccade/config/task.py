@@ -226,6 +226,8 @@ class TaskByName:
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         def resolve(value: Any, info: ValidationInfo) -> Task:
             if isinstance(value, Task):
+                if value.name not in list_tasks():
+                    get_user_kinds(info).find(value.name)  # so that a run remembers the plugin
                 return value
             try:
                 return get_task(str(value), get_user_kinds(info))

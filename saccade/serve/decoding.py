@@ -52,7 +52,9 @@ class DecodingSettings:
         count = changes.get("n_best")
         if isinstance(count, int) and "beam" not in changes:  # n hypotheses need a beam of at least n
             changes["beam"] = max(count, self.recipe.predict.beam)
-        chosen = validate(merge(self.values, {"predict": changes}, set()), origin="settings").predict
+        chosen = validate(
+            merge(self.values, {"predict": changes}, set()), kinds=self.recipe.kinds, origin="settings"
+        ).predict
         for name in changes.keys() & (MAX_VALUES.keys() | MIN_VALUES.keys()):
             self._check_bounds(name, getattr(chosen, name))
         return chosen

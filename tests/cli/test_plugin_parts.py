@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from saccade.config.plugins import find_installed
+from saccade.config.plugins import find_installed, load_plugins
 
 PLUGIN = '''
 import io
@@ -210,3 +210,40 @@ def test_own_kinds_go_from_training_to_the_server(system, cli, options, monkeypa
     needed = {item["kind"]: item for item in json.loads(Path("runs/own/plugins.json").read_text())}
     assert needed.keys() == {"text": {"mirror", "distance", "same-length"}, "files": {"series"}}[system]
     assert {item["plugin"] for item in needed.values()} == {"mine.py" if options else "mine_of_many 1.0"}
+
+
+def test_rows_of_a_changed_task_are_made_anew(cli, tmp_path):
+    (tmp_path / "lines.txt").write_text("".join(f"line {n} abc\n" for n in range(30)))
+    command = ["train", "dates", "--data", "lines.txt", *SMALL, *SHORT, *SYSTEMS["text"][1], "--plugin", "mine.py"]
+    weights = []
+    for number, code in enumerate((MODULE, MODULE, MODULE.replace("text[::-1]", "text.upper()"))):
+        (tmp_path / "mine.py").write_text(code)
+        assert cli(*command, "--run", f"r{number}").code == 0
+        weights.append(Path(f"runs/r{number}/model.safetensors").read_bytes())
+    assert weights[0] == weights[1] != weights[2]
+
+
+def test_settings_of_a_request_are_checked_with_the_kinds_of_the_run(cli, tmp_path):
+    from saccade.predict.predictors.predictor import Predictor
+    from saccade.serve.decoding import DecodingSettings
+
+    (tmp_path / "lines.txt").write_text("".join(f"line {n} abc\n" for n in range(30)))
+    (tmp_path / "mine.py").write_text(MODULE)
+    settings = [*SMALL, *SHORT, *SYSTEMS["text"][1]]
+    assert cli("train", "dates", "--data", "lines.txt", "--run", "own", *settings, "--plugin", "mine.py").code == 0
+    predictor = Predictor.load("runs/own", kinds=load_plugins("mine.py"), device="cpu")
+    assert DecodingSettings(predictor.recipe).build_decoding({"beam": 2}).beam == 2
+
+
+def test_a_kind_that_fails_or_is_of_another_sort_is_one_line(cli, tmp_path):
+    (tmp_path / "bad.py").write_text(
+        "def fails(*, dim: int = 3):\n    return dim / 0\nKINDS = {'fails': fails, 'three': 3}"
+    )
+    start = ["train", "dates", "--tiny", "--plugin", "bad.py"]
+    failed = cli(*start, "reader.stack={kind='fails', dim=8}")
+    assert (failed.code, failed.err.count("\n")) == (2, 1)
+    assert "the kind 'fails' cannot be built: ZeroDivisionError: division by zero (line 2)" in failed.err
+    wrong = cli(*start, "reader.stack={kind='three'}")
+    assert "unknown kind 'three' here: that of bad.py is of type int; expected a class or function" in wrong.err
+    table = cli(*start, "train.optimizer={kind='values'}")
+    assert "unknown kind 'values' here: that of saccade " in table.err and "a table for another key" in table.err

@@ -16,7 +16,7 @@ from saccade.predict.predictors.parts import Decoder, DecodingOptions, InputCode
 from saccade.predict.search.greedy import SearchHypothesis
 from saccade.predict.search.likelihood import compute_token_log_probs
 from saccade.predict.search.mask_predict import is_non_autoregressive
-from saccade.predict.search.request import Request
+from saccade.predict.search.request import FusionModel, Request
 from saccade.predict.search.shallow_fusion import load_fusion
 from saccade.predict.search.trace import describe_steps, restart_trace, trace_search
 from saccade.predict.terms import PhraseCheck, encode_phrases, merge_hypotheses, select_terms
@@ -67,14 +67,14 @@ class SearchDecoder(Decoder):
         options, first = options._replace(decoding=decoding), options.first_line
         rows = self.codec.encode(texts, "line", numbers=range(first, first + len(texts)))
         non_empty = [i for i, text in enumerate(texts) if text.strip()]
+        prefix = self.loaded.encode_prefix(decoding)
         limits = compute_length_limits(
-            [len(row) for row in rows], decoding=decoding, max_length=self.recipe.data.max_length,
-            prefix=self.loaded.encode_prefix(decoding),
-        )  # fmt: skip
+            [len(row) for row in rows], decoding=decoding, max_length=self.recipe.data.max_length, prefix=prefix
+        )
         inputs = [EncodedInput(text, row, limit) for text, row, limit in zip(texts, rows, limits, strict=True)]
         encoded = encode_phrases(self.tokenizers.target, [target for _, target in decoding.terms])
         outputs = [[Hypothesis([], "", 0.0, 0.0, [] if options.align else None)] for _ in texts]
-        self._decode_inputs(inputs, non_empty, outputs, options)
+        self._decode_inputs(inputs, non_empty, outputs, options, prefix)
         if not decoding.terms:
             return outputs
         checks = {i: PhraseCheck(select_terms(decoding.terms, texts[i]), encoded) for i in non_empty}
@@ -84,7 +84,7 @@ class SearchDecoder(Decoder):
             restart_trace()
         for i in incomplete:
             inputs[i] = inputs[i]._replace(required=checks[i])
-        self._decode_inputs(inputs, incomplete, outputs, options)
+        self._decode_inputs(inputs, incomplete, outputs, options, prefix)
         for i in incomplete:
             found = merge_hypotheses([*unconstrained[i], *(checks[i].mark(item) for item in outputs[i])])
             outputs[i] = found[: decoding.n_best]
@@ -96,6 +96,7 @@ class SearchDecoder(Decoder):
         chosen: Sequence[int],
         outputs: list[list[Hypothesis]],
         options: DecodingOptions,
+        prefix: Sequence[int],
     ) -> None:
         """Decode the inputs with these indices, and store what is found in `outputs`."""
         decoding, align = options.decoding, options.align
@@ -104,7 +105,7 @@ class SearchDecoder(Decoder):
             groups = group_by_length([len(inputs[i].row) for i in chosen], budget=budget)
             for group in ([chosen[j] for j in part] for part in groups):
                 hypotheses, decision = self._search(
-                    [inputs[i] for i in group], options._replace(align=align or decoding.replace_unknown)
+                    [inputs[i] for i in group], prefix, options._replace(align=align or decoding.replace_unknown)
                 )
                 for i, candidates in zip(group, hypotheses, strict=True):
                     check_finite(candidates, line=options.first_line + i)
@@ -117,20 +118,23 @@ class SearchDecoder(Decoder):
                         for one in outputs_of_line
                     ]
 
-    def _search(self, inputs: Sequence[EncodedInput], options: DecodingOptions) -> DecodingResult:
+    def _search(
+        self, inputs: Sequence[EncodedInput], prefix: Sequence[int], options: DecodingOptions
+    ) -> DecodingResult:
         """Decode one batch."""
         decoding, align, scored, generator, _ = options
         limits = [item.limit for item in inputs]
-        target, device, longest = self.tokenizers.target, str(self.loaded.device), max(limits) + 1
         request = Request(
             limits, decoding, self.codec.collate([item.row for item in inputs]), align=align, scored=scored,
-            prefix=self.loaded.encode_prefix(decoding), generator=generator,
+            prefix=prefix, generator=generator,
             phrases=[item.required.token_sequences for item in inputs if item.required is not None],
-            fusion=load_fusion(
-                decoding, target=target, device=device, max_length=longest, kinds=self.loaded.recipe.kinds
-            ),
+            fusion=self._load_fusion(decoding, max(limits) + 1) if decoding.lm else None,
         )  # fmt: skip
         return self.loaded.decode(request)
+
+    def _load_fusion(self, decoding: Decoding, max_length: int) -> FusionModel | None:
+        target, kinds = self.tokenizers.target, self.loaded.recipe.kinds
+        return load_fusion(decoding, target=target, device=str(self.loaded.device), max_length=max_length, kinds=kinds)
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         sources = self.codec.encode([source for source, _ in pairs], "source")

@@ -17,6 +17,9 @@ from saccade.predict.search.constraints import Phrase, PhraseConstraints
 from saccade.predict.search.filters import LogitsWarper, Rule
 from saccade.predict.search.greedy import AutoregressiveWriter
 
+DEFAULTS = Decoding()  # built once: each batch is compared with it
+PROMPT_OPTIONS = ("stop", "truncate_prompt", "repetition_penalty", "frequency_penalty")
+
 
 class FusionModel(NamedTuple):
     """The writer of a language model, and the weight of its log-probabilities in shallow fusion."""
@@ -84,9 +87,8 @@ class Request:
 
     def check_prompt_options(self) -> None:
         """Refuse options for continuing a prompt if the request has no prompts."""
-        defaults = Decoding()
-        for name in ("stop", "truncate_prompt", "repetition_penalty", "frequency_penalty"):
-            if self.prompts is None and (given := getattr(self.decoding, name)) != getattr(defaults, name):
+        for name in PROMPT_OPTIONS if self.prompts is None else ():
+            if (given := getattr(self.decoding, name)) != getattr(DEFAULTS, name):
                 raise SaccadeError(
                     f'{name} is for models that continue a prompt (task = "language-model"), got {name} = {given!r}; '
                     "leave it out"
