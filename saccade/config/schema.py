@@ -435,6 +435,15 @@ class Recipe(Table):
         return task.data_table.model_validate(dict(value) if isinstance(value, Data) else value, context=info.context)
 
     @property
+    def task_code(self) -> str:
+        """Identifies the code of a user's own task, which makes the rows, in keys of the cache; empty for other tasks.
+
+        That of an installed package is not a part of them: runs must be resumed after an update.
+        """
+        source = self._kinds.used.get(self.task.name)
+        return "" if source is None or source.installed else f"{source.hash_code(type(self.task))} "
+
+    @property
     def metric(self) -> Metric:
         """The metric by which the best checkpoint is chosen, `train.metric`."""
         return get_metric(self.train.metric, self._kinds)

@@ -67,8 +67,7 @@ def prepare_rows(recipe: Recipe, *, tokenizers: Tokenizers | None, cache: Path |
         validate_stream(recipe)
         train = [replace(split, stream=True) for split in train]
     stored = [] if recipe.data.stream else train
-    code = get_task_code(recipe)
-    keys = {split: f"{code}{split.key}" for split in (*stored, *valid)}  # hashes the content of all files
+    keys = {split: f"{recipe.task_code}{split.key}" for split in (*stored, *valid)}  # hashes the content of all files
     if tokenizers is None:
         trained = _train_or_load_tokenizers(recipe, train, [keys[split] for split in stored], folder)
         tokenizers = replace(trained, labels=_collect_labels(train, trained.labels))
@@ -102,15 +101,6 @@ def prepare_rows(recipe: Recipe, *, tokenizers: Tokenizers | None, cache: Path |
         filtered["train"] = [FilterReport(split.name) for split in train if split.filter]
     training = rows[0] or _build_stream(recipe, train, tokenizers, filtered["train"])
     return PreparedData(tokenizers, training, rows[1], pairs, notes, filtered)
-
-
-def get_task_code(recipe: Recipe) -> str:
-    """Identify the code of a user's own task, which makes the rows, in keys of the cache; empty for other tasks.
-
-    That of an installed package is not a part of them: runs must be resumed after an update.
-    """
-    source = recipe.kinds.used.get(recipe.task.name)
-    return "" if source is None or source.installed else f"{source.hash_code(type(recipe.task))} "
 
 
 def _build_stream(
