@@ -110,7 +110,7 @@ def test_what_the_class_of_a_reader_lacks_is_reported(cli, waves, tmp_path, old,
     assert result.err.count("\n") == 1
 
 
-def test_a_folder_that_is_not_there_is_not_looked_for_on_the_hub(cli, waves, monkeypatch):
+def test_a_missing_folder_is_no_name_of_the_hub(cli, waves, monkeypatch):
     monkeypatch.setattr("saccade.data.sources.hub.load_split", lambda *_, **__: pytest.fail("asked the Hub"))
     result = cli(*("wave" if word == "waves" else word for word in TRAIN))
     message = "wave not found; did you mean waves? (a data set of the Hugging Face Hub is OWNER/NAME)"
