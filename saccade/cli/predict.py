@@ -111,7 +111,7 @@ def predict(  # noqa: PLR0913  # the options of a command are its parameters
         lines, overrides = few_shot.build_prompts(lines, input=input), few_shot.add_stop(overrides)
         texts = [*lines] if texts else []
         lines = texts or lines
-    decoding = build_decoding(predictor.recipe, overrides, beam=beam, n_best=n_best, terms=terms)
+    decoding = add_term_file(build_decoding(predictor.recipe, overrides, beam=beam, n_best=n_best), terms, predictor)
     if should_stream(predictor, texts, decoding, plain=not as_json and output is None):
         print_stream(predictor, texts[0], decoding)
         return
@@ -197,12 +197,8 @@ def build_decoding(
     *,
     beam: int | None = None,
     n_best: int | None = None,
-    terms: str | None = None,
 ) -> Decoding:
-    """Apply overrides from the command line, whose prefix `predict.` is optional, to the run's decoding settings.
-
-    `terms` is the file of `--terms`.
-    """
+    """Apply overrides from the command line, whose prefix `predict.` is optional, to the run's decoding settings."""
     from saccade.config.load import override
 
     if n_best is not None:
@@ -211,12 +207,16 @@ def build_decoding(
     if beam is not None:
         overrides = [*overrides, f"beam={beam}"]
     full = [unescape_stop(f"predict.{word.removeprefix('predict.')}") for word in overrides]
-    decoding = override(recipe, full, origin="settings").predict
-    if terms is None:
+    return override(recipe, full, origin="settings").predict
+
+
+def add_term_file(decoding: Decoding, file: str | None, predictor: Predictor) -> Decoding:
+    """Add the terms of the file of `--terms`, where one is given."""
+    if file is None:
         return decoding
     from saccade.predict.terms import add_terms, read_terms
 
-    return add_terms(decoding, read_terms(terms), recipe)
+    return add_terms(decoding, read_terms(file, predictor.tokenizers.target), predictor.recipe)
 
 
 def unescape_stop(change: str) -> str:

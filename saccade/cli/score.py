@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saccade.cli.arguments import Json, Plugins, check_overrides, parse_corpora
+from saccade.cli.arguments import Json, Plugins, check_overrides, is_override, parse_corpora
 from saccade.cli.predict import Engine, Precision, build_decoding, load_predictor, report_truncated
 from saccade.cli.prompts import Examples, Options, TemplateText, evaluate_tasks, parse_prompt_options
 from saccade.cli.table import align_columns
@@ -131,6 +131,9 @@ def compare(
     from saccade.score.compare import compare as compare_runs
 
     folders = [find_run(name) for name in runs]
+    for name, folder in zip(runs, folders, strict=True):
+        if is_override(name) and not folder.exists():
+            raise SaccadeError(f"compare takes no settings, got '{name}'; each run is decoded with its own")
     kinds = load_plugins(*plugin)
     check_comparable(folders, kinds=kinds)
     comparison = compare_runs(folders, read_test_pairs(folders[0], data, kinds), metric=metric, kinds=kinds)

@@ -56,7 +56,7 @@ class MediaReader(Table, ReaderTraits):
     @property
     def unit(self) -> str:
         """What one input is called in reports: pictures, sounds, or questions."""
-        return "questions" if self.has_question else f"{self.medium}s"
+        return "questions" if self.has_question else self.medium_plural
 
     @property
     def augmentation(self) -> Table | None:
@@ -84,7 +84,7 @@ class MediaReader(Table, ReaderTraits):
         return 0
 
     def find_conflict(self, recipe: Recipe) -> str:
-        what = f"a reader of {self.medium}s"
+        what = f"a reader of {self.medium_plural}"
         if recipe.writer.shared_tie:
             return f'{what} has no token embeddings to share; set writer.tie = "output"'
         if recipe.predict.replace_unknown:
@@ -103,7 +103,8 @@ class MediaReader(Table, ReaderTraits):
         """Why the stack is incompatible with this reader; reversible stacks are for text."""
         if stack is None or not stack.is_reversible:
             return ""
-        return f'reader.stack.residual = "reversible" is for readers of text, got one of {self.medium}s; leave it out'
+        got = f"one of {self.medium_plural}"
+        return f'reader.stack.residual = "reversible" is for readers of text, got {got}; leave it out'
 
 
 class OwnMediaReader(OwnKind, MediaReader):
@@ -121,9 +122,24 @@ class OwnMediaReader(OwnKind, MediaReader):
     def accepts(cls, maker: Any) -> bool:
         return bool(getattr(maker, "medium", ""))
 
+    @model_validator(mode="after")
+    def _check_class(self) -> OwnMediaReader:
+        if self.maker is None:  # a recipe that is only read
+            return self
+        suffixes, what = getattr(self.maker, "suffixes", None), f"a reader of {self.medium_plural}, {self.kind},"
+        if not isinstance(suffixes, tuple | list) or not suffixes or not all(str(one)[:1] == "." for one in suffixes):
+            raise ValueError(f'{what} needs the suffixes of its files, such as suffixes = (".csv",), got {suffixes!r}')
+        if not callable(getattr(self.maker, "decode", None)):
+            raise ValueError(f"{what} needs a static method decode(data, name) from bytes to an array; add it")
+        return self
+
     @property
     def medium(self) -> str:  # type: ignore[override]  # of the class that the user brings
         return str(self.maker.medium)
+
+    @property
+    def medium_plural(self) -> str:
+        return f"{self.medium} files"
 
     @property
     def suffixes(self) -> tuple[str, ...]:

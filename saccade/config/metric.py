@@ -86,13 +86,23 @@ class Metric:
 
     def score(self, predictions: Predictions) -> Score:
         """The value and how it was computed."""
-        value = float(self.compute(predictions))
+        value = self.check_number(self.compute(predictions), "compute")
         if not math.isfinite(value):
             raise SaccadeError(
                 f"metric '{self.name}' gave {value} for {len(predictions.references)} examples, expected a finite "
                 "number; is it divided by a count that can be 0?"
             )
         return Score(value, self.format_signature(predictions))
+
+    def check_number(self, value: Any, method: str) -> float:
+        """What a method of the metric returned, as a float."""
+        try:
+            if not isinstance(value, str | bytes):  # float would parse them
+                return float(value)
+        except (TypeError, ValueError):
+            pass
+        got = f"{value!r:.40} ({type(value).__name__})"
+        raise SaccadeError(f"metric '{self.name}': {method} must return a number, got {got}; return a float")
 
     def get_title(self) -> str:
         return self.title or self.name
@@ -127,7 +137,8 @@ class MeanMetric(SumMetric):
 
         folded = predictions.fold_case()
         pairs = zip(folded.outputs, folded.references, strict=True)
-        return np.array([(self.score_example(*pair), 1) for pair in pairs], dtype=np.float64)
+        values = (self.check_number(self.score_example(*pair), "score_example") for pair in pairs)
+        return np.array([(value, 1) for value in values], dtype=np.float64)
 
     def compute_from_sums(self, sums: np.ndarray) -> float:
         return float(sums[0] / sums[1])
@@ -205,6 +216,8 @@ def get_own(name: str, kinds: Kinds) -> Metric | None:
         own = own()
     if not isinstance(own, Metric):
         return None
+    if not getattr(own, "name", ""):
+        raise SaccadeError(f"metric '{name}': its class {type(own).__name__} has no name; add name = \"{name}\" to it")
     if own.name != name:
         raise SaccadeError(f"kinds={{'{name}': ...}} is a metric with the name '{own.name}'; use that name")
     if any(metric.name == name for metric in (LOSS, *list_built_in())):
@@ -221,7 +234,9 @@ def get_metric(name: str, kinds: Kinds | None = None) -> Metric:
     """A metric of this name, for any kind of outputs; all of one name agree on which direction is better."""
     found = find_metrics(name, kinds)
     if not found:
-        known = dict.fromkeys(metric.name for metric in (LOSS, *list_built_in()))
+        kinds = Kinds() if kinds is None else kinds
+        own = [metric for kind in kinds.list_names() if (metric := get_own(kind, kinds)) is not None]
+        known = dict.fromkeys(metric.name for metric in (LOSS, *list_built_in(), *own))
         raise SaccadeError(f"unknown metric '{name}'{format_expected(name, [*known], kinds)}")
     return found[0]
 

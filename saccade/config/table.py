@@ -226,6 +226,11 @@ class ReaderTraits(PartTraits):
     is_picture: ClassVar[bool] = False  # whether the input is a picture without a question
 
     @property
+    def medium_plural(self) -> str:
+        """What several input files are called."""
+        return f"{self.medium}s"
+
+    @property
     def text(self) -> TokenReader | None:
         """The table itself where it is a reader of text."""
         return None

@@ -6,6 +6,7 @@ A recipe names its task; `Recipe.task` is the object of that name, a user's own 
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import pkgutil
@@ -181,12 +182,12 @@ def get_task(name: str, kinds: Kinds | None = None) -> Task:
     built_in, kinds = list_tasks(), Kinds() if kinds is None else kinds
     name = find_new_name(name, kinds) or name
     if name in built_in:
-        if isinstance(kinds.get(name), Task):
+        if resolve_task(kinds.get(name)) is not None:
             raise ValueError(f"'{name}' is a task of saccade already; give yours another name")
         task: Task = importlib.import_module(f"{PACKAGE}.{name.replace('-', '_')}").TASK
         return task
-    own = kinds.find(name)
-    if not isinstance(own, Task):
+    own = resolve_task(kinds.find(name))
+    if own is None:
         known = [*built_in, *(task.name for task in list_own_tasks(kinds))]
         *others, last = (f"'{task}'" for task in known)
         raise KeyError(f"{', '.join(others)} or {last}")
@@ -216,8 +217,21 @@ def find_new_name(name: Any, kinds: Kinds) -> str:
 
 def list_own_tasks(kinds: Kinds) -> list[Task]:
     """Tasks that users and installed plugins bring."""
-    found = (kinds.peek(name) for name in kinds.list_names())
-    return [task for task in found if isinstance(task, Task)]
+    found = (resolve_task(kinds.peek(name)) for name in kinds.list_names())
+    return [task for task in found if task is not None]
+
+
+def resolve_task(kind: Any) -> Task | None:
+    """The task that a kind is, or an instance of it where it is the class of a task; None where it is no task."""
+    if not isinstance(kind, Task):  # which a class with all attributes of a task is too
+        return None
+    return make_task(kind) if isinstance(kind, type) else kind
+
+
+@functools.cache
+def make_task(kind: type[Task]) -> Task:
+    """The only instance of the class of a task."""
+    return kind()
 
 
 class TaskByName:

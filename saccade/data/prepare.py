@@ -157,7 +157,7 @@ def _collect_labels(splits: list[CorpusSplit], earlier: Labels | None) -> Labels
     if not (kind := splits[0].label_kind):
         return None
     media = splits[0].media_reader
-    noun = "texts" if media is None else "questions" if media.has_question else f"{media.medium}s"
+    noun = "texts" if media is None else media.unit
     found = collect_labels(kind, (row for split in splits for row in split.iter_kept_rows()), noun=noun)
     if earlier is not None and earlier.has_same_kind(found) and set(found.names) <= set(earlier.names):
         return replace(earlier, num_texts=found.num_texts)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from saccade.config.load import TARGET, get_recipe_path, list_recipes, read_recipe
+from saccade.config.load import TARGET, get_recipe_path, has_recipe, list_recipes, read_recipe
 from saccade.data.sources.lines import did_you_mean
 from saccade.demo.targets import Target, get_target
 from saccade.errors import SaccadeError
@@ -40,6 +40,11 @@ def list_demonstrations() -> list[Demonstration]:
 def get_demonstration(name: str) -> Demonstration:
     """Return the demonstration of this name."""
     known = {one.name: one for one in list_demonstrations()}
+    if name not in known and has_recipe(name):
+        raise SaccadeError(
+            f"recipe '{name}' has no table [tiny] with data of embedded:NAME and a target, so that there is no "
+            f"demonstration of it; train it: saccade train {name}"
+        )
     if name not in known:
         hint = did_you_mean(name, known) or ";"
         raise SaccadeError(f"unknown demonstration '{name}'{hint} `saccade demo --list` lists them")

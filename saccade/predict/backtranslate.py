@@ -76,6 +76,8 @@ def backtranslate(
     check_translates(predictor)
     if output.suffix != ".tsv":
         raise SaccadeError(f"the corpus is a .tsv file of source and target, got the name '{output}'; end it with .tsv")
+    if not output.parent.is_dir():
+        raise SaccadeError(f"cannot write {output}: folder '{output.parent}' does not exist; create it")
     settings = describe_settings(inputs, options, run_key)
     progress_file = output.with_name(f"{output.name}.progress")
     progress = load_progress(progress_file, output, settings)

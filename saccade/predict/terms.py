@@ -21,8 +21,11 @@ ANCHOR = "x"  # a word before a phrase, so that the phrase is tokenized as in th
 SCRIPTS_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 
 
-def read_terms(path: str | Path) -> tuple[Term, ...]:
-    """Read a file with a source phrase, a tab and a target phrase on each line; empty lines are skipped."""
+def read_terms(path: str | Path, tokenizer: Tokenizer | None = None) -> tuple[Term, ...]:
+    """Read a file with a source phrase, a tab and a target phrase on each line; empty lines are skipped.
+
+    With the tokenizer of the outputs, a phrase that it cannot encode is refused.
+    """
     terms = []
     with open_file(Path(path)) as file:
         for number, line in iter_lines(file, str(path)):
@@ -33,9 +36,18 @@ def read_terms(path: str | Path) -> tuple[Term, ...]:
                 )
             if line.strip():
                 terms.append((source.strip(), target.strip()))
+                if tokenizer is not None:
+                    _check_phrase(tokenizer, target.strip(), f"{path}:{number}")
     if not terms:
         raise SaccadeError(f"{path} has no terms; expected lines with a source phrase, a tab and a target phrase")
     return tuple(terms)
+
+
+def _check_phrase(tokenizer: Tokenizer, phrase: str, place: str) -> None:
+    try:
+        encode_phrases(tokenizer, [phrase])
+    except SaccadeError as error:
+        raise SaccadeError(f"{place}: {error}; use other words or remove the term") from None
 
 
 def add_terms(decoding: Decoding, terms: Sequence[Term], recipe: Recipe) -> Decoding:

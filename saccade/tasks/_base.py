@@ -73,7 +73,8 @@ class BaseTask:
         """One line about why the kind of reader or writer is not supported by the task; empty where it is."""
         reader, writer, name = recipe.reader, recipe.writer, f'task = "{self.name}"'
         if reader.medium and not self.reads_media:
-            return f'{name} reads texts, got a reader of {reader.medium}s; set task = "media-to-text" or "classify"'
+            got = f"a reader of {reader.medium_plural}"
+            return f'{name} reads texts, got {got}; set task = "media-to-text" or "classify"'
         if writer.only_tasks and self.name not in writer.only_tasks:
             return f'{name} goes with writer.kind = another kind, got "{writer.kind}"; change one of them'
         if reader.is_none == self.has_reader:

@@ -35,7 +35,7 @@ class Classify(BaseTask):
     def find_mismatch(self, recipe: Recipe) -> str:
         reader, writer = recipe.reader, recipe.writer
         if reader.medium and writer.label_kind != "label":
-            what = f"a reader of {reader.medium}s"
+            what = f"a reader of {reader.medium_plural}"
             return f'{what} goes with writer.kind = "label" here, got "{writer.kind}"; change it'
         return super().find_mismatch(recipe)
 

@@ -34,7 +34,7 @@ class Encode(DocumentTask):
     def find_mismatch(self, recipe: Recipe) -> str:
         reader, writer = recipe.reader, recipe.writer
         if reader.medium and not (writer.gives_states or writer.reconstructs_patches or writer.is_custom):
-            what, kinds = f"a reader of {reader.medium}s", '"states" or "patches"'
+            what, kinds = f"a reader of {reader.medium_plural}", '"states" or "patches"'
             return f'{what} goes with writer.kind = {kinds} here, got "{writer.kind}"; change it, or the task'
         return super().find_mismatch(recipe)
 

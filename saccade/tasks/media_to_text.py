@@ -33,7 +33,7 @@ class MediaToText(BaseTask):
                 'reader.kind = "patches" or "grid", or task = "translate"'
             )
         if reader.medium and not (writer.tokens or writer.is_custom):
-            what = f"a reader of {reader.medium}s"
+            what = f"a reader of {reader.medium_plural}"
             return f'{what} goes with writer.kind = "tokens" here, got "{writer.kind}"; change it'
         return super().find_mismatch(recipe)
 

@@ -26,3 +26,12 @@ def test_a_language_model_is_refused(cli, language_model, tmp_path):
     result = cli("backtranslate", language_model, "-i", "mono.txt", "-o", "s.tsv")
     expected = 'back-translation needs a run that translates the target language, got task = "language-model"; '
     assert (result.code, result.err) == (2, f"error: {expected}train one with --data TGT SRC\n")
+
+
+def test_a_folder_that_is_not_there_is_named(cli, run, tmp_path):
+    (tmp_path / "mono.txt").write_text("abc\n")
+    result = cli("backtranslate", run, "-i", "mono.txt", "-o", "nodir/s.tsv")
+    assert (result.code, result.err) == (
+        2,
+        "error: cannot write nodir/s.tsv: folder 'nodir' does not exist; create it\n",
+    )

@@ -76,15 +76,45 @@ def test_a_reader_of_an_own_modality_is_trained_and_used(cli, waves, monkeypatch
         result = cli(*command, "--plugin", "series.py")
         assert result.code == 0, result.err
     assert cli("predict", "own", "waves", "--plugin", "series.py").out.count("\n") == 12
+    missing = cli("predict", "own", "waves/33.npy", "--plugin", "series.py")
+    assert missing.code == 2 and "waves/33.npy not found; did you mean 3.npy?" in missing.err
+    assert "12 wave files in " in cli("evaluate", "own", "--data", "waves", "--plugin", "series.py").out
 
 
 def test_files_that_cannot_be_decoded_are_named(cli, waves):
     (waves / "3.npy").write_bytes(b"no array")
     np.save(waves / "4.npy", np.zeros(3, "float32"))
     skipped = cli(*TRAIN)
-    assert skipped.code == 0 and "skipped 2 of 12 waves:" in skipped.err, skipped.err
+    assert skipped.code == 0 and "skipped 2 of 12 wave files:" in skipped.err, skipped.err
     assert "3.npy cannot be read: ValueError" in skipped.err
     assert "4.npy: decode of reader 'series' must give an array (T, ...), got (3,)" in skipped.err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            '"wave", (".npy",), 2',
+            '"wave", (), 2',
+            'needs the suffixes of its files, such as suffixes = (".csv",), got ()',
+        ),
+        ('"wave", (".npy",), 2', '"wave", ".npy", 2', "needs the suffixes of its files"),
+        ("suffixes, step =", "endings, step =", "needs the suffixes of its files"),
+        ("def decode(", "def load(", "needs a static method decode(data, name) from bytes to an array; add it"),
+    ],
+)
+def test_what_the_class_of_a_reader_lacks_is_reported(cli, waves, tmp_path, old, new, message):
+    (tmp_path / "series.py").write_text(PLUGIN.replace(old, new))
+    result = cli(*TRAIN)
+    assert result.code == 2 and f"a reader of wave files, series, {message}" in result.err, result.err
+    assert result.err.count("\n") == 1
+
+
+def test_a_missing_folder_is_no_name_of_the_hub(cli, waves, monkeypatch):
+    monkeypatch.setattr("saccade.data.sources.hub.load_split", lambda *_, **__: pytest.fail("asked the Hub"))
+    result = cli(*("wave" if word == "waves" else word for word in TRAIN))
+    message = "wave not found; did you mean waves? (a data set of the Hugging Face Hub is OWNER/NAME)"
+    assert (result.code, result.err) == (2, f"error: {message}\n")
 
 
 def test_an_upload_is_decoded_by_the_readers_own_function(cli, waves):

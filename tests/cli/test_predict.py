@@ -205,6 +205,15 @@ def test_terms_of_a_file_are_in_the_outputs(cli, run, tmp_path):
     assert "lack" not in result.err
 
 
+def test_a_term_that_the_model_does_not_know_is_reported_with_its_line(cli, run, tmp_path):
+    (tmp_path / "terms.tsv").write_text("June\t99\nMay\t☃\n")
+    result = cli("predict", run, *TEXTS, "--terms", "terms.tsv", "--beam", 3)
+    message = (
+        "the target phrase '☃' has letters or words that the model does not know; use other words or remove the term"
+    )
+    assert (result.code, result.err) == (2, f"error: terms.tsv:2: {message}\n")
+
+
 def test_terms_without_space_are_reported(cli, run, tmp_path):
     (tmp_path / "terms.tsv").write_text("May\t19990503\n")
     result = cli("predict", run, *TEXTS, "--terms", "terms.tsv", "--beam", 3, "--json")

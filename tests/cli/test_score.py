@@ -135,3 +135,9 @@ def test_of_embedded_data_a_thousand_pairs_are_used(cli, name):
 def test_as_many_embedded_pairs_as_the_recipe_says_are_used(tmp_path, new_run):
     valid = 'data.valid=[{ files = ["embedded:dates"], examples = 1013 }]'
     assert len(read_test_pairs(new_run(tmp_path / "d", seed=1, more=[valid]), [], Kinds())) == 1013
+
+
+def test_a_comparison_takes_no_settings(cli, run):
+    result = cli("compare", run, run, "max_length=12")
+    message = "compare takes no settings, got 'max_length=12'; each run is decoded with its own"
+    assert (result.code, result.err) == (2, f"error: {message}\n")

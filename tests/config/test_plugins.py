@@ -18,6 +18,7 @@ from saccade.config.plugins import (
     load_plugins,
     write_requirements,
 )
+from saccade.demo.listing import get_demonstration
 from saccade.errors import SaccadeError
 from saccade.score.compare import compare
 from saccade.score.evaluate import evaluate_corpora, score_texts
@@ -203,6 +204,10 @@ def test_recipes_of_an_installed_plugin_are_found_without_importing_it(install):
     assert {"soup", "dates", "transformer"} <= {*list_recipes()} and len({*list_recipes()}) == len(list_recipes())
     assert load("soup").data.max_length == 9 and load("soup").name == "soup"
     assert get_recipe_path("dates").parent != folder
+    with pytest.raises(
+        SaccadeError, match=r"^recipe 'soup' has no table \[tiny\] with .*; train it: saccade train soup$"
+    ):
+        get_demonstration("soup")
 
 
 @pytest.mark.parametrize("value", ["nowhere:recipes", "cookbook:none", "cookbook", "os.path:recipes", "cookbook:.."])

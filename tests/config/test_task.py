@@ -39,6 +39,14 @@ def test_a_task_of_ones_own() -> None:
     assert override(recipe, ["train.steps=3"], kinds={"copy": Copy()}).task == recipe.task
 
 
+def test_a_task_may_be_given_as_its_class() -> None:
+    recipe = validate({"task": "copy"}, kinds={"copy": Copy})
+    assert recipe.task == Copy() and not isinstance(recipe.task, type)
+    assert recipe.task is validate({"task": "copy"}, kinds={"copy": Copy}).task
+    with pytest.raises(SaccadeError, match="got 'copi'; did you mean 'copy'"):
+        validate({"task": "copi"}, kinds={"copy": Copy, "layer": dict})
+
+
 @pytest.mark.parametrize(
     ("name", "message"), [("translate", "is a task of saccade already"), ("copies", "with the name 'copy'; use that")]
 )
@@ -49,3 +57,5 @@ def test_names_of_tasks_of_ones_own(name: str, message: str) -> None:
     Other.name = name if name == "translate" else "copy"
     with pytest.raises(SaccadeError, match=message):
         validate({"task": name}, kinds={name: Other()})
+    with pytest.raises(SaccadeError, match=message):
+        validate({"task": name}, kinds={name: Other})

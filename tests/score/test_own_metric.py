@@ -86,6 +86,11 @@ def test_labels_have_own_metrics_too() -> None:
         ({"bleu": type("Bleu", (Hits,), {"name": "bleu"})}, "'bleu' is a metric of saccade already; give yours anoth"),
         ({"loss": type("Loss", (Hits,), {"name": "loss"})}, "'loss' is a metric of saccade already; give yours anoth"),
         ({"mine": Hits}, r"kinds=\{'mine': ...\} is a metric with the name 'hits'; use that name"),
+        (
+            {"mine": type("Mine", (MeanMetric,), {})},
+            "'mine': its class Mine has no name; add name = .mine. to it",
+        ),
+        ({"hist": print, "hits": Hits}, "unknown metric 'hist'; expected one of loss, .*, hits.*; did you mean 'hits'"),
         ({"mine": print}, "train.metric: unknown metric 'mine'; expected one of loss, bleu, .*; your own: --plugin"),
         ({"count": Letters}, 'train.metric = "count" is not measured for task = "translate"; it is one of loss, '),
     ],
@@ -113,6 +118,21 @@ def test_statistics_need_a_row_for_each_example() -> None:
         SaccadeError, match=r"'short' must give a row of numbers for each of 2 examples, got .*\(1, 2\)"
     ):
         compute_statistics(Short(), Predictions(["a", "b"], ["a", "b"]))
+
+
+@pytest.mark.parametrize(
+    ("base", "method", "value", "got"),
+    [
+        (MeanMetric, "score_example", "yes", r"'yes' \(str\)"),
+        (MeanMetric, "score_example", "1.0", r"'1.0' \(str\)"),
+        (MeanMetric, "score_example", None, r"None \(NoneType\)"),
+        (Metric, "compute", [1, 2], r"\[1, 2\] \(list\)"),
+    ],
+)
+def test_a_metric_must_return_numbers(base: type, method: str, value: Any, got: str) -> None:
+    own = type("Own", (base,), {"name": "own", method: lambda *_: value})
+    with pytest.raises(SaccadeError, match=f"^metric 'own': {method} must return a number, got {got}; return a float$"):
+        own().score(Predictions(["a"], ["a"]))
 
 
 def test_metrics_of_one_name_agree_on_their_direction_and_differ_in_outputs() -> None:

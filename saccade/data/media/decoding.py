@@ -24,6 +24,7 @@ from saccade.config.readers import Reader
 from saccade.config.schema import FrameReader, MediaReader, PictureReader
 from saccade.data.media.frames import read_frames
 from saccade.data.media.pictures import MAX_PICTURE_PIXELS, read_picture
+from saccade.data.sources.lines import build_missing_file_error
 from saccade.errors import SaccadeError
 
 Decoder = Callable[[str], np.ndarray]
@@ -95,6 +96,8 @@ def _get_sound_key(reader: FrameReader) -> str:
 def _decode_own(file: str | bytes, reader: OwnMediaReader, name: str, max_pixels: int) -> np.ndarray:
     """Decode a file by the user's function; whatever that raises makes the file an unreadable one."""
     name = name or str(file)
+    if isinstance(file, str) and not os.path.isfile(file):  # False for names that are too long, Path.is_file raises
+        raise build_missing_file_error(Path(file))
     try:
         data = file if isinstance(file, bytes) else Path(file).read_bytes()
         values = np.asarray(reader.decode(data, name), dtype=np.float32)

@@ -26,11 +26,14 @@ BLOCK_ROWS = 16  # rows in memory at a time, each with a whole file
 
 
 def is_media_dataset(name: str) -> bool:
-    """Whether a name is a data set on the Hub, or a folder that `datasets` saved or that has parquet files."""
+    """Whether a name is a data set on the Hub, or a folder that `datasets` saved or that has parquet files.
+
+    A name without a slash is a folder here, so that a mistyped one is not looked for on the Hub.
+    """
     folder = Path(name)
     if not folder.is_dir():
         named = not folder.exists() and not folder.suffix and not name.startswith(".")
-        return named and bool(hub.HUB_NAME.fullmatch(name))
+        return named and "/" in name and bool(hub.HUB_NAME.fullmatch(name))
     if any((folder / mark).exists() for mark in hub.SAVED_DATASET_FILES):
         return True
     if any((folder / f"metadata{kind}").is_file() for kind in table.TABLE_SUFFIXES):

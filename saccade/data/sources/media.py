@@ -88,7 +88,8 @@ def resolve_folder(corpus: Corpus) -> Path:
     if path.name.lower().endswith(ARCHIVE_SUFFIXES):
         return unpack_archive(path)
     if not path.exists():
-        raise build_missing_file_error(path)
+        hint = "" if path.suffix or "/" in name else " (a data set of the Hugging Face Hub is OWNER/NAME)"
+        raise SaccadeError(f"{build_missing_file_error(path)}{hint}")
     raise SaccadeError(f"{name} is not a folder of files; expected a folder, or one of {', '.join(ARCHIVE_SUFFIXES)}")
 
 

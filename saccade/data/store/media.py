@@ -121,7 +121,7 @@ def format_skipped_notes(source: MediaSource, decoded: DecodedMedia) -> list[str
     errors, name = list(decoded.broken.values()), source.corpus.files[0]
     if name.lower().endswith(ARCHIVE_SUFFIXES):  # name the archive, not the folder in the cache
         errors = [error.replace(str(resolve_folder(source.corpus)), name, 1) for error in errors]
-    count = f"skipped {len(errors):,} of {len(decoded):,} {source.reader.medium}s:"
+    count = f"skipped {len(errors):,} of {len(decoded):,} {source.reader.medium_plural}:"
     if len(errors) <= MAX_INLINE_ERRORS:
         return [f"{count} {'; '.join(errors)}"]
     more = [f"  and {len(errors) - MAX_LISTED_ERRORS:,} more"] if len(errors) > MAX_LISTED_ERRORS else []

@@ -73,7 +73,7 @@ def check_modality(recipe: Recipe, old: Recipe, run: str) -> None:
         return
     theirs = "nothing" if old.reader.is_none else f"{old.reader.medium or 'text'}s"
     raise SaccadeError(
-        f"{run}: that run reads {theirs}, and recipe '{recipe.name}' reads {reader.medium}s"
+        f"{run}: that run reads {theirs}, and recipe '{recipe.name}' reads {reader.medium_plural}"
         + (" with questions" if reader.has_question else "")
         + "; give a run that reads the same, or leave it out"
     )

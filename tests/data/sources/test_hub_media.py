@@ -139,6 +139,7 @@ def test_sets_are_distinguished_from_folders_and_archives(saved_dataset, parquet
         not is_media_dataset(str(tmp_path / "plain"))
         and not is_media_dataset("pictures.tar.gz")
         and not is_media_dataset("./x")
+        and not is_media_dataset("nodir")
     )
     (tmp_path / "plain/metadata.parquet").write_bytes(b"")
     assert not is_media_dataset(str(tmp_path / "plain"))
