@@ -1,5 +1,6 @@
 """The Transformer block and stack (Vaswani et al. 2017, section 3.1), for encoders (readers) and decoders (writers)."""
 
+import functools
 from collections.abc import Sequence
 from functools import reduce
 from operator import and_
@@ -147,15 +148,20 @@ class TransformerStack(nn.Module):
         problems = (part.heads.score_problem for block in blocks for part in block.attentions)
         self.score_problem = next(filter(None, problems), "")  # why torch.compile and CUDA graphs cannot hold a score
 
+    @functools.cached_property
+    def product_problem(self) -> str:
+        """Which score is not a dot product; empty if all are. Scores stay as they were built."""
+        heads = [part.heads for block in self.blocks for part in block.attentions]
+        others = [get_score_name(part.score) for part in heads if not part.is_dot_product]
+        return f"attention score {others[0]} is not a dot product" if others else ""
+
     @property
     def capabilities(self) -> Capabilities:
         """All, except where stochastic depth skips whole rows, which packed sequences share, or for other scores.
 
         Decoding steps on static buffers and in C need dot products, CUDA graphs scores with static shapes.
         """
-        heads = [part.heads for block in self.blocks for part in block.attentions]
-        others = [get_score_name(part.score) for part in heads if not part.is_dot_product]
-        product = f"attention score {others[0]} is not a dot product" if others else ""
+        product = self.product_problem
         repeats = not self.causal and not any(self.windows) and all(block.repeated_passes for block in self.blocks)
         skips = any(residual.skip is not None for block in self.blocks for residual in block.residuals)
         reasons = {
