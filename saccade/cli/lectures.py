@@ -25,6 +25,8 @@ app = typer.Typer(help="Lecture notes on attention, executable: every claim is m
 
 RowNumbers = Annotated[list[int], typer.Argument(metavar="[ROW]...", help="Row numbers of claims; default: all.")]
 Train = Annotated[bool, typer.Option("--train", help="Include the claims that need training or timing (minutes).")]
+EveryBreak = Annotated[bool, typer.Option("--all", help="Try every break on every claim, not only its own.")]
+ListBreaks = Annotated[bool, typer.Option("--list", help="List the breaks and the claims that must notice them.")]
 Run = Annotated[str | None, typer.Argument(metavar="RUN", help="Folder or name of a run.")]
 Text = Annotated[str | None, typer.Argument(metavar="TEXT", help="Input text of the model.")]
 Layer = Annotated[int, typer.Option("--layer", help="Layer of the reader (encoder), counted from 1.")]
@@ -70,6 +72,41 @@ def run(numbers: RowNumbers = [], train: Train = False, as_json: Json = False) -
             else "\n".join([*map(format_line, outcomes), "", format_state_counts(outcomes)])
         )
     if any(item.state == "fails" for item in outcomes):
+        raise SystemExit(EXIT_CLAIM_FAILED)
+
+
+@app.command()
+@report_errors()
+def audit(
+    numbers: RowNumbers = [],  # noqa: B006  # typer copies it
+    train: Train = False,
+    every: EveryBreak = False,
+    listed: ListBreaks = False,
+    as_json: Json = False,
+) -> None:
+    """Break saccade's code in many ways: each claim must then fail. Exit code 1 if one does not."""
+    from saccade.lectures.audit import audit_rows, find_weak_rows, list_breaks, tabulate
+    from saccade.lectures.catalogue import find_row, load_rows
+
+    chosen = [row for row in map(find_row, numbers) if row.measure is not None] if numbers else []
+    chosen = chosen or [row for row in load_rows() if row.measure is not None and (train or not row.trains)]
+    if listed:
+        print(align_columns(list_breaks(chosen)))
+        return
+    trials = []
+    for trial in audit_rows(chosen, every=every):
+        trials.append(trial)
+        if trial.state != "fails" and not every:
+            print(f"row {trial.row.row}: {trial.state} under {trial.fault.name}", file=sys.stderr)
+    weak = find_weak_rows(chosen, trials)
+    if as_json:
+        print(json.dumps([trial.as_dict() for trial in trials], indent=2, ensure_ascii=False))
+    else:
+        print(align_columns(tabulate(chosen, trials)))
+        noticed = sum(trial.state == "fails" for trial in trials)
+        print(f"\n{len(chosen)} rows, {noticed} of {len(trials)} breaks noticed")
+        print("\n".join(f"row {number} is weak: {reason}" for number, reason in weak.items()))
+    if weak:
         raise SystemExit(EXIT_CLAIM_FAILED)
 
 

@@ -71,6 +71,7 @@ class LectureRow:
     code: tuple[Any, ...] = ()  # the functions and classes under test
     measure: Callable[[], CheckResult] | None = None
     trains: bool = False  # takes minutes, so it runs only on request
+    breaks: tuple[str, ...] = ()  # names of faults in saccade's code (`saccade.breaks`) under which the check must fail
     state: str = ""  # of a row without a check, such as "prose"
     why: str = ""  # why it has no check
 
@@ -79,12 +80,19 @@ CHECKS: list[LectureRow] = []  # filled by `check` when the modules are imported
 
 
 def check(
-    row: int, where: str, sentence: str, *, formula: str, code: Sequence[Any] = (), trains: bool = False
+    row: int,
+    where: str,
+    sentence: str,
+    *,
+    formula: str,
+    code: Sequence[Any] = (),
+    trains: bool = False,
+    breaks: Sequence[str] = (),
 ) -> Callable[[Callable[[], CheckResult]], LectureRow]:
     """Register the decorated function as the check of a row."""
 
     def register(measure: Callable[[], CheckResult]) -> LectureRow:
-        CHECKS.append(LectureRow(row, where, sentence, formula, tuple(code), measure, trains))
+        CHECKS.append(LectureRow(row, where, sentence, formula, tuple(code), measure, trains, tuple(breaks)))
         return CHECKS[-1]
 
     return register
