@@ -262,10 +262,11 @@ class ConvolutionStack(Table, StackTraits):
     """Number of convolutional blocks; each widens the receptive field by (kernel - 1) x dilation."""
     dim: Count = 512
     """Width of the hidden states between blocks."""
-    hidden_dim: Count | None = None
-    """Channels of the convolution inside a block. None: `dim` in gated blocks, half of it in residual blocks."""
-    kernel: Count = 3
-    """Kernel size in positions. Larger kernels see more context per layer and cost more."""
+    hidden_dim: Count | Annotated[tuple[Count, ...], Field(min_length=1)] | None = None
+    """Channels of the convolution inside a block, or a list by layer. None: `dim` in gated blocks, half of it in
+    residual blocks."""
+    kernel: Count | Annotated[tuple[Count, ...], Field(min_length=1)] = 3
+    """Kernel size in positions, or a list by layer. Larger kernels see more context per layer and cost more."""
     dilations: Annotated[tuple[Count, ...], Field(min_length=1)] = (1,)
     """Dilation of the kernel by layer: the distance of neighbouring taps. ByteNet uses 1, 2, 4, 8, 16."""
     attention: Annotated[tuple[bool, ...], Field(min_length=1)] = (True,)
@@ -284,6 +285,21 @@ class ConvolutionStack(Table, StackTraits):
     @property
     def width(self) -> int:
         return self.dim
+
+    @property
+    def hidden_dims(self) -> list[int]:
+        """Channels of the convolution of each layer."""
+        default = self.dim if self.block == "gated" else -(-self.dim // 2)
+        return self._repeat(default if self.hidden_dim is None else self.hidden_dim)
+
+    @property
+    def kernels(self) -> list[int]:
+        """Kernel size of each layer."""
+        return self._repeat(self.kernel)
+
+    def _repeat(self, value: int | tuple[int, ...]) -> list[int]:
+        """One value for each layer."""
+        return list(islice(cycle((value,) if isinstance(value, int) else value), self.layers))
 
     @model_validator(mode="after")
     def _consistent(self) -> ConvolutionStack:
