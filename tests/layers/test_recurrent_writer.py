@@ -71,6 +71,47 @@ def test_steps_equal_teacher_forcing(form: str, cell: str) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("form", FORMS)
+def test_steps_equal_teacher_forcing_with_tokens_of_another_width(form: str) -> None:
+    kind, feeds = form.removesuffix(" fed"), form.endswith(" fed")
+    width, memory, widths = D if kind == "dot" else M, read(form), (4, D)
+    sizes: Any = {"cell": "gru", "layers": 3, "connections": "fast-forward"}
+    recurrence: Any
+    if kind == "none":
+        recurrence = FixedContextRecurrence(widths, memory_dim=width if feeds else 0, **sizes)
+    elif kind == "additive":
+        recurrence = BahdanauRecurrence(widths, memory_dim=width, **sizes)
+        recurrence.use_maxout(7)
+    else:
+        score = SoftAttention(Dot() if kind == "dot" else Bilinear(D, key_dim=width))
+        recurrence = LuongRecurrence(widths, memory_dim=width, cross=score, input_feeding=feeds, **sizes)
+    begin = InitialState(D, cell="gru", layers=3, memory_dim=width, context="last", copy_final=False)
+    one = RecurrentWriter(recurrence, first=begin, dim=7 if kind == "additive" else D, input_dim=4).double().eval()
+    x = inputs(width=4)
+    whole, state, parts = one(x, None, memory)[0], one.start(memory, rows=B, capacity=T), []
+    for part in x.split([2, 1, 2], 1):
+        y, _, state, _ = one(part, None, None, state)
+        parts.append(y)
+    torch.testing.assert_close(torch.cat(parts, 1), whole, atol=1e-12, rtol=0)
+    assert whole.shape[-1] == one.dim
+
+
+@torch.no_grad()
+def test_maxout_is_the_larger_one_of_two_linear_maps() -> None:
+    """Bahdanau et al. 2015, appendix A.2.2: t_ij = max(u_{i, 2j-1}, u_{i, 2j}) of U s + V y + C c."""
+    one, x, memory = stack("additive", layers=1), inputs(), read("additive")
+    plain = one(x, None, memory)[0]
+    before = torch.atanh(plain)  # W [s; c; y] + b
+    weight, bias = one.recurrence.readout.weight, one.recurrence.readout.bias
+    one.recurrence.use_maxout(D // 2)
+    one.double()
+    one.recurrence.readout.weight.copy_(weight)
+    one.recurrence.readout.bias.copy_(bias)
+    expected = torch.stack([torch.maximum(before[..., 2 * j], before[..., 2 * j + 1]) for j in range(D // 2)], -1)
+    torch.testing.assert_close(one(x, None, memory)[0], expected, atol=1e-8, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("form", FORMS)
 def test_the_padding_of_memory_and_later_words_change_nothing(form: str) -> None:
     one, x, memory = stack(form), inputs(), read(form)
     before = one(x, None, memory)[0]

@@ -64,11 +64,14 @@ class RecurrentWriter(nn.Module):
         *,
         first: InitialState,
         dim: int,
+        input_dim: int | None = None,
         between: InterLayerExperts = NO_EXPERTS,
         dropout: float = 0.0,
     ) -> None:
+        """`dim` is the width of the outputs, `input_dim` that of the inputs, by default the same."""
         super().__init__()
         self.recurrence, self.first, self.between, self.dim = recurrence, first, between, dim
+        self.input_dim = input_dim or dim
         self.dropout = Dropout(dropout)
 
     @property
@@ -79,7 +82,7 @@ class RecurrentWriter(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "B T D"],
+        x: Float[Tensor, "B T I"],
         mask: Bool[Tensor, "B T"] | None,
         memory: Memory | None = None,
         state: RecurrentState | None = None,
