@@ -448,9 +448,9 @@ class RecurrentWriterStack(Table, StackTraits):
     """Fast-forward connections past the recurrences of each layer (Deep-Att, Zhou et al. 2016)."""
     experts: Experts | None = None
     """Mixture of experts between layers. None: no experts."""
-    initial_state: Literal["predicted", "copied"] = "predicted"
-    """Initial hidden state: tanh(W c) of the fixed context vector, or a copy of the final states of the reader's
-    layers, which must then have the same shape (Sutskever et al. 2014)."""
+    initial_state: Literal["predicted", "copied", "zero"] = "predicted"
+    """Initial hidden state: tanh(W c) of the fixed context vector, a copy of the final states of the reader's layers,
+    which must then have the same shape (Sutskever et al. 2014), or zero."""
     dropout: Share = 0.2
     """Dropout probability of the output of each layer."""
 

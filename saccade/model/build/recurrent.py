@@ -45,9 +45,8 @@ def build_recurrent_reader(s: RecurrentReaderStack, options: Options) -> Recurre
 def build_recurrent_writer(s: RecurrentWriterStack, options: Options, *, memory_dim: int | None) -> RecurrentWriter:
     """Build the recurrent stack of a writer; with `memory_dim` None it does not attend to a memory."""
     check_recompute(options)
-    copied = s.initial_state == "copied"
     first = InitialState(
-        s.dim, cell=s.cell, layers=s.layers, memory_dim=memory_dim, context=s.context, copy_final=copied
+        s.dim, cell=s.cell, layers=s.layers, memory_dim=memory_dim, context=s.context, initial=s.initial_state
     )
     return RecurrentWriter(
         build_recurrence(s, memory_dim), first=first, dim=s.width, input_dim=s.input_dim or s.dim,
