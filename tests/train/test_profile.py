@@ -69,7 +69,7 @@ def test_table_has_the_values_of_the_profile(profiled):
         assert part in text
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.cuda
 def test_busy_time_of_the_gpu_is_reported(fit):
     run = fit(**{**SHORT, "steps": 40}, device="cuda", profile=True)
     values = json.loads((run / "profile.json").read_text())
