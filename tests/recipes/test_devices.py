@@ -62,6 +62,7 @@ def read_losses(run: Path) -> list[float]:
     return [line["loss"] for line in lines if "loss" in line]
 
 
+@pytest.mark.filterwarnings("ignore:Please use the new API settings to control TF32")
 @pytest.mark.parametrize(("name", "device"), list_cases())
 def test_a_system_computes_what_it_computes_on_a_cpu(name: str, device: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # 10 bits of a product would be kept
