@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from devices import DEVICES
 
 from saccade.errors import SaccadeError
 from saccade.lectures import catalogue
@@ -131,9 +132,10 @@ def test_report_of_an_unknown_lecture(cli):
     assert "there is no lecture 'S9'" in result.err
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("head", [1, 2])
-def test_trace_of_a_run_is_what_attention_computes(run, head):
-    found, words = trace_run(Predictor.load(run), "3 May", layer=1, head=head)
+def test_trace_of_a_run_is_what_attention_computes(run, head, device):
+    found, words = trace_run(Predictor.load(run, device=device), "3 May", layer=1, head=head)
     assert len(words) == len(found["A"]) == 6
     assert "R" in found  # this run has relative positions
     torch.testing.assert_close(found["A"], found["E"].softmax(-1))

@@ -370,7 +370,7 @@ def test_a_failed_capture_falls_back_to_the_plain_engine(make_filler, monkeypatc
     assert again.decision.declined == {"cuda-graphs": "it failed with this model before"}
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.cuda
 @pytest.mark.parametrize("settings", [{}, {"iterations": 4, "length_candidates": 3}])
 def test_graphs_give_what_a_plain_pass_gives(make_filler, settings):
     predictor, decoding = make_filler(), Decoding(**settings)
