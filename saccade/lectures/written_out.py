@@ -14,12 +14,26 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from saccade.lectures.claims import Comparison, expect_near
+
 
 @torch.no_grad()
 def perturb_parameters(module: nn.Module, *, scale: float = 0.3) -> None:
     """Add noise to all parameters in place: a bias of 0 or a gain of 1 would hide that it is not used."""
     for parameter in module.parameters():
         parameter.add_(torch.randn_like(parameter), alpha=scale)
+
+
+def compare_gradients(what: str, net: nn.Module, ours: Tensor, theirs: Tensor, *, within: float = 1e-7) -> Comparison:
+    """Compare the gradients of all parameters for a random sum of two outputs; a parameter without one counts as 0."""
+    direction, parameters = torch.randn_like(theirs), list(net.parameters())
+    grads = [
+        torch.autograd.grad((output * direction).sum(), parameters, allow_unused=True) for output in (ours, theirs)
+    ]
+    pairs = zip(parameters, *grads, strict=True)
+    differences = [(torch.zeros_like(p) if a is None else a) - (0 if b is None else b) for p, a, b in pairs]
+    worst = max(float(difference.abs().max()) for difference in differences)
+    return expect_near(f"{what}: difference of the gradients from the formulas", worst, 0, within=within)
 
 
 # ---- linear maps, norms, activations

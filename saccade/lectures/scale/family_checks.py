@@ -14,6 +14,7 @@ from saccade.config.load import load
 from saccade.config.schema import Recipe
 from saccade.data.batching.batch import Batch, Tokens
 from saccade.data.tokenization.tokenizers import END, PAD, START
+from saccade.layers.memory import Memory
 from saccade.lectures.claims import Comparison, expect_equal, expect_near
 from saccade.lectures.small import VOCABULARY_SIZE, max_difference
 from saccade.lectures.written_out import (
@@ -22,6 +23,7 @@ from saccade.lectures.written_out import (
     apply_linear,
     apply_rms_norm,
     build_causal_mask,
+    compare_gradients,
     gelu,
     gelu_tanh,
     perturb_parameters,
@@ -81,23 +83,31 @@ def check_language_model(
     recipe = load_family(recipe_name, ("writer",), ("writer.positions.length=64", *changes))
     net, ids = build_family(recipe), sample_ids(2, 11)
     keep = torch.ones_like(ids, dtype=torch.bool)
+    logits = net.writer.head(net.writer(ids, None, None))
+    expected = torch.stack([compute_language_model(net, row, windows) for row in ids])
     with torch.no_grad():
-        logits = net.writer.head(net.writer(ids, None, None))
-        expected = torch.stack([compute_language_model(net, row, windows) for row in ids])
         terms = build_objectives(recipe)[0](net, Batch({"target": Tokens(ids, keep)}), torch.Generator())
         shifted = torch.cat((torch.full((2, 1), START), ids[:, :-1]), 1)
         log_probs = torch.stack([compute_language_model(net, row, windows) for row in shifted]).log_softmax(-1)
-        loss = -log_probs.gather(2, ids[..., None]).sum()
+    loss = float(terms["next-token"].sum + log_probs.gather(2, ids[..., None]).sum())
     return [
         compare(f"{name}: logits", logits, expected),
-        expect_near(
-            f"{name}: loss, difference from -sum of log P(next word)",
-            float(terms["next-token"].sum - loss),
-            0,
-            within=1e-4,
-        ),
+        compare(f"{name}: logits, word by word", decode_stepwise(net, ids, None), expected),
+        compare_gradients(name, net, logits, expected),
+        expect_near(f"{name}: loss, difference from -sum of log P(next word)", loss, 0, within=1e-4),
         *_find_reach(name, net, ids, windows),
     ]
+
+
+@torch.no_grad()
+def decode_stepwise(net: Model, ids: Tensor, memory: Memory | None) -> Tensor:
+    """The logits of all words, one step for each."""
+    state, logits = net.writer.start(memory, capacity=ids.shape[1], rows=len(ids)), []
+    for t in range(ids.shape[1]):
+        step = net.writer.step(ids[:, t : t + 1], state)
+        state = step.state
+        logits.append(step.logits)
+    return torch.stack(logits, 1)
 
 
 @torch.no_grad()
@@ -169,7 +179,6 @@ def build_encoder(name: str) -> tuple[Model, Style]:
     return build_family(recipe), Style(activation=activation)
 
 
-@torch.no_grad()
 def check_encoder(name: str) -> list[Comparison]:
     """Compare states and both heads for two sentence pairs of different length; see that all words see all."""
     net, style = build_encoder(name)
@@ -190,12 +199,14 @@ def check_encoder(name: str) -> list[Comparison]:
     moved = ids[:1].repeat(12, 1)
     moved[torch.arange(12), torch.arange(12)] = torch.where(ids[0] == 9, 10, 9)
     real = torch.ones_like(moved, dtype=torch.bool)
+    states = encode(net, ids[0], style, shared=name == "ALBERT")
     seen = (net.reader(moved, real).states - memory.states[:1]).abs().amax(-1) > 1e-12
     vectors = len(net.reader.embedding.segments.weight)
     own = len({id(block) for block in net.reader.stack.blocks})
     width = net.reader.embedding.tokens.weight.shape[1]
     return [
         *compared,
+        compare_gradients(name, net, memory.states[0], states),
         expect_equal(f"{name}: pairs of words of 12 x 12 that see each other", int(seen.sum()), 144),
         expect_equal(f"{name}: segment vectors", vectors, 1 if name == "RoBERTa" else 2),
         expect_equal(f"{name}: layers with weights of their own, of 4", own, 1 if name == "ALBERT" else 4),
@@ -239,7 +250,6 @@ def compute_t5(net: Any, source: Tensor, target: Tensor) -> Tensor:
     return apply_linear(net.writer.output, y)
 
 
-@torch.no_grad()
 def check_t5() -> list[Comparison]:
     """Compare logits for two pairs of different length, all at once and step by step; find biases in the model."""
     keys = (f"positions.buckets={BUCKETS}", f"positions.max_distance={FARTHEST}", "stack.head_dim=5")
@@ -250,15 +260,11 @@ def check_t5() -> list[Comparison]:
     keep = torch.arange(26) < torch.tensor(lengths)[:, None]
     memory = net.reader(source.masked_fill(~keep, PAD), keep)
     logits = net.writer.head(net.writer(target, None, memory))
-    state, steps = net.writer.start(memory, capacity=14), []
-    for t in range(14):
-        step = net.writer.step(target[:, t : t + 1], state)
-        state = step.state
-        steps.append(step.logits)
     expected = torch.stack([compute_t5(net, source[row, :length], target[row]) for row, length in enumerate(lengths)])
     biases = [name for name, _ in net.named_parameters() if name.endswith("bias")]
     return [
         compare("T5: logits", logits, expected),
-        compare("T5: logits, word by word", torch.stack(steps, 1), expected),
+        compare("T5: logits, word by word", decode_stepwise(net, target, memory), expected),
+        compare_gradients("T5", net, logits, expected),
         expect_equal("T5: parameters that are added, in norms and linear maps", len(biases), 0),
     ]

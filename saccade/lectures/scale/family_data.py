@@ -37,12 +37,21 @@ ROWS = 250  # of 40 tokens, of which about 1,400 are predicted
 TRIES = 8  # epochs whose rows are looked at
 
 
+def count_words(document: int, sentence: int) -> int:
+    return 3 + (document + sentence) % 3
+
+
+def list_places(document: int) -> list[tuple[int, ...]]:
+    """Document, sentence and place of each word of a document."""
+    return [(document, s, w) for s in range(SENTENCES) for w in range(count_words(document, s))]
+
+
 def write_documents(folder: Path) -> Path:
     """Write documents of sentences whose words name their document, sentence and place, such as D3s1w0."""
     texts = []
-    for d in range(DOCUMENTS):
-        lengths = [3 + (d + s) % 3 for s in range(SENTENCES)]
-        texts.append(" ".join(" ".join(f"D{d}s{s}w{w}" for w in range(n)) + "." for s, n in enumerate(lengths)))
+    for document in range(DOCUMENTS):
+        names = [f"D{d}s{s}w{w}{'' if w + 1 < count_words(d, s) else '.'}" for d, s, w in list_places(document)]
+        texts.append(" ".join(names))
     path = folder / "documents.txt"
     path.write_text("\n\n".join(texts), encoding="utf-8")
     return path
@@ -159,8 +168,9 @@ def check_full_rows() -> list[Comparison]:
     rows, tokenizer = prepared.train.select_epoch(0, 0), prepared.tokenizers.source
     texts = [row[1:-1] for row in list_rows(rows)]
     words = tokenizer.convert_ids_to_tokens([token for text in texts for token in text])
-    documents = [match[1] for word in words if (match := re.search(r"D(\d+)s", word))]
-    runs = 1 + sum(one != other for one, other in itertools.pairwise(documents))
+    places = [tuple(map(int, match.groups())) for w in words if (match := re.search(r"D(\d+)s(\d+)w(\d+)", w))]
+    documents = [list(group) for _, group in itertools.groupby(places, key=lambda place: place[0])]
+    whole = sum(document == list_places(document[0][0]) for document in documents)
     return [
         expect_at_least(
             "RoBERTa: tokens of the shortest row but the first and the last, of 24", 2 + min(map(len, texts[1:-1])), 23
@@ -168,7 +178,7 @@ def check_full_rows() -> list[Comparison]:
         expect_at_least(
             "RoBERTa: rows that go on with the next document", sum(END in text for text in texts), DOCUMENTS // 2
         ),
-        expect_equal("RoBERTa: documents in the rows, one after the other", runs, DOCUMENTS),
+        expect_equal("RoBERTa: documents that are whole in the rows, one after the other", whole, DOCUMENTS),
         expect_equal("RoBERTa: what a row has", str(rows.sides), "('source',)"),
     ]
 
@@ -198,10 +208,12 @@ def check_spans() -> list[Comparison]:
         ordered += marks == [list(range(len(marks[0])))] * 2
         words, hidden, spans = words + len(text), hidden + sum(map(len, parts.values())), spans + len(parts)
     other = list_rows(prepared.train.select_epoch(3, 2))
+    places = {tuple(i for i, token in enumerate(source) if token in sentinels) for source in list_rows(rows)}
     return [
         expect_equal("T5: rows that source and target make whole again", restored, len(whole)),
         expect_equal("T5: rows whose sentinels are 0, 1, 2 ... in source and target", ordered, len(whole)),
         expect_near("T5: share of the words in spans", hidden / words, 0.15, within=0.02),
         expect_near("T5: words of a span", hidden / max(spans, 1), 3.0, within=0.4),
+        expect_at_least("T5: rows whose spans are in other places", len(places), len(whole) // 2),
         expect_equal("T5: other spans in the next epoch", str(other != list_rows(rows)), "True"),
     ]

@@ -22,7 +22,14 @@ from saccade.lectures.claims import (
 )
 from saccade.lectures.small import max_difference, sample_normal
 from saccade.lectures.systems.systems import build_system
-from saccade.lectures.written_out import apply_layer_norm, apply_linear, attend, perturb_parameters, relu
+from saccade.lectures.written_out import (
+    apply_layer_norm,
+    apply_linear,
+    attend,
+    compare_gradients,
+    perturb_parameters,
+    relu,
+)
 from saccade.model.model import Model
 
 SOURCE = torch.tensor([[5, 6, 7, 8, 9, 10, 11], [12, 13, 14, 15, 0, 0, 0]])  # 0 is padding
@@ -32,7 +39,6 @@ NARROW = ("reader.stack.hidden_dim=10", "writer.stack.hidden_dim=10")
 ROUNDING = 1e-5  # models compute sqrt(m) of section 3.4 in float32
 
 
-@torch.no_grad()
 def decode(net: Model) -> tuple[Tensor, Tensor, Tensor]:
     """Logits of all target words from one pass and from one step for each word, and the number of encoder states."""
     memory = net.reader(SOURCE, SOURCE > 0)
@@ -48,18 +54,13 @@ def decode(net: Model) -> tuple[Tensor, Tensor, Tensor]:
 def compare_with(net: Model, formula: Callable[[Any, Tensor, Tensor], Tensor], name: str) -> list[Comparison]:
     """Compare the logits of a system, for sources of two lengths in one padded batch, with the formula of each."""
     at_once, stepwise, _ = decode(net)
-    with torch.no_grad():
-        rows = zip(SOURCE, TARGET, LENGTHS, strict=True)
-        expected = torch.stack([formula(net, source[:length], target) for source, target, length in rows])
-    found = {"all words at once": at_once, "word by word": stepwise}
+    rows = zip(SOURCE, TARGET, LENGTHS, strict=True)
+    expected = torch.stack([formula(net, source[:length], target) for source, target, length in rows])
+    what, difference = f"{name}: difference of the logits from the formulas", max_difference(at_once, expected)
     return [
-        expect_near(
-            f"{name}, {how}: difference of the logits from the formulas",
-            max_difference(logits, expected),
-            0,
-            within=ROUNDING,
-        )
-        for how, logits in found.items()
+        expect_near(what, difference, 0, within=ROUNDING),
+        expect_near(f"{what}, word by word", max_difference(stepwise, expected), 0, within=ROUNDING),
+        compare_gradients(name, net, at_once, expected, within=10 * ROUNDING),
     ]
 
 
