@@ -58,7 +58,7 @@ def sample_ids(rows: int, length: int) -> Tensor:
 
 
 def compare(what: str, ours: Tensor, theirs: Tensor) -> Comparison:
-    return expect_near(f"{what}: difference from the formulas", max_difference(ours, theirs), 0, within=ROUNDING)
+    return expect_near(f"{what}, difference from the formulas", max_difference(ours, theirs), 0, within=ROUNDING)
 
 
 # ---- GPT-2 and GPT-3

@@ -131,6 +131,7 @@ def apply_gate(block: Any, x: Tensor, *, causal: bool) -> Tensor:
         "convolution-looks-ahead",
         "convolution-reads-padding",
         "uniform-attention",
+        "attention-without-gradient",
     ),
 )
 def convolution_style() -> CheckResult:

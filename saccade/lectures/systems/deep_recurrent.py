@@ -165,6 +165,7 @@ DEEP_ATT = System(fast_forward=True, alternate=True)
         "unknown-words-by-position",
         "context-in-one-layer",
         "uniform-attention",
+        "attention-without-gradient",
     ),
 )
 def deep_att() -> CheckResult:
