@@ -79,9 +79,9 @@ def test_a_row_that_raises_fails_and_the_others_still_run(cli, monkeypatch):
 
 
 def test_a_wrong_row_is_exit_code_2(cli):
-    result = cli("lectures", "run", 115)
+    result = cli("lectures", "run", 120)
     assert (result.code, result.out) == (2, "")
-    assert result.err == "error: there is no row 115; rows are 1 to 114, see `saccade lectures list`\n"
+    assert result.err == "error: there is no row 120; rows are 1 to 119, see `saccade lectures list`\n"
 
 
 def test_a_row_without_a_check_says_why(cli):
