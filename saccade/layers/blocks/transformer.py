@@ -266,11 +266,14 @@ class TransformerStack(nn.Module):
     def start_static(self, sizes: StaticSizes) -> StaticState:
         """Allocate buffers for decoding on the device of the weights."""
         first = next(self.parameters())
-        heads, head_dim = self.blocks[0].self.allocate_cache(1, 1, like=first).keys.shape[2:]
-        attends = sum(block.cross is not None for block in self.blocks)
+        own = [block.self.allocate_cache(1, 1, like=first).keys.shape[2:] for block in self.blocks]
+        cross = [block.cross.memory.shape for block in self.blocks if block.cross is not None]
         return StaticState.allocate(
-            len(self.blocks), attends, (heads, head_dim), sizes=sizes, like=first
-        )  # fmt: skip
+            [(heads, head_dim) for heads, head_dim in own],
+            [(heads, head_dim) for heads, _, head_dim in cross],  # as many as query heads, also with kv_heads
+            sizes=sizes,
+            like=first,
+        )
 
     def project_memory(self, states: Float[Tensor, "B S M"]) -> list[KeyValue]:
         """The keys and values of memory for each block with cross-attention."""
