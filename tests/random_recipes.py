@@ -4,7 +4,7 @@
 """
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from saccade.data.tokenization.tokenizers import END, START, UNKNOWN
 from saccade.errors import SaccadeError
 from saccade.model.build.model import build
 from saccade.model.model import Model
+from saccade.predict.search.request import Request
 
 MAX_LENGTH = 24
 SCORES = ["dot", "general", "additive", {"kind": "additive", "hidden_dim": 3}, {"kind": "concat", "hidden_dim": 5}]
@@ -56,6 +57,9 @@ VALUES: dict[type[Table], dict[str, list[Any]]] = {
         "scale_embedding": [False], "embedding_norm": [True], "tie": ["none", "input", "output"],
         "start_token": ["pad", "end"], "output_scale": [True], "output_bias": [True],
     },
+    schema.FillWriter: {
+        "scale_embedding": [False], "tie": ["none", "output"], "max_length_difference": [1, 5], "copy_source": [False],
+    },
     schema.Sinusoidal: {
         "layout": ["concatenated"], "frequencies": ["tensor2tensor"], "combine": ["concat"],
     },
@@ -72,11 +76,16 @@ VALUES: dict[type[Table], dict[str, list[Any]]] = {
 OTHER_KEYS = {
     "kind", "stack", "positions", "layers", "dim", "heads", "dropout", "attention_dropout", "ff_dropout", "drop_path",
     "init",
-    "attention", "chunks",  # of reversible stacks, which have no cross-attention
+    "attention", "chunks",  # of reversible stacks, see REVERSIBLE
     "second_pass",  # for classification
     "hard_attention",  # samples
     "ctc",  # acts with `ctc_weight` only
 }  # fmt: skip
+REVERSIBLE = [  # of language models; "lsh" attention depends on the length of the whole sequence
+    {"residual": "reversible", "norm": "pre"},
+    {"residual": "reversible", "norm": "pre", "attention": ["local"], "chunks": {"length": 4}},
+    {"residual": "reversible", "norm": "pre", "attention": ["full", "local"], "chunks": {"length": 5, "local": 3}},
+]
 READER_STACKS = {"convolution": schema.ConvolutionStack, "recurrent": schema.RecurrentReaderStack}
 WRITER_STACKS = {"convolution": schema.ConvolutionStack, "recurrent": schema.RecurrentWriterStack}
 POSITIONS = {
@@ -107,54 +116,87 @@ class Case:
     recipe: Recipe
     model: Model
     sizes: tuple[int, int]  # of the vocabularies
-    sources: list[list[int]]  # END last
-    targets: list[list[int]]  # the same
+    sources: list[list[int]]  # END last; empty for a language model
+    prompts: list[list[int]]  # all of one length, START first; only for a language model
+    targets: list[list[int]]  # END last
     limits: list[int]
-    decoding: Decoding  # beam search
+    prefix: list[int]
+    decoding: Decoding  # beam search, or mask-predict
 
     @property
-    def batch(self) -> Batch:
-        return Batch({"source": pad(self.sources), "target": pad(self.targets)})
+    def is_parallel(self) -> bool:
+        """Whether all tokens are predicted at once."""
+        return self.recipe.writer.is_non_autoregressive
+
+    @property
+    def rows(self) -> range:
+        return range(len(self.targets))
+
+    def make_batch(self, rows: Sequence[int], targets: Sequence[Sequence[int]]) -> Batch:
+        """Return a batch of these rows with other targets; a row may be repeated."""
+        sources = {"source": pad([self.sources[row] for row in rows])} if self.sources else {}
+        return Batch({**sources, "target": pad(targets)})
+
+    def make_request(self, decoding: Decoding) -> Request:
+        batch = Batch({"source": pad(self.sources)}) if self.sources else None
+        prompts = torch.tensor(self.prompts) if self.prompts else None
+        return Request(self.limits, decoding, batch, prompts=prompts, prefix=self.prefix)
 
     def describe(self) -> str:
         """Return the seed and the settings that were drawn: what to look at when a test fails."""
         settings = [part.model_dump(exclude_unset=True) for part in (self.recipe.reader, self.recipe.writer)]
-        return f"seed {self.seed}: {settings}, vocabularies {self.sizes}, limits {self.limits}, {self.decoding!r}"
+        other = f"vocabularies {self.sizes}, limits {self.limits}, prefix {self.prefix}, {self.decoding!r}"
+        return f"seed {self.seed}: {settings}, {other}"
 
 
 def draw_case(seed: int, keys: Keys | None = None) -> Case:
     """Draw a recipe that saccade accepts, and all that belongs to it; `keys` are those that are drawn, by table."""
     draw = Draw(seed)
     draw.keys = keys
+    task = "translate" if keys else draw.choice(["translate"] * 7 + ["language-model"] * 2 + ["fill"])
     while True:
-        share = draw.choice([0.02, 0.1, 0.3])  # of keys that are not at their default
         sizes = draw_sizes(draw)
-        shared = sizes[0] == sizes[1]
-        dim, heads = draw.choice([(8, 2), (12, 3), (8, 1), (16, 4), (10, 5)])
-        both = dim, heads
-        reader = draw_part(draw, schema.TokenReader, READER_STACKS, share, both)
-        other = both if draw.random() < 0.8 else draw.choice([(12, 2), (14, 7)])
-        writer = draw_part(draw, schema.TokenWriter, WRITER_STACKS, share, other)
-        if draw.random() < 0.7:  # most systems have the same settings on both sides
-            common = schema.TransformerStack.model_fields.keys() - {"cross_score"}
-            if all("kind" not in part["stack"] for part in (reader, writer)):
-                writer["stack"] |= {key: value for key, value in reader["stack"].items() if key in common}
-        if not shared and writer.get("tie", "all") in ("all", "input"):
-            writer["tie"] = draw.choice(["none", "output"])
-        values = {
-            "data": {"max_length": MAX_LENGTH}, "tokenizer": {"shared": shared}, "reader": reader, "writer": writer,
-        }  # fmt: skip
         try:
-            recipe = validate(values, origin="test")
+            recipe = validate(draw_recipe(draw, task, shared=sizes[0] == sizes[1]), origin="test")
             torch.manual_seed(seed)
             model = build(recipe, source_size=sizes[0], target_size=sizes[1]).eval()
         except SaccadeError:
             continue
         shake_weights(model, sharpness=draw.choice([1.0, 3.0]))
-        count = draw.randint(1, 5)
+        count, is_prompted = draw.randint(1, 5), task == "language-model"
         sources, targets = ([draw_sentence(draw, size) for _ in range(count)] for size in sizes)
-        limits = [draw.choice([0, 1, 5, 9, 17, MAX_LENGTH - 1]) for _ in range(count)]
-        return Case(seed, recipe, model, sizes, sources, targets, limits, draw_decoding(draw, min(limits)))
+        before = draw.choice([0, 1, 4, 7])
+        prompts = [[START, *(draw.randrange(4, sizes[1]) for _ in range(before))] for _ in range(count)]
+        limits = [draw.choice([0, 1, 5, 9, 15, MAX_LENGTH - 1 - before * is_prompted]) for _ in range(count)]
+        prefix = [draw.randrange(4, sizes[1]) for _ in range(draw.choice([0, 0, 0, min(2, *limits, 2)]))]
+        decoding = draw_parallel_decoding(draw) if task == "fill" else draw_decoding(draw, min(limits))
+        return Case(
+            seed, recipe, model, sizes, [] if is_prompted else sources, prompts if is_prompted else [], targets, limits,
+            [] if task == "fill" or keys else prefix, decoding,
+        )  # fmt: skip
+
+
+def draw_recipe(draw: Draw, task: str, *, shared: bool) -> dict[str, Any]:
+    """Draw the settings of a recipe, which may not be consistent."""
+    share = draw.choice([0.02, 0.1, 0.3])  # of keys that are not at their default
+    dims = draw.choice([(8, 2), (12, 3), (8, 1), (16, 4), (10, 5), (32, 2), (64, 4)])
+    reader = draw_part(draw, schema.TokenReader, READER_STACKS, share, dims)
+    table, stacks = (schema.FillWriter, {}) if task == "fill" else (schema.TokenWriter, WRITER_STACKS)
+    writer = draw_part(draw, table, stacks, share, dims if draw.random() < 0.8 else draw.choice([(12, 2), (14, 7)]))
+    if draw.random() < 0.7 and all("kind" not in part["stack"] for part in (reader, writer)):
+        # Most systems have the same settings on both sides.
+        writer["stack"] |= {key: value for key, value in reader["stack"].items() if key != "cross_score"}
+    if task == "language-model":
+        reader = {"kind": "none"}
+        if draw.random() < 0.2:
+            writer["stack"] |= draw.choice(REVERSIBLE)
+    if (task == "language-model" or not shared) and writer.get("tie", "all") in ("all", "input"):
+        writer["tie"] = draw.choice(["none", "output"])
+    settings = {"data": {"max_length": MAX_LENGTH}, "tokenizer": {"shared": shared}, "reader": reader, "writer": writer}
+    if task == "fill":
+        writer["kind"] = "fill"
+        settings["objectives"] = [{"kind": "fill"}]
+    return {"task": "language-model", **settings} if task == "language-model" else settings
 
 
 def draw_sizes(draw: Draw) -> tuple[int, int]:
@@ -170,7 +212,11 @@ def draw_part(
     kind = "transformer" if draw.random() < 0.8 else draw.choice(draw.list_tables(stacks) or ["transformer"])
     stack: dict[str, Any] = {"dim": dim}
     if kind == "transformer":
-        stack |= {"heads": heads, "layers": draw.choice([1, 2, 2, 3]), "ff": draw.choice([11, 16, 32])}
+        stack |= {
+            "heads": heads,
+            "layers": draw.choice([1, 2, 2, 3]),
+            "ff": draw.choice([11, 16, 32, 1031 if dim == 64 else 64]),
+        }
         stack |= draw_keys(draw, schema.TransformerStack, share)
     else:
         stack |= {"kind": kind, "layers": 2, **draw_keys(draw, stacks[kind], max(share, 0.1))}
@@ -198,6 +244,12 @@ def draw_decoding(draw: Draw, min_limit: int) -> Decoding:
         n_best=draw.randint(1, beam),
         length_penalty=draw.choice([0.0, 0.6, 1.0]),
         min_length=draw.randint(0, min(3, min_limit)),
+    )
+
+
+def draw_parallel_decoding(draw: Draw) -> Decoding:
+    return Decoding(
+        iterations=draw.choice([1, 3]), length_candidates=draw.choice([1, 2]), collapse=draw.choice([False, True])
     )
 
 

@@ -12,7 +12,7 @@ from saccade.data.tokenization.tokenizers import END, PAD, START, UNKNOWN
 from saccade.errors import SaccadeError
 from saccade.model.run import write_tensors
 from saccade.predict.engines.convert import SOURCE_HASH_FILE, check_convertible
-from saccade.predict.engines.ctranslate import CONVERTED_FOLDER, check_decoding
+from saccade.predict.engines.ctranslate import CONVERTED_FOLDER, CTranslate2, check_decoding
 from saccade.predict.predictors.predictor import Predictor
 from saccade.predict.search.request import Request
 from saccade.runs import RECIPE, WEIGHTS
@@ -184,6 +184,15 @@ def test_long_and_empty_sources_are_read_as_they_are(make_run: Any) -> None:
     assert (long.ids, empty.ids) == (expected.ids, also.ids)
     assert [long.log_prob, empty.log_prob] == pytest.approx([expected.log_prob, also.log_prob], abs=1e-3)
     assert theirs.loaded.translator.score(sources[:1], [long.ids]) == pytest.approx([expected.log_prob], abs=1e-3)
+
+
+@installed
+@pytest.mark.parametrize("more", [{"prefix": [5, 6]}, {"prompts": torch.tensor([[START, 5]])}, {"stop_rule": print}])
+def test_requests_for_other_searches_are_declined(more: dict, make_run: Any) -> None:
+    translator = Predictor.load(make_run("one", seed=3), device="cpu", engine="ctranslate2").loaded.translator
+    request = Request([9], GREEDY, Batch({"source": pad([[4, END]])}), **more)
+    support = CTranslate2(translator).supports(None, request)
+    assert not support and support.reason == "outputs continue prompts or a prefix, or end at a given text"
 
 
 def test_an_ensemble_is_refused(make_run: Any) -> None:

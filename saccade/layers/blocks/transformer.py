@@ -309,7 +309,8 @@ class TransformerStack(nn.Module):
     def start(self, memory: Memory | None, *, rows: int, capacity: int) -> AttentionState:
         """An empty state for up to `capacity` positions, with the keys and values of memory, computed once."""
         projected = () if memory is None else tuple(block.cross.project_memory(memory.states) for block in self.blocks)
-        like = projected[0].keys if projected else next(self.parameters())  # has the dtype of keys and values
+        # Has the dtype and device of keys and values; where all weights are packed, these are float32 on a CPU.
+        like = projected[0].keys if projected else next(self.parameters(), torch.empty(0))
         mask, origins = None if memory is None else memory.padding, None
         if like.device.type == "cpu":  # no synchronization
             fused = bool(projected) and step_attention.can_use_kernel(projected[0].keys)

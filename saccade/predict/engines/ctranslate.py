@@ -21,7 +21,7 @@ from saccade.predict.engines.convert import (
     convert,
     describe_conversion,
 )
-from saccade.predict.engines.engine import Engine, explain_inspection
+from saccade.predict.engines.engine import Engine, explain_fused_scores, explain_inspection
 from saccade.predict.search.greedy import DecodableModel, SearchHypothesis, compute_length_penalty
 from saccade.predict.search.request import Request
 from saccade.runs import WEIGHTS
@@ -106,7 +106,9 @@ class CTranslate2:
     def supports(self, model: DecodableModel, request: Request) -> Support:
         if self.translator is None:
             return Support("it was not requested (--engine ctranslate2)")
-        reason = explain_inspection(request)
+        reason = explain_inspection(request) or explain_fused_scores(request)
+        if not reason and (request.prompts is not None or request.prefix or request.stop_rule is not None):
+            reason = "outputs continue prompts or a prefix, or end at a given text"
         if not reason:
             check_decoding(request.decoding)  # an explicit request for this engine fails instead of falling back
         return Support(reason)
