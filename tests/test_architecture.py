@@ -187,7 +187,7 @@ def test_every_import_is_a_declared_dependency():
 
     ours = {"saccade", "saccade_worlds"} | {"pil", "pydantic_core", "annotated_types"}  # pillow, parts of pydantic
     ours |= {"triton"}  # comes with torch where there is CUDA, and is imported only there
-    groups = ("tensorboard", "export", "languages", "serve", "sound", "timm", "worlds")
+    groups = ("tensorboard", "export", "languages", "rouge", "serve", "sound", "timm", "worlds")
     optional = [item for name in groups for item in extras[name]]
     used = names([*project["dependencies"], *optional]) | ours
     assert imports(SOURCES) <= used

@@ -95,6 +95,7 @@ def check_settings(recipe: Recipe) -> None:
             f'train.metric = "{settings.metric}" needs outputs to score, but train.valid_predictions is 0; '
             'set it to 500, or train.metric = "loss"'
         )
+    recipe.metric.check_available()
 
 
 def check_tensorboard(settings: Train) -> None:
