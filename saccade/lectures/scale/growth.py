@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from saccade.config.load import load
+from saccade.config.schema import Recipe
 from saccade.lectures import tables
 from saccade.lectures.tables import Size
 from saccade.model.model import Model
@@ -25,10 +26,18 @@ class ModelCount(NamedTuple):
     flops: Flops
 
 
+def build_model(size: Size) -> Model:
+    """Build a model of the table on the meta device."""
+    return build_on_meta(load_recipe(size), vocabulary=size.vocabulary)
+
+
+def load_recipe(size: Size) -> Recipe:
+    return load(size.recipe, overrides=list(size.overrides))
+
+
 def count_model(size: Size) -> ModelCount:
-    """Build a model of the table on the meta device and count its parameters and FLOPs."""
-    recipe = load(size.recipe, overrides=list(size.overrides))
-    model = build_on_meta(recipe, vocabulary=size.vocabulary)
+    """Count the parameters and FLOPs of a model of the table."""
+    recipe, model = load_recipe(size), build_model(size)
     parts = {part: sum(sides.values()) for part, sides in count_by_part(model).items()}
     flops = count_flops(model, length=size.length, predicted_share=get_predicted_share(recipe, model))
     return ModelCount(size, model, count_parameters(model), parts, flops)
@@ -97,7 +106,7 @@ def plan_training() -> TrainingTime:
         vocabulary=size.vocabulary, tokens=given["tokens"], length=size.length, gpu=given["chip"],
         gpus=given["chips"], price=given["price"], mfu=1,
     )  # fmt: skip
-    return make_plan(load(size.recipe), request).time
+    return make_plan(load_recipe(size), request).time
 
 
 def use_share(time: TrainingTime, share: float) -> TrainingTime:

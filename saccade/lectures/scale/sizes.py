@@ -35,6 +35,7 @@ from saccade.model.model import Model
 from saccade.model.writers.labels import pool_states
 from saccade.model.writers.masked import StatesWriter
 from saccade.model.writers.permuted import PermutedWriter
+from saccade.plan.counts import build_on_meta, count_parameters
 
 Counts = dict[str, int]
 VOCABULARY, LENGTH = 23, 7  # of the small models that are compared with the formulas
@@ -137,12 +138,16 @@ def build_small_model(size: Size, changes: Sequence[str]) -> Model:
 
 
 def count_unused(model: Model, output: Tensor) -> int:
-    """The parameters that do not change an output: those of which no element has a gradient."""
+    """The parameters that do not change an output: matrices and vectors without any gradient.
+
+    The matrices of queries, keys and values, which are stored as one parameter of four dimensions, count one by one.
+    """
     model.zero_grad()
     if output.requires_grad:
         (output * torch.randn_like(output)).sum().backward()
-    unused = [p for p in model.parameters() if p.requires_grad and (p.grad is None or not p.grad.any())]
-    return sum(parameter.numel() for parameter in unused)
+    grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters() if p.requires_grad]
+    parts = [part for grad in grads for part in (grad.unbind(1) if grad.dim() == 4 else [grad])]
+    return sum(part.numel() for part in parts if not part.any())
 
 
 # ---- the rows
@@ -253,7 +258,7 @@ def compare_head_check() -> list[Comparison]:
     "Transformer-Large (big in the paper): width 1024, 16 heads; 213M parameters in the notes, exactly 214,245,376.",
     formula=TRANSFORMER_FORMULA + r", \quad d = 1024",
     code=(build, Block, SelfAttention),
-    breaks=TRANSLATION_BREAKS,
+    breaks=("uniform-attention", "no-positions", "untied-output", "memory-not-read", "one-layer-more"),
 )
 def transformer_big() -> CheckResult:
     return check_size(89, count_translation, run_translation)
@@ -268,8 +273,14 @@ def transformer_big() -> CheckResult:
     breaks=ENCODER_BREAKS,
 )
 def bert() -> CheckResult:
-    form = Form(activation=F.gelu, epsilon=1e-12)
-    return check_size(90, partial(count_encoder, segments=2, positions=512), partial(run_encoder, form=form))
+    run = partial(run_encoder, form=Form(activation=F.gelu, epsilon=1e-12))
+    more = [
+        expect_equal(
+            f"{name}: parameters with the heads of both objectives", count_parameters(build_on_meta(load(name))), n
+        )
+        for name, n in (("bert", 110_106_428), ("bert-large", 336_226_108))
+    ]
+    return check_size(90, partial(count_encoder, segments=2, positions=512), run, more=more)
 
 
 @check(
@@ -290,7 +301,7 @@ def xlnet() -> CheckResult:
     "RoBERTa has 355M parameters: counted without the head of pretraining, 355.36M.",
     formula=r"L (12 d^2 + 13 d) + (V + P + 1) d + 2 d + d^2 + d",
     code=(build, Block, StatesWriter),
-    breaks=ENCODER_BREAKS,
+    breaks=("uniform-attention", "no-positions", "no-segment-vectors", "pooler-of-the-mean", "single-head"),
 )
 def roberta() -> CheckResult:
     run = partial(run_encoder, form=Form(activation=F.gelu))
@@ -347,26 +358,32 @@ def gpt3() -> CheckResult:
     return check_size(96, partial(count_decoder, positions=2048), run, "writer.stack.window=['none', 2]")
 
 
+def count_blocks(model: Model) -> int:
+    """The parameters of all blocks, without those of norms and of relative positions."""
+    blocks = model.writer.stack.blocks
+    named = ((name, parameter.numel()) for name, parameter in blocks.named_parameters())
+    return sum(count for name, count in named if "norm" not in name and "term" not in name)
+
+
 @check(
     97,
     "S3:1798",
     "Gopher has 280B parameters: 12 L d² is 257.7B, and 279.7B with keys of relative positions and embeddings.",
     formula=r"13 L d^2 + V d, \quad L = 80, \quad d = 16384",
     code=(build, TransformerXL, Block),
-    breaks=(*DECODER_BREAKS, "shared-relative-keys"),
+    breaks=("uniform-attention", "no-positions", "untied-output", "unmasked-attention", "shared-relative-keys"),
 )
 def gopher() -> CheckResult:
-    models = growth.count_models()
-    order = [float(number) for number in range(1, len(models) + 1)]
-    points = {"in the notes": (order, [found.size.said for found in models])}
-    points["counted"] = (order, [float(found.parameters) for found in models])
+    sizes = tables.load_sizes()
+    order = [float(number) for number in range(1, len(sizes) + 1)]
+    points = {"in the notes": (order, [size.said for size in sizes])}
+    points["counted"] = (order, [float(count_parameters(growth.build_model(size))) for size in sizes])
     caption = "Parameters of the models in the scaling table, according to the notes and by our count."
-    plain = sum(models[-1].parts[part] for part in ("self-attention", "feed-forward"))
     form = Form(activation=F.gelu, pre_norm=True, epsilon=1e-6)
     return check_size(
         97,
         count_gopher,
         partial(run_decoder, form=form),
-        more=[expect_near("12 L d²", plain, 257.7e9, within=0.05e9)],
+        more=[expect_near("12 L d²", count_blocks(growth.build_model(sizes[-1])), 257.7e9, within=0.05e9)],
         drawing=Lines("line of the table", "parameters", points, caption, log_y=True),
     )
