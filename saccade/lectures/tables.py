@@ -15,7 +15,6 @@ class Translation(NamedTuple):
     en_fr: float | None = None
     cost_en_de: float | None = None  # floating-point operations
     cost_en_fr: float | None = None
-    hours: float | None = None  # training time, if the paper states it
 
 
 class Size(NamedTuple):
