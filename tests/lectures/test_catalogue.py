@@ -7,7 +7,7 @@ from saccade.lectures import tables
 from saccade.lectures.catalogue import find_places, find_row, get_rows_in_order, load_rows, load_titles
 from saccade.lectures.claims import build_result, expect_at_least, expect_at_most, expect_equal, expect_near
 
-TRAIN = {4, 5, 10, 13, 19, 21, 56, 81, 99, 101}
+TRAIN = {5, 19, 21, 56, 81, 99, 101}
 
 
 LAST = 119  # 114 statements of the notes, and five systems of their table of translation systems

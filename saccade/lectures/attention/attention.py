@@ -106,21 +106,6 @@ def differentiable() -> CheckResult:
 
 
 @check(
-    23,
-    "S3:104-118",
-    "The context uses all states of the encoder, not only the last one.",
-    formula=r"\frac{\partial c_t}{\partial h_i} \neq 0 \quad \text{for~all~} i",
-    code=(attend,),
-)
-def uses_all_states() -> CheckResult:
-    h = sample_normal(9, 5).requires_grad_()
-    attend(sample_normal(1, 5), h, h)[0].sum().backward()
-    assert h.grad is not None
-    reached = int((h.grad.norm(dim=-1) > 1e-9).sum())
-    return build_result(expect_equal("encoder states that the context depends on, of 9", reached, 9))
-
-
-@check(
     24,
     "S3:232-284",
     "On the feature grid of a picture, the softmax runs over all H x W positions, and c_t sums over the whole grid.",

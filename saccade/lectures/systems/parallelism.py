@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from saccade.layers.attention.multihead import SelfAttention
-from saccade.lectures.claims import CheckResult, build_result, check, expect_at_least, expect_equal
+from saccade.layers.blocks.convolution_stack import ConvolutionStack
+from saccade.layers.blocks.recurrent import RecurrentStack
+from saccade.lectures.claims import CheckResult, build_result, check, expect_equal, expect_near
 from saccade.lectures.drawing import Lines
-from saccade.lectures.scale.complexity import count_operations
 from saccade.lectures.scale.graphs import find_dependencies
+from saccade.lectures.small import max_difference, sample_normal
+from saccade.lectures.systems.recurrent_models import add_noise, build_random
+from saccade.lectures.systems.references import attend_heads, join, unroll
 
-WIDTH = 128
-LENGTHS = [64, 128, 256, 512]
+WIDTH = 12  # of the small models
+LENGTHS = (16, 32, 64)
+FEW_WORDS = 9
 PRODUCT_OPERATIONS = ("mm", "addmm", "bmm", "convolution", "_scaled_dot_product_flash_attention_for_cpu")
 
-Layer = Callable[[Tensor], object]
+Layer = Callable[[Tensor], Tensor]
 
 
 class ProductCounter(TorchDispatchMode):
-    """Counts sequential calls of matrix multiplications and convolutions."""
+    """Counts calls of matrix multiplications and convolutions, each of which is parallel in itself."""
 
     count = 0
 
@@ -34,31 +37,32 @@ class ProductCounter(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def build_layers() -> dict[str, Layer]:
-    """Build one layer of each kind with the same width; Conv1d expects positions in the last dimension."""
-    rnn, attention = nn.RNN(WIDTH, WIDTH, batch_first=True), SelfAttention(WIDTH, heads=1)
-    convolution = nn.Conv1d(WIDTH, WIDTH, 3, padding=1)
-    return {
-        "recurrent": lambda x: rnn(x),
-        "convolution": lambda x: convolution(x.mT),
-        "self-attention": lambda x: attention(x),
-    }
+def build_recurrent() -> RecurrentStack:
+    """Build the encoder of the recipe `sutskever` with one layer of an Elman network."""
+    changes = [f"{part}.stack.{key}" for part in ("reader", "writer") for key in ("cell=rnn", "layers=1")]
+    stack: RecurrentStack = build_random("sutskever", [*changes, "reader.stack.reverse=false"]).reader.stack
+    return stack
 
 
-def measure_seconds(layer: Layer, n: int) -> float:
-    """Return the wall time for one sequence of n words, best of ten."""
-    x, best = torch.randn(1, n, WIDTH), float("inf")
-    with torch.no_grad():
-        for _ in range(10):
-            begin = time.perf_counter()
-            layer(x)
-            best = min(best, time.perf_counter() - begin)
-    return best
+def build_convolution(layers: int = 1, kernel: int = 3) -> ConvolutionStack:
+    """Build the encoder of the recipe `convs2s`."""
+    changes = [f"reader.stack.layers={layers}", f"reader.stack.kernel={kernel}", "writer.stack.layers=1"]
+    changes += [f"{part}.stack.hidden_dim={WIDTH}" for part in ("reader", "writer")]
+    stack: ConvolutionStack = build_random("convs2s", changes).reader.stack
+    return stack
 
 
+def build_attention() -> SelfAttention:
+    layer = SelfAttention(WIDTH, heads=2).double()
+    add_noise(layer)
+    return layer
+
+
+@torch.no_grad()
 def count_products(layer: Layer, n: int) -> int:
-    with ProductCounter() as counted, torch.no_grad():
-        layer(torch.randn(1, n, WIDTH))
+    """Count the matrix products that a layer computes one after the other for a sequence of n words."""
+    with ProductCounter() as counted:
+        layer(sample_normal(1, n, WIDTH))
     return counted.count
 
 
@@ -67,43 +71,36 @@ def count_products(layer: Layer, n: int) -> int:
     "S1:37-49",
     "A recurrent network computes one step after the other; convolution and self-attention process all in parallel.",
     formula=r"\text{sequential~operations:~} n \text{~against~} O(1)",
-    code=(SelfAttention, nn.RNN),
-    trains=True,
-)
+    code=(RecurrentStack, ConvolutionStack, SelfAttention),
+    breaks=("encoder-forgets-its-state", "attention-one-query-at-a-time", "convolution-one-position-at-a-time",
+            "uniform-attention"),
+)  # fmt: skip
+@torch.no_grad()
 def sequential_steps() -> CheckResult:
-    every = build_layers()
-    times = {name: [measure_seconds(layer, n) for n in LENGTHS] for name, layer in every.items()}
-    work = {name: count_operations(partial(layer, torch.randn(1, LENGTHS[-1], WIDTH))) for name, layer in every.items()}
-    rate = {name: work[name] / times[name][-1] for name in every}
-    counts = {name: [count_products(layer, n) for n in (64, 128)] for name, layer in every.items()}
-    caption = "Time of one layer for one sequence against its length (width 128)."
-    curves = {name: ([float(n) for n in LENGTHS], [1000 * value for value in values]) for name, values in times.items()}
+    recurrent, convolution, attention = build_recurrent(), build_convolution(), build_attention()
+    every: dict[str, Layer] = {
+        "recurrent": lambda x: recurrent(x, None)[0],
+        "convolution": lambda x: convolution(x, None)[0],
+        "self-attention": attention,
+    }
+    counts = {name: [count_products(layer, n) for n in LENGTHS] for name, layer in every.items()}
+    x = sample_normal(1, 9, WIDTH)
+    steps = torch.stack([state[0] for state in unroll("rnn", recurrent.layers[0], list(x[0]))])
+    more = LENGTHS[-1] - LENGTHS[0]
+    curves = {name: ([float(n) for n in LENGTHS], [float(v) for v in values]) for name, values in counts.items()}
+    caption = "Matrix products of one layer that are computed one after the other, against the length of the sequence."
     return build_result(
-        expect_equal(
-            "recurrent: more sequential products for 64 more words", counts["recurrent"][1] - counts["recurrent"][0], 64
+        *(
+            expect_equal(f"{name}: more products for {more} more words", values[-1] - values[0], expected)
+            for (name, values), expected in zip(counts.items(), (more, 0, 0), strict=True)
         ),
-        expect_equal(
-            "convolution: more sequential products for 64 more words",
-            counts["convolution"][1] - counts["convolution"][0],
-            0,
+        expect_near(
+            "recurrent: difference from one step after the other", max_difference(recurrent(x, None)[0][0], steps), 0,
+            within=1e-12,
         ),
-        expect_equal(
-            "self-attention: more sequential products for 64 more words",
-            counts["self-attention"][1] - counts["self-attention"][0],
-            0,
-        ),
-        expect_at_least(
-            "FLOP/s of self-attention over those of the recurrent network, n = 512",
-            rate["self-attention"] / rate["recurrent"],
-            1.5,
-        ),
-        expect_at_least(
-            "FLOP/s of convolution over those of the recurrent network, n = 512",
-            rate["convolution"] / rate["recurrent"],
-            1.5,
-        ),
-        drawing=Lines("n", "milliseconds", curves, caption, log_x=True, log_y=True),
-    )
+        expect_near("self-attention: difference from the formula", _compare_attention(attention), 0, within=1e-12),
+        drawing=Lines("n", "products", curves, caption, log_x=True, log_y=True),
+    )  # fmt: skip
 
 
 @check(
@@ -111,37 +108,44 @@ def sequential_steps() -> CheckResult:
     "S2:52-53",
     "Recurrent networks are not parallel; the receptive field of convolutions is limited by their filters.",
     formula=r"\mathrm{field} = 1 + L (k - 1)",
-    code=(SelfAttention, nn.Conv1d),
-    trains=True,
-)
+    code=(RecurrentStack, ConvolutionStack, SelfAttention),
+    breaks=("convolution-sees-all-positions", "convolution-sees-one-position", "encoder-forgets-its-state",
+            "encoder-shortcut-through-time", "attention-to-the-first-key", "uniform-attention"),
+)  # fmt: skip
+@torch.no_grad()
 def limited_by_filters() -> CheckResult:
-    compared = []
-    for depth, k in ((1, 3), (4, 3), (4, 5)):
-        stack = nn.Sequential(*(nn.Conv1d(4, 4, k, padding=k // 2) for _ in range(depth))).double()
-        with torch.no_grad():
-            seen = find_dependencies(lambda x, stack=stack: stack(x.mT).mT, 41, 4)  # type: ignore[misc]
-        compared.append(
-            expect_equal(
-                f"receptive field of the middle word, {depth} layers of k = {k}",
-                int(seen[20].sum()),
-                1 + depth * (k - 1),
-            )
-        )
-    attention = SelfAttention(4, heads=1).double()
-    with torch.no_grad():
-        compared.append(
-            expect_equal(
-                "receptive field of one layer of self-attention, of 41 words",
-                int(find_dependencies(attention, 41, 4)[20].sum()),
-                41,
-            )
-        )
-    rnn = build_layers()["recurrent"]
-    compared.append(
+    compared, words = [], 41
+    for layers, k in ((1, 3), (4, 3), (4, 5)):
+        stack = build_convolution(layers, k)
+        field = find_dependencies(lambda x, stack=stack: stack(x, None)[0], words, WIDTH)[words // 2]  # type: ignore[misc]
+        name = f"{layers} layers of k = {k}"
+        compared += [
+            expect_equal(f"receptive field of the middle word, {name}", int(field.sum()), 1 + layers * (k - 1)),
+            expect_equal(f"the farthest word in it, {name}", _find_farthest(field), layers * (k - 1) // 2),
+        ]
+    recurrent, attention = build_recurrent(), build_attention()
+    seen = find_dependencies(attention, words, WIDTH)[words // 2]
+    before = find_dependencies(lambda x: recurrent(x, None)[0], FEW_WORDS, WIDTH).sum(1).tolist()
+    products = [count_products(lambda x: recurrent(x, None)[0], n) for n in LENGTHS]
+    return build_result(
+        *compared,
+        expect_equal(f"receptive field of one layer of self-attention, of {words} words", int(seen.sum()), words),
+        expect_near("self-attention: difference from the formula", _compare_attention(attention), 0, within=1e-12),
+        expect_equal("recurrent: words that each state depends on", str(before), str([*range(1, FEW_WORDS + 1)])),
         expect_equal(
-            "recurrent: more sequential products for 64 more words",
-            count_products(rnn, 128) - count_products(rnn, 64),
-            64,
-        )
+            f"recurrent: more sequential products for {LENGTHS[-1] - LENGTHS[0]} more words",
+            products[-1] - products[0],
+            LENGTHS[-1] - LENGTHS[0],
+        ),
     )
-    return build_result(*compared)
+
+
+def _compare_attention(layer: SelfAttention) -> float:
+    """The largest difference of a layer of self-attention from the formula."""
+    x = sample_normal(1, 9, WIDTH)
+    return max_difference(layer(x)[0], attend_heads(join(layer.project), layer.heads.out, x[0], x[0]))
+
+
+def _find_farthest(field: Tensor) -> int:
+    """The largest distance of a position in the receptive field from the middle; 0 if it is empty."""
+    return max((abs(int(i) - len(field) // 2) for i in field.nonzero()), default=0)

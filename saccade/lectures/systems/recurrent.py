@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from itertools import pairwise
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from saccade.layers.attention.scores import AttentionLayer
-from saccade.layers.blocks.recurrent import CellName, RecurrentStack
+from saccade.layers.attention.multihead import SelfAttention
+from saccade.layers.blocks.recurrent import CellName, RecurrentStack, run_layer
 from saccade.lectures.claims import (
     CheckResult,
     build_result,
@@ -21,8 +22,18 @@ from saccade.lectures.claims import (
 from saccade.lectures.drawing import Lines
 from saccade.lectures.scale.graphs import find_longest_path
 from saccade.lectures.small import max_difference, sample_normal
+from saccade.lectures.systems.recurrent_models import BATCH, SOURCES, build_random, compare_rows
+from saccade.lectures.systems.references import attend_heads, join, read, unroll
+from saccade.model.model import Model
 
-CELLS: dict[CellName, Any] = {"rnn": nn.RNNCell, "gru": nn.GRUCell, "lstm": nn.LSTMCell}
+CELLS: tuple[CellName, ...] = ("rnn", "gru", "lstm")
+CHANGED = 1e-9  # differences above it are no rounding errors
+
+
+def build_encoder(cell: CellName, changes: tuple[str, ...] = ()) -> Model:
+    """Build the recipe `sutskever` with this cell, and an encoder that reads from left to right."""
+    cells = [f"{part}.stack.cell={cell}" for part in ("reader", "writer")]
+    return build_random("sutskever", [*cells, "reader.stack.reverse=false", *changes])
 
 
 @check(
@@ -31,24 +42,53 @@ CELLS: dict[CellName, Any] = {"rnn": nn.RNNCell, "gru": nn.GRUCell, "lstm": nn.L
     "A recurrent encoder computes each state from the input and the state before it.",
     formula=r"h_t = f_W(x_t, h_{t-1})",
     code=(RecurrentStack,),
+    breaks=(
+        "encoder-forgets-its-state",
+        "encoder-ignores-its-words",
+        "recurrence-over-padding",
+        "upper-layers-skipped",
+    ),
 )
+@torch.no_grad()
 def step_by_step() -> CheckResult:
-    compared, x = [], sample_normal(2, 7, 5)
-    for name, cell in CELLS.items():
-        stack, one = RecurrentStack(5, cell=name, layers=1).double(), cell(5, 5).double()
-        one.load_state_dict({key.removesuffix("_l0"): value for key, value in stack.layers[0].state_dict().items()})
-        difference = max_difference(stack(x, None)[0], _unroll_cell(one, x))
-        compared.append(expect_near(f"{name}: difference from a loop over its cell", difference, 0, within=1e-12))
+    compared = []
+    for cell in CELLS:
+        model = build_encoder(cell)
+        memory, expected = model.read(BATCH), [read(model, ids, cell=cell) for ids in SOURCES]
+        states, final = [one.states for one in expected], [one.final[-1][0] for one in expected]
+        padded, last, _ = model.reader.stack.run_padded(memory.inputs, BATCH["source"].mask.sum(1))  # as on a GPU
+        compared += [
+            expect_near(
+                f"{cell}: difference from the formula, one step after the other, two layers",
+                compare_rows(memory.states, states),
+                0,
+                within=1e-12,
+            ),
+            expect_near(
+                f"{cell}: last state, with padding behind it: difference",
+                compare_rows(memory.final[-1][0], final),
+                0,
+                within=1e-12,
+            ),
+            expect_near(
+                f"{cell}: the same without packing: difference",
+                max(compare_rows(padded, states), compare_rows(last[-1][0], final)),
+                0,
+                within=1e-12,
+            ),
+        ]
+        moved = BATCH["source"].content.clone()
+        moved[:, 2] = 20
+        changes = (model.reader(moved, BATCH["source"].mask).states - memory.states)[0].abs().amax(-1) > CHANGED
+        compared.append(
+            expect_equal(
+                f"{cell}: states that another third word changes", "".join("01"[c] for c in changes.tolist()), "001111"
+            )
+        )
     return build_result(*compared)
 
 
-def _unroll_cell(cell: Any, x: Tensor) -> Tensor:
-    """Return all states, computed one step after the other."""
-    state, states = None, []
-    for t in range(x.shape[1]):
-        state = cell(x[:, t], state)
-        states.append(state[0] if isinstance(state, tuple) else state)
-    return torch.stack(states, 1)
+STEPS = 24
 
 
 @check(
@@ -56,28 +96,42 @@ def _unroll_cell(cell: Any, x: Tensor) -> Tensor:
     "S1:17",
     "In a recurrent network, information between two words at distance N passes through O(N) steps.",
     formula=r"\mathrm{path}(x_i, h_j) = j - i",
-    code=(nn.RNNCell,),
+    code=(RecurrentStack, run_layer),
+    breaks=("encoder-forgets-its-state", "encoder-shortcut-through-time", "encoder-ignores-its-words"),
 )
+@torch.no_grad()
 def distance() -> CheckResult:
-    compared = [
-        expect_equal(f"steps between words at distance {n - 1}", find_longest_path(_find_dependencies(n)), n - 1)
-        for n in (10, 100, 1000)
-    ]
+    compared = []
+    for cell in CELLS:
+        stack = build_encoder(cell, ("reader.stack.layers=1", "writer.stack.layers=1")).reader.stack
+        x = sample_normal(1, STEPS, stack.dim)
+        whole, states = stack(x, None)[0][0], unroll(cell, stack.layers[0], list(x[0]))
+        edges, passed = torch.zeros(STEPS, STEPS, dtype=torch.bool), 0
+        for t in range(STEPS - 1):  # cut the network behind state t: what is before it can act only through it
+            kept, moved = (
+                run_layer(stack.layers[0], x[:, t + 1 :], tuple(part[None] + delta for part in states[t]))[0][0]
+                for delta in (0, 1)
+            )
+            passed += max_difference(kept[-1], whole[-1]) < CHANGED
+            edges[t + 1, t] = max_difference(moved[0], kept[0]) > CHANGED
+        first = x.clone()
+        first[:, 0] += 1
+        compared += [
+            expect_equal(
+                f"{cell}: states at which the last one knows the first word only by the state", passed, STEPS - 1
+            ),
+            expect_equal(f"{cell}: steps from the first word to the last state", find_longest_path(edges), STEPS - 1),
+            expect_at_least(
+                f"{cell}: change of the last state by the first word, {STEPS - 1} steps away",
+                max_difference(stack(first, None)[0][0, -1], whole[-1]),
+                1e-14,
+            ),
+        ]
     return build_result(*compared)
 
 
-def _find_dependencies(n: int) -> Tensor:
-    """Return edges[t, s]: whether state t is computed directly from state s, tested by changing h_(t-1)."""
-    cell = nn.RNNCell(2, 3).double()
-    x, h = sample_normal(1, 2), sample_normal(1, 3)
-    uses_last = max_difference(cell(x, h), cell(x, h + 1)) > 0
-    edges = torch.zeros(n, n, dtype=torch.bool)
-    if uses_last:
-        edges[torch.arange(1, n), torch.arange(n - 1)] = True
-    return edges
-
-
-LENGTH = 64
+LENGTH, WIDTH = 64, 32
+TINY = 1e-300  # instead of 0, where something is divided by it
 
 
 @check(
@@ -85,36 +139,70 @@ LENGTH = 64
     "S1:24-29, S4:28-33",
     "The longer the path, the smaller the gradient: it vanishes along a recurrent network, but not through attention.",
     formula=r"\frac{\partial s}{\partial z} = \frac{\partial s}{\partial h} \frac{\partial h}{\partial z}",
-    code=(nn.RNN, AttentionLayer),
-)
+    code=(RecurrentStack, SelfAttention),
+    breaks=("encoder-forgets-its-state", "encoder-shortcut-through-time", "uniform-attention",
+            "attention-without-gradient"),
+)  # fmt: skip
 def vanishing_gradient() -> CheckResult:
-    rnn, layer = nn.RNN(32, 32, batch_first=True), AttentionLayer(32, key_dim=32, value_dim=32)
-    x = torch.randn(64, LENGTH, 32)
-    along, through = _measure_gradients(lambda y: rnn(y)[0][:, -1], x), _measure_gradients(lambda y: layer(y)[:, -1], x)
-    falls = sum(along[t] < along[t + 1] for t in range(LENGTH - 1))
+    stack, layer = RecurrentStack(WIDTH, cell="rnn", layers=1).double(), SelfAttention(WIDTH, heads=2).double()
+    x, direction = sample_normal(32, LENGTH, WIDTH), sample_normal(32, WIDTH)
+    recurrent = _differentiate(lambda y: stack(y, None)[0], x, direction)
+    attending = _differentiate(layer, x, direction)
+    formula = _differentiate(
+        lambda y: torch.stack([attend_heads(join(layer.project), layer.heads.out, row, row) for row in y]), x, direction
+    )
+    along, through = ([float(value) for value in found.norm(dim=-1).mean(0)] for found in (recurrent, attending))
     away = [float(LENGTH - 1 - t) for t in range(LENGTH)]
     curves = {"recurrent network (tanh)": (away, along), "self-attention": (away, through)}
     caption = "Norm of the gradient of the last output with respect to a word, against the word's distance."
-    far = slice(0, LENGTH // 2)  # the first half of the sequence
+    far = through[: LENGTH // 2]  # the first half of the sequence
     return build_result(
-        expect_at_most("recurrent: gradient 63 words back over that of the last word", along[0] / along[-1], 1e-6),
-        expect_at_least("recurrent: steps back at which the gradient gets smaller, of 63", falls, 60),
-        expect_at_least(
-            "attention: smallest over largest gradient of the first 32 words",
-            min(through[far]) / max(through[far]),
-            0.2,
+        expect_near(
+            "recurrent: gradient over that of the chain rule, largest relative difference",
+            _compare_relative(recurrent, _chain(stack, x, direction)),
+            0,
+            within=1e-9,
         ),
+        expect_at_most(
+            "recurrent: gradient 63 words back over that of the last word", along[0] / max(along[-1], TINY), 1e-6
+        ),
+        expect_at_least(
+            "recurrent: steps back at which the gradient gets smaller, of 63",
+            sum(a < b for a, b in pairwise(along)),
+            58,
+        ),
+        expect_near(
+            "attention: gradient, difference from that of the formula",
+            max_difference(attending, formula),
+            0,
+            within=1e-10,
+        ),
+        expect_at_least("attention: smallest over largest gradient of the first 32 words", min(far) / max(far), 0.2),
         drawing=Lines("distance", "gradient norm", curves, caption, log_y=True),
     )
 
 
-def _measure_gradients(last: Any, x: Tensor) -> list[float]:
-    """Return the gradient norm at each word, for a random direction of the last output."""
+def _differentiate(run: Callable[[Tensor], Tensor], x: Tensor, direction: Tensor) -> Tensor:
+    """The gradient of the last output, in one direction, with respect to all inputs."""
     x = x.clone().requires_grad_()
-    y = last(x)
-    (y * torch.randn_like(y)).sum().backward()
-    assert x.grad is not None
-    return [float(value) for value in x.grad.norm(dim=-1).mean(0)]
+    return torch.autograd.grad((run(x)[:, -1] * direction).sum(), x)[0]
+
+
+@torch.no_grad()
+def _chain(stack: RecurrentStack, x: Tensor, direction: Tensor) -> Tensor:
+    """The same by the chain rule: ∂h_t/∂h_{t-1} = diag(1 - h_t²) U and ∂h_t/∂x_t = diag(1 - h_t²) W."""
+    layer, found = stack.layers[0], torch.zeros_like(x)
+    for row in range(len(x)):
+        gradient = direction[row]
+        for t, (h,) in reversed(list(enumerate(unroll("rnn", layer, list(x[row]))))):
+            inner = gradient * (1 - h.square())
+            found[row, t], gradient = inner @ layer.weight_ih_l0, inner @ layer.weight_hh_l0
+    return found
+
+
+def _compare_relative(found: Tensor, expected: Tensor) -> float:
+    """The largest difference of the gradient of a word, over the norm of that gradient."""
+    return float(((found - expected).norm(dim=-1) / expected.norm(dim=-1)).max())
 
 
 @check(
@@ -123,27 +211,41 @@ def _measure_gradients(last: Any, x: Tensor) -> list[float]:
     "A bidirectional network reads in both directions and concatenates the two states; padding has no effect.",
     formula=r"h_t = (\mathrm{forward}_t; \mathrm{backward}_t)",
     code=(RecurrentStack,),
-)
+    breaks=("one-direction-only", "backward-states-not-realigned", "recurrence-over-padding",
+            "encoder-forgets-its-state"),
+)  # fmt: skip
+@torch.no_grad()
 def both_directions() -> CheckResult:
-    both = RecurrentStack(6, cell="gru", layers=1, directions="both").double()
-    forward, backward = (nn.GRU(6, 3, batch_first=True).double() for _ in range(2))
-    weights = both.layers[0].state_dict()
-    forward.load_state_dict({key: value for key, value in weights.items() if "reverse" not in key})
-    backward.load_state_dict({key.removesuffix("_reverse"): weights[key] for key in weights if "reverse" in key})
-    x = sample_normal(1, 7, 6)
-    by_hand = torch.cat((forward(x)[0], backward(x.flip(1))[0].flip(1)), -1)
-    padded, real = torch.cat((x, sample_normal(1, 4, 6)), 1), torch.arange(11)[None] < 7
+    model = build_random("bahdanau")
+    memory, mask = model.read(BATCH), BATCH["source"].mask
+    expected = [read(model, ids, cell="gru", order="both") for ids in SOURCES]
+    states, final = [one.states for one in expected], [one.final[-1][0] for one in expected]
+    padded, last, _ = model.reader.stack.run_padded(memory.inputs, mask.sum(1))  # as on a GPU
+    other_padding = model.reader(BATCH["source"].content.masked_fill(~mask, 20), mask).states
+    moved = BATCH["source"].content.clone()
+    moved[:, 2] = 20
+    changed = (model.reader(moved, mask).states - memory.states)[0].abs() > CHANGED
+    halves = ["".join("01"[value] for value in half.any(-1).tolist()) for half in changed.chunk(2, -1)]
     return build_result(
         expect_near(
-            "difference from one forward and one backward network",
-            max_difference(both(x, None)[0], by_hand),
+            "difference from one forward and one backward network, with padding",
+            compare_rows(memory.states, states),
             0,
             within=1e-12,
         ),
         expect_near(
-            "with four positions of padding: difference",
-            max_difference(both(padded, real)[0][:, :7], by_hand),
+            "last states of both directions: difference", compare_rows(memory.final[-1][0], final), 0, within=1e-12
+        ),
+        expect_near(
+            "the same without packing: difference",
+            max(compare_rows(padded, states), compare_rows(last[-1][0], final)),
             0,
             within=1e-12,
         ),
+        expect_equal(
+            "change of the shorter sequence by other padding",
+            max_difference(other_padding[1, :3], memory.states[1, :3]),
+            0.0,
+        ),
+        expect_equal("states that another third word changes, forward and backward", " ".join(halves), "001111 111000"),
     )
