@@ -5,7 +5,6 @@ import torch
 
 from saccade.lectures.catalogue import find_row, load_rows
 from saccade.lectures.outcomes import run_check
-from saccade.lectures.scale import complexity
 from saccade.lectures.systems import parallelism
 
 CHECKS = {row.row: row for row in load_rows() if row.measure is not None}
@@ -15,7 +14,6 @@ QUICK = [row for row, check in CHECKS.items() if not check.trains]
 @pytest.fixture
 def clockless(monkeypatch):
     """Replace timings by counts, so that a busy machine cannot make a check fail."""
-    monkeypatch.setattr(complexity, "measure_seconds", lambda run, n: float(n**2))
     monkeypatch.setattr(parallelism, "measure_seconds", lambda layer, n: float(parallelism.count_products(layer, n)))
 
 
