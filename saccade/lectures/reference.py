@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from saccade.data.batching.batch import Batch, pad
 from saccade.data.tokenization.tokenizers import train_tokenizers
+from saccade.layers.attention import masks
 from saccade.layers.attention.multihead import CrossAttention
 from saccade.layers.record import record
 from saccade.lectures.claims import Comparison, expect_near
@@ -39,10 +40,11 @@ class Head(NamedTuple):
 
 
 def normalize_scores(e: Tensor, allowed: Tensor | None = None) -> Tensor:
-    """a_ij = exp(e_ij) / sum_k exp(e_ik), where only the allowed keys count."""
+    """a_ij = exp(e_ij) / sum_k exp(e_ik), where only the allowed keys count; zeros if there are none."""
     powers = (e - e.amax(-1, keepdim=True)).exp()
     powers = powers if allowed is None else torch.where(allowed, powers, 0.0)
-    return powers / powers.sum(-1, keepdim=True)
+    total = powers.sum(-1, keepdim=True)
+    return powers / torch.where(total > 0, total, 1.0)
 
 
 def weigh(
@@ -214,19 +216,47 @@ def attend_in_layer(
     return Attended(y[0, :, : v.shape[1]], a[0, 0], steps[0, :, : v.shape[1]])
 
 
+def measure_layer(
+    layer: Any, x: Tensor, *, memory: Tensor | None = None, score: ScoreFn | None = None, real: Tensor | None = None
+) -> float:
+    """Return how far self-attention on x, or cross-attention from x to `memory`, is from the formula.
+
+    Both implementations are measured: the fused one, and the explicit one, which runs while weights are recorded.
+    `real`: which positions are no padding.
+    """
+    allowed = None if real is None else real[:, None]
+    expected = compute_attention(layer, x, memory=memory, allowed=allowed, score=score)
+    if memory is not None:
+        kept = layer.project_memory(memory)
+        outputs = run_both(layer, lambda: layer(x, kept, mask=real))
+    else:
+        outputs = run_both(layer, lambda: layer(x, mask=None if real is None else masks.padding(real)))
+    return max(max_difference(found, expected) for found in outputs)
+
+
+def run_both(module: nn.Module, run: Callable[[], Tensor]) -> list[Tensor]:
+    """Run attention by fused kernels, and again by the explicit implementation."""
+    fused = run()
+    with record(module):
+        return [fused, run()]
+
+
 def compare_model(model: Model, batch: Batch) -> list[Comparison]:
-    """Expect the states of encoder and decoder, at real positions of a padded batch, to be those of the formulas."""
+    """Expect the states of encoder and decoder, at real positions of a padded batch, to be those of the formulas.
+
+    Attention is computed by fused kernels and again explicitly.
+    """
     source, target = batch["source"], batch["target"]
     with torch.no_grad():
-        memory = model.read(batch)
         states = encode(model, source.ids, source.mask)
-        written = model.writer(target.ids, target.mask, memory)
         expected = decode(model, target.ids, states, source.mask)
+        read = run_both(model, lambda: model.read(batch).states)
+        written = run_both(model, lambda: model.writer(target.ids, target.mask, model.read(batch)))
     return [
         expect_near(f"built model, {name}: difference from the formulas", difference, 0, within=MODEL_TOLERANCE)
         for name, difference in {
-            "encoder": max_difference(memory.states[source.mask], states[source.mask]),
-            "decoder": max_difference(written[target.mask], expected[target.mask]),
+            "encoder": max(max_difference(found[source.mask], states[source.mask]) for found in read),
+            "decoder": max(max_difference(found[target.mask], expected[target.mask]) for found in written),
         }.items()
     ]
 

@@ -10,7 +10,7 @@ from saccade.layers.attention.multihead import HeadProjection, SelfAttention
 from saccade.layers.attention.scores import attend, dot, scaled_dot
 from saccade.layers.blocks.feedforward import FeedForward
 from saccade.lectures.claims import CheckResult, build_result, check, expect_at_least, expect_equal, expect_near
-from saccade.lectures.reference import attend_in_layer, compute_attention, compute_heads, randomize
+from saccade.lectures.reference import attend_in_layer, compute_heads, measure_layer, randomize
 from saccade.lectures.small import format_shape, max_difference, sample_normal
 
 
@@ -184,7 +184,7 @@ def stacked_product() -> CheckResult:
         expect_near("multi-head attention: difference from nine products", max(rows), 0, within=1e-12),
         expect_near(
             "multi-head attention: difference from the formula",
-            max_difference(layer(x), compute_attention(layer, x)),
+            measure_layer(layer, x),
             0,
             within=1e-12,
         ),
@@ -232,7 +232,7 @@ def kronecker_is_concatenation() -> CheckResult:
         ),
         expect_near(
             "full-width heads with items as rows: difference from the formula",
-            max_difference(full(words), compute_attention(full, words)),
+            measure_layer(full, words),
             0,
             within=1e-12,
         ),

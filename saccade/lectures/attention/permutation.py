@@ -32,6 +32,7 @@ from saccade.lectures.reference import (
     compare_model,
     compute_attention,
     compute_heads,
+    measure_layer,
     randomize,
     weigh,
 )
@@ -73,10 +74,18 @@ def self_attention() -> CheckResult:
             many.project.weight[0, index] = part.weight
         many.heads.out.load_state_dict({"weight": torch.eye(8)})
     by_hand, _ = weigh(q, k, v)
+    causal = torch.ones(5, 5, dtype=torch.bool).tril()
+    masked, _ = weigh(q, k, v, allowed=causal)
     return build_result(
         expect_equal("shape of E, N_X x N_X", format_shape(scaled_dot(layer.query(x), layer.key(x))), "5 x 5"),
         expect_near(
             "the layer of the notes: difference from the formula", max_difference(layer(x), by_hand), 0, within=1e-12
+        ),
+        expect_near(
+            "the layer of the notes with a mask: difference from the formula",
+            max_difference(layer(x, mask=causal), masked),
+            0,
+            within=1e-12,
         ),
         expect_near(
             "the Transformer's layer with one head: difference from the formula",
@@ -203,7 +212,7 @@ def set_encoder() -> CheckResult:
         ),
         expect_near(
             "its self-attention: difference from the formula",
-            max_difference(layer(x), compute_attention(layer, x)),
+            measure_layer(layer, x),
             0,
             within=1e-12,
         ),
@@ -238,6 +247,8 @@ def who_mixes() -> CheckResult:
     network, norms = measure_change(block.feedforward), [measure_change(one.norm) for one in block.residuals]
     mixed = measure_change(block.self)
     expected = (compute_attention(block.self, moved) - compute_attention(block.self, x))[0, others].abs().amax(-1)
+    interaction = measure_layer(block.self, x)
+    through = float(measure_change(lambda y: block(y)[0]).min())
     silent = block.self.heads.out
     silent.weight.zero_()
     return build_result(
@@ -247,6 +258,8 @@ def who_mixes() -> CheckResult:
         expect_near(
             "self-attention: changes, difference from the formula", max_difference(mixed, expected), 0, within=1e-12
         ),
+        expect_near("self-attention: difference from the formula", interaction, 0, within=1e-12),
+        expect_at_least("the block: smallest change at another position", through, 1e-6),
         expect_equal(
             "the block with W_O = 0: change at the other positions",
             float(measure_change(lambda y: block(y)[0]).max()),
@@ -280,8 +293,13 @@ def all_to_all() -> CheckResult:
     with record(layer) as maps:
         layer(x)
     compared = next(iter(maps.values()))[0]
+    ids = torch.arange(5, 12).repeat(8, 1)
+    ids[torch.arange(1, 8), torch.arange(7)] = 15  # the first sentence stays as it is
+    states = model.reader(ids, torch.ones_like(ids, dtype=torch.bool)).states
+    words = (states[1:] - states[:1]).abs().amax(-1) > 1e-9
     return build_result(
         expect_equal("pairs (i, j) in which y_i depends on x_j, of 121", int(depends.sum()), 121),
+        expect_equal("encoder of one layer: pairs of words that depend on each other, of 49", int(words.sum()), 49),
         expect_near(
             "every word compared with every word: weights, difference from softmax(Q K^T / √d)",
             max_difference(compared, weights),
@@ -290,7 +308,7 @@ def all_to_all() -> CheckResult:
         ),
         expect_near(
             "output: difference from the formula",
-            max_difference(layer(x), compute_attention(layer, x)),
+            measure_layer(layer, x),
             0,
             within=1e-12,
         ),
@@ -332,13 +350,13 @@ def the_same_function() -> CheckResult:
         expect_near("cross-attention from X to X: difference from self-attention", difference, 0, within=1e-12),
         expect_near(
             "self-attention of X: difference from the formula",
-            max_difference(own(x), compute_attention(own, x)),
+            measure_layer(own, x),
             0,
             within=1e-12,
         ),
         expect_near(
             "cross-attention from Y to X: difference from the formula",
-            max_difference(found, compute_attention(cross, y, memory=x)),
+            measure_layer(cross, y, memory=x),
             0,
             within=1e-12,
         ),

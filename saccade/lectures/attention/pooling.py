@@ -36,8 +36,8 @@ from saccade.lectures.reference import (
     build_padded_batch,
     build_random_model,
     compare_model,
-    compute_attention,
     compute_heads,
+    measure_layer,
     normalize_scores,
     weigh,
 )
@@ -156,7 +156,7 @@ def _compare_score_of_a_recipe(kind: str) -> Comparison:
     }
     if kind != "dot" and score is None:
         return expect_equal(f"the recipe's score {kind} is used", False, True)
-    difference = max_difference(layer(x), compute_attention(layer, x, score=by_hand[kind]))
+    difference = measure_layer(layer, x, score=by_hand[kind])
     return expect_near(f"the recipe's score {kind}: difference from the formula", difference, 0, within=1e-12)
 
 
@@ -201,30 +201,31 @@ def many_queries() -> CheckResult:
 )
 def keys_and_values() -> CheckResult:
     layer, x = AttentionLayer(7, key_dim=11, value_dim=13).double(), sample_normal(5, 7)
-    seen: dict[str, Tensor] = {}
-    for name in ("query", "key", "value"):
+    seen = {"key": torch.zeros(0, 0), "value": torch.zeros(0, 0)}
+    for name in seen:
         layer.get_submodule(name).register_forward_hook(lambda _, given, made, name=name: seen.update({name: made}))
     y = layer(x)
     w_q, w_k, w_v = (part.weight.T for part in (layer.query, layer.key, layer.value))
     by_hand, a = weigh(x @ w_q, x @ w_k, x @ w_v)
+    weights = attend(layer.query(x), layer.key(x), layer.value(x))[1]
     model, states, targets = build_random_model(), sample_normal(1, 5, 12), sample_normal(1, 3, 12)
     cross = model.writer.stack.blocks[0].cross
     kept, heads = cross.project_memory(states), compute_heads(cross, targets, memory=states)
     keys, values = (torch.stack(parts, 2) for parts in ([h.k for h in heads], [h.v for h in heads]))
-    found = cross(targets, kept)
     return build_result(
         expect_equal("K, N_X x D_Q", format_shape(seen["key"]), "5 x 11"),
         expect_equal("V, N_X x D_V", format_shape(seen["value"]), "5 x 13"),
-        expect_equal("Q K^T, N_Q x N_X", format_shape(scaled_dot(seen["query"], seen["key"])), format_shape(a)),
+        expect_equal("A, N_Q x N_X", format_shape(weights), "5 x 5"),
         expect_equal("Y, N_Q x D_V", format_shape(y), "5 x 13"),
         expect_near("K: difference from X W_K", max_difference(seen["key"], x @ w_k), 0, within=1e-12),
         expect_near("V: difference from X W_V", max_difference(seen["value"], x @ w_v), 0, within=1e-12),
+        expect_near("A: difference from softmax(Q K^T / √D_Q)", max_difference(weights, a), 0, within=1e-12),
         expect_near("Y: difference from softmax(Q K^T / √D_Q) V", max_difference(y, by_hand), 0, within=1e-12),
         expect_near("built decoder, K = H W_K: difference", max_difference(kept.keys, keys), 0, within=1e-12),
         expect_near("built decoder, V = H W_V: difference", max_difference(kept.values, values), 0, within=1e-12),
         expect_near(
             "built decoder, cross-attention: difference from the formula",
-            max_difference(found, compute_attention(cross, targets, memory=states)),
+            measure_layer(cross, targets, memory=states),
             0,
             within=1e-12,
         ),
@@ -277,6 +278,7 @@ def which_axis() -> CheckResult:
             within=1e-12,
         ),
         expect_near("built encoder: difference from the formula", max_difference(weights, by_hand), 0, within=1e-12),
+        expect_near("its output: difference from the formula", measure_layer(layer, x), 0, within=1e-12),
     )
 
 
@@ -381,7 +383,7 @@ def sizes() -> CheckResult:
         ),
         expect_near(
             "its output: difference from the formula",
-            max_difference(built(words), compute_attention(built, words)),
+            measure_layer(built, words),
             0,
             within=1e-12,
         ),

@@ -135,6 +135,7 @@ def saturation() -> CheckResult:
             "multi-head attention without scaling, D = 256: median of the largest of 10 weights", float(peaks[0]), 0.95
         ),
         expect_at_most("with scaling", float(peaks[1]), 0.6),
+        *compare_ways(q[:3], x, x),
         expect_near(
             "constant vectors: exponent with which scaled scores grow with D",
             fit_exponent(WIDTHS, ones),
@@ -197,6 +198,7 @@ def variance() -> CheckResult:
     return build_result(
         *compared,
         *(_compare_spread(width) for width in (16, 256)),
+        *compare_ways(sample_normal(3, 16), sample_normal(5, 16), sample_normal(5, 16)),
         drawing=Lines("d", "variance", curves, caption, log_x=True, log_y=True),
     )
 
@@ -355,6 +357,7 @@ def step_by_step() -> CheckResult:
         expect_near("weight of the second word", round(float(a[0, 1]), 2), 0.12, within=1e-9),
         expect_near("y_1: difference from 0.88 v_1 + 0.12 v_2", max_difference(y, kept), 0, within=1e-4),
         expect_near("the layer itself: difference", max_difference(layer(x), kept), 0, within=1e-4),
+        *compare_ways(trace["Q"], trace["K"], trace["V"], within=1e-4),
         expect_near(
             "√3, the divisor for d_k = 3 as in the drawing: Q K^T over E of a layer",
             (6 - 3) / max(first - second, 1e-30),

@@ -27,9 +27,17 @@ from saccade.lectures.claims import (
     expect_near,
 )
 from saccade.lectures.drawing import Lines
-from saccade.lectures.reference import compute_attention, randomize
+from saccade.lectures.reference import (
+    MODEL_TOLERANCE,
+    build_random_model,
+    compute_attention,
+    compute_block,
+    embed,
+    measure_layer,
+    randomize,
+)
 from saccade.lectures.scale.graphs import count_hops, find_dependencies, find_longest_path, measure_depth
-from saccade.lectures.small import fit_exponent, max_difference, sample_normal
+from saccade.lectures.small import VOCABULARY_SIZE, fit_exponent, max_difference, sample_normal
 
 LENGTHS = [32, 64, 128]
 LONG = [128, 256, 512]  # for windows
@@ -112,7 +120,6 @@ def expect_growth(name: str, values: Sequence[int], count: Callable[[int], int],
         "uniform-attention",
         "window-computed-in-full",
         "window-twice-as-wide",
-        "self-attention-of-neighbours",
         "recurrence-dropped",
         "dilation-ignored",
         "convolution-of-one-position",
@@ -120,8 +127,14 @@ def expect_growth(name: str, values: Sequence[int], count: Callable[[int], int],
 )
 def table_one() -> CheckResult:
     n, d = 64, 32
-    kinds = ("self-attention", "recurrent", "convolution", "restricted")
-    curves = {kind: ([float(v) for v in LONG], [float(count_layer(kind, v, d)) for v in LONG]) for kind in kinds}
+    shown = {"self-attention": {}, "recurrent": {}, "convolution": {"k": 5}, "restricted": {"r": 32}}
+    curves = {
+        ", ".join([kind, *(f"{name} = {size}" for name, size in sizes.items())]): (
+            [float(v) for v in LONG],
+            [float(count_layer(kind, v, d, **sizes)) for v in LONG],
+        )
+        for kind, sizes in shown.items()
+    }
     caption = "Counted operations of one layer against the length n, at width 32: only self-attention is quadratic."
     projections = build_attention(d).project
     return build_result(
@@ -209,14 +222,26 @@ def measure_recurrent_path(n: int) -> int:
 def compare_layers() -> list[Comparison]:
     """Compare both kinds of self-attention with the formula: they are what the paper's table is about."""
     layer, x = build_attention(8), sample_normal(2, 70, 8)
-    apart = (torch.arange(70) - torch.arange(70)[:, None]).abs()
+    near = (torch.arange(70) - torch.arange(70)[:, None]).abs() <= 3
+    real = torch.arange(70) < torch.tensor([[70], [41]])
+    allowed = near & real[:, None]
+    restricted = layer(x, mask=masks.window(3) & masks.padding(real))
+    ids = torch.randint(5, VOCABULARY_SIZE, (2, 70))
+    model = build_random_model(["reader.stack.window=[3]"])
+    states, expected = model.reader(ids, real).states, embed(model.reader.embedding, ids)
+    for block in model.reader.stack.blocks:
+        expected = compute_block(block, expected, allowed=allowed)
     differences = {
-        "self-attention": max_difference(layer(x), compute_attention(layer, x)),
-        "restricted, r = 3": max_difference(
-            layer(x, mask=masks.window(3)), compute_attention(layer, x, allowed=apart <= 3)
+        "self-attention": measure_layer(layer, x),
+        "restricted, r = 3, with padding": max_difference(
+            restricted[real], compute_attention(layer, x, allowed=allowed)[real]
         ),
+        "encoder of a recipe with window = 3": max_difference(states[real], expected[real]),
     }
-    return [expect_near(f"{name}: difference from the formula", d, 0, within=1e-12) for name, d in differences.items()]
+    return [
+        expect_near(f"{name}: difference from the formula", d, 0, within=MODEL_TOLERANCE if "recipe" in name else 1e-12)
+        for name, d in differences.items()
+    ]
 
 
 @check(
@@ -254,7 +279,7 @@ def quadratic_memory() -> CheckResult:
         *(
             expect_near(
                 f"{name}: difference from the formula",
-                max_difference(layer(x), compute_attention(layer, x)),
+                measure_layer(layer, x),
                 0,
                 within=1e-12,
             )
@@ -364,7 +389,7 @@ def _compare_orders(layers: dict[str, Layer]) -> list[Comparison]:
         expect_near("self-attention, set: change when words are permuted", apart["self-attention"], 0, within=1e-12),
         expect_near(
             "self-attention: difference from the formula",
-            max_difference(attention(x), compute_attention(attention, x)),
+            measure_layer(attention, x),
             0,
             within=1e-12,
         ),
