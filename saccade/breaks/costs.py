@@ -75,7 +75,7 @@ def store_weights(patch: Patch) -> None:
 
 
 @break_code(
-    "explicit-attention-by-blocks", "Attention that should hold its weights computes them in the backward pass."
+    "explicit-attention-recomputed", "Attention that should hold its weights computes them in the backward pass."
 )
 def recompute_weights(patch: Patch) -> None:
     def attend(original: Any, *parts: Tensor, **how: Any) -> tuple[Tensor, Tensor]:

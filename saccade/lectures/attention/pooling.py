@@ -166,7 +166,14 @@ def _compare_score_of_a_recipe(kind: str) -> Comparison:
     "Many queries at once: E is N_Q x N_X, each row of A sums to 1, Y = A X.",
     formula=r"E = \frac{Q X^\top}{\sqrt{D_Q}}, \quad A = \softmax(E, \mathrm{dim}=1), \quad Y = A X",
     code=(attend, scaled_dot, CrossAttention),
-    breaks=("uniform-attention", "softmax-over-queries", "unscaled-scores", "attention-off-by-one", "doubled-values"),
+    breaks=(
+        "uniform-attention",
+        "attention-to-the-first-key",
+        "softmax-over-queries",
+        "unscaled-scores",
+        "attention-off-by-one",
+        "doubled-values",
+    ),
 )
 def many_queries() -> CheckResult:
     q, x = sample_normal(5, 8), sample_normal(7, 8)

@@ -253,7 +253,7 @@ def compare_layers() -> list[Comparison]:
     breaks=(
         "uniform-attention",
         "fused-attention-stores-weights",
-        "explicit-attention-by-blocks",
+        "explicit-attention-recomputed",
         "unscaled-scores",
     ),
 )
