@@ -1,29 +1,50 @@
-"""Checks on complexity: counted FLOPs (Table 1), path lengths by graph search, memory for the backward pass."""
+"""Checks on complexity: counted FLOPs (Table 1), path lengths, sequential steps, memory for the backward pass."""
 
 from __future__ import annotations
 
-import functools
-import time
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from saccade.layers.attention import backends as kernels
 from saccade.layers.attention import masks
-from saccade.layers.attention.masks import Band
 from saccade.layers.attention.multihead import SelfAttention
-from saccade.lectures.claims import CheckResult, Comparison, build_result, check, expect_equal, expect_near
+from saccade.layers.attention.positions import Alibi
+from saccade.layers.blocks.convolution import GatedBlock
+from saccade.layers.blocks.convolution_stack import ConvolutionStack
+from saccade.layers.blocks.recurrent import RecurrentStack
+from saccade.lectures.claims import (
+    CheckResult,
+    Comparison,
+    build_result,
+    check,
+    expect_at_least,
+    expect_equal,
+    expect_near,
+)
 from saccade.lectures.drawing import Lines
-from saccade.lectures.scale.graphs import count_layers_to_reach, find_dependencies, find_longest_path
-from saccade.lectures.small import fit_exponent
+from saccade.lectures.reference import (
+    MODEL_TOLERANCE,
+    build_random_model,
+    compute_attention,
+    compute_block,
+    embed,
+    measure_layer,
+    randomize,
+)
+from saccade.lectures.scale.graphs import count_hops, find_dependencies, find_longest_path, measure_depth
+from saccade.lectures.small import VOCABULARY_SIZE, fit_exponent, max_difference, sample_normal
 
-LENGTHS = [64, 128, 256, 512]
-WIDTHS = [16, 32, 64, 128]
+LENGTHS = [32, 64, 128]
+LONG = [128, 256, 512]  # for windows
+WIDTHS = [16, 32, 64]
 WINDOWS = [32, 64, 128]
 KERNELS = [3, 5, 9]
+Layer = Callable[[Tensor], Tensor]
 
 
 def count_operations(run: Callable[[], object]) -> int:
@@ -41,33 +62,49 @@ def count_operations(run: Callable[[], object]) -> int:
     return counter.get_total_flops()
 
 
-def build_attention(n: int, d: int) -> Callable[[], object]:
-    """Build attention without projections: Q K^T and A V only."""
-    q = torch.randn(1, 1, n, d)
-    return lambda: kernels.explicit_attention(q, q, q, scale=1.0, allowed=None)
+# ---- one layer of each kind
 
 
-def build_restricted(n: int, d: int, r: int) -> Callable[[], object]:
-    q = torch.randn(1, 1, n, d)
-    return lambda: kernels.window_attention(q, q, q, scale=1.0, band=Band(radius=r))
+def build_attention(d: int) -> SelfAttention:
+    """Build self-attention with one head of width d, in float64, with random parameters."""
+    layer = SelfAttention(d, heads=1).double()
+    randomize(layer)
+    return layer
 
 
-def build_recurrent(n: int, d: int) -> Callable[[], object]:
-    layer, x = nn.RNN(d, d, batch_first=True), torch.randn(1, n, d)
-    return lambda: layer(x)
+def build_recurrent(d: int) -> RecurrentStack:
+    return RecurrentStack(d, cell="rnn", layers=1).double()
 
 
-def build_convolution(n: int, d: int, k: int) -> Callable[[], object]:
-    layer, x = nn.Conv1d(d, d, k, padding=k // 2), torch.randn(1, d, n)
-    return lambda: layer(x)
+def build_convolution(d: int, k: int, *dilations: int) -> ConvolutionStack:
+    """Build a causal convolution of width k for each dilation, one layer on top of the other."""
+    blocks = [GatedBlock(d, kernel=k, dilation=dilation) for dilation in dilations or (1,)]
+    return ConvolutionStack(blocks, dim=d, causal=True).double()
 
 
-def expect_growth(
-    name: str, values: Sequence[int], make: Callable[[int], Callable[[], object]], power: float
-) -> Comparison:
+def get_layer(kind: str, d: int, *, k: int = 3, r: int = 32) -> Layer:
+    """Return one layer as a function of x (B, n, d)."""
+    if kind == "recurrent":
+        recurrent = build_recurrent(d)
+        return lambda x: recurrent(x, None)[0]
+    if kind == "convolution":
+        convolution = build_convolution(d, k)
+        return lambda x: convolution(x, None)[0]
+    attention, near = build_attention(d), masks.window(r)
+    return lambda x: attention(x, mask=near if kind == "restricted" else None)
+
+
+def count_layer(kind: str, n: int, d: int, *, k: int = 3, r: int = 32) -> int:
+    """Count the FLOPs of a layer on n positions; for attention those of Q K^T and A V, without its projections."""
+    layer, x = get_layer(kind, d, k=k, r=r), sample_normal(1, n, d)
+    total = count_operations(lambda: layer(x))
+    return total - (4 * 2 * n * d * d if kind in ("self-attention", "restricted") else 0)
+
+
+def expect_growth(name: str, values: Sequence[int], count: Callable[[int], int], power: float) -> Comparison:
     """Expect counted FLOPs to grow with this power of a size."""
-    counts = [count_operations(make(value)) for value in values]
-    if not all(counts):
+    counts = [count(value) for value in values]
+    if min(counts) <= 0:
         return expect_equal(f"{name}: operations were counted", False, True)
     return expect_near(f"operations of {name}, exponent", fit_exponent(values, counts), power, within=0.06)
 
@@ -78,82 +115,133 @@ def expect_growth(
     "Table 1 of the paper: operations per layer and the longest path between two positions, for four kinds of layers.",
     formula=r"\text{self-attention~} O(n^2 d), \quad \text{recurrent~} O(n d^2), \quad "
     r"\text{convolution~} O(k n d^2), \quad \text{restricted~} O(r n d)",
-    code=(kernels.explicit_attention, kernels.window_attention, masks.Window),
+    code=(SelfAttention, kernels.window_attention, RecurrentStack, ConvolutionStack),
+    breaks=(
+        "uniform-attention",
+        "window-computed-in-full",
+        "window-twice-as-wide",
+        "recurrence-dropped",
+        "dilation-ignored",
+        "convolution-of-one-position",
+    ),
 )
 def table_one() -> CheckResult:
-    n, d = 128, 32
-    operations_by = {
-        "self-attention": LENGTHS, "recurrent": LENGTHS, "convolution": LENGTHS, "restricted, r = 32": LENGTHS,
-    }  # fmt: skip
-    makers: dict[str, Callable[[int], Callable[[], object]]] = {
-        "self-attention": lambda v: build_attention(v, d),
-        "recurrent": lambda v: build_recurrent(v, d),
-        "convolution": lambda v: build_convolution(v, d, 3),
-        "restricted, r = 32": lambda v: build_restricted(v, d, 32),
-    }
+    n, d = 64, 32
+    shown = {"self-attention": {}, "recurrent": {}, "convolution": {"k": 5}, "restricted": {"r": 32}}
     curves = {
-        name: ([float(v) for v in values], [float(count_operations(makers[name](v))) for v in values])
-        for name, values in operations_by.items()
+        ", ".join([kind, *(f"{name} = {size}" for name, size in sizes.items())]): (
+            [float(v) for v in LONG],
+            [float(count_layer(kind, v, d, **sizes)) for v in LONG],
+        )
+        for kind, sizes in shown.items()
     }
     caption = "Counted operations of one layer against the length n, at width 32: only self-attention is quadratic."
-    project = SelfAttention(d, heads=1).project
+    projections = build_attention(d).project
     return build_result(
-        expect_growth("self-attention with n", LENGTHS, lambda v: build_attention(v, d), 2),
-        expect_growth("self-attention with d", WIDTHS, lambda v: build_attention(n, v), 1),
-        expect_growth("recurrent with n", LENGTHS, lambda v: build_recurrent(v, d), 1),
-        expect_growth("recurrent with d", WIDTHS, lambda v: build_recurrent(n, v), 2),
-        expect_growth("convolution with n", LENGTHS, lambda v: build_convolution(v, d, 3), 1),
-        expect_growth("convolution with d", WIDTHS, lambda v: build_convolution(n, v, 3), 2),
-        expect_growth("convolution with k", KERNELS, lambda v: build_convolution(n, d, v), 1),
-        expect_growth("restricted with n", [256, 512, 1024], lambda v: build_restricted(v, d, 32), 1),
-        expect_growth("restricted with r", WINDOWS, lambda v: build_restricted(1024, d, v), 1),
-        expect_growth("restricted with d", WIDTHS, lambda v: build_restricted(256, v, 32), 1),
+        expect_growth("self-attention with n", LENGTHS, lambda v: count_layer("self-attention", v, d), 2),
+        expect_growth("self-attention with d", WIDTHS, lambda v: count_layer("self-attention", n, v), 1),
+        expect_growth("recurrent with n", LENGTHS, lambda v: count_layer("recurrent", v, d), 1),
+        expect_growth("recurrent with d", WIDTHS, lambda v: count_layer("recurrent", n, v), 2),
+        expect_growth("convolution with n", LENGTHS, lambda v: count_layer("convolution", v, d), 1),
+        expect_growth("convolution with d", WIDTHS, lambda v: count_layer("convolution", n, v), 2),
+        expect_growth("convolution with k", KERNELS, lambda v: count_layer("convolution", n, d, k=v), 1),
+        expect_growth("restricted with n", LONG, lambda v: count_layer("restricted", v, d), 1),
+        expect_growth("restricted with r", WINDOWS, lambda v: count_layer("restricted", 512, d, r=v), 1),
+        expect_growth("restricted with d", WIDTHS, lambda v: count_layer("restricted", 128, v), 1),
         expect_growth(
             "the projections of attention, which the table omits, with n",
             LENGTHS,
-            lambda v: lambda: project(torch.randn(1, v, d)),
+            lambda v: count_operations(lambda: projections(sample_normal(1, v, d))),
             1,
         ),
+        *compare_sequential_steps(),
         *compare_path_lengths(),
+        *compare_layers(),
         drawing=Lines("n", "operations", curves, caption, log_x=True, log_y=True),
         note="The notes write O(n²)·d, which is O(n² d). Their O(log_k n) is for dilated convolutions; contiguous ones "
         "need O(n / k) layers.",
     )
 
 
+def compare_sequential_steps() -> list[Comparison]:
+    """Compare the growth of the longest chain of operations with n: what cannot run in parallel."""
+    expected = {"self-attention": 0, "recurrent": 1, "convolution": 0, "restricted": 0}
+    compared = []
+    for kind, power in expected.items():
+        layer = get_layer(kind, 4)
+        depths = [measure_depth(layer(sample_normal(1, n, 4).requires_grad_())) for n in LONG]
+        exponent = fit_exponent(LONG, [max(1, depth) for depth in depths])
+        compared.append(expect_near(f"sequential operations, {kind}: exponent of n", exponent, power, within=0.1))
+    return compared
+
+
+@torch.no_grad()
 def compare_path_lengths() -> list[Comparison]:
     """Compare the path lengths of the table's last column; a window has r keys on each side."""
-    layer, window = SelfAttention(4, heads=1).double(), masks.window(16)
-    with torch.no_grad():
-        full = find_dependencies(layer, 200, 4)
-        near_by = find_dependencies(lambda x: layer(x, mask=window), 1000, 4)
-    chain = torch.zeros(1000, 1000, dtype=torch.bool)
-    chain[torch.arange(1, 1000), torch.arange(999)] = True
+    attention, near = build_attention(4), get_layer("restricted", 4, r=16)
+    dilated = [build_convolution(4, 3, 3**number) for number in range(6)]
+    contiguous = build_convolution(4, 3)
     return [
-        expect_equal("longest path, self-attention, n = 200", find_longest_path(full), 1),
-        expect_equal("longest path, recurrent, n = 1000", find_longest_path(chain), 999),
-        expect_equal("longest path, restricted, n = 1000, r = 16: ⌈999 / 16⌉", find_longest_path(near_by), 63),
+        expect_equal(
+            "longest path, self-attention, n = 200", find_longest_path(find_dependencies(attention, 200, 4)), 1
+        ),
+        expect_equal("longest path, recurrent, n = 1000", measure_recurrent_path(1000), 999),
+        expect_equal(
+            "longest path, restricted, n = 1000, r = 16: ⌈999 / 16⌉", count_hops(lambda _, x: near(x), 1000, 4), 63
+        ),
         expect_equal(
             "layers of dilated convolutions, k = 3, n = 729: log_3 729",
-            count_layers_to_reach(lambda layer: find_convolution_edges(729, 3, 3**layer)),
+            count_hops(lambda number, x: dilated[min(number, 5)](x, None)[0], 729, 4),
             6,
         ),
         expect_equal(
             "layers of contiguous convolutions, k = 3, n = 729: ⌈728 / 2⌉",
-            count_layers_to_reach(lambda _: find_convolution_edges(729, 3, 1)),
+            count_hops(lambda _, x: contiguous(x, None)[0], 729, 4),
             364,
         ),
     ]
 
 
-@functools.cache
-def find_convolution_edges(n: int, k: int, dilation: int) -> Tensor:
-    """Return edges[i, j]: whether output i of PyTorch's causal convolution depends on input j."""
-    layer = nn.Conv1d(1, 1, k, dilation=dilation, bias=False)
-    nn.init.ones_(layer.weight)
+@torch.enable_grad()
+def measure_recurrent_path(n: int) -> int:
+    """Return how often the first word passes the recurrent matrix on its way to the last state.
+
+    With U = I/2 and states 0, where tanh has slope 1, every pass halves the gradient. -1 if none arrives.
+    """
+    layer = build_recurrent(4)
     with torch.no_grad():
-        one_hot = nn.functional.pad(torch.eye(n)[:, None], ((k - 1) * dilation, 0))
-        return layer(one_hot)[:, 0].T > 0
+        layer.layers[0].weight_hh_l0.copy_(torch.eye(4) / 2)
+        layer.layers[0].weight_ih_l0.copy_(torch.eye(4))
+    x = torch.zeros(1, n, 4, dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(layer(x, None)[0][0, -1, 0], x)
+    arrived = float(gradient[0, 0, 0])
+    return round(-math.log2(arrived)) if arrived > 0 else -1
+
+
+@torch.no_grad()
+def compare_layers() -> list[Comparison]:
+    """Compare both kinds of self-attention with the formula: they are what the paper's table is about."""
+    layer, x = build_attention(8), sample_normal(2, 70, 8)
+    near = (torch.arange(70) - torch.arange(70)[:, None]).abs() <= 3
+    real = torch.arange(70) < torch.tensor([[70], [41]])
+    allowed = near & real[:, None]
+    restricted = layer(x, mask=masks.window(3) & masks.padding(real))
+    ids = torch.randint(5, VOCABULARY_SIZE, (2, 70))
+    model = build_random_model(["reader.stack.window=[3]"])
+    states, expected = model.reader(ids, real).states, embed(model.reader.embedding, ids)
+    for block in model.reader.stack.blocks:
+        expected = compute_block(block, expected, allowed=allowed)
+    differences = {
+        "self-attention": measure_layer(layer, x),
+        "restricted, r = 3, with padding": max_difference(
+            restricted[real], compute_attention(layer, x, allowed=allowed)[real]
+        ),
+        "encoder of a recipe with window = 3": max_difference(states[real], expected[real]),
+    }
+    return [
+        expect_near(f"{name}: difference from the formula", d, 0, within=MODEL_TOLERANCE if "recipe" in name else 1e-12)
+        for name, d in differences.items()
+    ]
 
 
 @check(
@@ -161,39 +249,48 @@ def find_convolution_edges(n: int, k: int, dilation: int) -> Tensor:
     "S4:98",
     "Storing attention weights needs quadratic memory; fused attention needs linear memory but still quadratic time.",
     formula=r"\text{memory~} O(n^2) \text{~explicit}, \quad O(n) \text{~fused}; \quad \text{time~} O(n^2 d)",
-    code=(kernels.explicit_attention, kernels.sdpa_attention),
+    code=(SelfAttention, kernels.explicit_attention, kernels.sdpa_attention),
+    breaks=(
+        "uniform-attention",
+        "fused-attention-stores-weights",
+        "explicit-attention-recomputed",
+        "unscaled-scores",
+    ),
 )
 def quadratic_memory() -> CheckResult:
-    lengths = [512, 1024, 2048, 4096]
-    held = [
-        count_attention_bytes(lambda q: kernels.explicit_attention(q, q, q, scale=1.0, allowed=None)[0], n)
-        for n in lengths
-    ]
-    fused = [count_attention_bytes(run_fused, n) for n in lengths]
-    seconds = [measure_seconds(run_fused, n) for n in lengths[1:]]
+    lengths = [256, 512, 1024]
+    fused, explicit = build_attention(16), build_attention(16)
+    explicit.load_state_dict(fused.state_dict())
+    explicit.heads.term = Alibi(1).double()  # a term of the scores, which only the explicit implementation adds
+    explicit.heads.term.slopes.zero_()
+    held, saved = ([count_saved_bytes(layer, n, 16) for n in lengths] for layer in (explicit, fused))
+    operations = [count_layer("self-attention", n, 16) for n in lengths]
+    x = sample_normal(2, 9, 16)
     wide = [float(n) for n in lengths]
-    curves = {"explicit": (wide, [float(b) for b in held]), "fused": (wide, [float(b) for b in fused])}
+    curves = {"explicit": (wide, [float(b) for b in held]), "fused": (wide, [float(b) for b in saved])}
     caption = "Bytes that one layer of attention saves for the backward pass against the length (one head of width 16)."
     return build_result(
-        expect_near("explicit attention: memory grows with n, exponent", fit_exponent(lengths, held), 2, within=0.1),
-        expect_near("fused attention: memory grows with n, exponent", fit_exponent(lengths, fused), 1, within=0.1),
-        expect_near("fused attention: time grows with n, exponent", fit_exponent(lengths[1:], seconds), 2, within=0.5),
+        expect_near("explicit attention: memory grows with n, exponent", fit_exponent(lengths, held), 2, within=0.25),
+        expect_near("fused attention: memory grows with n, exponent", fit_exponent(lengths, saved), 1, within=0.1),
+        expect_near(
+            "fused attention: operations grow with n, exponent", fit_exponent(lengths, operations), 2, within=0.1
+        ),
+        expect_at_least("bytes at n = 1,024, explicit over fused", held[-1] / saved[-1], 10),
+        *(
+            expect_near(
+                f"{name}: difference from the formula",
+                measure_layer(layer, x),
+                0,
+                within=1e-12,
+            )
+            for name, layer in (("explicit", explicit), ("fused", fused))
+        ),
         drawing=Lines("n", "bytes", curves, caption, log_x=True, log_y=True),
     )
 
 
-def run_fused(q: Tensor) -> Tensor:
-    at = torch.arange(q.shape[2])[None]
-    return kernels.sdpa_attention(q, q, q, scale=1.0, mask=None, q_pos=at, k_pos=at)
-
-
-def count_attention_bytes(run: Callable[[Tensor], Tensor], n: int) -> int:
-    """Return the bytes that autograd saves in a forward pass of attention over n positions."""
-    return count_saved_bytes(lambda: run(torch.randn(1, 1, n, 16, requires_grad=True)))
-
-
-def count_saved_bytes(run: Callable[[], object]) -> int:
-    """Return the bytes of all distinct storages that autograd saves."""
+def count_saved_bytes(run: Layer, n: int, d: int) -> int:
+    """Return the bytes of all distinct storages that autograd saves in a forward pass over n positions."""
     storages: dict[int, int] = {}
     alive: list[Tensor] = []
 
@@ -204,21 +301,9 @@ def count_saved_bytes(run: Callable[[], object]) -> int:
         return x
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-        result = run()
+        result = run(sample_normal(1, n, d).requires_grad_())
     del result
     return sum(storages.values())
-
-
-def measure_seconds(run: Callable[[Tensor], object], n: int) -> float:
-    """Return the CPU seconds for n positions, best of five; checks run in one thread."""
-    q = torch.randn(1, 1, n, 16)
-    best = float("inf")
-    with torch.no_grad():
-        for _ in range(5):
-            begin = time.thread_time()
-            run(q)
-            best = min(best, time.thread_time() - begin)
-    return best
 
 
 @check(
@@ -226,38 +311,86 @@ def measure_seconds(run: Callable[[Tensor], object], n: int) -> float:
     "S3:1448-1531",
     "Recurrent layers are sequential, convolutions need many layers, self-attention sees all but needs much memory.",
     formula=r"\text{steps~} n, 1, 1; \quad \text{path~} n, \frac{n}{k}, 1; \quad \text{memory~} n, n, n^2",
-    code=(SelfAttention,),
+    code=(SelfAttention, RecurrentStack, ConvolutionStack),
+    breaks=(
+        "uniform-attention",
+        "recurrence-dropped",
+        "recurrence-skips-a-step",
+        "convolution-of-one-position",
+        "self-attention-of-neighbours",
+        "self-attention-always-causal",
+    ),
 )
 def layer_comparison() -> CheckResult:
-    n, lengths = 256, [256, 512, 1024]
-    layer = SelfAttention(8, heads=1).double()
-    chain = torch.zeros(n, n, dtype=torch.bool)
-    chain[torch.arange(1, n), torch.arange(n - 1)] = True
-    with torch.no_grad():
-        all_see_all = find_longest_path(find_dependencies(layer, n, 8))
-    rnn, conv = nn.RNN(8, 8, batch_first=True), nn.Conv1d(8, 8, 3, padding=1)
-    held: dict[str, list[int]] = {
-        "recurrent": [count_saved_bytes(lambda m=m: rnn(torch.randn(1, m, 8, requires_grad=True))) for m in lengths],  # type: ignore[misc]
-        "convolution": [count_saved_bytes(lambda m=m: conv(torch.randn(1, 8, m, requires_grad=True))) for m in lengths],  # type: ignore[misc]
-        "self-attention": [
-            count_attention_bytes(lambda q: kernels.explicit_attention(q, q, q, scale=1.0, allowed=None)[0], m)
-            for m in lengths
-        ],
+    n, lengths, kinds = 256, [128, 256, 512], ("recurrent", "convolution", "self-attention")
+    layers = {kind: get_layer(kind, 8) for kind in kinds}
+    attention = build_attention(8)
+    attention.heads.term = Alibi(1).double()  # holds its weights
+    held = {
+        kind: [count_saved_bytes(attention if kind == "self-attention" else layer, m, 8) for m in lengths]
+        for kind, layer in layers.items()
     }
-    curves = {name: ([float(m) for m in lengths], [float(b) for b in values]) for name, values in held.items()}
-    caption = "Bytes that one layer saves for the backward pass against the length."
+    curves = {kind: ([float(m) for m in lengths], [float(b) for b in values]) for kind, values in held.items()}
+    caption = "Bytes that one layer saves for the backward pass against the length; attention holds its weights."
     powers = {"recurrent": 1, "convolution": 1, "self-attention": 2}
+    depths = {
+        kind: [measure_depth(run(sample_normal(1, m, 8).requires_grad_())) for m in (n, 2 * n)]
+        for kind, run in layers.items()
+    }
     return build_result(
-        expect_equal("recurrent: sequential steps, n = 256", find_longest_path(chain) + 1, n),
+        expect_equal(
+            "recurrent: steps from the first word to the last state, n = 256", measure_recurrent_path(n), n - 1
+        ),
+        expect_equal(
+            "recurrent: words that the last state depends on, after one layer", _count_seen(layers["recurrent"], n), n
+        ),
+        *(
+            expect_near(
+                f"{kind}: sequential operations for twice the words", after / max(1, before), factor, within=0.05
+            )
+            for (kind, (before, after)), factor in zip(depths.items(), (2, 1, 1), strict=True)
+        ),
         expect_equal(
             "convolution k = 3: layers until the last word depends on the first",
-            count_layers_to_reach(lambda _: find_convolution_edges(n, 3, 1)),
+            count_hops(lambda _, x: layers["convolution"](x), n, 8),
             128,
         ),
-        expect_equal("self-attention: layers until all words depend on all", all_see_all, 1),
-        *(
-            expect_near(f"{name}: memory grows with n, exponent", fit_exponent(lengths, held[name]), power, within=0.25)
-            for name, power in powers.items()
+        expect_equal(
+            "self-attention: layers until all words depend on all",
+            find_longest_path(find_dependencies(layers["self-attention"], n, 8)),
+            1,
         ),
+        *(
+            expect_near(f"{kind}: memory grows with n, exponent", fit_exponent(lengths, held[kind]), power, within=0.25)
+            for kind, power in powers.items()
+        ),
+        *_compare_orders(layers),
         drawing=Lines("n", "bytes", curves, caption, log_x=True, log_y=True),
     )
+
+
+def _count_seen(layer: Layer, n: int) -> int:
+    """Return how many inputs the last output depends on, by its gradient."""
+    x = sample_normal(1, n, 8).requires_grad_()
+    (gradient,) = torch.autograd.grad(layer(x)[0, -1].sum(), x)
+    return int((gradient[0].abs().amax(-1) > 0).sum())
+
+
+@torch.no_grad()
+def _compare_orders(layers: dict[str, Layer]) -> list[Comparison]:
+    """Compare what the layers work on: a set has no order, a sequence has one."""
+    x, order = sample_normal(1, 7, 8), torch.randperm(7)
+    order = torch.arange(7).flip(0) if bool((order == torch.arange(7)).all()) else order
+    apart = {kind: max_difference(layer(x[:, order]), layer(x)[:, order]) for kind, layer in layers.items()}
+    attention = build_attention(8)
+    return [
+        expect_at_least("recurrent, ordered sequence: change when words are permuted", apart["recurrent"], 1e-3),
+        expect_at_least("convolution, grid: change when words are permuted", apart["convolution"], 1e-3),
+        expect_near("self-attention, set: change when words are permuted", apart["self-attention"], 0, within=1e-12),
+        expect_near(
+            "self-attention: difference from the formula",
+            measure_layer(attention, x),
+            0,
+            within=1e-12,
+        ),
+    ]

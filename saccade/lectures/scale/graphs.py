@@ -1,8 +1,9 @@
-"""Path lengths between positions by graph search: the steps or layers that a signal needs."""
+"""Path lengths between positions, measured on layers: the steps or layers that a signal needs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,15 +22,40 @@ def find_longest_path(edges: Tensor) -> int:
         seen, here, steps = seen | new, new.float(), steps + 1
 
 
-def count_layers_to_reach(edges: Callable[[int], Tensor]) -> int:
-    """Return the layers until the last position depends on the first; layer n has the edges `edges(n)`."""
-    seen, layers = torch.zeros(len(edges(0))), 0
-    seen[0] = 1
-    while not seen[-1]:
-        seen, layers = (edges(layers).float() @ seen > 0).float(), layers + 1
-        if layers > len(seen):
-            raise ValueError("the last position never depends on the first one")
-    return layers
+def count_hops(layer: Callable[[int, Tensor], Tensor], n: int, width: int) -> int:
+    """Return how many layers it takes until the last of n positions depends on the first; -1 if it never does.
+
+    `layer(number, x)` is one layer on x (B, n, width). All positions that depend on the first one are changed, and
+    those whose output changes depend on it too.
+    """
+    x, reached = torch.randn(1, n, width, dtype=torch.float64), torch.zeros(n, dtype=torch.bool)
+    reached[0] = True
+    for number in range(n):
+        moved = torch.where(reached[:, None], x + 1 + torch.rand_like(x), x)
+        after, before = layer(number, torch.cat((moved, x)))
+        changed = ((after - before).abs().amax(-1) > 1e-12) | reached
+        if changed[-1]:
+            return number + 1
+        if number and bool((changed == reached).all()):
+            return -1
+        reached = changed
+    return -1
+
+
+def measure_depth(y: Tensor) -> int:
+    """Return the longest chain of operations that computed y, in autograd's graph: what cannot run in parallel."""
+    depths: dict[object, int] = {}
+    pending: list[object] = [y.grad_fn] if y.grad_fn is not None else []
+    while pending:
+        node: Any = pending[-1]
+        before = [item for item, _ in node.next_functions if item is not None]
+        missing = [item for item in before if item not in depths]
+        if missing:
+            pending += missing
+            continue
+        depths[node] = 1 + max((depths[item] for item in before), default=0)
+        pending.pop()
+    return max(depths.values(), default=0)
 
 
 def find_dependencies(layer: Callable[[Tensor], Tensor], n: int, width: int) -> Tensor:
