@@ -39,6 +39,8 @@ TENSOR_MAP: TensorMap = {
     "writer.stack.blocks.{}.residuals.1.norm": map_tensor(IDENTITY, f"{BLOCK}.post_attention_layernorm"),
 }
 DEFAULTS = {"hidden_act": "silu", "max_position_embeddings": 2048, "bos_token_id": 1, "eos_token_id": 2}
+# The scaling of Llama 3.1 with these factors divides all frequencies, as rope_type "linear" does (Chen et al. 2023).
+LINEAR_SCALING = {"low_freq_factor": 1e9, "high_freq_factor": 2e9, "original_max_position_embeddings": 1}
 ROPE_SCALING_KEYS = {  # Llama 3.1 and later: key of rope_scaling -> ours
     "factor": "factor", "low_freq_factor": "low_freq_factor", "high_freq_factor": "high_freq_factor",
     "original_max_position_embeddings": "original_length",
@@ -80,10 +82,12 @@ def build_rotary_table(config: Config) -> dict[str, Any]:
     if kind == "default" and not values:
         return positions
     values.setdefault("original_max_position_embeddings", config.take("max_position_embeddings"))
+    if kind == "linear":
+        kind, values = "llama3", {**values, **LINEAR_SCALING}
     if kind != "llama3" or values.keys() != ROPE_SCALING_KEYS.keys():
         raise config.build_error(
             "rope_scaling" if older else "rope_parameters",
-            f"expected rope_type 'default', or 'llama3' with {', '.join(ROPE_SCALING_KEYS)}",
+            f"expected rope_type 'default', 'linear', or 'llama3' with {', '.join(ROPE_SCALING_KEYS)}",
         )
     return {**positions, "scaling": {ours: values[theirs] for theirs, ours in ROPE_SCALING_KEYS.items()}}
 
@@ -94,7 +98,11 @@ def build_rope_config(positions: Any) -> dict[str, Any]:
     base, scale = rotary.base, rotary.scaling
     if scale is None:
         return {"rope_theta": base, "rope_parameters": {"rope_theta": base, "rope_type": "default"}}
-    scaling = {"rope_type": "llama3", **{theirs: getattr(scale, ours) for theirs, ours in ROPE_SCALING_KEYS.items()}}
+    scaling = {theirs: getattr(scale, ours) for theirs, ours in ROPE_SCALING_KEYS.items()}
+    if scaling.items() >= LINEAR_SCALING.items():
+        scaling = {"rope_type": "linear", "factor": scale.factor}
+    else:
+        scaling = {"rope_type": "llama3", **scaling}
     return {"rope_theta": base, "rope_parameters": {"rope_theta": base, **scaling}, "rope_scaling": scaling}
 
 

@@ -139,9 +139,13 @@ def build_xlnet_config(recipe: Recipe) -> dict[str, Any]:
     writer: Any = recipe.writer
     head: dict[str, Any] = {"architectures": [f"XLNet{get_architecture(writer)}"]}
     if writer.pooling_kind:
+        between = writer.hidden_dim is not None  # without a projection, an activation would be applied to the state
         head |= {
-            "summary_type": writer.pooling, "summary_use_proj": writer.hidden_dim is not None,
-            "summary_activation": get_summary_activation(writer), "summary_last_dropout": writer.dropout,
+            "summary_type": writer.pooling, "summary_use_proj": between,
+            "summary_activation": (
+                ACTIVATION_NAMES.get(writer.activation, writer.activation) if between else NO_ACTIVATION
+            ),
+            "summary_last_dropout": writer.dropout,
         }  # fmt: skip
     return head | {
         "d_model": stack.dim, "n_layer": stack.layers, "n_head": stack.heads, "d_inner": stack.ff,
@@ -150,11 +154,6 @@ def build_xlnet_config(recipe: Recipe) -> dict[str, Any]:
         "layer_norm_eps": stack.norm_epsilon or 1e-5, "mem_len": None,
         "tie_word_embeddings": writer.is_label_head or writer.gives_states or writer.tied == "all",
     }  # fmt: skip
-
-
-def get_summary_activation(writer: Any) -> str:
-    """Return the activation of the head; none without a projection, since it would be applied to the state."""
-    return NO_ACTIVATION if writer.hidden_dim is None else ACTIVATION_NAMES.get(writer.activation, writer.activation)
 
 
 def get_architecture(writer: WriterTraits) -> str:

@@ -205,7 +205,9 @@ def adopt_tokenizers(cores: Sequence[tokenizers.Tokenizer], *, size: int, start:
     adopted = []
     for core in cores:
         tokens = core.get_vocab()
-        if len(cores) == 1 and max(tokens.values()) >= size:
+        # Special tokens may be without a row: bart-large-cnn has none for <mask>.
+        added = {token.content for token in core.get_added_tokens_decoder().values()}
+        if len(cores) == 1 and any(row >= size and token not in added for token, row in tokens.items()):
             raise SaccadeError(
                 f"the tokenizer has {max(tokens.values()) + 1} tokens, but the embedding has {size} rows; "
                 "is it the tokenizer of these weights?"

@@ -247,8 +247,9 @@ def draw_rope(rng: Random) -> dict[str, Any]:
         "rope_type": "llama3", "factor": rng.choice((2.0, 8.0)), "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": rng.choice((16, 400)),
     }  # fmt: skip
-    other: dict[str, Any] = {"rope_type": "linear", "factor": 2.0}
-    kind: dict[str, Any] = rng.choice(({"rope_type": "default"},) * 4 + (scaled,) * 4 + (other,))
+    linear: dict[str, Any] = {"rope_type": "linear", "factor": rng.choice((2.0, 4.0))}
+    other = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+    kind = rng.choice(({"rope_type": "default"},) * 4 + (scaled,) * 4 + (linear,) * 2 + (other,))
     return {"rope_parameters": {"rope_theta": base, **kind}}
 
 

@@ -17,6 +17,7 @@ from saccade.exchange.importing import import_folder
 from saccade.model.run import load_run
 
 transformers = pytest.importorskip("transformers")
+LINEAR = {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e5}  # deepseek-coder
 REFORMER = {
     "lsh_num_chunks_before": 1, "tie_word_embeddings": False, "hidden_act": "gelu", "is_decoder": True,
     "axial_pos_embds": False, "num_hashes": 1,
@@ -44,16 +45,30 @@ def change_config(folder: Path, **values: Any) -> None:
         ("bart", "BartForConditionalGeneration", {"decoder_start_token_id": "<s>", "tie_word_embeddings": True}),
         ("xlnet", "XLNetForSequenceClassification", {"summary_use_proj": False, "summary_activation": "linear"}),
         ("xlnet", "XLNetForSequenceClassification", {"summary_use_proj": True, "summary_activation": "relu"}),
-        ("llama", "LlamaForCausalLM", {"hidden_act": "gelu", "attention_bias": True, "mlp_bias": False}),
+        ("llama", "LlamaForCausalLM", {"hidden_act": "gelu", "attention_bias": True, "rope_parameters": None}),
+        ("llama", "LlamaForCausalLM", {"hidden_act": "silu", "rope_parameters": LINEAR}),
         ("gpt2", "GPT2LMHeadModel", {"scale_attn_weights": False, "tie_word_embeddings": False}),
     ],
     ids=lambda value: value if isinstance(value, str) else ",".join(value),
 )  # fmt: skip
 def test_they_are_exact(family: str, architecture: str, settings: dict[str, Any], tmp_path: Path) -> None:
     plain = {"attn_type": "bi", "clamp_len": -1, "same_length": False, "bi_data": False, "problem_type": None}
-    usual = {"xlnet": {**plain, "summary_type": "last", "ff_activation": "gelu"}, "llama": {"rope_parameters": None}}
+    usual = {
+        "xlnet": {**plain, "summary_type": "last", "ff_activation": "gelu"},
+    }
     others = usual.get(family, {"activation_function": "gelu"} if family in ("bart", "gpt2") else {})
     write_folder(draw(family, architecture, **others, **settings), tmp_path / "folder", Random(1))
+    assert check_both_ways(tmp_path / "folder", tmp_path, Random(1)) is None
+
+
+def test_special_tokens_may_be_without_a_row(tmp_path: Path) -> None:
+    """The tokenizer of bart-large-cnn has <mask>, its embedding has not."""
+    usual = {"tie_word_embeddings": True, "activation_function": "gelu", "decoder_start_token_id": "</s>"}
+    found = draw("bart", "BartForConditionalGeneration", **usual)
+    assert found.tokenizer is not None
+    found.tokenizer.add_special_tokens(["<last>"])
+    last = found.tokenizer.token_to_id("<last>")
+    write_folder(found._replace(config={**found.config, "vocab_size": last}), tmp_path / "folder", Random(1))
     assert check_both_ways(tmp_path / "folder", tmp_path, Random(1)) is None
 
 
