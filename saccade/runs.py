@@ -63,8 +63,8 @@ def find_run(name: str | Path) -> Path:
 
 def build_not_a_run_error(path: Path) -> SaccadeError:
     """The error for a folder that is no run, with the most similar name."""
-    runs = [entry.name for entry in get_runs_folder().glob("*/") if (entry / RECIPE).exists() and entry != path]
-    close = difflib.get_close_matches(path.name, runs, n=1)
+    others = [entry.name for entry in get_runs_folder().glob("*/") if entry != path and entry.name != str(path)]
+    close = difflib.get_close_matches(path.name, others, n=1)
     hint = f"did you mean '{close[0]}'?" if close else "`saccade runs` lists the runs"
     return SaccadeError(f"'{path}' is not a run: expected a folder with {RECIPE}; {hint}")
 
