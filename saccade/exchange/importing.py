@@ -28,7 +28,7 @@ from saccade.exchange.families.family import (
     find_tensor,
     find_unknown_tensors,
 )
-from saccade.exchange.families.heads import check_final_token, read_labels
+from saccade.exchange.families.heads import HEAD_OBJECTIVES, check_final_token, read_labels
 from saccade.exchange.formats.gguf import GgufFile, is_gguf
 from saccade.exchange.formats.hugging_face import (
     CONFIG_FILE,
@@ -54,6 +54,7 @@ from saccade.model.run import SkipInit, named_weights, write_tensors
 from saccade.runs import CARD, RECIPE, WEIGHTS
 from saccade.train.api import resolve_run_folder
 
+UNTIED_WRITERS = ("states", *HEAD_OBJECTIVES)  # have no output matrix over the vocabulary
 # Keys of config.json that newer folders store in generation_config.json.
 GENERATION_KEYS = ("decoder_start_token_id", "forced_bos_token_id", "forced_decoder_ids", "is_multilingual")
 CONSTANT_TOLERANCE = 2e-3  # largest rounding error of float16 for values up to 1, with some margin
@@ -105,7 +106,8 @@ def import_folder(source: str, run: str, *, kinds: Mapping[str, Any] | None = No
         tables["writer"] |= {"start_token": start, "output_bias": has_output_bias(tensors, mapping)}
     elif second_reading is not None:
         second_reading["start_token"] = start
-    if has_untied_output(tensors, family) and tables["writer"].get("kind") != "states":
+    untied = config.values.get("tie_word_embeddings") is False and family.untied == "none"
+    if (has_untied_output(tensors, family) or untied) and tables["writer"].get("kind") not in UNTIED_WRITERS:
         tables["writer"]["tie"] = family.untied
     if writes and not family.has_encoder:
         stop = find_stop_tokens(config, tokenizers.target.backend)

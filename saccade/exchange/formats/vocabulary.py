@@ -32,6 +32,7 @@ MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
 TOKENIZER_CONFIG_FILE, ADDED_TOKENS_FILE = "tokenizer_config.json", "added_tokens.json"
 # Token of an embedding row that the vocabulary does not use. Tokenizers of imported runs contain it: do not change it.
 PLACEHOLDER_TOKEN = "<no piece {}>"
+MASK_TOKENS = ("<mask>",)  # may be without a row: bart-large-cnn has none
 ROLE_KEYS = {"pad_token_id": PAD, "eos_token_id": END}
 
 
@@ -205,9 +206,8 @@ def adopt_tokenizers(cores: Sequence[tokenizers.Tokenizer], *, size: int, start:
     adopted = []
     for core in cores:
         tokens = core.get_vocab()
-        # Special tokens may be without a row: bart-large-cnn has none for <mask>.
-        added = {token.content for token in core.get_added_tokens_decoder().values()}
-        if len(cores) == 1 and any(row >= size and token not in added for token, row in tokens.items()):
+        last = max(row for token, row in tokens.items() if token not in MASK_TOKENS)
+        if len(cores) == 1 and last >= size:
             raise SaccadeError(
                 f"the tokenizer has {max(tokens.values()) + 1} tokens, but the embedding has {size} rows; "
                 "is it the tokenizer of these weights?"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from comparison import check_both_ways, write_folder
-from draws import DRAWS, Draw
+from draws import DRAWS, LETTERS, Draw, build_tokenizer
 
 import saccade
 from saccade.config.load import override
@@ -61,15 +61,24 @@ def test_they_are_exact(family: str, architecture: str, settings: dict[str, Any]
     assert check_both_ways(tmp_path / "folder", tmp_path, Random(1)) is None
 
 
-def test_special_tokens_may_be_without_a_row(tmp_path: Path) -> None:
+def test_the_mask_token_may_be_without_a_row(tmp_path: Path) -> None:
     """The tokenizer of bart-large-cnn has <mask>, its embedding has not."""
-    usual = {"tie_word_embeddings": True, "activation_function": "gelu", "decoder_start_token_id": "</s>"}
-    found = draw("bart", "BartForConditionalGeneration", **usual)
-    assert found.tokenizer is not None
-    found.tokenizer.add_special_tokens(["<last>"])
-    last = found.tokenizer.token_to_id("<last>")
-    write_folder(found._replace(config={**found.config, "vocab_size": last}), tmp_path / "folder", Random(1))
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", *LETTERS, "<mask>"]
+    pair = "<s> $A </s> </s> $B </s>"
+    core = build_tokenizer(tokens, [*tokens[:4], "<mask>"], unknown="<unk>", single="<s> $A </s>", pair=pair)
+    ids = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2, "vocab_size": 17}
+    found = draw("bart", "BartForConditionalGeneration", tie_word_embeddings=True, activation_function="gelu")
+    found = found._replace(config={**found.config, **ids, "forced_bos_token_id": 0}, tokenizer=core)
+    write_folder(found, tmp_path / "folder", Random(1))
     assert check_both_ways(tmp_path / "folder", tmp_path, Random(1)) is None
+
+
+def test_an_untied_output_matrix_must_be_stored(tmp_path: Path) -> None:
+    found = draw("gpt2", "GPT2LMHeadModel", activation_function="relu", tie_word_embeddings=True)
+    write_folder(found, tmp_path / "folder", Random(1))
+    change_config(tmp_path / "folder", tie_word_embeddings=False)
+    with pytest.raises(SaccadeError, match="lacks the tensor 'lm_head.weight', which the model of config.json has"):
+        import_folder(str(tmp_path / "folder"), str(tmp_path / "run"))
 
 
 def test_an_activation_of_the_state_itself_is_refused(tmp_path: Path) -> None:
