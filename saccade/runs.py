@@ -49,17 +49,22 @@ def get_runs_folder() -> Path:
 
 
 def find_run(name: str | Path) -> Path:
-    """The folder of a run, given by its path or by its name in the folder of runs."""
+    """The folder of a run, given by its path or by its name in the folder of runs.
+
+    A folder of the same name that is no run, such as the one that a run was imported from, does not hide the run.
+    """
     path = Path(name)
     inside = get_runs_folder() / path
-    if not path.exists() and not path.is_absolute() and inside.exists():
-        return inside
-    return path
+    if path.is_absolute() or not inside.exists():
+        return path
+    is_hidden = path.is_dir() and not (path / RECIPE).exists() and (inside / RECIPE).exists()
+    return inside if is_hidden or not path.exists() else path
 
 
 def build_not_a_run_error(path: Path) -> SaccadeError:
     """The error for a folder that is no run, with the most similar name."""
-    close = difflib.get_close_matches(path.name, [entry.name for entry in get_runs_folder().glob("*/")], n=1)
+    others = [entry.name for entry in get_runs_folder().glob("*/") if entry != path and entry.name != str(path)]
+    close = difflib.get_close_matches(path.name, others, n=1)
     hint = f"did you mean '{close[0]}'?" if close else "`saccade runs` lists the runs"
     return SaccadeError(f"'{path}' is not a run: expected a folder with {RECIPE}; {hint}")
 

@@ -11,7 +11,7 @@ from saccade.config.media import GlimpsesJoin, GridReader, Join, MediaReader, Ow
 from saccade.config.positions import Positions, Sinusoidal
 from saccade.config.sound import FrameReader
 from saccade.config.stacks import ReaderStack, TransformerStack, find_reversible_conflict
-from saccade.config.table import Count, EmbeddingOptions, ReaderTraits, Share, Table
+from saccade.config.table import Count, EmbeddingOptions, ReaderTraits, Share, StartToken, Table
 
 if TYPE_CHECKING:
     from saccade.config.schema import Recipe
@@ -33,9 +33,9 @@ class SecondPass(Table):
     """LayerNorm of the sum of token and position embeddings."""
     dropout: Share = 0.1
     """Dropout probability of the embeddings."""
-    start_token: Literal["own", "pad", "end"] = "own"
+    start_token: StartToken = "own"
     """First input token of the decoder: "own" is a start token with a learned embedding of its own, "pad" and "end"
-    reuse those tokens (BART starts with end)."""
+    reuse those tokens (BART starts with end), and a number reuses the token of that id."""
 
     @property
     def embedding_options(self) -> EmbeddingOptions:

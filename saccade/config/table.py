@@ -6,7 +6,7 @@ A user's own kind (`Custom`) has the same traits, so that other code asks a tabl
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
+StartToken = Literal["own", "pad", "end"] | Annotated[int, Field(ge=4)]  # ids below are special tokens
 
 
 class Table(BaseModel):
@@ -214,7 +215,7 @@ class EmbeddingOptions(NamedTuple):
     dim: int | None = None  # width of token embeddings, projected to that of the stack; None: the same width
     segments: int = 0  # number of segment embeddings
     norm: bool = False  # LayerNorm of the sum of all embeddings
-    start_token: str = "own"  # embedding of the start token: its own, or that of "pad" or "end"
+    start_token: StartToken = "own"  # embedding of the start token: its own, or that of "pad", "end" or another id
 
 
 class ReaderTraits(PartTraits):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from saccade.config.kinds import ByKind, Custom
 from saccade.config.positions import Positions, Sinusoidal
 from saccade.config.stacks import RecurrentWriterStack, TransformerStack, WriterStack, find_reversible_conflict
-from saccade.config.table import Count, EmbeddingOptions, Share, Table, WriterTraits
+from saccade.config.table import Count, EmbeddingOptions, Share, StartToken, Table, WriterTraits
 from saccade.config.training import format_hard_attention_message
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ class TokenWriter(Table, WriterTraits):
     tie: Literal["none", "input", "output", "all"] = "all"
     """Weight tying (Press and Wolf 2017): "input" shares the embeddings of reader and writer, "output" the writer's
     embedding and output matrix, "all" all three."""
-    start_token: Literal["own", "pad", "end"] = "own"
+    start_token: StartToken = "own"
     """First input token: "own" is a start token with a learned embedding of its own, "pad" and "end" reuse those tokens
-    (T5 and MarianMT start with pad, BART with end)."""
+    (T5 and MarianMT start with pad, BART with end), and a number reuses the token of that id."""
     output_scale: bool = False
     """Divide states by sqrt(dim) before the output matrix, as T5 with tied embeddings does."""
     output_bias: bool = False

@@ -24,7 +24,7 @@ from saccade.data.tokenization.tokenizer import (
 )
 from saccade.errors import SaccadeError
 from saccade.exchange.families.catalogue import find_family
-from saccade.exchange.families.family import MASKED_LOGIT, Family, VocabularyMapping, find_tensor
+from saccade.exchange.families.family import MASKED_LOGIT, OUTPUT_WEIGHTS, Family, VocabularyMapping, find_tensor
 from saccade.exchange.families.heads import build_label_config, export_decoder_tokenizer
 from saccade.exchange.formats.hugging_face import CONFIG_FILE, PREPROCESSOR_FILE, WEIGHTS_FILE
 from saccade.exchange.formats.vocabulary import export_tokenizer, map_vocabulary
@@ -41,7 +41,7 @@ def export_run(run: str | Path, folder: str | Path, *, kinds: Mapping[str, Any] 
     family = find_family(loaded.recipe, loaded.tokenizers.source)
     weights = named_weights(loaded.model)
     labels = loaded.tokenizers.labels
-    mapping = map_run_vocabulary(loaded.tokenizers.target, weights, labelled=labels is not None or not family.uses_text)
+    mapping = map_run_vocabulary(loaded, weights, labelled=labels is not None or not family.uses_text)
     tensors = convert_weights(loaded, weights, mapping, family)
     with create_folder(path):
         write_configs(path, loaded, mapping.size, family)
@@ -51,10 +51,13 @@ def export_run(run: str | Path, folder: str | Path, *, kinds: Mapping[str, Any] 
     return path, family.name
 
 
-def map_run_vocabulary(target: Tokenizer, weights: dict[str, Tensor], *, labelled: bool = False) -> VocabularyMapping:
+def map_run_vocabulary(run: Run, weights: dict[str, Tensor], *, labelled: bool = False) -> VocabularyMapping:
     """Map our token ids to rows of the exported tables, without tokens that only an import added."""
-    bias = None if labelled else weights.get("writer.output.bias")
-    size = count_original_tokens(target) if bias is None else int((bias > MASKED_LOGIT).sum())
+    target, bias = run.tokenizers.target, None if labelled else weights.get("writer.output.bias")
+    if bias is not None:
+        size = int((bias > MASKED_LOGIT).sum())
+    else:  # a decoder without this bias has a logit for each token
+        size = target.size if is_autoregressive(run) else count_original_tokens(target)
     return map_vocabulary(target, size)
 
 
@@ -77,7 +80,12 @@ def convert_weights(
                 f"{run.path}: {name} is not 0, but {family.name} has no such tensor; the run cannot be exported"
             )
         tensors.update({there: part.contiguous() for there, part in zip(theirs, converted, strict=True)})
-    return tensors | ({} if family.compute_constants is None else dict(family.compute_constants(run.recipe)))
+    if any(name in tensors for name in OUTPUT_WEIGHTS):  # without tying, transformers does not tie the biases either
+        copies = {copy: tensors.get(original) for copy, original in family.duplicates.items() if copy.endswith(".bias")}
+        tensors |= {copy: bias.clone() for copy, bias in copies.items() if bias is not None}
+    for compute in (family.compute_constants, family.unused_tensors):
+        tensors |= {} if compute is None else dict(compute(run.recipe))
+    return tensors
 
 
 def write_configs(path: Path, run: Run, size: int, family: Family) -> None:
@@ -104,7 +112,9 @@ def get_special_token_ids(run: Run, size: int, family: Family) -> tuple[dict[str
     target = run.tokenizers.target
     second: Any = run.recipe.writer if is_autoregressive(run) else run.recipe.reader.second_pass_table
     first = (
-        (*target.prefix_ids, START)[0] if second is None else {"own": START, "pad": PAD, "end": END}[second.start_token]
+        (*target.prefix_ids, START)[0]
+        if second is None
+        else {"own": START, "pad": PAD, "end": END}.get(second.start_token, second.start_token)
     )
     ids = {
         "pad_token_id": get_padding_token(run, size, family),
@@ -116,7 +126,11 @@ def get_special_token_ids(run: Run, size: int, family: Family) -> tuple[dict[str
     elif target.prefix_ids and second is not None:
         ids |= {"bos_token_id": target.prefix_ids[0], "forced_bos_token_id": target.prefix_ids[0]}
     # Tokens that only our vocabulary has have no id in the exported folder.
-    theirs = {key: target.library_ids[ours] if target.library_ids[ours] < size else None for key, ours in ids.items()}
+    theirs: dict[str, Any] = {
+        key: target.library_ids[ours] if target.library_ids[ours] < size else None for key, ours in ids.items()
+    }
+    if stops := find_stop_ids(run):
+        theirs["eos_token_id"] = [theirs["eos_token_id"], *stops]
     generation: dict[str, Any] = {
         **theirs,
         "num_beams": run.recipe.predict.beam,
@@ -129,18 +143,26 @@ def get_special_token_ids(run: Run, size: int, family: Family) -> tuple[dict[str
     return {key: token for key, token in theirs.items() if key != "forced_bos_token_id"}, generation
 
 
+def find_stop_ids(run: Run) -> list[int]:
+    """Return the foreign ids of the tokens that end outputs besides END: strings of `predict.stop` that are tokens."""
+    added = run.tokenizers.target.backend.get_added_tokens_decoder()
+    stops = run.recipe.predict.stop if run.recipe.task.is_language_model else ()
+    return [token_id for token_id, token in added.items() if token.content in stops]
+
+
 def is_autoregressive(run: Run) -> bool:
     """Whether the model generates token by token."""
     return run.recipe.task.writes_stepwise
 
 
 def get_padding_token(run: Run, size: int, family: Family) -> int:
-    """Return our id of the padding token; END where a decoder with labels, which needs padding, has none.
+    """Return our id of the padding token; END where the model needs one and the vocabulary has none.
 
-    Sequence classifiers over a decoder find the last token of a sequence by the padding after it.
+    Sequence classifiers over a decoder find the last token of a sequence by the padding after it, and Reformer pads
+    sequences itself.
     """
     tokenizer, decodes = run.tokenizers.source, run.tokenizers.labels is not None and not family.has_encoder
-    return END if decodes and tokenizer.library_ids[PAD] >= size else PAD
+    return END if (decodes or family.needs_padding) and tokenizer.library_ids[PAD] >= size else PAD
 
 
 def write_tokenizers(path: Path, run: Run, size: int, family: Family) -> None:

@@ -20,8 +20,15 @@ from saccade.data.tokenization.tokenizer import SHARED_FILE, SOURCE_FILE, TARGET
 from saccade.data.tokenization.tokenizers import Tokenizers, train_tokenizers
 from saccade.errors import SaccadeError
 from saccade.exchange.families.catalogue import LANGUAGE_MODEL_TABLES, get_family
-from saccade.exchange.families.family import Config, Family, VocabularyMapping, find_tensor, find_unknown_tensors
-from saccade.exchange.families.heads import check_final_token, read_labels
+from saccade.exchange.families.family import (
+    OUTPUT_WEIGHTS,
+    Config,
+    Family,
+    VocabularyMapping,
+    find_tensor,
+    find_unknown_tensors,
+)
+from saccade.exchange.families.heads import HEAD_OBJECTIVES, check_final_token, read_labels
 from saccade.exchange.formats.gguf import GgufFile, is_gguf
 from saccade.exchange.formats.hugging_face import (
     CONFIG_FILE,
@@ -36,6 +43,7 @@ from saccade.exchange.formats.vocabulary import (
     adopt_tokenizers,
     find_encoder_start,
     find_start,
+    find_stop_tokens,
     map_vocabulary,
     read_tokenizers,
     set_chat_tokens,
@@ -46,12 +54,7 @@ from saccade.model.run import SkipInit, named_weights, write_tensors
 from saccade.runs import CARD, RECIPE, WEIGHTS
 from saccade.train.api import resolve_run_folder
 
-OUTPUT_WEIGHTS = (
-    "lm_head.weight",
-    "cls.predictions.decoder.weight",
-    "lm_head.decoder.weight",
-    "predictions.decoder.weight",
-)
+UNTIED_WRITERS = ("states", *HEAD_OBJECTIVES)  # have no output matrix over the vocabulary
 # Keys of config.json that newer folders store in generation_config.json.
 GENERATION_KEYS = ("decoder_start_token_id", "forced_bos_token_id", "forced_decoder_ids", "is_multilingual")
 CONSTANT_TOLERANCE = 2e-3  # largest rounding error of float16 for values up to 1, with some margin
@@ -103,22 +106,25 @@ def import_folder(source: str, run: str, *, kinds: Mapping[str, Any] | None = No
         tables["writer"] |= {"start_token": start, "output_bias": has_output_bias(tensors, mapping)}
     elif second_reading is not None:
         second_reading["start_token"] = start
-    if has_untied_output(tensors, family) and tables["writer"].get("kind") != "states":
+    untied = config.values.get("tie_word_embeddings") is False and family.untied == "none"
+    if (has_untied_output(tensors, family) or untied) and tables["writer"].get("kind") not in UNTIED_WRITERS:
         tables["writer"]["tie"] = family.untied
-    tables |= LANGUAGE_MODEL_TABLES if writes and not family.has_encoder else {}
+    if writes and not family.has_encoder:
+        stop = find_stop_tokens(config, tokenizers.target.backend)
+        tables |= {**LANGUAGE_MODEL_TABLES, "predict": {**LANGUAGE_MODEL_TABLES["predict"], "stop": stop}}
     recipe = build_recipe(tables, tokenizers, path, family=family, source=source)
     weights = convert_weights(recipe, tokenizers, tensors, mapping, family)
     write_run(path, recipe, tokenizers, weights, about=f"Imported from {source} (family {family.name}).")
     parameters = sum(tensor.numel() for tensor in weights.values())
-    return ImportResult(path, family.name, parameters, sorted(config.values.keys() - config.used))
+    return ImportResult(path, family.name, parameters, sorted(config.given - config.used))
 
 
 def read_vocabulary(
     config: Config, source: HuggingFaceFolder | GgufFile, family: Family, *, needs_start: bool
-) -> tuple[Tokenizers, VocabularyMapping, str]:
-    """Return the tokenizers, the mapping of their ids to rows of the foreign tables, and the kind of start token.
+) -> tuple[Tokenizers, VocabularyMapping, str | int]:
+    """Return the tokenizers, the mapping of their ids to rows of the foreign tables, and `writer.start_token`.
 
-    `needs_start`: whether a decoder reads a start token (`writer.start` of a recipe: own, pad, end or begin).
+    `needs_start`: whether a decoder reads a start token.
     """
     size = int(config.take("vocab_size"))
     cores = source.read_tokenizers(family, size)
@@ -129,10 +135,11 @@ def read_vocabulary(
     start = find_start(config, cores, family) if needs_start else find_encoder_start(cores)
     tokenizers = adopt_tokenizers(cores, size=size, start=start)
     check_forced_bos(config, tokenizers)
-    return tokenizers, map_vocabulary(tokenizers.target, size), start
+    start_token = tokenizers.target.prefix_ids[0] if needs_start and start == "begin" else start
+    return tokenizers, map_vocabulary(tokenizers.target, size), start_token
 
 
-def build_empty_vocabulary() -> tuple[Tokenizers, VocabularyMapping, str]:
+def build_empty_vocabulary() -> tuple[Tokenizers, VocabularyMapping, str | int]:
     """Return what `read_vocabulary` returns, for a model without text."""
     return train_tokenizers(Settings(kind="bytes"), lambda: ()), VocabularyMapping([], [], 0), "own"
 
@@ -150,7 +157,11 @@ class HuggingFaceFolder(NamedTuple):
             )
         generation = read_json(self.path / "generation_config.json")
         values = {key: generation[key] for key in GENERATION_KEYS if generation.get(key) is not None}
-        return Config({**values, **read_json(path)}, origin=str(path))
+        values |= read_json(path)
+        if "eos_token_id" in values and "eos_token_id" in generation and not values.get("is_encoder_decoder"):
+            ends = [*list_ids(values["eos_token_id"]), *list_ids(generation["eos_token_id"])]
+            values["eos_token_id"] = ends[0] if len(set(ends)) == 1 else list(dict.fromkeys(ends))
+        return Config(values, origin=str(path))
 
     def read_tokenizers(self, family: Family, size: int) -> list[Core]:
         return read_tokenizers(self.path, family, size)
@@ -166,6 +177,11 @@ class HuggingFaceFolder(NamedTuple):
 
     def open_tensors(self, family: Family) -> FolderTensors:
         return FolderTensors(self.path, prefix=family.prefix)
+
+
+def list_ids(value: Any) -> list[Any]:
+    """Return the ids of a key that has one id, several, or none."""
+    return list(value) if isinstance(value, list) else [] if value is None else [value]
 
 
 def check_forced_bos(config: Config, tokenizers: Tokenizers) -> None:
@@ -219,9 +235,12 @@ def convert_weights(
     tensor_map, used, weights = family.get_tensor_map(recipe), set(), {}
     for name, ours in named_weights(model).items():
         conversion, theirs = find_tensor(name, tensor_map)
+        used.update(theirs)
+        if name.endswith(".bias") and any(family.optional_biases in there and there not in tensors for there in theirs):
+            weights[name] = torch.zeros(ours.shape)
+            continue
         optional = name == "writer.output.bias" and not all(there in tensors for there in theirs)
         stored = [] if optional else [tensors[there] for there in theirs]
-        used.update(theirs)
         weights[name] = convert_tensor(conversion.to_ours, stored, ours.shape, mapping, theirs, tensors).contiguous()
     for name, expected in ({} if family.compute_constants is None else family.compute_constants(recipe)).items():
         used.add(name)

@@ -85,6 +85,8 @@ def test_a_run_is_found_by_path_before_its_name(tmp_path, monkeypatch):
     assert find_run("a") == Path("runs/a")
     assert find_run("runs/a") == Path("runs/a")
     (tmp_path / "a").mkdir()
+    assert find_run("a") == Path("runs/a")  # the other one is no run
+    (tmp_path / "a" / "recipe.toml").touch()
     assert find_run("a") == Path("a")
     assert find_run("none") == Path("none")
 

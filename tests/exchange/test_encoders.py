@@ -209,7 +209,6 @@ def test_stored_tensors_decide_the_head(tmp_path: Path) -> None:
         ("bert", "architectures", ["BertForQuestionAnswering"], "expected a bert folder with BertForMaskedLM or"),
         ("albert", "num_hidden_groups", 2, "num_hidden_groups"),
         ("roberta", "pad_token_id", 0, "pad_token_id"),
-        ("roberta", "type_vocab_size", 2, "type_vocab_size"),
         ("bert", "is_decoder", True, "is_decoder"),
     ],
 )

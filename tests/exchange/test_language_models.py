@@ -124,10 +124,10 @@ def test_other_rope_types_are_refused(tmp_path: Path) -> None:
     letters("llama").save(str(tmp_path / "a" / "tokenizer.json"))
     path = tmp_path / "a" / "config.json"
     values = json.loads(path.read_text())
-    values["rope_parameters"] = {"rope_theta": 1e4, "rope_type": "linear", "factor": 2.0}
+    values["rope_parameters"] = {"rope_theta": 1e4, "rope_type": "dynamic", "factor": 2.0}
     path.write_text(json.dumps(values))
     with pytest.raises(
-        SaccadeError, match="rope_parameters = .* expected rope_type 'default', or 'llama3' with factor, "
+        SaccadeError, match="rope_parameters = .* expected rope_type 'default', 'linear', or 'llama3' with "
     ):
         import_folder(str(tmp_path / "a"), str(tmp_path / "run"))
     values["rope_parameters"] = {key: value for key, value in STRETCH.items() if key != "factor"}

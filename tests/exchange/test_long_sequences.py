@@ -101,6 +101,28 @@ def test_logits_are_those_of_the_original(
     torch.testing.assert_close(*ours_and_theirs(run, theirs, length), atol=close, rtol=close)
 
 
+@pytest.mark.parametrize(
+    "settings", [{"num_buckets": None}, {"local_attn_chunk_length": 6}, {"local_attn_chunk_length": 3}], ids=str
+)
+@torch.no_grad()
+def test_lengths_need_not_be_multiples_of_the_chunk(settings: dict[str, Any], tmp_path: Path) -> None:
+    """The original pads them to the least common multiple of both chunk lengths, and counts buckets by that length."""
+    config = config_of("reformer")
+    for key, value in settings.items():
+        setattr(config, key, value)
+    model = transformers.ReformerModelWithLMHead(config).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    model.save_pretrained(tmp_path / "folder")
+    letters().save(str(tmp_path / "folder" / "tokenizer.json"))
+    run = load_run(import_folder(str(tmp_path / "folder"), str(tmp_path / "run")).path)
+    run.model.double()
+    for length in (4, 5, 7, 11, 13, 18, 23):
+        # A new model for each length: it keeps the number of buckets of the first.
+        theirs = transformers.ReformerModelWithLMHead.from_pretrained(tmp_path / "folder").eval().double()
+        torch.testing.assert_close(*ours_and_theirs(run, theirs, length), atol=1e-9, rtol=1e-9)
+
+
 def one_round(ours: nn.Module, theirs: nn.Module) -> None:
     """Use one hash round: the original combines rounds with little precision in float32."""
     for module in (*ours.modules(), *theirs.modules()):

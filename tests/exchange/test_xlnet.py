@@ -280,7 +280,7 @@ def test_labels_are_those_of_the_original(tmp_path: Path, kind: str) -> None:
         torch.testing.assert_close(ours_of_it, expected, atol=1e-4, rtol=1e-4)
     path, _ = export_run(run.path, tmp_path / "out")
     again, notes = getattr(transformers, f"XLNet{kind}").from_pretrained(path, output_loading_info=True)
-    assert set(notes["missing_keys"]) == {"transformer.mask_emb"} and not notes["unexpected_keys"]  # not compared here
+    assert not notes["missing_keys"] and not notes["unexpected_keys"]
     inputs = torch.tensor(tokenizer.library_ids)[torch.tensor([rows[0]])]
     torch.testing.assert_close(again.eval()(inputs).logits, theirs(inputs).logits)
     assert again.config.id2label == NAMES

@@ -91,12 +91,19 @@ def test_what_is_tied_at_the_input_has_an_output_of_its_own(model: Make) -> None
         model("writer.tie=input", "tokenizer.shared=false")
 
 
-@pytest.mark.parametrize(("start", "row"), [("pad", PAD), ("end", END)])
+@pytest.mark.parametrize(("start", "row"), [("pad", PAD), ("end", END), ("5", 5)])
 def test_start_may_share_the_vector_of_another_token(model: Make, start: str, row: int) -> None:
     embedding = model(f"writer.start_token={start}").writer.embedding
     first = torch.tensor([[START, 7]])
     assert torch.equal(embedding(first), embedding(torch.tensor([[row, 7]])))
     assert not torch.equal(embedding(first)[:, 0], embedding(torch.tensor([[4, 7]]))[:, 0])
+
+
+def test_a_start_token_that_does_not_exist_is_refused(model: Make) -> None:
+    with pytest.raises(SaccadeError, match="start_token = 9999 is not the id of a token; the vocabulary has .* tokens"):
+        model("writer.start_token=9999")
+    with pytest.raises(SaccadeError, match="start_token"):
+        model("writer.start_token=2")
 
 
 def test_a_bias_of_the_logits_is_not_trained(model: Make, batch: Batch) -> None:

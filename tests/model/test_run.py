@@ -120,6 +120,24 @@ def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
         load_run(tmp_path / "nowhere")
 
 
+def test_a_folder_of_the_same_name_does_not_hide_a_run(
+    tmp_path: Path, small: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as the folder that a run was imported from; nor is the name that was given suggested."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SACCADE_RUNS", raising=False)
+    Path("runs").mkdir()
+    create_run(tmp_path / "runs" / "minilm", small)
+    Path("minilm").mkdir()
+    assert load_run("minilm").path == Path("runs/minilm")
+    (tmp_path / "runs" / "minilm" / RECIPE).unlink()
+    with pytest.raises(SaccadeError, match="'minilm' is not a run: .*; `saccade runs` lists the runs"):
+        load_run("minilm")
+    create_run(tmp_path / "runs" / "minilm2", small)
+    with pytest.raises(SaccadeError, match="'minilm' is not a run: .*; did you mean 'minilm2'"):
+        load_run("minilm")
+
+
 def test_a_run_without_weights(tmp_path: Path, small: Recipe) -> None:
     create_run(tmp_path / "run", small)
     (tmp_path / "run" / WEIGHTS).unlink()

@@ -1,11 +1,13 @@
 import functools
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from saccade.config.load import validate
-from saccade.config.protocols import get_capabilities
+from saccade.config.protocols import Capabilities, get_capabilities
 from saccade.data.batching.batch import Batch, Tokens
 from saccade.data.tokenization.tokenizers import PAD, START
 from saccade.model.writers.tokens import TokenWriter, shift_right
@@ -45,6 +47,24 @@ def test_label_smoothing_by_hand():
     # (1 - 0.3 + 0.1) log 2 + 2 * 0.1 log 4
     assert smoothed.item() == pytest.approx(0.8 * 0.693147 + 0.2 * 1.386294, rel=1e-5)
     assert plain.item() == pytest.approx(0.693147, rel=1e-5)
+
+
+@pytest.mark.parametrize("linear", [True, False])
+def test_label_smoothing_does_not_count_tokens_that_an_imported_model_lacks(linear):
+    """Their logits of -10,000 would be most of the loss."""
+    from saccade.train.objectives.terms import compute_smoothed_losses, compute_token_losses
+
+    output, hidden, ids = nn.Linear(5, 7), torch.randn(2, 3, 5), torch.tensor([[2, 6, 4], [3, 3, 0]])
+    output.bias = nn.Parameter(output.bias.detach().clone(), requires_grad=False)
+    output.bias[[0, 1]] = -1e4
+    keep, there = ids != 0, output(hidden)[..., 2:]
+    expected = F.cross_entropy(there[keep], ids[keep] - 2, label_smoothing=0.1, reduction="sum")
+    if linear:
+        writer = SimpleNamespace(output=output, output_scale=1.0, capabilities=Capabilities(linear_head=True))
+        smoothed, _ = compute_token_losses(writer, hidden, ids, keep, 0.1)
+    else:
+        smoothed, _ = compute_smoothed_losses(output(hidden).log_softmax(-1), ids, keep, 0.1)
+    torch.testing.assert_close(smoothed, expected)
 
 
 def test_padding_changes_neither_sum_nor_count(model, batch):

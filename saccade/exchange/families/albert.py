@@ -18,6 +18,10 @@ from saccade.exchange.families.family import (
 )
 from saccade.exchange.families.heads import SEQUENCE_HEAD, TOKEN_HEAD, add_label_head
 
+DEFAULTS = {
+    "hidden_act": "gelu_new", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "type_vocab_size": 2,
+    "embedding_size": 128, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3,
+}  # fmt: skip
 EMBEDDINGS, LAYER = "albert.embeddings", "albert.encoder.albert_layer_groups.0.albert_layers.0"
 TENSOR_MAP: TensorMap = {
     "reader.embedding.tokens.weight": map_tensor(TOKEN_ROWS, f"{EMBEDDINGS}.word_embeddings.weight"),
@@ -85,4 +89,5 @@ ALBERT = Family(
     },
     complete_tokenizer=complete_tokenizer,
     refine_recipe=lambda tables, tensors: detect_head(tables, TENSOR_MAP, tensors, pairs="order"),
+    defaults=DEFAULTS,
 )

@@ -25,6 +25,12 @@ from saccade.exchange.families.heads import (
 )
 
 SIDES = {"encoder": "reader", "decoder": "writer"}
+DEFAULTS = {
+    "activation_function": "gelu", "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2,
+}  # fmt: skip
+MARIAN_DEFAULTS = {
+    "activation_function": "gelu", "pad_token_id": 58100, "eos_token_id": 0, "decoder_start_token_id": 58100,
+}  # fmt: skip
 LEGACY_VALUES = {
     "add_bias_logits": False,
     "add_final_layer_norm": False,
@@ -123,6 +129,7 @@ BART = Family(
     ignored_suffixes=("encoder.version", "decoder.version"),
     untied="",
     prefix="model.",
+    defaults=DEFAULTS,
 )
 
 
@@ -144,4 +151,5 @@ MARIAN = Family(
     duplicates=DUPLICATES,
     ignored_suffixes=(".embed_positions.weight",),
     untied="",
+    defaults=MARIAN_DEFAULTS,
 )

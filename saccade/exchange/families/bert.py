@@ -36,6 +36,9 @@ ENCODER_IGNORED_KEYS = (
 )  # fmt: skip
 
 
+BERT_DEFAULTS: Mapping[str, Any] = {"hidden_act": "gelu", "type_vocab_size": 2, "pad_token_id": 0}
+
+
 def build_encoder_map(prefix: str, *, positions: TensorConversion = IDENTITY) -> TensorMap:
     """Build the tensor map of embedding and blocks, which BERT and RoBERTa share."""
     layer, table = f"{prefix}.encoder.layer.{{}}", f"{prefix}.embeddings"
@@ -57,10 +60,15 @@ def build_encoder_map(prefix: str, *, positions: TensorConversion = IDENTITY) ->
     }
 
 
-def build_encoder_tables(config: Config, *, length: int, embedding_dim: int | None = None) -> dict[str, Any]:
-    """Build the reader, and the writer that belongs to the name of the architecture."""
-    config.require({"position_embedding_type": "absolute", "tie_word_embeddings": True})
-    config.ignore(*ENCODER_IGNORED_KEYS)
+def build_encoder_tables(
+    config: Config, *, length: int, embedding_dim: int | None = None, head_activation: str | None = None
+) -> dict[str, Any]:
+    """Build the reader, and the writer that belongs to the name of the architecture.
+
+    `head_activation` is that of the masked-language-model head, if it is not the one of the blocks.
+    """
+    config.require({"position_embedding_type": "absolute"})
+    config.ignore(*ENCODER_IGNORED_KEYS, "tie_word_embeddings")  # the stored tensors show what is tied
     dropout = config.take("hidden_dropout_prob", 0.1)
     activation = config.take_choice("hidden_act", ACTIVATIONS)
     stack = {
@@ -80,7 +88,7 @@ def build_encoder_tables(config: Config, *, length: int, embedding_dim: int | No
         "task": "encode", "reader": reader, "data": {"max_length": length}, "predict": {"beam": 5, "n_best": 5},
         "tokenizer": {"cls_token": True, "mask_token": True},
     }  # fmt: skip
-    return tables | (build_label_tables(config, stack) or build_writer_tables(head, activation))
+    return tables | (build_label_tables(config, stack) or build_writer_tables(head, head_activation or activation))
 
 
 def build_writer_tables(head: str, activation: str, *, pool: bool = True, pairs: str = "next") -> dict[str, Any]:
@@ -91,7 +99,14 @@ def build_writer_tables(head: str, activation: str, *, pool: bool = True, pairs:
     return {"writer": writer, "objectives": [{"kind": "masked", "pairs": pairs if head == "pairs" else "none"}]}
 
 
-def detect_head(tables: dict[str, Any], tensor_map: TensorMap, tensors: Any, *, pairs: str = "next") -> None:
+def detect_head(
+    tables: dict[str, Any],
+    tensor_map: TensorMap,
+    tensors: Any,
+    *,
+    pairs: str = "next",
+    head_activation: str | None = None,
+) -> None:
     """Choose the head by the stored tensors: some folders contain more than `architectures` says."""
     if tables["writer"]["kind"] in HEAD_OBJECTIVES:
         return
@@ -99,7 +114,8 @@ def detect_head(tables: dict[str, Any], tensor_map: TensorMap, tensors: Any, *, 
     places = {name: tensor_map.get(f"writer.{name}") for name in wanted}
     there = [name for name, place in places.items() if place and f"{place.names[0]}.weight" in tensors]
     head = "states" if "transform" not in there else "pairs" if "follows" in there else "masked"
-    tables |= build_writer_tables(head, tables["reader"]["stack"]["activation"], pool="hidden" in there, pairs=pairs)
+    activation = head_activation or tables["reader"]["stack"]["activation"]
+    tables |= build_writer_tables(head, activation, pool="hidden" in there, pairs=pairs)
 
 
 def build_encoder_config(recipe: Recipe, family: str) -> dict[str, Any]:
@@ -111,7 +127,8 @@ def build_encoder_config(recipe: Recipe, family: str) -> dict[str, Any]:
         "num_hidden_layers": stack.layers, "num_attention_heads": stack.heads, "type_vocab_size": reader.segments,
         "hidden_act": ACTIVATION_NAMES.get(stack.activation, stack.activation), "hidden_dropout_prob": stack.dropout,
         "attention_probs_dropout_prob": stack.attention_dropout, "layer_norm_eps": stack.norm_epsilon or 1e-5,
-        "max_position_embeddings": get_max_length(reader.positions, recipe), "tie_word_embeddings": True,
+        "max_position_embeddings": get_max_length(reader.positions, recipe),
+        "tie_word_embeddings": recipe.writer.is_label_head or recipe.writer.gives_states or recipe.writer.tied == "all",
     }  # fmt: skip
 
 
@@ -151,14 +168,19 @@ BERT = Family(
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
     refine_recipe=lambda tables, tensors: detect_head(tables, TENSOR_MAP, tensors),
+    defaults=BERT_DEFAULTS,
 )
 
 
 # ---- RoBERTa (Liu et al. 2019): BERT with other tensor names; the first two rows of its positions are unused
 
 
+ROBERTA_DEFAULTS = {**BERT_DEFAULTS, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+ROBERTA_HEAD_ACTIVATION = "gelu"  # whatever hidden_act is
+FIRST_SEGMENT = TensorConversion(lambda theirs, shape, mapping: theirs[0][:1], lambda ours, mapping: [ours])
 ROBERTA_TENSOR_MAP: TensorMap = {
     **build_encoder_map("roberta", positions=POSITIONS_FROM_TWO),
+    "reader.embedding.segments": map_tensor(FIRST_SEGMENT, "roberta.embeddings.token_type_embeddings"),
     "writer.transform": map_tensor(IDENTITY, "lm_head.dense"),
     "writer.norm": map_tensor(IDENTITY, "lm_head.layer_norm"),
     "writer.output.weight": map_tensor(TOKEN_ROWS, "lm_head.decoder.weight"),
@@ -167,9 +189,12 @@ ROBERTA_TENSOR_MAP: TensorMap = {
 
 
 def build_roberta_recipe(config: Config) -> dict[str, Any]:
-    # Positions start at pad_token_id + 1, and there is one segment only.
-    config.require({"pad_token_id": 1, "type_vocab_size": 1})
-    return build_encoder_tables(config, length=config.take("max_position_embeddings") - 2)
+    config.require({"pad_token_id": 1})  # positions start at pad_token_id + 1
+    tables = build_encoder_tables(
+        config, length=config.take("max_position_embeddings") - 2, head_activation=ROBERTA_HEAD_ACTIVATION
+    )
+    tables["reader"]["segments"] = 1  # its tokenizer gives all tokens the first segment
+    return tables
 
 
 def build_roberta_config(recipe: Recipe) -> dict[str, Any]:
@@ -200,6 +225,9 @@ ROBERTA = Family(
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     },
-    refine_recipe=lambda tables, tensors: detect_head(tables, ROBERTA_TENSOR_MAP, tensors),
+    refine_recipe=lambda tables, tensors: detect_head(
+        tables, ROBERTA_TENSOR_MAP, tensors, head_activation=ROBERTA_HEAD_ACTIVATION
+    ),
+    defaults=ROBERTA_DEFAULTS,
     check_tokenizer=check_roberta_tokenizer,
 )

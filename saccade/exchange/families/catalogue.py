@@ -29,7 +29,7 @@ from saccade.exchange.families.xlnet import XLNET
 
 KNOWN = (MARIAN, BART, T5, GPT2, LLAMA, XLNET, GPTNEO, REFORMER, ROBERTA, BERT, ALBERT, VIT, WHISPER)
 FAMILIES = {family.name: family for family in KNOWN}
-LANGUAGE_MODEL_TABLES = {  # tables of a recipe without a reader
+LANGUAGE_MODEL_TABLES: dict[str, Any] = {  # tables of a recipe without a reader
     "task": "language-model", "reader": {"kind": "none"}, "predict": {"beam": 1, "sample": True},
     "objectives": [{"kind": "next-token", "label_smoothing": 0.0}],
 }  # fmt: skip
@@ -69,6 +69,7 @@ def get_family(config: Config, kinds: Kinds | None = None) -> Family:
             f"{config.origin}: unknown model_type = {name!r}; expected one of {', '.join(sorted(families))}; your own: "
             f"--plugin FILE.py, or kinds={{'{name}': ...}} in Python{kinds.describe_failures()}"
         )
+    config.set_defaults(family.defaults)
     architectures, known = (
         config.take("architectures", None) or [family.architecture],
         (family.architecture, *family.other_architectures),

@@ -20,24 +20,41 @@ RecipeTable = dict[str, Any]  # a table of a recipe as plain values, before vali
 MASKED_LOGIT = -1e4  # output bias of tokens that the foreign vocabulary does not have: far below every logit
 
 # Activation functions: Hugging Face name -> ours, and the inverse.
-ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu-tanh", "silu": "silu", "swish": "silu"}
+# The others of the same function differ only in how they compute it.
+ACTIVATIONS = {
+    "relu": "relu", "gelu": "gelu", "gelu_new": "gelu-tanh", "silu": "silu", "swish": "silu", "gelu_python": "gelu",
+    "gelu_pytorch_tanh": "gelu-tanh", "gelu_python_tanh": "gelu-tanh", "gelu_fast": "gelu-tanh",
+    "gelu_accurate": "gelu-tanh",
+}  # fmt: skip
 ACTIVATION_NAMES = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+# Output matrices, which may be tied to the embedding or not.
+OUTPUT_WEIGHTS = (
+    "lm_head.weight", "cls.predictions.decoder.weight", "lm_head.decoder.weight", "lm_loss.weight",
+    "predictions.decoder.weight",
+)  # fmt: skip
 # Keys of config.json that do not affect the outputs of a trained model: notes, generation, other heads, training.
 IGNORED_KEYS = {
-    "_attn_implementation_autoset", "_name_or_path", "_num_labels", "architectures", "bad_words_ids", "bos_token_id",
-    "classif_dropout", "classifier_dropout", "decoder_layerdrop", "diversity_penalty", "do_sample", "dtype",
-    "early_stopping", "encoder_layerdrop", "encoder_no_repeat_ngram_size", "extra_pos_embeddings", "finetuning_task",
-    "force_bos_token_to_be_generated", "forced_eos_token_id", "gradient_checkpointing", "id2label", "init_std",
-    "initializer_factor", "initializer_range", "is_encoder_decoder", "label2id", "length_penalty", "max_length",
-    "min_length", "model_type", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_hidden_layers",
-    "num_labels", "num_return_sequences", "output_attentions", "output_hidden_states", "output_past", "output_scores",
-    "prefix", "problem_type", "remove_invalid_values", "repetition_penalty", "return_dict", "return_dict_in_generate",
-    "task_specific_params", "temperature", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript",
-    "transformers_version", "typical_p", "use_bfloat16", "use_cache",
+    "architectures", "attn_implementation", "bad_words_ids", "begin_suppress_tokens", "bos_token_id",
+    "chunk_size_feed_forward", "classif_dropout", "classifier_dropout", "cls_token_id", "custom_pipelines",
+    "decoder_layerdrop", "diversity_penalty", "do_sample", "dtype", "early_stopping", "encoder_layerdrop",
+    "encoder_no_repeat_ngram_size", "eos_token_ids", "exponential_decay_length_penalty", "extra_pos_embeddings",
+    "finetuned_from", "finetuning_task", "force_bos_token_to_be_generated", "forced_eos_token_id",
+    "gradient_checkpointing", "guidance_scale", "id2label", "init_std", "initializer_factor", "initializer_range",
+    "is_encoder_decoder", "label2id", "length_penalty", "mask_token_id", "matryoshka_dimensions", "max_length",
+    "max_new_tokens", "max_seq_length", "min_length", "min_new_tokens", "model_max_length", "model_type",
+    "name_or_path", "no_repeat_ngram_size", "num_assistant_tokens", "num_beam_groups", "num_beams",
+    "num_hidden_layers", "num_labels", "num_return_sequences", "output_attentions", "output_hidden_states",
+    "output_past", "output_scores", "penalty_alpha", "prefix", "problem_type", "remove_invalid_values",
+    "renormalize_logits", "repetition_penalty", "replacing_rate", "return_all_scores", "return_dict",
+    "return_dict_in_generate", "save_step", "sbert_ce_default_activation_function", "sentence_transformers",
+    "sep_token_id", "student_decoder_layers", "student_encoder_layers", "suppress_tokens", "task_specific_params",
+    "temperature", "tf_legacy_loss", "tokenizer_class", "tokenizer_name", "top_k", "top_p", "torch_dtype",
+    "torchscript", "transformers_version", "typical_p", "unk_token_id", "unsloth_fixed", "unsloth_version",
+    "use_bfloat16", "use_cache", "use_return_dict", "xla_device",
 }  # fmt: skip
 # Keys of config.json that do affect them, with the only value that is supported.
 REQUIRED_VALUES: dict[str, Any] = {
-    "add_cross_attention": False, "chunk_size_feed_forward": 0, "cross_attention_hidden_size": None,
+    "add_cross_attention": False, "cross_attention_hidden_size": None,
     "is_decoder": False, "pruned_heads": {}, "quantization_config": None, "tie_encoder_decoder": False,
 }  # fmt: skip
 
@@ -47,8 +64,13 @@ class Config:
 
     def __init__(self, values: Mapping[str, Any], *, origin: str = "config.json") -> None:
         self.values, self.origin = dict(values), origin
+        self.given = set(values)  # without the keys of `set_defaults`
         self.used: set[str] = set()
         self.ignored = set(IGNORED_KEYS)
+
+    def set_defaults(self, defaults: Mapping[str, Any]) -> None:
+        """Add the values that missing keys have in transformers."""
+        self.values = {**defaults, **self.values}
 
     def take(self, key: str, *default: Any) -> Any:
         """Return the value of a key, which must exist unless a default is given."""
@@ -88,9 +110,14 @@ class Config:
             raise SaccadeError(f"{self.origin}: a value has an unexpected type ({error}); is it complete?") from error
 
     def check_unused(self) -> None:
-        """Refuse keys that nothing has read, unless they are known not to affect the outputs."""
+        """Refuse keys that nothing has read, unless they are known not to affect the outputs.
+
+        Keys that begin with _ are notes of transformers; null is the value of an option that is not used.
+        """
         self.require({key: value for key, value in REQUIRED_VALUES.items() if key not in self.used})
-        for key in sorted(self.values.keys() - self.used - self.ignored):
+        for key in sorted(self.given - self.used - self.ignored):
+            if key.startswith("_") or self.values[key] is None:
+                continue
             raise self.build_error(key, "it is unknown and may change the outputs")
 
 
@@ -235,6 +262,12 @@ class Family:
     compute_constants: Callable[[Recipe], Mapping[str, Tensor]] | None = None  # tensors that are not learned
     get_prompt: Callable[[Config, Any], list[str]] | None = None  # tokens between start token and text
     check_tokenizer: Callable[[Tokenizer], str] | None = None  # why it cannot use a tokenizer, or ""
+    optional_biases: str = "\n"  # part of the names of biases that are 0 where they are not stored
+    needs_padding: bool = False  # whether transformers fails without a padding token
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # values of keys that a config.json may lack
+    unused_tensors: Callable[[Recipe], Mapping[str, Tensor]] | None = (
+        None  # without effect, but transformers wants them
+    )
 
 
 def get_max_length(positions: PositionTraits, recipe: Recipe) -> int:

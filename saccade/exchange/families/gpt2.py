@@ -47,24 +47,22 @@ TENSOR_MAP: TensorMap = {
     "writer.stack.blocks.{}.feedforward.up": map_tensor(TRANSPOSED, f"{BLOCK}.mlp.c_fc"),
     "writer.stack.blocks.{}.feedforward.down": map_tensor(TRANSPOSED, f"{BLOCK}.mlp.c_proj"),
 }
-# summary_* keys of the multiple-choice head
-SUMMARY_KEYS = (
-    "activation",
-    "first_dropout",
-    "proj_to_labels",
-    "type",
-    "use_proj",
+SUMMARY_KEYS = tuple(  # of the multiple-choice head
+    f"summary_{name}" for name in ("activation", "first_dropout", "proj_to_labels", "type", "use_proj")
 )
+DEFAULTS = {"activation_function": "gelu_new", "bos_token_id": 50256, "eos_token_id": 50256}
 
 
 def build_gpt2_recipe(config: Config) -> dict[str, Any]:
-    config.require({"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "tie_word_embeddings": True})
-    # reorder_and_upcast_attn matters in float16 only.
-    config.ignore(*(f"summary_{name}" for name in SUMMARY_KEYS), "n_ctx", "reorder_and_upcast_attn")
+    config.require({"scale_attn_by_inverse_layer_idx": False})
+    # reorder_and_upcast_attn matters in float16 only; the stored tensors show whether the output matrix is tied.
+    config.ignore(
+        *SUMMARY_KEYS, "n_ctx", "n_special", "predict_special_tokens", "reorder_and_upcast_attn", "tie_word_embeddings"
+    )
     dim, length = config.take("n_embd"), config.take("n_positions")
     stack = {
         "layers": config.take("n_layer"), "dim": dim, "heads": config.take("n_head"), "norm": "pre",
-        "ff": config.take("n_inner", None) or 4 * dim,
+        "ff": config.take("n_inner", None) or 4 * dim, "scale_attention": config.take("scale_attn_weights", True),
         "activation": config.take_choice("activation_function", ACTIVATIONS),
         "norm_epsilon": config.take("layer_norm_epsilon", 1e-5), "dropout": config.take("resid_pdrop", 0.1),
         "attention_dropout": config.take("attn_pdrop", 0.1),
@@ -91,6 +89,8 @@ def build_gpt2_config(recipe: Recipe) -> dict[str, Any]:
         "activation_function": ACTIVATION_NAMES.get(stack.activation, stack.activation),
         "layer_norm_epsilon": stack.norm_epsilon or 1e-5, "resid_pdrop": stack.dropout,
         "attn_pdrop": stack.attention_dropout, "embd_pdrop": decoder.dropout,
+        "scale_attn_weights": stack.scale_attention is True,
+        "tie_word_embeddings": recipe.writer.is_label_head or recipe.writer.tied == "output",
     }  # fmt: skip
 
 
@@ -105,4 +105,5 @@ GPT2 = Family(
     prefix="transformer.",
     duplicates={"lm_head.weight": "transformer.wte.weight"},
     ignored_suffixes=(".attn.bias", ".attn.masked_bias"),
+    defaults=DEFAULTS,
 )

@@ -17,7 +17,14 @@ from saccade.exchange.families.family import (
     get_max_length,
     map_tensor,
 )
-from saccade.exchange.families.gpt2 import BLOCK, BLOCK_NORMS, OUTER_TENSORS, build_language_model_tables
+from saccade.exchange.families.gpt2 import (
+    BLOCK,
+    BLOCK_NORMS,
+    DEFAULTS,
+    OUTER_TENSORS,
+    SUMMARY_KEYS,
+    build_language_model_tables,
+)
 from saccade.exchange.families.heads import (
     SEQUENCE_HEAD,
     TOKEN_HEAD,
@@ -44,7 +51,7 @@ ATTENTION_KINDS = ("global", "local")
 
 
 def build_gptneo_recipe(config: Config) -> dict[str, Any]:
-    config.require({"tie_word_embeddings": True})
+    config.ignore(*SUMMARY_KEYS, "tie_word_embeddings")  # the stored tensors show what is tied
     dim, length = config.take("hidden_size"), config.take("max_position_embeddings")
     types = config.take("attention_types", [[list(ATTENTION_KINDS), 12]])
     layers = [kind for kinds, times in types for _ in range(times) for kind in kinds]
@@ -78,6 +85,7 @@ def build_gptneo_config(recipe: Recipe) -> dict[str, Any]:
         "activation_function": ACTIVATION_NAMES.get(stack.activation, stack.activation),
         "layer_norm_epsilon": stack.norm_epsilon or 1e-5, "resid_dropout": stack.dropout,
         "attention_dropout": stack.attention_dropout, "embed_dropout": decoder.dropout,
+        "tie_word_embeddings": recipe.writer.is_label_head or recipe.writer.tied == "output",
     }  # fmt: skip
 
 
@@ -92,4 +100,5 @@ GPTNEO = Family(
     prefix="transformer.",
     duplicates={"lm_head.weight": "transformer.wte.weight"},
     ignored_suffixes=(".attn.attention.bias", ".attn.attention.masked_bias"),
+    defaults=DEFAULTS,
 )

@@ -4,6 +4,8 @@ from typing import Any
 
 from saccade.config.schema import Recipe, Rotary
 from saccade.exchange.families.family import (
+    ACTIVATION_NAMES,
+    ACTIVATIONS,
     IDENTITY,
     NO_OUTPUT_BIAS,
     ROTARY_HEADS,
@@ -36,6 +38,9 @@ TENSOR_MAP: TensorMap = {
     "writer.stack.blocks.{}.residuals.0.norm": map_tensor(IDENTITY, f"{BLOCK}.input_layernorm"),
     "writer.stack.blocks.{}.residuals.1.norm": map_tensor(IDENTITY, f"{BLOCK}.post_attention_layernorm"),
 }
+DEFAULTS = {"hidden_act": "silu", "max_position_embeddings": 2048, "bos_token_id": 1, "eos_token_id": 2}
+# The scaling of Llama 3.1 with these factors divides all frequencies, as rope_type "linear" does (Chen et al. 2023).
+LINEAR_SCALING = {"low_freq_factor": 1e9, "high_freq_factor": 2e9, "original_max_position_embeddings": 1}
 ROPE_SCALING_KEYS = {  # Llama 3.1 and later: key of rope_scaling -> ours
     "factor": "factor", "low_freq_factor": "low_freq_factor", "high_freq_factor": "high_freq_factor",
     "original_max_position_embeddings": "original_length",
@@ -43,16 +48,19 @@ ROPE_SCALING_KEYS = {  # Llama 3.1 and later: key of rope_scaling -> ours
 
 
 def build_llama_recipe(config: Config) -> dict[str, Any]:
-    config.require({"attention_bias": False, "mlp_bias": False, "hidden_act": "silu"})
-    config.require({"rope_interleaved": False})
-    config.ignore("pretraining_tp", "is_llama_config", "transformers.js_config")
+    attention_bias, mlp_bias = config.take("attention_bias", False), config.take("mlp_bias", False)
+    config.require({"rope_interleaved": False, "partial_rotary_factor": 1.0, "sliding_window": None})
+    config.ignore("pretraining_tp", "is_llama_config", "max_sequence_length", "transformers.js_config")
     dim, heads = config.take("hidden_size"), config.take("num_attention_heads")
     shared, head_dim = config.take("num_key_value_heads", None), config.take("head_dim", None)
     stack = {
         "layers": config.take("num_hidden_layers"), "dim": dim, "heads": heads, "ff": config.take("intermediate_size"),
         "kv_heads": None if shared in (None, heads) else shared, "norm": "pre", "norm_kind": "rms",
-        "head_dim": None if head_dim in (None, dim / heads) else head_dim, "activation": "silu", "gated": True,
-        "norm_epsilon": config.take("rms_norm_eps", 1e-6), "bias": False, "dropout": 0.0,
+        "head_dim": None if head_dim in (None, dim / heads) else head_dim, "gated": True,
+        "activation": config.take_choice("hidden_act", ACTIVATIONS),
+        "norm_epsilon": config.take("rms_norm_eps", 1e-6), "dropout": 0.0,
+        # Without biases in the feed-forward network but in attention, the former are 0.
+        "bias": attention_bias or mlp_bias, "attention_bias": attention_bias or not mlp_bias,
         "attention_dropout": config.take("attention_dropout", 0.0),
     }  # fmt: skip
     tied = config.take("tie_word_embeddings", False)
@@ -74,10 +82,12 @@ def build_rotary_table(config: Config) -> dict[str, Any]:
     if kind == "default" and not values:
         return positions
     values.setdefault("original_max_position_embeddings", config.take("max_position_embeddings"))
+    if kind == "linear":
+        kind, values = "llama3", {**values, **LINEAR_SCALING}
     if kind != "llama3" or values.keys() != ROPE_SCALING_KEYS.keys():
         raise config.build_error(
             "rope_scaling" if older else "rope_parameters",
-            f"expected rope_type 'default', or 'llama3' with {', '.join(ROPE_SCALING_KEYS)}",
+            f"expected rope_type 'default', 'linear', or 'llama3' with {', '.join(ROPE_SCALING_KEYS)}",
         )
     return {**positions, "scaling": {ours: values[theirs] for theirs, ours in ROPE_SCALING_KEYS.items()}}
 
@@ -88,7 +98,11 @@ def build_rope_config(positions: Any) -> dict[str, Any]:
     base, scale = rotary.base, rotary.scaling
     if scale is None:
         return {"rope_theta": base, "rope_parameters": {"rope_theta": base, "rope_type": "default"}}
-    scaling = {"rope_type": "llama3", **{theirs: getattr(scale, ours) for theirs, ours in ROPE_SCALING_KEYS.items()}}
+    scaling = {theirs: getattr(scale, ours) for theirs, ours in ROPE_SCALING_KEYS.items()}
+    if scaling.items() >= LINEAR_SCALING.items():
+        scaling = {"rope_type": "linear", "factor": scale.factor}
+    else:
+        scaling = {"rope_type": "llama3", **scaling}
     return {"rope_theta": base, "rope_parameters": {"rope_theta": base, **scaling}, "rope_scaling": scaling}
 
 
@@ -98,9 +112,11 @@ def build_llama_config(recipe: Recipe) -> dict[str, Any]:
     return {
         **build_decoder_head(recipe, "Llama"), **build_rope_config(decoder.positions),
         "hidden_size": stack.dim, "num_hidden_layers": stack.layers, "num_attention_heads": stack.heads,
-        "num_key_value_heads": stack.kv_heads or stack.heads, "intermediate_size": stack.ff, "hidden_act": "silu",
+        "num_key_value_heads": stack.kv_heads or stack.heads, "intermediate_size": stack.ff,
+        "hidden_act": ACTIVATION_NAMES.get(stack.activation, stack.activation),
         "head_dim": stack.head_dim or stack.dim // stack.heads, "rms_norm_eps": stack.norm_epsilon or 1e-6,
-        "max_position_embeddings": recipe.data.max_length,
+        "max_position_embeddings": recipe.data.max_length, "mlp_bias": stack.bias,
+        "attention_bias": stack.bias and stack.attention_bias,
         "tie_word_embeddings": recipe.writer.tied == "output", "attention_dropout": stack.attention_dropout,
     }  # fmt: skip
 
@@ -115,4 +131,6 @@ LLAMA = Family(
     other_architectures=(f"Llama{SEQUENCE_HEAD}", f"Llama{TOKEN_HEAD}"),
     duplicates={"lm_head.weight": "model.embed_tokens.weight"},
     ignored_suffixes=(".rotary_emb.inv_freq",),
+    optional_biases=".mlp.",
+    defaults=DEFAULTS,
 )

@@ -1,7 +1,7 @@
 """Reformer (Kitaev et al. 2020) as a language model: local and LSH attention, reversible layers, axial positions."""
 
 from itertools import cycle, islice
-from math import prod
+from math import isqrt, prod
 from typing import Any
 
 from saccade.config.schema import Recipe
@@ -27,6 +27,14 @@ OUTPUT_HEAD = TensorConversion(  # the folder also stores a bias, which the orig
     lambda ours, mapping: [mapping.to_theirs(ours), ours.new_zeros(mapping.size)],
 )
 POSITIONS, LAYER = "reformer.embeddings.position_embeddings", "reformer.encoder.layers.{}"
+DEFAULTS = {
+    "attn_layers": ["local", "lsh"] * 3, "attention_head_size": 64, "hidden_act": "relu", "eos_token_id": 2,
+    "is_decoder": False,
+}  # fmt: skip
+IGNORED_KEYS = (  # those with the names of other architectures are in published files
+    "attention_probs_dropout_prob", "axial_norm_std", "chunk_size_lm_head", "intermediate_size",
+    "local_attention_probs_dropout_prob", "num_chunks_after", "num_chunks_before", "pad_token_id", "seed",
+)  # fmt: skip
 CHUNK_SIDES = ("before", "after")
 PROJECTIONS = {"lsh": ("query_key", "value"), "local": ("query", "key", "value")}
 
@@ -55,14 +63,16 @@ def build_tensor_map(recipe: Recipe) -> TensorMap:
 
 
 def build_reformer_recipe(config: Config) -> dict[str, Any]:
-    config.require({"is_decoder": True, "tie_word_embeddings": False})
+    config.require({"is_decoder": True, "tie_word_embeddings": False, "sinusoidal_pos_embds": False})
     config.require({f"{kind}_num_chunks_{side}": int(side == "before") for kind in PROJECTIONS for side in CHUNK_SIDES})
-    config.ignore("axial_norm_std", "chunk_size_lm_head", "local_attention_probs_dropout_prob", "pad_token_id")
+    config.ignore(*IGNORED_KEYS)
     dim, heads, layers = config.take("hidden_size"), config.take("num_attention_heads"), config.take("attn_layers")
     if not layers or not set(layers) <= set(PROJECTIONS):
         raise config.build_error("attn_layers", "expected a list of 'lsh' and 'local'")
     dropout, length = config.take("hidden_dropout_prob", 0.05), config.take("lsh_attn_chunk_length", 64)
     local, buckets = config.take("local_attn_chunk_length", 64), config.take("num_buckets", None) or ()
+    if not buckets and "lsh" in layers and isqrt(config.take("max_position_embeddings") // length) > length:
+        raise config.build_error("num_buckets", "expected a number: its default depends on max_position_embeddings")
     chunks = {
         "length": length, "local": None if local == length else local, "hashes": config.take("num_hashes", 1),
         "buckets": (buckets,) if isinstance(buckets, int) else tuple(buckets), "seed": config.take("hash_seed", None),
@@ -113,6 +123,8 @@ REFORMER = Family(
     build_reformer_config,
     build_tensor_map,
     has_encoder=False,
+    needs_padding=True,
+    defaults=DEFAULTS,
     ignored_suffixes=(
         ".mask_value_float16",
         ".mask_value_float32",

@@ -25,9 +25,13 @@ from saccade.exchange.families.heads import (
     get_seq2seq_decoder,
 )
 
-FEEDFORWARD_KINDS = {
-    "relu": ("relu", False), "gated-gelu": ("gelu-tanh", True), "gated-silu": ("silu", True), "gelu": ("gelu", False),
-}  # fmt: skip
+GATED_GELU = "gated-gelu"  # with the tanh approximation, unlike "gelu"
+FEEDFORWARD_KINDS = {  # feed_forward_proj -> activation, gated
+    **{theirs: (ours, False) for theirs, ours in ACTIVATIONS.items()},
+    GATED_GELU: ("gelu-tanh", True),
+    **{f"gated-{theirs}": (ours, True) for theirs, ours in ACTIVATIONS.items() if theirs != "gelu"},
+}
+DEFAULTS = {"feed_forward_proj": "relu", "pad_token_id": 0, "eos_token_id": 1}
 SIDES = {"encoder": "reader", "decoder": "writer"}
 LABEL_PREFIX = "transformer."  # of the tensor names of a classifier
 
@@ -93,7 +97,7 @@ def build_t5_config(recipe: Recipe) -> dict[str, Any]:
     writer: Any = get_seq2seq_decoder(recipe) or reader
     stack, where = writer.stack, writer.positions.bucketed_table or Bucketed()
     scaled = recipe.writer.is_head or writer.output_scale
-    forward = {value: key for key, value in FEEDFORWARD_KINDS.items()}
+    forward = {value: key for key, value in reversed(FEEDFORWARD_KINDS.items())}
     return {
         "d_model": stack.dim, "d_kv": stack.head_dim or stack.dim // stack.heads, "d_ff": stack.ff,
         "num_layers": reader.stack.layers, "num_decoder_layers": stack.layers, "num_heads": stack.heads,
@@ -117,7 +121,9 @@ T5 = Family(
         for before in ("", LABEL_PREFIX)
         for side in SIDES
     },
-    other_architectures=(f"T5{ENCODER_MODEL}", f"T5{SEQUENCE_HEAD}", f"T5{TOKEN_HEAD}"),
+    # T5WithLMHeadModel is the name of early releases.
+    other_architectures=("T5WithLMHeadModel", f"T5{ENCODER_MODEL}", f"T5{SEQUENCE_HEAD}", f"T5{TOKEN_HEAD}"),
+    defaults=DEFAULTS,
     ignored_suffixes=(".EncDecAttention.relative_attention_bias.weight",),
     untied="input",
     added_tokens=tuple(f"<extra_id_{i}>" for i in reversed(range(100))),

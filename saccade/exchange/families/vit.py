@@ -44,6 +44,7 @@ TENSOR_MAP: TensorMap = {
     "writer.output": map_tensor(IDENTITY, "classifier"),
     "writer.hidden": map_tensor(IDENTITY, "vit.pooler.dense"),
 }
+DEFAULTS = {"hidden_act": "gelu", "image_size": 224, "patch_size": 16}
 SIDES = ("height", "width")
 RESAMPLE = {2: "bilinear", 3: "bicubic"}  # Pillow's constants
 DEFAULT_MEAN_STD = [0.5, 0.5, 0.5]  # default image_mean and image_std
@@ -54,6 +55,7 @@ def build_vit_recipe(config: Config) -> dict[str, Any]:
     config.ignore("encoder_stride")  # of the masked image modelling head
     dropout, sides = config.take("hidden_dropout_prob", 0.0), config.take("image_size")
     high, wide = sides if isinstance(sides, list) else (sides, sides)
+    patch = config.take("patch_size")
     stack = {
         "layers": config.take("num_hidden_layers"), "dim": config.take("hidden_size"), "norm": "pre",
         "heads": config.take("num_attention_heads"), "ff": config.take("intermediate_size"), "dropout": dropout,
@@ -63,7 +65,7 @@ def build_vit_recipe(config: Config) -> dict[str, Any]:
     }  # fmt: skip
     reader = {
         "kind": "patches", "size": high, "width": None if wide == high else wide,
-        "patch_size": config.take("patch_size"),
+        "patch_size": patch[0] if isinstance(patch, list) and len(set(patch)) == 1 else patch,
         "stack": stack, "dropout": dropout,
     }  # fmt: skip
     if ENCODER in (config.values.get("architectures") or [CLASSIFIER]):
@@ -171,4 +173,5 @@ VIT = Family(
     read_preprocessor=read_image_processor,
     to_preprocessor=build_image_processor,
     refine_recipe=detect_pooler,
+    defaults=DEFAULTS,
 )

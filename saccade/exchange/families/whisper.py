@@ -29,6 +29,10 @@ from saccade.layers.attention.positions import Sinusoidal
 
 SAMPLE_RATE = 16_000  # Hz; its mel filters reach up to half of it
 STRIDES = (1, 2)
+DEFAULTS = {
+    "num_mel_bins": 80, "activation_function": "gelu", "max_source_positions": 1500, "max_target_positions": 448,
+    "pad_token_id": 50256, "bos_token_id": 50256, "eos_token_id": 50256, "decoder_start_token_id": 50257,
+}  # fmt: skip
 SPEC_AUGMENT_KEYS = ("length", "min_masks", "prob")  # suffixes of the keys for SpecAugment
 
 
@@ -209,4 +213,5 @@ WHISPER = Family(
     to_preprocessor=build_feature_extractor,
     compute_constants=compute_sinusoids,
     get_prompt=get_prompt,
+    defaults=DEFAULTS,
 )

@@ -32,9 +32,14 @@ from saccade.exchange.families.heads import (
 
 LAYER = "transformer.layer.{}"
 UNUSED_KEYS = (  # heads for other tasks, and the memory between segments, which has no weights
-    "end_n_top", "mem_len", "reuse_len", "start_n_top", "summary_activation", "summary_last_dropout",
+    "end_n_top", "mem_len", "n_token", "reuse_len", "start_n_top", "summary_activation", "summary_last_dropout",
     "summary_type", "summary_use_proj", "use_mems_eval", "use_mems_train",
 )  # fmt: skip
+DEFAULTS = {
+    "ff_activation": "gelu", "summary_type": "last", "summary_use_proj": True, "summary_activation": "tanh",
+}  # fmt: skip
+HEAD_ACTIVATIONS = {**ACTIVATIONS, "tanh": "tanh"}
+NO_ACTIVATION = "linear"  # in transformers
 FINAL_TOKENS = ("<sep>", "<cls>")
 OBJECTIVES = {"states": {"objectives": [{"kind": "masked"}]}, "permuted": {"objectives": [{"kind": "permuted"}]}}
 MAX_LENGTH = 512  # tokens of a sequence; XLNet itself has no limit
@@ -83,6 +88,7 @@ def build_tensor_map(recipe: Recipe) -> TensorMap:
     found = {
         "reader.embedding.tokens.weight": map_tensor(TOKEN_ROWS, "transformer.word_embedding.weight"),
         "writer.query": map_tensor(flat, "transformer.mask_emb"),
+        "writer.output.weight": map_tensor(TOKEN_ROWS, "lm_loss.weight"),
         "writer.output.bias": map_tensor(OUTPUT_BIAS, "lm_loss.bias"),
         **{f"reader.stack.blocks.{{}}.{name}": value for name, value in inside.items()},
     }
@@ -91,8 +97,8 @@ def build_tensor_map(recipe: Recipe) -> TensorMap:
 
 def build_xlnet_recipe(config: Config) -> dict[str, Any]:
     config.require({"attn_type": "bi", "bi_data": False, "clamp_len": -1, "same_length": False, "untie_r": True})
-    config.require({"tie_word_embeddings": True})
-    config.ignore(*UNUSED_KEYS, "eos_token_id", "pad_token_id")  # a sequence ends with <sep>
+    # A sequence ends with <sep>; the stored tensors show what is tied.
+    config.ignore(*UNUSED_KEYS, "eos_token_id", "pad_token_id", "tie_word_embeddings")
     dim, heads, dropout = config.take("d_model"), config.take("n_head"), config.take("dropout", 0.1)
     stack = {
         "layers": config.take("n_layer"), "dim": dim, "heads": heads, "ff": config.take("d_inner"),
@@ -114,12 +120,15 @@ def build_label_head(config: Config, stack: RecipeTable) -> dict[str, Any]:
     """Build task, writer and objectives of a classifier, which usually pools the last state, that of <cls>."""
     tables = build_label_tables(config, stack)
     if tables and tables["writer"]["kind"] != "tags":
-        between = config.take("summary_use_proj", True)
-        if between:
-            config.require({"summary_activation": "tanh"})
+        between, activation = config.take("summary_use_proj", True), config.take("summary_activation", "tanh")
+        if between:  # without a projection, `writer.activation` has no effect
+            activation = config.take_choice("summary_activation", HEAD_ACTIVATIONS, "tanh")
+        elif activation not in (None, NO_ACTIVATION):  # transformers applies it to the state itself
+            raise config.build_error("summary_activation", "without summary_use_proj, only 'linear' can be imported")
         tables["writer"] |= {
-            "pooling": config.take_choice("summary_type", {"last": "last", "first": "first"}),
+            "pooling": config.take_choice("summary_type", {"last": "last", "first": "first"}, "last"),
             "hidden_dim": stack["dim"] if between else None, "dropout": config.take("summary_last_dropout", 0.1),
+            **({"activation": activation} if between else {}),
         }  # fmt: skip
     return tables
 
@@ -130,15 +139,20 @@ def build_xlnet_config(recipe: Recipe) -> dict[str, Any]:
     writer: Any = recipe.writer
     head: dict[str, Any] = {"architectures": [f"XLNet{get_architecture(writer)}"]}
     if writer.pooling_kind:
+        between = writer.hidden_dim is not None  # without a projection, an activation would be applied to the state
         head |= {
-            "summary_type": writer.pooling, "summary_use_proj": writer.hidden_dim is not None,
-            "summary_activation": writer.activation, "summary_last_dropout": writer.dropout,
+            "summary_type": writer.pooling, "summary_use_proj": between,
+            "summary_activation": (
+                ACTIVATION_NAMES.get(writer.activation, writer.activation) if between else NO_ACTIVATION
+            ),
+            "summary_last_dropout": writer.dropout,
         }  # fmt: skip
     return head | {
         "d_model": stack.dim, "n_layer": stack.layers, "n_head": stack.heads, "d_inner": stack.ff,
         "d_head": stack.head_dim or stack.dim // stack.heads, "dropout": stack.dropout, "attn_type": "bi",
         "ff_activation": ACTIVATION_NAMES.get(stack.activation, stack.activation), "untie_r": True,
         "layer_norm_eps": stack.norm_epsilon or 1e-5, "mem_len": None,
+        "tie_word_embeddings": writer.is_label_head or writer.gives_states or writer.tied == "all",
     }  # fmt: skip
 
 
@@ -147,6 +161,12 @@ def get_architecture(writer: WriterTraits) -> str:
     if writer.is_label_head:
         return get_label_suffix(writer)
     return "Model" if writer.gives_states else "LMHeadModel"
+
+
+def build_mask_embedding(recipe: Recipe) -> dict[str, Tensor]:
+    """Build the query vector of the query stream for models without that stream, which have none."""
+    reader: Any = recipe.reader
+    return {} if recipe.writer.is_permuted else {"transformer.mask_emb": torch.zeros(1, 1, reader.stack.dim)}
 
 
 def complete_tokenizer(core: Tokenizer, settings: dict[str, Any]) -> None:
@@ -179,4 +199,6 @@ XLNET = Family(
     ignored_suffixes=("transformer.mask_emb",),
     complete_tokenizer=complete_tokenizer,
     duplicates={"lm_loss.weight": "transformer.word_embedding.weight"},
+    unused_tensors=build_mask_embedding,
+    defaults=DEFAULTS,
 )

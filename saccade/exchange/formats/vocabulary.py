@@ -32,6 +32,7 @@ MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
 TOKENIZER_CONFIG_FILE, ADDED_TOKENS_FILE = "tokenizer_config.json", "added_tokens.json"
 # Token of an embedding row that the vocabulary does not use. Tokenizers of imported runs contain it: do not change it.
 PLACEHOLDER_TOKEN = "<no piece {}>"
+MASK_TOKENS = ("<mask>",)  # may be without a row: bart-large-cnn has none
 ROLE_KEYS = {"pad_token_id": PAD, "eos_token_id": END}
 
 
@@ -161,18 +162,37 @@ def add_prompt(core: tokenizers.Tokenizer, prompt: Sequence[str]) -> None:
 
 def _find_chat_tokens(config: Config, core: tokenizers.Tokenizer, family: Family) -> dict[int, int]:
     """Return the ids of start and end token of a chat model; nothing if the end token has a usual name."""
-    start, end = config.values.get("bos_token_id"), config.values.get("eos_token_id")
+    start, end = config.values.get("bos_token_id"), get_end_id(config, core)
     roles = {**({} if start in (end, None) else {START: start}), END: end}
     added = core.get_added_tokens_decoder()
-    several = any(isinstance(token_id, list) for token_id in roles.values())
     if (
-        several
-        or family.has_encoder
+        family.has_encoder
         or end == _find_role_token(core, END)
         or any(token_id not in added for token_id in roles.values())
     ):
         return {}
     return roles
+
+
+def get_end_id(config: Config, core: tokenizers.Tokenizer) -> Any:
+    """Return eos_token_id; of a list of them, the one with a usual name, else the first."""
+    end = config.values.get("eos_token_id")
+    if not isinstance(end, list):
+        return end
+    usual = _find_role_token(core, END)
+    return usual if usual in end else end[0]
+
+
+def find_stop_tokens(config: Config, core: tokenizers.Tokenizer) -> list[str]:
+    """Return the tokens that end an output besides END: those of a list in eos_token_id."""
+    ends = config.values.get("eos_token_id")
+    others = [token_id for token_id in ends if token_id != get_end_id(config, core)] if isinstance(ends, list) else []
+    tokens = []
+    for token_id in others:
+        if (token := core.id_to_token(token_id)) is None:
+            raise config.build_error("eos_token_id", f"the tokenizer has no token {token_id}")
+        tokens.append(token)
+    return tokens
 
 
 def _find_role_token(core: tokenizers.Tokenizer, role: int) -> int | None:
@@ -186,7 +206,8 @@ def adopt_tokenizers(cores: Sequence[tokenizers.Tokenizer], *, size: int, start:
     adopted = []
     for core in cores:
         tokens = core.get_vocab()
-        if len(cores) == 1 and max(tokens.values()) >= size:
+        last = max(row for token, row in tokens.items() if token not in MASK_TOKENS)
+        if len(cores) == 1 and last >= size:
             raise SaccadeError(
                 f"the tokenizer has {max(tokens.values()) + 1} tokens, but the embedding has {size} rows; "
                 "is it the tokenizer of these weights?"
@@ -223,7 +244,10 @@ def map_vocabulary(tokenizer: Tokenizer, size: int) -> VocabularyMapping:
 
 
 def find_start(config: Config, cores: Sequence[tokenizers.Tokenizer], family: Family) -> str:
-    """Return the start token of the decoder by its role: "pad", "end", or "own" for a token of its own."""
+    """Return the start token of the decoder by its role: "pad", "end", or "own" for a token of its own.
+
+    "begin" is a token that the tokenizer puts before every text, too.
+    """
     core = cores[0]
     named = {role: _find_role_token(core, role) for role in (PAD, START, END)} | _find_chat_tokens(config, core, family)
     if family.has_encoder:
@@ -231,12 +255,14 @@ def find_start(config: Config, cores: Sequence[tokenizers.Tokenizer], family: Fa
         first = config.take("pad_token_id") if first is None else first
     else:
         first = config.take("bos_token_id", None)
-        first = config.take("eos_token_id", None) if first is None else first  # the end of one document starts the next
+        first = get_end_id(config, core) if first is None else first  # the end of one document starts the next
     for key, role in ROLE_KEYS.items():
         there = named[role]
         alone = not family.has_encoder or config.values.get(key) == config.values.get("eos_token_id")
         padding = key == "pad_token_id" and alone  # not attended to, so any id will do
-        if (there is None or config.take(key, None) != there) and not padding:
+        several = key == "eos_token_id" and not family.has_encoder  # the others end outputs, too
+        found = get_end_id(config, core) if several else config.take(key, None)
+        if (there is None or found != there) and not padding:
             its = " has no such token" if there is None else f" uses {core.id_to_token(there)!r}, {there}"
             raise config.build_error(key, f"the tokenizer{its}; do they belong together?")
         config.take(key, None)
@@ -246,7 +272,8 @@ def find_start(config: Config, cores: Sequence[tokenizers.Tokenizer], family: Fa
     if first not in starts:
         key = "decoder_start_token_id" if family.has_encoder else "bos_token_id"
         raise config.build_error(key, "expected the id of the padding, end or start token")
-    return starts[first]
+    is_prefix = family.has_encoder and family.get_prompt is None and first in core.encode("").ids[:1]
+    return "begin" if is_prefix and starts[first] == "own" else starts[first]
 
 
 def find_encoder_start(cores: Sequence[tokenizers.Tokenizer]) -> str:

@@ -33,12 +33,14 @@ class Hashing:
 
     The number of buckets is the product of the even numbers `buckets`, so that a rotation needs only half their sum as
     columns; by default it follows from the length. With a `seed` the rotations are the same at every call.
+    `other_chunk` is the chunk length of other layers of the stack: sequences are padded to a multiple of both.
     """
 
     rounds: int
     chunk: int
     buckets: tuple[int, ...] = ()
     seed: int | None = None
+    other_chunk: int | None = None
 
     def __post_init__(self) -> None:
         if any(factor < 2 or factor % 2 for factor in self.buckets):
@@ -46,6 +48,14 @@ class Hashing:
             raise SaccadeError(
                 f"a hash by rotation needs even numbers of buckets, got {given}; make each a multiple of 2"
             )
+
+    def get_padded_length(self, length: int) -> int:
+        """The length to which a sequence is padded, unless it fits into one chunk of every layer."""
+        other = self.other_chunk or self.chunk
+        if length <= min(self.chunk, other):
+            return length
+        multiple = math.lcm(self.chunk, other)
+        return -(-length // multiple) * multiple
 
     def get_bucket_factors(self, length: int) -> tuple[int, ...]:
         """Factors of the number of buckets: by default twice the number of chunks, rounded down to a power of two."""
@@ -65,7 +75,7 @@ class Hashing:
         self, qk: Float[Tensor, "B H T E"], known: Int[Tensor, "B H R T"] | None = None
     ) -> Int[Tensor, "B H R T"]:
         """The bucket of every position in every round; `known` buckets are returned unchanged."""
-        factors = self.get_bucket_factors(qk.shape[2])
+        factors = self.get_bucket_factors(self.get_padded_length(qk.shape[2]))
         rotations = self.sample_rotations(factors, qk)  # always, so that the random state advances alike
         return hash_vectors(qk, rotations, factors) if known is None else known
 
@@ -108,18 +118,22 @@ def lsh_attention(
     buckets: Int[Tensor, "B H R T"],
     *,
     chunk: int,
+    padded_length: int | None = None,
     causal: bool = False,
     keep: Bool[Tensor, "B T"] | None = None,
     dropout: float = 0.0,
 ) -> tuple[Float[Tensor, "B H T E"], Float[Tensor, "B H T T"] | None]:
     """Attention inside chunks of positions sorted by bucket; also the weights while attention is recorded.
 
+    Sequences are padded to `padded_length`, by default the next multiple of `chunk`.
+
     The rounds are concatenated, so the first chunk of a round also sees the last chunk of the round before. Outputs of
     rounds are weighted by their normalizers: o = sum_r exp(z_r - z) o_r, z = log sum exp z_r (Kitaev et al. 2020,
     equation 4).
     """
     length, rounds = qk.shape[2], buckets.shape[2]
-    qk, value, buckets, keep = _pad_to_multiple(qk, value, buckets, keep, multiple=chunk)
+    extra = -length % chunk if padded_length is None else padded_length - length
+    qk, value, buckets, keep = _pad_length(qk, value, buckets, keep, extra=extra)
     order = buckets.argsort(dim=-1, stable=True)  # (B, H, R, N): positions sorted by bucket
     q_pos = order.flatten(2).unflatten(2, (-1, chunk))
     query, value = (_gather_rows(x, order.flatten(2)).unflatten(2, (-1, chunk)) for x in (qk, value))
@@ -146,11 +160,10 @@ def normalize_keys(x: Float[Tensor, "*any E"]) -> Float[Tensor, "*any E"]:
     return x * (torch.rsqrt(x.square().mean(-1, keepdim=True) + EPSILON) / math.sqrt(x.shape[-1]))
 
 
-def _pad_to_multiple(
-    qk: Tensor, value: Tensor, buckets: Tensor, keep: Tensor | None, *, multiple: int
+def _pad_length(
+    qk: Tensor, value: Tensor, buckets: Tensor, keep: Tensor | None, *, extra: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Pad the length to a multiple of the chunk length; padding gets a bucket of its own."""
-    extra = -qk.shape[2] % multiple
+    """Append `extra` positions of padding, which gets a bucket of its own."""
     if extra:
         if keep is None:
             keep = torch.ones_like(buckets[:, 0, 0], dtype=torch.bool)
@@ -255,14 +268,16 @@ class LshAttention(ChunkedAttention):
         shared, value = (part.transpose(1, 2) for part in self.project(x))
         dropout = self.dropout if self.training else 0.0
         weights: Tensor | None
-        if x.shape[1] <= self.hashing.chunk:
+        padded_length = self.hashing.get_padded_length(x.shape[1])
+        if padded_length <= self.hashing.chunk:
             y, weights = shared_qk_attention(shared, value, causal=self.causal, keep=mask, dropout=dropout)
         else:
             hashing = self.hashing if self.training or self.hashing.seed is not None else replace(self.hashing, seed=0)
             choices = (hashing(shared, *choices),)
             y, weights = lsh_attention(
-                shared, value, *choices, chunk=hashing.chunk, causal=self.causal, keep=mask, dropout=dropout
-            )
+                shared, value, *choices, chunk=hashing.chunk, padded_length=padded_length, causal=self.causal,
+                keep=mask, dropout=dropout,
+            )  # fmt: skip
         return self.merge_heads(y, weights), choices
 
     def step(

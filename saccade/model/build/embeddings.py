@@ -6,7 +6,9 @@ from typing import Any
 from torch import nn
 
 from saccade.config import schema
+from saccade.config.table import StartToken
 from saccade.data.tokenization.tokenizer import END, PAD
+from saccade.errors import SaccadeError
 from saccade.layers.attention import positions
 from saccade.model.build.options import build_custom
 from saccade.model.readers.tokens import Embedding
@@ -45,8 +47,21 @@ def build_embedding(table: EmbeddedTable, tokens: nn.Embedding, dim: int) -> Emb
     segments = init_table(nn.Embedding(options.segments, width)) if options.segments else None
     return Embedding(
         tokens, positions=input_positions, concat=concat, scale=table.scale_embedding, norm=norm, dropout=table.dropout,
-        start=START_IDS[options.start_token], segments_and_projection=(segments, build_projection(options.dim, dim)),
+        start=get_start_id(options.start_token, tokens),
+        segments_and_projection=(segments, build_projection(options.dim, dim)),
     )  # fmt: skip
+
+
+def get_start_id(start_token: StartToken, tokens: nn.Embedding) -> int | None:
+    """Return the id whose vector the start token uses; None if it has one of its own."""
+    if isinstance(start_token, str):
+        return START_IDS[start_token]
+    if start_token >= tokens.num_embeddings:
+        raise SaccadeError(
+            f"start_token = {start_token} is not the id of a token; the vocabulary has {tokens.num_embeddings} tokens, "
+            "numbered from 0"
+        )
+    return start_token
 
 
 def build_projection(width: int | None, dim: int) -> nn.Linear | None:

@@ -35,7 +35,8 @@ def build_attention(s: schema.TransformerStack, kind: str, *, causal: bool) -> L
     form: Form = s.head_projection if s.head_dim is None else s.head_dim
     chunks, dropout = s.chunks, s.attention_dropout
     if kind == "lsh":
-        hashing = Hashing(chunks.hashes, chunks.length, chunks.buckets, chunks.seed)
+        other = chunks.local if "local" in s.attention[: s.layers] else None
+        hashing = Hashing(chunks.hashes, chunks.length, chunks.buckets, chunks.seed, other_chunk=other)
         return LshAttention(s.dim, heads=s.heads, hashing=hashing, form=form, causal=causal, dropout=dropout)
     chunk = None if kind == "full" else chunks.local or chunks.length
     return LocalAttention(s.dim, heads=s.heads, chunk=chunk, form=form, causal=causal, dropout=dropout)

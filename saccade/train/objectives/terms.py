@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from saccade.config.protocols import HeadedWriter, LinearHead, get_capabilities
 from saccade.data.batching.batch import Batch, Tokens
@@ -19,6 +20,8 @@ from saccade.layers.regions import region
 from saccade.model.model import Model
 from saccade.train.average import MovingAverage
 
+# Outputs with a lower bias are tokens that an imported model does not have; label smoothing does not count them.
+MIN_OUTPUT_BIAS = -5000.0
 BIAS_COLUMNS = 8  # appended to the output matrix for a bias: odd numbers of columns are slow on a GPU
 
 
@@ -67,7 +70,7 @@ def compute_token_losses(
     """Sum over kept tokens of the label-smoothed cross-entropy and of the plain one; only the first has gradients."""
     rows, ids, keep = hidden.flatten(0, -2), ids.flatten(), keep.flatten()
     if get_capabilities(writer).linear_head:
-        rows, matrix = fold_bias(cast(LinearHead, writer), rows)
+        rows, matrix, ids = fold_head(cast(LinearHead, writer), rows, ids, label_smoothing)
         return smoothed_cross_entropy(rows, matrix, ids, keep, label_smoothing)
     return compute_smoothed_losses(compute_log_probs(writer.head, rows), ids, keep, label_smoothing)
 
@@ -82,7 +85,7 @@ def compute_r_drop_losses(
     rows = hidden.reshape(2, -1, hidden.shape[-1])
     ids, keep = (x.flatten()[: rows.shape[1]] for x in (ids, keep))
     if get_capabilities(writer).linear_head:
-        rows, matrix = fold_bias(cast(LinearHead, writer), rows)
+        rows, matrix, ids = fold_head(cast(LinearHead, writer), rows, ids, label_smoothing)
         return rdrop_cross_entropy(rows, matrix, ids, keep, label_smoothing, divergence_weight)
     log_probs = compute_log_probs(writer.head, rows)
     smoothed, nll = compute_smoothed_losses(log_probs, ids.expand(2, -1), keep, label_smoothing)
@@ -103,6 +106,33 @@ def fold_bias(writer: LinearHead, rows: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat((rows, ones, zeros), -1), torch.cat((matrix, F.pad(bias[:, None], (0, BIAS_COLUMNS - 1))), 1)
 
 
+def fold_head(writer: LinearHead, rows: Tensor, ids: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return rows and matrix as `fold_bias` does, without outputs that label smoothing must not count, and target ids.
+
+    Without label smoothing, an output whose logit is far below all others changes nothing.
+    """
+    rows, matrix = fold_bias(writer, rows)
+    kept = find_kept_outputs(writer.output.bias) if label_smoothing else None
+    if kept is None:
+        return rows, matrix, ids
+    places = ids.new_zeros(len(matrix)).index_put((kept,), torch.arange(len(kept), device=ids.device))
+    return rows, matrix[kept], places[ids]
+
+
+_kept_outputs: WeakIdKeyDictionary = WeakIdKeyDictionary()  # of each bias; finding them waits for the GPU
+
+
+def find_kept_outputs(bias: Tensor | None) -> Tensor | None:
+    """Return the ids of the outputs of which the model has a logit; None if these are all."""
+    if bias is None:
+        return None
+    version = -1 if bias.requires_grad else bias._version  # training changes a bias, but not which outputs exist
+    if bias not in _kept_outputs or _kept_outputs[bias][0] != version:
+        kept = (bias.detach() > MIN_OUTPUT_BIAS).nonzero()[:, 0]
+        _kept_outputs[bias] = version, None if len(kept) == len(bias) else kept
+    return cast("Tensor | None", _kept_outputs[bias][1])
+
+
 @region
 def compute_log_probs(head: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
     return torch.log_softmax(head(rows).float(), dim=-1)
@@ -111,12 +141,16 @@ def compute_log_probs(head: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
 def compute_smoothed_losses(
     log_probs: Tensor, ids: Tensor, mask: Tensor, label_smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    """Sums of smoothed and plain cross-entropy over a mask; the smoothed target is (1 - s) on the token plus s / V."""
+    """Sums of smoothed and plain cross-entropy over a mask; the smoothed target is (1 - s) on the token plus s / V.
+
+    V does not count tokens that an imported model does not have.
+    """
     nll = -log_probs.gather(-1, ids.unsqueeze(-1)).squeeze(-1)
     plain = (nll * mask).sum()
     if not label_smoothing:
         return plain, plain.detach()
-    uniform = (-log_probs.mean(-1) * mask).sum()
+    exists = log_probs > MIN_OUTPUT_BIAS
+    uniform = (-log_probs.where(exists, 0.0).sum(-1) / exists.sum(-1) * mask).sum()
     return (1 - label_smoothing) * plain + label_smoothing * uniform, plain.detach()
 
 
