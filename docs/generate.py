@@ -1,4 +1,5 @@
-"""Writes docs/cli.md from the --help of every verb, and docs/configuration.md from the schema of recipes.
+"""Writes docs/cli.md from the --help of every verb, docs/configuration.md from the schema of recipes, and
+docs/papers.md from their tables [paper].
 
 python docs/generate.py [--check]
 """
@@ -28,8 +29,10 @@ from typer.testing import CliRunner
 from saccade.cli import app
 from saccade.config import kinds, schema
 from saccade.config.descriptions import get_descriptions
+from saccade.config.load import list_recipes, load, read_paper_form
 from saccade.config.table import ObjectiveTraits, WriterTraits
 from saccade.config.task import Task, list_tasks
+from saccade.plan.counts import build_on_meta, count_parameters
 from saccade_worlds import KINDS
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "benchmarks"))
@@ -44,6 +47,7 @@ def main() -> int:
     docs = ROOT / "docs"
     written = {path: with_code(path.read_text("utf-8")) for path in [ROOT / "README.md", *sorted(docs.glob("*.md"))]}
     pages = {**written, docs / "cli.md": verbs(), docs / "configuration.md": configuration()}
+    pages[docs / "papers.md"] = papers()
     return publish(pages, about=__doc__, root=ROOT)
 
 
@@ -92,6 +96,28 @@ def commands(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple[s
     yield words
     for name, inner in getattr(command, "commands", {}).items():  # groups of typer are no click.Group in every version
         yield from commands(inner, (*words, name))
+
+
+# ---- the papers
+
+
+def papers() -> str:
+    """The form [paper] of every recipe that has one, with its number of parameters beside that of the paper."""
+    intro = (
+        "Recipes have sizes for data that one has at hand. `--paper` takes those of the paper instead, with its "
+        "training settings as far as saccade has them:\n\n"
+        "```console\n$ saccade plan gnmt --paper            # parameters, memory, time, cost\n```\n\n"
+        "`saccade train NAME --paper --data ...` trains such a model. Parameters here are counted by building each "
+        "model on torch's meta device. We trained none of these to its end; [Results](results.md) has what we did.\n"
+    )
+    rows = ["| recipe | parameters | in the paper | what differs |", "|---|---:|---:|---|"]
+    for name in list_recipes():
+        form = read_paper_form(name)
+        if form is not None:
+            count = count_parameters(build_on_meta(load(name, paper=True)))
+            stated = "not stated" if form.parameters is None else f"{form.parameters:,.0f}"
+            rows.append(f"| `{name}` | {count:,} | {stated} | {form.difference} |")
+    return "\n".join([f"# Sizes of the papers\n\n{NOTE}\n\n{intro}", *rows]) + "\n"
 
 
 # ---- the schema

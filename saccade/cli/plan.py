@@ -10,7 +10,7 @@ import typer
 
 from saccade.cli.arguments import Json, Plugins, check_overrides
 from saccade.cli.table import align_columns
-from saccade.cli.train import Overrides
+from saccade.cli.train import Overrides, Paper
 from saccade.config.plugins import load_plugins
 from saccade.errors import SaccadeError
 from saccade.runs import RECIPE, WEIGHTS, find_run
@@ -47,6 +47,7 @@ ShowTable = Annotated[
 def plan(  # noqa: PLR0913  # the options of a command are its parameters
     recipe: RecipeOrRun = None,
     overrides: Overrides = [],  # noqa: B006  # typer copies it
+    paper: Paper = False,
     vocabulary: Vocabulary = None,
     tokens: Tokens = None,
     length: Length = None,
@@ -71,11 +72,23 @@ def plan(  # noqa: PLR0913  # the options of a command are its parameters
 
     run = find_run_folder(recipe)
     name, kinds = recipe if run is None else run / RECIPE, load_plugins(*plugin)
-    loaded = load(name, overrides=check_overrides(overrides), kinds=kinds)
+    loaded = load(name, overrides=check_overrides(overrides), paper=paper, kinds=kinds)
     if run is not None and vocabulary is None:
         vocabulary = get_vocabulary_size(loaded, run)
     estimate = make_plan(loaded, PlanRequest(vocabulary, tokens, length, gpu, gpus, price, mfu))
     print(json.dumps(estimate.as_dict(), indent=2) if as_json else format_plan(estimate))
+    if paper and not as_json:
+        print(f"\n{format_paper(recipe)}")
+
+
+def format_paper(recipe: str) -> str:
+    """What the paper of a recipe says of its size, and what differs here."""
+    from saccade.config.load import read_paper_form
+
+    form = read_paper_form(recipe)
+    assert form is not None, "the recipe was loaded in this form"
+    stated = "no number of parameters" if form.parameters is None else f"{form.parameters:,.0f} parameters"
+    return f"the paper states {stated}" + (f"; {form.difference}" if form.difference else "")
 
 
 def find_run_folder(name: str) -> Path | None:

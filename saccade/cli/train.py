@@ -25,6 +25,9 @@ Overrides = Annotated[
 ]
 RunName = Annotated[str | None, typer.Option("--run", metavar="NAME", help="Name of the run; default: RECIPE-N.")]
 Tiny = Annotated[bool, typer.Option("--tiny", help="Train a small model on synthetic data, in at most three minutes.")]
+Paper = Annotated[
+    bool, typer.Option("--paper", help="Take sizes and training settings from the recipe's paper: the table [paper].")
+]
 Resume = Annotated[
     str | None, typer.Option("--resume", metavar="RUN", help="Resume training a run from its last checkpoint.")
 ]
@@ -47,6 +50,7 @@ def train(  # noqa: PLR0913  # the options of a command are its parameters
     valid: Valid = [],  # noqa: B006
     run: RunName = None,
     tiny: Tiny = False,
+    paper: Paper = False,
     resume: Resume = None,
     watch: Watch = False,
     plugin: Plugins = [],  # noqa: B006
@@ -63,8 +67,8 @@ def train(  # noqa: PLR0913  # the options of a command are its parameters
         from saccade.train.api import train as run_training
 
         run_training(
-            recipe, data=parse_corpora(data) or None, valid=files, run=run, tiny=tiny, resume=resume, overrides=chosen,
-            kinds=load_plugins(*plugin),
+            recipe, data=parse_corpora(data) or None, valid=files, run=run, tiny=tiny, paper=paper, resume=resume,
+            overrides=chosen, kinds=load_plugins(*plugin),
         )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping, Sequence, Set
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tomli_w
 from pydantic import BaseModel, ValidationError
@@ -22,34 +22,61 @@ from saccade.files import atomic_write
 
 RUN_RECIPE = "recipe.toml"  # file name of the recipe of a run
 TARGET = "target"  # key of [tiny] with the score that the recipe should reach, for `saccade demo`
+PARAMETERS, DIFFERENCE = "parameters", "difference"  # keys of [paper]: the paper's number, and why ours is another one
+FORMS = {
+    "tiny": "leave --tiny out and give data with --data SRC TGT",
+    "paper": "leave --paper out: the recipe is not from a paper",
+}  # tables of a recipe that change it on request, with what to do where a recipe has none
 GivenKinds = Mapping[str, Any]  # names and classes or functions, or a `Kinds` of plugin files
 Address = tuple[str | int, ...]  # ("reader", "stack", "dim"), ("objectives", 0, "alpha")
 
 
 def load(
-    name_or_path: str | Path, *, overrides: Sequence[str] = (), tiny: bool = False, kinds: GivenKinds | None = None
+    name_or_path: str | Path,
+    *,
+    overrides: Sequence[str] = (),
+    tiny: bool = False,
+    paper: bool = False,
+    kinds: GivenKinds | None = None,
 ) -> Recipe:
-    """Load a recipe by name or file, with its `[tiny]` table and then `key=value` overrides applied."""
+    """Load a recipe by name or file, with its table `[tiny]` or `[paper]` and then `key=value` overrides applied."""
+    if tiny and paper:
+        raise SaccadeError("a recipe is loaded in its tiny form or in that of its paper, got both; leave one out")
     path = find_recipe(name_or_path)
     origin, kinds = f"recipe '{name_or_path}'", Kinds(kinds)
     if path.name == RUN_RECIPE:
         check_requirements(path.parent, kinds)
     values = read_recipe(path)
-    small = values.pop("tiny", None)
-    if isinstance(small, dict):
-        small.pop(TARGET, None)
+    forms = {name: values.pop(name, None) for name in FORMS}
     renamed: Renamed = {}
     # No note about the recipe of a run: nobody edits it.
     values = translate(values, {}, kinds, {} if path.name == RUN_RECIPE else renamed)
-    if tiny and not isinstance(small, dict):
-        raise SaccadeError(f"{origin} has no [tiny] table; leave --tiny out and give data with --data SRC TGT")
     values.setdefault("name", path.stem)
     inherited: set[Address] = set()
-    if tiny:
-        values = merge(values, translate(small, values, kinds, renamed), inherited)
+    for form in [name for name, chosen in (("tiny", tiny), ("paper", paper)) if chosen]:
+        table = forms[form]
+        if not isinstance(table, dict):
+            raise SaccadeError(f"{origin} has no [{form}] table; {FORMS[form]}")
+        changes = {key: value for key, value in table.items() if key not in (TARGET, PARAMETERS, DIFFERENCE)}
+        values = merge(values, translate(changes, values, kinds, renamed), inherited)
     values = _apply_overrides(overrides, values, kinds, inherited, renamed)
     report_renames(origin, renamed)
     return validate(values, kinds=kinds, origin=origin, inherited=inherited)
+
+
+class PaperForm(NamedTuple):
+    """What a recipe says of the model of its paper."""
+
+    parameters: float | None  # the number that the paper states; None where it states none
+    difference: str  # why our number is another one, and what else differs; empty where nothing does
+
+
+def read_paper_form(name_or_path: str | Path) -> PaperForm | None:
+    """Read the facts in the table `[paper]` of a recipe; None where it has no such table."""
+    table = read_recipe(find_recipe(name_or_path)).get("paper")
+    if not isinstance(table, dict):
+        return None
+    return PaperForm(table.get(PARAMETERS), table.get(DIFFERENCE, ""))
 
 
 def override(

@@ -25,6 +25,9 @@ class Experts(Table):
     every_n_layers: Count = 1
     """Every n-th Transformer block has experts in place of its feed-forward network; in recurrent stacks they follow
     every n-th layer."""
+    groups: Count = 1
+    """Hierarchical gating (Shazeer et al. 2017, appendix B): a first gate chooses `top_k` of this many groups of
+    experts, and a gate of each group `top_k` of its experts. 1: one gate for all."""
     noise: bool = True
     """Add learned noise to the gates during training, so that all experts are tried (noisy top-k gating)."""
     balance_weight: Annotated[float, Field(ge=0)] = 0.01
@@ -36,6 +39,11 @@ class Experts(Table):
         if self.top_k >= self.count:
             raise ValueError(
                 f"experts.top_k must be smaller than experts.count, got {self.top_k} of {self.count}; choose fewer"
+            )
+        if self.groups > 1 and (self.count % self.groups or self.top_k >= min(self.groups, self.count // self.groups)):
+            raise ValueError(
+                f"experts.groups must divide experts.count = {self.count} into more than experts.top_k = {self.top_k} "
+                f"groups of more than {self.top_k} experts each, got {self.groups}"
             )
         return self
 
@@ -262,10 +270,11 @@ class ConvolutionStack(Table, StackTraits):
     """Number of convolutional blocks; each widens the receptive field by (kernel - 1) x dilation."""
     dim: Count = 512
     """Width of the hidden states between blocks."""
-    hidden_dim: Count | None = None
-    """Channels of the convolution inside a block. None: `dim` in gated blocks, half of it in residual blocks."""
-    kernel: Count = 3
-    """Kernel size in positions. Larger kernels see more context per layer and cost more."""
+    hidden_dim: Annotated[tuple[Count, ...], Field(min_length=1)] | None = None
+    """Channels of the convolution inside a block, one number or a list by layer. None: `dim` in gated blocks, half of
+    it in residual blocks."""
+    kernel: Annotated[tuple[Count, ...], Field(min_length=1)] = (3,)
+    """Kernel size in positions, one number or a list by layer. Larger kernels see more context and cost more."""
     dilations: Annotated[tuple[Count, ...], Field(min_length=1)] = (1,)
     """Dilation of the kernel by layer: the distance of neighbouring taps. ByteNet uses 1, 2, 4, 8, 16."""
     attention: Annotated[tuple[bool, ...], Field(min_length=1)] = (True,)
@@ -285,6 +294,23 @@ class ConvolutionStack(Table, StackTraits):
     def width(self) -> int:
         return self.dim
 
+    @property
+    def hidden_dims(self) -> list[int]:
+        """Channels of the convolution of each layer."""
+        default = self.dim if self.block == "gated" else -(-self.dim // 2)
+        return list(islice(cycle(self.hidden_dim or (default,)), self.layers))
+
+    @property
+    def kernels(self) -> list[int]:
+        """Kernel size of each layer."""
+        return list(islice(cycle(self.kernel), self.layers))
+
+    @field_validator("kernel", "hidden_dim", mode="before")
+    @classmethod
+    def _by_layer(cls, value: Any) -> Any:
+        """`kernel = 3` is short for `kernel = [3]`; a list is repeated over the layers."""
+        return value if value is None or isinstance(value, list | tuple) else (value,)
+
     @model_validator(mode="after")
     def _consistent(self) -> ConvolutionStack:
         a, b = self.unfold
@@ -296,6 +322,11 @@ class ConvolutionStack(Table, StackTraits):
         if a < 1 or b < 0:
             raise ValueError(f"unfold must be at least [1, 0], a state for each token, got [{a:g}, {b:g}]")
         return self
+
+
+def format_value(value: bool | int | str) -> str:
+    """A value as TOML."""
+    return str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
 
 
 def check_shortcuts(*, residual: bool, fast_forward: bool) -> None:
@@ -321,10 +352,18 @@ class RecurrentReaderStack(Table, StackTraits):
     layers: Count = 1
     """Number of recurrent layers. From 4 on, `residual` or `fast_forward` helps."""
     dim: Count = 512
-    """Width of the hidden states; both directions together where the stack is bidirectional."""
+    """Width of the hidden states; both directions, or both columns, together."""
+    input_dim: Count | None = None
+    """Width of the token embedding, which the first layer takes as it is. None: `dim`."""
     bidirectional: bool | Literal["first", "alternate"] = False
     """Read backwards too: true gives half of every layer to each direction, "first" only of the first layer (GNMT),
     "alternate" lets every second layer read backwards (Deep-Att)."""
+    full_directions: bool = False
+    """For bidirectional = "first": each direction of the first layer has the whole width `dim`, and the second layer
+    takes both, as in GNMT (Wu et al. 2016, section 3.2). It needs at least two layers."""
+    columns: Literal[1, 2] = 1
+    """For bidirectional = "alternate": 2 gives half of the width to a second column of layers, which begins from the
+    right (Deep-Att, Zhou et al. 2016)."""
     reverse: bool = False
     """Read the tokens from last to first, which shortens the distance to the output (Sutskever et al. 2014)."""
     residual: bool = False
@@ -350,8 +389,19 @@ class RecurrentReaderStack(Table, StackTraits):
         check_expert_interval(self.experts, self.layers)
         if self.bidirectional and self.reverse:
             raise ValueError("bidirectional reads in both directions already; take out reverse = true")
-        if self.bidirectional in (True, "first") and self.dim % 2:
+        if (self.bidirectional in (True, "first") or self.columns == 2) and self.dim % 2:
             raise ValueError(f"bidirectional needs an even dim, half for each direction, got {self.dim}")
+        if self.full_directions and (self.bidirectional != "first" or self.layers == 1):
+            raise ValueError(
+                'full_directions = true is for bidirectional = "first" and at least two layers, got '
+                f"bidirectional = {format_value(self.bidirectional)} and layers = {self.layers}; leave it out"
+            )
+        if self.columns == 2 and (self.bidirectional != "alternate" or self.experts is not None):
+            got = f"bidirectional = {format_value(self.bidirectional)}"
+            raise ValueError(
+                f'columns = 2 is for bidirectional = "alternate", without experts, got '
+                f"{got if self.experts is None else 'experts'}; leave one of them out"
+            )
         return self
 
 
@@ -366,6 +416,8 @@ class RecurrentWriterStack(Table, StackTraits):
     """Number of recurrent layers. From 4 on, `residual` or `fast_forward` helps."""
     dim: Count = 512
     """Width of the hidden states."""
+    input_dim: Count | None = None
+    """Width of the token embedding, which the first layer takes as it is. None: `dim`."""
     attention: Literal["none", "additive", "dot", "general", "concat", "around", "score"] = "none"
     """Attention to the memory: "additive" (Bahdanau et al. 2015), "dot", "general" or "concat" (Luong et al. 2015),
     "around" over the cells of an image and their neighbours (Li et al. 2019), "score" for that of the key `score`, or
@@ -380,6 +432,9 @@ class RecurrentWriterStack(Table, StackTraits):
     hard_attention: bool = False
     """Additive attention: sample one memory state instead of their weighted mean (Xu et al. 2015). Needs the objective
     "reinforce"."""
+    maxout_dim: Count | None = None
+    """Additive attention: compute the output from state, context and token by a layer of this many maxout units, the
+    larger of two linear maps each (Bahdanau et al. 2015, appendix A.2.2). None: by tanh, as wide as `dim`."""
     context_gate: bool = False
     """Additive attention: multiply the context by a sigmoid gate of the hidden state (Xu et al. 2015)."""
     input_feeding: bool = True
@@ -393,15 +448,15 @@ class RecurrentWriterStack(Table, StackTraits):
     """Fast-forward connections past the recurrences of each layer (Deep-Att, Zhou et al. 2016)."""
     experts: Experts | None = None
     """Mixture of experts between layers. None: no experts."""
-    initial_state: Literal["predicted", "copied"] = "predicted"
-    """Initial hidden state: tanh(W c) of the fixed context vector, or a copy of the final states of the reader's
-    layers, which must then have the same shape (Sutskever et al. 2014)."""
+    initial_state: Literal["predicted", "copied", "zero"] = "predicted"
+    """Initial hidden state: tanh(W c) of the fixed context vector, a copy of the final states of the reader's layers,
+    which must then have the same shape (Sutskever et al. 2014), or zero."""
     dropout: Share = 0.2
     """Dropout probability of the output of each layer."""
 
     @property
     def width(self) -> int:
-        return self.dim
+        return self.maxout_dim or self.dim
 
     @property
     def recurrent_writer(self) -> RecurrentWriterStack:
@@ -437,9 +492,10 @@ class RecurrentWriterStack(Table, StackTraits):
                 f'attention = "{named}" is computed before each step, for that step; input_feeding = false is for '
                 '"dot", "general", "concat" and "around"'
             )
-        for name in ("context_gate", "hard_attention"):
+        for name in ("context_gate", "hard_attention", "maxout_dim"):
             if getattr(self, name) and not self.attends_before_step:
-                raise ValueError(f'{name} = true is for attention = "additive", got "{named}"; leave it out')
+                got = format_value(getattr(self, name))
+                raise ValueError(f'{name} = {got} is for attention = "additive", got "{named}"; leave it out')
         if self.local is not None and (self.attention in ("none", "around") or self.hard_attention):
             got = "hard_attention = true" if self.hard_attention else f'attention = "{self.attention}"'
             raise ValueError(f"local attention has soft weights over a sequence, got {got}; leave local out")

@@ -216,6 +216,9 @@ class Masked(Table, ObjectiveTraits):
     """Share of the selected tokens that are replaced by the mask token."""
     random_replace_prob: Annotated[float, Field(ge=0, le=1)] = 0.1
     """Share of the selected tokens that are replaced by random tokens; the rest stays unchanged."""
+    max_ngram: Count = 1
+    """Largest number of adjacent tokens that are selected together; n tokens with a probability in proportion to 1 / n.
+    3 in ALBERT (Lan et al. 2020, section 4.1), 1 in BERT."""
     dynamic_masking: bool = True
     """Select other tokens in each epoch (RoBERTa, Liu et al. 2019). False: always the same tokens of a text, as in
     BERT."""
@@ -313,10 +316,11 @@ Objective = Annotated[Written | Labelled | Masked | Permuted | Patches | Custom,
 
 
 class Optimizer(Table):
-    """Adam with decoupled weight decay (Kingma and Ba 2015; AdamW, Loshchilov and Hutter 2019)."""
+    """Adam with decoupled weight decay (Kingma and Ba 2015; AdamW, Loshchilov and Hutter 2019), or LAMB."""
 
-    kind: Literal["adam"] = "adam"
-    """Chooses the optimizer: Adam, or one of your own."""
+    kind: Literal["adam", "lamb"] = "adam"
+    """Chooses the optimizer: Adam, LAMB (You et al. 2020), which scales the update of each matrix to its norm and is
+    for batches of thousands of sequences, or one of your own."""
     betas: tuple[float, float] = (0.9, 0.98)
     """Decay rates of the moving averages of gradients and of squared gradients. (0.9, 0.98) suits Transformers, (0.9,
     0.999) is the usual default."""

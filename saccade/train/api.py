@@ -36,7 +36,7 @@ Files = str | Path | Corpus | Sequence[str | Path] | Sequence[Sequence[str | Pat
 FIXED_TABLES = ("data", "tokenizer", "reader", "writer", "objectives", "init", "freeze", "task")
 
 
-def train(
+def train(  # noqa: PLR0913  # what users choose is its parameters
     recipe: Recipe | str | Path | None = None,
     *,
     data: Files | None = None,
@@ -44,21 +44,26 @@ def train(
     run: str | Path | None = None,
     overrides: Sequence[str] = (),
     tiny: bool = False,
+    paper: bool = False,
     kinds: Mapping[str, Any] | None = None,
     resume: str | Path | None = None,
 ) -> Predictor:
-    """Train a recipe, or resume a run, and return the trained model."""
+    """Train a recipe, or resume a run, and return the trained model.
+
+    `tiny` trains a small model on synthetic data, `paper` one of the sizes and with the settings of the recipe's paper.
+    """
     if isinstance(overrides, str):
         raise SaccadeError(f"overrides are a list of key=value strings, got {overrides!r}; put it into a list")
-    given = {"recipe": recipe, "data": data, "valid": valid, "run": run, "tiny": tiny or None}
+    given = {"recipe": recipe, "data": data, "valid": valid, "run": run, "tiny": tiny or None, "paper": paper or None}
+    form = {"tiny": tiny, "paper": paper}
     if resume is not None:
         path = find_run(resume)
         check_resume(path, [name for name, value in given.items() if value is not None])
         chosen = load_resumed_recipe(path, overrides, kinds)
     elif data is None and valid is None and not find_init_runs(overrides):
-        chosen = load_recipe(recipe, overrides=overrides, tiny=tiny, kinds=kinds)
+        chosen = load_recipe(recipe, overrides=overrides, form=form, kinds=kinds)
     else:  # overrides come last: they may configure the files that were given, such as data.train.0.columns
-        chosen = replace_data(load_initial_recipe(recipe, overrides, tiny=tiny, kinds=kinds), data=data, valid=valid)
+        chosen = replace_data(load_initial_recipe(recipe, overrides, form=form, kinds=kinds), data=data, valid=valid)
         chosen = override(chosen, overrides, kinds=kinds, origin=f"recipe '{chosen.name}'")
     if resume is None:
         chosen = adopt_tokenizer(chosen, overrides)
@@ -101,24 +106,33 @@ def run_session(s: Session) -> None:
 
 
 def load_recipe(
-    recipe: Recipe | str | Path | None, *, overrides: Sequence[str] = (), tiny: bool, kinds: Mapping[str, Any] | None
+    recipe: Recipe | str | Path | None,
+    *,
+    overrides: Sequence[str] = (),
+    form: Mapping[str, bool],
+    kinds: Mapping[str, Any] | None,
 ) -> Recipe:
+    """Load a recipe; `form` says of "tiny" and "paper" whether it is loaded in that form."""
     if recipe is None:
         raise SaccadeError(
             "nothing to train: give the name or file of a recipe, or resume=RUN; `saccade recipes` lists them"
         )
     if not isinstance(recipe, Recipe):
-        return load(recipe, overrides=overrides, tiny=tiny, kinds=kinds)
-    if tiny:
-        raise SaccadeError("tiny=True needs the name or the file of a recipe, got a recipe that is already loaded")
+        return load(recipe, overrides=overrides, **form, kinds=kinds)
+    for name in (name for name, chosen in form.items() if chosen):
+        raise SaccadeError(f"{name}=True needs the name or the file of a recipe, got a recipe that is already loaded")
     return override(recipe, overrides, kinds=kinds)
 
 
 def load_initial_recipe(
-    recipe: Recipe | str | Path | None, overrides: Sequence[str], *, tiny: bool, kinds: Mapping[str, Any] | None
+    recipe: Recipe | str | Path | None,
+    overrides: Sequence[str],
+    *,
+    form: Mapping[str, bool],
+    kinds: Mapping[str, Any] | None,
 ) -> Recipe:
     """Load a recipe without its overrides; a shipped one takes its architecture from the run of `init=RUN`."""
-    loaded, run = load_recipe(recipe, tiny=tiny, kinds=kinds), find_init_run(overrides)
+    loaded, run = load_recipe(recipe, form=form, kinds=kinds), find_init_run(overrides)
     if not isinstance(recipe, str) or not has_recipe(recipe):
         return loaded
     if loaded.reader.medium:

@@ -1,4 +1,4 @@
-"""AdamW with decoupled decay, or an optimizer of the user's own, and its state as named tensors."""
+"""AdamW with decoupled decay, LAMB, or an optimizer of the user's own, and its state as named tensors."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from saccade.config.kinds import Custom
 from saccade.config.schema import Optimizer
 from saccade.errors import SaccadeError
+from saccade.train.lamb import Lamb
 
 NUMBER_SUFFIX = "#number"  # marks a number of the state among its tensors
 NUMBER_TYPES = {bool: torch.bool, int: torch.int64, float: torch.float64}
@@ -25,7 +26,7 @@ def freeze(model: nn.Module, parts: Iterable[str]) -> None:
 
 
 def build_optimizer(settings: Optimizer | Custom, model: nn.Module) -> torch.optim.Optimizer:
-    """Build AdamW (Kingma and Ba 2015; Loshchilov and Hutter 2019); the schedule sets the learning rate."""
+    """Build AdamW (Kingma and Ba 2015; Loshchilov and Hutter 2019) or LAMB; the schedule sets the learning rate."""
     decayed, free = split_by_decay(model)
     if not decayed + free:
         raise SaccadeError("nothing is left to train: every parameter is frozen; freeze fewer parts")
@@ -35,6 +36,8 @@ def build_optimizer(settings: Optimizer | Custom, model: nn.Module) -> torch.opt
     groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": free, "weight_decay": 0.0}]
     device = (decayed + free)[0].device
     rate: Any = torch.zeros((), device=device) if device.type == "cuda" else 0.0  # CUDA graphs read it from the device
+    if settings.kind == "lamb":
+        return Lamb(groups, lr=rate, betas=settings.betas, eps=settings.eps)
     return torch.optim.AdamW(
         groups, lr=rate, betas=settings.betas, eps=settings.eps, fused=fused, capturable=device.type == "cuda"
     )

@@ -33,6 +33,7 @@ def test_all_arguments_reach_training(cli, train_arguments):
         "valid": [["v.en", "v.de"]],
         "run": "mine",
         "tiny": True,
+        "paper": False,
         "resume": None,
         "overrides": ["train.steps=3", "init=runs/a"],
         "kinds": {},

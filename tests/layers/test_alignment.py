@@ -37,7 +37,7 @@ def test_keys_are_the_sum_over_a_cell_and_the_eight_around_it():
 def hard(*, seed: int = 0) -> RecurrentWriter:
     torch.manual_seed(seed)
     recurrence = BahdanauRecurrence(E, cell="lstm", layers=1, memory_dim=M, hard=True)
-    first = InitialState(E, cell="lstm", layers=1, memory_dim=M, context="mean", copy_final=False)
+    first = InitialState(E, cell="lstm", layers=1, memory_dim=M, context="mean", initial="predicted")
     return RecurrentWriter(recurrence, first=first, dim=E).double()
 
 

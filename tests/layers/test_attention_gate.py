@@ -9,7 +9,7 @@ from saccade.layers.memory import Memory
 
 def writer(*, gate):
     recurrence = BahdanauRecurrence(5, cell="lstm", layers=1, memory_dim=3, gate=gate)
-    first = InitialState(5, cell="lstm", layers=1, memory_dim=3, context="mean", copy_final=False)
+    first = InitialState(5, cell="lstm", layers=1, memory_dim=3, context="mean", initial="predicted")
     return RecurrentWriter(recurrence, first=first, dim=5)
 
 

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from saccade.config import schema
 from saccade.layers.blocks.convolution import (
     AttentionSource,
     ConvS2SAttention,
@@ -19,6 +20,7 @@ from saccade.layers.blocks.convolution import (
 from saccade.layers.blocks.convolution_stack import ConvolutionStack
 from saccade.layers.memory import Memory
 from saccade.layers.record import record
+from saccade.model.build.convolution import build_convolution
 
 B, T, S, D, E = 3, 5, 7, 11, 13  # E: the width of embeddings
 BLOCKS = ("gated", "residual")
@@ -107,6 +109,26 @@ def test_a_gated_block_is_the_papers_formula() -> None:
         around = [x[:, j] if 0 <= j < T else torch.zeros(B, D) for j in (i - 1, i, i + 1)]
         a, b = (torch.cat(around, -1) @ weight.T + bias).chunk(2, -1)
         torch.testing.assert_close(y[:, i], (a * torch.sigmoid(b) + x[:, i]) * math.sqrt(0.5))
+
+
+def test_a_gated_block_that_changes_the_width_maps_its_input_to_the_sum() -> None:
+    """Gehring et al. 2017, section 3.2: "linear mappings to map between embedding and hidden sizes"."""
+    one, x = GatedBlock(D, input_dim=E, kernel=3, weight_norm=False), torch.randn(B, T, E)
+    around = torch.cat((F.pad(x, (0, 0, 1, 0))[:, :T], x, F.pad(x, (0, 0, 0, 1))[:, 1:]), -1)
+    a, b = F.linear(around, one.convolution.weight, one.convolution.bias).chunk(2, -1)
+    expected = (a * torch.sigmoid(b) + F.linear(x, one.shortcut.weight, one.shortcut.bias)) * math.sqrt(0.5)
+    torch.testing.assert_close(run_block(one, 1, x, None, False, x, None), expected)
+
+
+def test_widths_and_kernels_by_layer_are_built() -> None:
+    table = schema.ConvolutionStack(layers=4, dim=E, hidden_dim=[5, 5, 7], kernel=[3, 1])
+    made = build_convolution(table, memory_dim=E, causal=True, recompute=False)
+    assert [one.convolution.weight.shape for one in made.blocks] == [(10, 15), (10, 5), (14, 15), (10, 7)]
+    assert [one.shortcut is None for one in made.blocks] == [True, True, False, False]
+    assert made.ends[1].weight.shape == (E, 5)
+    residual = schema.ConvolutionStack(block="residual", layers=2, dim=E, hidden_dim=[5, 6], kernel=[3, 5])
+    made = build_convolution(residual, memory_dim=None, causal=False, recompute=False)
+    assert [one.convolution.weight.shape for one in made.blocks] == [(5, 15), (6, 30)]
 
 
 def test_a_residual_block_is_the_papers_figure() -> None:

@@ -7,7 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from saccade.kernels.activations import ACTIVATIONS
-from saccade.layers.blocks.experts import Experts, Gate, GateOutput, InterLayerExperts, assign_blocks
+from saccade.layers.blocks.experts import (
+    Experts,
+    Gate,
+    GateOutput,
+    HierarchicalGate,
+    InterLayerExperts,
+    assign_blocks,
+)
 
 D, H, E, K = 5, 7, 6, 2
 
@@ -51,6 +58,48 @@ def test_gates_by_hand() -> None:
     first, second = 1 / (1 + math.exp(-2)), 1 / (1 + math.exp(-4))
     torch.testing.assert_close(choice.weights, torch.tensor([[first, 1 - first], [second, 1 - second]]))
     assert choice.load.tolist() == [[1, 0, 1, 0], [0, 1, 0, 1]]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("training", [False, True])
+def test_a_gate_of_groups_multiplies_two_gates(training: bool) -> None:
+    """Shazeer et al. 2017, appendix B: of 3 groups the best 2, and of the 4 experts of each the best 2."""
+    gate = HierarchicalGate(D, groups=3, num_experts=12, top_k=2).double().train(training)
+    for parameter in gate.parameters():
+        nn.init.normal_(parameter)
+    x = torch.randn(9, D, dtype=torch.float64)
+    torch.manual_seed(2)
+    choice = gate(x)
+    torch.manual_seed(2)
+    first = gate.primary(x)
+    clean = (x @ gate.secondary.clean.weight.T).view(9, 3, 4)
+    if training:
+        spread = torch.nn.functional.softplus(x @ gate.secondary.spread.weight.T).view(9, 3, 4) + 0.01
+        clean = clean + torch.randn_like(clean) * spread
+    for row in range(9):
+        expected = {}
+        for group, weight in zip(first.experts[row].tolist(), first.weights[row], strict=True):
+            best = clean[row, group].topk(2)
+            for expert, share in zip(best.indices.tolist(), best.values.softmax(-1), strict=True):
+                expected[4 * group + expert] = float(weight * share)
+        found = dict(zip(choice.experts[row].tolist(), choice.weights[row].tolist(), strict=True))
+        assert found == pytest.approx(expected)
+    torch.testing.assert_close(choice.weights.sum(1), torch.ones(9, dtype=torch.float64))
+    assert choice.load.shape == (9, 12) and ((choice.load >= 0) & (choice.load <= 1)).all()
+    if not training:
+        assert choice.load.sum(1).tolist() == [4.0] * 9
+
+
+@torch.no_grad()
+def test_groups_of_experts_compute_the_sum_of_the_chosen() -> None:
+    gate = HierarchicalGate(D, groups=3, num_experts=12, top_k=2)
+    one = Experts(D, hidden_dim=H, gate=gate).double().eval()
+    for parameter in one.parameters():
+        nn.init.normal_(parameter)
+    x = torch.randn(7, D, dtype=torch.float64)
+    y, choice = one.route(x)
+    torch.testing.assert_close(y, one_by_one(one, x, choice), atol=1e-12, rtol=0)
+    assert one.experts_per_token == 4 and one.active_fraction == pytest.approx(1 / 3)
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ from saccade.layers.blocks.recurrent import (
     CELLS,
     LayerWeights,
     RecurrentStack,
+    TwoColumns,
     build_recurrent_layer,
     reverse_sequences,
     run_layer,
@@ -165,6 +166,55 @@ def test_layers_from_the_third_on_add_their_input() -> None:
         y = layer(expected)[0]
         expected = y + expected if number >= 2 else y
     torch.testing.assert_close(one(x, None)[0], expected, atol=1e-12, rtol=0)
+
+
+def test_each_direction_of_the_first_layer_may_have_the_whole_width() -> None:
+    """Wu et al. 2016, section 3.2: both directions, concatenated, enter the second layer."""
+    one, x = stack("lstm", layers=3, directions="full at first"), inputs()
+    assert [layer.input_size for layer in one.layers] == [D, 2 * D, D]
+    expected = x
+    for layer in one.layers:
+        expected = layer(expected)[0]
+    torch.testing.assert_close(one(x, None)[0], expected, atol=1e-12, rtol=0)
+    assert expected.shape[-1] == one.dim == D
+
+
+@pytest.mark.parametrize("connections", ["none", "residual", "fast-forward"])
+def test_the_first_layer_takes_inputs_of_another_width(connections: str) -> None:
+    one = RecurrentStack((13, D), cell="gru", layers=3, connections=connections).double().eval()
+    x = torch.randn(*KEEP.shape, 13, dtype=torch.float64)
+    f = x[1, : LENGTHS[1]]
+    for number, layer in enumerate(one.layers):
+        f = one.connections(number, f, layer(f)[0])
+    torch.testing.assert_close(one(x, KEEP)[0][1, : LENGTHS[1]], f, atol=1e-12, rtol=0)
+    assert (one.input_dim, one.dim) == (13, D)
+
+
+@pytest.mark.parametrize("discard", [False, True])
+def test_two_columns_begin_from_both_sides(discard: bool) -> None:
+    """Zhou et al. 2016, section 3.2: layer k of the second column runs against layer k of the first."""
+    columns = [
+        RecurrentStack((D, 4), cell="lstm", layers=3, directions="in turn", reverse=reverse, connections="fast-forward")
+        for reverse in (False, True)
+    ]
+    one, x = TwoColumns(*columns).double().eval(), inputs()
+    one = one.discard_cell_states() if discard else one
+    states, mask, final, aux = one(x, KEEP)
+    assert (one.input_dim, one.dim) == (D, 8) and mask is KEEP and aux == {}
+    for row, length in enumerate(LENGTHS.tolist()):
+        parts = []
+        for backward, column in enumerate(columns):
+            f, lasts = x[row, :length], []
+            for number, layer in enumerate(column.layers):
+                turned = (number + backward) % 2 == 1
+                h, (last, _) = layer(f.flip(0) if turned else f)
+                lasts.append(last[0])
+                f = torch.cat((h.flip(0) if turned else h, f), -1) @ column.connections.joins[number].weight.T
+            parts.append((f, lasts))
+        torch.testing.assert_close(states[row, :length], torch.cat([f for f, _ in parts], -1), atol=1e-12, rtol=0)
+        for number in range(3):
+            wanted = torch.cat([lasts[number] for _, lasts in parts])
+            torch.testing.assert_close(final[number][0][row], wanted, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("connections", ["none", "fast-forward"])

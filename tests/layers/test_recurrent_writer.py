@@ -34,7 +34,7 @@ def stack(form: str, *, cell: str = "gru", layers: int = 2, connections: str = "
     else:
         score = Dot() if kind == "dot" else Bilinear(D, key_dim=width)
         recurrence = LuongRecurrence(D, memory_dim=width, cross=SoftAttention(score), input_feeding=feeds, **more)
-    begin = InitialState(D, memory_dim=width, **sizes, **{"context": "last", "copy_final": False, **first})
+    begin = InitialState(D, memory_dim=width, **sizes, **{"context": "last", "initial": "predicted", **first})
     made = RecurrentWriter(recurrence, first=begin, dim=D)
     for name, parameter in made.named_parameters():
         if "bias" in name:
@@ -67,6 +67,47 @@ def test_steps_equal_teacher_forcing(form: str, cell: str) -> None:
                 parts.append(y)
             torch.testing.assert_close(torch.cat(parts, 1), whole, atol=1e-12, rtol=0)
             assert state.lengths.tolist() == [T] * B
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("form", FORMS)
+def test_steps_equal_teacher_forcing_with_tokens_of_another_width(form: str) -> None:
+    kind, feeds = form.removesuffix(" fed"), form.endswith(" fed")
+    width, memory, widths = D if kind == "dot" else M, read(form), (4, D)
+    sizes: Any = {"cell": "gru", "layers": 3, "connections": "fast-forward"}
+    recurrence: Any
+    if kind == "none":
+        recurrence = FixedContextRecurrence(widths, memory_dim=width if feeds else 0, **sizes)
+    elif kind == "additive":
+        recurrence = BahdanauRecurrence(widths, memory_dim=width, **sizes)
+        recurrence.use_maxout(7)
+    else:
+        score = SoftAttention(Dot() if kind == "dot" else Bilinear(D, key_dim=width))
+        recurrence = LuongRecurrence(widths, memory_dim=width, cross=score, input_feeding=feeds, **sizes)
+    begin = InitialState(D, cell="gru", layers=3, memory_dim=width, context="last", initial="predicted")
+    one = RecurrentWriter(recurrence, first=begin, dim=7 if kind == "additive" else D, input_dim=4).double().eval()
+    x = inputs(width=4)
+    whole, state, parts = one(x, None, memory)[0], one.start(memory, rows=B, capacity=T), []
+    for part in x.split([2, 1, 2], 1):
+        y, _, state, _ = one(part, None, None, state)
+        parts.append(y)
+    torch.testing.assert_close(torch.cat(parts, 1), whole, atol=1e-12, rtol=0)
+    assert whole.shape[-1] == one.dim
+
+
+@torch.no_grad()
+def test_maxout_is_the_larger_one_of_two_linear_maps() -> None:
+    """Bahdanau et al. 2015, appendix A.2.2: t_ij = max(u_{i, 2j-1}, u_{i, 2j}) of U s + V y + C c."""
+    one, x, memory = stack("additive", layers=1), inputs(), read("additive")
+    plain = one(x, None, memory)[0]
+    before = torch.atanh(plain)  # W [s; c; y] + b
+    weight, bias = one.recurrence.readout.weight, one.recurrence.readout.bias
+    one.recurrence.use_maxout(D // 2)
+    one.double()
+    one.recurrence.readout.weight.copy_(weight)
+    one.recurrence.readout.bias.copy_(bias)
+    expected = torch.stack([torch.maximum(before[..., 2 * j], before[..., 2 * j + 1]) for j in range(D // 2)], -1)
+    torch.testing.assert_close(one(x, None, memory)[0], expected, atol=1e-8, rtol=0)
 
 
 @torch.no_grad()
@@ -130,7 +171,7 @@ def test_first_states_are_copied() -> None:
     """Row 6: the writer begins where the reader ended, in every layer, the cell of an LSTM included."""
     reader = RecurrentStack(D, cell="lstm", layers=2).double().eval()
     states, mask, final, _ = reader(inputs(length=S), KEEP)
-    one = stack("none", cell="lstm", copy_final=True)
+    one = stack("none", cell="lstm", initial="copied")
     assert one.first.predict is None
     assert one.start(Memory(states, mask, final=final), rows=B, capacity=T).hidden is final
 
@@ -147,7 +188,7 @@ def test_contexts_of_other_readers() -> None:
 
 
 def test_a_writer_without_memory_begins_with_zeros() -> None:
-    first = InitialState(D, cell="lstm", layers=2, memory_dim=None, context="last", copy_final=False)
+    first = InitialState(D, cell="lstm", layers=2, memory_dim=None, context="last", initial="predicted")
     one = RecurrentWriter(FixedContextRecurrence(D, cell="lstm", layers=2), first=first, dim=D)
     state = one.start(None, rows=4, capacity=T)
     assert [tuple(part.shape) for layer in state.hidden for part in layer] == [(4, D)] * 4
@@ -335,7 +376,7 @@ def test_memory_is_projected_once_however_many_words_are_written() -> None:
 
 def test_dropout_is_between_layers_and_at_the_end() -> None:
     """Of the output; the recurrence itself and what is fed are whole."""
-    first = InitialState(D, cell="gru", layers=1, memory_dim=M, context="last", copy_final=False)
+    first = InitialState(D, cell="gru", layers=1, memory_dim=M, context="last", initial="predicted")
     block = BahdanauRecurrence(D, cell="gru", layers=1, memory_dim=M, dropout=0.5)
     one, x, memory = RecurrentWriter(block, first=first, dim=D, dropout=0.5).double(), inputs(), read("additive")
     dropped, whole = one(x, None, memory)[0], one.eval()(x, None, memory)[0]

@@ -120,6 +120,12 @@ def test_settings_have_sides() -> None:
     [
         ({"bidirectional": True, "reverse": True}, {}, "reads in both directions already; take out reverse = true"),
         ({"bidirectional": True, "dim": 13}, {}, "bidirectional needs an even dim, .* got 13"),
+        ({"bidirectional": "alternate", "columns": 2, "dim": 13}, {}, "bidirectional needs an even dim, .* got 13"),
+        ({"columns": 2}, {}, 'columns = 2 is for bidirectional = "alternate", .* got bidirectional = false'),
+        ({"bidirectional": True, "full_directions": True}, {}, 'is for bidirectional = "first" .* = true and layers'),
+        ({"full_directions": True, "bidirectional": "first", "layers": 1}, {}, "at least two layers, got"),
+        ({}, {"maxout_dim": 5, "attention": "dot"}, 'maxout_dim = 5 is for attention = "additive", got "dot"'),
+        ({"experts": {"count": 6, "groups": 4}}, {}, "experts.groups must divide experts.count = 6 .*, got 4"),
         (
             {"residual": True, "fast_forward": True},
             {},

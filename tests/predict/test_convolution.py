@@ -14,7 +14,12 @@ from saccade.predict.predictors.predictor import Predictor
 LINES = ["abc", "ge fedc ba", "a", "d d d d d d"]
 STACK = {"kind": "convolution", "layers": 3, "dim": 22, "hidden_dim": 13}
 BYTENET = {**STACK, "block": "residual", "dilations": [1, 2, 4], "attention": [False]}
+WIDENING = {**STACK, "hidden_dim": [7, 7, 13], "kernel": [3, 3, 1]}
 SYSTEMS = {
+    "convs2s with widths by layer": {
+        "reader": {"stack": WIDENING, "positions": {"kind": "learned", "length": 24}},
+        "writer": {"stack": WIDENING, "positions": {"kind": "learned", "length": 24}, "tie": "none"},
+    },
     "convs2s": {
         "reader": {"stack": STACK, "positions": {"kind": "learned", "length": 24}, "scale_embedding": False},
         "writer": {

@@ -26,6 +26,7 @@ from saccade.train.batches.pack import pack_batch
 from saccade.train.objectives.masked import (  # fmt: skip
     Masking,
     build_masked_objective,
+    compute_start_probs,
     count_target_slots,
     gather_targets,
     hash_noise,
@@ -33,6 +34,7 @@ from saccade.train.objectives.masked import (  # fmt: skip
     masked_token_loss,
     sample_any_token,
     sample_noise,
+    select_ngrams,
 )
 from saccade.train.objectives.objectives import build_objectives
 from saccade.train.objectives.terms import Context
@@ -77,6 +79,38 @@ def test_a_share_of_the_tokens_is_hidden_and_most_are_masked() -> None:
     assert 0.78 < (shown == HIDDEN_AS).float().mean() < 0.82
     assert 0.09 < (shown == wanted).float().mean() < 0.12  # those that stay, and some that are replaced by themselves
     assert torch.equal(hidden.inputs[~hidden.is_target], given.ids[~hidden.is_target])
+
+
+def test_ngrams_cover_the_share_and_have_the_lengths_of_albert() -> None:
+    """Lan et al. 2020, section 4.1: p(n) = (1/n) / (1 + 1/2 + 1/3) for n up to 3."""
+    given = tokens(*([400] * 100))
+    ngrams = HIDING._replace(max_ngram=3)
+    hidden = mask_tokens(given, sample_noise(given, generator()), ngrams).is_target
+    text = (given.ids > 8) & given.mask
+    assert 0.145 < hidden.sum() / text.sum() < 0.155
+    total, starts = 1 + 1 / 2 + 1 / 3, compute_start_probs(0.15, 3)
+    assert [item / starts[0] for item in starts] == pytest.approx([1, (1 / 2 + 1 / 3) / total, 1 / 3 / total])
+    assert 1 - math.prod(1 - item for item in starts) == pytest.approx(0.15)
+    noise = torch.full((1, 12), 0.999)
+    noise[0, 2], noise[0, 5], noise[0, 8] = starts[0] * 0.99, starts[1] * 0.99, starts[2] * 0.99  # n = 1, 2, 3
+    one = Tokens(torch.full((1, 12), 9), torch.ones(1, 12, dtype=torch.bool))
+    assert select_ngrams(one, noise, 0.15, 3).nonzero()[:, 1].tolist() == [2, 5, 6, 8, 9, 10]
+
+
+def test_ngrams_of_packed_rows_end_with_their_sequence() -> None:
+    batch = Batch({"source": tokens(31, 17, 23)})
+    ngrams = HIDING._replace(max_ngram=5, mask_rate=0.5)
+    row = pack_batch(batch, budget=256)["source"]
+    there = mask_tokens(row, hash_noise(row), ngrams)
+    here = mask_tokens(batch["source"], hash_noise(batch["source"]), ngrams)
+    assert torch.equal(there.inputs[row.mask.keep], here.inputs[batch["source"].mask])
+
+
+def test_ngrams_find_a_slot_each() -> None:
+    noise = torch.rand(300, 8, 64, generator=generator())
+    one = Tokens(torch.full((8, 64), 9), torch.ones(8, 64, dtype=torch.bool))
+    most = max(int(select_ngrams(one, item, 0.15, 3).sum()) for item in noise)
+    assert 90 < most < count_target_slots(8 * 64, 0.15, 3)
 
 
 def test_special_tokens_and_padding_are_never_masked_nor_replacements() -> None:

@@ -71,3 +71,51 @@ def test_state_goes_through_named_tensors():
     assert set(tensors) == {f"{key}:{name}" for key in ("step", "exp_avg", "exp_avg_sq") for name in ("weight", "bias")}
     assert tensors["step:bias"].item() == 1
     assert all(torch.equal(value, tensors[name]) for name, value in get_optimizer_tensors(other, layer).items())
+
+
+def test_lamb_is_algorithm_2():
+    """You et al. 2020: moments, decoupled decay, then the step of a matrix is lr times its own norm."""
+    torch.manual_seed(0)
+    layer = nn.Linear(3, 2).double()
+    x = {name: value.detach().clone() for name, value in layer.named_parameters()}
+    m, v = ({name: torch.zeros_like(value) for name, value in x.items()} for _ in range(2))
+    optimizer = build_optimizer(Optimizer(kind="lamb", betas=(0.9, 0.99), eps=1e-6, weight_decay=0.1), layer)
+    for step in range(1, 6):
+        set_learning_rate(optimizer, 0.02 * step)
+        for name, parameter in layer.named_parameters():
+            parameter.grad = torch.randn_like(parameter)
+            m[name] = 0.9 * m[name] + 0.1 * parameter.grad
+            v[name] = 0.99 * v[name] + 0.01 * parameter.grad**2
+            update = m[name] / (1 - 0.9**step) / ((v[name] / (1 - 0.99**step)).sqrt() + 1e-6)
+            if name == "weight":
+                update = update + 0.1 * x[name]
+                update = update * x[name].norm() / update.norm()
+            x[name] = x[name] - 0.02 * step * update
+        optimizer.step()
+        for name, parameter in layer.named_parameters():
+            torch.testing.assert_close(parameter.detach(), x[name], atol=1e-6, rtol=0)
+
+
+def test_lamb_moves_zeros_and_leaves_out_what_has_no_gradient():
+    layer = nn.Linear(3, 2)
+    nn.init.zeros_(layer.weight)
+    optimizer = build_optimizer(Optimizer(kind="lamb"), layer)
+    set_learning_rate(optimizer, 0.1)
+    layer.weight.grad = torch.ones_like(layer.weight)
+    before = layer.bias.detach().clone()
+    optimizer.step()
+    torch.testing.assert_close(layer.weight, torch.full((2, 3), -0.1))
+    assert torch.equal(layer.bias, before)
+
+
+def test_the_state_of_lamb_goes_through_named_tensors():
+    layer = nn.Linear(3, 2)
+    optimizer = build_optimizer(Optimizer(kind="lamb"), layer)
+    set_learning_rate(optimizer, 0.1)
+    for parameter in layer.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    tensors = {name: value.clone() for name, value in get_optimizer_tensors(optimizer, layer).items()}
+    other = build_optimizer(Optimizer(kind="lamb"), layer)
+    restore_optimizer(other, layer, tensors)
+    assert all(torch.equal(value, tensors[name]) for name, value in get_optimizer_tensors(other, layer).items())

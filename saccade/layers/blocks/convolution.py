@@ -124,7 +124,8 @@ class ConvS2SAttention(nn.Module):
 class GatedBlock(nn.Module):
     """h' = (GLU(W [h_{i-k/2} ... h_{i+k/2}] + b) + h_i) sqrt(0.5), GLU([A; B]) = A sigmoid(B) (Gehring et al. 2017).
 
-    A writer's block attends to memory between the gate and the sum.
+    A writer's block attends to memory between the gate and the sum. Where `input_dim` is another width than `dim`, a
+    linear map takes h to the width of the sum.
     """
 
     def __init__(
@@ -132,24 +133,29 @@ class GatedBlock(nn.Module):
         dim: int,
         *,
         kernel: int,
+        input_dim: int | None = None,
         dilation: int = 1,
         dropout: float = 0.0,
         weight_norm: bool = True,
         cross: ConvS2SAttention | None = None,
     ) -> None:
         super().__init__()
-        self.kernel, self.dilation, self.width = kernel, dilation, dim
+        width = dim if input_dim is None else input_dim
+        self.kernel, self.dilation, self.width = kernel, dilation, width
         self.dropout = Dropout(dropout)
         # The gate divides the variance by 4, dropout multiplies it by 1 / (1 - p) (appendix A).
-        self.convolution = WeightNormLinear(kernel * dim, 2 * dim, weight_norm=weight_norm, gain=4 * (1 - dropout))
+        self.convolution = WeightNormLinear(kernel * width, 2 * dim, weight_norm=weight_norm, gain=4 * (1 - dropout))
+        self.shortcut = None if width == dim else WeightNormLinear(width, dim, weight_norm=weight_norm)
         self.cross = cross
 
     def compute_weights(self) -> Weights:
-        return self.convolution.compute_weight(), *(() if self.cross is None else self.cross.compute_weights())
+        parts = [self.convolution.compute_weight()]
+        parts += [] if self.shortcut is None else [self.shortcut.compute_weight()]
+        return *parts, *(() if self.cross is None else self.cross.compute_weights())
 
     def forward(
         self,
-        x: Float[Tensor, "B T D"],
+        x: Float[Tensor, "B T I"],
         gather: NeighborGather,
         weights: Weights,
         target_embeddings: Tensor,
@@ -157,6 +163,8 @@ class GatedBlock(nn.Module):
     ) -> Float[Tensor, "B T D"]:
         first, *rest = weights
         y = F.glu(self.convolution(gather(self.dropout(x)), first), -1)
+        if self.shortcut is not None:
+            x = self.shortcut(x, rest.pop(0))
         if self.cross is not None and source is not None:
             y = self.cross(y, target_embeddings, source, tuple(rest))
         return (y + x) * SQRT_HALF

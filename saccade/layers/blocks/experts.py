@@ -114,21 +114,63 @@ class Gate(nn.Module):
             nn.init.zeros_(self.clean.weight)
             nn.init.zeros_(self.spread.weight)
 
+    @property
+    def num_experts(self) -> int:
+        return self.clean.out_features
+
+    @property
+    def experts_per_token(self) -> int:
+        return self.top_k
+
     def forward(self, x: Float[Tensor, "N D"]) -> GateOutput:
         with torch.autocast(x.device.type, enabled=False):  # bfloat16 would round different scores to the same value
             x = x.to(self.clean.weight.dtype)
-            clean = self.clean(x)
-            if self.spread is None or not self.training:
-                best = clean.topk(self.top_k)
-                load = torch.zeros_like(clean).scatter(1, best.indices, 1.0)
-                return GateOutput(best.indices, best.values.softmax(-1), load)
-            spread = F.softplus(self.spread(x)) + MIN_NOISE_STD
-            noisy = clean + torch.randn_like(clean) * spread
-            best = noisy.topk(self.top_k + 1)
-            last, next_one = best.values[:, -2:].split(1, -1)
-            # An expert is chosen if it beats the k-th best of the others (appendix A, equation 8).
-            load = torch.special.ndtr((clean - torch.where(noisy > next_one, next_one, last)) / spread)
-            return GateOutput(best.indices[:, :-1], best.values[:, :-1].softmax(-1), load)
+            return choose_best(
+                self.clean(x), None if self.spread is None or not self.training else self.spread(x), self.top_k
+            )
+
+
+def choose_best(clean: Float[Tensor, "*N E"], spread: Float[Tensor, "*N E"] | None, top_k: int) -> GateOutput:
+    """The top k of H = clean + normal() * softplus(spread), without the noise where `spread` is None."""
+    if spread is None:
+        best = clean.topk(top_k)
+        load = torch.zeros_like(clean).scatter(-1, best.indices, 1.0)
+        return GateOutput(best.indices, best.values.softmax(-1), load)
+    spread = F.softplus(spread) + MIN_NOISE_STD
+    noisy = clean + torch.randn_like(clean) * spread
+    best = noisy.topk(top_k + 1)
+    last, next_one = best.values[..., -2:].split(1, -1)
+    # An expert is chosen if it beats the k-th best of the others (appendix A, equation 8).
+    load = torch.special.ndtr((clean - torch.where(noisy > next_one, next_one, last)) / spread)
+    return GateOutput(best.indices[..., :-1], best.values[..., :-1].softmax(-1), load)
+
+
+class HierarchicalGate(nn.Module):
+    """A gate for groups of experts, and one in each group: G(x)_ij = G_primary(x)_i G_i(x)_j (Shazeer et al. 2017,
+    appendix B, equation 12).
+
+    Each chooses its top k, so that every position is processed by k * k experts. The load of an expert is the
+    probability that its group and then the expert itself would be chosen.
+    """
+
+    def __init__(self, dim: int, *, groups: int, num_experts: int, top_k: int, noise: bool = True) -> None:
+        super().__init__()
+        self.num_experts, self.experts_per_token = num_experts, top_k * top_k
+        self.primary = Gate(dim, num_experts=groups, top_k=top_k, noise=noise)
+        self.secondary = Gate(dim, num_experts=num_experts, top_k=top_k, noise=noise)  # of all groups, side by side
+
+    def forward(self, x: Float[Tensor, "N D"]) -> GateOutput:
+        first: GateOutput = self.primary(x)
+        groups, own = self.primary.num_experts, self.secondary
+        with torch.autocast(x.device.type, enabled=False):
+            x = x.to(own.clean.weight.dtype)
+            noisy = own.spread is not None and own.training
+            clean, spread = (part(x).unflatten(-1, (groups, -1)) if part else None for part in (own.clean, own.spread))
+            second = choose_best(clean, spread if noisy else None, own.top_k)  # type: ignore[arg-type]
+        chosen = first.experts[..., None].expand(-1, -1, own.top_k)
+        experts = second.experts.gather(1, chosen) + chosen * (self.num_experts // groups)
+        weights = second.weights.gather(1, chosen) * first.weights[..., None]
+        return GateOutput(experts.flatten(1), weights.flatten(1), (first.load[..., None] * second.load).flatten(1))
 
 
 def assign_blocks(experts: Int[Tensor, "N k"], num_experts: int) -> BlockAssignment:
@@ -164,14 +206,14 @@ class Experts(nn.Module):
         dim: int,
         *,
         hidden_dim: int,
-        gate: Gate,
+        gate: Gate | HierarchicalGate,
         activation: Activation = "relu",
         dropout: float = 0.0,
         bias: bool = True,
         balance: float = 0.0,
     ) -> None:
         super().__init__()
-        count = gate.clean.out_features
+        count = gate.num_experts
         self.gate, self.activation, self.balance, self.num_experts = gate, activation, balance, count
         self.up, self.down = (
             nn.Parameter(torch.empty(count, dim, hidden_dim)),
@@ -189,12 +231,12 @@ class Experts(nn.Module):
 
     @property
     def experts_per_token(self) -> int:
-        return self.gate.top_k
+        return self.gate.experts_per_token
 
     @property
     def active_fraction(self) -> float:
         """The fraction of the experts' parameters that each token uses."""
-        return self.gate.top_k / self.num_experts
+        return self.experts_per_token / self.num_experts
 
     def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
         return self.route(x)[0]

@@ -25,8 +25,10 @@ from saccade.layers.blocks.recurrent import (
     Hidden,
     LayerConnection,
     LayerWeights,
+    Widths,
     build_recurrent_layer,
     run_layer,
+    split_widths,
     step_cell,
 )
 from saccade.layers.dropout import Dropout
@@ -80,7 +82,7 @@ class LayerLinks(NamedTuple):
 
 def run_layers(
     layers: Any,
-    x: Float[Tensor, "B T D"],
+    x: Float[Tensor, "B T I"],
     hidden: Sequence[Hidden],
     context: Tensor | None,
     *,
@@ -103,6 +105,12 @@ def run_layers(
     return x, tuple(final), routing
 
 
+def build_layers(cell: CellName, dim: Widths, layers: int, *, more: int) -> Any:
+    """Layers whose inputs have `more` features than the layer below, for a context."""
+    input_dim, dim = split_widths(dim)
+    return nn.ModuleList(build_recurrent_layer(cell, width + more, dim) for width in [input_dim, *[dim] * (layers - 1)])
+
+
 class FixedContextRecurrence(nn.Module):
     """A decoder without attention: memory enters as the initial state and, with `memory_dim`, as c in each step."""
 
@@ -110,7 +118,7 @@ class FixedContextRecurrence(nn.Module):
 
     def __init__(
         self,
-        dim: int,
+        dim: Widths,
         *,
         cell: CellName,
         layers: int,
@@ -119,7 +127,7 @@ class FixedContextRecurrence(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.layers: Any = nn.ModuleList(build_recurrent_layer(cell, dim + memory_dim, dim) for _ in range(layers))
+        self.layers = build_layers(cell, dim, layers, more=memory_dim)
         self.input_feeding = memory_dim > 0
         self.connections = Connections(connections, dim, layers)
         self.dropout = Dropout(dropout)
@@ -129,7 +137,7 @@ class FixedContextRecurrence(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "B T D"],
+        x: Float[Tensor, "B T I"],
         state: RecurrentState,
         between: InterLayerExperts = NO_EXPERTS,
         mask: Bool[Tensor, "B T"] | None = None,
@@ -168,13 +176,14 @@ def bahdanau_step(
 class BahdanauRecurrence(nn.Module):
     """Bahdanau attention: the state before a step is the query, and the context enters the step.
 
-    Only the first layer attends and must run step by step; the layers above get the same contexts. The output is
-    computed from s_t, c_t and y_{t-1} (Bahdanau et al. 2015, appendix A.2, with tanh instead of maxout).
+    Only the first layer attends and must run step by step; the layers above get the same contexts. The output t_i is
+    computed from s_t, c_t and y_{t-1} by tanh, or by maxout units after `use_maxout` (Bahdanau et al. 2015, appendix
+    A.2.2).
     """
 
     def __init__(
         self,
-        dim: int,
+        dim: Widths,
         *,
         cell: CellName,
         layers: int,
@@ -185,13 +194,18 @@ class BahdanauRecurrence(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.cell, self.widths = cell, (dim, memory_dim)
-        self.gate = nn.Linear(dim, 1) if gate else None
+        input_dim, width = split_widths(dim)
+        self.cell, self.widths, self.is_maxout = cell, (input_dim, memory_dim), False
+        self.gate = nn.Linear(width, 1) if gate else None
         self.connections = Connections(connections, dim, layers)
-        self.layers: Any = nn.ModuleList(build_recurrent_layer(cell, dim + memory_dim, dim) for _ in range(layers))
-        self.cross = (HardAttention if hard else SoftAttention)(Additive(dim, key_dim=memory_dim, hidden_dim=dim))
-        self.readout = nn.Linear(2 * dim + memory_dim, dim)
+        self.layers = build_layers(cell, dim, layers, more=memory_dim)
+        self.cross = (HardAttention if hard else SoftAttention)(Additive(width, key_dim=memory_dim, hidden_dim=width))
+        self.readout = nn.Linear(width + memory_dim + input_dim, width)
         self.dropout = Dropout(dropout)
+
+    def use_maxout(self, units: int) -> None:
+        """Compute the output by maxout units, each the larger one of two linear maps, instead of tanh."""
+        self.readout, self.is_maxout = nn.Linear(self.readout.in_features, 2 * units), True
 
     def prepare_memory(
         self, memory: Memory | None, context: Float[Tensor, "B M"] | None
@@ -201,7 +215,7 @@ class BahdanauRecurrence(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "B T D"],
+        x: Float[Tensor, "B T I"],
         state: RecurrentState,
         between: InterLayerExperts = NO_EXPERTS,
         mask: Bool[Tensor, "B T"] | None = None,
@@ -222,7 +236,8 @@ class BahdanauRecurrence(nn.Module):
             self.layers[1:], self.connections(0, x, torch.stack(states, 1)), state.hidden[1:], context,
             links=LayerLinks(self.dropout, self.connections, between, mask), number=1,
         )  # fmt: skip
-        y = torch.tanh(self.readout(torch.cat((y, context, x), -1)))
+        y = self.readout(torch.cat((y, context, x), -1))
+        y = y.unflatten(-1, (-1, 2)).amax(-1) if self.is_maxout else torch.tanh(y)
         aux: Aux = {"attention": StepAttention(weights, *sampled), **report_routing(routing)}
         return y, replace(state, hidden=(hidden, *upper)), aux
 
@@ -265,7 +280,7 @@ class LuongRecurrence(nn.Module):
 
     def __init__(
         self,
-        dim: int,
+        dim: Widths,
         *,
         cell: CellName,
         layers: int,
@@ -276,14 +291,13 @@ class LuongRecurrence(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.cell, self.dim, self.input_feeding = cell, dim, input_feeding
+        self.input_dim, self.dim = split_widths(dim)
+        self.cell, self.input_feeding = cell, input_feeding
         self.connections = Connections(connections, dim, layers)
-        self.layers: Any = nn.ModuleList(
-            build_recurrent_layer(cell, 2 * dim if input_feeding and not number else dim, dim)
-            for number in range(layers)
-        )
+        fed = self.input_dim + (self.dim if input_feeding else 0)
+        self.layers = build_layers(cell, (fed, self.dim), layers, more=0)
         self.cross = cross
-        self.readout = nn.Linear(dim + memory_dim, dim)
+        self.readout = nn.Linear(self.dim + memory_dim, self.dim)
         self.dropout = Dropout(dropout)
 
     def prepare_memory(
@@ -295,7 +309,7 @@ class LuongRecurrence(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "B T D"],
+        x: Float[Tensor, "B T I"],
         state: RecurrentState,
         between: InterLayerExperts = NO_EXPERTS,
         mask: Bool[Tensor, "B T"] | None = None,
@@ -321,7 +335,7 @@ class LuongRecurrence(nn.Module):
         parts = (self.cross, self.readout, self.dropout, self.connections, between)
         hidden, steps = state.hidden, []
         input_feed: Any = state.input_feed
-        token_weight, feed_weight = layers[0].weight_ih_l0.split(self.dim, 1)
+        token_weight, feed_weight = layers[0].weight_ih_l0.split((self.input_dim, self.dim), 1)
         run_step = input_feeding_step.select(not self.cross.score_problem)
         positions = self.cross.list_steps(state.lengths, x.shape[1])
         projected = F.linear(x, token_weight, layers[0].bias_ih_l0).unbind(1)

@@ -22,7 +22,13 @@ from saccade.layers.memory import Memory
 # ---- connections past a recurrent layer
 
 LayerConnection = Literal["none", "residual", "fast-forward"]
+Widths = int | tuple[int, int]  # of the inputs and of the hidden states, where they differ
 FIRST_RESIDUAL_LAYER = 2  # the two lowest layers have no residual connection (Wu et al. 2016, section 3.1)
+
+
+def split_widths(dim: Widths) -> tuple[int, int]:
+    """The width of the inputs and that of the hidden states."""
+    return (dim, dim) if isinstance(dim, int) else dim
 
 
 class Connections(nn.Module):
@@ -36,17 +42,19 @@ class Connections(nn.Module):
     f^1 is the token embedding; the output of the stack is one more such map, of the last h and f.
     """
 
-    def __init__(self, kind: LayerConnection, dim: int, layers: int) -> None:
+    def __init__(self, kind: LayerConnection, dim: Widths, layers: int) -> None:
         super().__init__()
         self.is_residual = kind == "residual"
-        joins = [nn.Linear(2 * dim, dim, bias=False) for _ in range(layers)] if kind == "fast-forward" else []
+        input_dim, dim = split_widths(dim)
+        below = [input_dim, *[dim] * (layers - 1)] if kind == "fast-forward" else []
+        joins = [nn.Linear(dim + width, dim, bias=False) for width in below]
         for join in joins:
             nn.init.xavier_uniform_(join.weight)
         self.joins = nn.ModuleList(joins)
 
     def forward(
-        self, number: int, below: Float[Tensor, "*rows D"], above: Float[Tensor, "*rows D"]
-    ) -> Float[Tensor, "*rows D"]:
+        self, number: int, below: Float[Tensor, "*rows I"], above: Float[Tensor, "*rows W"]
+    ) -> Float[Tensor, "*rows W"]:
         """`below` is the input and `above` the output of layer `number`, counted from 0."""
         if self.joins:
             joined: Tensor = self.joins[number](torch.cat((above, below), -1))
@@ -58,8 +66,9 @@ class Connections(nn.Module):
 
 
 CellName = Literal["rnn", "gru", "lstm"]
-# "both at first": only the lowest layer is bidirectional; "in turn": every other layer runs from right to left
-Directions = Literal["one", "both", "both at first", "in turn"]
+# "both at first": only the lowest layer is bidirectional, with half of the width for each direction, or in "full at
+# first" with the whole width for each; "in turn": every other layer runs from right to left
+Directions = Literal["one", "both", "both at first", "full at first", "in turn"]
 Hidden = tuple[Tensor, ...]  # the state of one layer: h (B, D), and for an LSTM also the cell state (B, D)
 
 
@@ -148,8 +157,11 @@ class RecurrentStack(nn.Module):
     """Recurrent layers over whole sequences, from left to right, from right to left (`reverse`), or bidirectional.
 
     Bidirectional layers have half of the width per direction. With directions "in turn", every other layer runs from
-    right to left, so that from the second layer on a state depends on all tokens (Zhou et al. 2016, section 3.2, with
-    one of their two columns). States are returned in the order of the tokens, whatever the direction.
+    right to left, so that from the second layer on a state depends on all tokens (Zhou et al. 2016, section 3.2;
+    `TwoColumns` has both of their columns). States are returned in the order of the tokens, whatever the direction.
+
+    With directions "full at first", the second layer gets both directions of the first one, of the whole width each (Wu
+    et al. 2016, section 3.2).
 
     The returned state is the last state of each layer, for the writer's initial state. Padding is skipped by packing,
     which needs the lengths on the CPU. On a GPU, if the last cell states of an LSTM are not needed, layers run over the
@@ -160,7 +172,7 @@ class RecurrentStack(nn.Module):
 
     def __init__(
         self,
-        dim: int,
+        dim: Widths,
         *,
         cell: CellName,
         layers: int,
@@ -171,12 +183,17 @@ class RecurrentStack(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        both = {"both": layers, "both at first": 1}.get(directions, 0)
+        self.input_dim, self.dim = split_widths(dim)
+        width, full = self.dim, directions == "full at first"
+        both = {"both": layers, "both at first": 1, "full at first": 1}.get(directions, 0)
+        inputs = [self.input_dim, 2 * width if full else width, *[width] * layers]
         self.layers: Any = nn.ModuleList(
-            build_recurrent_layer(cell, dim, dim // 2 if number < both else dim, bidirectional=number < both)
+            build_recurrent_layer(
+                cell, inputs[number], width // 2 if number < both and not full else width, bidirectional=number < both
+            )
             for number in range(layers)
         )
-        self.dim, self.reverse, self.alternate = dim, reverse, directions == "in turn"
+        self.reverse, self.alternate = reverse, directions == "in turn"
         self.connections, self.between = Connections(connections, dim, layers), between
         self.dropout = Dropout(dropout)
         self.reads_padding = cell != "lstm"  # layers may run over padding
@@ -193,7 +210,7 @@ class RecurrentStack(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "B T D"],
+        x: Float[Tensor, "B T I"],
         mask: Bool[Tensor, "B T"] | None,
         memory: Memory | None = None,
         state: None = None,
@@ -208,7 +225,7 @@ class RecurrentStack(nn.Module):
         return reverse_sequences(x, lengths) if self.reverse else x, mask, final, report_routing(routing)
 
     def run_packed(
-        self, x: Float[Tensor, "B T D"], lengths: Int[Tensor, " B"]
+        self, x: Float[Tensor, "B T I"], lengths: Int[Tensor, " B"]
     ) -> tuple[Float[Tensor, "B T D"], tuple[Hidden, ...], list[Routing]]:
         """Run all layers on packed sequences, without padding."""
         cpu_lengths, length = lengths.cpu(), x.shape[1]
@@ -224,7 +241,7 @@ class RecurrentStack(nn.Module):
         return pad_packed_sequence(packed, batch_first=True, total_length=length)[0], tuple(final), routing
 
     def run_padded(
-        self, x: Float[Tensor, "B T D"], lengths: Int[Tensor, " B"]
+        self, x: Float[Tensor, "B T I"], lengths: Int[Tensor, " B"]
     ) -> tuple[Float[Tensor, "B T D"], tuple[Hidden, ...], list[Routing]]:
         """Run all layers on padded sequences; of the last states only h is returned."""
         real, final, routing = torch.arange(x.shape[1], device=x.device) < lengths[:, None], [], []
@@ -236,6 +253,46 @@ class RecurrentStack(nn.Module):
             x = self.connections(number, below, self.dropout(reverse_sequences(above, lengths) if backward else above))
             final.append((last,))
         return x, tuple(final), routing
+
+
+class TwoColumns(nn.Module):
+    """Two stacks side by side on the same input, layers of each in turn from left to right and from right to left.
+
+    The first column begins from the left, the second from the right (Zhou et al. 2016, section 3.2). Each has half of
+    the width; states are concatenated.
+    """
+
+    operation = "recurrence"  # for counts of parameters by operation
+
+    def __init__(self, first: RecurrentStack, second: RecurrentStack) -> None:
+        super().__init__()
+        self.columns: Any = nn.ModuleList((first, second))
+        self.dim, self.input_dim = first.dim + second.dim, first.input_dim
+
+    @property
+    def capabilities(self) -> Capabilities:
+        capabilities: Capabilities = self.columns[0].capabilities
+        return capabilities
+
+    def discard_cell_states(self) -> "TwoColumns":
+        """Allow both columns to leave out the last cell states of an LSTM; returns the stack itself."""
+        for column in self.columns:
+            column.discard_cell_states()
+        return self
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T I"],
+        mask: Bool[Tensor, "B T"] | None,
+        memory: Memory | None = None,
+        state: None = None,
+    ) -> tuple[Float[Tensor, "B T D"], Any, tuple[Hidden, ...], Aux]:
+        (left, _, left_final, _), (right, _, right_final, _) = (column(x, mask) for column in self.columns)
+        final = tuple(
+            tuple(torch.cat(pair, -1) for pair in zip(*layers, strict=True))
+            for layers in zip(left_final, right_final, strict=True)
+        )
+        return torch.cat((left, right), -1), mask, final, {}
 
 
 def run_padded_layer(

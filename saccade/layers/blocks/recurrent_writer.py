@@ -17,21 +17,24 @@ from saccade.layers.dropout import Dropout
 from saccade.layers.memory import Memory
 
 Context = Literal["last", "mean"]
+Initial = Literal["predicted", "copied", "zero"]
 
 
 class InitialState(nn.Module):
     """The context vector c of the whole source, and the initial states s_0 of all layers.
 
-    c is the reader's last state h_T or the mean of its states. s_0 = tanh(W c), or a copy of the last states of the
-    reader's layers (`copy_final`). Without a reader s_0 is zero.
+    c is the reader's last state h_T or the mean of its states. s_0 is predicted, tanh(W c), copied from the last states
+    of the reader's layers, or zero, which it also is without a reader.
     """
 
     def __init__(
-        self, dim: int, *, cell: CellName, layers: int, memory_dim: int | None, context: Context, copy_final: bool
+        self, dim: int, *, cell: CellName, layers: int, memory_dim: int | None, context: Context, initial: Initial
     ) -> None:
         super().__init__()
-        self.shape, self.context = (layers, CELLS[cell].states, dim), context
-        self.predict = None if memory_dim is None or copy_final else nn.Linear(memory_dim, math.prod(self.shape))
+        self.shape, self.context, self.is_zero = (layers, CELLS[cell].states, dim), context, initial == "zero"
+        self.predict = (
+            None if memory_dim is None or initial != "predicted" else nn.Linear(memory_dim, math.prod(self.shape))
+        )
 
     def summarize(self, memory: Memory) -> Float[Tensor, "B M"]:
         if self.context == "mean":
@@ -43,7 +46,7 @@ class InitialState(nn.Module):
         return memory.states[torch.arange(len(last), device=last.device), last]
 
     def forward(self, memory: Memory | None, context: Tensor | None, like: Float[Tensor, "B M"]) -> tuple[Hidden, ...]:
-        if memory is None or context is None:
+        if memory is None or context is None or self.is_zero:
             first = like.new_zeros(len(like), *self.shape)
         elif self.predict is not None:
             first = torch.tanh(self.predict(context)).unflatten(-1, self.shape)
@@ -64,11 +67,14 @@ class RecurrentWriter(nn.Module):
         *,
         first: InitialState,
         dim: int,
+        input_dim: int | None = None,
         between: InterLayerExperts = NO_EXPERTS,
         dropout: float = 0.0,
     ) -> None:
+        """`dim` is the width of the outputs, `input_dim` that of the inputs, by default the same."""
         super().__init__()
         self.recurrence, self.first, self.between, self.dim = recurrence, first, between, dim
+        self.input_dim = input_dim or dim
         self.dropout = Dropout(dropout)
 
     @property
@@ -79,7 +85,7 @@ class RecurrentWriter(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "B T D"],
+        x: Float[Tensor, "B T I"],
         mask: Bool[Tensor, "B T"] | None,
         memory: Memory | None = None,
         state: RecurrentState | None = None,

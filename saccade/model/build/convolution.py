@@ -20,26 +20,25 @@ def build_convolution(
             f"a convolutional writer must have the width of its reader, got writer.stack.dim = {s.dim} and a reader of "
             f"{memory_dim}; set them equal"
         )
-    hidden = s.hidden_dim or (s.dim if s.block == "gated" else -(-s.dim // 2))
-    build_block: Callable[..., nn.Module]
+    widths, ends = s.hidden_dims, None
     if s.block == "gated":
-        width, build_block = hidden, partial(GatedBlock, hidden)
         ends = (
-            WeightNormLinear(s.dim, hidden, weight_norm=s.weight_norm),
-            WeightNormLinear(hidden, s.dim, weight_norm=s.weight_norm),
+            WeightNormLinear(s.dim, widths[0], weight_norm=s.weight_norm),
+            WeightNormLinear(widths[-1], s.dim, weight_norm=s.weight_norm),
         )
-    else:
-        width, build_block, ends = s.dim, partial(ResidualBlock, s.dim, hidden_dim=hidden), None
     blocks = []
-    for i in range(s.layers):
-        attends = memory_dim is not None and s.attention[i % len(s.attention)]
+    for i, (width, kernel) in enumerate(zip(widths, s.kernels, strict=True)):
         cross = None
-        if attends:
+        if memory_dim is not None and s.attention[i % len(s.attention)]:
             score = None if s.score.kind == "dot" else build_score(s.score, s.dim, s.dim)
-            cross = ConvS2SAttention(width, memory_dim=s.dim, weight_norm=s.weight_norm, score=score)
+            stream = width if s.block == "gated" else s.dim
+            cross = ConvS2SAttention(stream, memory_dim=s.dim, weight_norm=s.weight_norm, score=score)
+        build_block: Callable[..., nn.Module] = partial(ResidualBlock, s.dim, hidden_dim=width)
+        if s.block == "gated":
+            build_block = partial(GatedBlock, width, input_dim=widths[max(i - 1, 0)])
         dilation = s.dilations[i % len(s.dilations)]
         blocks.append(
-            build_block(kernel=s.kernel, dilation=dilation, dropout=s.dropout, weight_norm=s.weight_norm, cross=cross)
+            build_block(kernel=kernel, dilation=dilation, dropout=s.dropout, weight_norm=s.weight_norm, cross=cross)
         )
     return ConvolutionStack(
         blocks, dim=s.dim, ends=ends, causal=causal, unfold=s.unfold, dropout=s.dropout, recompute=recompute

@@ -1,7 +1,7 @@
 """Builds the position-wise feed-forward networks of a stack, dense or mixtures of experts."""
 
 from saccade.config import schema
-from saccade.layers.blocks.experts import Experts, Gate
+from saccade.layers.blocks.experts import Experts, Gate, HierarchicalGate
 from saccade.layers.blocks.feedforward import Activation, FeedForward
 
 
@@ -29,9 +29,15 @@ def build_experts(
     return Experts(
         dim,
         hidden_dim=s.hidden_dim or hidden,
-        gate=Gate(dim, num_experts=s.count, top_k=s.top_k, noise=s.noise),
+        gate=build_gate(s, dim),
         activation=activation,
         dropout=dropout,
         bias=bias,
         balance=s.balance_weight,
     )
+
+
+def build_gate(s: schema.Experts, dim: int) -> Gate | HierarchicalGate:
+    if s.groups == 1:
+        return Gate(dim, num_experts=s.count, top_k=s.top_k, noise=s.noise)
+    return HierarchicalGate(dim, groups=s.groups, num_experts=s.count, top_k=s.top_k, noise=s.noise)

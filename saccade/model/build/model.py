@@ -255,10 +255,10 @@ def choose_token_table(
             f'writer.tie = "{table.tie}" needs one vocabulary, got {tokens.num_embeddings} source and '
             f'{context.output_size} target tokens; set tokenizer.shared = true or writer.tie = "output"'
         )
-    if tokens.embedding_dim != get_token_width(table, stack.dim):
+    if tokens.embedding_dim != get_token_width(table, get_input_dim(stack)):
         raise SaccadeError(
             f'writer.tie = "{table.tie}" needs a reader and a writer of the same width, got {tokens.embedding_dim} and '
-            f'{stack.dim}; set the same stack.dim and positions.combine, or writer.tie = "output"'
+            f'{get_input_dim(stack)}; set the same stack.dim and positions.combine, or writer.tie = "output"'
         )
     return tokens
 

@@ -1,12 +1,15 @@
 """Builds recurrent stacks from their tables of a recipe."""
 
+from functools import partial
+from typing import Any
+
 from saccade.config.schema import Recipe, RecurrentReaderStack, RecurrentWriterStack
 from saccade.errors import SaccadeError
 from saccade.layers.attention.alignment import LocalWindow, NeighborhoodAttention, SoftAttention
 from saccade.layers.attention.scores import Bilinear, Concat, Dot
 from saccade.layers.blocks.experts import InterLayerExperts
 from saccade.layers.blocks.recurrence import BahdanauRecurrence, FixedContextRecurrence, LuongRecurrence
-from saccade.layers.blocks.recurrent import Directions, LayerConnection, RecurrentStack
+from saccade.layers.blocks.recurrent import Directions, LayerConnection, RecurrentStack, TwoColumns
 from saccade.layers.blocks.recurrent_writer import InitialState, RecurrentWriter
 from saccade.model.build.feedforward import build_experts
 from saccade.model.build.options import Options
@@ -20,30 +23,35 @@ DIRECTIONS: dict[bool | str, Directions] = {
 }
 
 
-def build_recurrent_reader(s: RecurrentReaderStack, options: Options) -> RecurrentStack:
+def build_recurrent_reader(s: RecurrentReaderStack, options: Options) -> RecurrentStack | TwoColumns:
     check_recompute(options)
-    stack = RecurrentStack(
-        s.dim,
+    build_column = partial(
+        RecurrentStack,
         cell=s.cell,
         layers=s.layers,
-        directions=DIRECTIONS[s.bidirectional],
-        reverse=s.reverse,
+        directions="full at first" if s.full_directions else DIRECTIONS[s.bidirectional],
         connections=get_connections(s),
-        between=build_between(s),
         dropout=s.dropout,
     )
+    stack: RecurrentStack | TwoColumns
+    if s.columns == 1:
+        stack = build_column((s.input_dim or s.dim, s.dim), reverse=s.reverse, between=build_between(s))
+    else:
+        widths = (s.input_dim or s.dim, s.dim // 2)
+        stack = TwoColumns(*(build_column(widths, reverse=reverse) for reverse in (False, True)))
     return stack if options.copies_states else stack.discard_cell_states()
 
 
 def build_recurrent_writer(s: RecurrentWriterStack, options: Options, *, memory_dim: int | None) -> RecurrentWriter:
     """Build the recurrent stack of a writer; with `memory_dim` None it does not attend to a memory."""
     check_recompute(options)
-    copied = s.initial_state == "copied"
     first = InitialState(
-        s.dim, cell=s.cell, layers=s.layers, memory_dim=memory_dim, context=s.context, copy_final=copied
+        s.dim, cell=s.cell, layers=s.layers, memory_dim=memory_dim, context=s.context, initial=s.initial_state
     )
-    recurrence, between = build_recurrence(s, memory_dim), build_between(s)
-    return RecurrentWriter(recurrence, first=first, dim=s.dim, between=between, dropout=s.dropout)
+    return RecurrentWriter(
+        build_recurrence(s, memory_dim), first=first, dim=s.width, input_dim=s.input_dim or s.dim,
+        between=build_between(s), dropout=s.dropout,
+    )  # fmt: skip
 
 
 def check_recompute(options: Options) -> None:
@@ -54,20 +62,20 @@ def check_recompute(options: Options) -> None:
 def build_recurrence(
     s: RecurrentWriterStack, memory_dim: int | None
 ) -> FixedContextRecurrence | BahdanauRecurrence | LuongRecurrence:
+    widths = (s.input_dim or s.dim, s.dim)
+    layers: Any = {"cell": s.cell, "layers": s.layers, "connections": get_connections(s), "dropout": s.dropout}
     if s.attention == "none":
-        fed = memory_dim if s.input_feeding and memory_dim else 0
-        return FixedContextRecurrence(
-            s.dim, cell=s.cell, layers=s.layers, memory_dim=fed, connections=get_connections(s), dropout=s.dropout
-        )
+        return FixedContextRecurrence(widths, memory_dim=memory_dim if s.input_feeding and memory_dim else 0, **layers)
     if memory_dim is None:
         raise SaccadeError(f'attention = "{s.attention}" needs a reader to attend to; set attention = "none"')
     if s.attends_before_step:
         recurrence = BahdanauRecurrence(
-            s.dim, cell=s.cell, layers=s.layers, memory_dim=memory_dim, gate=s.context_gate, hard=s.hard_attention,
-            connections=get_connections(s), dropout=s.dropout,
-        )  # fmt: skip
+            widths, memory_dim=memory_dim, gate=s.context_gate, hard=s.hard_attention, **layers
+        )
         if s.score is not None:
             recurrence.cross.set_score(build_score(s.score, s.dim, memory_dim))
+        if s.maxout_dim is not None:
+            recurrence.use_maxout(s.maxout_dim)
         recurrence.cross.local = build_local(s)
         return recurrence
     kind = s.attention if s.score is None else s.score.kind
@@ -78,16 +86,7 @@ def build_recurrence(
         )
     cross = build_cross(s, memory_dim)
     cross.local = build_local(s)
-    return LuongRecurrence(
-        s.dim,
-        cell=s.cell,
-        layers=s.layers,
-        memory_dim=memory_dim,
-        cross=cross,
-        input_feeding=s.input_feeding,
-        connections=get_connections(s),
-        dropout=s.dropout,
-    )
+    return LuongRecurrence(widths, memory_dim=memory_dim, cross=cross, input_feeding=s.input_feeding, **layers)
 
 
 def build_cross(s: RecurrentWriterStack, memory_dim: int) -> SoftAttention:

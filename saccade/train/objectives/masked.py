@@ -34,8 +34,8 @@ FLOAT32_STEPS = 2**24  # number of equidistant float32 values from 0 to 1
 class Masking(NamedTuple):
     """How tokens are masked.
 
-    Tokens are selected with probability `mask_rate`; of these, `mask_replace_prob` become the mask token,
-    `random_replace_prob` a random token, and the rest stay as they are.
+    Tokens are selected with probability `mask_rate`, alone or as n-grams; of these, `mask_replace_prob` become the
+    mask token, `random_replace_prob` a random token, and the rest stay as they are.
     """
 
     mask_rate: float
@@ -45,6 +45,7 @@ class Masking(NamedTuple):
     special: Sequence[tuple[int, int]]  # ranges of special ids above UNKNOWN: the first id and the number of ids
     vocabulary_size: int
     dynamic: bool = True  # sample anew each time; else always the same tokens of a sequence
+    max_ngram: int = 1  # largest number of adjacent tokens that are selected together
 
 
 class MaskedTokens(NamedTuple):
@@ -68,7 +69,7 @@ def masked_token_loss(
     noise = sample_noise(tokens, generator) if masking.dynamic else hash_noise(tokens)
     masked = mask_tokens(tokens, noise, masking)
     memory = model.reader(masked.inputs, tokens.mask)
-    positions, keep = gather_targets(masked.is_target, rate=masking.mask_rate)
+    positions, keep = gather_targets(masked.is_target, rate=masking.mask_rate, max_ngram=masking.max_ngram)
     states = model.writer(memory.states.flatten(0, 1).index_select(0, positions))
     targets = tokens.ids.flatten().index_select(0, positions)
     smoothed, nll = compute_token_losses(model.writer, states, targets, keep, label_smoothing)
@@ -82,7 +83,7 @@ def build_masked_objective(table: schema.Masked, context: Context) -> Objective:
     tokenizer = context.tokenizer
     if tokenizer is None:
         return functools.partial(masked_token_loss, **table.model_dump(exclude={"kind"}))
-    masking_keys = {"mask_rate", "mask_replace_prob", "random_replace_prob", "dynamic_masking"}
+    masking_keys = {"mask_rate", "mask_replace_prob", "random_replace_prob", "dynamic_masking", "max_ngram"}
     settings = table.model_dump(exclude={"kind", *masking_keys})
     masking = Masking(
         mask_rate=table.mask_rate,
@@ -92,6 +93,7 @@ def build_masked_objective(table: schema.Masked, context: Context) -> Objective:
         special=find_special_ranges(tokenizer),
         vocabulary_size=tokenizer.size,
         dynamic=table.dynamic_masking,
+        max_ngram=table.max_ngram,
     )
     return functools.partial(masked_token_loss, masking=masking, **settings)
 
@@ -101,11 +103,45 @@ def mask_tokens(tokens: Tokens, noise: Float[Tensor, "3 B T"], masking: Masking)
     maskable = get_real_tokens(tokens) & (tokens.ids > UNKNOWN)
     for first, count in masking.special:
         maskable = maskable & ((tokens.ids < first) | (tokens.ids >= first + count))
-    is_target = maskable & (noise[0] < masking.mask_rate)
+    is_target = maskable & select_ngrams(tokens, noise[0], masking.mask_rate, masking.max_ngram)
     random_ids = sample_any_token(noise[2], masking)
     replaced = torch.where(noise[1] < masking.mask_replace_prob, masking.mask_id, random_ids)
     replaced = torch.where(noise[1] < masking.mask_replace_prob + masking.random_replace_prob, replaced, tokens.ids)
     return MaskedTokens(torch.where(is_target, replaced, tokens.ids), is_target)
+
+
+def select_ngrams(tokens: Tokens, noise: Float[Tensor, "B T"], rate: float, max_ngram: int) -> Bool[Tensor, "B T"]:
+    """Select n-grams that cover a share `rate` of the tokens, n with p(n) ~ 1/n (ALBERT, Lan et al. 2020, section 4.1).
+
+    The noise of a token decides whether an n-gram begins there, and how long it is. N-grams may overlap, and end with
+    their sequence.
+    """
+    if max_ngram == 1:
+        return noise < rate
+    positions = get_batch_layout(tokens.mask).token_positions
+    positions = torch.arange(noise.shape[1], device=noise.device) if positions is None else positions
+    selected = torch.zeros_like(noise, dtype=torch.bool)
+    for offset, start_prob in enumerate(compute_start_probs(rate, max_ngram)):
+        begins = F.pad(noise[:, : noise.shape[1] - offset] < start_prob, (offset, 0))
+        selected |= begins & (positions >= offset)
+    return selected
+
+
+@functools.cache
+def compute_start_probs(rate: float, max_ngram: int) -> tuple[float, ...]:
+    """For k = 0, 1 ...: the probability that an n-gram begins at a token and covers the k-th token after it.
+
+    A token is then covered with probability `rate`: by none of those that begin up to max_ngram - 1 tokens before it,
+    with probability prod_k (1 - p_k). At the beginning of a sequence, where fewer can reach, it is less.
+    """
+    total = sum(1 / n for n in range(1, max_ngram + 1))
+    longer = [sum(1 / n for n in range(k + 1, max_ngram + 1)) / total for k in range(max_ngram)]  # P(n > k)
+    low, high = 0.0, rate
+    for _ in range(60):  # bisection to the precision of a float
+        middle = (low + high) / 2
+        covered = 1 - math.prod(1 - middle * share for share in longer)
+        low, high = (middle, high) if covered < rate else (low, middle)
+    return tuple(low * share for share in longer)
 
 
 def sample_any_token(noise: Float[Tensor, "B T"], masking: Masking) -> Int[Tensor, "B T"]:
@@ -141,19 +177,25 @@ def mix_bits(x: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
     return x ^ (x >> 32)
 
 
-def gather_targets(is_target: Bool[Tensor, "B T"], *, rate: float) -> tuple[Int[Tensor, " K"], Bool[Tensor, " K"]]:
+def gather_targets(
+    is_target: Bool[Tensor, "B T"], *, rate: float, max_ngram: int = 1
+) -> tuple[Int[Tensor, " K"], Bool[Tensor, " K"]]:
     """Return the flat indices of target tokens in K slots, and which slots are used; K depends on the shape alone."""
     flat = is_target.flatten()
-    size = count_target_slots(len(flat), rate)
+    size = count_target_slots(len(flat), rate, max_ngram)
     slots = torch.where(flat, flat.cumsum(0) - 1, size).clamp(max=size)  # an extra last slot takes all other tokens
     indices = torch.zeros(size + 1, dtype=torch.long, device=flat.device)
     indices.scatter_(0, slots, torch.arange(len(flat), device=flat.device))
     return indices[:size], torch.arange(size, device=flat.device) < flat.sum()
 
 
-def count_target_slots(tokens: int, rate: float) -> int:
-    """Number of slots for the masked ones among `tokens` tokens: the mean plus MAX_DEVIATIONS standard deviations."""
-    return min(tokens, math.ceil(rate * tokens + MAX_DEVIATIONS * math.sqrt(rate * (1 - rate) * tokens)))
+def count_target_slots(tokens: int, rate: float, max_ngram: int = 1) -> int:
+    """Number of slots for the masked ones among `tokens` tokens: the mean plus MAX_DEVIATIONS standard deviations.
+
+    Tokens that are selected together vary as `max_ngram` times fewer tokens would, at most.
+    """
+    deviation = math.sqrt(rate * (1 - rate) * tokens * max_ngram)
+    return min(tokens, math.ceil(rate * tokens + MAX_DEVIATIONS * deviation))
 
 
 def compute_pair_terms(model: Model, memory: Memory, pair: Tokens, weight: float) -> dict[str, Term]:
