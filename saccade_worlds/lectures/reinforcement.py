@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from saccade.config.load import load
 from saccade.config.schema import Recipe
+from saccade.data.batching.batch import Batch
 from saccade.lectures.claims import (
     CheckResult,
     Comparison,
@@ -35,9 +36,9 @@ from saccade_worlds.playing.replay import Replay
 from saccade_worlds.playing.writer import ValuesWriter
 
 SIDE, CELLS = 32, 16  # pixels and feature-map cells of a picture
-DISCOUNT, DECAY = 0.9, 0.5
-PARALLEL, ROWS, ROUNDS = 4, 8, 8  # episodes that are played in one round, episodes of a batch, rounds
-BUFFER = 60  # steps, at most 10 of each episode
+DISCOUNT, DECAY = 0.9, 0.7
+PARALLEL, ROWS, ROUNDS = 4, 8, 12  # episodes that are played in one round, episodes of a batch, rounds
+BUFFER = 45  # steps; an episode has at most 10
 SMALL = [
     "reader.channels=[4,6,8]", "writer.stack.dim=12",
     f"objectives=[{{kind='temporal-difference', discount={DISCOUNT}}}]", f"train.batch_tokens={ROWS * CELLS * 10}",
@@ -62,7 +63,7 @@ def prepare_episodes() -> Trained:
     world, _ = build_environments(recipe)
     model = randomize_parameters(build(recipe, source_size=0, target_size=len(world.actions)).double().eval())
     average, before = MovingAverage(model, decay=DECAY), copy.deepcopy(model)
-    randomize_parameters(model, scale=0.1)
+    randomize_parameters(model)
     average.update(step=1000)
     target = copy.deepcopy(model)
     with torch.no_grad():
@@ -161,33 +162,37 @@ def compute_loss(episode: Episode, values: Tensor, later: Tensor) -> float:
 def compare_replay(trained: Trained) -> list[Comparison]:
     """Experience replay: batches mix episodes of several rounds, old ones leave a full buffer, exploration declines."""
     replay = Replay(trained.recipe, trained.world, trained.model)
-    rates, lengths, kept, batch = list[float](), dict[int, int](), dict[int, int](), None
+    rates, batches, buffers = list[float](), list[Batch](), list[dict[int, list[int]]]()
     for _ in range(ROUNDS):
         rates.append(replay.epsilon)
-        batch = next(replay)
-        kept = {seed: len(actions) for seed, actions in replay.state()["kept"]}
-        lengths |= kept
+        batches.append(next(replay))
+        buffers.append(dict(replay.state()["kept"]))  # actions by seed
+    lengths = {seed: len(actions) for buffer in buffers for seed, actions in buffer.items()}
     newest, steps = list[int](), 0
     for seed in sorted(lengths, reverse=True):
         steps += lengths[seed]
         newest += [seed] if steps <= BUFFER else []
-    rounds = {seed // PARALLEL for seed in find_seeds(batch, trained.world, range(ROUNDS * PARALLEL))}
+    rounds = {seed // PARALLEL for seed in find_seeds(batches[-1], trained.world, range(ROUNDS * PARALLEL))}
+    greedy = play(trained.model, trained.world, range(PARALLEL), states=CELLS)
+    explored = sum(episode.actions != buffers[0][episode.seed] for episode in greedy)
     final = trained.recipe.data.play.final_epsilon  # type: ignore[attr-defined]  # of the task's own table
     return [
         expect_at_least("replay: rounds of play that the episodes of a batch come from", len(rounds), 2),
         expect_equal(
             f"replay: episodes in the buffer, expected the newest up to {BUFFER} steps",
-            str(sorted(kept)),
+            str(sorted(buffers[-1])),
             str(sorted(newest)),
         ),
         expect_near(
             "exploration: share of random actions after half of the episodes", rates[2], (1 + final) / 2, within=1e-9
         ),
         expect_at_least("exploration: actions that differ from the best one", count_random(trained.played), 1),
+        expect_at_least("exploration: episodes of the first round with other actions than the best", explored, 1),
+        expect_equal("without exploration: actions that differ from the best one", count_random(greedy), 0),
     ]
 
 
-def find_seeds(batch: Any, world: VectorEnvironment, seeds: Sequence[int]) -> list[int]:
+def find_seeds(batch: Batch, world: VectorEnvironment, seeds: Sequence[int]) -> list[int]:
     """The seeds of the episodes of a batch, by their first pictures."""
     first = {episode.pictures[0].tobytes(): episode.seed for episode in world.reset(seeds)}
     lengths = batch["action"].mask.sum(1)

@@ -127,6 +127,12 @@ def additive_score() -> CheckResult:
             0,
             within=1e-11,
         ),
+        expect_near(
+            "weights, also of a shorter source: difference from the softmax of these scores",
+            max_difference(found.weights, found.expected.weights),
+            0,
+            within=1e-12,
+        ),
         expect_near("another y_0: change of the weights of step 1, whose query is s_0", float(change[0]), 0, within=0),
         expect_at_least("another y_0: change of the weights of step 2", float(change[1]), 1e-4),
     )
