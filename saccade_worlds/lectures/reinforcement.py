@@ -24,7 +24,7 @@ from saccade.lectures.claims import (
 )
 from saccade.lectures.small import max_difference, randomize_parameters
 from saccade.lectures.systems import references
-from saccade.lectures.systems.captions import encode_picture
+from saccade.lectures.systems.captions import differentiate, encode_picture
 from saccade.model.build.model import build
 from saccade.model.model import Model
 from saccade.train.average import MovingAverage
@@ -81,6 +81,7 @@ def prepare_episodes() -> Trained:
     code=(ValuesWriter, temporal_difference_loss, Replay, MovingAverage),
     breaks=(
         "uniform-attention",
+        "attention-without-gradient",
         "target-network-is-online",
         "moving-average-frozen",
         "future-without-value",
@@ -90,20 +91,23 @@ def prepare_episodes() -> Trained:
         "picture-ignored",
     ),
 )
-@torch.no_grad()
 def show_attend_interact() -> CheckResult:
     trained = prepare_episodes()
     model, played = trained.model, trained.played
     batch = collate_episodes(played, num_states=CELLS)
     done, real = batch["action"].ids, batch["action"].mask
+    [objective] = build_objectives(trained.recipe, average=trained.average)
+    loss = objective(model, batch, torch.Generator())["temporal-difference"]  # first: it exchanges the weights in place
     by_hand = [compute_values(model, episode) for episode in played]
     later = [compute_values(trained.target, episode)[0] for episode in played]
     at_steps = [tuple(part[: len(e)].float() for part in found) for found, e in zip(by_hand, played, strict=True)]
     steps = [torch.as_tensor(np.stack(episode.values)) for episode in played]
     attention = [torch.as_tensor(np.stack(episode.attention)) for episode in played]
-    [objective] = build_objectives(trained.recipe, average=trained.average)
-    loss = objective(model, batch, torch.Generator())["temporal-difference"]
-    expected = sum(map(compute_loss, played, [values for values, _ in by_hand], later))
+    errors = [*map(compute_errors, played, [values for values, _ in by_hand], later)]
+    expected = sum(float(error * error / 2 if abs(error) <= 1 else abs(error) - 0.5) for error in torch.cat(errors))
+    chosen = [values[range(len(e)), e.actions] for (values, _), e in zip(by_hand, played, strict=True)]
+    slope = (torch.cat(errors).clamp(-1, 1) * torch.cat(chosen)).sum()  # the target has no gradient
+    v = model.writer.stack.recurrence.cross.score.energy.weight
     return build_result(
         expect_near(
             "Q-values of whole episodes: difference from the formulas",
@@ -125,8 +129,14 @@ def show_attend_interact() -> CheckResult:
         ),
         expect_near(
             "temporal-difference loss, expected double Q-learning with the average of the weights as Q'",
-            float(loss.sum),
+            float(loss.sum.detach()),
             expected,
+            within=1e-3,
+        ),
+        expect_near(
+            "its gradient with respect to v of the attention score: difference from that of the formula",
+            max_difference(differentiate(loss.sum, v), differentiate(slope, v)),
+            0,
             within=1e-3,
         ),
         *compare_replay(trained),
@@ -148,17 +158,17 @@ def compute_values(model: Model, episode: Episode) -> tuple[Tensor, Tensor]:
     return torch.stack(values), torch.stack(weights)
 
 
-def compute_loss(episode: Episode, values: Tensor, later: Tensor) -> float:
-    """Huber loss of Q(s_t, a_t) against r_t + γ Q'(s_{t+1}, argmax_a Q(s_{t+1}, a)), summed over an episode."""
-    total = 0.0
+@torch.no_grad()
+def compute_errors(episode: Episode, values: Tensor, later: Tensor) -> Tensor:
+    """Q(s_t, a_t) - r_t - γ Q'(s_{t+1}, argmax_a Q(s_{t+1}, a)) at each step of an episode."""
+    errors = []
     for t, (action, reward) in enumerate(zip(episode.actions, episode.rewards, strict=True)):
-        follows = t + 1 < len(episode.pictures)
-        future = float(later[t + 1, values[t + 1].argmax()]) if follows else 0.0
-        missed = abs(float(values[t, action]) - reward - DISCOUNT * future)
-        total += missed * missed / 2 if missed <= 1 else missed - 0.5
-    return total
+        future = later[t + 1, values[t + 1].argmax()] if t + 1 < len(episode.pictures) else torch.zeros(())
+        errors.append(values[t, action] - reward - DISCOUNT * future)
+    return torch.stack(errors)
 
 
+@torch.no_grad()
 def compare_replay(trained: Trained) -> list[Comparison]:
     """Experience replay: batches mix episodes of several rounds, old ones leave a full buffer, exploration declines."""
     replay = Replay(trained.recipe, trained.world, trained.model)

@@ -12,6 +12,7 @@ from saccade.config.load import load
 from saccade.data.batching.batch import Batch, Pictures, pad
 from saccade.data.tokenization.tokenizers import START
 from saccade.layers.attention.alignment import HardAttention
+from saccade.layers.auxiliary import StepAttention
 from saccade.layers.blocks.recurrence import BahdanauRecurrence
 from saccade.layers.vision.patches import ResNetCells
 from saccade.lectures.claims import CheckResult, Comparison, build_result, check, expect_at_most, expect_near
@@ -23,6 +24,7 @@ from saccade.model.readers.media import PictureReader
 from saccade.model.writers.tokens import shift_right
 from saccade.train.objectives.objectives import build_objectives, next_token_loss
 from saccade.train.objectives.reinforce import reinforce_loss
+from saccade.train.objectives.terms import Term
 
 HIGH, WIDE, CELL = 16, 24, 4  # pixels of a picture, and of a cell
 GRID = (HIGH // CELL, WIDE // CELL)
@@ -148,6 +150,7 @@ def attention_over_a_grid() -> CheckResult:
     code=(BahdanauRecurrence, HardAttention, next_token_loss, reinforce_loss),
     breaks=(
         "uniform-attention",
+        "attention-without-gradient",
         "open-context-gate",
         "first-state-without-memory",
         "coverage-left-out",
@@ -156,7 +159,6 @@ def attention_over_a_grid() -> CheckResult:
         "hard-attention-without-reward",
     ),
 )
-@torch.no_grad()
 def show_attend_tell() -> CheckResult:
     model = build_small("show-attend-tell", SMALL)
     batch = sample_batch(model)
@@ -168,8 +170,10 @@ def show_attend_tell() -> CheckResult:
     by_hand = references.predict_first_states(model.writer.stack.first, states.mean(1))
     [objective] = build_objectives(load("show-attend-tell", overrides=SMALL))
     terms = objective(model, batch, torch.Generator())
-    coverage = terms.get("coverage")
-    missed = sum((1 - row[real].sum(0)).pow(2).sum() for row, real in zip(expected.weights, target.mask, strict=True))
+    zero = Term(0 * terms["next-token"].sum, 1, 0.0)
+    coverage, v = terms.get("coverage", zero), model.writer.stack.recurrence.cross.score.energy.weight
+    rows = zip(expected.weights, target.mask, strict=True)
+    missed = torch.stack([(1 - row[real].sum(0)).pow(2).sum() for row, real in rows]).sum()
     return build_result(
         expect_near(
             "h_0 and c_0: difference from tanh of W times the mean of all cells",
@@ -188,14 +192,28 @@ def show_attend_tell() -> CheckResult:
         ),
         expect_near(
             "the recipe's penalty, expected λ Σ_i (1 - Σ_t a_ti)² with λ = 0.002",
-            0.0 if coverage is None else float(coverage.sum) * coverage.weight,
-            0.002 * float(missed),
+            float(coverage.sum.detach()) * coverage.weight,
+            0.002 * float(missed.detach()),
+            within=1e-9,
+        ),
+        expect_near(
+            "its gradient with respect to v of the score: difference from that of the formula",
+            max_difference(differentiate(coverage.sum, v), differentiate(missed, v)),
+            0,
             within=1e-9,
         ),
         *compare_hard_attention(),
         note="`saccade train show-attend-tell --tiny`, with `writer.stack.hard_attention=true "
         "objectives=[{kind='reinforce'}]` for hard attention, which samples one cell.",
     )
+
+
+def differentiate(loss: Tensor, parameter: Tensor) -> Tensor:
+    """The gradient; zero where the loss does not depend on the parameter."""
+    if not loss.requires_grad:
+        return torch.zeros_like(parameter)
+    [gradient] = torch.autograd.grad(loss, parameter, allow_unused=True, retain_graph=True)
+    return torch.zeros_like(parameter) if gradient is None else gradient
 
 
 def compare_hard_attention() -> list[Comparison]:
@@ -205,9 +223,10 @@ def compare_hard_attention() -> list[Comparison]:
     batch = sample_batch(model)
     memory, target, cross = model.read(batch), batch["target"], model.writer.stack.recurrence.cross
     query = torch.randn(2, 1, 10).double()
-    sharp, weights, _ = cross(query, cross.project_memory(memory))
-    largest = memory.states[torch.arange(2), weights[:, 0].argmax(-1)]
-    frequencies, mixed = sample_positions(cross.train(), query, memory)
+    with torch.no_grad():
+        sharp, weights, _ = cross(query, cross.project_memory(memory))
+        largest = memory.states[torch.arange(2), weights[:, 0].argmax(-1)]
+        frequencies, mixed = sample_positions(cross.train(), query, memory)
     cross.eval()
     model.train()
     torch.manual_seed(1)
@@ -215,7 +234,8 @@ def compare_hard_attention() -> list[Comparison]:
     torch.manual_seed(1)
     policy = reinforce_loss(model, batch, torch.Generator())["looks"]
     log_probs = model.writer.head(hidden).log_softmax(-1).gather(-1, target.ids[..., None])[..., 0] * target.mask
-    expected = compute_policy_loss(log_probs, aux["attention"], target.mask)
+    expected = compute_policy_loss(log_probs.detach(), aux["attention"], target.mask)
+    v = cross.score.energy.weight
     return [
         expect_near(
             "hard attention: difference of c_t from the cell with the largest weight",
@@ -230,7 +250,18 @@ def compare_hard_attention() -> list[Comparison]:
             within=4 * 0.5 / 4000**0.5,
         ),
         expect_near("hard attention in training: share of soft attention", mixed, 0.5, within=4 * 0.5 / 8000**0.5),
-        expect_near("loss of the attention weights, expected REINFORCE", float(policy.sum), expected, within=1e-4),
+        expect_near(
+            "loss of the attention weights, expected REINFORCE",
+            float(policy.sum.detach()),
+            float(expected.detach()),
+            within=1e-4,
+        ),
+        expect_near(
+            "its gradient with respect to v of the score: difference from that of the formula",
+            max_difference(differentiate(policy.sum, v), differentiate(expected, v)),
+            0,
+            within=1e-4,
+        ),
     ]
 
 
@@ -240,18 +271,17 @@ def sample_positions(cross: HardAttention, query: Tensor, memory: Any) -> tuple[
     many = type(memory)(memory.states[rows], memory.mask[rows])
     context, _, sampled = cross(query[rows], cross.project_memory(many))
     hard = sampled[:, 0] >= 0
-    is_one_cell = (context[hard] - memory.states[0][sampled[hard]]).abs().amax(
-        (-1, -2)
-    ) == 0  # what was sampled is used
+    is_one_cell = (context[hard] - memory.states[0][sampled[hard]]).abs().amax((-1, -2)) == 0
     counts = torch.bincount(sampled[hard][is_one_cell][:, 0], minlength=memory.states.shape[1])
     return counts.double() / max(1, int(hard.sum())), 1 - float(hard.double().mean())
 
 
-def compute_policy_loss(log_probs: Tensor, attention: Any, mask: Tensor) -> float:
+def compute_policy_loss(log_probs: Tensor, attention: StepAttention, mask: Tensor) -> Tensor:
     """-Σ_t (Σ_{u >= t} (log p(y_u) - b)) log a_t(s_t), where b is the mean log-probability and s_t was sampled."""
-    baseline, total = float(log_probs.sum() / mask.sum()), 0.0
+    baseline, total = log_probs.sum() / mask.sum(), torch.zeros(()).double()
     for b, t in mask.nonzero().tolist():
-        later = [float(log_probs[b, u]) - baseline for u in range(t, mask.shape[1]) if mask[b, u]]
+        later = [log_probs[b, u] - baseline for u in range(t, mask.shape[1]) if mask[b, u]]
         sampled = int(attention.sampled_positions[b, t])
-        total -= sum(later) * float(attention.weights[b, t, sampled].log()) if sampled >= 0 else 0.0
+        if sampled >= 0:
+            total = total - torch.stack(later).sum() * attention.weights[b, t, sampled].log()
     return total
