@@ -12,14 +12,13 @@ from torch import Tensor
 
 from saccade.config.load import load
 from saccade.data.batching.batch import Batch, pad
-from saccade.data.tokenization.tokenizers import START, train_tokenizers
+from saccade.data.tokenization.tokenizers import train_tokenizers
 from saccade.lectures.claims import CheckResult, Comparison, build_result, check, expect_equal, expect_near
 from saccade.lectures.small import max_difference, randomize_parameters
 from saccade.lectures.systems import references
 from saccade.model.build.model import build
 from saccade.model.model import Model
 from saccade.model.readers.tokens import TokenReader
-from saccade.model.writers.tokens import shift_right
 from saccade_worlds.navigation.maps import Pose
 from saccade_worlds.navigation.observations import ObservationEncoder, build_observation_encoder
 from saccade_worlds.navigation.poses import NavigationGraph
@@ -33,7 +32,7 @@ SMALL = [
 ]  # fmt: skip
 WALKS = [
     NavigationInput("turn left and walk to the chair", "embedded:worlds/0", Pose(3, 4, 0)),
-    NavigationInput("walk on", "embedded:worlds/0", Pose(2, 4, 90)),
+    NavigationInput("walk on", "embedded:worlds/1", Pose(2, 4, 90)),
 ]
 ACTIONS = ["left forward right forward stop", "forward left forward stop"]
 
@@ -89,7 +88,7 @@ def listen_attend_walk() -> CheckResult:
     model, actions = walked.model, walked.actions
     memory = model.read(Batch({"source": walked.source, "ground": walked.ground}))
     levels = read_by_hand(model, walked.source.ids, walked.source.mask)
-    inputs = shift_right(actions.ids, START)
+    inputs = references.shift_targets(actions.ids)
     hidden, aux = model.write(inputs, actions.mask, memory)
     expected = write_by_hand(walked, inputs, levels)
     logits = references.apply_linear(model.writer.output, expected.outputs)
@@ -159,24 +158,26 @@ def list_poses(walk: NavigationInput, actions: Sequence[str]) -> list[Pose]:
 
 def write_by_hand(walked: Walked, inputs: Tensor, levels: Tensor) -> references.Written:
     """The writer's formulas; the input of each step is the last action plus what is seen after it."""
-    writer, views = walked.model.writer, torch.from_numpy(walked.encoder.encode_world(WALKS[0].world)).double()
+    writer = walked.model.writer
     x = references.embed_scaled(writer.embedding, inputs)
     for row, (walk, line) in enumerate(zip(WALKS, ACTIONS, strict=True)):
+        views = torch.from_numpy(walked.encoder.encode_world(walk.world)).double()
         numbers = [walk.world.pose_numbers[pose] for pose in list_poses(walk, line.split())]
         x[row, : len(numbers)] += references.apply_linear(writer.see, views[numbers])
     return references.write_with_attention(writer.stack, x, levels, walked.source.mask)
 
 
 def count_true_observations(walked: Walked) -> tuple[int, int]:
-    """Poses whose features name the item there and the directions without a wall, and all poses."""
-    world, encoder = WALKS[0].world, walked.encoder
-    start, width, right = len(encoder.items) + 1, encoder.features_per_direction, 0
-    for pose, features in zip(world.poses, walked.ground.observations.tolist(), strict=True):
+    """Poses of both maps whose features name the item there and the directions without a wall, and all poses."""
+    encoder, right = walked.encoder, 0
+    start, width = len(encoder.items) + 1, encoder.features_per_direction
+    poses = [(walk, pose) for walk in WALKS for pose in walk.world.poses]
+    for (walk, pose), features in zip(poses, walked.ground.observations.tolist(), strict=True):
         turned = [Pose(pose.x, pose.y, (pose.direction + side) % 360) for side in (0, 90, 180, 270)]
-        moves = [move_by_hand(WALKS[0], one, "forward") != one for one in turned]
-        items = [name == world.items[pose.place] for name in encoder.items]
+        moves = [move_by_hand(walk, one, "forward") != one for one in turned]
+        items = [name == walk.world.items[pose.x, pose.y] for name in encoder.items]
         right += [features[start + i * width] for i in range(4)] == moves and features[: len(items)] == items
-    return right, len(world.poses)
+    return right, len(poses)
 
 
 def compare_steps(walked: Walked, memory: Any, inputs: Tensor, logits: Tensor) -> list[Comparison]:
@@ -193,9 +194,11 @@ def compare_steps(walked: Walked, memory: Any, inputs: Tensor, logits: Tensor) -
                 possible = step.logits[row].isfinite()
                 wrong += {*(~possible).nonzero()[:, 0].tolist()} != blocked
                 missed = max(missed, max_difference(step.logits[row][possible], logits[row, t][possible]))
-    end = WALKS[0].world.poses[int(state.navigation.poses[0])]
+    numbers = (state.navigation.poses - torch.tensor([0, len(WALKS[0].world.poses)])).tolist()
+    ends = [walk.world.poses[number] for walk, number in zip(WALKS, numbers, strict=True)]
+    expected = [list_poses(walk, line.split())[-1] for walk, line in zip(WALKS, ACTIONS, strict=True)]
     return [
         expect_near("logits of possible actions, step by step: difference from the formulas", missed, 0, within=1e-10),
         expect_equal("steps at which other actions are impossible than those into a wall", wrong, 0),
-        expect_equal("final pose of the first route", str(end), str(list_poses(WALKS[0], ACTIONS[0].split())[-1])),
+        expect_equal("final poses of both routes", "; ".join(map(str, ends)), "; ".join(map(str, expected))),
     ]

@@ -69,7 +69,7 @@ def prepare_episodes() -> Trained:
     with torch.no_grad():
         for mean, first, own in zip(target.parameters(), before.parameters(), model.parameters(), strict=True):
             mean.copy_(DECAY * first + (1 - DECAY) * own)
-    played = play(model, world, range(5), states=CELLS, epsilon=0.9, align=True)
+    played = play(model, world, range(12), states=CELLS, epsilon=0.9, align=True)
     return Trained(recipe, world, model, average, target, played)
 
 

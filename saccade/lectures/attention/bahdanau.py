@@ -9,7 +9,6 @@ from torch import Tensor
 
 from saccade.config.load import load
 from saccade.data.batching.batch import Batch, pad
-from saccade.data.tokenization.tokenizers import START
 from saccade.layers.attention.alignment import SoftAttention
 from saccade.layers.attention.scores import Additive, attend, masked_softmax
 from saccade.layers.blocks.recurrence import BahdanauRecurrence
@@ -34,7 +33,6 @@ from saccade.lectures.small import (
 from saccade.lectures.systems import references
 from saccade.model.build.model import build
 from saccade.model.model import Model
-from saccade.model.writers.tokens import shift_right
 from saccade.train.objectives.objectives import next_token_loss
 
 SMALL = [
@@ -67,7 +65,7 @@ def translate() -> Translated:
     """Run the model over two pairs of sequences of different lengths."""
     model = build_translator()
     batch = Batch({"source": pad([[5, 6, 7, 8, 9], [10, 11]]), "target": pad([[12, 13, 14, 15], [15, 16, 17]])})
-    inputs, contexts = shift_right(batch["target"].ids, START), list[Tensor]()
+    inputs, contexts = references.shift_targets(batch["target"].ids), list[Tensor]()
     memory = model.read(batch)
     watch = model.writer.stack.recurrence.cross.register_forward_hook(lambda *found: contexts.append(found[2][0]))
     with watch:

@@ -139,6 +139,11 @@ def one_map_for_each_word() -> CheckResult:
     names = [label.removeprefix(SPACE) for label in view.labels["target"]]
     return build_result(
         expect_equal("words of the maps", " ".join(names), f"{words} <end>"),
+        expect_equal(
+            "rows and columns of the first, second and last cell",
+            " ".join([*view.labels["source"][:2], view.labels["source"][-1]]),
+            f"1,1 1,2 {GRID[0]},{GRID[1]}",
+        ),
         expect_near(
             "weights of the maps: difference from the formula",
             float(np.abs(view.maps[0].weights[0] - weights).max()),

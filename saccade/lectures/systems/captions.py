@@ -10,7 +10,6 @@ from torch import Tensor
 
 from saccade.config.load import load
 from saccade.data.batching.batch import Batch, Pictures, pad
-from saccade.data.tokenization.tokenizers import START
 from saccade.layers.attention.alignment import HardAttention
 from saccade.layers.auxiliary import StepAttention
 from saccade.layers.blocks.recurrence import BahdanauRecurrence
@@ -21,7 +20,6 @@ from saccade.lectures.systems import references
 from saccade.model.build.model import build
 from saccade.model.model import Model
 from saccade.model.readers.media import PictureReader
-from saccade.model.writers.tokens import shift_right
 from saccade.train.objectives.objectives import build_objectives, next_token_loss
 from saccade.train.objectives.reinforce import reinforce_loss
 from saccade.train.objectives.terms import Term
@@ -112,7 +110,7 @@ def compute_logits(model: Model, pictures: Tensor, ids: Tensor) -> Tensor:
 def attention_over_a_grid() -> CheckResult:
     model = build_small("show-attend-tell", [*SMALL, "writer.stack.context_gate=false"])
     batch, contexts = sample_batch(model), list[Tensor]()
-    ids = shift_right(batch["target"].ids, START)
+    ids = references.shift_targets(batch["target"].ids)
     memory = model.read(batch)
     watch = model.writer.stack.recurrence.cross.register_forward_hook(lambda *found: contexts.append(found[2][0]))
     with watch:
@@ -163,7 +161,7 @@ def show_attend_tell() -> CheckResult:
     model = build_small("show-attend-tell", SMALL)
     batch = sample_batch(model)
     target, memory = batch["target"], model.read(batch)
-    ids = shift_right(target.ids, START)
+    ids = references.shift_targets(target.ids)
     states = encode_picture(model.reader, batch["source"].values)
     expected = write_words(model, states, ids)
     first = torch.stack([part for (*parts,) in model.writer.start(memory, capacity=1).hidden for part in parts], 1)
@@ -230,7 +228,7 @@ def compare_hard_attention() -> list[Comparison]:
     cross.eval()
     model.train()
     torch.manual_seed(1)
-    hidden, aux = model.write(shift_right(target.ids, START), target.mask, model.read(batch))
+    hidden, aux = model.write(references.shift_targets(target.ids), target.mask, model.read(batch))
     torch.manual_seed(1)
     policy = reinforce_loss(model, batch, torch.Generator())["looks"]
     log_probs = model.writer.head(hidden).log_softmax(-1).gather(-1, target.ids[..., None])[..., 0] * target.mask

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saccade.data.tokenization.tokenizers import START
 from saccade.layers.attention.alignment import NeighborhoodAttention
 from saccade.lectures.claims import CheckResult, build_result, check, expect_at_least, expect_equal, expect_near
 from saccade.lectures.small import max_difference
@@ -15,7 +14,6 @@ from saccade.lectures.systems import references
 from saccade.lectures.systems.captions import build_small, embed_words, sample_batch
 from saccade.model.model import Model
 from saccade.model.readers.media import PictureReader
-from saccade.model.writers.tokens import shift_right
 
 HIGH, WIDE = 16, 48  # pixels
 GRID = (2, 12)  # three levels halve the height, two of them the width
@@ -48,7 +46,7 @@ def show_attend_read() -> CheckResult:
     cells = references.list_cells(features)
     cells = cells if model.reader.positions is None else cells + model.reader.positions.table.weight
     holistic = summarize_columns(model.reader, cells)
-    ids = shift_right(target.ids, START)
+    ids = references.shift_targets(target.ids)
     weights: list[Tensor] = []
     watch = model.writer.stack.recurrence.cross.register_forward_hook(lambda *found: weights.append(found[2][1]))
     with watch:

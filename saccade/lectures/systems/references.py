@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from saccade.data.tokenization.tokenizers import START
+
 State = tuple[Tensor, ...]  # of a cell: h, and c of an LSTM
 
 
@@ -28,6 +30,11 @@ def embed_scaled(embedding: Any, ids: Tensor) -> Tensor:
     table = embedding.tokens.weight
     found: Tensor = table[ids] * math.sqrt(table.shape[1])
     return found
+
+
+def shift_targets(ids: Tensor) -> Tensor:
+    """START, y_1, y_2 ...: what a writer has read before it writes y_1, y_2, y_3 ..."""
+    return torch.cat((torch.full_like(ids[:, :1], START), ids[:, :-1]), 1)
 
 
 def normalize_exponentials(scores: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -33,7 +33,7 @@ SMALL = ["layers=2", "dim=12", "heads=3", "ff=17"]
 # open branch, open ring, unmatched bracket, too many bonds, missing atom
 INVALID_MOLECULES = (
     "CC(C",
-    "c1ccccc",
+    "C1CCCC",
     "C)C",
     "F=F",
     "CC=",
