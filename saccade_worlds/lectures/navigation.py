@@ -15,7 +15,7 @@ from saccade.data.batching.batch import Batch, pad
 from saccade.data.tokenization.tokenizers import train_tokenizers
 from saccade.lectures.claims import CheckResult, Comparison, build_result, check, expect_equal, expect_near
 from saccade.lectures.small import max_difference, randomize_parameters
-from saccade.lectures.systems import references
+from saccade.lectures.systems import attention_references as references
 from saccade.model.build.model import build
 from saccade.model.model import Model
 from saccade.model.readers.tokens import TokenReader

@@ -30,7 +30,7 @@ from saccade.lectures.small import (
     randomize_parameters,
     sample_normal,
 )
-from saccade.lectures.systems import references
+from saccade.lectures.systems import attention_references as references
 from saccade.model.build.model import build
 from saccade.model.model import Model
 from saccade.train.objectives.objectives import next_token_loss

@@ -16,7 +16,7 @@ from saccade.layers.blocks.recurrence import BahdanauRecurrence
 from saccade.layers.vision.patches import ResNetCells
 from saccade.lectures.claims import CheckResult, Comparison, build_result, check, expect_at_most, expect_near
 from saccade.lectures.small import VOCABULARY_SIZE, max_difference, randomize_parameters
-from saccade.lectures.systems import references
+from saccade.lectures.systems import attention_references as references
 from saccade.model.build.model import build
 from saccade.model.model import Model
 from saccade.model.readers.media import PictureReader

@@ -10,7 +10,7 @@ from torch import Tensor
 from saccade.layers.attention.alignment import NeighborhoodAttention
 from saccade.lectures.claims import CheckResult, build_result, check, expect_at_least, expect_equal, expect_near
 from saccade.lectures.small import max_difference
-from saccade.lectures.systems import references
+from saccade.lectures.systems import attention_references as references
 from saccade.lectures.systems.captions import build_small, embed_words, sample_batch
 from saccade.model.model import Model
 from saccade.model.readers.media import PictureReader

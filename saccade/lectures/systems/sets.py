@@ -20,7 +20,8 @@ from saccade.lectures.claims import (
     expect_near,
 )
 from saccade.lectures.small import VOCABULARY_SIZE, max_difference, randomize_parameters
-from saccade.lectures.systems import references, vision
+from saccade.lectures.systems import attention_references as references
+from saccade.lectures.systems import vision
 from saccade.model.build.model import build
 from saccade.model.model import Model
 from saccade.model.writers.labels import LabelWriter

@@ -20,7 +20,7 @@ from saccade.data.tokenization.tokenizers import train_tokenizers
 from saccade.layers.audio.downsampling import PyramidStack
 from saccade.lectures.claims import CheckResult, build_result, check, expect_at_least, expect_equal, expect_near
 from saccade.lectures.small import max_difference, randomize_parameters
-from saccade.lectures.systems import references
+from saccade.lectures.systems import attention_references as references
 from saccade.model.build.model import build
 from saccade.model.model import Model
 from saccade.model.readers.media import FrameReader

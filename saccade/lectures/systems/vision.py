@@ -29,7 +29,7 @@ from saccade.lectures.small import (
     max_difference,
     randomize_parameters,
 )
-from saccade.lectures.systems import references
+from saccade.lectures.systems import attention_references as references
 from saccade.model.build.model import build
 from saccade.model.model import Model
 from saccade.model.readers.media import PictureReader

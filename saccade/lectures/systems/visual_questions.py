@@ -22,7 +22,7 @@ from saccade.lectures.claims import (
     expect_near,
 )
 from saccade.lectures.small import VOCABULARY_SIZE, max_difference, randomize_parameters
-from saccade.lectures.systems import references
+from saccade.lectures.systems import attention_references as references
 from saccade.lectures.systems.captions import encode_picture
 from saccade.model.build.model import build
 from saccade.model.model import Model
