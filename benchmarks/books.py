@@ -32,6 +32,7 @@ from saccade.data.batching.batch import Batch
 from saccade.data.batching.batches import BatchStream, iter_validation_batches
 from saccade.data.prepare import PreparedData, prepare
 from saccade.data.tokenization.tokenizers import START
+from saccade.model.run import pick_device
 from saccade.model.writers.tokens import shift_right
 from saccade.train.api import replace_data
 
@@ -93,7 +94,7 @@ def prepare_setting(args: argparse.Namespace, folder: Path) -> Setting:
     if args.data:
         books = args.data / "classic-books"
         recipe = replace_data(recipe, data=books / "train.jsonl.xz", valid=books / "valid.jsonl.xz")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = pick_device("auto")
     return Setting(recipe, prepare(recipe), device, folder)
 
 

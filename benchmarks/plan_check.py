@@ -20,6 +20,7 @@ from results import save
 from train_end_to_end import QUIET, generate, stacks
 
 from saccade.config.load import load
+from saccade.model.run import pick_device
 from saccade.plan.estimate import PlanRequest, make_plan
 from saccade.train import train
 
@@ -74,7 +75,7 @@ def measure_case(name: str, folder: Path, args: argparse.Namespace) -> list[floa
     only = {"gpt2": "writer", "bert": "reader"}.get(name, "")
     small = [word for word in stacks(layers=1, dim=32, heads=2, ff=64) if word.startswith(only)]
     changes = [*case.changes, *QUIET, *steps, *([*small, *TINY] if args.tiny else [])]
-    cuda = torch.cuda.is_available()
+    cuda = pick_device("auto").type == "cuda"
     if cuda:
         torch.cuda.reset_peak_memory_stats()
     train(name, data=[data], overrides=changes, run=str(folder / "run"))

@@ -66,10 +66,12 @@ def build_not_a_run_error(path: Path) -> SaccadeError:
 
 @contextmanager
 def lock_run(path: Path) -> Iterator[None]:
-    """Lock a run against training by other processes; the lock ends with the process."""
-    lock = path / LOCK
+    """Lock a run against training by other processes; the lock ends with the process.
+
+    The file stays: whoever removed it could let a second process lock a new file of the same name.
+    """
     try:
-        file = lock.open("a")
+        file = (path / LOCK).open("a")
     except OSError as error:
         raise SaccadeError(f"cannot write to the run '{path}': {error.strerror}; check your permission") from None
     with file:
@@ -80,10 +82,7 @@ def lock_run(path: Path) -> Iterator[None]:
                 raise SaccadeError(f"run '{path}' is being trained by another process; wait until it ends") from None
         for callback in _callbacks:
             callback(path)
-        try:
-            yield
-        finally:
-            lock.unlink(missing_ok=True)
+        yield
 
 
 @contextmanager

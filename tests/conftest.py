@@ -11,11 +11,12 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported; xdist's workers share the cores
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("SACCADE_STRICT_ENGINES", "1")  # a kernel that fails is an error, no reason to do without
+os.environ.setdefault("SACCADE_DEVICE", "cpu")  # for tests that choose no device; those marked cuda name theirs
 
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))  # for laid_out.py and signature_checks.py
+sys.path.insert(0, str(Path(__file__).parent))  # for devices.py, laid_out.py, signature_checks.py
 
 import signature_checks
 
@@ -36,7 +37,14 @@ def pytest_runtest_setup() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the tests of the chosen shard: slow tests one by one, the others by file, since they share its fixtures."""
+    """Keep the tests of the chosen shard: slow tests one by one, the others by file, since they share its fixtures.
+
+    Tests marked cuda are skipped without a GPU.
+    """
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("cuda"):
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
     number, _, count = config.getoption("--shard").partition("/")
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
         raise pytest.UsageError(f"--shard: expected K/N with 1 <= K <= N, got {config.getoption('--shard')!r}")

@@ -58,17 +58,17 @@ Metrics = Annotated[
     typer.Option(
         "--metrics",
         metavar="NAMES",
-        help="Comma-separated metrics; default: bleu,chrf,ter,gleu,accuracy. Also wer, cer, letters; captions: "
-        "bleu-1 to bleu-4, cider; labels: accuracy, f1, ...; language models: hit@10, ndcg@10, valid; your own: "
-        "--plugin. TER is slow where words repeat.",
+        help="Comma-separated metrics; default: bleu,chrf,ter,gleu,accuracy. Also wer, cer, letters, rouge1, rouge2, "
+        "rougeL; captions: bleu-1 to bleu-4, cider; labels: accuracy, f1, ...; language models: hit@10, ndcg@10, "
+        "valid; your own: --plugin. TER is slow where words repeat.",
     ),
 ]
 Metric = Annotated[
     str | None,
     typer.Option(
         "--metric",
-        help="Metric to compare: bleu, accuracy, wer, cer, letters; captions: bleu-4, accuracy; labels: accuracy, f1, "
-        "matthews, pearson, spearman; your own: --plugin.",
+        help="Metric to compare: bleu, accuracy, wer, cer, letters, rougeL; captions: bleu-4, accuracy; labels: "
+        "accuracy, f1, matthews, pearson, spearman; your own: --plugin.",
     ),
 ]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")]

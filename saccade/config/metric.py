@@ -36,6 +36,18 @@ class Score:
 
     value: float  # most are from 0 to 100; TER may be larger
     signature: str
+    undefined: str = ""  # why it has no value; then `value` is 0, by which trainings and runs are compared
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; `value` is None where it is undefined."""
+        found = {"value": self.value, "signature": self.signature}
+        return found if not self.undefined else {**found, "value": None, "undefined": self.undefined}
+
+    def format_value(self, metric: Metric | None) -> str:
+        """For a table, with the digits of the metric."""
+        if self.undefined:
+            return "undefined"
+        return f"{self.value:.2f}" if metric is None else metric.format_value(self.value)
 
 
 @dataclass(frozen=True)
@@ -76,6 +88,9 @@ class Metric:
     is_validated: bool = False  # whether each validation of a training computes it, even if train.metric is another
     decimals: int = 2  # digits after the point in tables
     order: int = 100  # position in tables and messages, smallest first
+
+    def check_available(self) -> None:
+        """Raise a SaccadeError if a package that it needs is not installed; asked before anything is decoded."""
 
     def compute(self, predictions: Predictions) -> float:
         """The value for all outputs together."""
@@ -248,6 +263,7 @@ def get_metrics(names: Sequence[str], outputs: str, kinds: Kinds | None = None, 
         if metric is None:
             known = list_names(outputs, kinds)
             raise SaccadeError(f"unknown metric '{name}'{what}{format_expected(name, known, kinds)}")
+        metric.check_available()
     return [metric for metric in found.values() if metric is not None]
 
 

@@ -500,7 +500,8 @@ class Train(Table):
     """Activation checkpointing: recompute activations in the backward pass. Saves memory, costs one more forward pass.
     """
     device: str = "auto"
-    """Device to train on, such as cpu, cuda, cuda:1 or mps. auto takes CUDA, Apple MPS or the CPU, in this order."""
+    """Device to train on, such as cpu, cuda, cuda:1 or mps. auto takes the device that the environment
+    variable SACCADE_DEVICE names, or CUDA, Apple MPS or the CPU, in this order."""
     seed: Annotated[int, Field(ge=0)] = 1
     """Seed of initialization, data order and dropout. The same seed repeats a training on the same machine."""
     deterministic: bool | None = None

@@ -78,9 +78,9 @@ def trace_run(predictor: Predictor, text: str, *, layer: int, head: int) -> tupl
         added = term(query * attention.heads.scale, at, at).expand(1, heads, -1, -1)
         trace["R"] = added[0, head - 1]
         trace["E"] = trace["E"] + trace["R"]
-    trace["A"] = maps.maps[get_module_name(predictor, attention)][head - 1]
+    trace["A"] = maps.maps[get_module_name(predictor, attention)][head - 1].to(value.device)
     trace["Y"] = trace["A"] @ trace["V"]
-    return {name: trace[name].detach() for name in MATRICES if name in trace}, maps.source_labels
+    return {name: trace[name].detach().cpu() for name in MATRICES if name in trace}, maps.source_labels
 
 
 def get_layer(predictor: Predictor, layer: int) -> SelfAttention:

@@ -2,6 +2,7 @@
 
 import errno
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from saccade.model.model import Model
 from saccade.runs import RECIPE, WEIGHTS, build_not_a_run_error, find_run
 
 INIT_FUNCTIONS = ("normal_", "uniform_", "kaiming_uniform_")  # the last calls another one inside
+DEVICE = "SACCADE_DEVICE"  # an environment variable: the device that "auto" is
 
 
 class SkipInit(TorchFunctionMode):
@@ -86,7 +88,10 @@ def load_run(
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the device of this name; "auto" is the first available of CUDA, Apple MPS and CPU."""
+    """Return the device of this name; "auto" is $SACCADE_DEVICE, or the first available of CUDA, Apple MPS and CPU."""
+    origin = ""
+    if name == "auto" and os.environ.get(DEVICE):
+        name, origin = os.environ[DEVICE], f" in {DEVICE}"
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -97,11 +102,11 @@ def pick_device(name: str) -> torch.device:
         device = torch.device("meta")
     available = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
     if device.type not in available:
-        raise SaccadeError(f"unknown device {name!r}; expected auto, cpu, cuda, cuda:N or mps")
+        raise SaccadeError(f"unknown device {name!r}{origin}; expected auto, cpu, cuda, cuda:N or mps")
     if (device.index or 0) >= available[device.type]:
         raise SaccadeError(
-            f"device {name!r} is not available: this machine has {available[device.type]} {device.type} devices; use "
-            "cpu or auto"
+            f"device {name!r}{origin} is not available: this machine has {available[device.type]} {device.type} "
+            "devices; use cpu or auto"
         )
     return device
 

@@ -149,6 +149,7 @@ def compare(
     settings = check_comparable(runs, kinds=kinds)
     bound = Kinds(kinds)
     chosen = settings.get_metric(metric, bound)
+    chosen.check_available()
 
     def predictors() -> Iterator[Predictor]:  # one at a time, to save memory
         return (Predictor.load(path, kinds=kinds, device=device) for path in runs)
@@ -168,6 +169,10 @@ def compare(
     for member in measurements:  # the table of the task may not have the chosen metric
         if chosen.name not in member.scores:
             member.scores[chosen.name] = chosen.score(get_predictions(member))
+        if reason := member.scores[chosen.name].undefined:
+            raise SaccadeError(
+                f"'{member.name}' cannot be compared by {chosen.name}: {reason}; train it further, or leave it out"
+            )
     differences = paired_bootstrap(
         [[compute_statistics(chosen, get_predictions(member)) for member in group] for group in groups],
         chosen.compute_from_sums,

@@ -44,7 +44,7 @@ class Evaluation:
         """Return all but the outputs, for JSON."""
         return {
             "sentences": self.sentences,
-            "scores": {name: asdict(score) for name, score in self.scores.items()},
+            "scores": {name: score.to_dict() for name, score in self.scores.items()},
             **({} if self.speed is None else {"speed": asdict(self.speed)}),
             **({"cut": len(self.truncated_lengths)} if self.truncated_lengths else {}),
             **({"left_out": self.left_out} if self.left_out else {}),

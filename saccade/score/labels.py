@@ -6,7 +6,7 @@ Confusion matrices have a row per reference class and a column per predicted cla
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -50,7 +50,7 @@ class LabelEvaluation:
         """Return all but the labels, for JSON."""
         result: dict[str, Any] = {
             "texts": self.sentences,
-            "scores": {name: asdict(score) for name, score in self.scores.items()},
+            "scores": {name: score.to_dict() for name, score in self.scores.items()},
         }
         if self.names:
             by_class = dict(zip(self.names, f1_per_class(compute_margins(np.array(self.counts))).tolist(), strict=True))

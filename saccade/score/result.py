@@ -47,6 +47,6 @@ def format_scores(scores: Mapping[str, Score], kinds: Kinds | None = None) -> li
     """Return name, value and signature of each score, for a table."""
     rows = []
     for name, score in scores.items():
-        metrics = find_metrics(name, kinds)
-        rows.append((name, metrics[0].format_value(score.value) if metrics else f"{score.value:.2f}", score.signature))
+        metric = next(iter(find_metrics(name, kinds)), None)
+        rows.append((name, score.format_value(metric), score.undefined or score.signature))
     return rows

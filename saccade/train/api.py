@@ -238,13 +238,14 @@ def resolve_run_folder(run: str | Path, *, resumable: bool = True) -> Path:
 
 @contextmanager
 def reserve_folder(path: Path, ranks: Ranks) -> Iterator[None]:
-    """Create the folder of a run at once, so that its name is taken; remove it after an error if it is still empty."""
+    """Create the folder of a run at once, so that its name is taken; remove it after an error if nothing is in it."""
     ranks.barrier()  # all processes have checked the name before it is taken
     if ranks.is_main and not path.is_dir():
         create_folder(path)
     try:
         yield
     except BaseException:
-        if ranks.is_main and not any(path.iterdir()):
+        if ranks.is_main and {item.name for item in path.iterdir()} <= {LOCK}:
+            (path / LOCK).unlink(missing_ok=True)
             path.rmdir()
         raise

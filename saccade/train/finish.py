@@ -18,9 +18,9 @@ from saccade.files import atomic_replace, atomic_write
 from saccade.model.run import read_weights
 from saccade.runs import CARD, METRICS, read_metrics
 from saccade.train import checkpoint
-from saccade.train.average import Weights, average_checkpoints, select_steps
+from saccade.train.average import Weights, average_checkpoints
 from saccade.train.folder import write_filter_report
-from saccade.train.session import Session
+from saccade.train.session import Session, select_averaged_steps
 from saccade.train.validate import evaluate_weights, is_better, write_model_weights
 
 LOSS_PLOT = "loss.png"
@@ -52,13 +52,8 @@ def choose_weights(s: Session) -> FinalWeights:
     """Choose the mean of checkpoints if the recipe asks for it and it validates no worse, else the best step."""
     s.ranks.barrier()  # rank 0 has written its last checkpoint: all ranks find the same ones
     settings, progress = s.recipe.train, s.progress
-    steps = select_steps(
-        settings.average,
-        saved=checkpoint.list_steps(s.checkpoint_folder),
-        ranking=progress.ranking,
-        lower_is_better=not s.recipe.metric.higher_is_better,
-    )
-    checkpoints = checkpoint.load_intact(s.checkpoint_folder, sorted(steps), warn=s.log.print_line)
+    steps = sorted(select_averaged_steps(s))
+    checkpoints = checkpoint.load_intact(s.checkpoint_folder, steps, warn=s.log.print_line)
     if len(checkpoints) < 2:
         return load_best_weights(s)
     steps = [found.step for found in checkpoints]

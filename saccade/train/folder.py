@@ -27,6 +27,7 @@ def initialize_folder(session: Session, *, resumed: bool, warn: Callable[[str], 
     try:
         for leftover in run.glob(".*.tmp"):
             leftover.unlink(missing_ok=True)
+        (run / CHECKPOINTS).mkdir(exist_ok=True)
         checkpoint.remove_leftovers(run / CHECKPOINTS)
         if resumed:
             checkpoint.remove_newer(run / CHECKPOINTS, step=session.progress.step, warn=warn)

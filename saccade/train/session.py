@@ -173,14 +173,25 @@ def restore_session(s: Session, found: Checkpoint) -> None:
 
 def get_needed_steps(s: Session) -> list[int]:
     """Steps of old checkpoints that are still needed: the best one, and those that will be averaged."""
+    return [*select_averaged_steps(s), s.progress.best_step]
+
+
+def select_averaged_steps(s: Session) -> list[int]:
+    """Steps whose checkpoints are averaged as of now.
+
+    A checkpoint that was saved because the run was interrupted does not count: without the interruption there would be
+    none, and the run would end with other weights.
+    """
     settings, progress = s.recipe.train, s.progress
-    needed = select_steps(
+    saved = checkpoint.list_steps(s.checkpoint_folder)
+    if not settings.average.uses_best:
+        saved = [step for step in saved if step % settings.save_every == 0 or step == progress.step]
+    return select_steps(
         settings.average,
-        saved=checkpoint.list_steps(s.checkpoint_folder),
+        saved=saved,
         ranking=progress.ranking,
         lower_is_better=not s.recipe.metric.higher_is_better,
     )
-    return [*needed, progress.best_step]
 
 
 def build_diverged_error(s: Session, step: int) -> Diverged:

@@ -14,7 +14,7 @@ from saccade.config.schema import Recipe, Train
 from saccade.data.prepare import prepare
 from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
-from saccade.runs import CHECKPOINTS
+from saccade.runs import CARD, CHECKPOINTS, RECIPE, WEIGHTS
 from saccade.train import checkpoint
 from saccade.train.assemble import build_session
 from saccade.train.distributed.ranks import Ranks
@@ -34,6 +34,8 @@ def open_session(recipe: Recipe, run: Path, *, ranks: Ranks, device: torch.devic
     if data.valid is None:
         check_without_validation(recipe.train)
     found = checkpoint.load_latest(run / CHECKPOINTS, warn=report) if resumed else None
+    if resumed and found is None:
+        check_unfinished(run)
     model, notes = build_initial_model(recipe, data.tokenizers, fresh=found is None)
     stream = recipe.task.open_stream(recipe, data.train, model, rank=ranks.rank, world=ranks.world_size)
     if found:
@@ -49,6 +51,18 @@ def open_session(recipe: Recipe, run: Path, *, ranks: Ranks, device: torch.devic
         initialize_folder(session, resumed=resumed, warn=report)
     ranks.barrier()
     return session
+
+
+def check_unfinished(run: Path) -> None:
+    """Refuse to begin a run anew whose checkpoints were removed: its weights would be overwritten.
+
+    A run that was killed before its first checkpoint has an empty folder for them.
+    """
+    if (run / WEIGHTS).exists() and ((run / CARD).exists() or not (run / CHECKPOINTS).is_dir()):
+        raise SaccadeError(
+            f"run '{run}' has no checkpoints to resume from, only weights, which would be overwritten; train another "
+            f"run that begins with them: saccade train {run / RECIPE} init={run} --run NAME"
+        )
 
 
 def get_data_position(position: dict[str, Any], settings: Train, report: Callable[[str], None]) -> dict[str, Any]:
@@ -81,6 +95,7 @@ def check_settings(recipe: Recipe) -> None:
             f'train.metric = "{settings.metric}" needs outputs to score, but train.valid_predictions is 0; '
             'set it to 500, or train.metric = "loss"'
         )
+    recipe.metric.check_available()
 
 
 def check_tensorboard(settings: Train) -> None:

@@ -148,6 +148,9 @@ def decode_and_score(s: Session, scoring: Scoring) -> dict[str, float | str]:
         scores = scoring.score_fn(texts, outputs, references)
         values = values.new_tensor([scores[name].value for name in scoring.names])
         signature = {"signature": scores["bleu"].signature} if "bleu" in scores else {}
+        if undefined := [name for name in scoring.names if scores[name].undefined]:
+            reason = scores[undefined[0]].undefined
+            s.log.print_line(f"step {s.progress.step:,}  {' and '.join(undefined)} count as 0: {reason}")
     return {**dict(zip(scoring.names, s.ranks.all_reduce(values).tolist(), strict=True)), **signature}
 
 

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -36,7 +36,7 @@ class EpisodeEvaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the episodes, for JSON."""
-        scores = {name: asdict(score) for name, score in self.scores.items()}
+        scores = {name: score.to_dict() for name, score in self.scores.items()}
         return {"episodes": self.episodes, "scores": scores, "seconds": self.seconds}
 
     @property

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from devices import DEVICES
 
 from saccade.errors import SaccadeError
 from saccade.lectures import catalogue
@@ -78,9 +79,9 @@ def test_a_row_that_raises_fails_and_the_others_still_run(cli, monkeypatch):
 
 
 def test_a_wrong_row_is_exit_code_2(cli):
-    result = cli("lectures", "run", 115)
+    result = cli("lectures", "run", 120)
     assert (result.code, result.out) == (2, "")
-    assert result.err == "error: there is no row 115; rows are 1 to 114, see `saccade lectures list`\n"
+    assert result.err == "error: there is no row 120; rows are 1 to 119, see `saccade lectures list`\n"
 
 
 def test_a_row_without_a_check_says_why(cli):
@@ -131,9 +132,10 @@ def test_report_of_an_unknown_lecture(cli):
     assert "there is no lecture 'S9'" in result.err
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("head", [1, 2])
-def test_trace_of_a_run_is_what_attention_computes(run, head):
-    found, words = trace_run(Predictor.load(run), "3 May", layer=1, head=head)
+def test_trace_of_a_run_is_what_attention_computes(run, head, device):
+    found, words = trace_run(Predictor.load(run, device=device), "3 May", layer=1, head=head)
     assert len(words) == len(found["A"]) == 6
     assert "R" in found  # this run has relative positions
     torch.testing.assert_close(found["A"], found["E"].softmax(-1))

@@ -9,7 +9,7 @@ import pytest
 
 from saccade.config.load import load, save
 from saccade.errors import SaccadeError
-from saccade.runs import build_not_a_run_error, find_run, list_runs, lock_run, read_metric_lines, read_metrics
+from saccade.runs import LOCK, build_not_a_run_error, find_run, list_runs, lock_run, read_metric_lines, read_metrics
 
 BEST = {"event": "valid", "step": 200, "loss": 0.5, "accuracy": 97.0, "best": True}
 WORSE = {"event": "valid", "step": 300, "loss": 0.9, "accuracy": 11.0, "best": False}
@@ -107,7 +107,7 @@ def test_a_run_in_training_is_listed_and_locked(tmp_path, monkeypatch):
         with pytest.raises(SaccadeError, match="one' is being trained by another process"), lock_run(run):
             pass
     assert [entry.state for entry in list_runs()] == ["interrupted"]
-    assert sorted(path.name for path in run.iterdir()) == ["recipe.toml"]
+    assert sorted(path.name for path in run.iterdir()) == [LOCK, "recipe.toml"]
 
 
 def test_a_mistyped_run_is_reported_with_a_suggestion(tmp_path, monkeypatch):

@@ -119,7 +119,7 @@ def test_a_comparison_for_programs(cli, run, other, files):
 )
 def test_metrics_without_a_comparison_are_reported(cli, run, files, name, reason):
     result = cli("compare", run, run, "--data", *files, "--metric", name)
-    known = "bleu or accuracy or wer or cer or letters"
+    known = "bleu or accuracy or wer or cer or letters or rouge1 or rouge2 or rougeL"
     message = f"error: these runs cannot be compared by '{name}', only by {known}; {reason}\n"
     assert (result.code, result.err) == (2, message)
 

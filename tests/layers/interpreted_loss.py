@@ -1,4 +1,4 @@
-"""The kernels of the loss against the reference, on the CPU."""
+"""The kernels of the loss against the reference."""
 
 import itertools
 
@@ -14,21 +14,22 @@ TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
 def compute_losses(kernel, logits, smoothing, needs_gradients):
     """The losses of each row, and the logits that the kernel overwrites; rows are not contiguous in memory."""
     passes, rows, vocabulary = logits.shape
-    buffer = torch.zeros(passes, rows, vocabulary + 3, dtype=logits.dtype)[..., :vocabulary]
+    buffer = logits.new_zeros(passes, rows, vocabulary + 3)[..., :vocabulary]
     buffer.copy_(logits)
-    values = torch.full((3, rows + 2), float("nan"))[:, 1:-1]
-    targets, keep = torch.tensor([0, vocabulary - 1, 1, 1, 0]), torch.tensor([True, True, False, True, True])
+    values = torch.full((3, rows + 2), float("nan"), device=logits.device)[:, 1:-1]
+    targets = torch.tensor([0, vocabulary - 1, 1, 1, 0], device=logits.device)
+    keep = torch.tensor([True, True, False, True, True], device=logits.device)
     kernel(buffer, targets, keep, values, LossSettings(smoothing, 3.0), needs_gradients)
     return values, buffer if needs_gradients else None
 
 
-def main():
+def main(device):
     loss_kernels.BLOCK = 32  # several blocks for small vocabularies
     count = 0
     sizes = itertools.product((1, 2), (2, 16, 37), (0.0, 0.1), TOLERANCE)
     for passes, vocabulary, smoothing, kind in sizes:
         torch.manual_seed(0)
-        logits = (3 * torch.randn(passes, ROWS, vocabulary)).to(kind)
+        logits = (3 * torch.randn(passes, ROWS, vocabulary)).to(device, kind)
         logits[:, 2] = 3e38  # not kept
         for needs_gradients in (True, False):
             got = compute_losses(loss_kernels.compute_loss_rows, logits, smoothing, needs_gradients)

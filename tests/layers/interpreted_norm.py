@@ -46,14 +46,10 @@ def assert_norm_of_sum(norm, *, rows, share, adds, kinds, device):
         torch.testing.assert_close(ours, theirs, **near)
 
 
-def assert_all_kernels(device):
+def main(device):
     for norm in (nn.LayerNorm(48), nn.LayerNorm(64, bias=False), nn.RMSNorm(32, eps=1e-6)):
         for kinds in ((WIDE, WIDE), (WIDE, NARROW), (NARROW, NARROW)):
             for adds, share in ((False, 0.0), (True, 0.0), (True, 0.3)):
                 if share and kinds[0] == NARROW:
                     continue  # small numbers are lost in narrow sums, and look as if they had been dropped
                 assert_norm_of_sum(norm, rows=37, share=share, adds=adds, kinds=kinds, device=device)
-
-
-def main():
-    assert_all_kernels("cpu")

@@ -23,12 +23,8 @@ def assert_gradients(*, heads, head_dim, dtype, device, compiled=False):
     torch.testing.assert_close(torch.autograd.grad(found, wanted, above), theirs, **near)
 
 
-def assert_all_forms(device):
+def main(device):
     for heads, head_dim in ((3, 16), (2, 64), (5, 32)):
         for dtype in (torch.float32, torch.bfloat16):
             assert_gradients(heads=heads, head_dim=head_dim, dtype=dtype, device=device)
     assert_gradients(heads=3, head_dim=16, dtype=torch.float32, device=device, compiled=True)
-
-
-def main():
-    assert_all_forms("cpu")

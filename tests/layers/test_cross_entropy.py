@@ -10,7 +10,6 @@ from saccade.layers.losses import cross_entropy
 from saccade.layers.losses.cross_entropy import get_chunk_rows, rdrop_cross_entropy, smoothed_cross_entropy
 
 N, D, V = 29, 7, 13
-CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 @pytest.fixture
@@ -237,7 +236,7 @@ def test_pieces_are_about_equal_and_not_too_small(count, row_bytes, room, expect
     assert get_chunk_rows(count, row_bytes=row_bytes, chunk_bytes=room) == expected
 
 
-@CUDA
+@pytest.mark.cuda
 @pytest.mark.parametrize("passes", [1, 2])
 @pytest.mark.parametrize("vocabulary", [V, 50_257])
 def test_gpu_has_the_values_and_gradients_of_the_definition(small_pieces, passes, vocabulary):
@@ -253,7 +252,7 @@ def test_gpu_has_the_values_and_gradients_of_the_definition(small_pieces, passes
     torch.testing.assert_close(got, tuple(x.float() for x in wanted), rtol=1e-3, atol=1e-4)
 
 
-@CUDA
+@pytest.mark.cuda
 @pytest.mark.parametrize("passes", [1, 2])
 def test_gpu_in_bf16_is_near_the_definition_and_holds_no_float32_logits(passes):
     rows, width, vocabulary = 4096, 64, 32_000
@@ -273,7 +272,7 @@ def test_gpu_in_bf16_is_near_the_definition_and_holds_no_float32_logits(passes):
         assert (one - other).norm() < 0.02 * other.norm()
 
 
-@CUDA
+@pytest.mark.cuda
 def test_gpu_gives_the_same_bits_again():
     hidden, weight, targets, keep = example(2000, 64, 8000, dtype=torch.float32, device="cuda")
     first = gradients(smoothed_cross_entropy(hidden, weight, targets, keep, 0.1)[0], hidden, weight)

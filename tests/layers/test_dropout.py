@@ -59,7 +59,7 @@ def test_nothing_is_dropped_in_use_or_with_a_share_of_zero():
     assert torch.equal(Dropout(0.0)(x), x)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.cuda
 def test_gpu_draws_as_torch_does():
     x = torch.randn(3, 5, device="cuda")
     torch.manual_seed(1)

@@ -97,7 +97,7 @@ def test_rms_norm_divides_by_the_root_of_the_mean_square() -> None:
     assert [name for name, _ in norm.named_parameters()] == ["weight"]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.cuda
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu-tanh"])
 def test_network_on_the_gpu_has_the_gradients_of_the_network_on_the_cpu(activation: Activation) -> None:
     plain = FeedForward(16, hidden_dim=48, activation=activation)

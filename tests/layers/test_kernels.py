@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from devices import DEVICES
 from torch import Tensor
 
 from saccade.layers.attention import backends as kernels
@@ -19,7 +20,6 @@ from saccade.layers.attention.masks import (
 
 B, H, E, V = 2, 3, 5, 7
 SCALE = 5**-0.5
-DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 3e-2}
 
 Results = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -127,13 +127,22 @@ def test_windowed_takes_any_reach(n: int, reach: int, is_causal: bool) -> None:
     assert_same(run_window(parts, mask), explicit(parts, mask), 1e-5)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("mask", [window(0), window(5), causal_window(40), window(1000)], ids=str)
-def test_flash_attention_with_a_window_equals_explicit(mask: Mask) -> None:
-    parts = inputs(300, widths=(64, 64), dtype=torch.bfloat16, device="cuda")
-    assert kernels.supports_flash(parts[0], parts[2])
+def test_windowed_in_bfloat16_is_as_exact_as_explicit(mask: Mask, device: str) -> None:
+    """On a GPU this is flash attention, which rounds attention weights and their gradients to bfloat16.
+
+    With 300 keys no fixed tolerance fits all elements: errors against float64 are compared with those of the explicit
+    path in bfloat16, as flash attention's own tests do.
+    """
+    parts = inputs(300, widths=(64, 64), dtype=torch.bfloat16, device=device)
+    assert kernels.supports_flash(parts[0], parts[2]) == (device == "cuda")
     wide = [part.detach().to(torch.float64).requires_grad_() for part in parts]
-    assert_same(run_window(parts, mask), explicit(wide, mask), TOLERANCE[torch.bfloat16])
+    results = zip(run_window(parts, mask), explicit(parts, mask), explicit(wide, mask), strict=True)
+    for name, (ours, theirs, reference) in zip(("output", "query", "key", "value"), results, strict=True):
+        errors, usual = ((found.double() - reference).abs() for found in (ours, theirs))
+        assert errors.max() <= 2 * usual.max() + 1e-5, name
+        assert errors.mean() <= usual.mean() + 1e-5, name
 
 
 def test_reach_0_gives_each_position_its_own_value() -> None:

@@ -1,3 +1,4 @@
+import os
 import platform
 import shutil
 import subprocess
@@ -5,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 import torch
@@ -75,7 +77,31 @@ def test_it_is_compiled_once_for_each_source(tmp_path: Path, afresh: Path, monke
     other = tmp_path / "layers" / "vnni.c"
     other.write_text(vnni.SOURCE.read_text() + "\n")
     assert compile_library(other, afresh) != first
-    assert len(list(afresh.iterdir())) == 2  # nothing else is left
+    assert sorted(path.suffix for path in afresh.iterdir()) == [".sha256", ".sha256", ".so", ".so"]  # nothing else
+
+
+@pytest.mark.parametrize("damage", ["cut", "another", "no digest", "empty"])
+def test_a_damaged_library_is_compiled_again(damage: str, afresh: Path) -> None:
+    path = compile_library(vnni.SOURCE, afresh)
+    whole = path.read_bytes()
+    if damage == "no digest":
+        path.with_suffix(".sha256").unlink()
+    else:
+        path.write_bytes({"cut": whole[: len(whole) // 2], "another": b"\x7fELF planted", "empty": b""}[damage])
+    assert compile_library(vnni.SOURCE, afresh) == path
+    assert native.is_intact(path) and native.load_library(vnni.SOURCE) is not None
+
+
+@pytest.mark.parametrize("fault", ["mode", "owner"])
+def test_a_folder_of_others_is_not_used(fault: str, afresh: Path, monkeypatch: Any) -> None:
+    """What somebody else has put there would be run."""
+    compile_library(vnni.SOURCE, afresh)
+    if fault == "mode":
+        afresh.chmod(0o777)
+    else:
+        monkeypatch.setattr(os, "getuid", lambda: 12345)
+    with pytest.raises(SaccadeError, match="of compiled kernels must be yours alone, got owner .*; remove it, or set"):
+        compile_library(vnni.SOURCE, afresh)
 
 
 def test_it_is_compiled_again_for_another_header(tmp_path: Path, afresh: Path) -> None:

@@ -134,7 +134,7 @@ def test_half_precision_is_computed_again_as_it_was() -> None:
     assert torch.equal(first, again)  # y1 is given, not recomputed
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.cuda
 def test_gradients_with_dropout_on_the_gpu() -> None:
     layers = [block.cuda() for block in blocks(dropout=0.3, chunk=5)]
     x1, x2 = (x.detach().cuda().requires_grad_() for x in halves())

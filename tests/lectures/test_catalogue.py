@@ -10,8 +10,16 @@ from saccade.lectures.claims import build_result, expect_at_least, expect_at_mos
 TRAIN = {4, 5, 10, 13, 19, 21, 56, 81, 99, 101}
 
 
-def test_all_114_rows_are_there_once():
-    assert [row.row for row in load_rows()] == list(range(1, 115))
+LAST = 119  # 114 statements of the notes, and five systems of their table of translation systems
+
+
+def test_all_rows_are_there_once():
+    assert [row.row for row in load_rows()] == list(range(1, LAST + 1))
+
+
+def test_the_rows_of_single_systems_stand_in_the_lines_of_the_table():
+    places = {row.row: row.where for row in load_rows() if row.row > 114}
+    assert places == {115: "S4:226", 116: "S4:227,231", 117: "S4:228,232", 118: "S4:230", 119: "S4:231-233"}
 
 
 def test_rows_that_take_minutes_are_those_that_train_or_time():
@@ -42,12 +50,12 @@ def test_slide_order_is_the_order_of_lines(lecture):
 
 
 def test_every_row_is_in_the_report_of_some_lecture():
-    assert {row.row for name in load_titles() for row in get_rows_in_order(name)} == set(range(1, 115))
+    assert {row.row for name in load_titles() for row in get_rows_in_order(name)} == set(range(1, LAST + 1))
 
 
-@pytest.mark.parametrize("number", [0, 115, -1])
+@pytest.mark.parametrize("number", [0, LAST + 1, -1])
 def test_a_wrong_row_is_refused(number):
-    with pytest.raises(SaccadeError, match=f"there is no row {number}; rows are 1 to 114"):
+    with pytest.raises(SaccadeError, match=f"there is no row {number}; rows are 1 to {LAST}"):
         find_row(number)
 
 

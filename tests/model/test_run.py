@@ -22,7 +22,7 @@ from saccade.layers.attention import positions
 from saccade.model import run as module
 from saccade.model.build.model import build
 from saccade.model.model import Model
-from saccade.model.run import load_run, named_weights, pick_device, write_tensors
+from saccade.model.run import DEVICE, load_run, named_weights, pick_device, write_tensors
 from saccade.runs import RECIPE, WEIGHTS
 
 PAIRS = [("ein Hund", "a dog"), ("zwei Katzen", "two cats")]
@@ -207,9 +207,23 @@ def test_devices_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("cuda", "mps", "expected"), [(1, True, "cuda"), (0, True, "mps"), (0, False, "cpu")])
 def test_auto_takes_the_fastest(monkeypatch: pytest.MonkeyPatch, cuda: int, mps: bool, expected: str) -> None:
+    monkeypatch.delenv(DEVICE, raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(cuda))
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
     assert pick_device("auto").type == expected
+
+
+def test_auto_is_the_device_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for name, expected in (("cpu", "cpu"), ("cuda:1", "cuda:1"), ("auto", "cuda"), ("", "cuda")):
+        monkeypatch.setenv(DEVICE, name)
+        assert pick_device("auto") == torch.device(expected)
+    monkeypatch.setenv(DEVICE, "cpu")
+    assert pick_device("cuda:0") == torch.device("cuda:0")
+    monkeypatch.setenv(DEVICE, "gpu")
+    with pytest.raises(SaccadeError, match="unknown device 'gpu' in SACCADE_DEVICE; expected auto, cpu, cuda"):
+        pick_device("auto")
 
 
 # ---- weights as a file

@@ -2,13 +2,20 @@ import importlib.util
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from saccade.config.load import validate
 from saccade.config.schema import Decoding
+from saccade.data.batching.batch import Batch, pad
+from saccade.data.tokenization.tokenizers import END, PAD, START, UNKNOWN
 from saccade.errors import SaccadeError
+from saccade.model.run import write_tensors
 from saccade.predict.engines.convert import SOURCE_HASH_FILE, check_convertible
-from saccade.predict.engines.ctranslate import CONVERTED_FOLDER, check_decoding
+from saccade.predict.engines.ctranslate import CONVERTED_FOLDER, CTranslate2, check_decoding
 from saccade.predict.predictors.predictor import Predictor
+from saccade.predict.search.request import Request
+from saccade.runs import RECIPE, WEIGHTS
 
 LINES = ["abcd efg", "gfe", "a", "bad cab bag", "fed", "gggg", "abcdefg abc"]
 GREEDY = Decoding(beam=1)
@@ -85,11 +92,18 @@ def test_an_unwritable_folder_is_reported(make_run: Any) -> None:
         ({"reader": {"stack": {"norm_epsilon": 0.1}}}, "two values of norm_epsilon"),
         ({"reader": {"stack": {"head_dim": 5}}}, "reader.stack.head_dim = 5"),
         ({"reader": {"embedding_norm": True}}, "reader.embedding_norm = true"),
+        ({"reader": {"causal": True}}, "reader.causal = true"),
+        ({"reader": {"concat_embedding": True}}, "reader.concat_embedding = true"),
+        ({"reader": {"embedding_dim": 32}, "writer": {"tie": "output"}}, "reader.embedding_dim = 32"),
+        ({"reader": {"segments": 2}}, "reader.segments = 2"),
+        ({"reader": {"stack": {"kind": "recurrent"}}}, "reader.stack.kind = 'recurrent'"),
+        ({"reader": {"stack": {"kv_heads": 2}}}, "reader.stack.kv_heads = 2"),
+        ({"writer": {"stack": {"score": "additive"}}}, "writer.stack.score = { kind = 'additive' }"),
         ({"writer": {"output_scale": True}}, "writer.output_scale = true"),
         ({"reader": {"stack": {"norm": "none"}}}, "reader.stack.norm = 'none'"),
         ({"writer": {"stack": {"ff": 0}}}, "writer.stack.ff = 0"),
         ({"reader": {"stack": {"experts": {}}}}, "reader.stack.experts"),
-        ({"writer": {"stack": {"residual": False}}}, "writer.stack.residual = False"),
+        ({"writer": {"stack": {"residual": False}}}, "writer.stack.residual = false"),
         ({"reader": {"kind": "own"}, "writer": {"tie": "output"}}, "a reader of your own kind"),
     ],
 )
@@ -105,7 +119,14 @@ def test_settings_that_ctranslate2_lacks_are_refused_by_name(change: dict, messa
         {"beam": 4},
         *(
             {"beam": 1, **more}
-            for more in ({"sample": True}, {"no_repeat_ngram": 3}, {"prefix": "a"}, {"ctc_weight": 0.3}, {"lm": "x"})
+            for more in (
+                {"sample": True},
+                {"no_repeat_ngram": 3},
+                {"prefix": "a"},
+                {"ctc_weight": 0.3},
+                {"lm": "x"},
+                {"stop": ("a",)},
+            )
         ),
     ],
 )
@@ -113,6 +134,65 @@ def test_searches_that_differ_from_ours_are_refused(settings: dict) -> None:
     name = list(settings)[-1]
     with pytest.raises(SaccadeError, match=f"text of our own search with {name} = .* only, got .*; set {name}="):
         check_decoding(Decoding(**settings))
+
+
+def test_settings_that_say_what_is_the_default_are_accepted() -> None:
+    same = {"stack": {"dim": 24, "heads": 3, "head_dim": 8, "kv_heads": 3, "cross_score": "scaled-dot", "dropout": 0.3}}
+    reader, writer = check_convertible(validate({"reader": same, "writer": same}, origin="test"))
+    assert reader.stack.head_dim == writer.stack.head_dim == 8
+
+
+@installed
+def test_log_probabilities_are_over_the_whole_vocabulary(make_run: Any) -> None:
+    """Tokens that no output may contain have probabilities too; here they have most of it."""
+    folder = make_run(
+        "one", seed=3, writer={"stack": STACK, "tie": "none", "output_bias": True}, reader={"stack": STACK}
+    )
+    weights = load_file(folder / WEIGHTS)
+    weights["writer.output.bias"][[PAD, START, UNKNOWN, END]] = torch.tensor([25.0, 25.0, 25.0, 20.0])
+    write_tensors(weights, folder / WEIGHTS)
+    ours, theirs = (Predictor.load(folder, device="cpu", engine=engine) for engine in ("torch", "ctranslate2"))
+    expected, found = (one.candidates(LINES, decoding=Decoding(beam=1, min_length=3)) for one in (ours, theirs))
+    assert {len(item.ids) for [item] in found} == {3}  # none is left to the plain search
+    assert [item.log_prob for [item] in found] == pytest.approx([item.log_prob for [item] in expected], abs=1e-3)
+    pairs = [(line, item.text) for line, [item] in zip(LINES, found)]
+    assert [item.log_prob for [item] in found] == pytest.approx(ours.score(pairs), abs=1e-3)
+
+
+@installed
+def test_a_model_is_converted_again_when_its_recipe_changes(make_run: Any) -> None:
+    """The weights are the same, but not what is computed with them."""
+    folder = make_run("one", seed=3)
+    Predictor.load(folder, device="cpu", engine="ctranslate2")
+    recipe = (folder / RECIPE).read_text()
+    (folder / RECIPE).write_text(recipe.replace('activation = "relu"', 'activation = "silu"'))
+    ours, theirs = (Predictor.load(folder, device="cpu", engine=engine) for engine in ("torch", "ctranslate2"))
+    sources, outputs = ours.tokenizers.source.encode_all(LINES), ours.tokenizers.target.encode_all(LINES[::-1])
+    found = theirs.loaded.translator.score(sources, [ids[:-1] for ids in outputs])
+    assert found == pytest.approx(ours.score(list(zip(LINES, LINES[::-1]))), abs=1e-3)
+
+
+@installed
+def test_long_and_empty_sources_are_read_as_they_are(make_run: Any) -> None:
+    """CTranslate2 truncates sources after 1,024 tokens unless max_input_length is 0, and skips those of END alone."""
+    folder = make_run("one", seed=3, data={"max_length": 1200})
+    ours, theirs = (Predictor.load(folder, device="cpu", engine=engine) for engine in ("torch", "ctranslate2"))
+    sources = [[*([4, 5, 6, 7] * 270), *([8] * 60), END], [END]]
+    request = Request([3, 3], Decoding(beam=1, min_length=2), Batch({"source": pad(sources)}))
+    [[long], [empty]] = theirs.loaded.decode(request).hypotheses
+    [[expected], [also]] = ours.loaded.decode(request).hypotheses
+    assert (long.ids, empty.ids) == (expected.ids, also.ids)
+    assert [long.log_prob, empty.log_prob] == pytest.approx([expected.log_prob, also.log_prob], abs=1e-3)
+    assert theirs.loaded.translator.score(sources[:1], [long.ids]) == pytest.approx([expected.log_prob], abs=1e-3)
+
+
+@installed
+@pytest.mark.parametrize("more", [{"prefix": [5, 6]}, {"prompts": torch.tensor([[START, 5]])}, {"stop_rule": print}])
+def test_requests_for_other_searches_are_declined(more: dict, make_run: Any) -> None:
+    translator = Predictor.load(make_run("one", seed=3), device="cpu", engine="ctranslate2").loaded.translator
+    request = Request([9], GREEDY, Batch({"source": pad([[4, END]])}), **more)
+    support = CTranslate2(translator).supports(None, request)
+    assert not support and support.reason == "outputs continue prompts or a prefix, or end at a given text"
 
 
 def test_an_ensemble_is_refused(make_run: Any) -> None:

@@ -118,6 +118,13 @@ def test_int8_is_refused_on_a_gpu() -> None:
         check_engine_and_precision("auto", "int8", torch.device("cuda"))
 
 
+def test_int8_runs_on_the_cpu_by_default(make_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line has no option for the device."""
+    monkeypatch.delenv("SACCADE_DEVICE", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert Predictor.load(make_run("one"), precision="int8").device.type == "cpu"
+
+
 def test_int8_is_refused_without_onednn(make_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepared, "is_available", lambda: False)
     with pytest.raises(SaccadeError, match="int8 needs a torch with oneDNN, .* use precision fp32"):

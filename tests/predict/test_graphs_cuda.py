@@ -19,7 +19,7 @@ from saccade.predict.engines.static_writer import has_kernels
 from saccade.predict.search.greedy import SearchHypothesis
 from saccade.predict.search.request import Request
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = pytest.mark.cuda
 
 V = 101
 

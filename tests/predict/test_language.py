@@ -13,7 +13,9 @@ from saccade.config.load import save, validate
 from saccade.config.schema import Decoding, Tokenizer
 from saccade.data.tokenization.tokenizers import END, START, Tokenizers, train_tokenizers
 from saccade.errors import SaccadeError
+from saccade.kernels.cpu import prepared
 from saccade.model.build.model import build
+from saccade.model.inference import load_quantized_weights, prepack_weights, quantize_weights
 from saccade.model.run import named_weights, write_tensors
 from saccade.predict.decode import decode
 from saccade.predict.engines import graphs
@@ -59,6 +61,19 @@ def make() -> Callable[..., LanguageModel]:
         return LanguageModel(model, recipe=recipe, tokenizers=Tokenizers(both, both))
 
     return make
+
+
+@pytest.mark.skipif(not prepared.is_available(), reason="needs a torch with oneDNN")
+def test_a_model_without_norms_has_no_parameters_once_it_is_packed(make: Callable[..., LanguageModel]) -> None:
+    stack = {"layers": 2, "dim": 22, "heads": 11, "ff": 13, "norm": "none"}
+    model = make(writer={"stack": stack, "tie": "none"})
+    expected = model.predict(PROMPTS, decoding=SHORT)
+    prepack_weights(model.model)
+    assert model.predict(PROMPTS, decoding=SHORT) == expected
+    quantized = make(writer={"stack": stack, "tie": "none"})
+    load_quantized_weights(quantized.model, quantize_weights(quantized.model))
+    assert not list(quantized.model.parameters()) and quantized.device.type == "cpu"
+    assert len(quantized.predict(PROMPTS, decoding=SHORT)) == len(PROMPTS)
 
 
 @torch.no_grad()

@@ -8,6 +8,7 @@ from saccade.data.batching.batch import Batch, Tokens, pad
 from saccade.data.tokenization.tokenizers import END, PAD
 from saccade.errors import SaccadeError
 from saccade.kernels import failures
+from saccade.layers.attention.positions import Axial
 from saccade.layers.memory import Memory
 from saccade.model.writers.fill import MASK, LengthPrediction
 from saccade.predict import decode as decoding_of
@@ -17,6 +18,7 @@ from saccade.predict.engines.mask_predict_graphs import MaskPredictGraphs
 from saccade.predict.engines.plain import MaskPredict
 from saccade.predict.predictors.predictor import Predictor
 from saccade.predict.search import mask_predict
+from saccade.predict.search.likelihood import compute_length_log_probs, compute_token_log_probs
 from saccade.predict.search.mask_predict import MaskPredictParams
 from saccade.predict.search.request import Request
 
@@ -350,6 +352,27 @@ def test_a_cpu_has_no_graphs(make_filler):
     assert support.reason == "the batch is on cpu, not on cuda"
 
 
+def test_buffers_longer_than_axial_positions_have_no_graph(make_filler):
+    """On a GPU, a position beyond the table would end the process."""
+    predictor = make_filler()
+    predictor.model.writer.embedding.positions = Axial(predictor.model.writer.stack.dim, shape=(2, 8), row_dim=2)
+    assert predictor.model.writer.embedding.max_length == 16
+    request = Request([9], Decoding(), Batch({"source": sources(14)}))
+    for _ in range(2):
+        reason = MaskPredictGraphs("cpu").supports(predictor.model, request).reason
+        assert reason == "the table of learned positions is shorter than the buffers"
+
+
+def test_a_given_target_may_contain_end(make_filler):
+    """Only its last token has the log-probability of the length."""
+    model = make_filler().model.eval()
+    batch = Batch({"source": sources(4), "target": pad([[5, END, 6, END]])})
+    with torch.no_grad():
+        found = compute_token_log_probs(model, batch)
+        length = compute_length_log_probs(model.writer.predict_lengths(model.read(batch)), torch.tensor([4]))
+    assert found[0, 3] == length and found[0, 1] != length
+
+
 def test_a_failed_capture_falls_back_to_the_plain_engine(make_filler, monkeypatch):
     def broken(*arguments, **settings):
         raise RuntimeError("no such kernel")
@@ -370,7 +393,7 @@ def test_a_failed_capture_falls_back_to_the_plain_engine(make_filler, monkeypatc
     assert again.decision.declined == {"cuda-graphs": "it failed with this model before"}
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.cuda
 @pytest.mark.parametrize("settings", [{}, {"iterations": 4, "length_candidates": 3}])
 def test_graphs_give_what_a_plain_pass_gives(make_filler, settings):
     predictor, decoding = make_filler(), Decoding(**settings)

@@ -53,7 +53,8 @@ def transcribe(run, **settings):
 def test_a_step_adds_log_probabilities_of_the_language_model(speech_run, language_model):
     lm = saccade.load(language_model).model
     frames = speech_run.codec.collate(speech_run.codec.encode([next(iter(speech_run.expand_inputs(files(1))))], "file"))
-    tokens, settings = torch.tensor([[START]]), Decoding()
+    frames, tokens = frames.to(speech_run.device), torch.tensor([[START]], device=speech_run.device)
+    settings = Decoding()
     with torch.inference_mode():
         memory, plain = speech_run.model.read(frames), speech_run.model.writer
         alone = plain.step(tokens, plain.start(memory, capacity=4)).logits.log_softmax(-1)

@@ -96,6 +96,7 @@ def build_models(models: list[Any], make_predictor: Any) -> None:
         {"positions": {"kind": "learned", "length": 24, "combine": "concat"}},
         {"positions": {"kind": "learned", "length": 24}},
         {"stack": {"layers": 1, "dim": 22, "heads": 11, "ff": 13, "window": 2}},
+        {"stack": {"layers": 2, "dim": 24, "heads": 6, "kv_heads": 2, "ff": 13}},
     ],
 )
 def test_every_kind_of_writer_is_decoded_on_static_buffers(make_predictor: Any, section: dict[str, Any]) -> None:

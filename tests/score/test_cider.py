@@ -124,6 +124,20 @@ def test_bleu_of_captions_is_that_of_pycocoevalcap():
     assert compared > 800
 
 
+def test_exact_match_of_any_reference_is_the_accuracy_of_scikit_learn():
+    """A caption that equals any of its references is right: the nearest reference is the one to predict."""
+    from sklearn.metrics import accuracy_score
+
+    draw, values = random.Random(5), set()
+    for _ in range(100):
+        outputs, references = draw_captions(draw, shortest=0)
+        nearest = [ours if texts.count(ours) else texts[0] for ours, texts in zip(outputs, references)]
+        found = caption_scores(outputs, references, ("accuracy",))["accuracy"].value
+        assert found == pytest.approx(100 * accuracy_score(nearest, outputs))
+        values.add(found)
+    assert len(values) > 5
+
+
 def test_statistics_of_captions_give_the_bleu_of_pycocoevalcap():
     from pycocoevalcap.bleu.bleu import Bleu
 

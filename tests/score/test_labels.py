@@ -177,6 +177,23 @@ def test_correlations_are_those_of_scipy():
     assert 50 < constant < 500  # equal numbers have no correlation: ours is 0
 
 
+@pytest.mark.parametrize("name", ["pearson", "spearman"])
+def test_equal_numbers_have_an_undefined_correlation_and_a_reason(name: str) -> None:
+    for said, right, reason in (
+        (["2", "2.0"], ["1", "3"], "no correlation: all 2 outputs are 2"),
+        (["1", "3", "4"], ["7", "7", "7"], "no correlation: all 3 references are 7"),
+        (["1"], ["3"], "no correlation: all 1 outputs are 1"),
+    ):
+        score = label_scores("number", said, right)[name]
+        assert (score.undefined, score.value) == (reason, 0.0)
+        assert score.to_dict() == {"value": None, "signature": score.signature, "undefined": reason}
+        result = LabelEvaluation({name: score}, len(said), said)
+        assert result.rows() == [(name, "undefined", reason)]
+        assert result.to_dict()["scores"][name]["value"] is None
+    defined = label_scores("number", ["1", "2"], ["3", "4"])[name]
+    assert not defined.undefined and defined.to_dict().keys() == {"value", "signature"}
+
+
 @pytest.mark.parametrize("shift", [1e3, 1e6, 1e9, 1e12])
 def test_numbers_far_from_zero_are_correlated_too(shift):
     x, y = [1.0, 2.0, 3.0, 5.0], [2.0, 1.0, 4.0, 8.0]

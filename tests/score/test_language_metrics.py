@@ -87,16 +87,16 @@ def test_molecules_are_sampled_with_the_given_settings():
 
 
 def test_an_unknown_item_ranks_last(model, monkeypatch):
-    sure = torch.zeros(64).index_fill(0, torch.tensor([UNKNOWN]), 9.0)
+    sure = torch.zeros(64).index_fill(0, torch.tensor([UNKNOWN]), 9.0).to(model.device)
     monkeypatch.setattr(model.model.writer, "head", lambda states: sure.expand(len(states), -1).clone())
     assert rank_last_items(model, ["book1 spoon7"]) == [64]
 
 
 def test_nan_weights_rank_last(model, monkeypatch):
-    monkeypatch.setattr(model.model.writer, "head", lambda states: torch.full((len(states), 64), math.nan))
+    monkeypatch.setattr(model.model.writer, "head", lambda states: states.new_full((len(states), 64), math.nan))
     assert rank_last_items(model, ["book1 cup2"]) == [64]
 
 
 def test_ties_rank_worst(model, monkeypatch):
-    monkeypatch.setattr(model.model.writer, "head", lambda states: torch.zeros(len(states), 64))
+    monkeypatch.setattr(model.model.writer, "head", lambda states: states.new_zeros(len(states), 64))
     assert rank_last_items(model, ["book1 cup2"]) == [60]

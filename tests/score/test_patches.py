@@ -1,7 +1,6 @@
 """Reconstruction of masked patches."""
 
 import pytest
-import torch
 
 import saccade
 from saccade.config.schema import Corpus
@@ -38,7 +37,7 @@ def test_all_pictures_of_a_folder_and_a_number_of_embedded_ones_count(predictor)
     assert evaluate_corpora(predictor, [HELDOUT.model_copy(update={"examples": None})], synthetic_count=5).pictures == 5
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.cuda
 def test_the_same_patches_are_masked_on_every_device(tmp_path):
     saccade.train("vit-masked", tiny=True, run=tmp_path / "z", overrides=QUICK)
     here, there = (

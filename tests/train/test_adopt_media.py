@@ -80,8 +80,8 @@ def test_a_reader_of_pictures_and_a_language_model_become_one(seeing, language, 
 
 def test_a_new_captioner_equals_its_language_model_until_it_is_trained(seeing, language, tmp_path):
     parts = (f"reader.init={seeing}", f"writer.init={language}")
-    run = Predictor.load(train_captioner(tmp_path / "run", *parts, *STILL)).model
-    alone = Predictor.load(language).model
+    run = Predictor.load(train_captioner(tmp_path / "run", *parts, *STILL), device="cpu").model
+    alone = Predictor.load(language, device="cpu").model
     ids, mask = torch.randint(4, 200, (3, 11)), torch.ones(3, 11).bool()
     shown = Pictures(torch.randint(0, 256, (3, 3, 16, 16)).byte(), torch.ones(3, 5).bool())
     with torch.no_grad():
@@ -91,7 +91,7 @@ def test_a_new_captioner_equals_its_language_model_until_it_is_trained(seeing, l
         tmp_path / "learned", *parts, "train.steps=12", "train.schedule={kind='constant', lr=0.01, warmup_steps=0}",
         "train.batch_tokens=2048",
     )  # fmt: skip
-    after = Predictor.load(learned).model
+    after = Predictor.load(learned, device="cpu").model
     with torch.no_grad():
         dark, lit = (
             after.writer(
@@ -130,7 +130,7 @@ def test_imported_models_become_one(tmp_path):
     path = train_captioner(
         tmp_path / "run", f"reader.init={tmp_path / 'vit'}", f"writer.init={tmp_path / 'gpt2'}", *STILL
     )
-    run = Predictor.load(path)
+    run = Predictor.load(path, device="cpu")
     pixels = torch.randint(0, 256, (2, 3, 16, 16), dtype=torch.uint8)
     ids = run.tokenizers.target.encode("a red circle")[:-1]
     with torch.no_grad():

@@ -38,8 +38,8 @@ def test_training_gives_a_predictor_and_a_run_folder(trained):
 
     assert isinstance(predictor, Predictor) and len(predictor.predict(["abc"])) == 1
     assert sorted(item.name for item in run.iterdir()) == [
-        "card.md", "checkpoints", "loss.png", "metrics.jsonl", "model.safetensors", "recipe.toml", "samples.jsonl",
-        "tokenizer.json",
+        LOCK, "card.md", "checkpoints", "loss.png", "metrics.jsonl", "model.safetensors", "recipe.toml",
+        "samples.jsonl", "tokenizer.json",
     ]  # fmt: skip
     assert load(run / "recipe.toml") == recipe
     assert small.checkpoint.list_steps(run / "checkpoints") == [6, 5]
@@ -47,8 +47,9 @@ def test_training_gives_a_predictor_and_a_run_folder(trained):
 
 
 def test_nothing_is_pickled(trained):
-    kinds = {path.suffix for path in trained[0].rglob("*") if path.is_file()}
+    kinds = {path.suffix for path in trained[0].rglob("*") if path.is_file() and path.name != LOCK}
 
+    assert (trained[0] / LOCK).read_bytes() == b""
     assert kinds == {".toml", ".json", ".jsonl", ".safetensors", ".md", ".png"}
 
 
@@ -105,7 +106,7 @@ def test_folder_of_a_training_that_was_killed_before_it_had_a_recipe_is_taken_ag
 
     api.train(small.small(**SHORT), run=tmp_path)
 
-    assert (tmp_path / "model.safetensors").is_file() and not list(tmp_path.glob(".*"))
+    assert (tmp_path / "model.safetensors").is_file() and [path.name for path in tmp_path.glob(".*")] == [LOCK]
 
 
 def test_folder_in_which_another_training_begins_is_left_to_it(tmp_path):

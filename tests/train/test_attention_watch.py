@@ -137,7 +137,7 @@ def test_listeners_get_the_folder_of_a_run_once(fit):
     assert heard == [run]
 
 
-@pytest.mark.skipif(not small.torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.cuda
 def test_watching_changes_no_weight_on_a_gpu(fit):
     plain = fit("plain", device="cuda", deterministic=True)
     assert small.weights(plain) == small.weights(fit("watched", device="cuda", deterministic=True, watch=True))

@@ -11,7 +11,7 @@ from saccade.config.load import load
 from saccade.errors import SaccadeError
 from saccade.train import loop, loss
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = pytest.mark.cuda
 CUDA = {"device": "cuda", "steps": 8, "valid_every": 4, "save_every": 4, "ema": 0.9, "clip": 1.0}
 
 
@@ -120,7 +120,7 @@ def test_graphs_draw_new_dropout_at_every_step(fit, monkeypatch):
 def test_steps_about_pictures_as_graphs_are_plain_ones_however_often_one_trains(name, tmp_path):
     # Twenty steps: sums are added up in another order each time, and what that changes grows.
     still = ["data.train.0.examples=400", "train.steps=20", "train.valid_every=20", "train.save_every=20"]
-    still += ["train.precision=fp32", "train.report_every=1", "reader.dropout=0"]
+    still += ["train.device=cuda", "train.precision=fp32", "train.report_every=1", "reader.dropout=0"]
     still += [] if name == "vit-masked" else ["writer.dropout=0"]  # its writer has none
     losses = []
     for number, graphs in enumerate(("true", "true", "false")):

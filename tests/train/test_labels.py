@@ -12,6 +12,7 @@ from saccade.data.tokenization.labels import Labels
 from saccade.errors import SaccadeError
 from saccade.model.build.model import build
 from saccade.predict.predictors.predictor import Predictor
+from saccade.score.compare import compare
 from saccade.score.labels import evaluate_labels
 from saccade.score.pairs import read_labelled_pairs
 from saccade.train import api
@@ -139,6 +140,17 @@ def test_validation_equals_evaluation(fit, kind):
     for name in METRICS[kind]:
         assert found.scores[name].value == pytest.approx(best[name], abs=0.1)
         assert f"| {name} |" in (run / "card.md").read_text()
+
+
+def test_an_undefined_correlation_is_reported_and_not_compared(fit, tmp_path, capsys):
+    (tmp_path / "same.tsv").write_text("text\tlabel\n" + "".join(f"{name}\t7\n" for name in ("one", "two", "three")))
+    train = [{"files": ["embedded:amounts"], "examples": 60}]
+    data = {"train": train, "valid": [{"files": [str(tmp_path / "same.tsv")]}], "max_length": 60}
+    run = fit(kind="number", data=data, steps=2, metric="pearson")
+    assert "pearson and spearman count as 0: no correlation: all 3 references are 7" in capsys.readouterr().err
+    pairs = [("one", "7"), ("two", "7")]
+    with pytest.raises(SaccadeError, match="cannot be compared by pearson: no correlation: all 2 references are 7; "):
+        compare([run, run], pairs, device="cpu")
 
 
 def test_the_card_names_the_labels(fit):

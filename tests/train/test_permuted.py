@@ -239,7 +239,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     assert Path(whole, "model.safetensors").read_bytes() == Path(half, "model.safetensors").read_bytes()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.cuda
 @pytest.mark.parametrize("graphs", ["true", "false"])
 def test_on_a_gpu_packed_rows_and_graphs_learn_too(tmp_path: Path, graphs: str) -> None:
     few = ["train.steps=60", "train.valid_every=60", "train.schedule.warmup_steps=20", f"train.cuda_graphs={graphs}"]

@@ -99,7 +99,7 @@ def test_all_tensors_of_a_batch_are_found():
     assert found == [id(tensor) for tensor in (padded.ids, padded.mask, packed.ids, *row.get_tensors())]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.cuda
 def test_batches_arrive_whole_on_the_gpu():
     feed = Prefetcher(Counting(), device=torch.device("cuda"))
 

@@ -49,7 +49,9 @@ def test_steps_of_the_recurrence_compile_without_breaks(run_in_process, tmp_path
 
     assert run_in_process(small.train_compiled, str(tmp_path / "compiled"), train, "eager", []) == 0
 
-    assert json.loads((tmp_path / "compiled/counts.json").read_text()) == {"graphs": 2, "breaks": 0}
+    counts = json.loads((tmp_path / "compiled/counts.json").read_text())
+    # One graph for training and one for validation; versions of torch may compile the first step of each apart.
+    assert counts["breaks"] == 0 and 2 <= counts["graphs"] <= 4
     losses = [
         [(line["event"], line["loss"]) for line in small.read_metrics(tmp_path / run)] for run in ("eager", "compiled")
     ]

@@ -1,15 +1,19 @@
 """A run that is killed at any moment and resumed ends with the same bits as an uninterrupted one."""
 
 import random
+import shutil
 import signal
 import time
+from contextlib import nullcontext
 
 import pytest
 import small
 import torch
 from safetensors.torch import load_file
 
-from saccade.train import validate
+from saccade.errors import SaccadeError
+from saccade.runs import LOCK, is_training, lock_run
+from saccade.train import loop, validate
 from saccade.train.signals import Interrupted
 
 TRAIN = {"ema": 0.9, "keep_checkpoints": 2}
@@ -43,7 +47,7 @@ def assert_same(run, uninterrupted):
     assert small.weights(run) == small.weights(uninterrupted)
     assert small.weights(run, 24) == small.weights(uninterrupted, 24)
     assert read_losses(run) == read_losses(uninterrupted)
-    assert not list(run.rglob(".*"))
+    assert {item.name for item in run.rglob(".*")} == {LOCK}
 
 
 @pytest.mark.parametrize(("place", "nth"), MOMENTS)
@@ -106,6 +110,48 @@ def test_a_damaged_checkpoint_is_left_out_of_the_mean_of_the_last(fit, capsys):
     torch.testing.assert_close(load_file(run / "model.safetensors"), mean)
     assert "step-4' is damaged" in capsys.readouterr().err
     assert "mean of the weights of steps 2, 6" in (run / "card.md").read_text()
+
+
+@pytest.mark.parametrize("step", [3, 5, 7])
+def test_the_checkpoint_of_an_interruption_is_left_out_of_the_mean(fit, monkeypatch, step):
+    """With average.kind = "last", an interrupted run ends with the weights of an uninterrupted one."""
+    settings = {**SHORT, "steps": 8, "average": {"kind": "last", "n": 3}, "keep_checkpoints": 1}
+    data = {"train": small.COPY["train"]}
+    whole = fit("whole", **settings, data=data)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "is_interrupted", lambda s, interrupts: s.progress.step == step)
+        with pytest.raises(Interrupted):
+            fit("stopped", **settings, data=data)
+    stopped = fit("stopped", resume=True)
+    assert small.weights(stopped) == small.weights(whole)
+    assert "mean of the weights of steps 4, 6, 8" in (stopped / "card.md").read_text()
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_run_without_checkpoints_is_not_begun_anew(fit, tmp_path, monkeypatch, finished):
+    """Its weights and metrics would be overwritten."""
+    with monkeypatch.context() as patch:
+        if not finished:
+            patch.setattr(loop, "is_interrupted", lambda s, interrupts: s.progress.step == 4)
+        with nullcontext() if finished else pytest.raises(Interrupted):
+            fit(**{**SHORT, "steps": 6, "valid_every": 2})
+    run = tmp_path / "run"
+    shutil.rmtree(run / "checkpoints")
+    before = {path: path.read_bytes() for path in run.iterdir() if path.is_file()}
+    with pytest.raises(SaccadeError, match=r"no checkpoints to resume from, only weights, .* init=.*run --run NAME"):
+        fit(resume=True)
+    assert {path: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
+
+
+def test_the_lock_of_a_run_stays_and_is_held_once(tmp_path):
+    with lock_run(tmp_path):
+        assert is_training(tmp_path)
+        with pytest.raises(SaccadeError, match="is being trained by another process"), lock_run(tmp_path):
+            pass
+        assert is_training(tmp_path)
+    assert (tmp_path / LOCK).exists() and not is_training(tmp_path)
+    with lock_run(tmp_path):
+        assert is_training(tmp_path)
 
 
 def test_a_best_after_the_last_checkpoint_is_forgotten_with_its_step(fit, monkeypatch):

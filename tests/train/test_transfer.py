@@ -75,7 +75,7 @@ def test_a_language_model_becomes_a_classifier(language_model, tmp_path, capsys)
 
 def test_the_states_of_a_classifier_are_those_of_the_language_model(language_model, tmp_path):
     run = train_classifier(tmp_path / "run", language_model, *STILL)
-    written, read = (Predictor.load(path).model for path in (language_model, run))
+    written, read = (Predictor.load(path, device="cpu").model for path in (language_model, run))
     ids, mask = torch.tensor([[5, 9, 7, 2]]), torch.ones(1, 4, dtype=torch.bool)
     with torch.no_grad():
         torch.testing.assert_close(read.reader(ids, mask).states, written.writer(ids, mask, None))

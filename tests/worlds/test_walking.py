@@ -72,22 +72,23 @@ def test_step_by_step_is_at_once_and_poses_follow_the_rows(walker):
     trained, _ = walker
     recipe = trained.recipe
     data = prepare(recipe, tokenizers=trained.tokenizers, report=lambda _: None)
-    batch = collate_batch(data.valid, np.arange(5))
+    batch, device = collate_batch(data.valid, np.arange(5)).to(trained.device), trained.device
     model, writer = trained.model.eval(), trained.model.writer
     assert isinstance(writer, ActionWriter) and not model.capabilities.packed_rows
     memory, ids = model.read(batch), batch["target"].ids
     at_once = writer.head(writer(ids, batch["target"].mask, memory))
-    state, order, walls = writer.start(memory, capacity=ids.shape[1]), torch.arange(5), 0
+    state, order, walls = writer.start(memory, capacity=ids.shape[1]), torch.arange(5, device=device), 0
+    turned = torch.tensor([3, 4, 0, 1, 2], device=device)
     for place in range(ids.shape[1]):
         step = writer.step(ids[order, place][:, None], state, align=True)
         blocked = step.state.navigation.get_blocked_actions()
         wanted = at_once[order, place].masked_fill(blocked, -torch.inf)
         torch.testing.assert_close(step.logits, wanted, atol=1e-5, rtol=0)
         walls += int(blocked.sum())
-        torch.testing.assert_close(step.weights.sum(1), torch.ones(5))
-        state, order = step.state.reorder(torch.tensor([3, 4, 0, 1, 2])), order[torch.tensor([3, 4, 0, 1, 2])]
+        torch.testing.assert_close(step.weights.sum(1), torch.ones(5, device=device))
+        state, order = step.state.reorder(turned), order[turned]
     assert walls  # against which nobody chooses to walk
-    alone = collate_batch(data.valid, np.arange(3, 4))
+    alone = collate_batch(data.valid, np.arange(3, 4)).to(device)
     single = writer.head(writer(alone["target"].ids, None, model.read(alone)))
     torch.testing.assert_close(single[0], at_once[3, : single.shape[1]], atol=1e-5, rtol=0)
 

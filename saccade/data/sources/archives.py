@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gzip
 import lzma
+import os
 import sys
 import tarfile
 import zlib
@@ -19,12 +20,17 @@ from saccade.files import get_cache_folder
 ARCHIVE_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz")
 ARCHIVE_ERRORS = (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError)
 READ_BYTES = 1 << 20  # bytes read at a time
+# Limits of what an archive may become, by the environment variable that changes each.
+BYTES_LIMIT, FILES_LIMIT, RATIO_LIMIT = "SACCADE_ARCHIVE_BYTES", "SACCADE_ARCHIVE_FILES", "SACCADE_ARCHIVE_RATIO"
+DEFAULT_LIMITS = {BYTES_LIMIT: 500 * 10**9, FILES_LIMIT: 20_000_000, RATIO_LIMIT: 200}
+FREE_BYTES = 100 * 10**6  # up to here, the ratio of unpacked to packed bytes is not limited
 
 
 def unpack_archive(path: Path) -> Path:
     """Return the folder in the cache with the files of an archive; unpack it if it is not there.
 
-    Paths that lead outside of the folder are an error; links and devices are skipped, with a message.
+    Paths that lead outside of the folder are an error, and so is an archive that becomes too large, before it fills the
+    disk; links and devices are skipped, with a message.
     """
     folder = get_cache_folder() / f"archive-{hash_file(path)}"
     if not folder.is_dir():
@@ -33,11 +39,12 @@ def unpack_archive(path: Path) -> Path:
 
 
 def _unpack(path: Path, folder: Path) -> None:
-    links = list[str]()
+    links, size = list[str](), ArchiveSize(path)
     try:
         with tarfile.open(path) as archive:
             for member in archive:
                 if member.isfile():
+                    size.add(member.size)
                     archive.extract(member, folder, filter="data")
                 elif not member.isdir():
                     links.append(member.name)
@@ -62,6 +69,38 @@ def _unpack(path: Path, folder: Path) -> None:
         ) from None
     if links:
         print(_format_skipped_message(path, links), file=sys.stderr)
+
+
+class ArchiveSize:
+    """What an archive has become so far; raises a SaccadeError where it exceeds a limit."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.packed, self.bytes, self.files = path, max(1, path.stat().st_size), 0, 0
+        self.limits = {name: read_limit(name, default) for name, default in DEFAULT_LIMITS.items()}
+
+    def add(self, size: int) -> None:
+        """Count a file of this size, before it is unpacked."""
+        self.bytes, self.files = self.bytes + size, self.files + 1
+        self.check(BYTES_LIMIT, self.bytes, f"{self.bytes:,} bytes or more")
+        self.check(FILES_LIMIT, self.files, f"{self.files:,} files or more")
+        if self.bytes > FREE_BYTES:
+            ratio = self.bytes // self.packed
+            self.check(RATIO_LIMIT, ratio, f"{ratio:,} times its own size or more")
+
+    def check(self, name: str, value: int, became: str) -> None:
+        if value > self.limits[name]:
+            raise SaccadeError(
+                f"{self.path} would be unpacked to {became}, the limit is {self.limits[name]:,}; if you trust it, set "
+                f"{name}={value * 10} in the environment"
+            )
+
+
+def read_limit(name: str, default: int) -> int:
+    """A limit from the environment, or its default."""
+    text = os.environ.get(name, "")
+    if text and not (text.isascii() and text.isdigit()):
+        raise SaccadeError(f"{name} must be a whole number, such as {default}, got '{text[:40]}'")
+    return int(text) if text else default
 
 
 def _format_skipped_message(path: Path, links: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ import os
 import platform
 import shlex
 import shutil
+import stat
 import subprocess
 from functools import lru_cache
 from pathlib import Path
@@ -20,12 +21,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from saccade.errors import SaccadeError
-from saccade.files import atomic_replace, get_cache_folder
+from saccade.files import atomic_replace, atomic_write, get_cache_folder
 from saccade.kernels.failures import report_failure
 
 CPU_FEATURES = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni")
 FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-fopenmp", *(f"-m{name}" for name in CPU_FEATURES))
 COMPILE_TIMEOUT_SECONDS = 120
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 COMPILE_LOCK = Lock()  # the threads of a server compile one source at a time
 
 
@@ -67,13 +69,17 @@ def load_function(source: Path, name: str, *argument_types: Any) -> Any:
 
 
 def compile_library(source: Path, folder: Path) -> Path:
-    """The path of the shared library in `folder`; compiles if the source, a header or the compiler has changed."""
+    """The path of the shared library in `folder`; compiles if the source, a header or the compiler has changed.
+
+    It also compiles again what is damaged: a library that was cut short would end the process when it is loaded.
+    """
     command = get_compiler_command()
     sources = (source, *sorted(source.parent.glob("*.h")))
     fingerprint = repr((command, FLAGS)).encode() + b"".join(path.read_bytes() for path in sources)
     path = folder / f"{source.stem}-{hashlib.blake2b(fingerprint, digest_size=8).hexdigest()}.so"
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    check_private(folder)
+    if not is_intact(path):
         with atomic_replace(path) as temporary:
             object_file = temporary.with_suffix(".o")
             try:
@@ -82,7 +88,36 @@ def compile_library(source: Path, folder: Path) -> Path:
                 _run([*command, "-shared", str(object_file), "-o", str(temporary)])
             finally:
                 object_file.unlink(missing_ok=True)
+            digest = compute_digest(temporary)
+        atomic_write(get_digest_path(path), digest.encode())
     return path
+
+
+def check_private(folder: Path) -> None:
+    """Refuse a folder that others may write to, since what is in it is run."""
+    info = folder.stat()
+    if info.st_uid != os.getuid() or info.st_mode & OTHERS_WRITE:
+        raise SaccadeError(
+            f"the folder '{folder}' of compiled kernels must be yours alone, got owner {info.st_uid} and mode "
+            f"{stat.S_IMODE(info.st_mode):o}; remove it, or set SACCADE_CACHE to a folder of your own"
+        )
+
+
+def is_intact(library: Path) -> bool:
+    """Whether a library is there, is ours, and has the digest that was written when it was compiled."""
+    try:
+        owners = {path.stat().st_uid for path in (library, get_digest_path(library))}
+        return owners == {os.getuid()} and get_digest_path(library).read_text() == compute_digest(library)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def get_digest_path(library: Path) -> Path:
+    return library.with_suffix(".sha256")
+
+
+def compute_digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 class NativeLinear(nn.Module):

@@ -282,19 +282,18 @@ class Axial(nn.Module):
                 f"axial positions have features for rows and for columns, which together are {dim}; "
                 f"positions.row_dim must be between 1 and {dim - 1}, got {row_dim}"
             )
-        self.shape = shape
+        self.shape, self.max_length = shape, shape[0] * shape[1]
         self.rows = nn.Embedding(shape[0], row_dim)
         self.columns = nn.Embedding(shape[1], dim - row_dim)
         for table in (self.rows, self.columns):
             nn.init.normal_(table.weight, std=dim**-0.5)
 
     def forward(self, positions: Int[Tensor, "b T"]) -> Float[Tensor, "b T D"]:
-        max_length = self.shape[0] * self.shape[1]
         # Values are checked on a CPU only: other devices would have to synchronize.
-        if positions.device.type == "cpu" and positions.numel() and int(positions.max()) >= max_length:
+        if positions.device.type == "cpu" and positions.numel() and int(positions.max()) >= self.max_length:
             raise SaccadeError(
-                f"a sequence of {int(positions.max()) + 1} tokens has more positions than were learned, {max_length}; "
-                "split it, or train with a larger positions.shape"
+                f"a sequence of {int(positions.max()) + 1} tokens has more positions than were learned, "
+                f"{self.max_length}; split it, or train with a larger positions.shape"
             )
         columns = self.shape[1]
         return torch.cat((self.rows(positions // columns), self.columns(positions % columns)), -1)

@@ -61,22 +61,26 @@ class StaticState:
 
     @classmethod
     def allocate(
-        cls, self_layers: int, cross_layers: int, head_shape: tuple[int, int], *, sizes: StaticSizes, like: Tensor
+        cls,
+        self_heads: Sequence[tuple[int, int]],
+        cross_heads: Sequence[tuple[int, int]],
+        *,
+        sizes: StaticSizes,
+        like: Tensor,
     ) -> "StaticState":
-        """Zero buffers for the given numbers of self- and cross-attention layers; `head_shape` is (H, E)."""
+        """Zero buffers for keys and values of these heads (H, E), one pair for each self- and cross-attention layer."""
         rows, beams, capacity, source_length = sizes
         sentences = rows // beams
 
-        def key_values(count: int, n: int, length: int) -> tuple[KeyValue, ...]:
-            buffers = [like.new_zeros(n, length, *head_shape) for _ in range(2 * count)]
-            return tuple(KeyValue(*pair) for pair in zip(buffers[::2], buffers[1::2], strict=True))
+        def key_values(heads: Sequence[tuple[int, int]], n: int, length: int) -> tuple[KeyValue, ...]:
+            return tuple(KeyValue(*(like.new_zeros(n, length, *shape) for _ in range(2))) for shape in heads)
 
         def zeros(*shape: int, dtype: torch.dtype = torch.long) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=like.device)
 
         return cls(
-            self_caches=key_values(self_layers, rows, capacity),
-            cross_caches=key_values(cross_layers, sentences, source_length),
+            self_caches=key_values(self_heads, rows, capacity),
+            cross_caches=key_values(cross_heads, sentences, source_length),
             memory_mask=zeros(sentences, source_length, dtype=torch.bool),
             memory_lengths=zeros(sentences),
             memory_rows=zeros(rows),

@@ -266,11 +266,14 @@ class TransformerStack(nn.Module):
     def start_static(self, sizes: StaticSizes) -> StaticState:
         """Allocate buffers for decoding on the device of the weights."""
         first = next(self.parameters())
-        heads, head_dim = self.blocks[0].self.allocate_cache(1, 1, like=first).keys.shape[2:]
-        attends = sum(block.cross is not None for block in self.blocks)
+        own = [block.self.allocate_cache(1, 1, like=first).keys.shape[2:] for block in self.blocks]
+        cross = [block.cross.memory.shape for block in self.blocks if block.cross is not None]
         return StaticState.allocate(
-            len(self.blocks), attends, (heads, head_dim), sizes=sizes, like=first
-        )  # fmt: skip
+            [(heads, head_dim) for heads, head_dim in own],
+            [(heads, head_dim) for heads, _, head_dim in cross],  # as many as query heads, also with kv_heads
+            sizes=sizes,
+            like=first,
+        )
 
     def project_memory(self, states: Float[Tensor, "B S M"]) -> list[KeyValue]:
         """The keys and values of memory for each block with cross-attention."""
@@ -306,7 +309,8 @@ class TransformerStack(nn.Module):
     def start(self, memory: Memory | None, *, rows: int, capacity: int) -> AttentionState:
         """An empty state for up to `capacity` positions, with the keys and values of memory, computed once."""
         projected = () if memory is None else tuple(block.cross.project_memory(memory.states) for block in self.blocks)
-        like = projected[0].keys if projected else next(self.parameters())  # has the dtype of keys and values
+        # Has the dtype and device of keys and values; where all weights are packed, these are float32 on a CPU.
+        like = projected[0].keys if projected else next(self.parameters(), torch.empty(0))
         mask, origins = None if memory is None else memory.padding, None
         if like.device.type == "cpu":  # no synchronization
             fused = bool(projected) and step_attention.can_use_kernel(projected[0].keys)

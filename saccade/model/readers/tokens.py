@@ -61,8 +61,9 @@ class Embedding(nn.Module):
 
     @property
     def max_length(self) -> int | None:
-        """Number of positions of a learned table; None where there is no limit."""
-        return self.positions.max_length if isinstance(self.positions, PositionTable) else None
+        """Number of positions that were learned; None where there is no limit."""
+        limit: int | None = getattr(self.positions, "max_length", None)
+        return limit
 
     def describe(self) -> EmbeddingWeights:
         """Return the weights for the kernels of a decoding step; raises `Unsupported` for forms they do not cover."""

@@ -1,5 +1,6 @@
 """Convert a model to CTranslate2: the same weights under its names. What it cannot express is refused."""
 
+import hashlib
 import os
 import shutil
 from pathlib import Path
@@ -12,13 +13,15 @@ from torch import nn
 from saccade.config import schema
 from saccade.config.schema import Recipe
 from saccade.config.stacks import DEFAULT_NORM_EPSILON
+from saccade.config.table import Table
 from saccade.data.tokenization.tokenizers import END, START, UNKNOWN
 from saccade.errors import SaccadeError
 from saccade.model.model import Model
 
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": "SWISH", "sigmoid": "Sigmoid"}
 SPECIAL_TOKENS = {START: "<s>", END: "</s>", UNKNOWN: "<unk>"}
-SOURCE_HASH_FILE = "made_from"  # a file beside the converted model: hash of the weights that it was converted from
+SOURCE_HASH_FILE = "made_from"  # a file beside the converted model, with `describe_conversion` of the run
+CONVERSION = "2"  # to be changed with the form of converted models, which are then converted anew
 
 
 class SideConfig(NamedTuple):
@@ -26,6 +29,24 @@ class SideConfig(NamedTuple):
 
     side: schema.TokenReader | schema.TokenWriter
     stack: schema.TransformerStack
+
+
+# Keys whose every value is in the converted weights or in the specification, and keys that act in training only. Any
+# other key, a new one too, must have the value that leaves the model as it is, see `check_neutral`.
+CONVERTED_KEYS: dict[type[Table], set[str]] = {
+    schema.TokenReader: {"kind", "stack", "positions", "scale_embedding"},
+    schema.TokenWriter: {
+        "kind", "stack", "positions", "scale_embedding", "tie", "start_token", "output_bias",
+        "ctc",  # acts only with ctc_weight, which the engine refuses
+    },
+    schema.TransformerStack: {
+        "kind", "layers", "dim", "heads", "ff", "norm", "norm_kind", "norm_epsilon", "activation", "gated", "bias",
+        "attention_bias", "share_layers", "chunks",  # chunks are for "local" and "lsh" attention only
+    },
+    schema.Sinusoidal: {"kind", "layout", "frequencies"},
+    schema.Learned: {"kind", "length"},
+}  # fmt: skip
+TRAINING_KEYS = {"dropout", "attention_dropout", "ff_dropout", "drop_path", "init"}
 
 
 def check_convertible(recipe: Recipe) -> tuple[SideConfig, SideConfig]:
@@ -39,29 +60,16 @@ def check_convertible(recipe: Recipe) -> tuple[SideConfig, SideConfig]:
             raise _refusal(f"a {side} of your own kind")
         if part is None:
             raise _refusal(f"{side}.kind = {table.kind!r}")
-        if (stack := part.stack.transformer) is None:
-            raise _refusal(f"{side}.stack.kind = {part.stack.kind!r}")
-        if not isinstance(part.positions, schema.Sinusoidal | schema.Learned):
-            raise _refusal(f"{side}.positions.kind = {part.positions.kind!r}")
-        if part.positions.combine != "add":
-            raise _refusal(f"{side}.positions.combine = {part.positions.combine!r}")
-        expected = {
-            "head_projection": "paper", "window": None, "scale_attention": True, "residual": True,
-            "head_dim": None, "kv_heads": None,
-        }  # fmt: skip
-        for name, required in expected.items():
-            if (value := getattr(stack, name)) != required:
+        check_neutral(part, side)
+        check_neutral(part.stack, f"{side}.stack")
+        check_neutral(part.positions, f"{side}.positions")
+        stack = part.stack.transformer
+        assert stack is not None, "only Transformer stacks have CONVERTED_KEYS"
+        for name, value in (("ff", 0), ("norm", "none")):
+            if getattr(stack, name) == value:
                 raise _refusal(f"{side}.stack.{name} = {value!r}")
-        if other := set(stack.score_kinds) - {"scaled-dot"}:
-            raise _refusal(f"{side}.stack.score = {other.pop()!r}")
-        for name in ("embedding_norm", "output_scale"):
-            if getattr(part, name, False):
-                raise _refusal(f"{side}.{name} = true")
-        if stack.experts is not None:
-            raise _refusal(f"{side}.stack.experts")
-        for name, unknown in (("ff", 0), ("norm", "none")):
-            if getattr(stack, name) == unknown:
-                raise _refusal(f"{side}.stack.{name} = {unknown!r}")
+        if stack.activation not in ACTIVATIONS:
+            raise _refusal(f"{side}.stack.activation = {stack.activation!r}")
         parts.append(SideConfig(part, stack))
     reader, writer = parts
     if reader.stack.norm_kind != writer.stack.norm_kind:
@@ -71,12 +79,48 @@ def check_convertible(recipe: Recipe) -> tuple[SideConfig, SideConfig]:
     return reader, writer
 
 
+def check_neutral(table: Any, address: str) -> None:
+    """Refuse a kind of table without CONVERTED_KEYS, and keys outside of them that are not at their default.
+
+    Both are compared as trained: `head_dim = 64` is the default where it is `dim / heads`.
+    """
+    converted = CONVERTED_KEYS.get(type(table))
+    if converted is None:
+        raise _refusal(f"{address}.kind = {table.kind!r}")
+    default = type(table)(**{key: getattr(table, key) for key in converted}).to_trained_form()
+    trained = table.to_trained_form()
+    for key in (one for one in type(table).model_fields if one not in converted | TRAINING_KEYS):
+        if getattr(trained, key) != getattr(default, key):
+            raise _refusal(f"{address}.{key} = {_format_value(getattr(table, key))}")
+
+
+def _format_value(value: Any) -> str:
+    """Format a value as in a recipe; of a table, its kind."""
+    if isinstance(value, Table):
+        return f"{{ kind = {value.kind!r} }}" if hasattr(value, "kind") else "{ ... }"
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
 def _refusal(what: str) -> SaccadeError:
     return SaccadeError(f"CTranslate2 cannot express {what}; use engine torch")
 
 
-def convert(model: Model, recipe: Recipe, sizes: tuple[int, int], folder: Path, *, weights_hash: str) -> None:
-    """Convert the model, whose weights are not packed, into a folder; on errors the folder is not created."""
+def describe_conversion(recipe: Recipe, weights_hash: str) -> str:
+    """Hash all that a converted model depends on: the weights, the recipe, and how they are converted."""
+    parts = (
+        CONVERSION,
+        weights_hash,
+        str(recipe.data.max_length),
+        *(part.model_dump_json() for part in (recipe.reader, recipe.writer)),
+    )
+    return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+
+
+def convert(model: Model, recipe: Recipe, sizes: tuple[int, int], folder: Path, *, made_from: str) -> None:
+    """Convert the model, whose weights are not packed, into a folder; on errors the folder is not created.
+
+    `made_from` is kept with it, see `describe_conversion`.
+    """
     from ctranslate2.specs import TransformerSpec
 
     reader, writer = check_convertible(recipe)
@@ -91,7 +135,7 @@ def convert(model: Model, recipe: Recipe, sizes: tuple[int, int], folder: Path, 
     try:
         temporary.mkdir(parents=True, exist_ok=True)
         spec.save(str(temporary))
-        (temporary / SOURCE_HASH_FILE).write_text(weights_hash)
+        (temporary / SOURCE_HASH_FILE).write_text(made_from)
         shutil.rmtree(folder, ignore_errors=True)
         temporary.rename(folder)
     except OSError as error:

@@ -14,14 +14,14 @@ from saccade.model.run import Run, load_run, pick_device
 from saccade.predict.engines.ctranslate import Translator
 
 ENGINE_CHOICES = ("auto", "torch", "ctranslate2")  # auto: torch, the faster one of the two in float32
-PRECISIONS = ("auto", "fp32", "bf16", "int8")  # auto: fp32
+PRECISIONS = ("auto", "fp32", "bf16", "int8")  # auto: fp32; int8 is for the CPU
 
 
 def load_for_inference(
     name: str | Path, *, kinds: Mapping[str, Any] | None, device: str, engine: str, precision: str
 ) -> tuple[Run, Translator | None]:
     """Load a run for the engine and in the precision requested; also return the CTranslate2 translator, if any."""
-    torch_device = pick_device(device)
+    torch_device = pick_device("cpu" if device == "auto" and precision == "int8" else device)
     check_engine_and_precision(engine, precision, torch_device)
     weight_loader = load_int8_weights if precision == "int8" and engine != "ctranslate2" else None
     run = load_run(name, kinds=kinds, device=str(torch_device), weight_loader=weight_loader)

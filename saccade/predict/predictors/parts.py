@@ -61,7 +61,8 @@ class LoadedModel:
 
     @property
     def device(self) -> torch.device:
-        return next(self.model.parameters()).device
+        """That of its weights; the CPU where all of them are packed for it, which are no parameters."""
+        return next(self.model.parameters(), torch.empty(0)).device
 
     @contextmanager
     def inference(self) -> Iterator[None]:

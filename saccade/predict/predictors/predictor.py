@@ -74,6 +74,7 @@ class Predictor:
     ) -> "Predictor":
         """Load a run, or several runs with the same vocabulary as an ensemble.
 
+        device: auto ($SACCADE_DEVICE, or CUDA, Apple MPS or the CPU; the CPU for int8), cpu, cuda, cuda:N or mps.
         engine: auto, torch or ctranslate2. precision: auto (fp32), fp32, bf16, or on a CPU int8, whose weights are
         converted once and kept in the run. On a CPU, weights are packed for inference and can no longer be read from
         the model.

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from saccade.data.batching.batch import Batch, Tokens
-from saccade.data.tokenization.tokenizers import END, START
+from saccade.data.tokenization.tokenizers import START
 from saccade.model.writers.fill import LengthPrediction, build_masked_canvas
 from saccade.model.writers.tokens import shift_right
 from saccade.predict.search.greedy import DecodableModel
@@ -29,8 +29,9 @@ def compute_token_log_probs(model: DecodableModel, batch: Batch) -> Float[Tensor
     )
     values[target.mask] = torch.cat([gather_log_probs(model.writer.head, states, ids) for states, ids in parts])
     if is_non_autoregressive(model.writer):
-        values[target.ids.eq(END) & target.mask] = compute_length_log_probs(
-            model.writer.predict_lengths(memory), target.mask.sum(1)
+        lengths = target.mask.sum(1)  # a given target may contain END before its end
+        values[torch.arange(len(lengths), device=lengths.device), lengths - 1] = compute_length_log_probs(
+            model.writer.predict_lengths(memory), lengths
         )
     return values
 

@@ -1,11 +1,14 @@
 """Word and character error rates."""
 
+import re
 from collections.abc import Hashable, Sequence
 
 import numpy as np
 
 from saccade.config.metric import Predictions, Score, SumMetric
 from saccade.score.metrics.bleu import check_pairs
+
+SPACES = re.compile(r"\s\s+")
 
 
 def edit_distance(hypothesis: Sequence[Hashable], reference: Sequence[Hashable]) -> int:
@@ -52,9 +55,10 @@ def error_statistics(
 
 
 def split_units(text: str, unit: str) -> Sequence[str]:
-    """Split into words at any white space, no-break spaces too, or into characters with one space between words."""
-    words = text.split()
-    return words if unit == "wer" else " ".join(words)
+    """Split into words or characters as jiwer does: words at U+0020, and at two or more white spaces of any kind."""
+    if unit == "cer":
+        return text.strip()
+    return [word for word in SPACES.sub(" ", text).strip().split(" ") if word]
 
 
 def compute_error_rate(statistics: np.ndarray) -> float:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from saccade.config.metric import LABEL, NUMBER, TAGS, Metric, Predictions, SumMetric
+from saccade.config.metric import LABEL, NUMBER, TAGS, Metric, Predictions, Score, SumMetric
+from saccade.data.tokenization.labels import parse_number
 
 
 class LabelMetric(SumMetric):
@@ -67,7 +70,19 @@ class Matthews(LabelMetric):
         return matthews(sums.reshape(3, -1))
 
 
-class Pearson(LabelMetric):
+class Correlation(LabelMetric):
+    """A correlation, which numbers that are all equal do not have."""
+
+    def score(self, predictions: Predictions) -> Score:
+        sides = {"outputs": predictions.outputs, "references": predictions.references}
+        for side, texts in sides.items():
+            if len({parse_number(text) for text in texts}) < 2:
+                reason = f"no correlation: all {len(texts)} {side} are {texts[0]}"
+                return replace(super().score(predictions), undefined=reason)
+        return super().score(predictions)
+
+
+class Pearson(Correlation):
     name = "pearson"
     title = "Pearson"
     signature = "correlation of numbers, times 100"
@@ -80,7 +95,7 @@ class Pearson(LabelMetric):
         return compute_correlation(sums[:6])
 
 
-class Spearman(LabelMetric):
+class Spearman(Correlation):
     name = "spearman"
     title = "Spearman"
     signature = "correlation of ranks, times 100"

@@ -65,7 +65,8 @@ class StepProfiler:
             self.phases = plan_phases(
                 steps_left, warm=WARM_ON_GPU if self.device.type == "cuda" else STEP_COUNTS["warm"]
             )
-            self.trace = profile(activities=get_activities(self.device)) if self.phases else None
+            # One cycle is recorded, so acc_events changes nothing but that torch 2.11 does not warn of lost events.
+            self.trace = profile(activities=get_activities(self.device), acc_events=True) if self.phases else None
 
     @property
     def steps_needed(self) -> int:

@@ -7,6 +7,8 @@ import tarfile
 import pytest
 
 from saccade.config.schema import Corpus
+from saccade.data.sources import archives
+from saccade.data.sources.archives import unpack_archive
 from saccade.data.sources.media import read_media, resolve_folder
 from saccade.errors import SaccadeError
 
@@ -137,3 +139,56 @@ def test_a_name_that_no_file_can_have_is_reported(tmp_path):
     assert str(caught.value) == (
         f"{path}: the name 'cat/{'x' * 36}...' of 308 letters is too long for a file; pack it again with shorter names"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "message"),
+    [
+        (
+            "SACCADE_ARCHIVE_BYTES",
+            "2999",
+            r"to 3,000 bytes or more, the limit is 2,999; if you trust it, set",
+        ),
+        (
+            "SACCADE_ARCHIVE_FILES",
+            "2",
+            r"to 3 files or more, the limit is 2; .* SACCADE_ARCHIVE_FILES=30 in",
+        ),
+        ("SACCADE_ARCHIVE_RATIO", "3", r"to \d+ times its own size or more, the limit is 3; .* SACCADE_ARCHIVE_RATIO"),
+    ],
+)
+def test_an_archive_that_becomes_too_large_is_refused_before_it_is_written(tmp_path, monkeypatch, name, limit, message):
+    """972 kB may become 954 MB."""
+    path = pack_zeros(tmp_path / "bomb.tar.gz", files=3, size=1000)
+    monkeypatch.setenv("SACCADE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(archives, "FREE_BYTES", 0)
+    monkeypatch.setenv(name, limit)
+    with pytest.raises(SaccadeError, match=message):
+        unpack_archive(path)
+    assert not [file for file in (tmp_path / "cache").rglob("*") if file.is_file()]
+    monkeypatch.setenv(name, "100000")
+    assert len(list(unpack_archive(path).iterdir())) == 3
+
+
+def test_the_default_limits_refuse_a_bomb_and_leave_small_archives_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("SACCADE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(archives, "FREE_BYTES", 10**6)
+    assert unpack_archive(pack_zeros(tmp_path / "small.tar.gz", files=1, size=900_000)).is_dir()
+    with pytest.raises(SaccadeError, match="times its own size or more, the limit is 200"):
+        unpack_archive(pack_zeros(tmp_path / "large.tar.gz", files=2, size=900_000))
+
+
+def test_a_limit_that_is_no_number_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("SACCADE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("SACCADE_ARCHIVE_FILES", "many")
+    with pytest.raises(SaccadeError, match="SACCADE_ARCHIVE_FILES must be a whole number, such as .*, got 'many'"):
+        unpack_archive(pack_zeros(tmp_path / "a.tar.gz", files=1, size=10))
+
+
+def pack_zeros(path, *, files, size):
+    with tarfile.open(path, "w:gz") as archive:
+        for number in range(files):
+            member = tarfile.TarInfo(f"{number}.bin")
+            member.size = size
+            archive.addfile(member, io.BytesIO(bytes(size)))
+    return path

@@ -1,0 +1,106 @@
+"""Breaks of decoding: greedy search, beam search, sampling, mask-predict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from saccade.breaks.patching import Patch
+from saccade.breaks.registry import break_code
+from saccade.layers.attention.cache import AttentionState
+from saccade.model.writers import fill
+from saccade.model.writers.fill import FillWriter, LengthPrediction
+from saccade.predict.search import beam, filters, greedy, mask_predict
+
+# ---- one step for each word
+
+
+@break_code("greedy-takes-the-second-best", "Greedy search takes the second best token of each step.")
+def take_the_second(patch: Patch) -> None:
+    def choose(original: Any, log_probs: Tensor) -> Tensor:
+        first, second = log_probs.topk(2).indices.unbind(-1)
+        return torch.where(log_probs.gather(1, second[:, None])[:, 0].isfinite(), second, first)
+
+    patch.replace(greedy.choose_best, choose)
+
+
+@break_code("beam-ignores-scores", "Beam search compares continuations by their last token only.")
+def ignore_scores(patch: Patch) -> None:
+    def select(original: Any, log_probs: Tensor, scores: Tensor, width: int) -> Any:
+        level = torch.where(scores.isfinite(), torch.zeros_like(scores), scores)
+        values, parents, tokens = original(log_probs, level, width)
+        return values + scores.flatten()[parents], parents, tokens
+
+    patch.replace(beam._select_candidates, select)
+
+
+@break_code("beam-stops-at-the-first-end", "Beam search completes a sentence as soon as one of its hypotheses ends.")
+def stop_early(patch: Patch) -> None:
+    def finish(original: Any, values: Tensor, tokens: Tensor, pool: Tensor, **settings: Any) -> Any:
+        found = original(values, tokens, pool, **settings)
+        return found._replace(completed=found.completed | found.pool[:, 0].isfinite())
+
+    patch.replace(beam.finish_step, finish)
+
+
+@break_code("worst-hypothesis-first", "Searches return their worst hypothesis first.")
+def sort_backwards(patch: Patch) -> None:
+    patch.replace(greedy.sort_hypotheses, lambda original, hypotheses: original(hypotheses)[::-1])
+
+
+@break_code("beam-states-not-reordered", "Beam search does not reorder the keys and values of its hypotheses.")
+def keep_states(patch: Patch) -> None:
+    def reorder(original: Any, self: AttentionState, indices: Tensor) -> Any:
+        same = len(indices) == len(self.lengths)
+        return original(self, torch.arange(len(indices)) if same else indices)
+
+    patch.replace(AttentionState.reorder, reorder)
+
+
+@break_code("sampling-takes-the-best", "Sampling takes the most probable token.")
+def sample_the_best(patch: Patch) -> None:
+    patch.replace(greedy.build_sampler, lambda original, warpers, generator: lambda logits: logits.argmax(-1))
+
+
+@break_code("sampling-ignores-temperature", "Sampling ignores the temperature.")
+def ignore_temperature(patch: Patch) -> None:
+    patch.replace(filters.scale_by_temperature, lambda original, value: original(1.0))
+
+
+@break_code("sampling-ignores-top-k", "Sampling from the k most probable tokens takes any token.")
+def ignore_top_k(patch: Patch) -> None:
+    patch.replace(filters.keep_top_k, lambda original, k: original(10**6))
+
+
+@break_code("sampling-ignores-top-p", "Nucleus sampling takes any token.")
+def ignore_top_p(patch: Patch) -> None:
+    patch.replace(filters.keep_top_p, lambda original, p: original(1.0))
+
+
+# ---- all words at once
+
+
+@break_code("mask-predict-refines-nothing", "Mask-predict masks no token again after its first pass.")
+def refine_nothing(patch: Patch) -> None:
+    patch.replace(mask_predict.find_least_confident, lambda original, *given: original(*given) & False)
+
+
+@break_code("mask-predict-masks-the-surest", "Mask-predict masks the tokens with the highest probability again.")
+def mask_the_surest(patch: Patch) -> None:
+    patch.replace(mask_predict.find_least_confident, lambda original, log_probs, *given: original(-log_probs, *given))
+
+
+@break_code("length-is-not-predicted", "A non-autoregressive model gives all lengths the same probability.")
+def ignore_length(patch: Patch) -> None:
+    def predict(original: Any, self: FillWriter, memory: Any) -> LengthPrediction:
+        found = original(self, memory)
+        return LengthPrediction(0 * found.logits, found.min_length)
+
+    patch.replace(FillWriter.predict_lengths, predict)
+
+
+@break_code("no-soft-copy", "Masks of a non-autoregressive model get no copy of the source.")
+def drop_soft_copy(patch: Patch) -> None:
+    patch.replace(fill.soft_copy, lambda original, *given: 0 * original(*given))
