@@ -28,7 +28,7 @@ def ignore_query(patch: Patch) -> None:
     patch.replace(Additive.score_projected, lambda original, self, query, keys: original(self, 0 * query, keys))
 
 
-@break_code("additive-score-without-tanh", "Additive scores are v . (W s + U h): tanh is left out.")
+@break_code("additive-score-is-linear", "Additive scores are v . (W s + U h): tanh is left out.")
 def leave_out_tanh(patch: Patch) -> None:
     def score(original: Any, self: Additive, query: Tensor, keys: Tensor) -> Tensor:
         hidden = self.query(query).unsqueeze(-2) + keys.unsqueeze(-3)
@@ -102,7 +102,7 @@ def detach_keys(patch: Patch) -> None:
     patch.replace(SoftAttention.project_memory, project_memory)
 
 
-@break_code("hard-attention-is-soft", "Hard attention returns the weighted sum in place of one position.")
+@break_code("hard-attention-averages", "Hard attention returns the weighted sum in place of one position.")
 def soften(patch: Patch) -> None:
     def forward(original: Any, self: HardAttention, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
         _, weights, sampled = original(self, *args)
@@ -127,7 +127,7 @@ def take_largest(patch: Patch) -> None:
 # ---- objectives
 
 
-@break_code("targets-not-shifted", "Under teacher forcing a writer reads the word that it has to predict.")
+@break_code("writer-reads-its-targets", "Under teacher forcing a writer reads the word that it has to predict.")
 def read_targets(patch: Patch) -> None:
     patch.replace(shift_right, lambda original, ids, start, mask=None: ids)
 

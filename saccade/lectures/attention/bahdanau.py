@@ -94,7 +94,7 @@ def compute_by_hand(model: Model, inputs: Tensor, states: Tensor, mask: Tensor) 
     breaks=(
         "uniform-attention",
         "additive-score-ignores-query",
-        "additive-score-without-tanh",
+        "additive-score-is-linear",
         "attention-queries-the-new-state",
         "attention-off-by-one",
     ),

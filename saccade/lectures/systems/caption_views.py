@@ -269,7 +269,7 @@ def read_picture(url: str) -> NDArray:
         "picture-ignored",
         "grid-in-column-order",
         "cells-without-positions",
-        "targets-not-shifted",
+        "writer-reads-its-targets",
     ),
 )
 @torch.no_grad()

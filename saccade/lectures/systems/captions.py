@@ -152,7 +152,7 @@ def attention_over_a_grid() -> CheckResult:
         "open-context-gate",
         "first-state-without-memory",
         "coverage-left-out",
-        "hard-attention-is-soft",
+        "hard-attention-averages",
         "hard-attention-never-samples",
         "hard-attention-without-reward",
     ),
