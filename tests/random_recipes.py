@@ -22,10 +22,12 @@ from saccade.predict.search.request import Request
 
 MAX_LENGTH = 24
 SCORES = ["dot", "general", "additive", {"kind": "additive", "hidden_dim": 3}, {"kind": "concat", "hidden_dim": 5}]
-EXPERTS = [{"count": 3, "hidden_dim": 7}, {"count": 5, "top_k": 3, "every_n_layers": 2}]
+EXPERTS = [
+    {"count": 3, "hidden_dim": 7}, {"count": 5, "top_k": 3, "every_n_layers": 2}, {"count": 9, "groups": 3},
+]  # fmt: skip
 RECURRENT = {
     "cell": ["rnn", "gru", "lstm"], "layers": [1, 2, 3], "residual": [True], "fast_forward": [True],
-    "experts": [{"count": 3, "hidden_dim": 7}],
+    "experts": [{"count": 3, "hidden_dim": 7}, {"count": 9, "groups": 3}], "input_dim": [6, 10],
 }  # fmt: skip
 
 # Values of each key that are drawn in place of the default; sizes are drawn by `draw_stack`.
@@ -39,15 +41,17 @@ VALUES: dict[type[Table], dict[str, list[Any]]] = {
         "share_layers": [True],
     },
     schema.ConvolutionStack: {
-        "block": ["residual"], "layers": [1, 2, 3], "hidden_dim": [6, 10], "kernel": [2, 4, 5],
+        "block": ["residual"], "layers": [1, 2, 3], "hidden_dim": [6, 10, [6, 10]], "kernel": [2, 4, 5, [3, 1]],
         "dilations": [[2], [1, 3]], "attention": [[False], [False, True]], "score": SCORES[1:], "unfold": [[1.5, 2.0]],
         "weight_norm": [False],
     },
-    schema.RecurrentReaderStack: RECURRENT | {"bidirectional": [True, "first", "alternate"], "reverse": [True]},
+    schema.RecurrentReaderStack: RECURRENT | {
+        "bidirectional": [True, "first", "alternate"], "reverse": [True], "full_directions": [True], "columns": [2],
+    },
     schema.RecurrentWriterStack: RECURRENT | {
         "attention": ["additive", "dot", "general", "concat", "score"], "score": SCORES,
         "local": [{"window": 2}, {"kind": "monotonic", "window": 1}], "context_gate": [True],
-        "input_feeding": [False], "context": ["mean"], "initial_state": ["copied"],
+        "input_feeding": [False], "context": ["mean"], "initial_state": ["copied", "zero"], "maxout_dim": [3, 8],
     },
     schema.TokenReader: {
         "scale_embedding": [False], "embedding_norm": [True], "embedding_dim": [6, 10], "segments": [1, 3],

@@ -15,7 +15,6 @@ class Translation(NamedTuple):
     en_fr: float | None = None
     cost_en_de: float | None = None  # floating-point operations
     cost_en_fr: float | None = None
-    hours: float | None = None  # training time, if the paper states it
 
 
 class Size(NamedTuple):
@@ -23,23 +22,16 @@ class Size(NamedTuple):
 
     row: int
     name: str
+    recipe: str  # that builds it
     layers: int
     width: int
     heads: int
     vocabulary: int
     said: float  # parameters according to the notes
-    computed: float  # parameters by our count
+    computed: int  # parameters of the released model, or by the formula of the paper
     source: str
-    precision: float = 0.0  # tolerance of `computed`
-    positions: int = 0  # number of learned positions
-    segments: int = 0
-    pooler: bool = False
-    embedding_norm: bool = False
-    relative: bool = False  # one more D x D matrix per layer, for the keys of relative positions
-    biased: bool = True  # linear layers have biases
-    extra: int = 0
     length: int = 512  # tokens of a training sequence
-    recipe: str = ""  # to build it from, instead of from the sizes above
+    overrides: tuple[str, ...] = ()  # changes of the recipe
     why: str = ""  # why the number of the notes differs
     data: str = ""
     training: str = ""

@@ -8,10 +8,11 @@ from laid_out import made
 
 from saccade.config.schema import Decoding
 from saccade.data.batching.batch import Batch, pad
-from saccade.kernels.cpu import search_steps
+from saccade.data.tokenization.tokenizers import END
+from saccade.kernels.cpu import search_steps, step_attention
 from saccade.model.model import Model
 from saccade.predict.decode import decode
-from saccade.predict.engines.cpu_fused import PREPARED_SEARCHES, CpuFused, prepare_search
+from saccade.predict.engines.cpu_fused import PREPARED_SEARCHES, CpuFused, explain_request, prepare_search
 from saccade.predict.search import filters
 from saccade.predict.search.beam import beam_search
 from saccade.predict.search.greedy import ScorePenalties, SearchHypothesis, choose_best, decode_rows
@@ -176,3 +177,17 @@ def test_multiple_steps_end_with_the_first_row_or_limit() -> None:
         run = prepare_search(model.writer.describe_step()).take_greedy(state, start, torch.zeros(5), rules)
     # the shortest limit; END was forbidden
     assert run is not None and run[0].shape == (5, 3) and run[2].max_length == 3
+
+
+def test_beams_that_do_not_fit_on_the_stack_of_c_are_left_to_the_plain_search() -> None:
+    batch = Batch({"source": pad([[5, 6, END]] * 3)})
+    fits, exceeds = (Request([9] * 3, Decoding(beam=beam), batch) for beam in (5461, 5462))
+    assert "rows" not in explain_request(fits)
+    assert explain_request(exceeds) == "a batch of 3 inputs with 5462 beams each has more than 16384 rows"
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_attention_of_no_row_is_no_division_by_zero(rows: int) -> None:
+    query, key = torch.randn(rows, 1, 2, 8), torch.randn(rows, 5, 2, 8)
+    with torch.no_grad():
+        assert step_attention.attend_few_queries(query, key, key, scale=1.0, keep=None).shape == (rows, 1, 2, 8)

@@ -83,9 +83,10 @@ class AttentionArgs(ctypes.Structure):
 
 
 def can_use_kernel(*parts: Float[Tensor, "_ _ _ E"]) -> bool:
-    """Whether the C kernel supports these tensors: float32, contiguous features, and not too many of them."""
+    """Whether the C kernel supports these tensors: float32, contiguous features, not too many of them, and a row."""
     return load_kernel() is not None and all(
-        part.stride(-1) == 1 and part.dtype == torch.float32 and part.shape[-1] <= MAX_HEAD_DIM for part in parts
+        part.stride(-1) == 1 and part.dtype == torch.float32 and part.shape[-1] <= MAX_HEAD_DIM and part.shape[0] > 0
+        for part in parts
     )
 
 

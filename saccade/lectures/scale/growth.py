@@ -1,20 +1,17 @@
-"""Count the parameters of the models in the scaling table, built on the meta device from recipe tables."""
+"""Count the parameters of the models in the scaling table, built from recipes on the meta device."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-import torch
-
-from saccade.config import schema
 from saccade.config.load import load
+from saccade.config.schema import Recipe
 from saccade.lectures import tables
 from saccade.lectures.tables import Size
-from saccade.model.build.model import build_writer
 from saccade.model.model import Model
-from saccade.model.run import SkipInit
-from saccade.plan.counts import build_on_meta, count_by_part, count_parameters
-from saccade.plan.estimate import SECONDS_PER_HOUR
+from saccade.plan.counts import build_on_meta, count_by_part, count_parameters, get_predicted_share
+from saccade.plan.estimate import SECONDS_PER_HOUR, PlanRequest, TrainingTime, make_plan
 from saccade.plan.flops import Flops, count_flops
 from saccade.plan.hardware import get_gpu
 
@@ -23,52 +20,27 @@ class ModelCount(NamedTuple):
     """A model of the table with the notes' numbers and our counts."""
 
     size: Size
+    model: Model  # on the meta device
     parameters: int
     parts: dict[str, int]
     flops: Flops
 
 
 def build_model(size: Size) -> Model:
-    """Build a model on the meta device: that of a recipe, or a decoder-only model of this size.
-
-    An encoder such as BERT has the same layers as a decoder without cross-attention; `count_extra` counts the rest.
-    """
-    if size.recipe:
-        return build_on_meta(load(size.recipe), vocabulary=size.vocabulary)
-    stack = schema.TransformerStack(
-        layers=size.layers,
-        dim=size.width,
-        heads=size.heads,
-        ff=4 * size.width,
-        bias=size.biased,
-    )
-    positions = schema.Learned(length=size.positions) if size.positions else schema.NoPositions()
-    with torch.device("meta"), SkipInit():
-        writer = schema.TokenWriter(stack=stack, positions=positions, tie="output")
-        return Model(None, build_writer(writer, size=size.vocabulary))
+    """Build a model of the table on the meta device."""
+    return build_on_meta(load_recipe(size), vocabulary=size.vocabulary)
 
 
-def count_extra(size: Size) -> dict[str, int]:
-    """Count the parameters that the decoder-only model lacks."""
-    width = size.width
-    found = {
-        "segments": size.segments * width,
-        "pooler": (width**2 + width) if size.pooler else 0,
-        "norm of the embedding": 2 * width if size.embedding_norm else 0,
-        "keys of relative positions": size.layers * width**2 if size.relative else 0,
-        "other": size.extra,
-    }
-    return {name: count for name, count in found.items() if count}
+def load_recipe(size: Size) -> Recipe:
+    return load(size.recipe, overrides=list(size.overrides))
 
 
 def count_model(size: Size) -> ModelCount:
-    model, more = build_model(size), count_extra(size)
+    """Count the parameters and FLOPs of a model of the table."""
+    recipe, model = load_recipe(size), build_model(size)
     parts = {part: sum(sides.values()) for part, sides in count_by_part(model).items()}
-    found = count_flops(model, length=size.length)
-    # Keys of relative positions are a matmul per token; the other extra parameters cost hardly any FLOPs.
-    relative = 2 * more.get("keys of relative positions", 0)
-    found = found._replace(target=found.target + relative)
-    return ModelCount(size, count_parameters(model) + sum(more.values()), {**parts, **more}, found)
+    flops = count_flops(model, length=size.length, predicted_share=get_predicted_share(recipe, model))
+    return ModelCount(size, model, count_parameters(model), parts, flops)
 
 
 def count_models() -> list[ModelCount]:
@@ -126,13 +98,31 @@ class Cost(NamedTuple):
     dollars_of_table: float  # for the number of days in the table
 
 
-def compute_cost() -> Cost:
+def plan_training() -> TrainingTime:
+    """Plan the training of Gopher on the chips of the table, at full speed."""
     given = tables.load_cost()
     [size] = [size for size in tables.load_sizes() if size.name == given["model"]]
-    flops = count_model(size).flops.get_training() * given["tokens"]
-    peak, hours = given["chips"] * get_gpu(given["chip"]).half, given["hours"]
-    hourly = given["chips"] * given["price"]
-    return Cost(flops, hours, flops / (peak * hours * SECONDS_PER_HOUR), hourly * hours, hourly * 24 * given["days"])
+    request = PlanRequest(
+        vocabulary=size.vocabulary, tokens=given["tokens"], length=size.length, gpu=given["chip"],
+        gpus=given["chips"], price=given["price"], mfu=1,
+    )  # fmt: skip
+    return make_plan(load_recipe(size), request).time
+
+
+def use_share(time: TrainingTime, share: float) -> TrainingTime:
+    """The same training at this share of the peak FLOP/s of its chips."""
+    peak = get_gpu(tables.load_cost()["chip"]).half
+    return replace(time, mfu=share * peak / (time.matmul_flops * time.end_to_end))
+
+
+def compute_cost() -> Cost:
+    """Compute FLOPs, hours and dollars: the hours of the paper give the share of the peak, and a plan the rest."""
+    given, time = tables.load_cost(), plan_training()
+    peak = given["chips"] * get_gpu(given["chip"]).half * SECONDS_PER_HOUR
+    flops = time.flops_per_token * given["tokens"]
+    used = [flops / (peak * hours) for hours in (given["hours"], 24 * given["days"])]
+    found, table = (use_share(time, share) for share in used)
+    return Cost(flops, found.hours or 0.0, used[0], found.dollars or 0.0, table.dollars or 0.0)
 
 
 def format_cost() -> list[str]:
@@ -143,7 +133,7 @@ def format_cost() -> list[str]:
         *list_differences(),
         "",
         f"{given['model']}: {given['tokens']:.0e} tokens take {found.flops:.2e} FLOPs; {chips} reach "
-        f"{found.utilisation:.0%} of their peak if they take {found.hours} hours,",
+        f"{found.utilisation:.0%} of their peak if they take {found.hours:.0f} hours,",
         f"which at ${given['price']:.2f} per chip and hour cost ${found.dollars:,.0f}; the notes say "
         f"${given['said']:,}. The {given['days']} days of the table would cost ${found.dollars_of_table:,.0f}.",
     ]

@@ -1,4 +1,4 @@
-"""Checks that train whole models with `saccade.train`: start and stop tokens, and transfer learning."""
+"""Check that trains a whole model with `saccade.train`: start and stop tokens."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from tempfile import TemporaryDirectory
 import torch
 
 from saccade.config.schema import Corpus
-from saccade.data.synthetic.embedded import read_pairs
 from saccade.data.tokenization.tokenizers import END, START
-from saccade.lectures.claims import CheckResult, build_result, check, expect_at_least, expect_at_most, expect_equal
+from saccade.lectures.claims import CheckResult, build_result, check, expect_equal
 from saccade.model.writers.tokens import shift_right
 from saccade.predict.predictors.predictor import Predictor
 from saccade.train.api import train
@@ -24,8 +23,7 @@ SMALL = [
     "train.device=cpu", "train.valid_predictions=0", "train.batch_tokens=1024",
     "train.schedule={kind='cosine', lr=0.003, warmup_steps=50}", "predict.beam=1",
 ]  # fmt: skip
-PAIR_STEPS, PRETRAINING_STEPS, TUNING_STEPS = 60, 400, 200
-PRETRAINING, LABELLED, TEST = 20_000, 500, 200  # pairs
+PAIR_STEPS = 60
 
 
 def train_quietly(data: Corpus, run: Path, *, steps: int, changes: list[str]) -> Predictor:
@@ -59,32 +57,4 @@ def start_and_stop() -> CheckResult:
             "the first input of the decoder is [START]", int(shift_right(torch.tensor([ids]), START)[0, 0]), START
         ),
         expect_equal("words before the model generates [STOP], of at most 28", len(found.ids), 3),
-    )
-
-
-@check(
-    99,
-    "S3:1689-1702",
-    "Transfer learning: a model pretrained on much text needs fewer labelled examples than a randomly initialized one.",
-    formula=r"L(\text{pretrained,~then~tuned}) < L(\text{from~scratch})",
-    code=(train,),
-    trains=True,
-)
-def transfer() -> CheckResult:
-    test = [(source, target) for _, source, target in read_pairs("reverse-heldout", TEST)]
-    tokens = sum(len(target) + 1 for _, target in test)
-    text = Corpus(files=("embedded:copy",), examples=PRETRAINING)
-    labelled = Corpus(files=("embedded:reverse",), examples=LABELLED)
-    letters = ["tokenizer.kind=characters"]
-    with TemporaryDirectory() as folder:
-        before = Path(folder, "pretrained")
-        train_quietly(text, before, steps=PRETRAINING_STEPS, changes=letters)
-        scratch = train_quietly(labelled, Path(folder, "scratch"), steps=TUNING_STEPS, changes=letters)
-        tuned = train_quietly(labelled, Path(folder, "tuned"), steps=TUNING_STEPS, changes=[*letters, f"init={before}"])
-        losses = [-sum(run.score(test)) / tokens for run in (scratch, tuned)]
-    return build_result(
-        expect_at_most("held-out loss per letter: fine-tuned over trained from scratch", losses[1] / losses[0], 0.85),
-        expect_at_least("held-out loss per letter: trained from scratch", losses[0], 0.2),
-        note=f"Pretraining: copying {PRETRAINING:,} rows of letters. The task: reversing rows, learned from {LABELLED} "
-        f"rows in {TUNING_STEPS} steps. Losses: {losses[0]:.2f} from scratch, {losses[1]:.2f} fine-tuned.",
     )

@@ -25,6 +25,7 @@ from saccade.predict.search.request import Request
 from saccade.predict.search.run import run_search
 
 MAX_STEPS_PER_CALL = 64  # so that an interrupt (Ctrl-C) does not wait for long
+MAX_ROWS = 16384  # the C code keeps some numbers of each row on its stack
 
 
 class CpuFused:
@@ -57,6 +58,8 @@ def explain_request(request: Request) -> str:
         return "outputs continue prompts"
     if decoding.sample:
         return "tokens are sampled"
+    if decoding.beam * len(request.limits) > MAX_ROWS:
+        return f"a batch of {len(request.limits)} inputs with {decoding.beam} beams each has more than {MAX_ROWS} rows"
     if decoding.no_repeat_ngram or decoding.coverage_penalty or request.prefix:
         return "each step depends on previous tokens (no_repeat_ngram, coverage_penalty or prefix)"
     if torch.is_grad_enabled() or is_recording():
