@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from saccade.model.build.model import build
 from saccade.model.model import Model
 
 VOCABULARY_SIZE = 23
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 def sample_normal(*shape: int) -> Tensor:
@@ -40,6 +42,14 @@ def format_shape(x: Tensor) -> str:
 
 def count_parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
+
+
+def randomize_parameters(model: ModuleT, *, scale: float = 0.5) -> ModuleT:
+    """Add noise to all parameters, so that no bias, gate or norm has its neutral initial value."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=scale)
+    return model
 
 
 def load_small_recipe(changes: Sequence[str] = ()) -> Recipe:

@@ -1,8 +1,8 @@
-"""Checks on captioning and reading pictures: the models of the recipes compute what notes and papers describe."""
+"""Checks on captioning: the model of the recipe show-attend-tell computes what notes and paper describe."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,53 +10,134 @@ from torch import Tensor
 
 from saccade.config.load import load
 from saccade.data.batching.batch import Batch, Pictures, pad
-from saccade.layers.attention.alignment import HardAttention, NeighborhoodAttention
+from saccade.layers.attention.alignment import HardAttention
+from saccade.layers.auxiliary import StepAttention
 from saccade.layers.blocks.recurrence import BahdanauRecurrence
-from saccade.lectures.claims import CheckResult, build_result, check, expect_at_least, expect_equal, expect_near
-from saccade.lectures.small import VOCABULARY_SIZE, max_difference
+from saccade.layers.vision.patches import ResNetCells
+from saccade.lectures.claims import CheckResult, Comparison, build_result, check, expect_at_most, expect_near
+from saccade.lectures.small import VOCABULARY_SIZE, max_difference, randomize_parameters
+from saccade.lectures.systems import attention_references as references
 from saccade.model.build.model import build
 from saccade.model.model import Model
 from saccade.model.readers.media import PictureReader
-from saccade.train.objectives.objectives import next_token_loss
-from saccade.view.background import Background
-from saccade.view.maps import AttentionMap
-from saccade.view.spotlight import darken_unattended
-from saccade.view.viewing import View
+from saccade.train.objectives.objectives import build_objectives, next_token_loss
+from saccade.train.objectives.reinforce import reinforce_loss
+from saccade.train.objectives.terms import Term
 
-SMALL = ["reader.size=24", "reader.channels=[8, 12]", "writer.stack.dim=10"]
-SMALL_READING = [
-    "reader.size=16",
-    "reader.width=48",
-    "reader.channels=[4, 8, 12]",
-    "reader.depth=1",
-    "writer.stack.dim=10",
-]
-WORDS = ["a", "dog", "runs"]
-ATTENDED_CELLS = (8, 0, 14)  # cells of a 3 x 5 grid that these words attend to
+HIGH, WIDE, CELL = 16, 24, 4  # pixels of a picture, and of a cell
+GRID = (HIGH // CELL, WIDE // CELL)
+SMALL = [
+    f"reader.size={HIGH}", f"reader.width={WIDE}", "reader.channels=[8, 12]", "reader.dropout=0", "writer.dropout=0",
+    "writer.stack.dim=10", "writer.stack.dropout=0",
+]  # fmt: skip
+SMALL_TRANSFORMER = [
+    *SMALL[:5], "reader.stack={layers=1, dim=12, heads=3, ff=17, dropout=0.0}",
+    "writer.stack={layers=2, dim=12, heads=3, ff=17, dropout=0.0}",
+]  # fmt: skip
+
+
+# ---- small models, and their formulas
 
 
 def build_small(name: str, changes: list[str]) -> Model:
-    return (
-        build(load(name, overrides=changes), source_size=VOCABULARY_SIZE, target_size=VOCABULARY_SIZE).double().eval()
+    """Build a small model with random parameters, in float64 and without dropout."""
+    model = build(load(name, overrides=changes), source_size=VOCABULARY_SIZE, target_size=VOCABULARY_SIZE)
+    return randomize_parameters(model.double().eval())
+
+
+def sample_batch(model: Model, *, high: int = HIGH, wide: int = WIDE) -> Batch:
+    """Build a batch of two random pictures and two target sequences of different lengths."""
+    values = torch.randint(0, 256, (2, 3, high, wide), dtype=torch.uint8)
+    source = Pictures(values, torch.ones(2, int(np.prod(model.reader.grid)), dtype=torch.bool))
+    return Batch({"source": source, "target": pad([[5, 6, 7, 2], [8, 9, 2]])})
+
+
+def encode_picture(encoder: Any, pictures: Tensor) -> Tensor:
+    """The cells of the feature map plus their positions, and then a Transformer, if there is one."""
+    cells = references.list_cells(references.run_residual_network(encoder.cells.blocks, pictures))
+    states = cells if encoder.positions is None else cells + encoder.positions.table.weight
+    if encoder.stack is None:
+        return states
+    return references.run_pre_norm_stack(
+        encoder.stack, states, references.allow_all(states.shape[1]), activation="relu"
     )
 
 
-def sample_batch(model: Model, *, high: int, wide: int) -> Batch:
-    """Build a batch of two random pictures and two target sequences."""
-    values = torch.randint(0, 256, (2, 3, high, wide), dtype=torch.uint8)
-    states = int(np.prod(model.reader.grid))
-    source = Pictures(values, torch.ones(2, states, dtype=torch.bool))
-    return Batch({"source": source, "target": pad([[5, 6, 7], [8, 9, 2]])})
+def embed_words(model: Model, ids: Tensor) -> Tensor:
+    embedding = model.writer.embedding
+    x = references.embed_scaled(embedding, ids)
+    if embedding.positions is None:
+        return x
+    sinusoids = references.make_sinusoids(ids.shape[1], x.shape[-1])
+    return x + sinusoids.float()  # the table of the model is rounded to float32
 
 
-def build_view() -> View:
-    """Build the view of a caption of three words, each of which attends to one cell."""
-    weights = np.zeros((1, 3, 15), dtype=np.float32)
-    weights[0, [0, 1, 2], ATTENDED_CELLS] = 1.0
-    labels = {"source": [str(cell) for cell in range(15)], "target": WORDS}
-    cross = AttentionMap("writer.stack.cross", "cross", 1, weights, "target", "source", labels)
-    background = Background.of(np.full((30, 50, 3), 200, dtype=np.uint8), (3, 5))
-    return View("words", None, " ".join(WORDS), labels, [cross], background=background)
+def write_words(model: Model, states: Tensor, ids: Tensor) -> references.Written:
+    """The writer of show-attend-tell by its formulas, given the words so far."""
+    mask = torch.ones(states.shape[:2], dtype=torch.bool)
+    return references.write_with_attention(model.writer.stack, embed_words(model, ids), states, mask)
+
+
+def compute_logits(model: Model, pictures: Tensor, ids: Tensor) -> Tensor:
+    """Logits of the next word after each of the words `ids`, by the formulas."""
+    states, writer = encode_picture(model.reader, pictures), model.writer
+    if model.reader.stack is None:
+        return references.apply_linear(writer.output, write_words(model, states, ids).outputs)
+    x, allowed = embed_words(model, ids), references.allow_earlier(ids.shape[1])
+    hidden = references.run_pre_norm_stack(writer.stack, x, allowed, activation="relu", memory=states)
+    return references.apply_linear(writer.output, hidden)
+
+
+# ---- rows
+
+
+@check(
+    24,
+    "S3:232-284",
+    "On the feature grid of a picture, the softmax runs over all H x W positions, and c_t sums over the whole grid.",
+    formula=r"e_{t,i,j} = f_{att}(s_{t-1}, h_{i,j}), \quad \sum_{i,j} a_{t,i,j} = 1, "
+    r"\quad c_t = \sum_{i,j} a_{t,i,j} h_{i,j}",
+    code=(ResNetCells, PictureReader, BahdanauRecurrence),
+    breaks=(
+        "uniform-attention",
+        "softmax-over-halves",
+        "grid-in-column-order",
+        "shifted-values",
+        "picture-ignored",
+    ),
+)
+@torch.no_grad()
+def attention_over_a_grid() -> CheckResult:
+    model = build_small("show-attend-tell", [*SMALL, "writer.stack.context_gate=false"])
+    batch, contexts = sample_batch(model), list[Tensor]()
+    ids = references.shift_targets(batch["target"].ids)
+    memory = model.read(batch)
+    watch = model.writer.stack.recurrence.cross.register_forward_hook(lambda *found: contexts.append(found[2][0]))
+    with watch:
+        weights = model.write(ids, batch["target"].mask, memory)[1]["attention"].weights
+    h = encode_picture(model.reader, batch["source"].values)
+    expected = write_words(model, h, ids)
+    a = weights.unflatten(-1, GRID)
+    grid = h.unflatten(1, GRID)
+    return build_result(
+        expect_near(
+            "h: difference from the convolutions, cell by cell", max_difference(memory.states, h), 0, within=1e-11
+        ),
+        expect_near(
+            "a: difference from the softmax of e over the whole grid",
+            max_difference(weights, expected.weights),
+            0,
+            within=1e-11,
+        ),
+        expect_near("sum of a over the grid", float(a.sum((-2, -1)).max()), 1, within=1e-12),
+        expect_at_most("largest sum of a over one row of the grid", float(a.sum(-1).max()), 0.999),
+        expect_near(
+            "c: difference from the double sum over rows and columns",
+            max_difference(torch.cat(contexts, 1), torch.einsum("btij,bijd->btd", a, grid)),
+            0,
+            within=1e-11,
+        ),
+    )
 
 
 @check(
@@ -64,203 +145,141 @@ def build_view() -> View:
     "S3:322",
     "Show, Attend and Tell (Xu et al. 2015): a captioning model attends to the picture anew for each word.",
     formula=r"c_t = \beta_t \sum_i a_{t,i} h_i, \quad \lambda \sum_i (1 - \sum_t a_{t,i})^2",
-    code=(BahdanauRecurrence, HardAttention, next_token_loss),
+    code=(BahdanauRecurrence, HardAttention, next_token_loss, reinforce_loss),
+    breaks=(
+        "uniform-attention",
+        "attention-without-gradient",
+        "open-context-gate",
+        "first-state-without-memory",
+        "coverage-left-out",
+        "hard-attention-averages",
+        "hard-attention-never-samples",
+        "hard-attention-without-reward",
+    ),
 )
-@torch.no_grad()
 def show_attend_tell() -> CheckResult:
     model = build_small("show-attend-tell", SMALL)
-    batch = sample_batch(model, high=24, wide=24)
-    memory, writer = model.read(batch), model.writer.stack
-    state = writer.start(memory, rows=2, capacity=3)
-    first = torch.tanh(writer.first.predict(memory.states.mean(1))).view(2, 2, 10)
-    step = model.writer.step(torch.ones(2, 1, dtype=torch.long), writer.start(memory, rows=2, capacity=3), align=True)
-    words = model.writer.embedding(torch.ones(2, 1, dtype=torch.long))[:, 0]
-    gate = torch.sigmoid(writer.recurrence.gate(first[:, 0]))
-    context = gate * torch.einsum("bs,bsd->bd", step.weights, memory.states)
-    lstm = writer.recurrence.layers[0]
-    h, _ = torch.lstm_cell(torch.cat((words, context), 1), (first[:, 0], first[:, 1]), *lstm.parameters())
-    readout = torch.tanh(writer.recurrence.readout(torch.cat((h, context, words), 1)))
-    terms = next_token_loss(model, batch, torch.Generator(), coverage=1.0)
-    missed = (1 - collect_weights(model, batch).sum(1)).pow(2).sum()
-    hard = build_small(
-        "show-attend-tell", [*SMALL, "writer.stack.hard_attention=true", "objectives=[{kind='reinforce'}]"]
-    )
-    look = next(part for part in hard.modules() if isinstance(part, HardAttention))
-    sharp, weights, _ = look(torch.randn(2, 1, 10).double(), look.project_memory(memory))
+    batch = sample_batch(model)
+    target, memory = batch["target"], model.read(batch)
+    ids = references.shift_targets(target.ids)
+    states = encode_picture(model.reader, batch["source"].values)
+    expected = write_words(model, states, ids)
+    first = torch.stack([part for (*parts,) in model.writer.start(memory, capacity=1).hidden for part in parts], 1)
+    by_hand = references.predict_first_states(model.writer.stack.first, states.mean(1))
+    [objective] = build_objectives(load("show-attend-tell", overrides=SMALL))
+    terms = objective(model, batch, torch.Generator())
+    zero = Term(0 * terms["next-token"].sum, 1, 0.0)
+    coverage, v = terms.get("coverage", zero), model.writer.stack.recurrence.cross.score.energy.weight
+    rows = zip(expected.weights, target.mask, strict=True)
+    missed = torch.stack([(1 - row[real].sum(0)).pow(2).sum() for row, real in rows]).sum()
     return build_result(
         expect_near(
             "h_0 and c_0: difference from tanh of W times the mean of all cells",
-            max_difference(torch.stack(state.hidden[0], 1), first),
+            max_difference(first, torch.stack(by_hand[0], 1)),
             0,
             within=1e-12,
         ),
         expect_near(
-            "logits of a word: difference from the gate, attention and LSTM of the paper",
-            max_difference(step.logits, model.writer.head(readout)),
+            "logits: difference from attention, gate, LSTM and readout of the paper",
+            max_difference(
+                model.writer.head(model.write(ids, target.mask, memory)[0]),
+                references.apply_linear(model.writer.output, expected.outputs),
+            ),
             0,
-            within=1e-12,
+            within=1e-11,
         ),
         expect_near(
-            "the coverage penalty, expected sum_i (1 - sum_t a_ti)^2",
-            float(terms["coverage"].sum),
-            float(missed),
+            "the recipe's penalty, expected λ Σ_i (1 - Σ_t a_ti)² with λ = 0.002",
+            float(coverage.sum.detach()) * coverage.weight,
+            0.002 * float(missed.detach()),
             within=1e-9,
         ),
         expect_near(
-            "hard attention: difference of c_t from the cell with the largest weight",
-            max_difference(sharp[:, 0], memory.states[torch.arange(2), weights[:, 0].argmax(-1)]),
+            "its gradient with respect to v of the score: difference from that of the formula",
+            max_difference(differentiate(coverage.sum, v), differentiate(missed, v)),
             0,
-            within=0.0,
+            within=1e-9,
         ),
+        *compare_hard_attention(),
         note="`saccade train show-attend-tell --tiny`, with `writer.stack.hard_attention=true "
         "objectives=[{kind='reinforce'}]` for hard attention, which samples one cell.",
     )
 
 
-def collect_weights(model: Model, batch: Batch) -> Tensor:
-    """Return the attention weights of every target word, computed step by step."""
-    target, state = batch["target"], model.writer.start(model.read(batch), capacity=3)
-    weights, before = [], torch.ones_like(target.ids[:, :1])
-    for at in range(target.ids.shape[1]):
-        step = model.writer.step(before, state, align=True)
-        state, before = step.state, target.ids[:, at : at + 1]
-        assert step.weights is not None, "align=True returns weights"
-        weights.append(step.weights)
-    return torch.stack(weights, 1)
+def differentiate(loss: Tensor, parameter: Tensor) -> Tensor:
+    """The gradient; zero where the loss does not depend on the parameter."""
+    if not loss.requires_grad:
+        return torch.zeros_like(parameter)
+    [gradient] = torch.autograd.grad(loss, parameter, allow_unused=True, retain_graph=True)
+    return torch.zeros_like(parameter) if gradient is None else gradient
 
 
-@check(
-    26,
-    "S3:332-345,1944",
-    "Sample captions are shown with one attention map for each word.",
-    formula=r"a_t \in R^{H \times W} \to \mathrm{picture}",
-    code=(darken_unattended, Background),
-)
-def one_map_for_each_word() -> CheckResult:
-    view = build_view()
-    assert view.background is not None, "the view has a picture"
-    cells, pixels = view.background.to_grid(view.maps[0].weights[0]), view.background.decode_pixels() / 255
-    lights = [darken_unattended(pixels, map_of_word) for map_of_word in cells]
-    found = [np.unravel_index(int(light.sum(-1).argmax()), light.shape[:2]) for light in lights]
-    return build_result(
-        expect_equal("attention maps for three words", len(lights), len(WORDS)),
-        expect_equal(
-            "pixels of a map that is enlarged from 3 x 5 cells", " x ".join(map(str, lights[0].shape[:2])), "30 x 50"
+def compare_hard_attention() -> list[Comparison]:
+    """Hard attention: the largest weight in prediction, samples in training, and the loss that trains it."""
+    changes = [*SMALL, "writer.stack.hard_attention=true", "objectives=[{kind='reinforce'}]"]
+    model = build_small("show-attend-tell", changes)
+    batch = sample_batch(model)
+    memory, target, cross = model.read(batch), batch["target"], model.writer.stack.recurrence.cross
+    query = torch.randn(2, 1, 10).double()
+    with torch.no_grad():
+        sharp, weights, _ = cross(query, cross.project_memory(memory))
+        largest = memory.states[torch.arange(2), weights[:, 0].argmax(-1)]
+        frequencies, mixed = sample_positions(cross.train(), query, memory)
+    cross.eval()
+    model.train()
+    torch.manual_seed(1)
+    hidden, aux = model.write(references.shift_targets(target.ids), target.mask, model.read(batch))
+    torch.manual_seed(1)
+    policy = reinforce_loss(model, batch, torch.Generator())["looks"]
+    log_probs = model.writer.head(hidden).log_softmax(-1).gather(-1, target.ids[..., None])[..., 0] * target.mask
+    expected = compute_policy_loss(log_probs.detach(), aux["attention"], target.mask)
+    v = cross.score.energy.weight
+    return [
+        expect_near(
+            "hard attention: difference of c_t from the cell with the largest weight",
+            max_difference(sharp[:, 0], largest),
+            0,
+            within=0.0,
         ),
-        expect_equal(
-            "brightest cell of each map",
-            str([int(y) // 10 * 5 + int(x) // 10 for y, x in found]),
-            str([*ATTENDED_CELLS]),
+        expect_near(
+            "hard attention in training: largest difference of the frequencies of cells in 4,000 samples from a_t",
+            max_difference(frequencies, weights[0, 0]),
+            0,
+            within=4 * 0.5 / 4000**0.5,
         ),
-        expect_at_least(
-            "brightness of this cell over the median brightness", float(lights[0].max() / np.median(lights[0])), 3.0
+        expect_near("hard attention in training: share of soft attention", mixed, 0.5, within=4 * 0.5 / 8000**0.5),
+        expect_near(
+            "loss of the attention weights, expected REINFORCE",
+            float(policy.sum.detach()),
+            float(expected.detach()),
+            within=1e-4,
         ),
-        note="`saccade view RUN PICTURE --png maps.png` draws the attention map of each word over the picture.",
-    )
-
-
-@check(
-    27,
-    "S3:347-388",
-    "Attention weights are like saccades: at each step the focus jumps to the next point of interest.",
-    formula=r"a_1 \to a_2 \to a_3",
-    code=(View,),
-)
-def saccades() -> CheckResult:
-    page, document = build_view().html(), build_view().document()
-    [entry], wide = document["maps"], 5
-    attended = [int(np.argmax(row)) for row in np.asarray(entry["weights"], dtype=float).reshape(3, 15)]
-    jumps = [abs(a // wide - b // wide) + abs(a % wide - b % wide) for a, b in pairwise(attended)]
-    return build_result(
-        expect_equal("cell with the largest weight at each step", str(attended), str([*ATTENDED_CELLS])),
-        expect_equal("distance in rows + columns from one step to the next", str(jumps), "[4, 6]"),
-        expect_equal("grid of the picture in the HTML page", str(document["background"]["grid"]), "[3, 5]"),
-        expect_at_least("playback controls in the HTML page", page.count('"aria-label": "Player"'), 1),
-        note="`saccade view RUN PICTURE --html page.html`: the Play button steps from word to word.",
-    )
-
-
-@check(
-    28,
-    "S3:394",
-    "Show, attend and tell maps a picture to text.",
-    formula=r"X = \mathrm{picture}, \quad Y = \mathrm{text}",
-    code=(PictureReader,),
-)
-@torch.no_grad()
-def from_a_picture_to_text() -> CheckResult:
-    compared = []
-    for name, changes in (("show-attend-tell", SMALL), ("show-attend-tell-transformer", SMALL_TRANSFORMER)):
-        model = build_small(name, changes)
-        batch = sample_batch(model, high=24, wide=24)
-        memory, ids = model.read(batch), batch["target"].ids
-        whole = model.writer.head(model.writer(ids, None, memory))
-        state, steps = model.writer.start(memory, capacity=3), []
-        for at in range(3):
-            step = model.writer.step(ids[:, at : at + 1], state)
-            state = step.state
-            steps.append(step.logits)
-        compared += [
-            expect_equal(f"{name}: states of a 24 x 24 picture with cells of 4 x 4 pixels", memory.states.shape[1], 36),
-            expect_near(
-                f"{name}: difference of word-by-word and parallel computation",
-                max_difference(torch.stack(steps, 1), whole),
-                0,
-                within=1e-10,
-            ),
-        ]
-    return build_result(*compared, note="`saccade predict RUN picture.jpg` prints the caption.")
-
-
-SMALL_TRANSFORMER = [
-    "reader.size=24", "reader.channels=[8, 12]", "reader.stack={layers=1, dim=12, heads=3, ff=17}",
-    "writer.stack={layers=2, dim=12, heads=3, ff=17}",
-]  # fmt: skip
-
-
-@check(
-    33,
-    "S3:412",
-    "Show, attend and read (Li et al. 2019) recognizes the text in a picture.",
-    formula=r"e_{ij} = w^T \tanh(W_v v_{ij} + \sum_{p,q \in N_{ij}} W_{p,q} v_{pq} + W_h h_t)",
-    code=(NeighborhoodAttention,),
-)
-@torch.no_grad()
-def show_attend_read() -> CheckResult:
-    model = build_small("show-attend-read", SMALL_READING)
-    memory = model.read(sample_batch(model, high=16, wide=48))
-    look = model.writer.stack.recurrence.cross
-    cells, query = memory.states.view(2, 2, 12, 12), torch.randn(2, 1, 10).double()
-    context = torch.zeros(2, 2, 12, 10).double()
-    for y in range(2):
-        for x in range(12):
-            near_by = [(p, q) for p in (y - 1, y, y + 1) for q in (x - 1, x, x + 1) if 0 <= p < 2 and 0 <= q < 12]
-            for p, q in near_by:
-                kernel = look.around.weight[:, :, 1 + p - y, 1 + q - x]
-                context[:, y, x] += cells[:, p, q] @ (look.score.key.weight if (p, q) == (y, x) else kernel).T
-    expected = look.score.energy(torch.tanh(look.score.query(query)[:, :, None] + context.flatten(1, 2)[:, None]))[
-        ..., 0
+        expect_near(
+            "its gradient with respect to v of the score: difference from that of the formula",
+            max_difference(differentiate(policy.sum, v), differentiate(expected, v)),
+            0,
+            within=1e-4,
+        ),
     ]
-    seen_at, weights = look(query, look.project_memory(memory))
-    return build_result(
-        expect_equal("rows and columns of the feature map of 16 x 48 pixels", str(memory.grid), "(2, 12)"),
-        expect_near(
-            "weights: difference from the formula with all eight neighbours",
-            max_difference(weights, expected.softmax(-1)),
-            0,
-            within=1e-12,
-        ),
-        expect_near(
-            "sum of the weights over rows and columns",
-            max_difference(weights.sum(-1), torch.ones(2, 1).double()),
-            0,
-            within=1e-12,
-        ),
-        expect_near(
-            "output: difference from the weighted sum over the grid",
-            max_difference(seen_at[:, 0], torch.einsum("bs,bsd->bd", weights[:, 0], memory.states)),
-            0,
-            within=1e-12,
-        ),
-        note="`saccade train show-attend-read --tiny` trains on rendered words.",
-    )
+
+
+def sample_positions(cross: HardAttention, query: Tensor, memory: Any) -> tuple[Tensor, float]:
+    """How often each cell of the first picture is sampled, and the share of rows with soft attention."""
+    rows = torch.zeros(8000, dtype=torch.long)
+    many = type(memory)(memory.states[rows], memory.mask[rows])
+    context, _, sampled = cross(query[rows], cross.project_memory(many))
+    hard = sampled[:, 0] >= 0
+    is_one_cell = (context[hard] - memory.states[0][sampled[hard]]).abs().amax((-1, -2)) == 0
+    counts = torch.bincount(sampled[hard][is_one_cell][:, 0], minlength=memory.states.shape[1])
+    return counts.double() / max(1, int(hard.sum())), 1 - float(hard.double().mean())
+
+
+def compute_policy_loss(log_probs: Tensor, attention: StepAttention, mask: Tensor) -> Tensor:
+    """-Σ_t (Σ_{u >= t} (log p(y_u) - b)) log a_t(s_t), where b is the mean log-probability and s_t was sampled."""
+    baseline, total = log_probs.sum() / mask.sum(), torch.zeros(()).double()
+    for b, t in mask.nonzero().tolist():
+        later = [log_probs[b, u] - baseline for u in range(t, mask.shape[1]) if mask[b, u]]
+        sampled = int(attention.sampled_positions[b, t])
+        if sampled >= 0:
+            total = total - torch.stack(later).sum() * attention.weights[b, t, sampled].log()
+    return total
