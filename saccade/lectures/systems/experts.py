@@ -187,13 +187,14 @@ def square_variation(values: Tensor) -> Tensor:
 
 def _descend(group: Experts, same: Any) -> list[Comparison]:
     """Follow the gradient of the balancing loss in training: it falls, from less than if all words choose the same."""
-    x, losses = sample_normal(200, 12), []
+    x, losses, gate = sample_normal(200, 12), [], group.gate
+    assert isinstance(gate, Gate), "the recipe has one gate for all experts"
     for _ in range(20):
         torch.manual_seed(0)
-        loss = balance_loss(sum_usage([Routing(group, group.gate(x), None)])) / group.balance
-        (grad,) = torch.autograd.grad(loss + 0 * group.gate.clean.weight.sum(), group.gate.clean.weight)
+        loss = balance_loss(sum_usage([Routing(group, gate(x), None)])) / group.balance
+        (grad,) = torch.autograd.grad(loss + 0 * gate.clean.weight.sum(), gate.clean.weight)
         with torch.no_grad():
-            group.gate.clean.weight -= 0.3 * grad
+            gate.clean.weight -= 0.3 * grad
         losses.append(float(loss.detach()))
     worst = float(balance_loss(same).detach()) / group.balance
     return [
