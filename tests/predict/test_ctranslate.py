@@ -98,7 +98,7 @@ def test_an_unwritable_folder_is_reported(make_run: Any) -> None:
         ({"reader": {"segments": 2}}, "reader.segments = 2"),
         ({"reader": {"stack": {"kind": "recurrent"}}}, "reader.stack.kind = 'recurrent'"),
         ({"reader": {"stack": {"kv_heads": 2}}}, "reader.stack.kv_heads = 2"),
-        ({"writer": {"stack": {"score": "additive"}}}, "writer.stack.score = { kind = 'additive' }"),
+        ({"writer": {"stack": {"score": "additive"}}}, "writer.stack.score = 'additive'"),
         ({"writer": {"output_scale": True}}, "writer.output_scale = true"),
         ({"reader": {"stack": {"norm": "none"}}}, "reader.stack.norm = 'none'"),
         ({"writer": {"stack": {"ff": 0}}}, "writer.stack.ff = 0"),

@@ -34,6 +34,7 @@ def test_the_installed_package_names_its_plugin():
         "saccade.plugins": "saccade_worlds",
         "saccade.recipes": "saccade_worlds:recipes",
         "saccade.lectures": "saccade_worlds.lectures",
+        "saccade.breaks": "saccade_worlds.lectures.breaks",
     }
     assert dict(plugins.load_installed())["navigate"][0] is saccade_worlds.KINDS["navigate"]
 

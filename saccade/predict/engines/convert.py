@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from saccade.config import schema
+from saccade.config.kinds import OwnKind
 from saccade.config.schema import Recipe
 from saccade.config.stacks import DEFAULT_NORM_EPSILON
 from saccade.config.table import Table
@@ -96,8 +97,8 @@ def check_neutral(table: Any, address: str) -> None:
 
 def _format_value(value: Any) -> str:
     """Format a value as in a recipe; of a table, its kind."""
-    if isinstance(value, Table):
-        return f"{{ kind = {value.kind!r} }}" if hasattr(value, "kind") else "{ ... }"
+    if isinstance(value, Table | OwnKind):
+        return repr(value.kind) if hasattr(value, "kind") else "{ ... }"
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 

@@ -142,7 +142,7 @@ def measure_matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
     left, right = (torch.randn(size, size, device=device, dtype=dtype, generator=generator) for _ in "ab")
     durations, deadline = [], time.perf_counter() + 0.3
     left @ right
-    while time.perf_counter() < deadline:
+    while not durations or time.perf_counter() < deadline:
         begin = record_timestamp(device)
         left @ right
         end = record_timestamp(device)
