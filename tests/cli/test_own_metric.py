@@ -126,7 +126,5 @@ def test_a_metric_without_values_per_example_is_not_compared(own, monkeypatch):
     assert own(*TRAIN, "train.steps=1", "train.metric=loss").code == 0
     result = own("compare", "own", "own", "--data", "embedded:dates", "--metric", "low", "--plugin", "own.py")
     assert result.code == 2
-    assert (
-        "only by bleu or accuracy or wer or cer or letters or rouge1 or rouge2 or rougeL or overlap; 'low' has no statistics per"
-        in result.err
-    )
+    assert "only by bleu or accuracy or wer or cer or letters or rouge1 or" in result.err
+    assert " or overlap; 'low' has no statistics per" in result.err
