@@ -24,6 +24,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+STATED_DEFAULTS = {
+    "scale_attn_weights": True, "tie_word_embeddings": True, "mlp_bias": False, "attention_bias": False,
+    "hidden_act": "silu",
+}  # fmt: skip
+MISSING = object()
 RUN, EXPORT, INT8 = Path("run"), Path("export"), Path("run/model.int8.safetensors")
 LINES, OUTPUTS, VECTORS = Path("lines.txt"), Path("outputs.txt"), Path("vectors.npy")
 TIMING = {"seconds", "tokens_per_second", "data_wait", "minutes", "speed"}  # differ from run to run
@@ -182,6 +187,8 @@ def folder_facts(folder: Path, title: str) -> dict[str, Any]:
         facts |= {f"{title} weights/{file.stem} {name}": value for name, value in tensors(file)}
     for file in sorted(folder.glob("*.json")):
         content = json.loads(file.read_text("utf-8"))
+        if file.name == "config.json":  # of an export: keys that only state the default of transformers do not count
+            content = {key: value for key, value in content.items() if STATED_DEFAULTS.get(key, MISSING) != value}
         facts[f"{title} files/{file.name}"] = digest(json.dumps(content, sort_keys=True).encode())
     return facts
 

@@ -140,7 +140,8 @@ def measure_matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
         size = next(n for n in (8192, 4096, 2048, 1024) if n == 1024 or 3 * n * n * dtype.itemsize < free / 2)
     generator = torch.Generator(device)  # a new one: random numbers of training do not change
     left, right = (torch.randn(size, size, device=device, dtype=dtype, generator=generator) for _ in "ab")
-    durations, deadline = [], time.perf_counter() + 0.3
+    durations: list[float] = []
+    deadline = time.perf_counter() + 0.3
     left @ right
     while not durations or time.perf_counter() < deadline:
         begin = record_timestamp(device)
