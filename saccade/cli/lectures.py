@@ -88,8 +88,12 @@ def audit(
     from saccade.lectures.audit import audit_rows, find_weak_rows, list_breaks, tabulate
     from saccade.lectures.catalogue import find_row, load_rows
 
-    chosen = [row for row in map(find_row, numbers) if row.measure is not None] if numbers else []
-    chosen = chosen or [row for row in load_rows() if row.measure is not None and (train or not row.trains)]
+    chosen = [find_row(number) for number in numbers] or [row for row in load_rows() if train or not row.trains]
+    chosen = [row for row in chosen if row.measure is not None]
+    if not chosen:
+        raise SaccadeError(
+            f"row {numbers[0]} is prose without a check; `saccade lectures list` shows which rows have one"
+        )
     if listed:
         print(align_columns(list_breaks(chosen)))
         return

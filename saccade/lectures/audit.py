@@ -77,8 +77,8 @@ def find_weak_rows(rows: Sequence[LectureRow], trials: Sequence[Trial]) -> dict[
         missed = [trial for trial in missed if trial.state != NOTICED]
         if missed:
             weak[row.row] = "; ".join(format_missed(trial) for trial in missed)
-        elif len(row.breaks) < MIN_BREAKS:
-            weak[row.row] = f"it names {len(row.breaks)} breaks, at least {MIN_BREAKS} are needed"
+        elif len(set(row.breaks)) < MIN_BREAKS:
+            weak[row.row] = f"it names {len(set(row.breaks))} breaks, at least {MIN_BREAKS} are needed"
     return weak
 
 

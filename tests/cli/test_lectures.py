@@ -1,6 +1,7 @@
-"""`saccade lectures`: list, run, trace, report."""
+"""`saccade lectures`: list, run, audit, trace, report."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from saccade.errors import SaccadeError
 from saccade.lectures import catalogue
 from saccade.lectures.attention import scores
 from saccade.lectures.catalogue import find_row
+from saccade.lectures.claims import build_result, expect_equal
 from saccade.lectures.scale import complexity
 from saccade.lectures.trace import trace_run
 from saccade.predict.predictors.predictor import Predictor
@@ -88,6 +90,56 @@ def test_a_row_without_a_check_says_why(cli):
     result = cli("lectures", "run", 22)
     assert result.code == 0
     assert "row 22, S4:12: prose" in result.out
+
+
+def test_audit_shows_what_each_row_notices(cli, few):
+    result = cli("lectures", "audit")
+    assert result.code == 0
+    rows = [line.split("  ") for line in result.out.splitlines()[1:3]]
+    assert [row[0] for row in rows] == ["37", "44"]  # those that are quick and have a check
+    for number, line in ((37, result.out.splitlines()[1]), (44, result.out.splitlines()[2])):
+        names = find_row(number).breaks
+        assert f"{len(names)} of {len(names)}" in line and ", ".join(names) in line and "[" not in line
+    total = sum(len(find_row(number).breaks) for number in (37, 44))
+    assert f"2 rows, {total} of {total} breaks noticed" in result.out
+
+
+def test_audit_for_programs(cli):
+    found = json.loads(cli("lectures", "audit", "44", "--json").out)
+    assert [item["break"] for item in found] == list(find_row(44).breaks)
+    assert {item["state"] for item in found} == {"fails"} and all(item["what"].endswith(".") for item in found)
+
+
+def test_audit_lists_breaks_with_the_rows_that_name_them(cli, few):
+    lines = cli("lectures", "audit", "--list").out.splitlines()
+    (uniform,) = [line for line in lines if line.startswith("uniform-attention ")]
+    assert uniform.split()[1] == "37" and "Attention ignores its query and keys" in uniform
+
+
+@pytest.mark.parametrize(
+    ("measure", "names", "reason"),
+    [
+        (lambda: build_result(expect_equal("two", 2, 2)), ("doubled-values",) * 3, "holds under doubled-values"),
+        (lambda: 1 / 0, ("doubled-values",) * 3, "raises under doubled-values (ZeroDivisionError: division by zero)"),
+        (
+            lambda: build_result(expect_equal("x", float("nan"), 2)),
+            ("doubled-values",) * 3,
+            "raises under doubled-values (not finite: x)",
+        ),
+        (lambda: build_result(expect_equal("two", 3, 2)), ("doubled-values",) * 3, "it names 1 breaks, at least 3 are"),
+    ],
+)
+def test_a_row_that_proves_too_little_is_exit_code_1(cli, monkeypatch, measure, names, reason):
+    row = replace(find_row(44), measure=measure, breaks=names)
+    monkeypatch.setattr(catalogue, "find_row", lambda number: row)
+    result = cli("lectures", "audit", "44")
+    assert result.code == 1
+    assert f"row 44 is weak: {reason}" in result.out
+
+
+def test_audit_of_prose_and_of_unknown_rows_is_exit_code_2(cli):
+    assert "row 22 is prose without a check; `saccade lectures list` shows which" in cli("lectures", "audit", "22").err
+    assert cli("lectures", "audit", "22").code == cli("lectures", "audit", "999").code == 2
 
 
 def test_trace_prints_numbers_that_can_be_checked_by_hand(cli):
