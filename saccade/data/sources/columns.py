@@ -17,7 +17,7 @@ class UnclearColumnsError(SaccadeError):
     def __init__(self, before: str, example: Sequence[str], after: str = "") -> None:
         self.before, self.after = before, after
         self.example = json.dumps(list(example), ensure_ascii=False)
-        super().__init__(f"{before} columns = {self.example}{after}")
+        super().__init__(f"{before} columns = {self.example} in a recipe{after}")
 
     def with_option(self, key: str) -> SaccadeError:
         """Return the error with the option of the command line that names the columns of the corpus `key`."""

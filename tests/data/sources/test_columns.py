@@ -97,6 +97,11 @@ def test_validation_files_are_refused_with_their_own_option(write, make):
     assert find_option(str(refused.value)) == 'data.valid.0.columns=["German", "English"]'
 
 
+def test_a_file_that_no_option_names_is_refused_with_the_key_of_a_recipe(write):
+    with pytest.raises(SaccadeError, match=r'name them: columns = \["German", "English"\] in a recipe, or call them'):
+        read(write("a.csv", TABLES["a.csv"]()))
+
+
 def test_columns_called_source_and_target_are_clear_among_others(write):
     path = write("a.csv", "id,target,source,comment\n1,ein Haus,a house,x\n")
     assert read(path) == [("a house", "ein Haus")]
