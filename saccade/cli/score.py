@@ -185,7 +185,7 @@ def score_run(
 def choose_corpora(run: Path, data: Sequence[str], kinds: Kinds) -> list[Corpus]:
     """Choose the corpora to evaluate: those of `--data`, or the validation files of the run's recipe."""
     from saccade.config.schema import Corpus
-    from saccade.data.sources.labelled import inherit_columns
+    from saccade.data.sources import labelled, table
     from saccade.data.sources.own_format import inherit_format
     from saccade.score.pairs import load_recipe_of_run
 
@@ -195,7 +195,8 @@ def choose_corpora(run: Path, data: Sequence[str], kinds: Kinds) -> list[Corpus]
         chosen = list(recipe.data.valid_corpora)
     if recipe is not None and recipe.data.train:
         chosen = [inherit_format(corpus, recipe.data.train[0]) for corpus in chosen]
-    if recipe is not None and recipe.task.predicts_labels and recipe.data.train:
+    if recipe is not None and recipe.data.train:
+        inherit_columns = labelled.inherit_columns if recipe.task.predicts_labels else table.inherit_columns
         chosen = [inherit_columns(corpus, recipe.data.train[0]) for corpus in chosen]
     if not chosen:
         files = "FOLDER" if recipe is not None and recipe.reader.medium else "SRC REF"

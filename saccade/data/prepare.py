@@ -13,6 +13,7 @@ from typing import Any
 
 from saccade.config import schema
 from saccade.config.schema import Corpus, Recipe
+from saccade.data.sources import labelled, table
 from saccade.data.sources.corpus import (
     CorpusSplit,
     format_dropped_notes,
@@ -20,7 +21,8 @@ from saccade.data.sources.corpus import (
     format_unanswerable_notes,
 )
 from saccade.data.sources.filtering import FilterReport, build_filter_key
-from saccade.data.sources.labelled import inherit_columns, validate_labels
+from saccade.data.sources.labelled import validate_labels
+from saccade.data.sources.overview import describe_corpora, format_sizes
 from saccade.data.sources.own_format import inherit_format
 from saccade.data.store.arrays import Store, discard, open_store, write_folder, write_store
 from saccade.data.store.media import MediaEncoder, MediaLibrary, MediaStore, format_skipped_notes, open_or_decode
@@ -66,6 +68,11 @@ def prepare_rows(recipe: Recipe, *, tokenizers: Tokenizers | None, cache: Path |
     if recipe.data.stream:
         validate_stream(recipe)
         train = [replace(split, stream=True) for split in train]
+    overview = describe_corpora(train, title="data", key="data.train")
+    if not recipe.data.valid_share:
+        overview += describe_corpora(valid, title="validation data", key="data.valid")
+    for line in overview:
+        report(line)
     stored = [] if recipe.data.stream else train
     keys = {split: f"{recipe.task_code}{split.key}" for split in (*stored, *valid)}  # hashes the content of all files
     if tokenizers is None:
@@ -90,7 +97,13 @@ def prepare_rows(recipe: Recipe, *, tokenizers: Tokenizers | None, cache: Path |
     ]
     filtered = {name: store.filtered for name, store in zip(("train", "valid"), stores, strict=True) if store}
     notes += [note for split in valid for note in format_unanswerable_notes(split, tokenizers.labels)]
-    for note in notes:
+    sizes = [
+        line
+        for store, splits, title in zip(stores, (stored, valid), ("data", "validation data"), strict=True)
+        if store
+        for line in format_sizes(store, splits, title=title)
+    ]
+    for note in (*sizes, *notes):
         report(note)
     count = recipe.train.valid_predictions if len(settings.sides) > 1 else 0  # a document has no reference output
     readable = None if libraries[1][0] is None else libraries[1][0].get_file_numbers()
@@ -145,9 +158,9 @@ def _build_splits(recipe: Recipe) -> tuple[list[CorpusSplit], list[CorpusSplit]]
     if share := data.valid_share:
         return build(data.train, share=share, training=True), build(data.train, share=share, heldout=True)
     train = build(data.train, training=True)
-    is_labelled_text = train[0].label_kind and train[0].media_reader is None
     valid = [inherit_format(corpus, data.train[0]) for corpus in data.valid_corpora]
-    if is_labelled_text:
+    if train[0].media_reader is None:
+        inherit_columns = labelled.inherit_columns if train[0].label_kind else table.inherit_columns
         valid = [inherit_columns(corpus, data.train[0]) for corpus in valid]
     return train, build(valid)
 

@@ -157,6 +157,9 @@ class RouteSplit(CorpusSplit):
     def read_examples(self) -> Iterator[Route]:
         return read_routes(self.corpus)
 
+    def find_columns(self) -> tuple[str, ...]:
+        return ()  # those of routes are fixed
+
     def expand(self, example: Route) -> Iterator[Row]:
         return example.iter_rows(augment=self.augment, mirror=self.writer.mirror)
 

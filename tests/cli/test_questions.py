@@ -98,9 +98,13 @@ def test_columns_may_have_other_names_and_a_missing_one_is_reported(cli, tmp_pat
     result = cli(*train, "--data", "data")
     assert result.code == 2
     assert "metadata.jsonl:1" in result.err
-    assert "question" in result.err
-    named = "data.train=[{ files = ['data'], columns = ['file_name', 'asked', 'said'] }]"
-    assert cli(*train, named).code == 0
+    assert "question" in result.err and result.err.count("\n") == 1
+    named = """data.train.0.columns='["file_name", "asked", "said"]'"""
+    assert f"set {named}" in result.err
+    result = cli(*train, "--data", "data", named.replace("'", ""))
+    assert result.code == 0
+    read = 'file = column "file_name", question = column "asked", answer = column "said"'
+    assert f"data data: {read}\n  1: 0.png | " in result.err
     few = "data.train=[{ files = ['data'], columns = ['file_name', 'said'] }]"
     assert "columns names the files, the questions and the answers, got file_name, said" in cli(*train, few).err
     (tmp_path / "data/metadata.jsonl").unlink()

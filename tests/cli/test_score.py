@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from saccade.cli.score import read_test_pairs
+from saccade.config.load import load, save
 from saccade.config.plugins import Kinds
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:"
@@ -141,3 +142,11 @@ def test_a_comparison_takes_no_settings(cli, run):
     result = cli("compare", run, run, "max_length=12")
     message = "compare takes no settings, got 'max_length=12'; each run is decoded with its own"
     assert (result.code, result.err) == (2, f"error: {message}\n")
+
+
+def test_test_files_have_the_columns_of_training(tmp_path):
+    (tmp_path / "test.csv").write_text("id,German,English\n7,ein Haus,a house\n")
+    columns = "data.train=[{files=['train.csv'], columns=['German', 'English']}]"
+    save(load("dates", overrides=[columns]), tmp_path / "recipe.toml")
+    found = read_test_pairs(tmp_path, [json.dumps([str(tmp_path / "test.csv")])], Kinds())
+    assert found == [("ein Haus", "a house")]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from saccade.config.schema import Corpus, Filter, MediaReader
+from saccade.data.sources import documents, labelled, media, pairs
 from saccade.data.sources.documents import hash_documents, read_documents
 from saccade.data.sources.filtering import FilterReport, build_filter_key, filter_rows
 from saccade.data.sources.labelled import read_labelled
@@ -90,6 +91,25 @@ class CorpusSplit:
         if self.label_kind:
             return read_labelled(self.corpus, kind=self.label_kind)
         return read_rows(self.corpus)
+
+    def find_columns(self) -> tuple[str, ...]:
+        """Return the columns of a table that are read, in the order of the cells of a row; none if it is no table."""
+        if self.media_reader is not None:
+            source = self.media_source
+            return media.find_columns(self.corpus, source.target, has_questions=source.has_questions)
+        if self.document_unit:
+            return documents.find_columns(self.corpus, stream=self.stream)
+        return labelled.find_columns(self.corpus) if self.label_kind else pairs.find_columns(self.corpus)
+
+    def name_cells(self, count: int) -> tuple[str, ...]:
+        """Return what each cell of a row with `count` cells is."""
+        if self.media_reader is not None:
+            names = ("file", *("question",) * self.has_questions)
+            target = "answer" if self.has_questions else "label" if self.label_kind else "text"
+            return (*names, target)[:count]
+        if self.label_kind:
+            return ("text", "label") if count == 2 else ("first text", "second text", "label")
+        return ("text",) if self.document_unit else ("source", "target")
 
     def expand(self, example: Any) -> Iterable[Any]:
         """The rows of one example: itself; a split of a plugin may augment it."""

@@ -39,6 +39,19 @@ def read_documents(corpus: Corpus, *, unit: str, stream: bool = False) -> Iterat
     return islice(documents, corpus.examples)
 
 
+def find_columns(corpus: Corpus, *, stream: bool = False) -> tuple[str, ...]:
+    """Return the column of the texts, of a folder that in its first table; none if the corpus is no table."""
+    name, columns = corpus.files[0], corpus.columns
+    if corpus.format is not None:
+        return table.find_record_columns(read_own_records(corpus), name, columns, table.TEXT_COLUMNS)
+    if name.startswith(EMBEDDED_PREFIX):
+        return ()
+    if not (files := _find_files(name)):
+        return hub.find_columns(name, split=corpus.split, columns=columns, names=table.TEXT_COLUMNS, stream=stream)
+    path = next((path for path in files if table.get_format(path)), files[0])
+    return table.find_columns(path, columns=columns, names=table.TEXT_COLUMNS)
+
+
 def hash_documents(corpus: Corpus, *, unit: str) -> str:
     """Identify the documents of a corpus in keys of the cache: by the content of files, not by their names."""
     parts = []

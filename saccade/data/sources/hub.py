@@ -27,6 +27,14 @@ def read_column(name: str, *, split: str, columns: table.Columns, stream: bool =
     )
 
 
+def find_columns(
+    name: str, *, split: str, columns: table.Columns, names: tuple[str, ...], stream: bool = False
+) -> tuple[str, ...]:
+    """Return the columns of a split that are read as `names`."""
+    rows = _iter_rows(load_split(name, split, stream=stream), block=1)
+    return table.find_record_columns(rows, f"{name}[{split}]", columns, names)
+
+
 def read_records(name: str, *, split: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the numbered rows of one split, with the names of classes in place of their numbers."""
     return iter_records(load_split(name, split))

@@ -1,9 +1,10 @@
 """Read texts with labels: one text or two, and a class, a number, or a tag for each word.
 
 A corpus is one of
-* a table (table.py): the label is the column `label`, `tags` or `score`, the texts are the others, without row numbers
-  (`idx`, `index`, `id`); without a header, the last of two or three columns is the label. `columns` gives the names or
-  numbers of the columns of the texts and, last, of the label. Words and tags are lists, or texts with spaces;
+* a table (table.py): the label is the column `label`, `tags` or `score`, or the last of two; the text is the other one,
+  row numbers (`idx`, `index`, `id`) aside, or two that are called as a pair is (TEXT_PAIRS, `sentence1` and
+  `sentence2`). Without a header, the last of two or three columns is the label. `columns` gives the names or numbers of
+  the columns of the texts and, last, of the label. Words and tags are lists, or texts with spaces;
 * two line-aligned files: texts (or words), and labels;
 * for tags, any other file in CoNLL format: a word a line, its tag in the last column, an empty line after each text;
 * the name of a Hugging Face data set, or the folder of one (hub.py);
@@ -12,6 +13,7 @@ A corpus is one of
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
@@ -19,6 +21,7 @@ from typing import Any
 
 from saccade.config.schema import Corpus
 from saccade.data.sources import hub, table
+from saccade.data.sources.columns import INDEX_COLUMNS, UnclearColumnsError, suggest_columns
 from saccade.data.sources.lines import iter_lines, open_file
 from saccade.data.sources.own_format import read_own_records
 from saccade.data.sources.pairs import EMBEDDED_PREFIX, is_dataset, read_rows
@@ -29,7 +32,11 @@ from saccade.errors import SaccadeError
 Row = tuple[Any, ...]  # line number, one text or two, label
 
 LABEL_COLUMNS = ("label", "tags", "score")
-INDEX_COLUMNS = ("idx", "index", "id")  # columns of row numbers
+TEXT_PAIRS = (
+    {"premise", "hypothesis"}, {"question", "sentence"}, {"question", "passage"}, {"question", "context"},
+    {"question", "answer"}, {"query", "passage"}, {"query", "document"}, {"text", "text_pair"},
+)  # fmt: skip
+NUMBERED_NAME = re.compile(r"(.*?)[_ -]?([12ab])")  # sentence1 and sentence2, text_a and text_b
 DOCUMENT_MARK = "-DOCSTART-"
 
 
@@ -37,16 +44,12 @@ def read_labelled(corpus: Corpus, *, kind: str) -> Iterator[Row]:
     """Yield at most `corpus.examples` rows of a corpus, with labels of a kind: "label", "number" or "tags"."""
     name = corpus.files[0]
     rows: Iterator[Row]
-    if corpus.format is not None:
-        rows = _select_columns(read_own_records(corpus), name, corpus)
+    if (opened := _open_records(corpus)) is not None:
+        rows = _select_columns(*opened, corpus)
     elif len(corpus.files) == 2:
         rows = read_rows(corpus)
     elif name.startswith(EMBEDDED_PREFIX):
         rows = embedded.read_labelled(name.removeprefix(EMBEDDED_PREFIX), corpus.examples, kind=kind)
-    elif is_dataset(name):
-        rows = _select_columns(hub.read_records(name, split=corpus.split), f"{name}[{corpus.split}]", corpus)
-    elif table.get_format(Path(name)):
-        rows = _select_columns(table.read_records(Path(name), is_header=_build_header_test(corpus)), name, corpus)
     elif kind == "tags":
         rows = _read_conll(Path(name))
     else:
@@ -56,6 +59,28 @@ def read_labelled(corpus: Corpus, *, kind: str) -> Iterator[Row]:
         )
     stripped = ((*row[:-1], row[-1].strip()) for row in islice(rows, corpus.examples))
     return _check_tag_counts(stripped, name) if kind == "tags" else stripped
+
+
+def find_columns(corpus: Corpus) -> tuple[str, ...]:
+    """Return the columns of the texts and of the label; none if the corpus has no columns."""
+    records, name = _open_records(corpus) or ((), "")
+    for number, record in records:
+        return _choose_columns(corpus.columns, table.flatten(record), f"{name}:{number}")
+    return ()
+
+
+def _open_records(corpus: Corpus) -> tuple[Iterable[tuple[int, Mapping[str, Any]]], str] | None:
+    """Return the records of a corpus with columns, and its name in messages; None if it has no columns."""
+    name = corpus.files[0]
+    if corpus.format is not None:
+        return read_own_records(corpus), name
+    if len(corpus.files) == 2 or name.startswith(EMBEDDED_PREFIX):
+        return None
+    if is_dataset(name):
+        return hub.read_records(name, split=corpus.split), f"{name}[{corpus.split}]"
+    if table.get_format(Path(name)):
+        return table.read_records(Path(name), is_header=_build_header_test(corpus)), name
+    return None
 
 
 def inherit_columns(corpus: Corpus, first: Corpus) -> Corpus:
@@ -100,7 +125,7 @@ def _select_columns(records: Iterable[tuple[int, Mapping[str, Any]]], name: str,
     first = next(rows, None)
     if first is None:
         return
-    columns = _choose_columns(corpus.columns, list(table.flatten(first[1])), f"{name}:{first[0]}")
+    columns = _choose_columns(corpus.columns, table.flatten(first[1]), f"{name}:{first[0]}")
     for number, record in chain([first], rows):
         flat = table.flatten(record)
         for column in columns:
@@ -109,23 +134,38 @@ def _select_columns(records: Iterable[tuple[int, Mapping[str, Any]]], name: str,
         yield number, *(_to_text(flat[column], f"{name}:{number}", column) for column in columns)
 
 
-def _choose_columns(requested: tuple[str, ...] | None, available: list[str], where: str) -> tuple[str, ...]:
+def _choose_columns(requested: tuple[str, ...] | None, record: Mapping[str, Any], where: str) -> tuple[str, ...]:
     """Return the columns of the texts and, last, of the label."""
     if requested is not None:
         if len(requested) < 2:
             raise SaccadeError(f"{where}: columns names one text or two and the label, got only {requested[0]!r}")
         return requested
-    label = next((name for name in LABEL_COLUMNS if name in available), available[-1])
+    available = list(record)
+    named = next((name for name in LABEL_COLUMNS if name in available), None)
+    label = named or available[-1]
     texts = [name for name in available if name != label and name not in INDEX_COLUMNS]
     if not texts:
         raise SaccadeError(f"{where}: expected one text or two and a label, got only the column {label!r}")
-    if len(texts) > 2:
-        example = ", ".join(f'"{name}"' for name in [*texts[:1], label])
-        raise SaccadeError(
-            f"{where}: which of the columns {', '.join(available)} are the texts, and which is the label? name them: "
-            f"columns = [{example}], or give a file with these alone"
+    has_header = not all(name.isdecimal() for name in available)
+    if len(texts) > 2 or (len(texts) == 2 and has_header and not (named and _are_text_pair(*texts))):
+        candidates = [name for name in texts if not isinstance(record[name], int | float)]
+        example = suggest_columns(candidates, available, 1 if named else 2)
+        raise UnclearColumnsError(
+            f"{where}: which of the columns {', '.join(available)} are the texts, and which is the label? name them, "
+            "the label last:",
+            [*example, named] if named else example,
+            ", or give a file with these alone",
         )
     return (*texts, label)
+
+
+def _are_text_pair(first: str, second: str) -> bool:
+    """Whether two columns are called as the texts of a pair usually are."""
+    names = first.lower(), second.lower()
+    numbered = [NUMBERED_NAME.fullmatch(name) for name in names]
+    if numbered[0] and numbered[1] and numbered[0][1] == numbered[1][1]:
+        return numbered[0][2] + numbered[1][2] in ("12", "21", "ab", "ba")
+    return set(names) in TEXT_PAIRS
 
 
 def _to_text(value: Any, where: str, column: str) -> str:

@@ -28,6 +28,7 @@ from saccade.data.media.pictures import PICTURE_SUFFIXES
 from saccade.data.media.sound import SOUND_SUFFIXES
 from saccade.data.sources import hub_media, table
 from saccade.data.sources.archives import ARCHIVE_SUFFIXES, unpack_archive
+from saccade.data.sources.columns import UnclearColumnsError, suggest_columns
 from saccade.data.sources.lines import build_missing_file_error
 from saccade.data.sources.pairs import EMBEDDED_PREFIX, hash_file
 from saccade.data.synthetic import media as embedded_media
@@ -229,25 +230,47 @@ def _index_by_name(root: Path) -> dict[str, list[Path]]:
     return found
 
 
+def find_columns(corpus: Corpus, target: str, *, has_questions: bool) -> tuple[str, ...]:
+    """Return the columns of files, questions (if any) and targets; none if there is no table of them."""
+    if target == FILES_ONLY or corpus.files[0].lower().endswith(ARCHIVE_SUFFIX):
+        return ()
+    root = _find_root(resolve_folder(corpus), corpus.split)
+    metadata = Path(corpus.files[1]) if len(corpus.files) == 2 else find_metadata(root)
+    for number, record in () if metadata is None else table.read_records(metadata, is_header=lambda first: True):
+        where = f"{metadata}:{number}"
+        return _choose_columns(corpus.columns, table.flatten(record), where, target, has_questions=has_questions)
+    return ()
+
+
 def _choose_columns(
     requested: tuple[str, ...] | None, record: Mapping[str, Any], where: str, target: str, *, has_questions: bool
 ) -> tuple[str, ...]:
     """Return the columns of files, questions (if any) and texts: the requested ones, or those with usual names."""
-    available, hint = list(record), ""
+    available = list(record)
     if requested is None:
-        file = next((name for name in FILE_COLUMNS if name in available), FILE_COLUMNS[0])
-        others = [name for name in available if name not in (file, QUESTION_COLUMN)]
-        known = (*ANSWER_COLUMNS, *TEXT_COLUMNS[target]) if has_questions else TEXT_COLUMNS[target]
-        text = next((name for name in known if name in available), others[0] if len(others) == 1 else known[0])
-        requested = (file, QUESTION_COLUMN, text) if has_questions else (file, text)
-        example = ", ".join(f'"{name.upper()}"' for name in requested)
-        hint = f"; if they have other names, set data.train.0.columns='[{example}]'"
-    elif len(requested) != 2 + has_questions:
+        return _choose_usual_columns(available, where, target, has_questions=has_questions)
+    if len(requested) != 2 + has_questions:
         targets = "the questions and the answers" if has_questions else f"the {target}s"
         raise SaccadeError(
             f"{where}: columns names the files{',' if has_questions else ' and'} {targets}, got {', '.join(requested)}"
         )
     for name in requested:
         if name not in available:
-            raise SaccadeError(f"{table.build_unknown_column_error(where, name, available)}{hint}")
+            raise table.build_unknown_column_error(where, name, available)
     return requested
+
+
+def _choose_usual_columns(available: list[str], where: str, target: str, *, has_questions: bool) -> tuple[str, ...]:
+    file = next((name for name in FILE_COLUMNS if name in available), FILE_COLUMNS[0])
+    others = [name for name in available if name not in (file, QUESTION_COLUMN)]
+    known = (*ANSWER_COLUMNS, *TEXT_COLUMNS[target]) if has_questions else TEXT_COLUMNS[target]
+    text = next((name for name in known if name in available), others[0] if len(others) == 1 else known[0])
+    columns = (file, QUESTION_COLUMN, text) if has_questions else (file, text)
+    missing = [name for name in columns if name not in available]
+    if not missing:
+        return columns
+    unused = [name for name in available if name not in columns]
+    unused = suggest_columns(unused, unused, len(missing)) + [name.upper() for name in missing]
+    example = [name if name in available else unused.pop(0) for name in columns]
+    error = table.build_unknown_column_error(where, missing[0], available)
+    raise UnclearColumnsError(f"{error}; if they have other names, set", example)

@@ -61,6 +61,18 @@ def read_rows(corpus: Corpus) -> Iterator[Row]:
     return islice(rows, corpus.examples)
 
 
+def find_columns(corpus: Corpus) -> tuple[str, ...]:
+    """Return the columns of source and target; none if the corpus is no table."""
+    name = corpus.files[0]
+    if corpus.format is not None:
+        return table.find_record_columns(read_own_records(corpus), name, corpus.columns, table.PAIR_COLUMNS)
+    if len(corpus.files) == 2 or name.startswith(EMBEDDED_PREFIX):
+        return ()
+    if is_dataset(name):
+        return hub.find_columns(name, split=corpus.split, columns=corpus.columns, names=table.PAIR_COLUMNS)
+    return table.find_columns(Path(name), columns=corpus.columns, names=table.PAIR_COLUMNS)
+
+
 def read_lines(path: str | Path) -> Iterator[str]:
     """Yield the lines of a text file; `-` is standard input, whose lines are yielded as they arrive."""
     if str(path) == "-":

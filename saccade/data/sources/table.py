@@ -2,8 +2,8 @@
 
 Documents are in the column `text`, or in the only column. Source and target of pairs, unless the recipe names them, are
 * the columns `source` and `target` of a header, record or schema;
-* otherwise the first two columns of a .csv, whose first line is a header, and the first two fields of .jsonl, .parquet;
-* otherwise the two columns of a .tsv, which has no header then.
+* otherwise the only two columns, in their order. The first line of a .csv is a header, that of a .tsv is not.
+More columns without these names are an error, which lists them.
 `columns = ["2", "5"]` are numbers from 1 of columns of a .tsv or .csv without a header. Nested fields are named with a
 dot: `translation.en`.
 """
@@ -21,6 +21,8 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
+from saccade.config.schema import Corpus
+from saccade.data.sources.columns import INDEX_COLUMNS, UnclearColumnsError, suggest_columns
 from saccade.data.sources.lines import COMPRESSION_SUFFIXES, did_you_mean, iter_lines, open_file
 from saccade.errors import SaccadeError
 
@@ -31,7 +33,7 @@ Columns = tuple[str, ...] | None
 TABLE_SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
 PAIR_COLUMNS = ("source", "target")
 TEXT_COLUMNS = ("text",)
-EXAMPLE_COLUMNS = ('"1"', '"2"')
+MAX_CELL_CHARACTERS = 20  # of each cell that a message quotes
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -96,6 +98,47 @@ def to_pairs(rows: Iterable[Texts]) -> Iterator[Row]:
     return ((number, texts[0], texts[1]) for number, texts in rows)
 
 
+def find_columns(path: Path, *, columns: Columns, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the columns that are read as `names`; none if the file is no table, or empty."""
+    number, first = _read_first(path)
+    if isinstance(first, list):
+        return _choose_cells(first, f"{path}:{number}", columns, names, header=get_format(path) == ".csv")[0]
+    return find_record_columns([(number, first)] if number else [], str(path), columns, names)
+
+
+def find_record_columns(
+    records: Iterable[tuple[int, Mapping[str, Any]]], name: str, columns: Columns, names: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return the columns that are read as `names`; none if there is no record."""
+    for number, record in records:
+        return _choose_record_columns(columns, flatten(record), f"{name}:{number}", names)
+    return ()
+
+
+def inherit_columns(corpus: Corpus, first: Corpus) -> Corpus:
+    """Give a table without `columns` those of the first corpus, if it has them."""
+    path, columns = Path(corpus.files[0]), first.columns
+    if corpus.columns or corpus.format or not columns or len(corpus.files) != 1 or not path.is_file():
+        return corpus
+    _, cells = _read_first(path)
+    by_number = isinstance(cells, list) and are_column_numbers(columns, cells)
+    found = max(map(int, columns)) <= len(cells) if by_number else set(columns) <= set(cells)
+    return corpus.model_copy(update={"columns": columns}) if found else corpus
+
+
+def _read_first(path: Path) -> tuple[int, list[str] | dict[str, Any]]:
+    """Return number and cells of the first line or record of a table; 0 if there is none."""
+    kind = get_format(path)
+    if not kind:
+        return 0, {}
+    with open_file(path) as file:
+        if kind in (".parquet", ".jsonl"):
+            records = _read_parquet(file, path) if kind == ".parquet" else _read_jsonl(file, str(path))
+            return next(((number, flatten(record)) for number, record in records), (0, {}))
+        lines = _read_tsv(file, str(path)) if kind == ".tsv" else _read_csv(file, str(path))
+        return next(lines, (0, {}))
+
+
 def _read_texts(path: Path, *, columns: Columns, names: tuple[str, ...]) -> Iterator[Texts]:
     with open_file(path) as file:
         name, number = str(path), 0
@@ -125,7 +168,7 @@ def select_texts(
     """Yield the texts of numbered records in `columns`, or in those that stand for `names` by default."""
     for number, record in records:
         flat = flatten(record)
-        columns = _choose_columns(columns, list(flat), name, names)
+        columns = _choose_record_columns(columns, flat, f"{name}:{number}", names)
         for column in columns:
             if column not in flat:
                 raise build_unknown_column_error(f"{name}:{number}", column, list(flat))
@@ -140,8 +183,20 @@ def are_column_numbers(columns: Sequence[str], first: Sequence[str]) -> bool:
     return all(column.isdecimal() for column in columns) and not all(column in first for column in columns)
 
 
-def _choose_columns(columns: Columns, available: list[str], where: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return `columns`, which must be as many as `names`, or the columns that are used by default."""
+def _choose_record_columns(
+    columns: Columns, record: Mapping[str, Any], where: str, names: tuple[str, ...]
+) -> tuple[str, ...]:
+    texts = [column for column, value in record.items() if isinstance(value, str)] if columns is None else []
+    return _choose_columns(columns, list(record), where, names, candidates=texts)
+
+
+def _choose_columns(
+    columns: Columns, available: list[str], where: str, names: tuple[str, ...], *, candidates: list[str]
+) -> tuple[str, ...]:
+    """Return `columns`, which must be as many as `names`, or those that are clear: with these names, or no others.
+
+    Messages suggest `candidates`.
+    """
     if columns is not None:
         if len(columns) != len(names):
             raise SaccadeError(
@@ -150,13 +205,17 @@ def _choose_columns(columns: Columns, available: list[str], where: str, names: t
         return columns
     if all(name in available for name in names):
         return names
-    if len(names) == 1 and len(available) != 1:
-        raise SaccadeError(
-            f'{where}: which of the columns {", ".join(available)} is the text? name it: columns = ["{available[0]}"]'
-        )
     if len(available) < len(names):
-        raise SaccadeError(f"{where}: expected at least two columns, source and target, got {len(available)}")
-    return tuple(available[: len(names)])
+        expected = "at least two columns, source and target" if len(names) == 2 else "a column of text"
+        raise SaccadeError(f"{where}: expected {expected}, got {len(available)}")
+    if len(available) == len(names):
+        return tuple(available)
+    question = "are the source and the target? name them:" if len(names) == 2 else "is the text? name it:"
+    raise UnclearColumnsError(
+        f"{where}: which of the columns {', '.join(available)} {question}",
+        suggest_columns(candidates, available, len(names)),
+        f", or call {'them' if len(names) == 2 else 'it'} {' and '.join(names)}",
+    )
 
 
 def build_unknown_column_error(where: str, column: str, names: list[str]) -> SaccadeError:
@@ -180,19 +239,10 @@ def _read_delimited(
     number, first = next(lines, (0, []))
     if not number:
         return
-    by_number = columns is not None and are_column_numbers(columns, first)
-    if by_number or (columns is None and not header and not all(column in first for column in names)):
-        if not by_number and len(first) != len(names):
-            expected = "two columns, source and target" if len(names) == 2 else "one column of text"
-            raise SaccadeError(
-                f"{name}:{number}: expected {expected}, got {len(first)}; "
-                f"name them in a header line, or number them: columns = [{', '.join(EXAMPLE_COLUMNS[: len(names)])}]"
-            )
-        header_names = [str(position) for position in range(1, len(first) + 1)]
+    columns, header_names = _choose_cells(first, f"{name}:{number}", columns, names, header=header)
+    if not header_names:
+        header_names = _number_columns(first)
         lines = chain([(number, first)], lines)
-    else:
-        header_names = first
-    columns = _choose_columns(columns, header_names, f"{name}:{number}", names)
     for column in columns:
         if column not in header_names:
             raise build_unknown_column_error(f"{name}:{number}", column, header_names)
@@ -201,6 +251,34 @@ def _read_delimited(
         if len(cells) != len(header_names):
             raise SaccadeError(f"{name}:{number}: expected {len(header_names)} columns, got {len(cells)}")
         yield number, tuple(cells[position] for position in positions)
+
+
+def _choose_cells(
+    first: list[str], where: str, columns: Columns, names: tuple[str, ...], *, header: bool
+) -> tuple[tuple[str, ...], list[str]]:
+    """Return the columns to read and, if the first line is a header, their names; else the columns are numbers."""
+    by_number = columns is not None and are_column_numbers(columns, first)
+    if not by_number and (columns is not None or header or all(column in first for column in names)):
+        return _choose_columns(columns, first, where, names, candidates=first), first
+    if not by_number and len(first) > len(names):
+        numbers, cells = _number_columns(first), ", ".join(map(_shorten, first))
+        is_header = any(cell.lower() in INDEX_COLUMNS for cell in first)
+        texts = [number for number, cell in zip(numbers, first, strict=True) if not cell.strip().isdecimal()]
+        raise UnclearColumnsError(
+            f"{where}: expected {'two columns, source and target' if len(names) == 2 else 'one column of text'}, "
+            f"got {len(first)}: {cells}; {'name' if is_header else 'number'} {'them' if len(names) == 2 else 'it'}:",
+            suggest_columns(*(first, first) if is_header else (texts, numbers), len(names)),
+            "" if is_header else ", or by name if the first line is a header",
+        )
+    return _choose_columns(columns, _number_columns(first), where, names, candidates=[]), []
+
+
+def _number_columns(cells: Sequence[str]) -> list[str]:
+    return [str(number) for number in range(1, len(cells) + 1)]
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_CELL_CHARACTERS else f"{text[:MAX_CELL_CHARACTERS]}..."
 
 
 def _read_tsv(file: IO[bytes], name: str) -> Iterator[tuple[int, list[str]]]:

@@ -65,6 +65,7 @@ def test_a_column_of_parquet(tmp_path: Path) -> None:
         ("a.jsonl", '{"a": "x"}', ("a", "b"), "columns names the text, got 2: a, b"),
         ("a.tsv", "x\ty", None, "expected one column of text, got 2"),
         ("a.csv", "a,b\nx,y", ("c",), "no column 'c'"),
+        ("a.csv", "\ntext\nx", None, "a.csv:1: expected a column of text, got 0"),
         ("a.txt", " \n\n", None, "a.txt is empty; expected some text"),
         ("a.jsonl", "", None, "a.jsonl is empty; expected at least one text"),
     ],

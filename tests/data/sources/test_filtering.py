@@ -175,8 +175,10 @@ CLEAN = {"drop_duplicates": "exact", "max_copy_ratio": 0.5, "max_length_ratio": 
 
 
 def prepared(*arguments, **settings):
-    notes = []
-    return prepare(recipe(*arguments, **settings), report=notes.append), notes
+    reported = []
+    data = prepare(recipe(*arguments, **settings), report=reported.append)
+    assert reported[len(reported) - len(data.notes) :] == data.notes
+    return data, data.notes
 
 
 def test_training_data_is_filtered_and_counted_also_from_the_cache(files):

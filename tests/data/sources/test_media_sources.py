@@ -90,9 +90,10 @@ def test_the_key_changes_with_every_byte_and_not_with_the_name_of_the_folder(fol
 
 def test_a_missing_column_is_reported_with_those_that_there_are(folder):
     (folder / "metadata.jsonl").write_text('{"file_name": "a.png", "x": "1", "y": "2"}\n')
-    with pytest.raises(
-        SaccadeError, match=r"metadata.jsonl:1: no column 'text' \(columns: file_name, x, y\); if they have"
-    ):
+    message = (
+        r"metadata.jsonl:1: no column 'text' \(columns: file_name, x, y\); if they have other names, set columns = "
+    )
+    with pytest.raises(SaccadeError, match=message + r'\["file_name", "x"\]'):
         rows(folder)
     with pytest.raises(SaccadeError, match=r"no column 'z'"):
         rows(folder, columns=("file_name", "z"))

@@ -40,8 +40,10 @@ def recipe(folder, **data):
 
 
 def prepare_media(folder, tmp_path, **data):
-    notes: list[str] = []
-    return prepare(recipe(folder, **data), cache=tmp_path / "cache", report=notes.append), notes
+    reported: list[str] = []
+    prepared = prepare(recipe(folder, **data), cache=tmp_path / "cache", report=reported.append)
+    assert reported[len(reported) - len(prepared.notes) :] == prepared.notes
+    return prepared, prepared.notes
 
 
 def labels_by_red(batch):
@@ -193,12 +195,11 @@ def test_captions_of_one_picture_share_it(tmp_path):
         "task": "media-to-text", "data": {"train": (str(tmp_path),), "max_length": 3},
         "tokenizer": {"kind": "words"}, "reader": READER, "writer": {"tie": "output"},
     }  # fmt: skip
-    notes: list[str] = []
-    data = prepare(Recipe.model_validate(given), cache=tmp_path / "cache", report=notes.append)
+    data = prepare(Recipe.model_validate(given), cache=tmp_path / "cache", report=lambda text: None)
     batch = next(iter_validation_batches(data.train, batch_tokens=1000))
     assert len(batch["source"].values) == len(batch["target"].ids) == 2
     assert len(list((tmp_path / "cache").glob("media-*"))) == 1
-    assert "dropped 1 of 3 pairs with an empty side" in notes[0]
+    assert "dropped 1 of 3 pairs with an empty side" in data.notes[0]
 
 
 def test_a_held_out_picture_is_held_out_with_all_its_captions(tmp_path):
