@@ -202,8 +202,9 @@ def create_app(predictors: Mapping[str, Predictor], *, token: str = "", limits: 
         """Check that the server and the worker threads of its models are running."""
         for name, model in api.models.items():
             if not model.worker.thread.is_alive():
-                raise RequestError(503, f"model {name!r} has stopped working; restart the server")
-        return {"status": "ok", "version": __version__}
+                stopped = "a model" if token else f"model {name!r}"  # anybody may ask, see PUBLIC_PATHS
+                raise RequestError(503, f"{stopped} has stopped working; restart the server")
+        return {"status": "ok"} if token else {"status": "ok", "version": __version__}
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
