@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from saccade.predict.predictors.predictor import Predictor
 
 MAX_BODY_BYTES_WITH_FILES = 20_000_000  # where a model reads images or audio
+BYTES_PER_PIXEL = 30  # while a picture is decoded: of floats, 4 in Pillow, two arrays of 8, and 3 to 8 in RGB
 MAX_MESSAGE = 600  # characters of an error message; our own are shorter
 QUOTED = re.compile(r"'[^']{120,}'|\"[^\"]{120,}\"")
 UNBROKEN = re.compile(r"\S{120,}")
@@ -35,6 +36,19 @@ class Limits:
     max_files: int = 16  # of one request: 400
     max_pixels: int = 50_000_000  # of one image: 422
     max_waiting_files: int = 64  # uploads waiting to be decoded: 429
+    decoders: int = 3  # processes that decode uploads; they are started when they are needed
+    max_decode_seconds: float = 10.0  # of one file: 422
+    max_decode_bytes: int = 1_000_000_000  # of memory to decode a file, besides BYTES_PER_PIXEL: 422
+
+    @property
+    def decode_seconds(self) -> float:
+        """The time limit for one file, at most that of a request."""
+        return min(self.max_decode_seconds, self.timeout)
+
+    @property
+    def decode_bytes(self) -> int:
+        """The memory limit for one file."""
+        return self.max_decode_bytes + BYTES_PER_PIXEL * self.max_pixels
 
 
 def get_max_body_bytes(predictors: Iterable[Predictor]) -> int:
