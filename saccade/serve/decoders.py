@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -245,7 +245,7 @@ class FileDecoder:
 
     def _take_process(self) -> DecoderProcess:
         if self.first is not None:
-            self.first.result()
+            wait([self.first])
         with self.lock:
             while self.idle:
                 process = self.idle.pop()
@@ -255,16 +255,18 @@ class FileDecoder:
         return self._start_process()
 
     def _start_process(self) -> DecoderProcess:
-        with self.lock:
-            if self.stopping:
-                raise build_shutdown_error()
-            process = DecoderProcess(self.limits)
-            self.processes.add(process)
+        process = None
         try:
-            process.wait_until_ready()
-        except ProcessEndedError:
             with self.lock:
-                self._discard(process)
+                if self.stopping:
+                    raise build_shutdown_error()
+                process = DecoderProcess(self.limits)
+                self.processes.add(process)
+            process.wait_until_ready()
+        except (ProcessEndedError, OSError):
+            if process is not None:
+                with self.lock:
+                    self._discard(process)
             logger.error("a process that decodes files does not start; is there enough memory?")
             raise RequestError(503, "files cannot be decoded now; see the log of the server") from None
         return process

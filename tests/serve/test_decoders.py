@@ -75,7 +75,7 @@ def test_others_do_not_wait_for_slow_files(looker, slow_picture):
             assert client.send(*files) == (200, "")
             ended[name] = time.monotonic()
 
-        slow = threading.Thread(target=send, args=("slow", *[slow_picture] * 4))
+        slow = threading.Thread(target=send, args=("slow", *[slow_picture] * 2))
         slow.start()
         while not client.decoders.running:
             time.sleep(0.01)
@@ -137,12 +137,15 @@ def test_processes_import_nothing_from_the_working_folder_and_have_no_token(look
             assert b"SACCADE_TOKEN" not in file.read()
 
 
-def test_a_process_that_does_not_start_is_reported(monkeypatch, caplog):
-    monkeypatch.setattr(decoders.sys, "executable", "/bin/false")
+@pytest.mark.parametrize("program", ["/bin/false", "/nothing"])
+def test_a_process_that_does_not_start_is_reported(looker, monkeypatch, caplog, program):
+    monkeypatch.setattr(decoders.sys, "executable", program)
     decoder = decoders.FileDecoder(Limits())
+    decoder.start([looker])
     with pytest.raises(RequestError, match="files cannot be decoded now; see the log of the server"):
         decoder._run(SimpleNamespace(is_custom=False), Upload("a.png", b""))
     assert "a process that decodes files does not start" in caplog.text
+    assert not decoder.processes
     decoder.stop()
     with pytest.raises(RequestError, match="the server is shutting down"):
         decoder._run(SimpleNamespace(is_custom=False), Upload("a.png", b""))
