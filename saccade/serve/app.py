@@ -17,6 +17,8 @@ from saccade.errors import SaccadeError
 from saccade.predict.predictors.predictor import Predictor
 from saccade.serve.attention import compute_attention_json
 from saccade.serve.bodies import AttentionBody, AttentionForm, Body, FormBody, PredictBody, format_validation_error
+from saccade.serve.clients import get_client_key
+from saccade.serve.decoders import FileDecoder
 from saccade.serve.decoding import DecodingSettings
 from saccade.serve.failures import build_error_response
 from saccade.serve.guard import INTERNAL_ERROR, Guard
@@ -25,7 +27,7 @@ from saccade.serve.metrics import Metrics
 from saccade.serve.pages import add_pages
 from saccade.serve.schema import ATTENTION, FAILURES, MODELS, PREDICTIONS, add_models_and_security, build_form_schema
 from saccade.serve.served import ServedModel, check_servable
-from saccade.serve.uploads import FileDecoder, build_form_route, read_form
+from saccade.serve.uploads import build_form_route, read_form
 from saccade.serve.worker import Worker, format_timeout_message
 
 EVENT_STREAM_TYPE = "text/event-stream"
@@ -49,10 +51,11 @@ class Api:
         """Run the worker threads of the models while the server runs."""
         for model in self.models.values():
             model.worker.start()
+        self.decoders.start([model.predictor for model in self.models.values()])
         yield
         for model in self.models.values():
             await asyncio.to_thread(model.worker.stop)
-        self.decoders.stop()
+        await asyncio.to_thread(self.decoders.stop)
 
     def select_model(self, body: Body) -> tuple[ServedModel, Decoding]:
         name = next(iter(self.models)) if body.model is None else body.model
@@ -67,12 +70,19 @@ class Api:
             raise RequestError(422, f"model '{name}' {hint}")
         return model, model.settings.build_decoding(body.settings)
 
-    async def wait_for(self, future: Future[Any]) -> Any:
-        """Wait for the result of a worker; after the time limit, fail with status 503."""
+    @asynccontextmanager
+    async def limit_time(self) -> AsyncIterator[None]:
+        """Fail with status 503 after the time limit."""
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), self.limits.timeout)
+            async with asyncio.timeout(self.limits.timeout):
+                yield
         except TimeoutError:
             raise RequestError(503, format_timeout_message(self.limits.timeout), {"retry-after": "5"}) from None
+
+    async def wait_for(self, future: Future[Any]) -> Any:
+        """Wait for the result of a worker, until the time limit."""
+        async with self.limit_time():
+            return await asyncio.wrap_future(future)
 
     async def predict(self, body: PredictBody) -> Response:
         """Decode one input or several; outputs are best first and have the keys of `saccade predict --json`."""
@@ -151,7 +161,7 @@ class Api:
         """Decode the uploaded files of a form; otherwise like predict()."""
         body, files = await read_form(request, FormBody, self.limits)
         model, decoding = self.select_model(body)
-        async with self.decoders.decode(model.predictor, files) as names:
+        async with self.limit_time(), self.decoders.decode(model.predictor, files, get_client(request)) as names:
             sources = [model.build_source(name, body) for name in names]
             outputs = await self.wait_for(model.worker.submit(sources, decoding))
         self.metrics.texts.labels(model.name).inc(len(files))
@@ -165,8 +175,13 @@ class Api:
         if len(files) > 1:
             raise RequestError(422, f"file: attention needs one file, got {len(files)}; send one per request")
         model, decoding = self.select_model(body)
-        async with self.decoders.decode(model.predictor, files) as [name]:
+        async with self.limit_time(), self.decoders.decode(model.predictor, files, get_client(request)) as [name]:
             return await self.compute_attention(model, model.build_source(name, body), body, decoding)
+
+
+def get_client(request: Request) -> str:
+    """Get the key of the client that sent a request, for limits."""
+    return get_client_key(request.client.host if request.client else "")
 
 
 def format_event(content: Mapping[str, Any], name: str = "") -> str:
@@ -202,14 +217,16 @@ def create_app(predictors: Mapping[str, Predictor], *, token: str = "", limits: 
         """Check that the server and the worker threads of its models are running."""
         for name, model in api.models.items():
             if not model.worker.thread.is_alive():
-                raise RequestError(503, f"model {name!r} has stopped working; restart the server")
-        return {"status": "ok", "version": __version__}
+                stopped = "a model" if token else f"model {name!r}"  # anybody may ask, see PUBLIC_PATHS
+                raise RequestError(503, f"{stopped} has stopped working; restart the server")
+        return {"status": "ok"} if token else {"status": "ok", "version": __version__}
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Server metrics in the Prometheus text format."""
         return PlainTextResponse(api.metrics.render(), media_type="text/plain; version=0.0.4")
 
+    app.state.decoders = api.decoders
     add_pages(app)
     add_models_and_security(app, models=list(api.models), needs_token=bool(token))
     return Guard(app, token=token, limits=limits, metrics=api.metrics)

@@ -1,6 +1,6 @@
 """ASGI middleware in front of the API: token, origin and size checks, security headers, and request metrics."""
 
-import hmac
+import asyncio
 import ipaddress
 import json
 import logging
@@ -9,7 +9,9 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from saccade.serve.limits import Limits, RequestError
+from saccade.serve.clients import BodyRoom, TokenCheck, Transfer, build_room_error, get_client_key
+from saccade.serve.connections import COMPLETE
+from saccade.serve.limits import Limits, RequestError, shorten_message
 from saccade.serve.metrics import Metrics
 
 Message = MutableMapping[str, Any]
@@ -18,7 +20,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-TOKEN_PATHS = ("/v1/", "/metrics")  # need the token; the page, its files and /health do not
+# Need no token, take no body and tell nothing about the models; everything else, unknown paths too, needs the token.
+PUBLIC_PATHS, PUBLIC_FOLDER = ("/", "/docs", "/health"), "/static/"
 SECURITY_HEADERS = {
     "content-security-policy": "default-src 'self'; img-src 'self' data:; media-src data:; object-src 'none'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
@@ -35,38 +38,47 @@ class Guard:
     """ASGI middleware that checks requests, limits their size, adds security headers and counts them."""
 
     def __init__(self, app: App, *, token: str, limits: Limits, metrics: Metrics) -> None:
-        self.app, self.token, self.limits, self.metrics = app, token, limits, metrics
-        self.in_flight, self.reserved_bytes = 0, 0
+        self.app, self.limits, self.metrics = app, limits, metrics
+        self.token_check = TokenCheck(token, limits.max_token_delay) if token else None
+        self.in_flight, self.room = 0, BodyRoom(limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        response = ResponseSender(send)
-        start, reserved = time.perf_counter(), 0
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        response = ResponseSender(send, has_unread_body=has_body(headers))
+        transfer = self.room.open(get_client_key((scope.get("client") or ("", 0))[0]))
+        start = time.perf_counter()
         self._count_in_flight(1)
         try:
-            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
             self._check_host_and_origin(headers)
-            self._check_token(scope["path"], headers)
-            reserved = self._reserve_bytes(headers)
-            receive_body = await self._read_body(receive)
+            if is_public(scope["path"]):
+                receive_body: Receive | None = build_receive(b"", receive)
+            else:
+                if self.token_check is not None:
+                    await self.token_check.check(transfer.client, headers.get("authorization", ""))
+                self._check_length(headers)
+                receive_body = await self._read_body(receive, transfer)
+                response.has_unread_body = False
             if receive_body is not None:
+                scope[COMPLETE] = True
                 start = time.perf_counter()  # the metric excludes the time that a client takes to send
                 await self.app(scope, receive_body, response.send)
         except RequestError as error:
+            self.room.close(transfer)  # not only when the client has read the answer
             await response.send_error(error)
         except Exception:
             logger.exception("%s %s failed", scope["method"], scope["path"])
             await response.send_error(RequestError(500, INTERNAL_ERROR))
         finally:
             self._count_in_flight(-1)
-            self.reserved_bytes -= reserved
+            self.room.close(transfer)
             self._record_metrics(scope, response.status, time.perf_counter() - start)
 
     def _check_host_and_origin(self, headers: Mapping[str, str]) -> None:
         """Without a token, accept only local requests, and no cross-origin ones from web pages in a local browser."""
-        if self.token:
+        if self.token_check is not None:
             return
         host, origin = headers.get("host", ""), headers.get("origin")
         if not is_local(parse_host_name(host)):
@@ -76,45 +88,40 @@ class Guard:
         if origin is not None and origin.partition("://")[2] != host:
             raise RequestError(403, f"cross-origin requests need a token, got Origin {origin[:60]!r}")
 
-    def _check_token(self, path: str, headers: Mapping[str, str]) -> None:
-        if not self.token or not path.startswith(TOKEN_PATHS):
-            return
-        kind, _, given = headers.get("authorization", "").partition(" ")
-        if kind.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self.token.encode()):
-            problem = "the token is wrong" if given else "a token is needed"
-            raise RequestError(
-                401, f"{problem}; send the header Authorization: Bearer TOKEN", {"www-authenticate": "Bearer"}
-            )
-
-    def _reserve_bytes(self, headers: Mapping[str, str]) -> int:
-        """Reserve the content length of the body, or the maximum if it is unknown, from the total of all requests."""
+    def _check_length(self, headers: Mapping[str, str]) -> None:
         max_bytes, length = self.limits.max_body_bytes, headers.get("content-length", "")
         if length.isdigit() and int(length) > max_bytes:
             raise RequestError(413, f"a request has at most {max_bytes} bytes, got {length}; send less at a time")
-        reserved = int(length) if length.isdigit() else max_bytes if "transfer-encoding" in headers else 0
-        if self.reserved_bytes + reserved > self.limits.max_total_bytes:
-            message = "the clients together are sending too much; try again in 2 s"
-            raise RequestError(429, message, {"retry-after": "2"})
-        self.reserved_bytes += reserved
-        return reserved
 
-    async def _read_body(self, receive: Receive) -> Receive | None:
+    async def _read_body(self, receive: Receive, transfer: Transfer) -> Receive | None:
         """Read the whole body and return a function that receives it again; None if the client disconnected."""
         max_bytes, body, more = self.limits.max_body_bytes, bytearray(), True
-        while more:
-            message = await receive()
-            if message["type"] != "http.request":
-                return None
-            body += message.get("body", b"")
-            if len(body) > max_bytes:
-                raise RequestError(413, f"a request has at most {max_bytes} bytes, got more; send less at a time")
-            more = message.get("more_body", False)
-        messages: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
-
-        async def receive_body() -> Message:
-            return messages.pop() if messages else await receive()
-
-        return receive_body
+        try:
+            async with asyncio.timeout(self.limits.client_timeout) as deadline:
+                transfer.deadline, until = deadline, deadline.when() or 0.0
+                while more:
+                    message = await receive()
+                    if message["type"] != "http.request":
+                        return None
+                    body += message.get("body", b"")
+                    if len(body) > max_bytes:
+                        got = "got more; send less at a time"
+                        raise RequestError(413, f"a request has at most {max_bytes} bytes, {got}")
+                    self.room.add(transfer, len(body) - transfer.received)
+                    more = message.get("more_body", False)
+                    if more:
+                        deadline.reschedule(until + len(body) / self.limits.min_body_rate)
+        except TimeoutError:
+            if transfer.dropped:
+                raise build_room_error() from None
+            seconds = self.limits.client_timeout
+            raise RequestError(
+                408, f"the body has not arrived within {seconds:g} s; send less, or send it faster"
+            ) from None
+        finally:
+            transfer.deadline = None
+        transfer.complete = True
+        return build_receive(bytes(body), receive)
 
     def _count_in_flight(self, change: int) -> None:
         self.in_flight += change
@@ -127,27 +134,47 @@ class Guard:
 
 
 class ResponseSender:
-    """Sends a response with the security headers added."""
+    """Sends a response with the security headers added; it ends the connection if the body was not read."""
 
-    def __init__(self, send: Send) -> None:
-        self.downstream, self.status = send, 0
+    def __init__(self, send: Send, *, has_unread_body: bool) -> None:
+        self.downstream, self.has_unread_body, self.status = send, has_unread_body, 0
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             security = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
-            message = {**message, "headers": [*message.get("headers", []), *security]}
+            close = [(b"connection", b"close")] if self.has_unread_body else []
+            message = {**message, "headers": [*message.get("headers", []), *security, *close]}
         await self.downstream(message)
 
     async def send_error(self, error: RequestError) -> None:
         """Send an error as JSON, unless a response has started already."""
         if self.status:
             return
-        body = json.dumps({"error": error.message}).encode()
+        body = json.dumps({"error": shorten_message(error.message)}).encode()
         headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
         encoded = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
         await self.send({"type": "http.response.start", "status": error.status, "headers": encoded})
         await self.send({"type": "http.response.body", "body": body})
+
+
+def build_receive(body: bytes, receive: Receive) -> Receive:
+    """Build a function that receives a body that was read already, and then what follows it."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_body() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return receive_body
+
+
+def is_public(path: str) -> bool:
+    """Whether a path needs no token."""
+    return path in PUBLIC_PATHS or path.startswith(PUBLIC_FOLDER)
+
+
+def has_body(headers: Mapping[str, str]) -> bool:
+    return "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
 
 
 def is_local(host: str) -> bool:

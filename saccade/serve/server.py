@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import uvicorn
 
 from saccade.errors import SaccadeError
-from saccade.serve.connections import build_protocol_with_timeouts
+from saccade.serve.connections import build_limited_protocol
 from saccade.serve.guard import App, is_local
 from saccade.serve.limits import Limits
 
@@ -50,7 +50,7 @@ def create_server(app: App, limits: Limits) -> uvicorn.Server:
     """Create the uvicorn server for an application."""
     config = uvicorn.Config(
         app,
-        http=build_protocol_with_timeouts(limits.client_timeout),
+        http=build_limited_protocol(limits),
         ws="none",
         loop="asyncio",
         lifespan="on",

@@ -1,10 +1,7 @@
 """File uploads as multipart forms, as browsers and `curl -F file=@NAME` send them."""
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple, TypeVar
 
 from fastapi import Request, Response
@@ -14,7 +11,6 @@ from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 
-from saccade.predict.predictors.predictor import Predictor
 from saccade.serve.bodies import FormBody, format_validation_error
 from saccade.serve.limits import Limits, RequestError
 
@@ -114,41 +110,3 @@ def sanitize_name(name: str) -> str:
     last = name.replace("\\", "/").rpartition("/")[2]
     printable = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in last)
     return printable[-MAX_NAME_LENGTH:].strip() or "file"
-
-
-class FileDecoder:
-    """Decodes uploaded files in one thread, one at a time, so that memory is bounded."""
-
-    def __init__(self, limits: Limits) -> None:
-        self.limits, self.waiting = limits, 0
-        self.pool = ThreadPoolExecutor(1, thread_name_prefix="decoder")
-
-    @asynccontextmanager
-    async def decode(self, predictor: Predictor, files: Sequence[Upload]) -> AsyncIterator[list[str]]:
-        """Decode files and yield the keys by which the predictor finds them; release them when the context ends."""
-        if self.waiting + len(files) > self.limits.max_waiting_files:
-            maximum = self.limits.max_waiting_files
-            message = f"{self.waiting} files are waiting to be decoded, at most {maximum} may; try again in 2 s"
-            raise RequestError(429, message, {"retry-after": "2"})
-        self.waiting += len(files)
-        jobs = [self.pool.submit(self._decode_file, predictor, file) for file in files]
-        try:
-            try:
-                names = [await asyncio.wrap_future(job) for job in jobs]
-            finally:
-                self.waiting -= len(files)
-            yield names
-        finally:
-            for job in jobs:
-                job.cancel()
-                job.add_done_callback(lambda done: self._release(predictor, done))
-
-    def _decode_file(self, predictor: Predictor, file: Upload) -> str:
-        return predictor.register_file(file.data, name=file.name, max_pixels=self.limits.max_pixels)
-
-    def _release(self, predictor: Predictor, done: Future[str]) -> None:
-        if not done.cancelled() and done.exception() is None:
-            predictor.release_file(done.result())
-
-    def stop(self) -> None:
-        self.pool.shutdown(cancel_futures=True)

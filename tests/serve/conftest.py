@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +171,7 @@ def running(predictors: dict[str, Predictor], *, token: str = "", **limits: Any)
 @pytest.fixture(scope="session")
 def real_server(translator, writer) -> Iterator[int]:
     """The port of a server that disconnects slow clients after half a second."""
-    with running({"dates": translator, "writer": writer}, client_timeout=0.5) as port:
+    with running({"dates": translator, "writer": writer}, client_timeout=0.5, header_timeout=0.5) as port:
         yield port
 
 
@@ -197,8 +197,8 @@ def violations() -> Callable[[Any], list[tuple[str, list[str]]]]:
 class Connection:
     """An HTTP client on a raw socket."""
 
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+    def __init__(self, port: int, source: str = "127.0.0.1") -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=20, source_address=(source, 0))
         self.file = self.socket.makefile("rb")
 
     def send(self, data: bytes) -> None:
@@ -241,10 +241,38 @@ def post(body: dict[str, Any]) -> bytes:
 def connect(real_server) -> Iterator[Callable[..., Connection]]:
     opened: list[Connection] = []
 
-    def make(port: int = real_server) -> Connection:
-        opened.append(Connection(port))
+    def make(port: int = real_server, source: str = "127.0.0.1") -> Connection:
+        opened.append(Connection(port, source))
         return opened[-1]
 
     yield make
     for connection in opened:
         connection.close()
+
+
+class Servers:
+    """Starts servers with limits; each call returns a function that opens connections to a new server."""
+
+    def __init__(self, predictors: dict[str, Predictor], connect: Callable[..., Connection]) -> None:
+        self.predictors, self.connect, self.opened = predictors, connect, ExitStack()
+        self.port = 0  # of the last server
+
+    def __call__(self, **limits: Any) -> Callable[..., Connection]:
+        self.port = port = self.opened.enter_context(running(self.predictors, **limits))
+
+        def open_connection(source: str = "127.0.0.1", send: bytes = b"") -> Connection:
+            connection = self.connect(port, source)
+            connection.send(send)
+            return connection
+
+        return open_connection
+
+    def stop(self) -> None:
+        self.opened.close()
+
+
+@pytest.fixture
+def serve(translator, writer, connect) -> Iterator[Servers]:
+    servers = Servers({"dates": translator, "writer": writer}, connect)
+    yield servers
+    servers.stop()

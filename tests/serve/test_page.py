@@ -109,4 +109,10 @@ def test_a_token_is_asked_for(browser, guarded_server):
     run(page, "3 May 1999")
     page.wait_for_selector("#attention .saccade")
     assert page.locator("#output").inner_text() != ""
+    page.goto(f"http://127.0.0.1:{guarded_server}/docs")
+    page.wait_for_selector("#token-form:not([hidden])")
+    assert "a token is needed" in page.locator("#waiting").inner_text()
+    page.locator("#token").fill("sesame")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("h2 >> nth=4")
     context.close()

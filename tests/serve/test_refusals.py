@@ -1,5 +1,7 @@
 """Requests that the server refuses, each with a status code and a reason in one line of JSON."""
 
+import re
+
 import pytest
 
 from saccade.serve import app as api
@@ -95,14 +97,23 @@ def test_a_wrong_method_is_reported(client):
 
 def test_a_token_is_needed_for_the_api_and_not_for_the_page(make_client):
     client = make_client(token="open sesame")
-    for path in ("/v1/models", "/metrics"):
+    for path in ("/v1/models", "/metrics", "/openapi.json"):
         answer = client.get(path)
         assert answer.status_code == 401
         assert answer.headers["www-authenticate"] == "Bearer"
         assert answer.json() == {"error": "a token is needed; send the header Authorization: Bearer TOKEN"}
         assert client.get(path, headers={"authorization": "Bearer open sesame"}).status_code == 200
-    assert client.get("/health").status_code == client.get("/").status_code == 200
-    assert "security" in client.get("/openapi.json").json()["paths"]["/v1/predict"]["post"]
+    assert client.get("/docs").status_code == client.get("/").status_code == 200
+    description = client.get("/openapi.json", headers={"authorization": "Bearer open sesame"}).json()
+    assert "security" in description["paths"]["/v1/predict"]["post"]
+
+
+def test_responses_without_the_token_reveal_nothing(make_client):
+    client = make_client(token="open sesame")
+    assert client.get("/health").json() == {"status": "ok"}
+    for method, path in (("GET", "/nothing"), ("GET", "/v1/predict"), ("POST", "/openapi.json"), ("GET", "/docs/x")):
+        answer = client.request(method, path)
+        assert (answer.status_code, answer.json()["error"].partition(";")[0]) == (401, "a token is needed")
 
 
 @pytest.mark.parametrize("given", ["Bearer open", "Basic open sesame", "open sesame", "Bearer öffne"])
@@ -140,6 +151,35 @@ def test_an_internal_error_is_reported_without_a_traceback(client, translator, m
     assert answer.status_code == 500
     assert answer.json() == {"error": "internal server error; see the log of the server"}
     assert "the secret path" in caplog.text
+
+
+def long_inputs(text: str) -> list[tuple[str, dict]]:
+    """Requests with a long value in one place each."""
+    bodies = [
+        {text: 1}, {"input": [1, text]}, {"input": "a", "model": text}, {"input": "a", "stream": text},
+        {"input": "a", "settings": text}, {"input": "a", "settings": {text: 1}},
+        {"input": "a", "settings": {"beam": text}}, {"input": "a", "settings": {"seed": int("1" * len(text))}},
+        {"input": "a", "settings": {"beam": 3, "terms": [["a", text + "?"]]}},
+        {"input": "a", "settings": {"prefix": text + "?"}}, {"input": text}, {"input": "a", "output": text},
+    ]  # fmt: skip
+    sent = [(path, {"json": body}) for path in ("/v1/predict", "/v1/attention") for body in bodies]
+    fields = [{"model": text}, {"settings": text}, {text: "1"}, {"packed": text}, {"file": text}]
+    sent += [("/v1/attention", {"data": each, "files": [("file", (text, b"1"))]}) for each in fields]
+    headers = [{"content-type": f"image/{text}"}, {"content-type": f"multipart/form-data; charset={text}"}]
+    headers += [{"host": text}, {"origin": text}]
+    sent += [("/v1/predict", {"content": b"1", "headers": each}) for each in headers]
+    return [*sent, (f"/{text}", {"json": {}})]
+
+
+@pytest.mark.parametrize("size", [400, 4200])
+@pytest.mark.parametrize("letters", ["x", "x y'"])
+def test_errors_echo_at_most_200_characters_of_a_request(client, letters, size):
+    text = (letters * size)[:size]
+    for path, request in long_inputs(text):
+        answer = client.post(path, **request)
+        assert 400 <= answer.status_code < 500, answer.text
+        error = answer.json()["error"]
+        assert sum(map(len, re.findall(r"[x1](?:[x1 y'\\]|%20)*", error))) <= 200, error
 
 
 def test_names_of_models_differ():

@@ -60,14 +60,22 @@ def test_a_stream_stops_when_its_client_goes(connect, writer, monkeypatch):
     assert left.wait(20)
 
 
-@pytest.mark.parametrize(
-    "begun",
-    [b"", HEAD[:20], HEAD + b"Content-Length: 100\r\n\r\n{", HEAD + b"Transfer-Encoding: chunked\r\n\r\n3\r\n{"],
-    ids=["nothing", "headers", "body", "chunks"],
-)
-def test_a_client_that_does_not_finish_its_request_is_disconnected(connect, begun):
+@pytest.mark.parametrize("begun", [b"", HEAD[:20]], ids=["nothing", "headers"])
+def test_a_client_that_does_not_finish_its_headers_is_disconnected(connect, begun):
     connection, begin = connect(), time.monotonic()
     connection.send(begun)
+    assert connection.wait_until_closed()
+    assert 0.4 < time.monotonic() - begin < 10
+
+
+@pytest.mark.parametrize(
+    "begun", [b"Content-Length: 100\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\n3\r\n{"], ids=["body", "chunks"]
+)
+def test_a_client_that_does_not_finish_its_body_is_answered_and_disconnected(connect, begun):
+    connection, begin = connect(), time.monotonic()
+    connection.send(HEAD + begun)
+    error = "the body has not arrived within 0.5 s; send less, or send it faster"
+    assert connection.answer() == (408, {"error": error})
     assert connection.wait_until_closed()
     assert 0.4 < time.monotonic() - begin < 10
 

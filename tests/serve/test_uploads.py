@@ -261,12 +261,13 @@ def test_files_of_several_clients_are_read_together(client, looker, shapes, monk
 def test_too_many_bytes_of_all_clients_are_refused(looker):
     app = create_app({"shapes": looker}, limits=Limits(max_body_bytes=10_000, max_total_bytes=15_000))
     with TestClient(app, base_url="http://127.0.0.1") as client:
-        app.reserved_bytes = 14_900  # as if other clients were sending
+        app.room.total = 14_900  # as if other clients had sent whole requests
         answer = client.post("/v1/predict", files=[("file", ("a.png", picture()))])
         assert (answer.status_code, answer.headers["retry-after"]) == (429, "2")
-        app.reserved_bytes = 0
+        app.room.total = 0
         assert client.post("/v1/predict", files=[("file", ("a.png", picture()))]).status_code == 200
-        assert app.reserved_bytes == 0
+        assert app.room.total == 0
+        assert not app.room.transfers and not app.room.by_client
 
 
 def test_too_many_files_that_wait_are_refused(looker):

@@ -95,7 +95,9 @@ class MediaCodec(InputCodec):
         return {"source": collate_media([row.values for row in rows], num_states=self.reader.states)}
 
     def register_file(self, data: bytes, *, name: str, max_pixels: int) -> str:
-        values = decode(data, self.reader, name=name, max_pixels=max_pixels)
+        return self.register_decoded(decode(data, self.reader, name=name, max_pixels=max_pixels), name=name)
+
+    def register_decoded(self, values: np.ndarray, *, name: str) -> str:
         key = f"{REGISTERED_PREFIX}{next(FILE_NUMBERS)}/{name}"
         self.registered[key] = DecodedFile(key, values, self.reader.states or len(values))
         return key

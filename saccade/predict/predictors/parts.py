@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -188,6 +189,10 @@ class InputCodec:
 
     def register_file(self, data: bytes, *, name: str, max_pixels: int) -> str:
         """Decode a file given as bytes; return a name that stands for it until `release_file`."""
+        raise SaccadeError(f"this model reads {self.input_noun}, so it cannot be given a file")
+
+    def register_decoded(self, values: np.ndarray, *, name: str) -> str:
+        """Register a file that was decoded elsewhere; return a name that stands for it until `release_file`."""
         raise SaccadeError(f"this model reads {self.input_noun}, so it cannot be given a file")
 
     def release_file(self, key: str) -> None:

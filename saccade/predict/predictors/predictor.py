@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from saccade.config.decoding import Term
@@ -126,6 +127,10 @@ class Predictor:
     def register_file(self, data: bytes, *, name: str, max_pixels: int = MAX_PICTURE_PIXELS) -> str:
         """Decode a file given as bytes; return a name that stands for it until `release_file`."""
         return self.codec.register_file(data, name=name, max_pixels=max_pixels)
+
+    def register_decoded(self, values: np.ndarray, *, name: str) -> str:
+        """Register a file that was decoded elsewhere; return a name that stands for it until `release_file`."""
+        return self.codec.register_decoded(values, name=name)
 
     def release_file(self, key: str) -> None:
         """Forget a registered file."""

@@ -48,13 +48,21 @@ function createSection(path, method, entry, whole) {
 async function loadApi() {
   const place = document.getElementById("operations");
   try {
-    const whole = await requestJson("/openapi.json");
+    const whole = await requestJson("/openapi.json", null, document.getElementById("token").value);
     const listed = Object.entries(whole.paths).flatMap(([path, methods]) =>
       Object.entries(methods).map(([method, entry]) => createSection(path, method, entry, whole)));
     place.replaceChildren(...listed);
   } catch (error) {
     document.getElementById("waiting").textContent = error.message;
+    if (error.status !== 401) return;
+    document.getElementById("token-form").hidden = false;
+    document.getElementById("token").focus();
   }
 }
+
+document.getElementById("token-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  loadApi();
+});
 
 loadApi();
