@@ -44,7 +44,7 @@ def count_parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def randomize_parameters(model: ModuleT, *, scale: float = 0.5) -> ModuleT:
+def randomize_parameters(model: ModuleT, *, scale: float = 0.3) -> ModuleT:
     """Add noise to all parameters, so that no bias, gate or norm has its neutral initial value."""
     with torch.no_grad():
         for parameter in model.parameters():

@@ -14,8 +14,9 @@ from saccade.config.load import load
 from saccade.data.batching.batch import Batch, pad
 from saccade.data.tokenization.tokenizers import train_tokenizers
 from saccade.lectures.claims import CheckResult, Comparison, build_result, check, expect_equal, expect_near
+from saccade.lectures.references.basics import apply_linear, embed_tokens, shift_targets
+from saccade.lectures.references.recurrent import Step, average, run_recurrent_layer, write_with_attention
 from saccade.lectures.small import max_difference, randomize_parameters
-from saccade.lectures.systems import attention_references as references
 from saccade.model.build.model import build
 from saccade.model.model import Model
 from saccade.model.readers.tokens import TokenReader
@@ -56,7 +57,7 @@ def prepare_walks() -> Walked:
         recipe.tokenizer, lambda: [(walk.instruction, actions) for walk, actions in zip(WALKS, ACTIONS, strict=True)]
     )
     model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target.size)
-    model, encoder = randomize_parameters(model.eval()), build_observation_encoder(settings)
+    model, encoder = randomize_parameters(model.eval(), scale=0.5), build_observation_encoder(settings)
     predictor = recipe.task.get_predictor(recipe)(copy.deepcopy(model), recipe=recipe, tokenizers=tokenizers)
     atlas = Atlas(WALKS, encoder=encoder, target=tokenizers.target)
     found = atlas.collate([atlas.get_pose_number(walk) for walk in WALKS])
@@ -88,10 +89,10 @@ def listen_attend_walk() -> CheckResult:
     model, actions = walked.model, walked.actions
     memory = model.read(Batch({"source": walked.source, "ground": walked.ground}))
     levels = read_by_hand(model, walked.source.ids, walked.source.mask)
-    inputs = references.shift_targets(actions.ids)
+    inputs = shift_targets(actions.ids)
     hidden, aux = model.write(inputs, actions.mask, memory)
     expected = write_by_hand(walked, inputs, levels)
-    logits = references.apply_linear(model.writer.output, expected.outputs)
+    logits = apply_linear(model.writer.output, expected.outputs)
     lines = [json.dumps({"instruction": walk.instruction, "map": walk.map, "start": [*walk.start]}) for walk in WALKS]
     scores = torch.tensor(walked.predictor.score([*zip(lines, ACTIONS, strict=True)]), dtype=torch.float64)
     chosen = logits.log_softmax(-1).gather(-1, actions.ids[..., None])[..., 0] * actions.mask
@@ -130,10 +131,10 @@ def listen_attend_walk() -> CheckResult:
 def read_by_hand(model: Model, ids: Tensor, mask: Tensor) -> Tensor:
     """(h_j; x_j) of each word: the states of a bidirectional LSTM, and the embedded words."""
     [layer] = model.reader.stack.layers
-    x = references.embed_scaled(model.reader.embedding, ids)
+    x = embed_tokens(model.reader.embedding, ids)
     rows = []
     for row, real in zip(x, mask, strict=True):
-        states = references.run_recurrent_layer(layer, row[real])
+        states = run_recurrent_layer("lstm", layer, row[real], "both")[0]
         rows.append(torch.nn.functional.pad(torch.cat((states, row[real]), -1), (0, 0, 0, len(row) - len(states))))
     return torch.stack(rows)
 
@@ -156,15 +157,15 @@ def list_poses(walk: NavigationInput, actions: Sequence[str]) -> list[Pose]:
     return poses
 
 
-def write_by_hand(walked: Walked, inputs: Tensor, levels: Tensor) -> references.Written:
+def write_by_hand(walked: Walked, inputs: Tensor, levels: Tensor) -> Step:
     """The writer's formulas; the input of each step is the last action plus what is seen after it."""
-    writer = walked.model.writer
-    x = references.embed_scaled(writer.embedding, inputs)
+    writer, mask = walked.model.writer, walked.source.mask
+    x = embed_tokens(writer.embedding, inputs)
     for row, (walk, line) in enumerate(zip(WALKS, ACTIONS, strict=True)):
         views = torch.from_numpy(walked.encoder.encode_world(walk.world)).double()
         numbers = [walk.world.pose_numbers[pose] for pose in list_poses(walk, line.split())]
-        x[row, : len(numbers)] += references.apply_linear(writer.see, views[numbers])
-    return references.write_with_attention(writer.stack, x, levels, walked.source.mask)
+        x[row, : len(numbers)] += apply_linear(writer.see, views[numbers])
+    return write_with_attention("lstm", writer.stack, x, levels, mask, summary=average(levels, mask))
 
 
 def count_true_observations(walked: Walked) -> tuple[int, int]:

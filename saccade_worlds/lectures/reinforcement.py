@@ -22,8 +22,9 @@ from saccade.lectures.claims import (
     expect_equal,
     expect_near,
 )
+from saccade.lectures.references.basics import apply_linear
+from saccade.lectures.references.recurrent import predict_initial, step_with_attention
 from saccade.lectures.small import max_difference, randomize_parameters
-from saccade.lectures.systems import attention_references as references
 from saccade.lectures.systems.captions import differentiate, encode_picture
 from saccade.model.build.model import build
 from saccade.model.model import Model
@@ -61,9 +62,11 @@ class Trained(NamedTuple):
 def prepare_episodes() -> Trained:
     recipe = load("show-attend-interact", tiny=True, overrides=SMALL)
     world, _ = build_environments(recipe)
-    model = randomize_parameters(build(recipe, source_size=0, target_size=len(world.actions)).double().eval())
+    model = randomize_parameters(
+        build(recipe, source_size=0, target_size=len(world.actions)).double().eval(), scale=0.5
+    )
     average, before = MovingAverage(model, decay=DECAY), copy.deepcopy(model)
-    randomize_parameters(model)
+    randomize_parameters(model, scale=0.5)
     average.update(step=1000)
     target = copy.deepcopy(model)
     with torch.no_grad():
@@ -147,13 +150,13 @@ def show_attend_interact() -> CheckResult:
 def compute_values(model: Model, episode: Episode) -> tuple[Tensor, Tensor]:
     """Action values (T, A) and attention weights (T, S) for the pictures of an episode, by the formulas of DARQN."""
     cells = encode_picture(model.reader, torch.from_numpy(np.stack(episode.pictures)))
-    stack, mask = model.writer.stack, torch.ones(1, CELLS, dtype=torch.bool)
-    state = references.predict_first_states(stack.first, cells[:1].mean(1))
+    stack = model.writer.stack
+    state = predict_initial("gru", stack, cells[:1].mean(1))
     values, weights = [], []
     for t in range(len(cells)):
         before = model.writer.embedding.weight[[episode.actions[t - 1] + 1 if t else 0]]
-        found = references.step_with_attention(stack.recurrence, before, cells[t : t + 1], mask, state)
-        values.append(references.apply_linear(model.writer.output, found[0])[0])
+        found = step_with_attention("gru", stack.recurrence, before, cells[t : t + 1], None, state)
+        values.append(apply_linear(model.writer.output, found[0])[0])
         weights.append(found[1][0])
     return torch.stack(values), torch.stack(weights)
 

@@ -9,19 +9,19 @@ from saccade.data.batching.batch import Batch, pad
 from saccade.layers.attention.multihead import CrossAttention, SelfAttention
 from saccade.layers.blocks.transformer import Block, TransformerStack
 from saccade.lectures.claims import CheckResult, build_result, check, expect_equal, expect_near
+from saccade.lectures.references.basics import apply_linear, build_causal_mask, embed_tokens
+from saccade.lectures.references.transformer import run_stack
 from saccade.lectures.scale.graphs import find_dependencies
-from saccade.lectures.small import build_small_model, max_difference, sample_normal
+from saccade.lectures.small import build_small_model, max_difference, randomize_parameters, sample_normal
 from saccade.lectures.systems.parallelism import ProductCounter
 from saccade.lectures.systems.recurrent_models import (
     BATCH,
     INPUTS,
     SOURCES,
-    add_noise,
     compare_rows,
     write_at_once,
     write_stepwise,
 )
-from saccade.lectures.systems.references import embed, run_blocks
 from saccade.model.model import Model
 
 NO_POSITIONS = ["reader.positions={ kind = 'none' }", "writer.positions={ kind = 'none' }"]
@@ -42,13 +42,11 @@ def attention_is_enough() -> CheckResult:
     whole = build_small_model(NO_POSITIONS)
     one = build_small_model([*NO_POSITIONS, "reader.stack.layers=1", "writer.stack.layers=1"])
     for model in (whole, one):
-        add_noise(model)
+        randomize_parameters(model)
     memory = whole.read(BATCH)
-    states = [run_blocks(whole.reader.stack, embed(whole.reader.embedding, ids)) for ids in SOURCES]
-    logits = [
-        run_blocks(whole.writer.stack, embed(whole.writer.embedding, ids), known) @ whole.writer.output.weight.T
-        for ids, known in zip(INPUTS, states, strict=True)
-    ]
+    sources, inputs = map(torch.tensor, SOURCES), map(torch.tensor, INPUTS)
+    states = [run_stack(whole.reader.stack, embed_tokens(whole.reader.embedding, ids)) for ids in sources]
+    logits = [_decode(whole, ids, known) for ids, known in zip(inputs, states, strict=True)]
     near = {
         "encoder: difference from attention and feed-forward layers alone": compare_rows(memory.states, states),
         "decoder: difference from attention and feed-forward layers alone": compare_rows(
@@ -75,6 +73,12 @@ def attention_is_enough() -> CheckResult:
         ),
         expect_equal("more matrix products for a source and a target of twice the length", counts[1] - counts[0], 0),
     )
+
+
+def _decode(model: Model, ids: Tensor, states: Tensor) -> Tensor:
+    """The logits of one sentence, without positions."""
+    x, causal = embed_tokens(model.writer.embedding, ids), build_causal_mask(len(ids))
+    return apply_linear(model.writer.output, run_stack(model.writer.stack, x, allowed=[causal], memory=states))
 
 
 def _repeat(model: Model, x: Tensor) -> object:

@@ -22,6 +22,8 @@ from saccade.lectures.claims import (
     expect_equal,
     expect_near,
 )
+from saccade.lectures.references.basics import apply_linear, compute_softmax, embed_tokens, shift_targets
+from saccade.lectures.references.recurrent import Step, write_with_attention
 from saccade.lectures.small import (
     VOCABULARY_SIZE,
     build_small_batch,
@@ -30,7 +32,6 @@ from saccade.lectures.small import (
     randomize_parameters,
     sample_normal,
 )
-from saccade.lectures.systems import attention_references as references
 from saccade.model.build.model import build
 from saccade.model.model import Model
 from saccade.train.objectives.objectives import next_token_loss
@@ -52,20 +53,20 @@ class Translated(NamedTuple):
     hidden: Tensor
     weights: Tensor
     contexts: Tensor
-    expected: references.Written
+    expected: Step
 
 
 def build_translator() -> Model:
     recipe = load("bahdanau", overrides=SMALL)
     model = build(recipe, source_size=VOCABULARY_SIZE, target_size=VOCABULARY_SIZE)
-    return randomize_parameters(model.double().eval())
+    return randomize_parameters(model.double().eval(), scale=0.5)
 
 
 def translate() -> Translated:
     """Run the model over two pairs of sequences of different lengths."""
     model = build_translator()
     batch = Batch({"source": pad([[5, 6, 7, 8, 9], [10, 11]]), "target": pad([[12, 13, 14, 15], [15, 16, 17]])})
-    inputs, contexts = references.shift_targets(batch["target"].ids), list[Tensor]()
+    inputs, contexts = shift_targets(batch["target"].ids), list[Tensor]()
     memory = model.read(batch)
     watch = model.writer.stack.recurrence.cross.register_forward_hook(lambda *found: contexts.append(found[2][0]))
     with watch:
@@ -76,13 +77,13 @@ def translate() -> Translated:
     return Translated(model, batch, states, mask, inputs, hidden, aux["attention"].weights, context, expected)
 
 
-def compute_by_hand(model: Model, inputs: Tensor, states: Tensor, mask: Tensor) -> references.Written:
+def compute_by_hand(model: Model, inputs: Tensor, states: Tensor, mask: Tensor) -> Step:
     """The formulas, from the reader's states on; s_0 comes from the last state of each direction."""
     half = states.shape[-1] // 2
     last = states[torch.arange(len(states)), mask.sum(1) - 1, :half]
     summary = torch.cat((last, states[:, 0, half:]), -1)
-    x = references.embed_scaled(model.writer.embedding, inputs)
-    return references.write_with_attention(model.writer.stack, x, states, mask, summary=summary)
+    x = embed_tokens(model.writer.embedding, inputs)
+    return write_with_attention("gru", model.writer.stack, x, states, mask, summary=summary)
 
 
 @check(
@@ -155,7 +156,7 @@ def weights_are_a_distribution() -> CheckResult:
     mask = torch.arange(7) < torch.tensor([[7], [5], [1], [0]])  # the last query may attend to nothing
     q, k = sample_normal(4, 8), sample_normal(7, 8)
     a = attend(q, k, sample_normal(7, 3), mask=mask)[1]
-    by_hand = references.normalize_exponentials(q @ k.T / 8**0.5, mask)
+    by_hand = compute_softmax(q @ k.T / 8**0.5, mask)
     found = translate()
     with record(model := build_small_model()) as maps:
         batch = build_small_batch()
@@ -214,7 +215,7 @@ def context_vector() -> CheckResult:
     by_hand = torch.stack(
         [torch.stack([sum(a[b, t, i] * h[b, i] for i in range(h.shape[1])) for t in range(a.shape[1])]) for b in (0, 1)]  # type: ignore[misc]
     )
-    outputs = references.apply_linear(found.model.writer.output, found.expected.outputs)
+    outputs = apply_linear(found.model.writer.output, found.expected.outputs)
     return build_result(
         expect_near(
             "c_t: difference from the sum of the reader's states with the model's weights",
@@ -295,7 +296,7 @@ def measure_loss(found: Translated) -> Tensor:
 def compute_cross_entropy(found: Translated) -> float:
     """-Σ log p(y_t) over the real tokens, by the formulas."""
     written = compute_by_hand(found.model, found.inputs, found.states, found.mask)
-    log_probs = references.apply_linear(found.model.writer.output, written.outputs).log_softmax(-1)
+    log_probs = apply_linear(found.model.writer.output, written.outputs).log_softmax(-1)
     target = found.batch["target"]
     return -float(log_probs.gather(-1, target.ids[..., None])[..., 0][target.mask].sum())
 

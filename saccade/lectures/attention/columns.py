@@ -10,8 +10,9 @@ from saccade.layers.attention.multihead import HeadProjection, SelfAttention
 from saccade.layers.attention.scores import attend, dot, scaled_dot
 from saccade.layers.blocks.feedforward import FeedForward
 from saccade.lectures.claims import CheckResult, build_result, check, expect_at_least, expect_equal, expect_near
-from saccade.lectures.reference import attend_in_layer, compute_heads, measure_layer, randomize
-from saccade.lectures.small import format_shape, max_difference, sample_normal
+from saccade.lectures.references.comparing import attend_in_layer, measure_layer
+from saccade.lectures.references.transformer import compute_heads
+from saccade.lectures.small import format_shape, max_difference, randomize_parameters, sample_normal
 
 
 def compute_head(h: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -31,7 +32,7 @@ def compute_layer(h: Tensor, stacked: Tensor, weight: Tensor, bias: Tensor) -> T
 def build_layer(dim: int, *, heads: int, hard: bool = False) -> ColumnLayer:
     """Build the layer with random parameters, its bias included."""
     layer = ColumnLayer(dim, heads=heads, hard=hard).double()
-    randomize(layer)
+    randomize_parameters(layer)
     return layer
 
 
@@ -169,7 +170,7 @@ def stacked_product() -> CheckResult:
     together = (head.query, head.key, head.value)
     differences = [max_difference(one, matrix @ h) for one, matrix in zip(together, parts, strict=True)]
     layer, x = SelfAttention(12, heads=3).double(), sample_normal(2, 5, 12)
-    randomize(layer)
+    randomize_parameters(layer)
     heads = compute_heads(layer, x)
     expected = [torch.stack(made, 2) for made in ([a.q for a in heads], [a.k for a in heads], [a.v for a in heads])]
     rows = [max_difference(one, made) for one, made in zip(layer.project(x), expected, strict=True)]
@@ -215,11 +216,11 @@ def kronecker_is_concatenation() -> CheckResult:
         total = total + torch.kron(one_hot, compute_head(h, *matrices.chunk(3))[0].contiguous())
     by_hand = 1 / (1 + (-(layer.weight @ total + layer.bias)).exp())
     network, x = FeedForward(6, hidden_dim=11, activation="sigmoid").double(), sample_normal(2, 6)
-    randomize(network)
+    randomize_parameters(network)
     inner = x @ network.up.weight.T + network.up.bias
     rows = 1 / (1 + (-inner).exp()) @ network.down.weight.T + network.down.bias
     full, words = SelfAttention(6, heads=3, form="full").double(), sample_normal(1, 5, 6)
-    randomize(full)
+    randomize_parameters(full)
     joined = torch.cat([head.y for head in compute_heads(full, words)], -1)
     return build_result(
         expect_near(

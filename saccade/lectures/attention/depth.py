@@ -7,20 +7,19 @@ import json
 import random
 from collections.abc import Sequence
 from contextlib import redirect_stderr
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-import torch.nn.functional as F
 
 from saccade.config.load import load
 from saccade.layers.blocks.residual import Residual
 from saccade.layers.blocks.transformer import TransformerStack
 from saccade.lectures.claims import CheckResult, Comparison, build_result, check, expect_at_least, expect_at_most
 from saccade.lectures.drawing import Lines
-from saccade.lectures.scale import written_out
-from saccade.lectures.small import max_difference
+from saccade.lectures.references.basics import apply_linear, gelu_tanh
+from saccade.lectures.references.transformer import Style, decode_text
+from saccade.lectures.small import max_difference, randomize_parameters
 from saccade.model.build.model import build
 from saccade.runs import METRICS
 from saccade.train.api import train
@@ -59,13 +58,11 @@ def compare_outputs(norm: str) -> Comparison:
     """Compare a small model with the formulas x + f(LN(x)) and LN(x + f(x)), written out."""
     sizes = [f"writer.stack.{item}" for item in ("layers=3", "dim=12", "heads=3", "ff=20", f"norm={norm}")]
     model = build(load("gpt2", tiny=True, overrides=sizes), source_size=23, target_size=23).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    randomize_parameters(model)
     ids = torch.randint(4, 23, (2, 7))
-    form = written_out.Form(activation=partial(F.gelu, approximate="tanh"), pre_norm=norm == "pre")
+    style = Style(activation=gelu_tanh, pre_norm=norm == "pre")
     found = model.writer.head(model.writer(ids, torch.ones_like(ids, dtype=torch.bool), None))
-    difference = max_difference(found, written_out.continue_text(model.state_dict(), ids, form))
+    difference = max_difference(found, apply_linear(model.writer.output, decode_text(model.writer, ids, style)))
     formula = "x + f(LN(x))" if norm == "pre" else "LN(x + f(x))"
     return expect_at_most(f"{norm}-norm, three layers: largest difference from {formula} written out", difference, 1e-9)
 

@@ -22,19 +22,10 @@ from saccade.lectures.claims import (
     expect_near,
 )
 from saccade.lectures.drawing import Matrix
-from saccade.lectures.reference import (
-    build_padded_batch,
-    build_random_model,
-    compare_model,
-    compute_attention,
-    compute_heads,
-    compute_norm,
-    embed,
-    encode,
-    measure_layer,
-    randomize,
-)
-from saccade.lectures.small import count_parameters, format_shape, max_difference, sample_normal
+from saccade.lectures.references.basics import apply_layer_norm, build_causal_mask, embed
+from saccade.lectures.references.comparing import build_padded_batch, build_random_model, compare_model, measure_layer
+from saccade.lectures.references.transformer import compute_attention, compute_heads, encode
+from saccade.lectures.small import count_parameters, format_shape, max_difference, randomize_parameters, sample_normal
 from saccade.model.model import Model
 
 SHAPES = {"paper": "3 x 3 x 4 x 12", "full": "3 x 3 x 12 x 12", "split": "3 x 3 x 4 x 4"}  # d = 12, h = 3
@@ -245,8 +236,8 @@ def _compare_cross_weights(model: Model, found: Tensor, batch: Any) -> Compariso
     source, block = batch["source"], model.writer.stack.blocks[0]
     memory = encode(model, source.ids, source.mask)
     x = embed(model.writer.embedding, batch["target"].ids)
-    causal = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
-    queries = compute_norm(block.residuals[0].norm, x + compute_attention(block.self, x, allowed=causal))
+    causal = build_causal_mask(x.shape[1])
+    queries = apply_layer_norm(block.residuals[0].norm, x + compute_attention(block.self, x, allowed=causal))
     heads = compute_heads(block.cross, queries, memory=memory, allowed=source.mask[:, None])
     difference = max_difference(found, torch.stack([head.a for head in heads], 1))
     return expect_near("cross-attention weights: difference from the formula", difference, 0, within=1e-5)
@@ -283,7 +274,7 @@ def _compare_sources(model: Model, source: Tensor, target: Tensor, states: Tenso
 @torch.no_grad()
 def putting_it_together() -> CheckResult:
     layer = build_random_model().reader.stack.blocks[0].self
-    randomize(layer)
+    randomize_parameters(layer)
     x = sample_normal(1, 5, 12)
     heads = compute_heads(layer, x)
     joined = torch.cat([head.y for head in heads], -1)

@@ -25,18 +25,17 @@ from saccade.lectures.claims import (
     expect_near,
 )
 from saccade.lectures.drawing import Matrix
-from saccade.lectures.reference import (
+from saccade.lectures.references.basics import build_causal_mask, embed
+from saccade.lectures.references.comparing import (
     attend_in_layer,
     build_padded_batch,
     build_random_model,
     build_word_predictor,
     compare_model,
-    compute_heads,
-    embed,
-    randomize,
     run_both,
 )
-from saccade.lectures.small import VOCABULARY_SIZE, max_difference
+from saccade.lectures.references.transformer import compute_heads
+from saccade.lectures.small import VOCABULARY_SIZE, max_difference, randomize_parameters
 from saccade.model.build.model import build
 
 SENTENCE = "the cat saw the dog"
@@ -64,7 +63,7 @@ def no_look_ahead() -> CheckResult:
     blocks = model.writer.stack.blocks
     with record(model.writer) as maps:
         model.writer(ids, None, memory)
-    causal = torch.ones(7, 7, dtype=torch.bool).tril()
+    causal = build_causal_mask(7)
     heads = compute_heads(blocks[0].self, embed(model.writer.embedding, ids), allowed=causal)
     weights = maps.get("stack.blocks.0.self", torch.ones(1, 3, 7, 7).double())[0]
     caption = "Attention weights of a decoder, layer 1, head 1: query i (row) attends to keys 1 to i (columns)."
@@ -90,7 +89,7 @@ def _build_language_model() -> Any:
     sizes = ("layers=2", "dim=12", "heads=3", "ff=17", "dropout=0.0")
     recipe = load("gpt2", overrides=[*(f"writer.stack.{size}" for size in sizes), "writer.dropout=0.0"])
     model = build(recipe, source_size=VOCABULARY_SIZE, target_size=VOCABULARY_SIZE).double().eval()
-    randomize(model)
+    randomize_parameters(model)
     return lambda rows: model.writer(rows, None, None)
 
 
@@ -151,7 +150,7 @@ def _compare_decoder() -> list[Comparison]:
     """Compare a decoder's masked self-attention with that of all words, masked and renormalized."""
     model, batch = build_random_model(), build_padded_batch()
     ids, layer = batch["target"].ids, model.writer.stack.blocks[0].self
-    x, causal = embed(model.writer.embedding, ids), torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril()
+    x, causal = embed(model.writer.embedding, ids), build_causal_mask(ids.shape[1])
     with record(model.writer) as maps:
         model.writer(ids, batch["target"].mask, model.read(batch))
     heads = compute_heads(layer, x)

@@ -26,17 +26,10 @@ from saccade.lectures.claims import (
     expect_equal,
     expect_near,
 )
-from saccade.lectures.reference import (
-    build_padded_batch,
-    build_random_model,
-    compare_model,
-    compute_attention,
-    compute_heads,
-    measure_layer,
-    randomize,
-    weigh,
-)
-from saccade.lectures.small import VOCABULARY_SIZE, format_shape, max_difference, sample_normal
+from saccade.lectures.references.basics import build_causal_mask, weigh
+from saccade.lectures.references.comparing import build_padded_batch, build_random_model, compare_model, measure_layer
+from saccade.lectures.references.transformer import compute_attention, compute_heads
+from saccade.lectures.small import VOCABULARY_SIZE, format_shape, max_difference, randomize_parameters, sample_normal
 from saccade.model.build.model import build
 from saccade.model.model import Model
 
@@ -47,7 +40,7 @@ ORDER = [4, 2, 0, 1, 3]
 def build_attention(dim: int = 6, heads: int = 2) -> SelfAttention:
     """Build self-attention in float64 with random parameters, biases included."""
     layer = SelfAttention(dim, heads=heads).double()
-    randomize(layer)
+    randomize_parameters(layer)
     return layer
 
 
@@ -74,7 +67,7 @@ def self_attention() -> CheckResult:
             many.project.weight[0, index] = part.weight
         many.heads.out.load_state_dict({"weight": torch.eye(8)})
     by_hand, _ = weigh(q, k, v)
-    causal = torch.ones(5, 5, dtype=torch.bool).tril()
+    causal = build_causal_mask(5)
     masked, _ = weigh(q, k, v, allowed=causal)
     return build_result(
         expect_equal("shape of E, N_X x N_X", format_shape(scaled_dot(layer.query(x), layer.key(x))), "5 x 5"),
@@ -190,7 +183,7 @@ def set_encoder() -> CheckResult:
     sizes = ("layers=2", "dim=12", "heads=3", "ff=17", "dropout=0.0")
     recipe = load("set-encoder", overrides=[*(f"reader.stack.{size}" for size in sizes), "reader.dropout=0.0"])
     model = build(recipe, source_size=VOCABULARY_SIZE, target_size=2).double().eval()
-    randomize(model)
+    randomize_parameters(model)
     orders = torch.tensor(list(permutations(range(5, 10))))
     with_padding = torch.cat((orders, torch.zeros_like(orders[:, :2])), 1)
     whole = torch.ones_like(orders, dtype=torch.bool)

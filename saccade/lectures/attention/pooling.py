@@ -30,17 +30,15 @@ from saccade.lectures.claims import (
     expect_near,
 )
 from saccade.lectures.drawing import Lines
-from saccade.lectures.reference import (
-    ScoreFn,
+from saccade.lectures.references.basics import compute_softmax, weigh
+from saccade.lectures.references.comparing import (
     attend_in_layer,
     build_padded_batch,
     build_random_model,
     compare_model,
-    compute_heads,
     measure_layer,
-    normalize_scores,
-    weigh,
 )
+from saccade.lectures.references.transformer import ScoreFn, compute_heads
 from saccade.lectures.small import format_shape, max_difference, sample_normal
 
 
@@ -271,7 +269,7 @@ def which_axis() -> CheckResult:
         ),
         expect_near(
             "batch with dim=-1: difference from one matrix after the other",
-            max(max_difference(masked_softmax(batch, None)[i], normalize_scores(batch[i])) for i in range(2)),
+            max(max_difference(masked_softmax(batch, None)[i], compute_softmax(batch[i])) for i in range(2)),
             0,
             within=1e-12,
         ),

@@ -21,15 +21,9 @@ from saccade.lectures.claims import (
     expect_near,
 )
 from saccade.lectures.drawing import Lines, Matrix
-from saccade.lectures.reference import (
-    MODEL_TOLERANCE,
-    ScoreFn,
-    build_random_model,
-    compute_sinusoids,
-    encode,
-    measure_layer,
-    run_both,
-)
+from saccade.lectures.references.basics import compute_sinusoids
+from saccade.lectures.references.comparing import MODEL_TOLERANCE, build_random_model, measure_layer, run_both
+from saccade.lectures.references.transformer import ScoreFn, encode
 from saccade.lectures.small import max_difference, sample_normal
 from saccade.model.readers.tokens import Embedding
 

@@ -24,15 +24,15 @@ from saccade.lectures.claims import (
     expect_near,
 )
 from saccade.lectures.drawing import Lines
-from saccade.lectures.reference import (
+from saccade.lectures.references.basics import weigh
+from saccade.lectures.references.comparing import (
     attend_in_layer,
     build_padded_batch,
     build_random_model,
     build_word_predictor,
     compare_model,
-    compute_heads,
-    weigh,
 )
+from saccade.lectures.references.transformer import compute_heads
 from saccade.lectures.small import fit_exponent, format_shape, max_difference, sample_normal
 from saccade.lectures.trace import trace_example, trace_run
 from saccade.train.objectives.objectives import next_token_loss

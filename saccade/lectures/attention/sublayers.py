@@ -28,20 +28,16 @@ from saccade.lectures.claims import (
     expect_near,
 )
 from saccade.lectures.drawing import Lines
-from saccade.lectures.reference import (
+from saccade.lectures.references.basics import apply_layer_norm, embed, skip_norm
+from saccade.lectures.references.comparing import (
     MODEL_TOLERANCE,
     build_padded_batch,
     build_random_model,
     compare_model,
-    compute_attention,
-    compute_block,
-    compute_feedforward,
-    compute_norm,
-    embed,
-    encode,
     measure_layer,
     run_both,
 )
+from saccade.lectures.references.transformer import Style, compute_attention, compute_feedforward, encode, run_block
 from saccade.lectures.small import max_difference, sample_normal
 from saccade.model.model import Model
 from saccade.train.api import train
@@ -71,7 +67,7 @@ def build_encoder_block() -> Any:
 @torch.no_grad()
 def the_block() -> CheckResult:
     block, x = build_encoder_block(), sample_normal(2, 5, 12)
-    h = compute_norm(block.residuals[0].norm, x + compute_attention(block.self, x))
+    h = apply_layer_norm(block.residuals[0].norm, x + compute_attention(block.self, x))
     return build_result(
         expect_near(
             "feed-forward network: difference from max(0, x W1 + b1) W2 + b2",
@@ -86,7 +82,7 @@ def the_block() -> CheckResult:
             within=1e-12,
         ),
         expect_near(
-            "block: difference from the formula", max_difference(block(x)[0], compute_block(block, x)), 0, within=1e-12
+            "block: difference from the formula", max_difference(block(x)[0], run_block(block, x)), 0, within=1e-12
         ),
         *compare_model(build_random_model(), build_padded_batch()),
     )
@@ -128,7 +124,7 @@ def layer_norm() -> CheckResult:
         expect_near("a constant vector gives β: largest difference", max_difference(flat, norm.bias), 0, within=1e-12),
         expect_near(
             "ε = 1e-5, which the notes leave out: difference from the formula for vectors of variance 1e-5",
-            max_difference(norm(small), compute_norm(norm, small)),
+            max_difference(norm(small), apply_layer_norm(norm, small)),
             0,
             within=1e-12,
         ),
@@ -189,7 +185,7 @@ def post_norm() -> CheckResult:
     model, batch = build_random_model(), build_padded_batch()
     residual = model.reader.stack.blocks[0].residuals[0]
     linear, x = nn.Linear(12, 12).double(), sample_normal(2, 5, 12)
-    by_hand = compute_norm(residual.norm, x + linear(x))
+    by_hand = apply_layer_norm(residual.norm, x + linear(x))
     hidden, stream = residual.begin_sublayer(x, None)
     found, _ = residual.end_sublayer(linear(hidden), stream)
     means = []
@@ -222,7 +218,7 @@ def a_sequence_of_blocks() -> CheckResult:
     x = sample_normal(2, 5, 12)
     y, by_hand = x, x
     for block in stack.blocks:
-        y, by_hand = block(y)[0], compute_block(block, by_hand)
+        y, by_hand = block(y)[0], run_block(block, by_hand)
     seen.clear()
     model.read(batch)
     order = str(seen)
@@ -342,7 +338,9 @@ def _compare_encoder(name: str, model: Model) -> Comparison:
     source = build_padded_batch()["source"]
     where = torch.zeros(1).double() if "without positions" in name else None
     x = embed(model.reader.embedding, source.ids, positions=where)
-    by_hand = encode(model, source.ids, source.mask, x=x, adds="without residual" not in name)
+    norm = skip_norm if "without normalisation" in name else apply_layer_norm
+    style = Style(norm=norm, residual="without residual" not in name)
+    by_hand = encode(model, source.ids, source.mask, style, x=x)
     states = run_both(model, lambda: model.reader(source.ids, source.mask).states)
     difference = max(max_difference(found[source.mask], by_hand[source.mask]) for found in states)
     scale = max(1.0, float(by_hand.abs().max()))  # states grow without norms

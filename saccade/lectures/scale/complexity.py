@@ -27,17 +27,11 @@ from saccade.lectures.claims import (
     expect_near,
 )
 from saccade.lectures.drawing import Lines
-from saccade.lectures.reference import (
-    MODEL_TOLERANCE,
-    build_random_model,
-    compute_attention,
-    compute_block,
-    embed,
-    measure_layer,
-    randomize,
-)
+from saccade.lectures.references.basics import embed
+from saccade.lectures.references.comparing import MODEL_TOLERANCE, build_random_model, measure_layer
+from saccade.lectures.references.transformer import compute_attention, run_stack
 from saccade.lectures.scale.graphs import count_hops, find_dependencies, find_longest_path, measure_depth
-from saccade.lectures.small import VOCABULARY_SIZE, fit_exponent, max_difference, sample_normal
+from saccade.lectures.small import VOCABULARY_SIZE, fit_exponent, max_difference, randomize_parameters, sample_normal
 
 LENGTHS = [32, 64, 128]
 LONG = [128, 256, 512]  # for windows
@@ -68,7 +62,7 @@ def count_operations(run: Callable[[], object]) -> int:
 def build_attention(d: int) -> SelfAttention:
     """Build self-attention with one head of width d, in float64, with random parameters."""
     layer = SelfAttention(d, heads=1).double()
-    randomize(layer)
+    randomize_parameters(layer)
     return layer
 
 
@@ -229,8 +223,7 @@ def compare_layers() -> list[Comparison]:
     ids = torch.randint(5, VOCABULARY_SIZE, (2, 70))
     model = build_random_model(["reader.stack.window=[3]"])
     states, expected = model.reader(ids, real).states, embed(model.reader.embedding, ids)
-    for block in model.reader.stack.blocks:
-        expected = compute_block(block, expected, allowed=allowed)
+    expected = run_stack(model.reader.stack, expected, allowed=[allowed])
     differences = {
         "self-attention": measure_layer(layer, x),
         "restricted, r = 3, with padding": max_difference(

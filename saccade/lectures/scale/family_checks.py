@@ -16,19 +16,17 @@ from saccade.data.batching.batch import Batch, Tokens
 from saccade.data.tokenization.tokenizers import END, PAD, START
 from saccade.layers.memory import Memory
 from saccade.lectures.claims import Comparison, expect_equal, expect_near
-from saccade.lectures.small import VOCABULARY_SIZE, max_difference
-from saccade.lectures.written_out import (
-    Style,
-    apply_layer_norm,
+from saccade.lectures.references.basics import (
     apply_linear,
     apply_rms_norm,
     build_causal_mask,
-    compare_gradients,
     gelu,
     gelu_tanh,
-    perturb_parameters,
-    run_transformer,
+    shift_targets,
 )
+from saccade.lectures.references.comparing import compare_gradients
+from saccade.lectures.references.transformer import Style, decode_text, encode_text, run_stack
+from saccade.lectures.small import VOCABULARY_SIZE, max_difference, randomize_parameters
 from saccade.model.build.model import build
 from saccade.model.model import Model
 from saccade.train.objectives.objectives import build_objectives
@@ -48,7 +46,7 @@ def load_family(name: str, parts: tuple[str, ...], changes: tuple[str, ...] = ()
 def build_family(recipe: Recipe, *, size: int = VOCABULARY_SIZE) -> Model:
     """Build the model of a recipe in float64, with random biases and gains too."""
     net = build(recipe, source_size=size, target_size=size).double().eval()
-    perturb_parameters(net, scale=0.2)
+    randomize_parameters(net, scale=0.2)
     return net
 
 
@@ -68,12 +66,9 @@ LANGUAGE_MODEL = Style(pre_norm=True, activation=gelu_tanh)
 
 
 def compute_language_model(net: Any, ids: Tensor, windows: Sequence[int | None]) -> Tensor:
-    """The logits of GPT for one sequence: learned positions, pre-norm, causal, the output matrix is the embedding."""
-    tokens, table = net.writer.embedding.tokens.weight, net.writer.embedding.positions.table.weight
-    masks = [build_causal_mask(len(ids), window) for window in windows]
-    stack = net.writer.stack
-    y = run_transformer(stack.blocks, tokens[ids] + table[: len(ids)], LANGUAGE_MODEL, final=stack.norm, allowed=masks)
-    return y @ tokens.T
+    """The logits of GPT: learned positions, pre-norm, causal, the output matrix is the embedding."""
+    states = decode_text(net.writer, ids, LANGUAGE_MODEL, windows)
+    return states @ net.writer.embedding.tokens.weight.T
 
 
 def check_language_model(
@@ -84,11 +79,10 @@ def check_language_model(
     net, ids = build_family(recipe), sample_ids(2, 11)
     keep = torch.ones_like(ids, dtype=torch.bool)
     logits = net.writer.head(net.writer(ids, None, None))
-    expected = torch.stack([compute_language_model(net, row, windows) for row in ids])
+    expected = compute_language_model(net, ids, windows)
     with torch.no_grad():
         terms = build_objectives(recipe)[0](net, Batch({"target": Tokens(ids, keep)}), torch.Generator())
-        shifted = torch.cat((torch.full((2, 1), START), ids[:, :-1]), 1)
-        log_probs = torch.stack([compute_language_model(net, row, windows) for row in shifted]).log_softmax(-1)
+        log_probs = compute_language_model(net, shift_targets(ids), windows).log_softmax(-1)
     loss = float(terms["next-token"].sum + log_probs.gather(2, ids[..., None]).sum())
     return [
         compare(f"{name}: logits", logits, expected),
@@ -136,34 +130,16 @@ def check_gpt3() -> list[Comparison]:
 # ---- BERT, RoBERTa, ALBERT
 
 
-ENCODERS = {"BERT": ("bert", gelu), "RoBERTa": ("roberta", gelu), "ALBERT": ("albert", gelu_tanh)}
-
-
-def embed_segments(net: Any, ids: Tensor) -> Tensor:
-    """Norm of word + position + segment; a segment ends with END, and a model with one segment vector has one."""
-    embedding = net.reader.embedding
-    segments = torch.tensor([int((ids[:t] == END).sum()) for t in range(len(ids))])
-    segments = segments.clamp(max=len(embedding.segments.weight) - 1)
-    x = (
-        embedding.tokens.weight[ids]
-        + embedding.positions.table.weight[: len(ids)]
-        + embedding.segments.weight[segments]
-    )
-    return apply_layer_norm(embedding.norm, x)
-
-
-def encode(net: Any, ids: Tensor, style: Style, *, shared: bool = False) -> Tensor:
-    """The states of an encoder for one sequence, which sees both sides; `shared`: the first block again and again."""
-    x = embed_segments(net, ids)
-    x = x if net.reader.embedding.project is None else apply_linear(net.reader.embedding.project, x)
-    blocks = list(net.reader.stack.blocks)
-    blocks = blocks[:1] * len(blocks) if shared else blocks
-    return run_transformer(blocks, x, style)
+ENCODERS = {
+    "BERT": ("bert", Style(activation=gelu, epsilon=1e-12)),
+    "RoBERTa": ("roberta", Style(activation=gelu)),
+    "ALBERT": ("albert", Style(activation=gelu_tanh, epsilon=1e-12, shared=True)),
+}
 
 
 def predict_masked(net: Any, states: Tensor, style: Style) -> Tensor:
     """E norm(f(W x + b)) + c, where E are the word vectors."""
-    hidden = apply_layer_norm(net.writer.norm, style.activation(apply_linear(net.writer.transform, states)))
+    hidden = style.normalize(net.writer.norm, style.activation(apply_linear(net.writer.transform, states)))
     return hidden @ net.reader.embedding.tokens.weight.T + net.writer.output.bias
 
 
@@ -173,10 +149,10 @@ def predict_pair(net: Any, states: Tensor) -> Tensor:
 
 
 def build_encoder(name: str) -> tuple[Model, Style]:
-    recipe_name, activation = ENCODERS[name]
+    recipe_name, style = ENCODERS[name]
     narrow = ("reader.embedding_dim=5",) if name == "ALBERT" else ()
     recipe = load_family(recipe_name, ("reader",), ("reader.positions.length=64", *narrow))
-    return build_family(recipe), Style(activation=activation)
+    return build_family(recipe), style
 
 
 def check_encoder(name: str) -> list[Comparison]:
@@ -189,7 +165,7 @@ def check_encoder(name: str) -> list[Comparison]:
     memory = net.reader(ids.masked_fill(~keep, PAD), keep)
     compared = []
     for row, length in enumerate(lengths.tolist()):
-        states = encode(net, ids[row, :length], style, shared=name == "ALBERT")
+        states = encode_text(net, ids[row, :length], style)
         logits = net.writer.head(net.writer(memory.states[row, :length]))
         compared.append(compare(f"{name}: states of sentence pair {row + 1}", memory.states[row, :length], states))
         compared.append(compare(f"{name}: logits of masked words", logits, predict_masked(net, states, style)))
@@ -199,7 +175,7 @@ def check_encoder(name: str) -> list[Comparison]:
     moved = ids[:1].repeat(12, 1)
     moved[torch.arange(12), torch.arange(12)] = torch.where(ids[0] == 9, 10, 9)
     real = torch.ones_like(moved, dtype=torch.bool)
-    states = encode(net, ids[0], style, shared=name == "ALBERT")
+    states = encode_text(net, ids[0], style)
     seen = (net.reader(moved, real).states - memory.states[:1]).abs().amax(-1) > 1e-12
     vectors = len(net.reader.embedding.segments.weight)
     own = len({id(block) for block in net.reader.stack.blocks})
@@ -217,7 +193,7 @@ def check_encoder(name: str) -> list[Comparison]:
 # ---- T5
 
 
-TEXT_TO_TEXT = Style(norm=apply_rms_norm, activation=gelu_tanh, pre_norm=True, scaled=False, gated=True)
+TEXT_TO_TEXT = Style(norm=apply_rms_norm, epsilon=1e-6, activation=gelu_tanh, pre_norm=True, scaled=False, gated=True)
 BUCKETS, FARTHEST = 8, 20
 
 
@@ -238,15 +214,20 @@ def build_bias(term: Any, length: int, *, both: bool) -> Tensor:
     return bias
 
 
+def add_bias(head: int, q: Tensor, k: Tensor, bias: Tensor) -> Tensor:
+    """Q K^T + B, not scaled."""
+    return q @ k.mT + bias[head]
+
+
 def compute_t5(net: Any, source: Tensor, target: Tensor) -> Tensor:
     """The logits of T5 for one pair; the decoder starts with the vector of padding."""
     tokens, (reader, writer) = net.reader.embedding.tokens.weight, (net.reader.stack, net.writer.stack)
     inside = build_bias(reader.blocks[0].self.heads.term, len(source), both=True)
-    states = run_transformer(reader.blocks, tokens[source], TEXT_TO_TEXT, final=reader.norm, bias=inside)
     before = build_bias(writer.blocks[0].self.heads.term, len(target), both=False)
-    masks = [build_causal_mask(len(target))] * 4
-    x = tokens[target.masked_fill(target == START, PAD)]
-    y = run_transformer(writer.blocks, x, TEXT_TO_TEXT, final=writer.norm, allowed=masks, bias=before, states=states)
+    states = run_stack(reader, tokens[source], TEXT_TO_TEXT, score=functools.partial(add_bias, bias=inside))
+    x, causal = tokens[target.masked_fill(target == START, PAD)], build_causal_mask(len(target))
+    score = functools.partial(add_bias, bias=before)
+    y = run_stack(writer, x, TEXT_TO_TEXT, allowed=[causal], score=score, memory=states)
     return apply_linear(net.writer.output, y)
 
 

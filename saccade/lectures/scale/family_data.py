@@ -19,15 +19,14 @@ from saccade.data.prepare import PreparedData, prepare
 from saccade.data.tokenization.special_tokens import get_mask_id
 from saccade.data.tokenization.tokenizers import END
 from saccade.lectures.claims import Comparison, expect_at_least, expect_equal, expect_near
+from saccade.lectures.references.transformer import encode_text
 from saccade.lectures.scale.family_checks import (
     ENCODERS,
     build_family,
-    encode,
     load_family,
     predict_masked,
     predict_pair,
 )
-from saccade.lectures.written_out import Style
 from saccade.model.model import Model
 from saccade.train.objectives.masked import hash_noise, mask_tokens, sample_noise
 from saccade.train.objectives.objectives import build_objectives
@@ -109,7 +108,7 @@ def check_masking(name: str) -> list[Comparison]:
 
 def _compare_masked_loss(name: str, net: Model, objective: Any) -> list[Comparison]:
     """Compare the losses of a small batch with those of the formulas: of masked words only, and of sentence pairs."""
-    masking, style = objective.keywords["masking"], Style(activation=ENCODERS[name][1])
+    masking, style = objective.keywords["masking"], ENCODERS[name][1]
     words, labels = torch.randint(60, masking.vocabulary_size - 3, (4, 40)), torch.tensor([[0], [1], [1], [0]])
     tokens = Tokens(words, torch.ones_like(words, dtype=torch.bool))
     batch = Batch({"source": tokens, "pair": Tokens(labels, torch.ones(4, 1, dtype=torch.bool))})
@@ -119,7 +118,7 @@ def _compare_masked_loss(name: str, net: Model, objective: Any) -> list[Comparis
         found = objective(net, batch, torch.Generator().manual_seed(7))
         loss, pairs = 0.0, 0.0
         for row in range(4):
-            states = encode(net, inputs[row], style, shared=name == "ALBERT")
+            states = encode_text(net, inputs[row], style)
             scores = predict_masked(net, states, style).log_softmax(-1).gather(1, words[row][:, None])[:, 0]
             loss -= float(scores[target[row]].sum())
             if name != "RoBERTa":

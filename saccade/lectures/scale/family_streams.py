@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from typing import Any
 
 import torch
@@ -13,22 +12,17 @@ from saccade.data.batching.batch import Batch, Tokens
 from saccade.data.tokenization.tokenizers import END, PAD
 from saccade.layers.attention.lsh import Hashing, hash_vectors
 from saccade.lectures.claims import Comparison, expect_at_least, expect_at_most, expect_equal, expect_near
-from saccade.lectures.scale.family_checks import build_family, compare, load_family, sample_ids
-from saccade.lectures.small import VOCABULARY_SIZE
-from saccade.lectures.written_out import (
-    Style,
-    apply_feedforward,
-    apply_layer_norm,
-    apply_linear,
-    attend,
-    compare_gradients,
-    encode_positions,
-    gelu,
-    merge_heads,
-    perturb_parameters,
+from saccade.lectures.references.basics import apply_layer_norm, apply_linear, find_segments
+from saccade.lectures.references.comparing import compare_gradients
+from saccade.lectures.references.transformer import (
+    compute_feedforward,
+    compute_heads,
+    compute_two_streams,
+    join_heads,
     project_heads,
-    relu,
 )
+from saccade.lectures.scale.family_checks import build_family, compare, load_family, sample_ids
+from saccade.lectures.small import VOCABULARY_SIZE, randomize_parameters
 from saccade.model.build.model import build
 from saccade.model.model import Model
 from saccade.train.objectives.objectives import build_objectives
@@ -37,57 +31,7 @@ from saccade.train.objectives.permuted import FactorizationOrder, sample_order
 # ---- XLNet
 
 
-TWO_STREAMS = Style(activation=gelu)
 SEGMENT, MEMORY = 8, 6  # words of a segment, and states that the next one sees
-
-
-def run_two_streams(
-    net: Any, ids: Tensor, order: Tensor, at: Tensor, past: list[Tensor], segments: Tensor
-) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Content h, queries g at the positions `at`, and the inputs of each block, for one segment (Yang et al. 2019).
-
-    `order` is the rank of each word; words of rank -1 are visible to all. `past` has the memory of each block, and
-    `segments` those of memory and words.
-    """
-    h = net.reader.embedding.tokens.weight[ids]
-    g, inputs = net.writer.query.expand(len(at), -1), []
-    size, old = len(ids), len(past[0]) if past else 0
-    visible = (order[None] < order[:, None]) | (order[None] < 0)
-    content = torch.cat((torch.ones(size, old, dtype=torch.bool), visible | torch.eye(size, dtype=torch.bool)), 1)
-    query = torch.cat((torch.ones(len(at), old, dtype=torch.bool), visible[at]), 1)
-    for number, block in enumerate(net.reader.stack.blocks):
-        inputs.append(h)
-        context = torch.cat((past[number], h)) if past else h
-        _, key, value = project_heads(block.self.project, context)
-        h, g = (
-            attend_stream(block, x, key, value, allowed, old + where, segments)
-            for x, allowed, where in ((h, content, torch.arange(size)), (g, query, at))
-        )
-    return h, g, inputs
-
-
-def attend_stream(
-    block: Any, x: Tensor, key: Tensor, value: Tensor, allowed: Tensor, where: Tensor, segments: Tensor
-) -> Tensor:
-    """One block of one stream: e = (q + u) . k + (q + v) . W r(j - i) + (q + w) . s, with q divided by sqrt(E)."""
-    term, (heads, _, width) = block.self.heads.term, key.shape
-    query = project_heads(block.self.project, x)[0] / math.sqrt(width)
-    count = key.shape[1]
-    by_distance = encode_positions(2 * count - 1, 12, first=1 - count) @ term.project.weight.T
-    distances = torch.arange(count) - where[:, None] + count - 1
-    relative = by_distance.unflatten(-1, (heads, width))[distances]  # (Q, K, H, E)
-    other = (segments[where][:, None] != segments[None]).long()  # 0: the same segment
-    scores = torch.einsum("hqe,hke->hqk", query + term.content, key)
-    scores = scores + torch.einsum("hqe,qkhe->hqk", query + term.bias, relative)
-    scores = scores + torch.einsum("hqe,hqke->hqk", query + term.segment_bias, term.segments[:, other])
-    first, second = block.residuals
-    x = apply_layer_norm(first.norm, x + merge_heads(block.self.heads.out, attend(scores, value, allowed)))
-    return apply_layer_norm(second.norm, x + apply_feedforward(block.feedforward, x, TWO_STREAMS))
-
-
-def count_segments(ids: Tensor) -> Tensor:
-    """The number of END tokens before each token."""
-    return (ids == END).cumsum(0) - (ids == END).long()
 
 
 def build_xlnet() -> tuple[Model, Any]:
@@ -105,7 +49,7 @@ def check_xlnet() -> list[Comparison]:
     order = order.clamp(min=-1)
     ids[0, 4] = END
     found = _run_streams(net, ids, order)
-    h, g, _ = run_two_streams(net, ids[0], order, at, [], count_segments(ids[0]))
+    h, g, _ = compute_two_streams(net, ids[0], order, at=at, segments=find_segments(ids[0]))
     wrong = _count_wrong_dependencies(net, ids, order)
     return [
         compare("XLNet: content stream", found[0][0], h),
@@ -121,7 +65,7 @@ def check_xlnet() -> list[Comparison]:
 def _run_streams(net: Model, ids: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
     """Both streams with a query at each position."""
     rows, every = order.expand_as(ids), torch.arange(ids.shape[1]).expand_as(ids)
-    segments = torch.stack([count_segments(row) for row in ids])
+    segments = find_segments(ids)
     keep = torch.ones_like(ids, dtype=torch.bool)
     streams = net.writer(net.reader, ids, rows, at=every, keep=keep, segments=segments)
     return streams.content, streams.query
@@ -153,9 +97,10 @@ def _compare_permutation_loss(net: Model, objective: Any) -> list[Comparison]:
         for row in range(2):
             size = int(keep[row, part].sum())
             real = order.target_positions[row][order.real[row]].clamp(max=size - 1)
-            segments = count_segments(ids[row])[begin - len(past[row][0]) if past[row] else begin : begin + size]
+            segments = find_segments(ids[row])[begin - len(past[row][0]) if past[row] else begin : begin + size]
             words = ids[row, part][:size]
-            _, g, inputs = run_two_streams(net, words, order.step[row, :size], real, past[row], segments)
+            ranks = order.step[row, :size]
+            _, g, inputs = compute_two_streams(net, words, ranks, at=real, segments=segments, past=past[row])
             scores = (g @ net.reader.embedding.tokens.weight.T + net.writer.output.bias).log_softmax(-1)
             loss -= float(scores.gather(1, words[real][:, None]).sum())
             past[row], count = [x[-MEMORY:] for x in inputs], count + len(real)
@@ -191,7 +136,6 @@ def _check_orders(orders: list[FactorizationOrder]) -> list[Comparison]:
 
 
 CHUNK, LENGTH, ROUNDS = 4, 19, 2
-FORM = Style(activation=relu)
 
 
 def compute_reformer(net: Any, ids: Tensor) -> Tensor:
@@ -205,17 +149,15 @@ def compute_reformer(net: Any, ids: Tensor) -> Tensor:
         inner = apply_layer_norm(block.norms[0], x2)
         attended = attend_hashed(block.attention, inner) if number % 2 else attend_locally(block.attention, inner)
         x1 = x1 + attended
-        x2 = x2 + apply_feedforward(block.feedforward, apply_layer_norm(block.norms[1], x1), FORM)
+        x2 = x2 + compute_feedforward(block.feedforward, apply_layer_norm(block.norms[1], x1))
     return apply_linear(net.writer.output, apply_layer_norm(stack.norm, torch.cat((x1, x2), -1)))
 
 
 def attend_locally(layer: Any, x: Tensor) -> Tensor:
     """Attention to the own chunk and the one before, and to nothing later."""
-    query, key, value = project_heads(layer.project, x)
     places = torch.arange(len(x))
     allowed = (places[None] <= places[:, None]) & (places[None] // CHUNK >= places[:, None] // CHUNK - 1)
-    scores = torch.einsum("hqe,hke->hqk", query, key) / math.sqrt(key.shape[-1])
-    return merge_heads(layer.out, attend(scores, value, allowed))
+    return apply_linear(layer.out, join_heads(compute_heads(layer, x, allowed=allowed)))
 
 
 def attend_hashed(layer: Any, x: Tensor) -> Tensor:
@@ -245,7 +187,7 @@ def attend_hashed(layer: Any, x: Tensor) -> Tensor:
                     counts[head, q, k] += 1
     alone = (counts.sum(-1, keepdim=True) == 0) * torch.eye(size, dtype=x.dtype)
     exponents = torch.einsum("hqe,hke->hqk", shared, unit).exp() * counts + alone
-    return merge_heads(layer.out, exponents / exponents.sum(-1, keepdim=True) @ value)
+    return apply_linear(layer.out, torch.cat(tuple(exponents / exponents.sum(-1, keepdim=True) @ value), -1))
 
 
 def build_reformer(layers: int = 4) -> Model:
@@ -254,7 +196,7 @@ def build_reformer(layers: int = 4) -> Model:
     changes = ("writer.positions.shape=[8, 8]", *(f"writer.stack.{size}" for size in sizes))
     recipe = load_family("reformer", ("writer",), changes)
     net = build(recipe, source_size=VOCABULARY_SIZE, target_size=VOCABULARY_SIZE).double().eval()
-    perturb_parameters(net, scale=0.3)
+    randomize_parameters(net, scale=0.3)
     return net
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from saccade.config.load import load, override
@@ -28,10 +27,11 @@ from saccade.lectures.claims import (
     expect_equal,
     expect_near,
 )
-from saccade.lectures.scale import written_out
-from saccade.lectures.scale.written_out import Weights
-from saccade.lectures.small import max_difference
+from saccade.lectures.references.basics import apply_linear, gelu_tanh
+from saccade.lectures.references.transformer import Style, decode_text
+from saccade.lectures.small import max_difference, randomize_parameters
 from saccade.model.build.model import build
+from saccade.model.model import Model
 from saccade.model.run import load_run
 from saccade.predict.predictors.language import LanguageModel
 from saccade.predict.predictors.predictor import Predictor
@@ -72,20 +72,18 @@ WINDOW, RULE_WINDOW = 6, 16  # letters that every other layer attends to, withou
 SAMPLES = 600  # of the first letter of an article
 
 
-def build_language_model(length: int = 256) -> tuple[LanguageModel, Weights]:
-    """Build a small GPT-3 over letters with random weights, and return it with these weights in float64."""
+def build_language_model(length: int = 256) -> tuple[LanguageModel, Model]:
+    """Build a small GPT-3 over letters with random weights, and return it with a copy in float64."""
     sizes = ("layers=2", "dim=24", "heads=2", "ff=32", "dropout=0.0", f"window=['none', {WINDOW}]")
     changes = [*(f"writer.stack.{size}" for size in sizes), f"data.max_length={length}"]
     recipe = load("gpt3", tiny=True, overrides=[*changes, f"writer.positions.length={length}", "writer.tie=none"])
     letters = "".join(map(chr, range(32, 127))) + "\n"
     tokenizers = train_tokenizers(recipe.tokenizer, lambda: [(letters,)])  # type: ignore[list-item]
     model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target.size).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.1)
-        model.writer.output.weight *= 3  # some letters are much more probable than others
-    weights = {name: tensor.double() for name, tensor in model.state_dict().items()}
-    return LanguageModel(model, recipe=recipe, tokenizers=tokenizers), weights
+    randomize_parameters(model, scale=0.1)
+    model.writer.output.weight.data *= 3  # some letters are much more probable than others
+    exact = copy.deepcopy(model).double()
+    return LanguageModel(model, recipe=recipe, tokenizers=tokenizers), exact
 
 
 def encode(model: LanguageModel, text: str) -> list[int]:
@@ -93,23 +91,25 @@ def encode(model: LanguageModel, text: str) -> list[int]:
     return model.tokenizers.target.encode(text)[:-1]
 
 
-def compute_log_probs(weights: Weights, ids: Sequence[int], window: int | None = WINDOW) -> Tensor:
+@torch.no_grad()
+def compute_log_probs(exact: Model, ids: Sequence[int], window: int | None = WINDOW) -> Tensor:
     """Log-probabilities of the token after the start, after each token, written out: a row more than tokens."""
-    form = written_out.Form(activation=partial(F.gelu, approximate="tanh"), pre_norm=True, windows=(None, window))
-    return written_out.continue_text(weights, torch.tensor([[START, *ids]]), form)[0].log_softmax(-1)
+    style, inputs = Style(activation=gelu_tanh, pre_norm=True), torch.tensor([START, *ids])
+    states = decode_text(exact.writer, inputs, style, (None, window))
+    return apply_linear(exact.writer.output, states).log_softmax(-1)
 
 
-def score_written_out(weights: Weights, before: Sequence[int], ids: Sequence[int]) -> Tensor:
+def score_written_out(exact: Model, before: Sequence[int], ids: Sequence[int]) -> Tensor:
     """The log-probability of each token of `ids` after those of `before`, written out."""
-    log_probs = compute_log_probs(weights, [*before, *ids])[len(before) : -1]
+    log_probs = compute_log_probs(exact, [*before, *ids])[len(before) : -1]
     return log_probs.gather(1, torch.tensor(list(ids))[:, None])[:, 0]
 
 
-def continue_greedily(weights: Weights, ids: Sequence[int], count: int, window: int | None = WINDOW) -> list[int]:
+def continue_greedily(exact: Model, ids: Sequence[int], count: int, window: int | None = WINDOW) -> list[int]:
     """The most probable tokens one by one, written out; special tokens are left out."""
     found: list[int] = []
     for _ in range(count):
-        last = compute_log_probs(weights, [*ids, *found], window)[-1]
+        last = compute_log_probs(exact, [*ids, *found], window)[-1]
         found.append(int(last[UNKNOWN + 1 :].argmax()) + UNKNOWN + 1)
     return found
 
@@ -134,7 +134,7 @@ def build_task(fields: Mapping[str, str]) -> PromptTask:
     ),
 )  # fmt: skip
 def article() -> CheckResult:
-    model, weights = build_language_model()
+    model, exact = build_language_model()
     prompt = ARTICLE.format_prompt(
         build_task({"title": "A comet is back", "subtitle": "It was last seen by our grandparents"})
     )
@@ -144,11 +144,11 @@ def article() -> CheckResult:
     ]
     [first], [repeated], [other] = (model.candidates([prompt], decoding=one)[0] for one in settings)
     described = model.describe(prompt, [first])
-    log_probs = score_written_out(weights, ids, encode(model, described["completion"]))
+    log_probs = score_written_out(exact, ids, encode(model, described["completion"]))
     greedy = get_decoding(model, "sample=false", "beam=1", "min_length=12", "max_length=12")
     other_prompt = prompt.replace("comet", "horse")
     found = [encode(model, text) for text in model.predict([prompt, other_prompt], decoding=greedy)]
-    expected = [continue_greedily(weights, encode(model, text), 12) for text in (prompt, other_prompt)]
+    expected = [continue_greedily(exact, encode(model, text), 12) for text in (prompt, other_prompt)]
     same = sum(a == b for pair in zip(found, expected, strict=True) for a, b in zip(*pair, strict=False))
     return build_result(
         expect_equal(
@@ -166,17 +166,17 @@ def article() -> CheckResult:
             1e-3,
         ),
         expect_equal("greedy search: letters as by the formulas written out, of 24", same, 24),
-        *compare_samples(model, weights, prompt),
+        *compare_samples(model, exact, prompt),
         expect_equal("difference of two completions with the same seed", int(repeated.text != first.text), 0),
         expect_equal("difference of two completions with two seeds", int(other.text != first.text), 1),
     )
 
 
-def compare_samples(model: LanguageModel, weights: Weights, prompt: str) -> list[Comparison]:
+def compare_samples(model: LanguageModel, exact: Model, prompt: str) -> list[Comparison]:
     """Sample the first letter many times: the mean of its log-probability is minus the entropy."""
     decoding = get_decoding(model, "sample=true", "seed=9", "min_length=1", "max_length=1")
     sampled = [encode(model, text)[0] for text in model.predict([prompt] * SAMPLES, decoding=decoding)]
-    log_probs = compute_log_probs(weights, encode(model, prompt))[-1][UNKNOWN + 1 :].log_softmax(-1)
+    log_probs = compute_log_probs(exact, encode(model, prompt))[-1][UNKNOWN + 1 :].log_softmax(-1)
     mean = float(log_probs[torch.tensor(sampled) - UNKNOWN - 1].mean())
     expected = float((log_probs.exp() * log_probs).sum())
     return [
@@ -199,9 +199,9 @@ def by_examples() -> CheckResult:
     """Train on documents that each follow one of four rules, then test with prompts of 0, 1 and 3 examples."""
     with TemporaryDirectory() as folder:
         model = train_rule_model(Path(folder))
-        weights = {name: tensor.double() for name, tensor in load_run(Path(folder, "run")).model.state_dict().items()}
+        exact = load_run(Path(folder, "run")).model.double()
         found = {shots: measure_accuracy(model, shots) for shots in (0, 1, 3)}
-        same = count_same_answers(model, weights)
+        same = count_same_answers(model, exact)
     solved = "".join(CORRECTION.format_example(build_task({"poor": poor, "good": good})) for poor, good in CORRECTIONS)
     poor = "I'd be more than happy to work with you in another project."
     prompt = CORRECTION.format_prompt(build_task({"poor": poor}), solved)
@@ -228,7 +228,7 @@ def by_examples() -> CheckResult:
     )
 
 
-def count_same_answers(model: LanguageModel, weights: Weights) -> int:
+def count_same_answers(model: LanguageModel, exact: Model) -> int:
     """Count the tasks after three examples whose answer begins as the formulas written out say."""
     decoding = get_decoding(model, "sample=false", "beam=1", "min_length=1", "max_length=1")
     prompts = [
@@ -238,7 +238,7 @@ def count_same_answers(model: LanguageModel, weights: Weights) -> int:
     ]
     found = [encode(model, text) for text in model.predict(prompts, decoding=decoding)]
     return sum(
-        ids == continue_greedily(weights, encode(model, prompt), 1, RULE_WINDOW)
+        ids == continue_greedily(exact, encode(model, prompt), 1, RULE_WINDOW)
         for ids, prompt in zip(found, prompts, strict=True)
     )
 
@@ -285,7 +285,7 @@ def measure_accuracy(model: LanguageModel, shots: int) -> float:
     breaks=("uniform-attention", "no-positions", "prompt-not-read", "examples-left-out", "prompt-cut-at-its-end"),
 )
 def parodies() -> CheckResult:
-    (model, weights), context, expected = build_language_model(length=512), PARODY_TOPIC, PARODY_TOPIC
+    (model, exact), context, expected = build_language_model(length=512), PARODY_TOPIC, PARODY_TOPIC
     decoding = get_decoding(model, "sample=true", "min_length=12", "max_length=12", "seed=5")
     prompts, texts, same = list[str](), list[str](), 0
     for author in AUTHORS:
@@ -302,10 +302,10 @@ def parodies() -> CheckResult:
         prompts[-1].replace(AUTHORS[1], "Emily Dickinson"),
     ]
     scores = model.score([(prompt, texts[-1]) for prompt in last])
-    written = [float(score_written_out(weights, encode(model, text), encode(model, texts[-1])).sum()) for text in last]
+    written = [float(score_written_out(exact, encode(model, text), encode(model, texts[-1])).sum()) for text in last]
     long_prompt, length = context * 9, 512 - 1 - 12
     greedy = get_decoding(model, "sample=false", "beam=1", "min_length=12", "max_length=12", "truncate_prompt=true")
-    kept = continue_greedily(weights, encode(model, long_prompt)[-length:], 12)
+    kept = continue_greedily(exact, encode(model, long_prompt)[-length:], 12)
     [cut] = model.predict([long_prompt], decoding=greedy)
     return build_result(
         expect_equal("prompts that are the topic, all earlier parodies and the next author's name, of 3", same, 3),

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from saccade.config.load import load
 from saccade.errors import SaccadeError
@@ -25,10 +26,11 @@ from saccade.lectures.claims import (
     expect_near,
 )
 from saccade.lectures.drawing import Lines
-from saccade.lectures.scale import growth, written_out
+from saccade.lectures.references.basics import apply_linear, apply_rms_norm, find_segments, gelu, gelu_tanh
+from saccade.lectures.references.transformer import Style, compute_two_streams, decode, decode_text, encode, encode_text
+from saccade.lectures.scale import growth
 from saccade.lectures.scale.growth import ModelCount
-from saccade.lectures.scale.written_out import Form
-from saccade.lectures.small import max_difference
+from saccade.lectures.small import max_difference, randomize_parameters
 from saccade.lectures.tables import Size
 from saccade.model.build.model import build
 from saccade.model.model import Model
@@ -39,7 +41,7 @@ from saccade.plan.counts import build_on_meta, count_parameters
 
 Counts = dict[str, int]
 VOCABULARY, LENGTH = 23, 7  # of the small models that are compared with the formulas
-GPT = Form(activation=partial(F.gelu, approximate="tanh"), pre_norm=True)
+GPT = Style(activation=gelu_tanh, pre_norm=True)
 
 
 # ---- parameters by the formulas of the papers
@@ -96,32 +98,37 @@ def sample_ids(*, end: bool = False) -> tuple[Tensor, Tensor]:
 def run_translation(model: Model) -> tuple[Tensor, Tensor]:
     (source, mask), (target, written) = sample_ids(), sample_ids()
     found = model.writer.head(model.writer(target, written, model.reader(source, mask)))
-    expected = written_out.translate(model.state_dict(), source, mask, target, Form(sinusoidal=True))
+    expected = apply_linear(model.writer.output, decode(model, target, encode(model, source, mask), mask))
     return found[written], expected[written]
 
 
-def run_encoder(model: Model, form: Form) -> tuple[Tensor, Tensor]:
+def run_encoder(model: Model, style: Style) -> tuple[Tensor, Tensor]:
     ids, mask = sample_ids(end=True)
     memory = model.reader(ids, mask)
     found = torch.cat((memory.states, model.writer.hidden(pool_states(memory, "first"))[:, None]), 1)
     real = F.pad(mask, (0, 1), value=True)
-    return found[real], written_out.encode(model.state_dict(), ids, mask, form)[real]
+    states = encode_text(model, ids, style, mask)
+    expected = torch.cat((states, apply_linear(model.writer.hidden, states[:, :1]).tanh()), 1)
+    return found[real], expected[real]
 
 
 def run_permuted(model: Model) -> tuple[Tensor, Tensor]:
     ids, mask = sample_ids(end=True)
     order, at = torch.stack([torch.randperm(LENGTH) for _ in ids]), torch.arange(LENGTH).expand_as(ids)
-    streams = model.writer(model.reader, ids, order, at=at, keep=mask, segments=written_out.find_segments(ids))
-    form = Form(activation=F.gelu, epsilon=1e-12)
-    expected = written_out.predict_permuted(model.state_dict(), ids, mask, order, form)
+    streams = model.writer(model.reader, ids, order, at=at, keep=mask, segments=find_segments(ids))
+    rows = [
+        compute_two_streams(model, *row, at=torch.arange(len(row[0])), segments=find_segments(row[0]))
+        for row in ((one[real], ranks[real]) for one, ranks, real in zip(ids, order, mask, strict=True))
+    ]
+    expected = apply_linear(model.writer.output, pad_sequence([row.query for row in rows], batch_first=True))
     sees_some = mask & ((order[:, None] < order[:, :, None]) & mask[:, None]).any(-1)
     return model.writer.head(streams.query)[sees_some], expected[sees_some]
 
 
-def run_decoder(model: Model, form: Form) -> tuple[Tensor, Tensor]:
+def run_decoder(model: Model, style: Style, windows: Sequence[int | None] = (None,)) -> tuple[Tensor, Tensor]:
     ids, mask = sample_ids()
     found = model.writer.head(model.writer(ids, mask, None))
-    return found[mask], written_out.continue_text(model.state_dict(), ids, form)[mask]
+    return found[mask], apply_linear(model.writer.output, decode_text(model.writer, ids, style, windows))[mask]
 
 
 def build_small_model(size: Size, changes: Sequence[str]) -> Model:
@@ -131,10 +138,7 @@ def build_small_model(size: Size, changes: Sequence[str]) -> Model:
     sizes = [f"{side}.stack.{item}" for side in sides for item in ("layers=2", "dim=12", "heads=3", "ff=20")]
     recipe = load(size.recipe, overrides=[*size.overrides, *sizes, *changes])
     model = build(recipe, source_size=VOCABULARY, target_size=VOCABULARY).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.3)
-    return model
+    return randomize_parameters(model)
 
 
 def count_unused(model: Model, output: Tensor) -> int:
@@ -273,7 +277,7 @@ def transformer_big() -> CheckResult:
     breaks=ENCODER_BREAKS,
 )
 def bert() -> CheckResult:
-    run = partial(run_encoder, form=Form(activation=F.gelu, epsilon=1e-12))
+    run = partial(run_encoder, style=Style(activation=gelu, epsilon=1e-12))
     more = [
         expect_equal(
             f"{name}: parameters with the heads of both objectives", count_parameters(build_on_meta(load(name))), n
@@ -304,7 +308,7 @@ def xlnet() -> CheckResult:
     breaks=("uniform-attention", "no-positions", "no-segment-vectors", "pooler-of-the-mean", "single-head"),
 )
 def roberta() -> CheckResult:
-    run = partial(run_encoder, form=Form(activation=F.gelu))
+    run = partial(run_encoder, style=Style(activation=gelu))
     return check_size(92, partial(count_encoder, segments=1, positions=514), run)
 
 
@@ -317,7 +321,7 @@ def roberta() -> CheckResult:
     breaks=(*DECODER_BREAKS, "single-head"),
 )
 def gpt2() -> CheckResult:
-    return check_size(93, partial(count_decoder, positions=1024), partial(run_decoder, form=GPT))
+    return check_size(93, partial(count_decoder, positions=1024), partial(run_decoder, style=GPT))
 
 
 @check(
@@ -329,7 +333,7 @@ def gpt2() -> CheckResult:
     breaks=(*DECODER_BREAKS, "narrow-feed-forward"),
 )
 def megatron() -> CheckResult:
-    return check_size(94, partial(count_decoder, positions=1024), partial(run_decoder, form=GPT))
+    return check_size(94, partial(count_decoder, positions=1024), partial(run_decoder, style=GPT))
 
 
 @check(
@@ -341,7 +345,7 @@ def megatron() -> CheckResult:
     breaks=(*DECODER_BREAKS, "one-layer-more"),
 )
 def turing() -> CheckResult:
-    return check_size(95, partial(count_decoder, positions=1024), partial(run_decoder, form=GPT))
+    return check_size(95, partial(count_decoder, positions=1024), partial(run_decoder, style=GPT))
 
 
 @check(
@@ -354,7 +358,7 @@ def turing() -> CheckResult:
 )
 def gpt3() -> CheckResult:
     """The small model has a window of 2 in every other layer, as the large one has a window of 256."""
-    run = partial(run_decoder, form=GPT._replace(windows=(None, 2)))
+    run = partial(run_decoder, style=GPT, windows=(None, 2))
     return check_size(96, partial(count_decoder, positions=2048), run, "writer.stack.window=['none', 2]")
 
 
@@ -379,11 +383,11 @@ def gopher() -> CheckResult:
     points = {"in the notes": (order, [size.said for size in sizes])}
     points["counted"] = (order, [float(count_parameters(growth.build_model(size))) for size in sizes])
     caption = "Parameters of the models in the scaling table, according to the notes and by our count."
-    form = Form(activation=F.gelu, pre_norm=True, epsilon=1e-6)
+    style = Style(norm=apply_rms_norm, activation=gelu, pre_norm=True, epsilon=1e-6, relative=True)
     return check_size(
         97,
         count_gopher,
-        partial(run_decoder, form=form),
+        partial(run_decoder, style=style),
         more=[expect_near("12 L d²", count_blocks(growth.build_model(sizes[-1])), 257.7e9, within=0.05e9)],
         drawing=Lines("line of the table", "parameters", points, caption, log_y=True),
     )

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from saccade.data.synthetic.embedded import read_labelled, read_texts
@@ -23,9 +21,10 @@ from saccade.lectures.claims import (
     expect_at_most,
     expect_equal,
 )
-from saccade.lectures.scale import written_out
-from saccade.lectures.scale.written_out import Weights
+from saccade.lectures.references.basics import apply_linear, gelu_tanh
+from saccade.lectures.references.transformer import Style, decode_text
 from saccade.lectures.small import max_difference
+from saccade.model.model import Model
 from saccade.model.run import load_run
 from saccade.model.writers.labels import LabelWriter, pool_states
 from saccade.predict.predictors.language import LanguageModel
@@ -41,7 +40,7 @@ from saccade.train.transfer.warm import warm_start
 PRETRAINING_STEPS, STEPS = 250, 150
 LABELLED = 1_000  # examples with a label
 TEST = 500  # held-out examples
-GPT2 = written_out.Form(activation=partial(F.gelu, approximate="tanh"), pre_norm=True)
+GPT2 = Style(activation=gelu_tanh, pre_norm=True)
 FRESH = [  # the architecture of the pretrained model, for one that is trained from random weights
     "reader.causal=true", "reader.positions={kind='learned', length=64}", "reader.scale_embedding=false",
     "reader.dropout=0.0", *(f"reader.stack.{item}" for item in ("ff=256", "activation=gelu-tanh", "dropout=0.0")),
@@ -89,15 +88,12 @@ def load_stored_weights(run: Path) -> dict[str, Tensor]:
     return load_run(run).model.state_dict()
 
 
-def score_classes(weights: Weights, ids: Sequence[int], activation: Callable[[Tensor], Tensor] | None) -> Tensor:
+@torch.no_grad()
+def score_classes(model: Model, ids: Sequence[int], activation: Callable[[Tensor], Tensor] | None) -> Tensor:
     """Log-probabilities of the classes, written out: a causal Transformer, its state before the end, and the head."""
-    causal = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()[None]
-    layers = [causal] * written_out.count_layers(weights, "reader")
-    x = written_out.embed(torch.tensor([list(ids)]), weights, "reader.embedding", GPT2)
-    state = written_out.run_layers(x, weights, "reader.stack", GPT2, layers)[0, -2]
-    if activation is not None:
-        state = activation(written_out.apply_linear(state, weights, "writer.hidden"))
-    return written_out.apply_linear(state, weights, "writer.output").log_softmax(-1)
+    state = decode_text(model.reader, torch.tensor(ids), GPT2)[-2]
+    state = state if activation is None else activation(apply_linear(model.writer.hidden, state))
+    return apply_linear(model.writer.output, state).log_softmax(-1)
 
 
 def compare_scores(
@@ -107,23 +103,23 @@ def compare_scores(
     rows = [(row[1], row[2]) for row in read_labelled(f"{task}-heldout", 20, kind="label")]
     assert model.tokenizers.labels is not None
     names = list(model.tokenizers.labels.names)
-    weights = {name: tensor.double() for name, tensor in load_stored_weights(run).items()}
+    exact = load_run(run).model.double()
     expected = [
-        float(score_classes(weights, model.tokenizers.source.encode(text), activation)[names.index(label)])
+        float(score_classes(exact, model.tokenizers.source.encode(text), activation)[names.index(label)])
         for text, label in rows
     ]
     difference = max_difference(torch.tensor(model.score(rows)), torch.tensor(expected))
     return expect_at_most("log P(class | text): largest difference from the formulas written out", difference, 1e-3)
 
 
-def get_largest_change(language: Path, weights: Weights) -> float:
+def get_largest_change(language: Path, weights: Mapping[str, Tensor]) -> float:
     """The largest difference of a classifier's reader from the language model that it was initialized from."""
     before = load_stored_weights(language)
     pairs = ((before[name.replace("reader.", "writer.", 1)], weights[name]) for name in list_reader_names(weights))
     return max(max_difference(*pair) for pair in pairs)
 
 
-def list_reader_names(weights: Weights) -> list[str]:
+def list_reader_names(weights: Mapping[str, Tensor]) -> list[str]:
     return [name for name in weights if name.startswith("reader.")]
 
 

@@ -17,6 +17,8 @@ from saccade.layers.blocks.recurrence import BahdanauRecurrence, bahdanau_step
 from saccade.layers.blocks.recurrent import CellName
 from saccade.layers.record import record
 from saccade.lectures.claims import CheckResult, build_result, check, expect_at_least, expect_equal, expect_near
+from saccade.lectures.references.basics import apply_linear, embed_tokens
+from saccade.lectures.references.recurrent import Step, read, write_with_attention
 from saccade.lectures.small import max_difference
 from saccade.lectures.systems.recurrent_models import (
     BATCH,
@@ -27,7 +29,6 @@ from saccade.lectures.systems.recurrent_models import (
     write_at_once,
     write_stepwise,
 )
-from saccade.lectures.systems.references import Decoding, predict_initial, read, write_with_attention
 from saccade.model.model import Model
 from saccade.train.objectives.objectives import next_token_loss
 from saccade.train.optimizer import build_optimizer
@@ -37,12 +38,14 @@ MIN_GRADIENT = 1e-9  # norm
 CELLS: tuple[CellName, ...] = ("gru", "rnn", "lstm")  # the recipe has GRUs
 
 
-def write_by_formula(model: Model, row: int, states: Tensor | None = None, *, cell: CellName = "gru") -> Decoding:
-    """Decode a row of the batch by the formulas, with its own encoder states or with others."""
-    encoding = read(model, SOURCES[row], cell="gru", order="both")
-    [initial] = predict_initial(model, encoding.final[-1][0], states=2 if cell == "lstm" else 1)
+def write_by_formula(model: Model, row: int, states: Tensor | None = None, *, cell: CellName = "gru") -> Step:
+    """Decode a row of the batch by the formulas, with its own encoder states or with others; outputs are logits."""
+    encoding = read(model, SOURCES[row], cell="gru", direction="both")
     h = encoding.states if states is None else states
-    return write_with_attention(model, h, initial, INPUTS[row], cell=cell)
+    x = embed_tokens(model.writer.embedding, torch.tensor([INPUTS[row]]))
+    found = write_with_attention(cell, model.writer.stack, x, h[None], summary=encoding.final[-1][0][None])
+    found = found._replace(outputs=apply_linear(model.writer.output, found.outputs))
+    return Step(*(part[0] for part in found))
 
 
 @check(
@@ -68,8 +71,8 @@ def context_of_each_step() -> CheckResult:
         start = model.writer.start(memory, capacity=1)
         first = [model.writer.step(torch.tensor([[word]] * 2), start, align=True).weights for word in (12, 13)]
         near = {
-            "logits: difference from the formula": _compare(whole, expected, "logits"),
-            "the same, computed step by step: difference": _compare(logits, expected, "logits"),
+            "logits: difference from the formula": _compare(whole, expected, "outputs"),
+            "the same, computed step by step: difference": _compare(logits, expected, "outputs"),
             "attention weights: difference from the formula": _compare(recorded[:, 0], expected, "weights"),
             "the same, step by step: difference": _compare(weights, expected, "weights"),
         }
@@ -87,7 +90,7 @@ def context_of_each_step() -> CheckResult:
     return build_result(*compared)
 
 
-def _compare(found: Tensor, expected: list[Decoding], name: str) -> float:
+def _compare(found: Tensor, expected: list[Step], name: str) -> float:
     return compare_rows(found, [getattr(one, name) for one in expected])
 
 
@@ -107,7 +110,7 @@ def gradient_reaches_all() -> CheckResult:
     loss = next_token_loss(model, batch, torch.Generator(), label_smoothing=0.0)["next-token"].sum
     expected = torch.zeros((), dtype=torch.float64)
     for row, words in enumerate(TARGETS):
-        probabilities = write_by_formula(model, row).logits.softmax(-1)
+        probabilities = write_by_formula(model, row).outputs.softmax(-1)
         expected = expected - sum(probabilities[t, word].log() for t, word in enumerate(words))
     found, right = (_differentiate(value, named) for value in (loss, expected))
     attention = [name for name in named if "cross.score" in name]
@@ -163,7 +166,7 @@ def uses_all_states() -> CheckResult:
     ours = _differentiate_steps(_write(model, h), h)
     for row, ids in enumerate(SOURCES):
         known = h.detach()[row, : len(ids)].requires_grad_()
-        expected = _differentiate_steps(write_by_formula(model, row, known).logits, known)
+        expected = _differentiate_steps(write_by_formula(model, row, known).outputs, known)
         found = ours[: len(expected), row]
         differences.append(max_difference(found[:, : len(ids)], expected))
         reached.append(int((found[:, : len(ids)].norm(dim=-1).amin(0) > MIN_GRADIENT).sum()))

@@ -102,7 +102,7 @@ def build_captioner(name: str, changes: list[str]) -> Captioner:
     recipe = load(name, overrides=[*changes, "predict.beam=1", f"predict.max_length={MAX_WORDS}"])
     tokenizers = train_tokenizers(recipe.tokenizer, lambda: [("", sentence) for sentence in SENTENCES])
     sizes = {"source_size": tokenizers.source.size, "target_size": tokenizers.target.size}
-    model = randomize_parameters(build(recipe, **sizes).eval())
+    model = randomize_parameters(build(recipe, **sizes).eval(), scale=0.5)
     exact = copy.deepcopy(model).double()
     predictor = recipe.task.get_predictor(recipe)(model, recipe=recipe, tokenizers=tokenizers)
     return Captioner(predictor, exact)

@@ -15,8 +15,17 @@ from saccade.layers.auxiliary import StepAttention
 from saccade.layers.blocks.recurrence import BahdanauRecurrence
 from saccade.layers.vision.patches import ResNetCells
 from saccade.lectures.claims import CheckResult, Comparison, build_result, check, expect_at_most, expect_near
+from saccade.lectures.references.basics import (
+    apply_linear,
+    build_causal_mask,
+    compute_sinusoids,
+    embed_tokens,
+    shift_targets,
+)
+from saccade.lectures.references.recurrent import Step, predict_initial, write_with_attention
+from saccade.lectures.references.transformer import Style, run_stack
+from saccade.lectures.references.vision import list_cells, run_residual_network
 from saccade.lectures.small import VOCABULARY_SIZE, max_difference, randomize_parameters
-from saccade.lectures.systems import attention_references as references
 from saccade.model.build.model import build
 from saccade.model.model import Model
 from saccade.model.readers.media import PictureReader
@@ -26,6 +35,7 @@ from saccade.train.objectives.terms import Term
 
 HIGH, WIDE, CELL = 16, 24, 4  # pixels of a picture, and of a cell
 GRID = (HIGH // CELL, WIDE // CELL)
+PRE_NORM = Style(pre_norm=True)
 SMALL = [
     f"reader.size={HIGH}", f"reader.width={WIDE}", "reader.channels=[8, 12]", "reader.dropout=0", "writer.dropout=0",
     "writer.stack.dim=10", "writer.stack.dropout=0",
@@ -42,7 +52,7 @@ SMALL_TRANSFORMER = [
 def build_small(name: str, changes: list[str]) -> Model:
     """Build a small model with random parameters, in float64 and without dropout."""
     model = build(load(name, overrides=changes), source_size=VOCABULARY_SIZE, target_size=VOCABULARY_SIZE)
-    return randomize_parameters(model.double().eval())
+    return randomize_parameters(model.double().eval(), scale=0.5)
 
 
 def sample_batch(model: Model, *, high: int = HIGH, wide: int = WIDE) -> Batch:
@@ -54,38 +64,35 @@ def sample_batch(model: Model, *, high: int = HIGH, wide: int = WIDE) -> Batch:
 
 def encode_picture(encoder: Any, pictures: Tensor) -> Tensor:
     """The cells of the feature map plus their positions, and then a Transformer, if there is one."""
-    cells = references.list_cells(references.run_residual_network(encoder.cells.blocks, pictures))
+    cells = list_cells(run_residual_network(encoder.cells.blocks, pictures))
     states = cells if encoder.positions is None else cells + encoder.positions.table.weight
     if encoder.stack is None:
         return states
-    return references.run_pre_norm_stack(
-        encoder.stack, states, references.allow_all(states.shape[1]), activation="relu"
-    )
+    return run_stack(encoder.stack, states, PRE_NORM)
 
 
 def embed_words(model: Model, ids: Tensor) -> Tensor:
     embedding = model.writer.embedding
-    x = references.embed_scaled(embedding, ids)
+    x = embed_tokens(embedding, ids)
     if embedding.positions is None:
         return x
-    sinusoids = references.make_sinusoids(ids.shape[1], x.shape[-1])
+    sinusoids = compute_sinusoids(ids.shape[1], x.shape[-1])
     return x + sinusoids.float()  # the table of the model is rounded to float32
 
 
-def write_words(model: Model, states: Tensor, ids: Tensor) -> references.Written:
+def write_words(model: Model, states: Tensor, ids: Tensor) -> Step:
     """The writer of show-attend-tell by its formulas, given the words so far."""
-    mask = torch.ones(states.shape[:2], dtype=torch.bool)
-    return references.write_with_attention(model.writer.stack, embed_words(model, ids), states, mask)
+    return write_with_attention("lstm", model.writer.stack, embed_words(model, ids), states, summary=states.mean(1))
 
 
 def compute_logits(model: Model, pictures: Tensor, ids: Tensor) -> Tensor:
     """Logits of the next word after each of the words `ids`, by the formulas."""
     states, writer = encode_picture(model.reader, pictures), model.writer
     if model.reader.stack is None:
-        return references.apply_linear(writer.output, write_words(model, states, ids).outputs)
-    x, allowed = embed_words(model, ids), references.allow_earlier(ids.shape[1])
-    hidden = references.run_pre_norm_stack(writer.stack, x, allowed, activation="relu", memory=states)
-    return references.apply_linear(writer.output, hidden)
+        return apply_linear(writer.output, write_words(model, states, ids).outputs)
+    x, causal = embed_words(model, ids), build_causal_mask(ids.shape[1])
+    hidden = run_stack(writer.stack, x, PRE_NORM, allowed=[causal], memory=states)
+    return apply_linear(writer.output, hidden)
 
 
 # ---- rows
@@ -110,7 +117,7 @@ def compute_logits(model: Model, pictures: Tensor, ids: Tensor) -> Tensor:
 def attention_over_a_grid() -> CheckResult:
     model = build_small("show-attend-tell", [*SMALL, "writer.stack.context_gate=false"])
     batch, contexts = sample_batch(model), list[Tensor]()
-    ids = references.shift_targets(batch["target"].ids)
+    ids = shift_targets(batch["target"].ids)
     memory = model.read(batch)
     watch = model.writer.stack.recurrence.cross.register_forward_hook(lambda *found: contexts.append(found[2][0]))
     with watch:
@@ -161,11 +168,11 @@ def show_attend_tell() -> CheckResult:
     model = build_small("show-attend-tell", SMALL)
     batch = sample_batch(model)
     target, memory = batch["target"], model.read(batch)
-    ids = references.shift_targets(target.ids)
+    ids = shift_targets(target.ids)
     states = encode_picture(model.reader, batch["source"].values)
     expected = write_words(model, states, ids)
     first = torch.stack([part for (*parts,) in model.writer.start(memory, capacity=1).hidden for part in parts], 1)
-    by_hand = references.predict_first_states(model.writer.stack.first, states.mean(1))
+    by_hand = predict_initial("lstm", model.writer.stack, states.mean(1))
     [objective] = build_objectives(load("show-attend-tell", overrides=SMALL))
     terms = objective(model, batch, torch.Generator())
     zero = Term(0 * terms["next-token"].sum, 1, 0.0)
@@ -183,7 +190,7 @@ def show_attend_tell() -> CheckResult:
             "logits: difference from attention, gate, LSTM and readout of the paper",
             max_difference(
                 model.writer.head(model.write(ids, target.mask, memory)[0]),
-                references.apply_linear(model.writer.output, expected.outputs),
+                apply_linear(model.writer.output, expected.outputs),
             ),
             0,
             within=1e-11,
@@ -228,7 +235,7 @@ def compare_hard_attention() -> list[Comparison]:
     cross.eval()
     model.train()
     torch.manual_seed(1)
-    hidden, aux = model.write(references.shift_targets(target.ids), target.mask, model.read(batch))
+    hidden, aux = model.write(shift_targets(target.ids), target.mask, model.read(batch))
     torch.manual_seed(1)
     policy = reinforce_loss(model, batch, torch.Generator())["looks"]
     log_probs = model.writer.head(hidden).log_softmax(-1).gather(-1, target.ids[..., None])[..., 0] * target.mask

@@ -20,16 +20,10 @@ from saccade.lectures.claims import (
     expect_equal,
     expect_near,
 )
-from saccade.lectures.small import max_difference, sample_normal
+from saccade.lectures.references.basics import apply_layer_norm, apply_linear, compute_softmax, relu
+from saccade.lectures.references.comparing import compare_gradients
+from saccade.lectures.small import max_difference, randomize_parameters, sample_normal
 from saccade.lectures.systems.systems import build_system
-from saccade.lectures.written_out import (
-    apply_layer_norm,
-    apply_linear,
-    attend,
-    compare_gradients,
-    perturb_parameters,
-    relu,
-)
 from saccade.model.model import Model
 
 SOURCE = torch.tensor([[5, 6, 7, 8, 9, 10, 11], [12, 13, 14, 15, 0, 0, 0]])  # 0 is padding
@@ -107,7 +101,7 @@ def compute_convs2s(net: Any, source: Tensor, target: Tensor) -> Tensor:
     for block in net.writer.stack.blocks:
         y = apply_gate(block, h, causal=True)
         d = add_scaled(apply_weight_norm(block.cross.query, y), g)
-        c = attend(d @ z.T, add_scaled(z, e)) * math.sqrt(len(source))
+        c = compute_softmax(d @ z.T) @ add_scaled(z, e) * math.sqrt(len(source))
         h = add_scaled(add_scaled(apply_weight_norm(block.cross.out, c), y), h)
     return apply_linear(net.writer.output, apply_weight_norm(net.writer.stack.ends[1], h))
 
@@ -141,7 +135,7 @@ def convolution_style() -> CheckResult:
         name = f"receptive field of the middle word, {layers} layers of k = 3"
         compared.append(expect_equal(name, len(find_field(net.reader.stack, 21, at=10)), 1 + 2 * layers))
     net = build_system("convs2s", [*NARROW, "writer.stack.layers=2"])
-    perturb_parameters(net)
+    randomize_parameters(net)
     seen = find_field(net.writer.stack, 13, at=8)
     compared.append(expect_equal("decoder: what word 9 sees, 2 layers of k = 3", str(seen), "[4, 5, 6, 7, 8]"))
     return build_result(*compared, *compare_with(net, compute_convs2s, "ConvS2S"))
@@ -193,7 +187,7 @@ def run_dilated_blocks(layers: Any, x: Tensor, *, causal: bool) -> Tensor:
 )
 def bytenet() -> CheckResult:
     net = build_system("bytenet", ["reader.stack.layers=5", "writer.stack.layers=6"])
-    perturb_parameters(net)
+    randomize_parameters(net)
     dilations = [block.dilation for block in net.writer.stack.blocks]
     seen = find_field(net.writer.stack, 90, at=80)
     around = find_field(net.reader.stack, 151, at=75)

@@ -25,17 +25,16 @@ from saccade.lectures.claims import (
     expect_equal,
     expect_near,
 )
-from saccade.lectures.small import VOCABULARY_SIZE, load_small_recipe
-from saccade.lectures.written_out import (
-    Style,
+from saccade.lectures.references import transformer
+from saccade.lectures.references.basics import (
     apply_linear,
-    build_causal_mask,
-    compute_weights,
-    encode_positions,
-    perturb_parameters,
+    compute_sinusoids,
+    compute_softmax,
+    embed,
     relu,
-    run_transformer,
 )
+from saccade.lectures.references.transformer import Style, encode, run_stack
+from saccade.lectures.small import VOCABULARY_SIZE, load_small_recipe, randomize_parameters
 from saccade.model.build.model import build
 from saccade.model.model import Model
 from saccade.model.writers.fill import MASK, FillWriter
@@ -56,25 +55,13 @@ MAX_VARIATION = 0.05  # of 2,000 samples of 13 outcomes; about 0.02 is expected
 NextWords = Mapping[tuple[int, ...], Tensor]  # log P(next token | the words before it), for each prefix
 
 
-def embed(part: Any, ids: Tensor) -> Tensor:
-    """Token vectors times sqrt(D), plus sinusoidal positions."""
-    tokens = part.embedding.tokens.weight
-    x: Tensor = tokens[ids] * math.sqrt(tokens.shape[1]) + encode_positions(len(ids), tokens.shape[1])
-    return x
-
-
-def read(net: Any, source: Tensor, style: Style) -> Tensor:
-    """The encoder's states for one sentence (S, D)."""
-    return run_transformer(net.reader.stack.blocks, embed(net.reader, source), style, final=net.reader.stack.norm)
-
-
 # ---- one step for each word
 
 
 def build_search_model() -> Model:
     """Build a Transformer over three words with random weights, sharp enough that outputs differ in probability."""
     net = build(load_small_recipe(["writer.tie=none"]), source_size=7, target_size=7)
-    perturb_parameters(net, scale=0.1)
+    randomize_parameters(net, scale=0.1)
     with torch.no_grad():  # outputs depend on the words before more than on biases and positions
         for part in (net.reader, net.writer):
             part.embedding.tokens.weight *= 3
@@ -88,11 +75,9 @@ def build_search_model() -> Model:
 def list_next_words(net: Model, source: list[int], style: Style) -> NextWords:
     """Compute log P(y_t | y_1, ..., y_(t-1), x) for all outputs of up to three words, by the formulas."""
     exact, found = copy.deepcopy(net).double(), {}
-    states = read(exact, torch.tensor(source), style)
+    states = encode(exact, torch.tensor(source), style=style)
     for words in itertools.product(WORDS, repeat=LIMIT):
-        x = embed(exact.writer, torch.tensor([START, *words]))
-        masks = [build_causal_mask(len(x))] * 2
-        y = run_transformer(exact.writer.stack.blocks, x, style, states=states, allowed=masks)
+        y = transformer.decode(exact, torch.tensor([START, *words]), states, style=style)
         scores = apply_linear(exact.writer.output, y).log_softmax(-1)
         found.update({words[:t]: scores[t] for t in range(LIMIT + 1)})
     return found
@@ -288,7 +273,7 @@ def build_parallel_model() -> Model:
     ]
     recipe = load("nat", overrides=[*sizes, "writer.max_length_difference=3"])
     net = build(recipe, source_size=VOCABULARY_SIZE, target_size=VOCABULARY_SIZE)
-    perturb_parameters(net, scale=0.4)
+    randomize_parameters(net, scale=0.4)
     return net.eval()
 
 
@@ -310,7 +295,7 @@ def _compare_canvases(net: Model, decoding: Decoding) -> list[Comparison]:
     """Compare the outputs for the three most probable lengths of each sentence with those by the formulas."""
     exact, expected, scores = copy.deepcopy(net).double(), [], []
     for source in TEXTS:
-        states = read(exact, torch.tensor(source), PARALLEL)
+        states = encode(exact, torch.tensor(source), style=PARALLEL)
         lengths = _predict_lengths(exact, states)
         best = lengths.argsort(descending=True)[:3].tolist()
         found = []
@@ -337,7 +322,7 @@ def _compare_canvases(net: Model, decoding: Decoding) -> list[Comparison]:
 
 def _predict_lengths(net: Any, states: Tensor) -> Tensor:
     """log P(T | X) from the mean of the encoder's states and their number."""
-    features = torch.cat((states.mean(0), encode_positions(1, 64, first=len(states))[0]))
+    features = torch.cat((states.mean(0), compute_sinusoids(torch.tensor([len(states)]), 64)[0]))
     first, _, second = net.writer.length
     return apply_linear(second, relu(apply_linear(first, features))).log_softmax(-1)
 
@@ -346,11 +331,11 @@ def _fill(net: Any, states: Tensor, length: int, passes: int) -> tuple[list[int]
     """Fill a canvas of masks and an END: in each pass predict all masks, then mask the least probable words again."""
     ids, log_probs = torch.tensor([MASK] * (length - 1) + [END]), torch.zeros(length, dtype=torch.float64)
     centers = torch.arange(length) * (len(states) - 1) / max(length - 1, 1)
-    copied = compute_weights(-(centers[:, None] - torch.arange(len(states))).abs().double()) @ states
+    copied = compute_softmax(-(centers[:, None] - torch.arange(len(states))).abs().double()) @ states
     for left in reversed(range(passes)):
         masked = ids == MASK
-        x = embed(net.writer, ids) + copied * masked[:, None]
-        y = run_transformer(net.writer.stack.blocks, x, PARALLEL, states=states, final=net.writer.stack.norm)
+        x = embed(net.writer.embedding, ids) + copied * masked[:, None]
+        y = run_stack(net.writer.stack, x, PARALLEL, memory=states)
         scores = apply_linear(net.writer.output, y).log_softmax(-1)
         best = scores[:, 4:].max(-1)  # after the special tokens
         ids, log_probs = torch.where(masked, best.indices + 4, ids), torch.where(masked, best.values, log_probs)

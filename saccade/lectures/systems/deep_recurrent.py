@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from saccade.config.schema import Decoding
 from saccade.data.batching.batch import Batch, Tokens
 from saccade.data.tokenization.tokenizers import END, START, UNKNOWN, train_tokenizers
 from saccade.layers.blocks.recurrence import BahdanauRecurrence
-from saccade.layers.blocks.recurrent import Connections, RecurrentStack
+from saccade.layers.blocks.recurrent import CellName, Connections, RecurrentStack
 from saccade.lectures.claims import (
     CheckResult,
     Comparison,
@@ -24,18 +23,17 @@ from saccade.lectures.claims import (
     expect_equal,
     expect_near,
 )
-from saccade.lectures.small import max_difference, sample_normal
-from saccade.lectures.systems.systems import build_system, load_system
-from saccade.lectures.written_out import (
-    Hidden,
-    StepCell,
-    apply_linear,
-    compare_gradients,
-    compute_weights,
-    perturb_parameters,
+from saccade.lectures.references.basics import apply_linear, embed_tokens
+from saccade.lectures.references.comparing import compare_gradients
+from saccade.lectures.references.recurrent import (
+    Direction,
+    compute_additive_weights,
+    predict_initial,
     run_recurrent_layer,
-    step_lstm,
+    step_cell,
 )
+from saccade.lectures.small import max_difference, randomize_parameters, sample_normal
+from saccade.lectures.systems.systems import build_system, load_system
 from saccade.model.build.model import build
 from saccade.model.model import Model
 from saccade.predict.decode import decode
@@ -62,7 +60,7 @@ class Translation(NamedTuple):
 class System(NamedTuple):
     """How the layers of a system are connected."""
 
-    step: StepCell = step_lstm
+    cell: CellName = "lstm"
     fast_forward: bool = False  # else residual connections from the third layer on
     alternate: bool = False  # every other encoder layer runs backward; else the lowest in both directions
     experts: Any = None  # between the layers: (module, index of the layer above, inputs) -> inputs of that layer
@@ -81,42 +79,27 @@ class System(NamedTuple):
         """The encoder's states for x (S, D), and the last state of its last layer."""
         for number, layer in enumerate(layers.layers):
             x = self.mix(layers.between, number, x)
-            if number == 0 and not self.alternate:
-                right, left = (
-                    run_recurrent_layer(self.step, layer, x, backward=bool(suffix), suffix=suffix)[0]
-                    for suffix in ("", "_reverse")
-                )
-                y, last = torch.cat((right, left), -1), torch.cat((right[-1], left[0]))
-            else:
-                y, last = run_recurrent_layer(self.step, layer, x, backward=self.alternate and number % 2 == 1)
+            backward: Direction = "backward" if self.alternate and number % 2 == 1 else "forward"
+            direction: Direction = "both" if number == 0 and not self.alternate else backward
+            y, last = run_recurrent_layer(self.cell, layer, x, direction)
             x = self.connect(layers, number, x, y)
-        return x, last
+        return x, last[0]
 
     def translate(self, net: Any, source: Tensor, target: Tensor) -> Translation:
         """Logits and attention for one pair: the lowest decoder layer attends, all layers get its context."""
-        states, last = self.read(net.reader.stack, embed(net.reader, source))
-        parts, first = net.writer.stack.recurrence, net.writer.stack.first
-        initial = torch.tanh(apply_linear(first.predict, last)).unflatten(0, first.shape)
-        hidden: list[Hidden] = [(layer[0], layer[-1]) for layer in initial]
-        outputs, attention = [], []
-        for token in embed(net.writer, target):
-            score = parts.cross.score
-            inner = torch.tanh(score.query.weight @ hidden[0][0] + states @ score.key.weight.T)
-            weights = compute_weights((inner @ score.energy.weight.T)[:, 0])
+        states, last = self.read(net.reader.stack, embed_tokens(net.reader.embedding, source))
+        parts, hidden = net.writer.stack.recurrence, predict_initial(self.cell, net.writer.stack, last)
+        score, outputs, attention = parts.cross.score, [], []
+        for token in embed_tokens(net.writer.embedding, target):
+            weights = compute_additive_weights(score, hidden[0][0], states @ score.key.weight.T)
             context, x = weights @ states, token
             for number, layer in enumerate(parts.layers):
                 x = self.mix(net.writer.stack.between, number, x)
-                hidden[number] = self.step(layer, torch.cat((x, context)), hidden[number])
+                hidden[number] = step_cell(self.cell, layer, torch.cat((x, context)), hidden[number])
                 x = self.connect(parts, number, x, hidden[number][0])
             outputs.append(torch.tanh(apply_linear(parts.readout, torch.cat((x, context, token)))))
             attention.append(weights)
         return Translation(states, apply_linear(net.writer.output, torch.stack(outputs)), torch.stack(attention))
-
-
-def embed(part: Any, ids: Tensor) -> Tensor:
-    """Token vectors, multiplied by sqrt(D)."""
-    x: Tensor = part.embedding.tokens.weight[ids] * math.sqrt(part.embedding.tokens.embedding_dim)
-    return x
 
 
 def compare_with(net: Model, system: System, name: str) -> list[Comparison]:
@@ -170,7 +153,7 @@ DEEP_ATT = System(fast_forward=True, alternate=True)
 )
 def deep_att() -> CheckResult:
     net = build_system("deep-att")
-    perturb_parameters(net, scale=0.1)
+    randomize_parameters(net, scale=0.1)
     return build_result(
         *compare_with(net, DEEP_ATT, "Deep-Att"),
         *_find_linear_path(net.reader.stack),
@@ -208,7 +191,7 @@ def _replace_unknown() -> list[Comparison]:
     tokenizers = train_tokenizers(recipe.tokenizer, lambda: iter([("one two three four five", "eins zwei drei")]))
     sizes = tokenizers.source.size, tokenizers.target.size
     net = build(recipe, source_size=sizes[0], target_size=sizes[1]).double().eval()
-    perturb_parameters(net, scale=0.3)
+    randomize_parameters(net, scale=0.3)
     readout, output = net.writer.stack.recurrence.readout, net.writer.output
     readout.weight.zero_()
     output.weight[UNKNOWN] = 9 * torch.tanh(readout.bias).sign()
@@ -253,7 +236,7 @@ PENALTIES = Decoding(beam=4, n_best=4, length_penalty=0.8, coverage_penalty=0.3,
 )
 def gnmt() -> CheckResult:
     net = build_system("gnmt")
-    perturb_parameters(net, scale=0.1)
+    randomize_parameters(net, scale=0.1)
     return build_result(*compare_with(net, GNMT, "GNMT"), *_compare_scores(net), *_compare_rewards(net))
 
 

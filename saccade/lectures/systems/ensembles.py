@@ -22,10 +22,10 @@ from saccade.lectures.claims import (
     expect_equal,
     expect_near,
 )
+from saccade.lectures.small import randomize_parameters
 from saccade.lectures.systems.deep_recurrent import GNMT, Translation
 from saccade.lectures.systems.systems import load_system
 from saccade.lectures.tables import load_translations
-from saccade.lectures.written_out import perturb_parameters
 from saccade.model.build.model import build
 from saccade.model.model import Model
 from saccade.model.run import named_weights, write_tensors
@@ -63,7 +63,7 @@ def ensembles() -> CheckResult:
             run = Path(folder) / f"run-{number}"
             run.mkdir()
             net = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target_size)
-            perturb_parameters(net, scale=0.5)
+            randomize_parameters(net, scale=0.5)
             save(recipe, run / RECIPE)
             tokenizers.save(run)
             write_tensors(named_weights(net), run / WEIGHTS)

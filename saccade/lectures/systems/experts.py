@@ -20,10 +20,10 @@ from saccade.lectures.claims import (
     expect_equal,
     expect_near,
 )
-from saccade.lectures.small import max_difference, sample_normal
+from saccade.lectures.references.basics import relu
+from saccade.lectures.small import max_difference, randomize_parameters, sample_normal
 from saccade.lectures.systems.deep_recurrent import LENGTHS, SOURCE, TARGET, System, compare_with
 from saccade.lectures.systems.systems import build_system
-from saccade.lectures.written_out import perturb_parameters, relu, step_gru
 from saccade.model.model import Model
 from saccade.train.objectives.objectives import compute_terms, next_token_loss
 
@@ -51,7 +51,7 @@ def add_experts(between: Any, number: int, x: Tensor) -> Tensor:
     return x if group is None else x + mix_experts(group, x.reshape(-1, x.shape[-1])).view_as(x)
 
 
-MOE = System(step=step_gru, experts=add_experts)
+MOE = System(cell="gru", experts=add_experts)
 
 
 @check(
@@ -73,7 +73,7 @@ MOE = System(step=step_gru, experts=add_experts)
 )
 def mixture_of_experts() -> CheckResult:
     net = build_system("moe")
-    perturb_parameters(net)
+    randomize_parameters(net)
     group = net.reader.stack.between.below["2"]
     where = [sorted(part.stack.between.below) for part in (net.reader, net.writer)]
     return build_result(
@@ -156,7 +156,7 @@ def _check_balance(net: Model, group: Experts) -> list[Comparison]:
 
     for row, length in enumerate(LENGTHS):
         target = torch.cat((torch.ones(1, dtype=torch.long), TARGET[row, : int(mask[row].sum()) - 1]))
-        System(step=step_gru, experts=listen).translate(net, SOURCE[row, :length], target)
+        System(cell="gru", experts=listen).translate(net, SOURCE[row, :length], target)
     for experts, inputs in seen.items():
         gates = compute_gates(torch.cat(inputs) @ experts.gate.clean.weight.T)
         expected = expected + experts.balance * (square_variation(gates.sum(0)) + square_variation((gates > 0).sum(0)))

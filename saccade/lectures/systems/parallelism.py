@@ -14,10 +14,11 @@ from saccade.layers.blocks.convolution_stack import ConvolutionStack
 from saccade.layers.blocks.recurrent import RecurrentStack
 from saccade.lectures.claims import CheckResult, build_result, check, expect_equal, expect_near
 from saccade.lectures.drawing import Lines
+from saccade.lectures.references.recurrent import unroll
+from saccade.lectures.references.transformer import compute_attention
 from saccade.lectures.scale.graphs import find_dependencies
-from saccade.lectures.small import max_difference, sample_normal
-from saccade.lectures.systems.recurrent_models import add_noise, build_random
-from saccade.lectures.systems.references import attend_heads, join, unroll
+from saccade.lectures.small import max_difference, randomize_parameters, sample_normal
+from saccade.lectures.systems.recurrent_models import build_random
 
 WIDTH = 12  # of the small models
 LENGTHS = (16, 32, 64)
@@ -54,7 +55,7 @@ def build_convolution(layers: int = 1, kernel: int = 3) -> ConvolutionStack:
 
 def build_attention() -> SelfAttention:
     layer = SelfAttention(WIDTH, heads=2).double()
-    add_noise(layer)
+    randomize_parameters(layer)
     return layer
 
 
@@ -85,7 +86,7 @@ def sequential_steps() -> CheckResult:
     }
     counts = {name: [count_products(layer, n) for n in LENGTHS] for name, layer in every.items()}
     x = sample_normal(1, 9, WIDTH)
-    steps = torch.stack([state[0] for state in unroll("rnn", recurrent.layers[0], list(x[0]))])
+    steps = torch.stack([state[0] for state in unroll("rnn", recurrent.layers[0], x[0])])
     more = LENGTHS[-1] - LENGTHS[0]
     curves = {name: ([float(n) for n in LENGTHS], [float(v) for v in values]) for name, values in counts.items()}
     caption = "Matrix products of one layer that are computed one after the other, against the length of the sequence."
@@ -143,7 +144,7 @@ def limited_by_filters() -> CheckResult:
 def _compare_attention(layer: SelfAttention) -> float:
     """The largest difference of a layer of self-attention from the formula."""
     x = sample_normal(1, 9, WIDTH)
-    return max_difference(layer(x)[0], attend_heads(join(layer.project), layer.heads.out, x[0], x[0]))
+    return max_difference(layer(x)[0], compute_attention(layer, x[0]))
 
 
 def _find_farthest(field: Tensor) -> int:

@@ -9,8 +9,15 @@ from torch import Tensor
 
 from saccade.layers.attention.alignment import NeighborhoodAttention
 from saccade.lectures.claims import CheckResult, build_result, check, expect_at_least, expect_equal, expect_near
+from saccade.lectures.references.basics import apply_linear, shift_targets
+from saccade.lectures.references.recurrent import (
+    compute_additive_weights,
+    predict_initial,
+    run_recurrent_layer,
+    step_cell,
+)
+from saccade.lectures.references.vision import list_cells, run_residual_network
 from saccade.lectures.small import max_difference
-from saccade.lectures.systems import attention_references as references
 from saccade.lectures.systems.captions import build_small, embed_words, sample_batch
 from saccade.model.model import Model
 from saccade.model.readers.media import PictureReader
@@ -42,11 +49,11 @@ def show_attend_read() -> CheckResult:
     model = build_small("show-attend-read", SMALL)
     batch = sample_batch(model, high=HIGH, wide=WIDE)
     memory, target = model.read(batch), batch["target"]
-    features = references.run_residual_network(model.reader.cells.blocks, batch["source"].values)
-    cells = references.list_cells(features)
+    features = run_residual_network(model.reader.cells.blocks, batch["source"].values)
+    cells = list_cells(features)
     cells = cells if model.reader.positions is None else cells + model.reader.positions.table.weight
     holistic = summarize_columns(model.reader, cells)
-    ids = references.shift_targets(target.ids)
+    ids = shift_targets(target.ids)
     weights: list[Tensor] = []
     watch = model.writer.stack.recurrence.cross.register_forward_hook(lambda *found: weights.append(found[2][1]))
     with watch:
@@ -86,7 +93,7 @@ def summarize_columns(encoder: Any, cells: Tensor) -> Tensor:
     """The last state of an LSTM over the columns of the grid, each the maxima of its cells (B, C)."""
     columns = torch.stack([cells[:, x :: GRID[1]].amax(1) for x in range(GRID[1])], 1)
     [layer] = encoder.columns.layers
-    return torch.stack([references.run_recurrent_layer(layer, row)[-1] for row in columns])
+    return torch.stack([run_recurrent_layer("lstm", layer, row)[1][0] for row in columns])
 
 
 def project_neighbours(look: Any, cells: Tensor) -> Tensor:
@@ -107,16 +114,16 @@ def project_neighbours(look: Any, cells: Tensor) -> Tensor:
 def read_by_hand(model: Model, ids: Tensor, cells: Tensor, holistic: Tensor) -> tuple[Tensor, Tensor]:
     """Logits and weights: h_t of an LSTM that starts from the whole picture attends, then tanh(W [c_t; h_t])."""
     stack, x = model.writer.stack, embed_words(model, ids)
-    state, look = references.predict_first_states(stack.first, holistic), stack.recurrence.cross
-    keys, real = project_neighbours(look, cells), torch.ones(cells.shape[:2], dtype=torch.bool)
+    state, look = predict_initial("lstm", stack, holistic), stack.recurrence.cross
+    keys = project_neighbours(look, cells)
     logits, weights = [], []
     for t in range(ids.shape[1]):
         below = x[:, t]
         for number, layer in enumerate(stack.recurrence.layers):
-            state[number] = references.step_gates([*layer.parameters()], below, state[number])
+            state[number] = step_cell("lstm", layer, below, state[number])
             below = state[number][0]
-        weights.append(references.compute_additive_weights(look.score, below, keys, real))
+        weights.append(compute_additive_weights(look.score, below, keys))
         context = torch.einsum("bs,bsd->bd", weights[-1], cells)
-        output = torch.tanh(references.apply_linear(stack.recurrence.readout, torch.cat((context, below), -1)))
-        logits.append(references.apply_linear(model.writer.output, output))
+        output = torch.tanh(apply_linear(stack.recurrence.readout, torch.cat((context, below), -1)))
+        logits.append(apply_linear(model.writer.output, output))
     return torch.stack(logits, 1), torch.stack(weights, 1)

@@ -20,10 +20,11 @@ from saccade.lectures.claims import (
     expect_near,
 )
 from saccade.lectures.drawing import Lines
+from saccade.lectures.references.recurrent import read, unroll
+from saccade.lectures.references.transformer import compute_attention
 from saccade.lectures.scale.graphs import find_longest_path
 from saccade.lectures.small import max_difference, sample_normal
 from saccade.lectures.systems.recurrent_models import BATCH, SOURCES, build_random, compare_rows
-from saccade.lectures.systems.references import attend_heads, join, read, unroll
 from saccade.model.model import Model
 
 CELLS: tuple[CellName, ...] = ("rnn", "gru", "lstm")
@@ -105,7 +106,7 @@ def distance() -> CheckResult:
     for cell in CELLS:
         stack = build_encoder(cell, ("reader.stack.layers=1", "writer.stack.layers=1")).reader.stack
         x = sample_normal(1, STEPS, stack.dim)
-        whole, states = stack(x, None)[0][0], unroll(cell, stack.layers[0], list(x[0]))
+        whole, states = stack(x, None)[0][0], unroll(cell, stack.layers[0], x[0])
         edges, passed = torch.zeros(STEPS, STEPS, dtype=torch.bool), 0
         for t in range(STEPS - 1):  # cut the network behind state t: what is before it can act only through it
             kept, moved = (
@@ -148,9 +149,7 @@ def vanishing_gradient() -> CheckResult:
     x, direction = sample_normal(32, LENGTH, WIDTH), sample_normal(32, WIDTH)
     recurrent = _differentiate(lambda y: stack(y, None)[0], x, direction)
     attending = _differentiate(layer, x, direction)
-    formula = _differentiate(
-        lambda y: torch.stack([attend_heads(join(layer.project), layer.heads.out, row, row) for row in y]), x, direction
-    )
+    formula = _differentiate(lambda y: compute_attention(layer, y), x, direction)
     along, through = ([float(value) for value in found.norm(dim=-1).mean(0)] for found in (recurrent, attending))
     away = [float(LENGTH - 1 - t) for t in range(LENGTH)]
     curves = {"recurrent network (tanh)": (away, along), "self-attention": (away, through)}
@@ -194,7 +193,7 @@ def _chain(stack: RecurrentStack, x: Tensor, direction: Tensor) -> Tensor:
     layer, found = stack.layers[0], torch.zeros_like(x)
     for row in range(len(x)):
         gradient = direction[row]
-        for t, (h,) in reversed(list(enumerate(unroll("rnn", layer, list(x[row]))))):
+        for t, (h,) in reversed(list(enumerate(unroll("rnn", layer, x[row])))):
             inner = gradient * (1 - h.square())
             found[row, t], gradient = inner @ layer.weight_ih_l0, inner @ layer.weight_hh_l0
     return found
@@ -218,7 +217,7 @@ def _compare_relative(found: Tensor, expected: Tensor) -> float:
 def both_directions() -> CheckResult:
     model = build_random("bahdanau")
     memory, mask = model.read(BATCH), BATCH["source"].mask
-    expected = [read(model, ids, cell="gru", order="both") for ids in SOURCES]
+    expected = [read(model, ids, cell="gru", direction="both") for ids in SOURCES]
     states, final = [one.states for one in expected], [one.final[-1][0] for one in expected]
     padded, last, _ = model.reader.stack.run_padded(memory.inputs, mask.sum(1))  # as on a GPU
     other_padding = model.reader(BATCH["source"].content.masked_fill(~mask, 20), mask).states

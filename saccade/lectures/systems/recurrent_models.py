@@ -5,32 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from saccade.data.batching.batch import Batch, pad
 from saccade.data.tokenization.tokenizers import START
 from saccade.layers.memory import Memory
-from saccade.lectures.small import max_difference
+from saccade.lectures.small import max_difference, randomize_parameters
 from saccade.lectures.systems.systems import build_system
 from saccade.model.model import Model
 
 SOURCES = [[5, 6, 7, 8, 9, 10], [11, 12, 13]]  # the second one is padded
 INPUTS = [[START, 12, 13, 14, 15], [START, 16, 17]]  # of the decoder
 BATCH = Batch({"source": pad(SOURCES), "target": pad(INPUTS)})
-NOISE = 0.3  # standard deviation
 
 
 def build_random(name: str, changes: Sequence[str] = ()) -> Model:
     """Build the small model of a recipe, with noise on all parameters: biases are no longer zero."""
-    model = build_system(name, changes)
-    add_noise(model)
-    return model
-
-
-@torch.no_grad()
-def add_noise(model: nn.Module) -> None:
-    for parameter in model.parameters():
-        parameter.add_(torch.randn_like(parameter), alpha=NOISE)
+    return randomize_parameters(build_system(name, changes))
 
 
 @torch.no_grad()

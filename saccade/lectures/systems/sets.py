@@ -19,8 +19,9 @@ from saccade.lectures.claims import (
     expect_equal,
     expect_near,
 )
+from saccade.lectures.references.basics import apply_linear, build_causal_mask, embed_tokens, gelu, relu
+from saccade.lectures.references.transformer import Style, run_stack
 from saccade.lectures.small import VOCABULARY_SIZE, max_difference, randomize_parameters
-from saccade.lectures.systems import attention_references as references
 from saccade.lectures.systems import vision
 from saccade.model.build.model import build
 from saccade.model.model import Model
@@ -63,11 +64,11 @@ def other_sequences_and_sets() -> CheckResult:
     states = vision.encode_by_hand(vit.reader, pictures.values)
     return build_result(
         *compare_sets(),
-        *compare_sessions("sasrec", "relu"),
-        *compare_sessions("smiles", "gelu"),
+        *compare_sessions("sasrec", Style(pre_norm=True)),
+        *compare_sessions("smiles", Style(activation=gelu, pre_norm=True)),
         expect_near(
             "vit: logits of two pictures, difference from the same formulas",
-            max_difference(vision.run_vit(vit, pictures)[1], references.apply_linear(vit.writer.output, states[:, 0])),
+            max_difference(vision.run_vit(vit, pictures)[1], apply_linear(vit.writer.output, states[:, 0])),
             0,
             within=1e-10,
         ),
@@ -81,7 +82,7 @@ def build_small(recipe: str, *changes: str, part: str = "reader") -> Model:
     """Build a small model of a recipe with random parameters, in float64."""
     sizes = [f"{part}.stack.{size}" for size in SMALL]
     model = build(load(recipe, overrides=[*sizes, *changes]), source_size=VOCABULARY_SIZE, target_size=VOCABULARY_SIZE)
-    return randomize_parameters(model.double().eval())
+    return randomize_parameters(model.double().eval(), scale=0.5)
 
 
 def classify_sets(model: Model, sets: list[list[int]]) -> Tensor:
@@ -91,12 +92,9 @@ def classify_sets(model: Model, sets: list[list[int]]) -> Tensor:
 
 def classify_by_hand(model: Model, elements: list[int]) -> Tensor:
     """The mean of the encoder's states, and a linear layer."""
-    x, allowed = (
-        references.embed_scaled(model.reader.embedding, torch.tensor([elements])),
-        references.allow_all(len(elements)),
-    )
-    states = references.run_pre_norm_stack(model.reader.stack, x, allowed, activation="gelu")
-    return references.apply_linear(model.writer.output, states[0].mean(0))
+    x = embed_tokens(model.reader.embedding, torch.tensor([elements]))
+    states = run_stack(model.reader.stack, x, Style(activation=gelu, pre_norm=True))
+    return apply_linear(model.writer.output, states[0].mean(0))
 
 
 def compare_sets() -> list[Comparison]:
@@ -127,19 +125,19 @@ def compute_logits(model: Model, rows: list[list[int]]) -> Tensor:
     return logits
 
 
-def continue_by_hand(model: Model, ids: Tensor, *, activation: str) -> Tensor:
+def continue_by_hand(model: Model, ids: Tensor, style: Style) -> Tensor:
     """Embedded items plus learned positions, a causal Transformer, and the output layer.
 
     Item embeddings are scaled in SASRec, which has ReLU, and not in the form of GPT-2, which has GELU.
     """
     embedding, stack = model.writer.embedding, model.writer.stack
-    x = references.embed_scaled(embedding, ids) if activation == "relu" else embedding.tokens.weight[ids]
+    x = embed_tokens(embedding, ids) if style.activation is relu else embedding.tokens.weight[ids]
     x = x + embedding.positions.table.weight[: ids.shape[1]]
-    hidden = references.run_pre_norm_stack(stack, x, references.allow_earlier(ids.shape[1]), activation=activation)
-    return references.apply_linear(model.writer.output, hidden)
+    hidden = run_stack(stack, x, style, allowed=[build_causal_mask(ids.shape[1])])
+    return apply_linear(model.writer.output, hidden)
 
 
-def compare_sessions(name: str, activation: str) -> list[Comparison]:
+def compare_sessions(name: str, style: Style) -> list[Comparison]:
     """A recipe that continues sequences, of items or of the letters of molecules: only earlier ones have an effect."""
     model = build_small(name, part="writer")
     logits, reordered = compute_logits(model, SESSIONS), compute_logits(model, [[6, 5, 7, 8, 9]])
@@ -147,7 +145,7 @@ def compare_sessions(name: str, activation: str) -> list[Comparison]:
     return [
         expect_near(
             f"{name}: logits, difference from the formulas",
-            max_difference(logits, continue_by_hand(model, torch.tensor(SESSIONS), activation=activation)),
+            max_difference(logits, continue_by_hand(model, torch.tensor(SESSIONS), style)),
             0,
             within=1e-10,
         ),

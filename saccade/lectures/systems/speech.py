@@ -19,8 +19,9 @@ from saccade.data.synthetic.tones import KEYS, RATE, synthesize_dialling
 from saccade.data.tokenization.tokenizers import train_tokenizers
 from saccade.layers.audio.downsampling import PyramidStack
 from saccade.lectures.claims import CheckResult, build_result, check, expect_at_least, expect_equal, expect_near
+from saccade.lectures.references.basics import apply_linear, embed_tokens, shift_targets
+from saccade.lectures.references.recurrent import run_recurrent_layer, write_with_attention
 from saccade.lectures.small import max_difference, randomize_parameters
-from saccade.lectures.systems import attention_references as references
 from saccade.model.build.model import build
 from saccade.model.model import Model
 from saccade.model.readers.media import FrameReader
@@ -61,7 +62,7 @@ def listen_attend_spell() -> CheckResult:
     features = [one[:length] for one, length in zip(whole, LENGTHS, strict=True)]
     target = pad([tokenizers.target.encode(number) for number in NUMBERS])
     memory = model.read(Batch({"source": pad_frames(features), "target": target}))
-    hidden, aux = model.write(references.shift_targets(target.ids), target.mask, memory)
+    hidden, aux = model.write(shift_targets(target.ids), target.mask, memory)
     states = [listen_by_hand(model.reader, one) for one in features]
     written = [spell_by_hand(model, one, ids) for one, ids in zip(states, target.ids, strict=True)]
     weights, logits = aux["attention"].weights, model.writer.head(hidden)
@@ -112,21 +113,21 @@ def pad_frames(features: list[Tensor]) -> Frames:
 
 def listen_by_hand(encoder: Any, frames: Tensor) -> Tensor:
     """Equation 5 of Chan et al. 2016: each layer but the first reads pairs of states, the last filled up with zeros."""
-    x = references.apply_linear(encoder.stem.project, frames)
+    x = apply_linear(encoder.stem.project, frames)
     for number, layer in enumerate(encoder.stack.layers):
         if number:
             rows = [*x, torch.zeros_like(x[0])]
             x = torch.stack([torch.cat((rows[i], rows[i + 1])) for i in range(0, len(x), 2)])
-        x = references.run_recurrent_layer(layer, x)
+        x = run_recurrent_layer("lstm", layer, x, "both")[0]
     return x
 
 
 def spell_by_hand(model: Model, states: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
     """Logits (T, V) and attention weights (T, S)."""
-    x = references.embed_scaled(model.writer.embedding, references.shift_targets(ids[None])[0])
-    real = torch.ones(1, len(states), dtype=torch.bool)
-    found = references.write_with_attention(model.writer.stack, x[None], states[None], real)
-    return references.apply_linear(model.writer.output, found.outputs[0]), found.weights[0]
+    x = embed_tokens(model.writer.embedding, shift_targets(ids))
+    summary = states.mean(0, keepdim=True)
+    found = write_with_attention("lstm", model.writer.stack, x[None], states[None], summary=summary)
+    return apply_linear(model.writer.output, found.outputs[0]), found.weights[0]
 
 
 def encode_wav(sound: NDArray) -> bytes:

@@ -17,6 +17,7 @@ from saccade.layers.blocks.recurrence import FixedContextRecurrence
 from saccade.layers.blocks.recurrent import RecurrentStack
 from saccade.layers.blocks.recurrent_writer import InitialState, RecurrentWriter
 from saccade.lectures.claims import CheckResult, build_result, check, expect_at_least, expect_equal, expect_near
+from saccade.lectures.references.recurrent import predict_initial, read, write
 from saccade.lectures.small import max_difference
 from saccade.lectures.systems.recurrent_models import (
     BATCH,
@@ -27,7 +28,6 @@ from saccade.lectures.systems.recurrent_models import (
     write_at_once,
     write_stepwise,
 )
-from saccade.lectures.systems.references import predict_initial, read, write
 from saccade.lectures.systems.symbols import train_on_pairs
 from saccade.model.writers.tokens import shift_right
 from saccade.predict.search.beam import beam_search
@@ -60,11 +60,11 @@ def context_is_the_last_state() -> CheckResult:
     model, copying = build_random("sutskever", FIXED_CONTEXT), build_random("sutskever")
     memory = model.read(BATCH)
     encodings = [read(model, ids, cell="lstm") for ids in SOURCES]
-    states = [stack_states(predict_initial(model, one.states[-1], states=2)) for one in encodings]
+    states = [stack_states(predict_initial("lstm", model.writer.stack, one.states[-1])) for one in encodings]
     start = model.writer.start(memory, capacity=1)
     bare = model.writer.start(replace(memory, final=None), capacity=1)  # as of an encoder without a last state
     copied = copying.writer.start(copying.read(BATCH), capacity=1)
-    last = [stack_states(read(copying, ids, cell="lstm", order="backward").final) for ids in SOURCES]
+    last = [stack_states(read(copying, ids, cell="lstm", direction="backward").final) for ids in SOURCES]
     return build_result(
         expect_equal("default of writer.stack.context", RecurrentWriterStack().context, "last"),
         expect_near(
@@ -111,7 +111,7 @@ def one_fixed_context() -> CheckResult:
     expected = []
     for ids, words in zip(SOURCES, INPUTS, strict=True):
         c = read(model, ids, cell="lstm").states[-1]
-        expected.append(write(model, predict_initial(model, c, states=2), words, cell="lstm", context=c))
+        expected.append(write(model, predict_initial("lstm", model.writer.stack, c), words, cell="lstm", context=c))
     whole = write_at_once(model, memory)
     other_last = replace(memory, final=tuple(tuple(part + 1 for part in layer) for layer in memory.final))
     return build_result(
@@ -209,7 +209,7 @@ def record_inputs(embedding: Any) -> Iterator[list[list[int]]]:
 def sutskever() -> CheckResult:
     model = build_random("sutskever")
     memory = model.read(BATCH)
-    encodings = [read(model, ids, cell="lstm", order="backward") for ids in SOURCES]
+    encodings = [read(model, ids, cell="lstm", direction="backward") for ids in SOURCES]
     expected = [write(model, one.final, ids, cell="lstm") for one, ids in zip(encodings, INPUTS, strict=True)]
     layers = [len(model.reader.stack.layers), len(model.writer.stack.recurrence.layers)]
     other = BATCH["source"].content.clone()

@@ -22,6 +22,9 @@ from saccade.lectures.claims import (
     expect_equal,
     expect_near,
 )
+from saccade.lectures.references.basics import apply_linear, compute_sinusoids, compute_softmax, gelu
+from saccade.lectures.references.transformer import Style, run_stack
+from saccade.lectures.references.vision import list_cells, run_residual_block
 from saccade.lectures.small import (
     VOCABULARY_SIZE,
     build_small_batch,
@@ -29,7 +32,6 @@ from saccade.lectures.small import (
     max_difference,
     randomize_parameters,
 )
-from saccade.lectures.systems import attention_references as references
 from saccade.model.build.model import build
 from saccade.model.model import Model
 from saccade.model.readers.media import PictureReader
@@ -38,6 +40,7 @@ from saccade.model.writers.tokens import shift_right
 from saccade.train.objectives.masked_patches import masked_patch_loss
 from saccade.train.objectives.objectives import build_objectives, r_drop_loss
 
+PRE_NORM = Style(activation=gelu, pre_norm=True)
 SMALL = ["reader.size=12", "reader.stack={layers=2, dim=12, heads=3, ff=17}"]
 SMALL_CNN = [
     "reader.size=16",
@@ -75,17 +78,17 @@ def attention_in_a_cnn() -> CheckResult:
     batch = Batch({"source": Pictures(pictures, torch.ones(2, 24, dtype=torch.bool))})
     fresh = model.read(batch).states
     without, _ = run_network(model.reader.cells.blocks, pictures, attends=False)
-    randomize_parameters(model)
+    randomize_parameters(model, scale=0.5)
     expected, weights = run_network(model.reader.cells.blocks, pictures, attends=True)
     states = model.read(batch).states
     with record(model) as maps:
         recorded = model.read(batch).states
-    cells = references.list_cells(expected)
-    logits = references.apply_linear(model.writer.output, cells.mean(1))
+    cells = list_cells(expected)
+    logits = apply_linear(model.writer.output, cells.mean(1))
     return build_result(
         expect_near(
             "at first, gamma = 0: difference from the network without attention",
-            max_difference(fresh, references.list_cells(without)),
+            max_difference(fresh, list_cells(without)),
             0,
             within=1e-11,
         ),
@@ -120,14 +123,14 @@ def run_network(blocks: Any, pictures: Tensor, *, attends: bool) -> tuple[Tensor
     x, maps = pictures.double() / 127.5 - 1, list[Tensor]()
     parts = [[block for block in blocks if ("gamma" in block.state_dict()) == found] for found in (False, True)]
     for block, attention in zip(*parts, strict=False):
-        x = references.run_residual_block(block, x)
+        x = run_residual_block(block, x)
         if attends:
             flat = x.flatten(2)
             query, key, value = (
                 torch.einsum("oc,bcn->bno", part.weight[:, :, 0, 0], flat)
                 for part in (attention.query, attention.key, attention.value)
             )
-            maps.append(references.normalize_exponentials(query @ key.mT))
+            maps.append(compute_softmax(query @ key.mT))
             attended = torch.einsum("co,bno->bcn", attention.output.weight[:, :, 0, 0], maps[-1] @ value)
             x = x + attention.gamma * attended.view_as(x)
     return x, maps
@@ -139,7 +142,7 @@ def run_network(blocks: Any, pictures: Tensor, *, attends: bool) -> tuple[Tensor
 def build_small_vit(name: str = "vit") -> Model:
     """Build a small ViT for pictures of 12 x 12 pixels with patches of 4 x 4, with random parameters."""
     model = build(load(name, overrides=SMALL), source_size=VOCABULARY_SIZE, target_size=VOCABULARY_SIZE)
-    return randomize_parameters(model.double().eval())
+    return randomize_parameters(model.double().eval(), scale=0.5)
 
 
 def sample_pictures(count: int) -> Pictures:
@@ -155,14 +158,14 @@ def cut_patches(pixels: Tensor) -> Tensor:
 
 def encode_by_hand(encoder: Any, pictures: Tensor) -> Tensor:
     """z_0 = [x_class; x_p E] + E_pos, then z' = MSA(LN(z)) + z and z = MLP(LN(z')) + z' per block, and a final LN."""
-    z = references.apply_linear(encoder.cells.project, cut_patches(pictures.double() / 127.5 - 1))
+    z = apply_linear(encoder.cells.project, cut_patches(pictures.double() / 127.5 - 1))
     if encoder.first is not None:
         z = torch.cat((encoder.first.expand(len(z), 1, -1), z), 1)
     if encoder.positions.max_length is None:
-        z = z + references.make_sinusoids(z.shape[1], z.shape[2]).float()  # the model rounds them to float32
+        z = z + compute_sinusoids(z.shape[1], z.shape[2]).float()  # the model rounds them to float32
     else:
         z = z + encoder.positions.table.weight
-    return references.run_pre_norm_stack(encoder.stack, z, references.allow_all(z.shape[1]), activation="gelu")
+    return run_stack(encoder.stack, z, PRE_NORM)
 
 
 @check(
@@ -195,7 +198,7 @@ def vision_transformer() -> CheckResult:
         expect_near("states: difference from the paper's equations", max_difference(states, expected), 0, within=1e-11),
         expect_near(
             "logits: difference from the output layer on the class token",
-            max_difference(logits, references.apply_linear(model.writer.output, expected[:, 0])),
+            max_difference(logits, apply_linear(model.writer.output, expected[:, 0])),
             0,
             within=1e-11,
         ),
@@ -254,7 +257,7 @@ def compare_masked_patches() -> list[Comparison]:
     states = encode_by_hand(model.reader, inputs.reshape(4, 3, 12, 12))[:, -(ACROSS**2) :]
     scaled = pixels / 127.5 - 1
     targets = (scaled - scaled.mean(-1, keepdim=True)) / (scaled.var(-1, keepdim=True) + 1e-6).sqrt()
-    errors = (references.apply_linear(model.writer.output, states) - targets).pow(2).mean(-1)
+    errors = (apply_linear(model.writer.output, states) - targets).pow(2).mean(-1)
     changed = Pictures(torch.where(enlarge(masked), 255 - pictures.values, pictures.values), pictures.mask)
     others = compute_patch_errors(model, changed, build_generator(), mask_ratio=RATIO, normalize_pixels=True)
     return [

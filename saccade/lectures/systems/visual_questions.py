@@ -21,8 +21,9 @@ from saccade.lectures.claims import (
     expect_equal,
     expect_near,
 )
+from saccade.lectures.references.basics import apply_linear, compute_softmax, embed_tokens
+from saccade.lectures.references.recurrent import run_recurrent_layer
 from saccade.lectures.small import VOCABULARY_SIZE, max_difference, randomize_parameters
-from saccade.lectures.systems import attention_references as references
 from saccade.lectures.systems.captions import encode_picture
 from saccade.model.build.model import build
 from saccade.model.model import Model
@@ -74,7 +75,7 @@ def compare_with_formulas(name: str, answer: Any) -> list[Comparison]:
     """Compare attention weights and answers for two pictures, with questions of different lengths."""
     recipe = load(name, overrides=[*SMALL, *SIZES[name]])
     model = build(recipe, source_size=VOCABULARY_SIZE, target_size=VOCABULARY_SIZE)
-    model = randomize_parameters(model.double().eval())
+    model = randomize_parameters(model.double().eval(), scale=0.5)
     pictures = torch.randint(0, 256, (2, 3, SIDE, SIDE), dtype=torch.uint8)
     logits, maps = run_model(model, pictures, QUESTIONS)
     expected = [answer(model, picture[None], question) for picture, question in zip(pictures, QUESTIONS, strict=True)]
@@ -109,9 +110,9 @@ def run_model(model: Model, pictures: Tensor, questions: list[list[int]]) -> tup
 def read_question(model: Model, question: list[int]) -> tuple[Tensor, Tensor]:
     """The embedded words (T, E), and the last state of an LSTM over them."""
     ask = model.reader.ask
-    words = references.embed_scaled(ask.embedding, torch.tensor(question))
+    words = embed_tokens(ask.embedding, torch.tensor(question))
     [layer] = ask.stack.layers
-    return words, references.run_recurrent_layer(layer, words)[-1]
+    return words, run_recurrent_layer("lstm", layer, words)[1][0]
 
 
 def scale_cells(model: Model, picture: Tensor) -> Tensor:
@@ -124,13 +125,13 @@ def answer_by_hops(model: Model, picture: Tensor, question: list[int]) -> tuple[
     """Xu and Saenko 2016, equations 1 to 6: scores of answers, and the weights of both hops."""
     join, cells = model.reader.join, scale_cells(model, picture)
     words, state = read_question(model, question)
-    evidence = [references.apply_linear(layer, cells) for layer in join.evidence]
-    scores = words @ references.apply_linear(join.match, cells).T / words.shape[-1] ** 0.5
-    first = references.normalize_exponentials(scores.amax(0))
-    o = references.apply_linear(join.question, state) + first @ evidence[0]
-    second = references.normalize_exponentials(evidence[0] @ o / len(o) ** 0.5)
+    evidence = [apply_linear(layer, cells) for layer in join.evidence]
+    scores = words @ apply_linear(join.match, cells).T / words.shape[-1] ** 0.5
+    first = compute_softmax(scores.amax(0))
+    o = apply_linear(join.question, state) + first @ evidence[0]
+    second = compute_softmax(evidence[0] @ o / len(o) ** 0.5)
     o = o + second @ evidence[1]
-    logits = references.apply_linear(model.writer.output, o.clamp(min=0))
+    logits = apply_linear(model.writer.output, o.clamp(min=0))
     return logits[None], torch.stack((first, second))[None]
 
 
@@ -138,11 +139,11 @@ def answer_by_glimpses(model: Model, picture: Tensor, question: list[int]) -> tu
     """Kazemi and Elqursh 2017, section 3: scores of answers, and the weights of both glimpses."""
     join, cells = model.reader.join, scale_cells(model, picture)
     _, q = read_question(model, question)
-    hidden = (references.apply_linear(join.cell, cells) + references.apply_linear(join.question, q)).clamp(min=0)
-    weights = references.normalize_exponentials((hidden @ join.energy.weight.T).T)
+    hidden = (apply_linear(join.cell, cells) + apply_linear(join.question, q)).clamp(min=0)
+    weights = compute_softmax((hidden @ join.energy.weight.T).T)
     joined = torch.cat((*(row @ cells for row in weights), q))
-    hidden = references.apply_linear(model.writer.hidden, joined).clamp(min=0)
-    return references.apply_linear(model.writer.output, hidden)[None], weights[None]
+    hidden = apply_linear(model.writer.hidden, joined).clamp(min=0)
+    return apply_linear(model.writer.output, hidden)[None], weights[None]
 
 
 def attend_to_planted_object() -> tuple[float, int]:
