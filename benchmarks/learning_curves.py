@@ -116,7 +116,7 @@ def build_recipe(recipe: Recipe, start: str, run: Path, *, data: Path, valid: st
 
 
 def write_rows(rows: Sequence[Sequence[str]], path: Path) -> Path:
-    names = ("text", "label") if len(rows[0]) == 2 else ("text", "second", "label")
+    names = ("text", "label") if len(rows[0]) == 2 else ("text_a", "text_b", "label")
     lines = [json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) for row in rows]
     path.write_text("\n".join(lines), encoding="utf-8")
     return path

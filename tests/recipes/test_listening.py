@@ -84,7 +84,8 @@ def test_files_that_cannot_be_heard_are_named_and_skipped(tmp_path):
     lines: list[str] = []
     data = prepare(load("listen-attend-spell", overrides=changes), cache=tmp_path / "cache", report=lines.append)
     assert len(data.train) == 2
-    assert lines[0] == "skipped 5 of 7 sounds:" and len(lines) == 6
+    skipped = lines.index("skipped 5 of 7 sounds:")
+    assert len([line for line in lines[skipped:] if line.startswith("  ")]) >= 5
     assert any("empty.wav is empty" in line for line in lines)
     lengths = data.train.get_lengths(np.arange(2), side=0).tolist()
     assert lengths == [101, 101]  # a second each, whatever the rate
@@ -115,7 +116,8 @@ def test_frames_that_others_made_are_read_alike(tmp_path):
     assert data.train.get_lengths(np.arange(3), side=0).tolist() == [30, 20, 41]
     frames = data.train.collate(np.array([2]), side=0).values[0]
     torch.testing.assert_close(frames.mean(0), torch.zeros(13), atol=1e-5, rtol=0)
-    assert lines == [f"dropped 1 of 4 pairs with an empty side; first at {tmp_path / 'a.npz'} line 3"]
+    dropped = [line for line in lines if line.startswith("dropped")]
+    assert dropped == [f"dropped 1 of 4 pairs with an empty side; first at {tmp_path / 'a.npz'} line 3"]
 
 
 @pytest.mark.slow
