@@ -5,6 +5,7 @@ import shutil
 import sys
 import zlib
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     signature_checks.Sampling.all_calls = config.getoption("--check-all-calls")
+    if find_spec("absl") is not None:  # tests import rouge-score directly too
+        from saccade.score.metrics.rouge import keep_stderr_open
+
+        keep_stderr_open()
 
 
 def pytest_runtest_setup() -> None:

@@ -1,13 +1,18 @@
 """ROUGE, by hand, by the package itself, and where it cannot be computed."""
 
 import importlib.util
+import io
 import random
+import sys
+from typing import Any
 
 import pytest
+from absl import logging as absl_logging
 
 from saccade.config.metric import Predictions, get_metric
 from saccade.errors import SaccadeError
 from saccade.score.evaluate import score_texts
+from saccade.score.metrics.rouge import keep_stderr_open
 from saccade.score.statistics import compute_statistics, get_additive_metric
 
 NAMES = ("rouge1", "rouge2", "rougeL")
@@ -79,3 +84,12 @@ def test_training_by_rouge_needs_the_package(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SaccadeError, match="metric 'rougeL' needs the package rouge-score"):
         check_settings(recipe)
+
+
+def test_the_log_handler_of_absl_closes_no_stream(monkeypatch: Any) -> None:
+    """uvicorn configures logging anew, which closes all handlers; absl's would close a sys.stderr of before."""
+    before = io.StringIO()
+    monkeypatch.setattr(absl_logging.get_absl_handler().python_handler, "stream", before)
+    keep_stderr_open()
+    absl_logging.get_absl_handler().python_handler.close()
+    assert not before.closed and not sys.__stderr__.closed

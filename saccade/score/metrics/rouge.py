@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import sys
 from importlib.metadata import version
 from typing import Any
 
@@ -42,7 +43,19 @@ class Rouge(MeanMetric):
 def build_scorer(variant: str) -> Any:
     from rouge_score.rouge_scorer import RougeScorer
 
+    keep_stderr_open()
     return RougeScorer([variant], use_stemmer=False)
+
+
+def keep_stderr_open() -> None:
+    """Keep absl, which rouge-score imports, from closing what sys.stderr is now.
+
+    Its log handler closes a stream that is no longer sys.stderr when logging is configured anew, as uvicorn does; where
+    sys.stderr is replaced for a while, as by pytest, nothing could be written to the one before.
+    """
+    from absl import logging as absl_logging
+
+    absl_logging.get_absl_handler().python_handler.stream = sys.__stderr__
 
 
 def tokenize(text: str) -> list[str]:
