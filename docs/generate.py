@@ -107,6 +107,8 @@ def papers() -> str:
         "Recipes have sizes for data that one has at hand. `--paper` takes those of the paper instead, with its "
         "training settings as far as saccade has them:\n\n"
         "```console\n$ saccade plan gnmt --paper            # parameters, memory, time, cost\n```\n\n"
+        "Sizes were written down without the papers at hand and are not all checked against them; where the optimizer "
+        "is another one, learning rate, batch size and steps are our choice, not the paper's.\n\n"
         "`saccade train NAME --paper --data ...` trains such a model. Parameters here are counted by building each "
         "model on torch's meta device. We trained none of these to its end; [Results](results.md) has what we did.\n"
     )
