@@ -8,15 +8,17 @@ that of the command line.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from saccade.config.load import has_recipe, load, override
-from saccade.config.schema import Corpus, Recipe
+from saccade.config.load import has_recipe, load, override, to_override_list
+from saccade.config.schema import Recipe
+from saccade.data.sources.given import Files, to_corpora
 from saccade.errors import SaccadeError
 from saccade.model.run import pick_device
 from saccade.predict.predictors.predictor import Predictor
@@ -31,7 +33,6 @@ from saccade.train.setup import open_session
 from saccade.train.transfer.adopt import adopt_run, adopt_tokenizer, find_init_run
 from saccade.train.transfer.adopt_media import adopt_media_parts, find_init_runs
 
-Files = str | Path | Corpus | Sequence[str | Path] | Sequence[Sequence[str | Path] | Corpus]
 # Tables of a recipe that cannot change when a run is resumed
 FIXED_TABLES = ("data", "tokenizer", "reader", "writer", "objectives", "init", "freeze", "task")
 
@@ -42,19 +43,27 @@ def train(  # noqa: PLR0913  # what users choose is its parameters
     data: Files | None = None,
     valid: Files | float | None = None,
     run: str | Path | None = None,
-    overrides: Sequence[str] = (),
+    overrides: Sequence[str] | Mapping[str, Any] = (),
     tiny: bool = False,
     paper: bool = False,
     kinds: Mapping[str, Any] | None = None,
     resume: str | Path | None = None,
+    overwrite: bool = False,
 ) -> Predictor:
     """Train a recipe, or resume a run, and return the trained model.
 
-    `tiny` trains a small model on synthetic data, `paper` one of the sizes and with the settings of the recipe's paper.
+    `data` and `valid` are one file, two line-aligned files, or a list of these; `valid` may also be the share of `data`
+    to hold out. `overrides` change keys of the recipe: {"train.steps": 2000}, or ["train.steps=2000"]. `tiny` trains a
+    small model on synthetic data, `paper` one of the sizes and with the settings of the recipe's paper. `run` names the
+    folder of the run; with `overwrite`, a run of that name is replaced as soon as the new one begins to train.
     """
-    if isinstance(overrides, str):
-        raise SaccadeError(f"overrides are a list of key=value strings, got {overrides!r}; put it into a list")
-    given = {"recipe": recipe, "data": data, "valid": valid, "run": run, "tiny": tiny or None, "paper": paper or None}
+    overrides = to_override_list(overrides)
+    given = {
+        "recipe": recipe, "data": data, "valid": valid, "run": run, "tiny": tiny or None, "paper": paper or None,
+        "overwrite": overwrite or None,
+    }  # fmt: skip
+    if overwrite and run is None and resume is None:
+        raise SaccadeError("overwrite=True needs the name of the run to replace; give run=NAME")
     form = {"tiny": tiny, "paper": paper}
     if resume is not None:
         path = find_run(resume)
@@ -69,11 +78,11 @@ def train(  # noqa: PLR0913  # what users choose is its parameters
         chosen = adopt_tokenizer(chosen, overrides)
     check_data(chosen)
     with preserve_rng_state(pick_device(chosen.train.device)):
-        path = train_run(chosen, run if resume is None else path, resumed=resume is not None)
+        path = train_run(chosen, run if resume is None else path, resumed=resume is not None, overwrite=overwrite)
         return Predictor.load(path, kinds=chosen.kinds, device=chosen.train.device)
 
 
-def train_run(recipe: Recipe, run: str | Path | None, *, resumed: bool) -> Path:
+def train_run(recipe: Recipe, run: str | Path | None, *, resumed: bool, overwrite: bool = False) -> Path:
     """Train in the folder of a run and return its path."""
     device = pick_device(recipe.train.device)
     with deterministic_mode(recipe.train, device):
@@ -82,9 +91,11 @@ def train_run(recipe: Recipe, run: str | Path | None, *, resumed: bool) -> Path:
             if resumed and run is not None:
                 path = Path(run)
             else:
-                path = create_run_folder(recipe.name or "run", run, ranks=ranks, device=device)
-            with reserve_folder(path, ranks), lock_run(path) if ranks.is_main else nullcontext():
+                path = create_run_folder(recipe.name or "run", run, ranks=ranks, device=device, overwrite=overwrite)
+            old = set_aside(path, ranks) if overwrite else nullcontext(lambda: None)
+            with old as remove_old, reserve_folder(path, ranks), lock_run(path) if ranks.is_main else nullcontext():
                 s = open_session(recipe, path, ranks=ranks, device=device, resumed=resumed)
+                remove_old()
                 run_session(s)
                 ranks.barrier()
         finally:
@@ -189,24 +200,12 @@ def check_data(recipe: Recipe) -> None:
         )
 
 
-def to_corpora(files: Any) -> tuple[Corpus, ...]:
-    """Convert one file, two line-aligned files, or a list of these to corpora."""
-    if isinstance(files, str | Path | Corpus):
-        files = [files] if isinstance(files, Corpus) else [[files]]
-    elif files and all(isinstance(item, str | Path) for item in files):
-        files = [files]
-    for item in files:
-        if not isinstance(item, Corpus) and not 1 <= len(item) <= 2:
-            raise SaccadeError(
-                f"a corpus is one file or two line-aligned files, got {len(item)}: {', '.join(map(str, item))}"
-            )
-    return tuple(item if isinstance(item, Corpus) else Corpus(files=tuple(map(str, item))) for item in files)
-
-
-def create_run_folder(name: str, run: str | Path | None, *, ranks: Ranks, device: torch.device) -> Path:
+def create_run_folder(
+    name: str, run: str | Path | None, *, ranks: Ranks, device: torch.device, overwrite: bool = False
+) -> Path:
     """Return `runs/NAME`, or NAME itself if it is a path; without a name, create `runs/RECIPE-N` (first free N)."""
     if run is not None:
-        return resolve_run_folder(run)
+        return resolve_run_folder(run, overwrite=overwrite)
     number = torch.zeros((), dtype=torch.int64, device=device)  # rank 0 sends it to the others by the sum
     if ranks.is_main:
         number += next(n for n in itertools.count(1) if create_folder(get_runs_folder() / f"{name}-{n}"))
@@ -224,16 +223,48 @@ def create_folder(path: Path) -> bool:
     return True
 
 
-def resolve_run_folder(run: str | Path, *, resumable: bool = True) -> Path:
-    """Return the folder for a new run of this name; raises a SaccadeError if it is in use."""
+def resolve_run_folder(run: str | Path, *, resumable: bool = True, overwrite: bool = False) -> Path:
+    """Return the folder for a new run of this name; raises a SaccadeError if it is in use.
+
+    With `overwrite`, it may be that of another run.
+    """
     path = Path(run) if isinstance(run, Path) or len(Path(run).parts) > 1 else get_runs_folder() / run
     if (path / RECIPE).exists():
-        hint = f"resume it: saccade train --resume {path}" if resumable else "remove it first"
-        raise SaccadeError(f"run '{path}' exists already; {hint}, or choose another --run NAME")
+        if overwrite:
+            return path
+        hint = f"resume it: saccade train --resume {path}; replace it: --overwrite" if resumable else "remove it first"
+        raise SaccadeError(f"run '{path}' exists already; {hint}; or choose another --run NAME")
     has_lock = (path / LOCK).exists()  # of a process that is running, or was killed before it wrote a recipe
     if path.exists() and not has_lock and (not path.is_dir() or any(path.iterdir())):
         raise SaccadeError(f"'{path}' exists already and is not a run; choose another --run NAME")
     return path
+
+
+@contextmanager
+def set_aside(path: Path, ranks: Ranks) -> Iterator[Callable[[], None]]:
+    """Rename the folder of a run that is to be replaced; yield the function that removes it.
+
+    If training fails before that function is called, the old run gets its name back.
+    """
+    aside = path.with_name(f".{path.name}.replaced")
+    if ranks.is_main and (path / RECIPE).exists():
+        with lock_run(path):
+            remove_run(aside)
+            path.rename(aside)
+    try:
+        yield lambda: remove_run(aside) if ranks.is_main else None
+    except BaseException:
+        if ranks.is_main and aside.exists() and not path.exists():
+            aside.rename(path)
+        raise
+
+
+def remove_run(path: Path) -> None:
+    """Remove the folder of a run, if there is one; of a link, only the link."""
+    if path.is_symlink():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)
 
 
 @contextmanager
