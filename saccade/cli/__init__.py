@@ -19,6 +19,7 @@ from saccade.cli.exits import report_errors
 from saccade.cli.ladder import ladder
 from saccade.cli.plan import plan
 from saccade.cli.predict import predict
+from saccade.cli.reproduce import reproduce
 from saccade.cli.runs import runs
 from saccade.cli.score import compare, evaluate
 from saccade.cli.serve import serve
@@ -34,7 +35,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, train, watch, predict, backtranslate, evaluate, compare, ladder, view, serve, plan, runs):
+for command in (
+    demo,
+    train,
+    watch,
+    predict,
+    backtranslate,
+    evaluate,
+    compare,
+    ladder,
+    reproduce,
+    view,
+    serve,
+    plan,
+    runs,
+):
     app.command()(report_errors()(command))
 app.command("import")(report_errors()(import_model))
 app.command("export")(report_errors()(export_model))
