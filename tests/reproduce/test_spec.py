@@ -98,6 +98,12 @@ def test_a_mistake_in_a_file_of_results_is_one_line(text, message):
     assert "\n" not in str(raised.value)
 
 
+def test_the_example_of_the_docs_is_a_result():
+    page = (RESULTS.parents[1] / "docs" / "reproduce.md").read_text("utf-8")
+    [spec] = read_specs(page.split("```toml\n")[1].split("```")[0], origin="page").values()
+    assert (spec.name, spec.recorded.mean, spec.tolerance) == ("my-transformer", pytest.approx(31.13, abs=0.01), 0.5)
+
+
 def test_names_and_files_are_found(tmp_path):
     (tmp_path / "mine.toml").write_text(write(), "utf-8")
     assert [spec.name for spec in find_specs(["fsdd", str(tmp_path / "mine.toml"), "fsdd"])] == ["fsdd", "mine"]
