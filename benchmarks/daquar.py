@@ -1,0 +1,119 @@
+"""Visual questions about rooms: show-ask-attend-answer on DAQUAR, compared with the same model without the picture.
+
+    python benchmarks/daquar.py --data FOLDER [--minutes 1.5] [--steps N] [--seeds 1 2 3] [--run FOLDER] [--out FOLDER]
+        [--heldout] [KEY=VALUE ...]
+    python benchmarks/daquar.py --tiny
+
+FOLDER holds `daquar/{train,test_a}_images.tar.gz` and `.jsonl.gz`. No weights come from elsewhere. "in the image3 ?" at
+the end of a question, which names the picture, is cut off; several answers to one question are one answer with commas,
+and right is what is that whole text. There are no questions for validation, so that the weights at the end are scored,
+and all settings are the same for both; by --heldout they can be chosen without a look at the test. Three minutes for
+each seed on an H200 by itself.
+"""
+
+import gzip
+import json
+import re
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from minutes import count_steps_within
+from packs import Pack, Study, add_schedule, arguments, recipe_of, score_run, tests
+from results import save
+
+import saccade
+from saccade.config.load import override
+
+# 795 pictures overfit easily: few channels, input dropout of half the pictures, and no hidden layer, so that the logits
+# of an answer are the sum of those from the question and those from the attended cells.
+STUDY = Study(
+    name="daquar",
+    recipe="show-ask-attend-answer",
+    settings=(
+        "reader.image.fit=stretch", "reader.image.size=128", "reader.image.channels=[32, 64, 128, 16]",
+        "reader.image.augment={crop=16}", "reader.image.dropout=0.3", "reader.question.stack.dim=256",
+        "reader.question.dropout=0.4", "reader.join.glimpses=1", "reader.join.hidden_dim=256",
+        "reader.join.dropout=0.3",
+        "reader.image_dropout=0.5", "writer.hidden_dim=none", "writer.dropout=0.5",
+        "train.batch_tokens=8192", "train.schedule.lr=0.002", "train.optimizer.weight_decay=0.05", "train.ema=0.99",
+        "train.precision=bf16",
+    ),
+    minutes=1.5,
+    scores=("accuracy",),
+)  # fmt: skip
+BLIND = replace(STUDY, name="daquar, question alone")
+JOIN = "reader.join."
+ABOUT_WHICH = re.compile(r"\s+in the image\d+(?=\s*\??\s*$)")
+MOST_STEPS = 1300  # about 24 epochs, after which the model overfits the pictures
+
+
+def main() -> None:
+    args = arguments(STUDY, __doc__, heldout="score training pictures that are not learned from; nothing is saved")
+    begin, rows = time.perf_counter(), list[dict[str, Any]]()
+    with tempfile.TemporaryDirectory() as folder:
+        pack = None if args.tiny else build_pack(args.data, Path(folder), heldout=args.heldout)
+        steps = args.steps
+        for seed in args.seeds:
+            for study in (STUDY, BLIND):
+                settings = [*args.settings, f"train.seed={seed}"]
+                if study is BLIND:
+                    settings = [f"{JOIN}kind=question", *(one for one in settings if not one.startswith(JOIN))]
+                recipe = recipe_of(study, pack, settings)
+                if pack is not None:
+                    steps = steps or min(count_steps_within(args.minutes, recipe, Path(folder, "few")), MOST_STEPS)
+                    recipe = override(recipe, add_schedule(recipe, steps, study.warmup))
+                run = (args.run or Path(folder)) / f"{study.name.replace(', ', '-').replace(' ', '-')}-{seed}"
+                model = saccade.train(recipe, run=run)
+                rows += score_run(study, model, run, corpora=tests(recipe, pack), seed=seed)
+    rows.append({"what": "daquar: accuracy above question alone", "value": compute_gap(rows), "unit": "points"})
+    for row in rows:
+        print(f"{row['what']:60} {row['value']:,.2f} {row['unit']}")
+    if args.heldout:
+        return
+    notes = f"Settings beside the script's: {' '.join(args.settings) or 'none'}."
+    save(STUDY.name, rows, minutes=(time.perf_counter() - begin) / 60, folder=args.out, notes=notes)
+
+
+def compute_gap(rows: list[dict[str, Any]]) -> float:
+    """Return the accuracy with minus without the picture, as mean over the seeds."""
+    means = [
+        fmean(row["value"] for row in rows if row["what"] == f"{study.name}: accuracy") for study in (STUDY, BLIND)
+    ]
+    return round(means[0] - means[1], 3)
+
+
+def build_pack(data: Path, folder: Path, *, heldout: bool = False) -> Pack:
+    """Build training and test data; with `heldout`, a tenth of the training pictures replaces the test."""
+    images = {split: data / f"daquar/{split}_images.tar.gz" for split in ("train", "test_a")}
+    rows = {split: read_rows(data / f"daquar/{split}.jsonl.gz") for split in images}
+    if heldout:
+        images["test_a"] = images["train"]
+        rows = {split: [row for row in rows["train"] if is_held_out(row) == (split == "test_a")] for split in rows}
+    for split, some in rows.items():
+        (folder / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in some), encoding="utf-8")
+    train, test = ([images[split], folder / f"{split}.jsonl"] for split in images)
+    return Pack(train, test)
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return [clean_row(json.loads(line)) for line in file]
+
+
+def is_held_out(row: dict[str, str]) -> bool:
+    """Hold out eight consecutive pictures of every eighty: neighbouring pictures often show the same room."""
+    return int(re.sub(r"\D", "", row["image"])) // 8 % 10 == 9
+
+
+def clean_row(row: dict[str, Any]) -> dict[str, str]:
+    """Remove the name of the picture from a question, and join its answers."""
+    question = ABOUT_WHICH.sub("", row["question"])
+    return {"image": row["image"], "question": question, "answer": ", ".join(row["answers"])}
+
+
+if __name__ == "__main__":
+    main()
