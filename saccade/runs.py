@@ -154,7 +154,9 @@ def describe_run(path: Path) -> RunEntry:
 
 
 def get_state(path: Path) -> str:
-    """training, interrupted or finished."""
+    """training, interrupted or finished; new where there is no run yet."""
+    if not (path / RECIPE).is_file():
+        return "new"
     if is_training(path):
         return "training"
     written = [file.stat().st_mtime for name in (METRICS, RECIPE) if (file := path / name).exists()]

@@ -20,6 +20,7 @@ from saccade.cli.explain import explain
 from saccade.cli.ladder import ladder
 from saccade.cli.plan import plan
 from saccade.cli.predict import predict
+from saccade.cli.reproduce import reproduce
 from saccade.cli.runs import runs
 from saccade.cli.score import compare, evaluate
 from saccade.cli.serve import serve
@@ -44,6 +45,7 @@ for command in (
     evaluate,
     compare,
     ladder,
+    reproduce,
     view,
     serve,
     plan,

@@ -22,7 +22,7 @@ from saccade.data.sources.given import Files, to_corpora
 from saccade.errors import SaccadeError
 from saccade.model.run import pick_device
 from saccade.predict.predictors.predictor import Predictor
-from saccade.runs import LOCK, RECIPE, build_not_a_run_error, find_run, get_runs_folder, lock_run
+from saccade.runs import LOCK, RECIPE, build_not_a_run_error, find_run, get_runs_folder, get_state, lock_run
 from saccade.train.distributed.ranks import Ranks, init_distributed
 from saccade.train.finish import finish
 from saccade.train.loop import run_loop
@@ -69,13 +69,8 @@ def train(  # noqa: PLR0913  # what users choose is its parameters
         path = find_run(resume)
         check_resume(path, [name for name, value in given.items() if value is not None])
         chosen = load_resumed_recipe(path, overrides, kinds)
-    elif data is None and valid is None and not find_init_runs(overrides):
-        chosen = load_recipe(recipe, overrides=overrides, form=form, kinds=kinds)
-    else:  # overrides come last: they may configure the files that were given, such as data.train.0.columns
-        chosen = replace_data(load_initial_recipe(recipe, overrides, form=form, kinds=kinds), data=data, valid=valid)
-        chosen = override(chosen, overrides, kinds=kinds, origin=f"recipe '{chosen.name}'")
-    if resume is None:
-        chosen = adopt_tokenizer(chosen, overrides)
+    else:
+        chosen = build_recipe(recipe, data=data, valid=valid, overrides=overrides, form=form, kinds=kinds)
     check_data(chosen)
     with preserve_rng_state(pick_device(chosen.train.device)):
         path = train_run(chosen, run if resume is None else path, resumed=resume is not None, overwrite=overwrite)
@@ -114,6 +109,24 @@ def run_session(s: Session) -> None:
             f"cannot write to the run '{s.run}': {error.strerror or error}; when that is fixed, resume with: "
             f"{s.resume_command}"
         ) from None
+
+
+def build_recipe(
+    recipe: Recipe | str | Path | None,
+    *,
+    data: Files | None,
+    valid: Files | float | None,
+    overrides: Sequence[str] = (),
+    form: Mapping[str, bool],
+    kinds: Mapping[str, Any] | None = None,
+) -> Recipe:
+    """Return a recipe as `train` trains it: with these files, with the parts of an `init` run, and with overrides."""
+    if data is None and valid is None and not find_init_runs(overrides):
+        chosen = load_recipe(recipe, overrides=overrides, form=form, kinds=kinds)
+    else:  # overrides come last: they may configure the files that were given, such as data.train.0.columns
+        chosen = replace_data(load_initial_recipe(recipe, overrides, form=form, kinds=kinds), data=data, valid=valid)
+        chosen = override(chosen, overrides, kinds=kinds, origin=f"recipe '{chosen.name}'")
+    return adopt_tokenizer(chosen, overrides)
 
 
 def load_recipe(
@@ -280,3 +293,35 @@ def reserve_folder(path: Path, ranks: Ranks) -> Iterator[None]:
             (path / LOCK).unlink(missing_ok=True)
             path.rmdir()
         raise
+
+
+def train_or_load(recipe: Recipe, folder: Path) -> Predictor:
+    """Load a finished run, resume an interrupted one, or train a new one."""
+    state = get_state(folder)
+    if state == "finished":
+        return Predictor.load(folder, kinds=recipe.kinds, device=recipe.train.device)
+    if state == "new":
+        return train(recipe, run=folder)
+    return train(resume=folder, kinds=recipe.kinds)
+
+
+def check_same_settings(recipe: Recipe, folder: Path) -> None:
+    """Check that an existing run has the same settings; only those of decoding may differ."""
+    if not (folder / RECIPE).exists():
+        return
+    recipes = (load(folder / RECIPE, kinds=recipe.kinds), recipe)
+    before, now = (_flatten(part.model_dump(mode="json", exclude={"predict", "about"})) for part in recipes)
+    for key in sorted(before.keys() | now.keys()):
+        if before.get(key) != now.get(key):
+            raise SaccadeError(
+                f"'{folder}' was trained with {key} = {before.get(key)!r}, now it is {now.get(key)!r}; "
+                "choose another --out DIR"
+            )
+
+
+def _flatten(values: Any, prefix: str = "") -> dict[str, Any]:
+    """Flatten nested values to dotted keys."""
+    if isinstance(values, dict | list) and values:
+        items = values.items() if isinstance(values, dict) else enumerate(values)
+        return {key: value for name, item in items for key, value in _flatten(item, f"{prefix}.{name}").items()}
+    return {prefix.removeprefix("."): values}
