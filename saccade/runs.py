@@ -159,9 +159,7 @@ def get_state(path: Path) -> str:
         return "new"
     if is_training(path):
         return "training"
-    written = [file.stat().st_mtime for name in (METRICS, RECIPE) if (file := path / name).exists()]
-    card = path / CARD  # the last file of a run; metrics of a resumed run are newer
-    return "finished" if card.exists() and card.stat().st_mtime >= max(written) else "interrupted"
+    return "finished" if (path / CARD).exists() else "interrupted"  # the last file of a run; resuming removes it
 
 
 def _format_score(lines: list[dict[str, Any]], metric: str) -> str:
