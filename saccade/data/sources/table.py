@@ -72,7 +72,7 @@ def read_records(path: Path, *, is_header: Callable[[list[str]], bool]) -> Itera
     with open_file(path) as file:
         name, number = str(path), 0
         if get_format(path) == ".parquet":
-            rows: Iterable[tuple[int, Mapping[str, Any]]] = _read_parquet(file, path)
+            rows: Iterable[tuple[int, Mapping[str, Any]]] = read_parquet(file, path)
         elif get_format(path) == ".jsonl":
             rows = read_jsonl(file, name)
         else:
@@ -142,7 +142,7 @@ def _read_first(path: Path) -> tuple[int, list[str] | dict[str, Any]]:
         return 0, {}
     with open_file(path) as file:
         if kind in (".parquet", ".jsonl"):
-            records = _read_parquet(file, path) if kind == ".parquet" else read_jsonl(file, str(path))
+            records = read_parquet(file, path) if kind == ".parquet" else read_jsonl(file, str(path))
             return next(((number, flatten(record)) for number, record in records), (0, {}))
         lines = _read_tsv(file, str(path)) if kind == ".tsv" else _read_csv(file, str(path))
         return next(lines, (0, {}))
@@ -154,7 +154,7 @@ def _read_texts(
     with open_file(path) as file:
         name, number = str(path), 0
         if get_format(path) == ".parquet":
-            records = _read_parquet(file, path, columns or names, first=first, stop=stop)
+            records = read_parquet(file, path, columns or names, first=first, stop=stop)
             rows = select_texts(records, name, columns, names)
         elif get_format(path) == ".jsonl":
             rows = select_texts(read_jsonl(file, name), name, columns, names)
@@ -322,7 +322,7 @@ def read_jsonl(lines: Iterable[bytes], name: str, *, lines_before: int = 0) -> I
         yield number, record
 
 
-def _read_parquet(
+def read_parquet(
     file: IO[bytes], path: Path, columns: Sequence[str] = (), *, first: int = 0, stop: int | None = None
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the rows from `first` to `stop`, reading no row groups before, and no other columns if `columns` exist."""

@@ -14,7 +14,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice
 from typing import Any, Protocol
 
@@ -29,6 +28,7 @@ from saccade.data.tokenization.encode import MAX_UINT16_IDS, EncodingCounts, Tex
 from saccade.errors import SaccadeError
 
 MAX_BLOCK_CHARACTERS = 50_000_000  # a block of long documents has fewer of them
+LANE_START: StreamState = {"epoch": 0, "pool": 0, "batch": 0, "place": None}
 
 
 class InMemoryStore(Store):
@@ -222,6 +222,7 @@ class DocumentBatchStream:
         assert self._group % self._world == 0, "the processes divide the micro-batches of a step"
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="documents")
         self._num_lanes, self._micro_batch, self._saved = micro_batches or 1, 0, StreamState()
+        self._lanes: dict[int, Lane] = {}  # that are open
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -229,10 +230,9 @@ class DocumentBatchStream:
     def __next__(self) -> Batch:
         while True:
             number, self._micro_batch = self._micro_batch, (self._micro_batch + 1) % self._group
-            lane = self._lanes.get(number % self._num_lanes)
-            if lane is None:
+            if number % self._num_lanes not in self._own_lanes:
                 continue
-            block, batch = lane.advance()
+            block, batch = self._open_lane(number % self._num_lanes).advance()
             if number % self._world == self._rank:
                 if self._num_lanes == 1 and number + self._world >= self._group:
                     self._finish_step()
@@ -241,14 +241,16 @@ class DocumentBatchStream:
     @property
     def epoch(self) -> float:
         """Number of complete epochs of the slowest lane; the fraction of the current one is unknown."""
-        return float(min(lane.completed_epochs for lane in self._lanes.values()))
+        waiting = [self._get_saved(number)["epoch"] for number in self._own_lanes if number not in self._lanes]
+        return float(min([*waiting, *(lane.completed_epochs for lane in self._lanes.values())]))
 
     def state(self) -> StreamState:
         """Return the position in the stream, for a checkpoint: of all lanes of this process (see `merge_states`)."""
         made_for = {"made_for": self._get_dependencies()}
+        opened = {number: lane.state for number, lane in self._lanes.items()}
+        lanes = {str(number): opened.get(number, self._get_saved(number)) for number in self._own_lanes}
         if self._num_lanes == 1:
-            return {**self._lanes[0].state, **made_for}
-        lanes = {str(number): lane.state for number, lane in self._lanes.items()}
+            return {**lanes["0"], **made_for}
         return {"lanes": lanes, "num_lanes": self._num_lanes, "files": self._stream.hash_files(), **made_for}
 
     def restore(self, state: StreamState) -> None:
@@ -273,30 +275,34 @@ class DocumentBatchStream:
                 f"{self._group}; set it as before, or start a new run"
             )
         self._num_lanes, self._micro_batch, self._saved = num_lanes, 0, state
-        self.__dict__.pop("_lanes", None)
+        self._lanes = {}
 
     def _get_dependencies(self) -> dict[str, Any]:
         return {"data": self._stream.name, "batch_tokens": self._budget, "seed": self._seed}
 
-    @cached_property
-    def _lanes(self) -> dict[int, Lane]:
-        """The lanes of this process, opened when the first batch is needed; one lane is shared by all micro-batches."""
-        own = range(self._rank, self._group, self._world) if self._num_lanes > 1 else (0,)
-        settings: Any = {"budget": self._budget, "seed": self._seed, "thread": self._thread}
-        return {
-            number: Lane(self._stream, Share(number, self._num_lanes), self._get_saved(number), **settings)
-            for number in own
-        }
+    @property
+    def _own_lanes(self) -> range:
+        """The lanes of this process; one lane is shared by all micro-batches."""
+        return range(self._rank, self._group, self._world) if self._num_lanes > 1 else range(1)
+
+    def _open_lane(self, number: int) -> Lane:
+        """Return a lane, which is opened when its first batch is needed."""
+        if number not in self._lanes:
+            share, saved = Share(number, self._num_lanes), self._get_saved(number)
+            self._lanes[number] = Lane(
+                self._stream, share, saved, budget=self._budget, seed=self._seed, thread=self._thread
+            )
+        return self._lanes[number]
 
     def _get_saved(self, number: int) -> StreamState:
-        """Return the saved position of a lane; empty if there is none."""
+        """Return the position at which a lane is opened."""
         lane = self._saved if self._num_lanes == 1 else self._saved.get("lanes", {}).get(str(number), {})
-        return {name: lane[name] for name in ("epoch", "pool", "batch", "place") if name in lane}
+        return {name: lane.get(name, start) for name, start in LANE_START.items()}
 
     def _finish_step(self) -> None:
         """Go to the end of the step, so that all processes have the same position in the lane that they share."""
         while self._micro_batch:
-            self._lanes[0].advance()
+            self._open_lane(0).advance()
             self._micro_batch = (self._micro_batch + 1) % self._group
 
 

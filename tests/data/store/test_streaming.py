@@ -259,8 +259,9 @@ def test_a_position_of_an_older_version_is_found_by_its_number_of_documents(fold
 def test_other_files_are_noticed_when_a_run_resumes(shards: Path, tmp_path: Path) -> None:
     train = open_stream(shards, tmp_path)[1]
     [stream] = open_ranks(train, 1)
-    next(stream)
-    state, whole = stream.state(), train.open_batches(batch_tokens=32, seed=1).state()
+    whole = train.open_batches(batch_tokens=32, seed=1)
+    next(stream), next(whole)
+    state, whole_state = stream.state(), whole.state()
     [other] = open_ranks(train, 1, group=8)
     with pytest.raises(SaccadeError, match="a step had 4 micro-batches, has 8; set it as before"):
         other.restore(state)
@@ -270,7 +271,7 @@ def test_other_files_are_noticed_when_a_run_resumes(shards: Path, tmp_path: Path
     (shards / "a.txt").rename(shards / "0.txt")
     with pytest.raises(SaccadeError, match=r"cannot resume in the file a\.txt of .*: there are other files now"):
         alone = train.open_batches(batch_tokens=32, seed=1)
-        alone.restore(whole)
+        alone.restore(whole_state)
         next(alone)
 
 
