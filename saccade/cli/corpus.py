@@ -168,24 +168,7 @@ def run_parts(
         return run_on_ray(settings, parts, processes=options.processes, address=options.ray)
     from saccade.predict.corpora.pool import run_pool
 
-    count = min(options.processes, len(parts))
-
-    def get_environment(number: int) -> dict[str, str]:
-        return get_process_environment(number, count)
-
-    return run_pool(settings, parts, processes=count, get_environment=get_environment, warn=progress.print)
-
-
-def get_process_environment(number: int, count: int) -> dict[str, str]:
-    """Share the cores of this machine, or its GPUs, among processes, unless the user has chosen them."""
-    import torch
-
-    from saccade.predict.threads import THREADS_VARIABLE, TOPOLOGY, count_cores, get_available_cpus
-
-    threads = max(1, count_cores(get_available_cpus(), TOPOLOGY) // count)
-    gpus = torch.cuda.device_count()
-    chosen = {THREADS_VARIABLE: str(threads), **({"SACCADE_DEVICE": f"cuda:{number % gpus}"} if gpus > 1 else {})}
-    return {name: value for name, value in chosen.items() if name not in os.environ}
+    return run_pool(settings, parts, processes=options.processes, warn=progress.print)
 
 
 class Summary:

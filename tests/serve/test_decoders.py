@@ -5,6 +5,7 @@ import io
 import os
 import signal
 import struct
+import sys
 import threading
 import time
 import wave

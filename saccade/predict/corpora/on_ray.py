@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -87,7 +88,7 @@ def connect(address: str, processes: int) -> Any:
     environment = {"env_vars": {"PYTHONSAFEPATH": "1"}}
     try:
         ray.init(
-            address=address, log_to_driver=False, logging_level="error", runtime_env=environment,
+            address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env=environment,
             **(local if address == LOCAL else {}),
         )  # fmt: skip
     except (ConnectionError, ValueError, RuntimeError) as error:

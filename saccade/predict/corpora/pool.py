@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from saccade.errors import SaccadeError
 from saccade.predict.corpora.parts import Part
 from saccade.predict.corpora.process import CorpusSettings
+from saccade.predict.threads import share_devices
 from saccade.processes import start_module
 
 MAX_ATTEMPTS = 2  # of one part, whose process has ended
@@ -70,15 +71,8 @@ class PartProcess:
 class Pool:
     """Distributes parts to processes."""
 
-    def __init__(
-        self,
-        settings: CorpusSettings,
-        processes: int,
-        *,
-        get_environment: Callable[[int], Mapping[str, str]],
-        warn: Callable[[str], None],
-    ) -> None:
-        self.settings, self.get_environment, self.warn = settings, get_environment, warn
+    def __init__(self, settings: CorpusSettings, processes: int, *, warn: Callable[[str], None]) -> None:
+        self.settings, self.warn, self.count = settings, warn, processes
         self.events: queue.Queue[Event] = queue.Queue()
         self.attempts = Counter[int]()
         self.processes = [self._start(number) for number in range(processes)]
@@ -118,17 +112,12 @@ class Pool:
         self.processes[process.number] = self._start(process.number)
 
     def _start(self, number: int) -> PartProcess:
-        return PartProcess(number, self.settings, self.events, self.get_environment(number))
+        return PartProcess(number, self.settings, self.events, share_devices(number, self.count))
 
 
 def run_pool(
-    settings: CorpusSettings,
-    parts: Sequence[Part],
-    *,
-    processes: int,
-    get_environment: Callable[[int], Mapping[str, str]] = lambda number: {},
-    warn: Callable[[str], None] = print,
+    settings: CorpusSettings, parts: Sequence[Part], *, processes: int, warn: Callable[[str], None] = print
 ) -> Iterator[dict[str, Any]]:
     """Decode parts in processes of this machine; yield their replies."""
-    with closing(Pool(settings, min(processes, len(parts)), get_environment=get_environment, warn=warn)) as pool:
+    with closing(Pool(settings, min(processes, len(parts)), warn=warn)) as pool:
         yield from pool.run(parts)
