@@ -93,7 +93,9 @@ def measure(folder: Path, gigabytes: float, group: int, processes: list[int]) ->
              "value": max(rank["memory"] for rank in ranks), "unit": "MiB"},
         ]  # fmt: skip
     assert len({tuple(order) for order in orders.values()}) == 1, "the order depends on the number of processes"
-    rows.append({"what": "batches in the same order for all numbers of processes", "value": STEPS * group, "unit": ""})
+    rows.append(
+        {"what": "batches in the same order for all numbers of processes", "value": STEPS * group, "unit": "batches"}
+    )
     rows.append({"what": f"peak resident memory with a stream of {size / 1e11:.1f} GB, one process",
                  "value": few["memory"], "unit": "MiB"})  # fmt: skip
     return rows

@@ -16,7 +16,7 @@ import pytest
 
 from saccade.errors import SaccadeError
 from saccade.files import lock_file
-from saccade.predict.corpora import parts, pool, process
+from saccade.predict.corpora import on_ray, parts, pool, process
 from saccade.predict.corpora.parts import MANIFEST, Part, iter_rows, name_row, split_into_parts
 from saccade.predict.corpora.process import CorpusSettings, PartPredictor
 from saccade.predict.predictors.predictor import Predictor
@@ -291,3 +291,44 @@ def test_samples_differ_between_parts_and_are_reproducible(run, tmp_path):
             texts.append((tmp_path / f"{part.name}.txt").read_text())
         found.append(texts)
     assert found[0] == found[1] and found[0][0] != found[0][1]
+
+
+# ---- Ray
+
+
+def test_an_actor_decodes_a_part_and_returns_what_is_wrong(run, tmp_path, expected_outputs):
+    (tmp_path / "a.txt").write_text("".join(f"{text}\n" for text in TEXTS))
+    decoding = Predictor.load(run).recipe.predict.model_dump(mode="json")
+    settings = CorpusSettings([str(run)], str(tmp_path), decoding)
+    actor = on_ray.PartActor(settings._asdict())
+    wanted = split_into_parts([tmp_path / "a.txt"], part_bytes=300)
+    for part in wanted:
+        batch = {name: [value] for name, value in on_ray.encode_part(part).items()}
+        assert on_ray.decode_part(batch) == part
+        [reply] = actor(batch)["reply"]
+        assert json.loads(reply)["part"] == part.number
+    assert read_outputs(tmp_path) == expected_outputs and len(wanted) > 1
+    missing = {name: [value] for name, value in on_ray.encode_part(Part(0, str(tmp_path / "b.txt"))).items()}
+    assert "b.txt not found" in json.loads(actor(missing)["reply"][0])["error"]
+    broken = on_ray.PartActor(settings._replace(runs=[str(tmp_path)])._asdict())
+    assert "is not a run" in json.loads(broken(missing)["reply"][0])["error"]
+
+
+def test_a_missing_package_and_a_missing_cluster_are_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(SaccadeError, match=r"--ray needs the package ray: pip install 'saccade\[ray\]'"):
+        on_ray.connect("local", 1)
+
+
+@pytest.mark.slow
+def test_ray_decodes_the_same_and_imports_nothing_from_the_working_folder(run, corpus, tmp_path, expected_outputs):
+    pytest.importorskip("ray")
+    for name in ("torch", "numpy", "json"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from the working folder')")
+    with start(run, corpus, tmp_path / "out", "--ray", "local", "--processes", "1") as command:
+        _, errors = command.communicate(timeout=300)
+    assert command.returncode == 0, errors
+    assert read_outputs(tmp_path / "out") == expected_outputs and "60 outputs in 7 parts" in errors
+    with start(run, corpus, tmp_path / "other", "--ray", "127.0.0.1:1") as command:
+        _, errors = command.communicate(timeout=300)
+    assert command.returncode == 2 and "error: cannot connect to Ray at 127.0.0.1:1 (" in errors.splitlines()[-1]
