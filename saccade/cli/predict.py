@@ -15,6 +15,18 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from saccade.cli.arguments import Json, Plugins, split_overrides
+from saccade.cli.corpus import (
+    Column,
+    CorpusName,
+    CorpusOptions,
+    ModelOptions,
+    OnError,
+    Processes,
+    Ray,
+    check_corpus_options,
+    check_no_corpus_options,
+    predict_corpus,
+)
 from saccade.cli.embed import Embed, write_embeddings
 from saccade.cli.prompts import Examples, TemplateText, check_continues_prompts, parse_prompt_options
 from saccade.config.plugins import load_plugins
@@ -48,7 +60,10 @@ Input = Annotated[
     str | None, typer.Option("--input", "-i", metavar="FILE", help="Read inputs from FILE, one per line; - is stdin.")
 ]
 Output = Annotated[
-    str | None, typer.Option("--output", "-o", metavar="FILE", help="Write outputs to FILE instead of stdout.")
+    str | None,
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="Write outputs to FILE instead of stdout; with --corpus, a folder."
+    ),
 ]
 NBest = Annotated[
     int | None, typer.Option("--n-best", min=1, help="Print the n best hypotheses per input, with scores.")
@@ -91,14 +106,30 @@ def predict(  # noqa: PLR0913  # the options of a command are its parameters
     plugin: Plugins = [],  # noqa: B006
     as_json: Json = False,
     verbose: Verbose = False,
+    corpus: CorpusName = None,
+    column: Column = None,
+    processes: Processes = 1,
+    on_error: OnError = "stop",
+    ray: Ray = None,
 ) -> None:
     """Decode inputs with a run: translate, continue prompts, label or caption; one output per input."""
     texts, overrides = split_overrides(inputs)
     texts += join_fields(field)
+    model = ModelOptions([*run.split(","), *others], engine, precision, plugin)
+    if corpus is not None:
+        others_given = {"inputs": texts, "--input": input, "--template": template, "--examples": examples}
+        options = CorpusOptions(corpus, output, column, processes, on_error, ray, as_json)
+        check_corpus_options(options, {**others_given, "--embed": embed, "--verbose": verbose})
+        predictor = load_predictor(model.runs, engine=engine, precision=precision, plugins=plugin)
+        check_settings(predictor.recipe, overrides)
+        decoding = build_decoding(predictor.recipe, overrides, beam=beam, n_best=n_best)
+        predict_corpus(predictor, add_term_file(decoding, terms, predictor), model, options)
+        return
+    check_no_corpus_options(column, processes, on_error, ray)
     if texts == ["-"] and input is None:
         texts, input = [], "-"
     lines, few_shot = read_inputs(texts, input=input, output=output), parse_prompt_options(template, examples)
-    predictor = load_predictor([*run.split(","), *others], engine=engine, precision=precision, plugins=plugin)
+    predictor = load_predictor(model.runs, engine=engine, precision=precision, plugins=plugin)
     check_fields(predictor, field)
     check_texts(predictor, texts)
     check_settings(predictor.recipe, overrides)
@@ -290,6 +321,8 @@ def format_lines(index: int, hypotheses: Sequence[Hypothesis], *, name: str, man
 
     Outputs for files are preceded by the file name.
     """
+    from saccade.predict.outputs import join_lines
+
     if not many:
         return f"{name}\t{join_lines(hypotheses[0].text)}" if name else join_lines(hypotheses[0].text)
     return "\n".join(f"{name or index + 1}\t{item.score:.4f}\t{join_lines(item.text)}" for item in hypotheses)
@@ -320,8 +353,3 @@ def print_stream(predictor: Predictor, prompt: str, decoding: Decoding) -> None:
 def dim_prompt(prompt: str, file: TextIO) -> str:
     """Format the prompt dimmed for a terminal; in a file, outputs come without their prompt."""
     return f"\x1b[2m{prompt}\x1b[0m" if file.isatty() else ""
-
-
-def join_lines(text: str) -> str:
-    """Replace line breaks by spaces, so that line n of the outputs belongs to line n of the inputs."""
-    return " ".join(text.splitlines())
