@@ -38,6 +38,7 @@ from saccade.train.distributed.vocabulary import compute_split_losses
 
 SEQUENCE_AXIS, HEAD_AXIS = 1, 1  # of hidden states (B, T, D) and of attention weights (B, H, Q, K)
 ONE_PROCESS = "set train.parallel.tensor=1"
+OTHER_LAYOUTS = f"it has the layouts data and shard: {ONE_PROCESS}"
 
 
 class Layout(NamedTuple):
@@ -76,9 +77,9 @@ def check_tensor_parallel(model: Model, size: int) -> None:
     found = model.capabilities
     if not found.tensor_parallel:
         reason = found.explain_missing("tensor_parallel")
-        raise SaccadeError(f"tensor parallelism cannot split this model: {reason}; {ONE_PROCESS}")
+        raise SaccadeError(f"tensor parallelism cannot split this model: {reason}; {OTHER_LAYOUTS}")
     if any(parametrize.is_parametrized(module) for module in model.modules()):
-        raise SaccadeError(f"tensor parallelism cannot split weights with LoRA; {ONE_PROCESS}")
+        raise SaccadeError(f"tensor parallelism cannot split weights with LoRA; {OTHER_LAYOUTS}")
     sizes: dict[str, int] = {}
     for module in model.modules():
         plan = get_tensor_plan(module)
