@@ -32,7 +32,7 @@ from saccade.config.protocols import Capabilities, TensorPlan
 from saccade.errors import SaccadeError
 from saccade.layers.attention import backends
 from saccade.layers.attention.masks import Band, Mask
-from saccade.layers.attention.scores import Score, attend
+from saccade.layers.attention.scores import Score, masked_softmax
 from saccade.model.model import Model
 from saccade.train.distributed.vocabulary import compute_split_losses
 
@@ -299,8 +299,9 @@ class SplitKernels(NamedTuple):
         score_term: Tensor | None = None,
         dropout: float = 0.0,
     ) -> tuple[Tensor, Tensor]:
-        score = backends.add_term(scale, score, score_term)
-        return attend(*heads, score=score, mask=allowed, dropout=dropout, drop=self.drop)
+        query, key, value = heads
+        weights = masked_softmax(backends.add_term(scale, score, score_term)(query, key), allowed)
+        return self.drop(weights, dropout).to(value.dtype) @ value, weights
 
     def sdpa_attention(
         self, *heads: Tensor, scale: float, mask: Mask | None, q_pos: Tensor, k_pos: Tensor, dropout: float = 0.0
