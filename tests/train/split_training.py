@@ -18,16 +18,21 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import RowwiseParallel
 
 from saccade.config.load import load
+from saccade.config.protocols import Capabilities, TensorPlan
 from saccade.data.batching.batch import Batch
 from saccade.data.prepare import prepare
 from saccade.model.build.model import build
+from saccade.model.model import Model
+from saccade.model.readers.tokens import Embedding
 from saccade.model.run import SkipInit
+from saccade.model.writers.tokens import TokenWriter
 from saccade.train.augment.augment import build_augmentation
 from saccade.train.batches.pack import pack_batch
 from saccade.train.distributed import tensor, vocabulary
 from saccade.train.distributed.tensor import apply_tensor_parallel, reduce_partial_gradients
 from saccade.train.loss import MicroBatchLoss
 from saccade.train.objectives.objectives import build_objectives
+from saccade.train.objectives.terms import compute_token_losses
 from saccade.train.optimizer import build_optimizer, set_learning_rate
 
 STEPS, MICRO_BATCHES, CLIP, RATE = 3, 2, 0.5, 3e-3
@@ -297,7 +302,7 @@ class Workers:
         """Call the function in all processes with a mesh of these names and sizes; return what each one returns."""
         for queue in self.jobs:
             queue.put((function, arguments, mesh, options))
-        outcomes = [queue.get(timeout=240) for queue in self.results]
+        outcomes = [queue.get(timeout=900) for queue in self.results]
         for outcome in outcomes:
             assert not isinstance(outcome, str), outcome
         return outcomes
@@ -318,3 +323,41 @@ def compare(outcome, expected):
         "gradients": max(float((outcome.gradients[n] - each).abs().max()) for n, each in expected.gradients.items()),
         "weights": max(float((outcome.weights[n] - each).abs().max()) for n, each in expected.weights.items()),
     }
+
+
+# ---- a stack of a user's own
+
+
+class OwnStack(torch.nn.Module):
+    """A residual feed-forward layer that is no class of saccade and declares how it is split."""
+
+    capabilities = Capabilities(tensor_parallel=True)
+    tensor_plan = TensorPlan(
+        is_stack=True, sublayers=("layer",), norms=("norm",), columns=("layer.0",), rows=("layer.2",),
+        dropouts=("dropout",), sizes={"features": 6},
+    )  # fmt: skip
+
+    def __init__(self, dim):
+        super().__init__()
+        self.dim, self.norm, self.dropout = dim, torch.nn.LayerNorm(dim), torch.nn.Dropout(0.3)
+        self.layer = torch.nn.Sequential(torch.nn.Linear(dim, 6), torch.nn.GELU(), torch.nn.Linear(6, dim))
+
+    def forward(self, x, mask, memory=None, state=None):
+        return self.norm(x + self.dropout(self.layer(x))), mask, state, {}
+
+
+def compute_own_gradients(sizes, mesh=None):
+    """Loss and gradients of a language model with an own stack over some tokens."""
+    torch.manual_seed(0)
+    tokens, dim = sizes
+    embedding = Embedding(torch.nn.Embedding(tokens, dim))
+    model = Model(None, TokenWriter(embedding, OwnStack(dim), output=torch.nn.Linear(dim, tokens))).double()
+    if mesh is not None:
+        apply_tensor_parallel(model, mesh["tensor"])
+    ids = torch.randint(tokens, (3, 5))
+    torch.manual_seed(1)
+    hidden = model.write(ids, None, None)[0]
+    loss, _ = compute_token_losses(model.writer, hidden, ids, torch.ones_like(ids, dtype=torch.bool), 0.1)
+    loss.backward()
+    reduce_partial_gradients(model.parameters())
+    return loss.item(), {name: gather(each.grad) for name, each in model.named_parameters()}

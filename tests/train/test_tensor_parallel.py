@@ -184,6 +184,15 @@ def test_random_transformer_split_over_processes_trains_like_one(two, seed):
 # ---- what is split, and what is communicated
 
 
+def test_own_stack_is_split_by_its_plan(two):
+    sizes = (7, 4)  # an odd number of tokens
+    loss, gradients = split_training.compute_own_gradients(sizes)
+
+    for found, split in two(split_training.compute_own_gradients, sizes, TENSOR_2):
+        assert found == pytest.approx(loss, abs=TOLERANCE)
+        torch.testing.assert_close(split, gradients, atol=TOLERANCE, rtol=0)
+
+
 def test_parameters_are_distributed_tensors_with_the_names_and_shapes_of_one_process(two, small_language_model):
     trial, model = small_language_model, build_model(small_language_model)
     vocabulary = trial.sizes[1]
@@ -243,6 +252,7 @@ def build_tiny(name, *overrides):
         ("transformer", ("reader.stack.experts={count=3}",), "the reader's stack's experts are not split"),
         ("gpt2", ("writer.stack.score='general'",), "the writer's stack's attention score Bilinear is not split"),
         ("gpt2", ("writer.stack.head_projection='split'",), "the writer's stack's heads read a slice of the input"),
+        ("cnn-self-attention", (), "no stack of it declares a plan"),
         ("xlnet", (), "the writer PermutedWriter does not declare tensor_parallel"),
     ],
 )

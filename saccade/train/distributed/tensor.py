@@ -75,8 +75,9 @@ def apply_tensor_parallel(model: Model, mesh: DeviceMesh, *, sequence_parallel: 
 def check_tensor_parallel(model: Model, size: int) -> None:
     """Raise a SaccadeError where a model cannot be split over `size` processes."""
     found = model.capabilities
-    if not found.tensor_parallel:
-        reason = found.explain_missing("tensor_parallel")
+    has_stack = any(get_tensor_plan(module).is_stack for module in model.modules())
+    if not found.tensor_parallel or not has_stack:
+        reason = found.explain_missing("tensor_parallel") or "no stack of it declares a plan"
         raise SaccadeError(f"tensor parallelism cannot split this model: {reason}; {OTHER_LAYOUTS}")
     if any(parametrize.is_parametrized(module) for module in model.modules()):
         raise SaccadeError(f"tensor parallelism cannot split weights with LoRA; {OTHER_LAYOUTS}")
