@@ -162,9 +162,11 @@ def draw_overrides(seed):
     overrides = [f"writer.tie={tie!r}", f"writer.start_token={start!r}", "train.batch_tokens=120"]
     for part in ("reader", "writer"):
         values = {key: draw.choice(choices) for key, choices in STACKS.items()} | {"layers": 2, "dim": 24}
-        values["kv_heads"] = draw.choice([values["heads"], 2])
         if values["head_dim"] != "none":
             values.pop("head_projection")
+        elif values["head_projection"] == "paper":
+            values["kv_heads"] = draw.choice([values["heads"], 2])
+        values["gated"] = values["gated"] and values["ff"] > 0
         overrides += [f"{part}.stack.{key}={value!r}".replace("True", "true").replace("False", "false")
                       for key, value in values.items()]  # fmt: skip
         overrides += [f"{part}.positions={{kind={draw.choice(POSITIONS)!r}}}"]
