@@ -21,6 +21,8 @@ from saccade.config.load import load
 from saccade.config.protocols import Capabilities, TensorPlan
 from saccade.data.batching.batch import Batch
 from saccade.data.prepare import prepare
+from saccade.errors import SaccadeError
+from saccade.layers.attention.positions import Learned
 from saccade.model.build.model import build
 from saccade.model.model import Model
 from saccade.model.readers.tokens import Embedding
@@ -361,3 +363,16 @@ def compute_own_gradients(sizes, mesh=None):
     loss.backward()
     reduce_partial_gradients(model.parameters())
     return loss.item(), {name: gather(each.grad) for name, each in model.named_parameters()}
+
+
+def tie_differently(sizes, mesh):
+    """The message for positions that share the table of tokens, which is split by tokens."""
+    tokens, dim = sizes
+    positions = Learned(dim, max_length=tokens)
+    embedding = Embedding(torch.nn.Embedding(tokens, dim), positions=positions)
+    positions.table.weight = embedding.tokens.weight
+    model = Model(None, TokenWriter(embedding, OwnStack(dim), output=torch.nn.Linear(dim, tokens)))
+    try:
+        apply_tensor_parallel(model, mesh["tensor"])
+    except SaccadeError as error:
+        return [str(error)]

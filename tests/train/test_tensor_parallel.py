@@ -294,3 +294,12 @@ def test_lora_is_refused():
         match="^tensor parallelism cannot split weights with LoRA; it has the layouts ",
     ):
         check_tensor_parallel(model, 2)
+
+
+def test_parameter_that_is_split_in_one_place_only_is_refused(two):
+    [message], _ = two(split_training.tie_differently, (8, 4), TENSOR_2)
+
+    assert message == (
+        "Embedding and Embedding share a parameter that tensor parallelism splits differently; "
+        "set train.parallel.tensor=1"
+    )

@@ -34,7 +34,7 @@ from saccade.layers.attention import backends
 from saccade.layers.attention.masks import Band, Mask
 from saccade.layers.attention.scores import Score, masked_softmax
 from saccade.model.model import Model
-from saccade.train.distributed.vocabulary import compute_split_losses
+from saccade.train.distributed.vocabulary import compute_split_losses, share
 
 SEQUENCE_AXIS, HEAD_AXIS = 1, 1  # of hidden states (B, T, D) and of attention weights (B, H, Q, K)
 ONE_PROCESS = "set train.parallel.tensor=1"
@@ -193,8 +193,9 @@ def leave_stack(module: nn.Module, args: tuple[Any, ...], output: tuple[Any, ...
 
 def share_input(mesh: DeviceMesh, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Pass an input that all processes have as a plain tensor; its gradient is the sum of theirs."""
-    x = args[0] if isinstance(args[0], DTensor) else DTensor.from_local(args[0], mesh, [Replicate()], run_check=False)
-    return (x.to_local(grad_placements=[Partial()]), *args[1:])
+    x = args[0]
+    local = x.to_local(grad_placements=[Partial()]) if isinstance(x, DTensor) else share(x, mesh)
+    return (local, *args[1:])
 
 
 # ---- parameters

@@ -59,7 +59,7 @@ def reduce(x: Tensor, mesh: DeviceMesh, operation: str = "sum") -> Tensor:
 
 
 def share(x: Tensor, mesh: DeviceMesh) -> Tensor:
-    """A tensor that all processes have and each uses for its own tokens, so that its gradient is the sum of theirs."""
+    """A tensor that all processes have and each uses for its own part, so that its gradient is the sum of theirs."""
     return DTensor.from_local(x, mesh, [Replicate()], run_check=False).to_local(grad_placements=[Partial()])
 
 
