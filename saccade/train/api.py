@@ -21,6 +21,7 @@ from saccade.errors import SaccadeError
 from saccade.model.run import pick_device
 from saccade.predict.predictors.predictor import Predictor
 from saccade.runs import LOCK, RECIPE, build_not_a_run_error, find_run, get_runs_folder, lock_run
+from saccade.train.distributed.mesh import choose_micro_batches, forget_other_layout
 from saccade.train.distributed.ranks import Ranks, init_distributed
 from saccade.train.finish import finish
 from saccade.train.loop import run_loop
@@ -75,9 +76,11 @@ def train(  # noqa: PLR0913  # what users choose is its parameters
 
 def train_run(recipe: Recipe, run: str | Path | None, *, resumed: bool) -> Path:
     """Train in the folder of a run and return its path."""
+    if not resumed:
+        recipe = recipe.model_copy(update={"train": choose_micro_batches(recipe.train)})
     device = pick_device(recipe.train.device)
     with deterministic_mode(recipe.train, device):
-        ranks, device = init_distributed(device)
+        ranks, device = init_distributed(device, timeout=recipe.train.parallel.timeout)
         try:
             if resumed and run is not None:
                 path = Path(run)
@@ -158,7 +161,7 @@ def load_resumed_recipe(path: Path, overrides: Sequence[str], kinds: Mapping[str
             f"{', '.join(changed)} cannot change when a run is resumed; start another one from its weights: "
             f"saccade train {path / RECIPE} init={path} ..."
         )
-    return after
+    return forget_other_layout(after, overrides)
 
 
 def replace_data(recipe: Recipe, *, data: Files | None, valid: Files | float | None) -> Recipe:

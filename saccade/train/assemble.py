@@ -47,9 +47,7 @@ def build_session(
         loss=loss,
         ddp_loss=ranks.wrap_ddp(loss, device),
         optimizer=optimizer,
-        learning_rate=build_schedule(
-            settings.schedule, dim=model.dim, total=compute_total_steps(settings, data.train, world=ranks.world_size)
-        ),
+        learning_rate=build_schedule(settings.schedule, dim=model.dim, total=compute_total_steps(settings, data.train)),
         prefetcher=prefetcher,
         valid=data.valid,
         valid_pairs=select_decodable_pairs(recipe, data),

@@ -49,7 +49,8 @@ class FetchedBatch(NamedTuple):
 class StepBatches:
     """The batches of one optimizer step, which can be iterated again with more and smaller micro-batches.
 
-    Each of the `train.accumulate` batches is split by rows into `progress.split` micro-batches, at most one per row.
+    Processes share the `train.accumulate` batches of a step in turn. Each of these is split by rows into
+    `progress.split` micro-batches, at most one per row. Random numbers belong to the micro-batch, not to the process.
     """
 
     def __init__(self, s: Session) -> None:
@@ -62,8 +63,8 @@ class StepBatches:
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the micro-batches; all random number generators are seeded for each, as in the first attempt."""
-        s, accumulate = self._s, self._s.recipe.train.accumulate
-        for number in range(accumulate):
+        s, ranks, count = self._s, self._s.ranks, self._s.recipe.train.accumulate
+        for number, place in enumerate(range(ranks.batch_rank, count, ranks.batch_world)):  # place: among all processes
             if number == len(self._fetched):
                 self._fetched.append(self._fetch())
             batch, untransformed = self._fetched[number]
@@ -73,9 +74,9 @@ class StepBatches:
                 parts = s.prefetcher.load_parts(untransformed, s.progress.split)
             for part, micro_batch in enumerate(parts):
                 self._place = number, part
-                self.is_last = number == accumulate - 1 and part == len(parts) - 1
-                micro = (s.progress.step * accumulate + number) * s.progress.split + part
-                reseed(s.generator, seed=s.recipe.train.seed, number=micro * s.ranks.world_size + s.ranks.rank)
+                self.is_last = place + ranks.batch_world >= count and part == len(parts) - 1
+                micro = (s.progress.step * count + place) * s.progress.split + part
+                reseed(s.generator, seed=s.recipe.train.seed, number=micro)
                 yield micro_batch
 
     @contextmanager

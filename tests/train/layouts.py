@@ -1,0 +1,170 @@
+"""Trainings of one small recipe as processes that gloo connects, one group of them for many layouts and runs."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
+import small
+import torch
+
+from saccade.train import api
+from saccade.train.batches import prefetch
+from saccade.train.distributed import mesh
+
+STACK = {"layers": 2, "dim": 16, "heads": 4, "ff": 24, "dropout": 0.1, "norm": "pre"}
+TRAIN = {
+    "steps": 6,
+    "batch_tokens": 96,
+    "accumulate": 8,
+    "report_every": 1,
+    "valid_every": 6,
+    "save_every": 3,
+    "valid_predictions": 6,
+    "clip": 1.0,
+    "ema": 0.9,
+}
+LAYOUTS = {  # name: number of processes, train.parallel
+    "one": (1, {}),
+    "ddp-2": (2, {"data": 2}),
+    "ddp-4": (4, {"data": 4}),
+    "fsdp-2": (2, {"shard": 2}),
+    "fsdp-4": (4, {"shard": 4}),
+    "hsdp-4": (4, {"data": 2, "shard": 2}),
+    "tensor-2": (2, {"tensor": 2}),
+    "tensor-2-fsdp-2": (4, {"tensor": 2, "shard": 2}),
+}
+
+
+def build_recipe(layout="one", **train):
+    stack = {**STACK, **train.pop("stack", {})}
+    parts = train.pop("parts", None)
+    return small.small(**{**TRAIN, **train}, stack=stack, parts=parts)
+
+
+def find_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def run_jobs(rank, jobs, results):
+    """Run jobs one after the other as one rank; those with fewer processes than this rank are skipped.
+
+    A job is (port, layout, run, settings): `settings` are keys of [train], and `resume`, `dtype`, `kill_at`.
+    """
+    torch.set_num_threads(1)
+    small.finish.plot_loss = lambda run: None
+    for number, (port, layout, run, settings) in enumerate(jobs):
+        world, parallel = LAYOUTS[layout]
+        if rank >= world:
+            continue
+        try:
+            results.put((number, rank, train_job(rank, world, port, parallel, run, dict(settings))))
+        except BaseException as error:
+            results.put((number, rank, f"{type(error).__name__}: {error}"))
+
+
+def train_job(rank, world, port, parallel, run, settings):
+    """Train or resume as one rank; returns what was printed and the batches that were used."""
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        os.environ.pop(name, None)
+    if world > 1:
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_default_dtype(getattr(torch, settings.pop("dtype", "float64")))
+    resume, printed = settings.pop("resume", False), io.StringIO()
+    batches = []
+    with contextlib.redirect_stderr(printed), record_batches(batches):
+        if resume:
+            overrides = [f"train.parallel.{name}={size}" for name, size in parallel.items()]
+            overrides += [f"train.{name}={value}" for name, value in settings.items()]
+            api.train(resume=run, overrides=overrides or ["train.parallel.tensor=1"])
+        else:
+            api.train(build_recipe(**settings, parallel=parallel), run=Path(run))
+    return {"printed": printed.getvalue(), "batches": batches}
+
+
+@contextlib.contextmanager
+def record_batches(found):
+    """Note a digest of every batch that training takes."""
+    original = prefetch.Prefetcher.next_batch
+
+    def noting(self):
+        batch = original(self)
+        content = b"".join(field.content.numpy().tobytes() for field in self.untransformed.fields.values())
+        found.append(hashlib.sha256(content).hexdigest()[:12])
+        return batch
+
+    prefetch.Prefetcher.next_batch = noting
+    try:
+        yield
+    finally:
+        prefetch.Prefetcher.next_batch = original
+
+
+class Group:
+    """Runs jobs in processes that are started once for all of them."""
+
+    def __init__(self, processes, folder):
+        self.processes, self.folder = processes, Path(folder)
+
+    def run(self, jobs, *, timeout=240):
+        """Run (layout, run name, settings) jobs; return {(number, rank): result}."""
+        full = [(find_port(), layout, str(self.folder / run), settings) for layout, run, settings in jobs]
+        world = max(LAYOUTS[layout][0] for layout, _, _ in jobs)
+        results = self.processes.Queue()
+        expected = sum(LAYOUTS[layout][0] for layout, _, _ in jobs)
+        started = [self.processes.Process(target=run_jobs, args=(rank, full, results)) for rank in range(world)]
+        for process in started:
+            process.start()
+        found, end = {}, time.monotonic() + timeout
+        try:
+            while len(found) < expected:
+                number, rank, result = results.get(timeout=max(0.1, end - time.monotonic()))
+                found[number, rank] = result
+                if isinstance(result, str) and "expect_error" not in jobs[number][2]:
+                    raise AssertionError(f"job {jobs[number]} rank {rank}: {result}")
+        finally:
+            for process in started:
+                process.join(5)
+                process.kill()
+        return found
+
+
+if __name__ == "__main__":
+    import multiprocessing
+    import tempfile
+
+    mesh.get_world_size()
+    context = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["SACCADE_CACHE"] = folder + "/cache"
+        names = sys.argv[1:] or ["one", "ddp-2", "fsdp-2"]
+        group = Group(context, folder)
+        start = time.time()
+        found = group.run([(name, name, {}) for name in names])
+        print(f"{time.time() - start:.1f} s")
+        from safetensors.torch import load_file
+
+        first = None
+        for number, name in enumerate(names):
+            lines = small.read_metrics(Path(folder, name))
+            losses = [(line["event"], line["step"], line["loss"]) for line in lines]
+            weights = load_file(Path(folder, name, "model.safetensors"))
+            if first is None:
+                first = losses, weights
+            print(name, found[number, 0]["printed"][:1500])
+            print(
+                name,
+                max(abs(a[2] - b[2]) for a, b in zip(losses, first[0], strict=True)),
+                max(float((weights[key] - first[1][key]).abs().max()) for key in weights),
+                [line for line in lines if line["event"] == "valid"],
+                sorted(os.listdir(Path(folder, name, "checkpoints"))),
+            )
