@@ -18,9 +18,16 @@ import torch
 from saccade.config.load import has_recipe, load, override
 from saccade.config.schema import Corpus, Recipe
 from saccade.errors import SaccadeError
+from saccade.files import atomic_write
 from saccade.model.run import pick_device
 from saccade.predict.predictors.predictor import Predictor
-from saccade.runs import LOCK, RECIPE, build_not_a_run_error, find_run, get_runs_folder, lock_run
+from saccade.runs import LAUNCH, LOCK, RECIPE, build_not_a_run_error, find_run, get_runs_folder, lock_run
+from saccade.train.distributed.faults import (
+    find_restarted_run,
+    get_launch_id,
+    is_begun,
+    report_lost_processes,
+)
 from saccade.train.distributed.mesh import choose_micro_batches, forget_other_layout
 from saccade.train.distributed.ranks import Ranks, init_distributed
 from saccade.train.finish import finish
@@ -57,6 +64,10 @@ def train(  # noqa: PLR0913  # what users choose is its parameters
         raise SaccadeError(f"overrides are a list of key=value strings, got {overrides!r}; put it into a list")
     given = {"recipe": recipe, "data": data, "valid": valid, "run": run, "tiny": tiny or None, "paper": paper or None}
     form = {"tiny": tiny, "paper": paper}
+    if resume is None and (begun := find_restarted_run(None if run is None else get_run_path(run))) is not None:
+        run = begun
+        if is_begun(begun):
+            return resume_restarted(begun, kinds)
     if resume is not None:
         path = find_run(resume)
         check_resume(path, [name for name, value in given.items() if value is not None])
@@ -74,6 +85,14 @@ def train(  # noqa: PLR0913  # what users choose is its parameters
         return Predictor.load(path, kinds=chosen.kinds, device=chosen.train.device)
 
 
+def resume_restarted(path: Path, kinds: Mapping[str, Any] | None) -> Predictor:
+    """Go on with a run whose processes torchrun has started again after one of them had ended."""
+    recipe = load_resumed_recipe(path, (), kinds)
+    with preserve_rng_state(pick_device(recipe.train.device)):
+        train_run(recipe, path, resumed=True)
+        return Predictor.load(path, kinds=recipe.kinds, device=recipe.train.device)
+
+
 def train_run(recipe: Recipe, run: str | Path | None, *, resumed: bool) -> Path:
     """Train in the folder of a run and return its path."""
     if not resumed:
@@ -86,7 +105,12 @@ def train_run(recipe: Recipe, run: str | Path | None, *, resumed: bool) -> Path:
                 path = Path(run)
             else:
                 path = create_run_folder(recipe.name or "run", run, ranks=ranks, device=device)
-            with reserve_folder(path, ranks), lock_run(path) if ranks.is_main else nullcontext():
+            timeout, command = recipe.train.parallel.timeout, f"saccade train --resume {path}"
+            with (
+                reserve_folder(path, ranks),
+                lock_run(path) if ranks.is_main else nullcontext(),
+                report_lost_processes(ranks, timeout=timeout, resume=command),
+            ):
                 s = open_session(recipe, path, ranks=ranks, device=device, resumed=resumed)
                 run_session(s)
                 ranks.barrier()
@@ -227,9 +251,13 @@ def create_folder(path: Path) -> bool:
     return True
 
 
+def get_run_path(run: str | Path) -> Path:
+    return Path(run) if isinstance(run, Path) or len(Path(run).parts) > 1 else get_runs_folder() / run
+
+
 def resolve_run_folder(run: str | Path, *, resumable: bool = True) -> Path:
     """Return the folder for a new run of this name; raises a SaccadeError if it is in use."""
-    path = Path(run) if isinstance(run, Path) or len(Path(run).parts) > 1 else get_runs_folder() / run
+    path = get_run_path(run)
     if (path / RECIPE).exists():
         hint = f"resume it: saccade train --resume {path}" if resumable else "remove it first"
         raise SaccadeError(f"run '{path}' exists already; {hint}, or choose another --run NAME")
@@ -245,10 +273,13 @@ def reserve_folder(path: Path, ranks: Ranks) -> Iterator[None]:
     ranks.barrier()  # all processes have checked the name before it is taken
     if ranks.is_main and not path.is_dir():
         create_folder(path)
+    if ranks.is_main and (launch := get_launch_id()):
+        atomic_write(path / LAUNCH, launch.encode())
     try:
         yield
     except BaseException:
-        if ranks.is_main and {item.name for item in path.iterdir()} <= {LOCK}:
-            (path / LOCK).unlink(missing_ok=True)
+        if ranks.is_main and {item.name for item in path.iterdir()} <= {LOCK, LAUNCH}:
+            for name in (LOCK, LAUNCH):
+                (path / name).unlink(missing_ok=True)
             path.rmdir()
         raise

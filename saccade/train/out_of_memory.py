@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from saccade.data.batching.batch import Batch
-from saccade.errors import SaccadeError
+from saccade.errors import LocalError, ProcessLost, SaccadeError
 from saccade.train import checkpoint
 from saccade.train.machine import reseed
 from saccade.train.session import Session
@@ -38,7 +38,8 @@ def report_out_of_memory(s: Session) -> Iterator[None]:
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        raise s.memory.build_error(resume=s.resume_command) from None
+        error_here = s.memory.build_error(resume=s.resume_command)
+        raise LocalError(str(error_here)) from None
 
 
 class FetchedBatch(NamedTuple):
@@ -113,7 +114,7 @@ class StepBatches:
         self.undo_attempt()
         error = self._build_error() if self.failed else None
         if s.ranks.any_rank(error is not None, s.device):
-            raise error or SaccadeError("another process ran out of memory, and wrote what to do")
+            raise error or ProcessLost("another process ran out of memory, and wrote what to do")
         before = s.recipe.train.accumulate * progress.split
         progress.split *= 2
         values = {"micro_batches_before": before, "micro_batches": 2 * before}
@@ -135,13 +136,13 @@ class StepBatches:
         s, (number, part) = self._s, self._place
         batch = self._fetched[number].untransformed
         if batch.num_rows is None:
-            return s.memory.build_error(resume=s.resume_command)
+            return LocalError(str(s.memory.build_error(resume=s.resume_command)))
         example = batch.split(s.progress.split)[part]
         if example.num_rows != 1:
             return None
         newest = checkpoint.find_newest_name(s.checkpoint_folder)
         size = ", ".join(f"{name} {count:,}" for name, count in example.counts.items())
-        return SaccadeError(
+        return LocalError(
             f"out of memory at step {s.progress.step + 1:,} with a micro-batch of one example (positions: {size}); try "
             "train.recompute=true or train.precision=bf16, "
             + (f"and go on from {newest} with: {s.resume_command} ..., " if newest else "")

@@ -25,6 +25,7 @@ from saccade.train import checkpoint
 from saccade.train.average import MovingAverage, select_steps
 from saccade.train.batches.prefetch import Prefetcher
 from saccade.train.checkpoint import Checkpoint
+from saccade.train.distributed.mesh import StateSizes, measure_states
 from saccade.train.distributed.ranks import Ranks
 from saccade.train.log import Log
 from saccade.train.loss import Meter, MicroBatchLoss
@@ -111,6 +112,11 @@ class Session:
         return [buffer for module in modules for buffer in module.buffers(recurse=False)]
 
     @property
+    def state_sizes(self) -> StateSizes:
+        """Bytes of parameters, gradients, optimizer and moving average, those of all processes together."""
+        return measure_states(self.model, self.recipe.train)
+
+    @property
     def splits_on_out_of_memory(self) -> bool:
         """Whether a step that runs out of memory is taken again with smaller micro-batches.
 
@@ -189,7 +195,6 @@ def get_state(s: Session) -> dict[str, Any]:
         "progress": asdict(s.progress),
         "schedule": {**s.recipe.train.schedule.model_dump(), "rate": s.learning_rate(s.progress.step)},
         "data": s.ranks.gather(s.prefetcher.state)[0],  # the same in all processes after a whole step
-        "micro_batches": s.recipe.train.accumulate,
         "random": {
             "torch": encode_rng_state(torch.get_rng_state()),
             "cuda": [encode_rng_state(state) for state in cuda],

@@ -22,7 +22,7 @@ from saccade.train.assemble import build_session
 from saccade.train.checkpoint import Checkpoint
 from saccade.train.distributed import mesh
 from saccade.train.distributed.ranks import Ranks
-from saccade.train.folder import initialize_folder
+from saccade.train.folder import check_disk_space, initialize_folder
 from saccade.train.optimizer import freeze
 from saccade.train.session import Session, restore_session
 from saccade.train.transfer.model import build_initial_model
@@ -41,7 +41,7 @@ def open_session(recipe: Recipe, run: Path, *, ranks: Ranks, device: torch.devic
     found = find_checkpoint(run, ranks, report) if resumed else None
     if resumed and found is None:
         check_unfinished(run)
-    if found and "micro_batches" not in found.state:  # of 0.9, where each process had `accumulate` of them
+    if found and mesh.accumulates_per_process(run):
         settings = {"accumulate": recipe.train.accumulate * ranks.world_size}
         recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=settings)})
     ranks = arrange_processes(recipe, data.tokenizers, ranks=ranks, device=device, report=report)
@@ -61,6 +61,7 @@ def open_session(recipe: Recipe, run: Path, *, ranks: Ranks, device: torch.devic
     if found:
         restore_session(session, found)
         report(f"{run} resumes from step {found.step}")
+    check_disk_space(session)
     if ranks.is_main:
         initialize_folder(session, resumed=resumed, warn=report)
     ranks.barrier()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -15,6 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from saccade.config.schema import Recipe, Train
 from saccade.config.training import Parallel
 from saccade.errors import SaccadeError
+from saccade.runs import RECIPE
 from saccade.train.distributed.ranks import Ranks
 from saccade.train.machine import MEMORY_MARGIN
 
@@ -72,6 +75,11 @@ def choose_micro_batches(settings: Train) -> Train:
     if is_launched() and settings.accumulate == 1:
         return settings.model_copy(update={"accumulate": DEFAULT_MICRO_BATCHES})
     return settings
+
+
+def accumulates_per_process(run: Path) -> bool:
+    """Whether a run was trained up to 0.9, where each process had `train.accumulate` micro-batches of a step."""
+    return "parallel" not in tomllib.loads((run / RECIPE).read_text(encoding="utf-8")).get("train", {})
 
 
 def forget_other_layout(recipe: Recipe, overrides: Sequence[str]) -> Recipe:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from saccade.errors import SaccadeError
+from saccade.errors import LocalError, SaccadeError
 
 Result = TypeVar("Result")
 _finished_barrier: list[dist.Work] = []
@@ -109,7 +109,10 @@ class Ranks:
                 error = failure
         if self.broadcast(error is not None):
             raise error or SaccadeError("rank 0 could not prepare the data, and wrote why")
-        result = make() if made is None else made
+        try:
+            result = make() if made is None else made
+        except SaccadeError as failure:  # what rank 0 has written cannot be read here
+            raise LocalError(f"rank {self.rank}: {failure}") from None
         self.barrier()
         return result
 
@@ -182,7 +185,7 @@ def init_distributed(device: torch.device, *, timeout: float = 600.0) -> tuple[R
     ranks = Ranks(int(os.environ["RANK"]), world, int(os.environ.get("LOCAL_RANK", os.environ["RANK"])))
     if device.type == "cuda":
         if ranks.local_rank >= torch.cuda.device_count():
-            raise SaccadeError(
+            raise LocalError(
                 f"process {ranks.local_rank} of this machine has no GPU: there are {torch.cuda.device_count()}; "
                 "start as many processes as GPUs (torchrun --nproc-per-node), or set train.device=cpu"
             )
