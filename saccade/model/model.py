@@ -49,7 +49,7 @@ class Model(nn.Module):
             return writer
         reader = get_capabilities(self.reader, "the reader")
         both = reader & writer
-        shared = {name: getattr(both, name) for name in ("packed_rows", "static_shapes")}
+        shared = {name: getattr(both, name) for name in ("packed_rows", "static_shapes", "tensor_parallel")}
         reasons = {name: reason for name, reason in reader.reasons.items() if name in shared}
         return replace(writer, **shared, fixed_inputs=reader.fixed_inputs, reasons={**writer.reasons, **reasons})
 

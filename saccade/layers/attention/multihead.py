@@ -8,10 +8,11 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from saccade.config.protocols import get_score_capabilities
+from saccade.config.protocols import TensorPlan, get_score_capabilities
 from saccade.errors import SaccadeError
 from saccade.kernels.cpu import step_attention
 from saccade.kernels.cpu.prepared import CpuLayout
@@ -68,7 +69,7 @@ class HeadProjection(nn.Module):
             y = y if bias is None else y + bias.to(y.dtype)
         else:
             flat = None if bias is None else bias.flatten()
-            y = nn.functional.linear(x, weight.flatten(0, 2), flat).unflatten(-1, self.shape)
+            y = F.linear(x, weight.flatten(0, 2), flat).unflatten(-1, weight.shape[:3])
         return y.unbind(-2)
 
     def describe(self) -> LinearWeights:
@@ -85,6 +86,8 @@ class HeadProjection(nn.Module):
 
 class _AttentionHeads(nn.Module):
     """The part that self-attention and cross-attention share: attention per head, dropout, output projection."""
+
+    kernels: Any = backends  # implementations of attention, by the names of that module
 
     def __init__(
         self, dim: int, *, heads: int, form: Form, bias: bool, scale: bool, dropout: float, term: ScoreTerm | None
@@ -111,6 +114,11 @@ class _AttentionHeads(nn.Module):
         self.is_dot_product = self.projects_query = declared.dot_product
         self.projects_keys = declared.dot_product or declared.projected_keys
         self.score_problem = explain_not_static(score)
+
+    @property
+    def tensor_plan(self) -> TensorPlan:
+        axes = {} if self.term is None else {f"term.{name}": axis for name, axis in self.term.head_axes.items()}
+        return TensorPlan(rows=("out",), attends=True, head_axes=axes)
 
     @property
     def is_plain(self) -> bool:
@@ -175,9 +183,11 @@ class _AttentionHeads(nn.Module):
         if not self.is_plain:
             y = self._attend_explicitly(layer, q, k, v, mask=mask, q_pos=q_pos, k_pos=k_pos, dropout=dropout)
         elif (band := backends.get_window_band(mask)) and q.shape[2] == k.shape[2]:
-            y = backends.window_attention(q, k, v, scale=self.scale, band=band, dropout=dropout)
+            y = self.kernels.window_attention(q, k, v, scale=self.scale, band=band, dropout=dropout)
         else:
-            y = backends.sdpa_attention(q, k, v, scale=self.scale, mask=mask, q_pos=q_pos, k_pos=k_pos, dropout=dropout)
+            y = self.kernels.sdpa_attention(
+                q, k, v, scale=self.scale, mask=mask, q_pos=q_pos, k_pos=k_pos, dropout=dropout
+            )
         y = y.transpose(1, 2).flatten(2)
         return self.out(y if packings is None else packings[0].pack(y))
 
@@ -210,7 +220,7 @@ class _AttentionHeads(nn.Module):
             term = self.term(q * self.scale, q_pos, k_pos, *segments)
             q = self.term.shift_query(q, self.scale)
         score = None if self.is_dot_product else partial(score_projected, self.score)
-        y, weights = backends.explicit_attention(
+        y, weights = self.kernels.explicit_attention(
             q, k, v, scale=self.scale, allowed=allowed, score=score, score_term=term, dropout=dropout
         )
         if is_recording():
@@ -267,6 +277,11 @@ class SelfAttention(Attention):
             dim, heads=shared, head_dim=self.heads.head_dim, parts=self.queries_per_kv_head + 2, form=form, bias=bias
         )
         self.rotary = rotary
+
+    @property
+    def tensor_plan(self) -> TensorPlan:
+        shared = self.project.shape[0]
+        return TensorPlan(heads=("project",), sizes={"heads" if self.queries_per_kv_head == 1 else "kv_heads": shared})
 
     @property
     def width(self) -> int:
@@ -352,6 +367,10 @@ class CrossAttention(Attention):
         head_dim = self.heads.head_dim
         self.query = HeadProjection(dim, heads=heads, head_dim=head_dim, parts=1, form=form, bias=bias)
         self.memory = HeadProjection(memory_dim, heads=heads, head_dim=head_dim, parts=2, form=form, bias=bias)
+
+    @property
+    def tensor_plan(self) -> TensorPlan:
+        return TensorPlan(heads=("query", "memory"), sizes={"heads": self.query.shape[0]})
 
     def describe(self) -> AttentionWeights:
         return self.heads.describe(self.query)

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from saccade.config.protocols import Capabilities
+from saccade.config.protocols import Capabilities, TensorPlan
 from saccade.kernels.cpu import step_attention
 from saccade.kernels.weights import BlockWeights, StackWeights, Unsupported, describe_norm
 from saccade.layers.attention import masks
@@ -74,7 +74,7 @@ class Block(nn.Module):
             if memory is None and states is not None:
                 memory = self.cross.project_memory(states)
             hidden, residual = others[0].begin_sublayer(hidden, residual)
-            hidden = self.cross(hidden, memory, mask=memory_mask, packing=packing)
+            hidden = self.cross(hidden, memory=memory, mask=memory_mask, packing=packing)
             hidden, residual = others[0].end_sublayer(hidden, residual)
 
         gate_output = None
@@ -91,6 +91,29 @@ class Block(nn.Module):
     @property
     def attentions(self) -> list[SelfAttention | CrossAttention]:
         return [self.self] if self.cross is None else [self.self, self.cross]
+
+    @property
+    def tensor_plan(self) -> TensorPlan:
+        sublayers = (("self", self.self), ("cross", self.cross), ("feedforward", self.feedforward))
+        residuals = [(f"residuals.{number}", residual) for number, residual in enumerate(self.residuals)]
+        skips = tuple(f"{path}.skip" for path, residual in residuals if residual.skip is not None)
+        return TensorPlan(
+            sublayers=tuple(path for path, sublayer in sublayers if sublayer is not None),
+            norms=tuple(f"{path}.norm" for path, _ in residuals),
+            dropouts=(*(f"{path}.dropout" for path, _ in residuals), *skips),
+        )
+
+    @property
+    def tensor_problem(self) -> str:
+        """Why the block cannot be split over processes; empty if it can."""
+        if getattr(self.feedforward, "experts_per_token", None) is not None:
+            return "experts are not split"
+        for part in self.attentions:
+            if part.heads.score is not None:
+                return f"attention score {get_score_name(part.heads.score)} is not split"
+            if isinstance(part.heads.out, nn.Identity):
+                return 'heads read a slice of the input each (head_projection = "split"), which is not split'
+        return ""
 
     @property
     def repeated_passes(self) -> bool:
@@ -163,6 +186,15 @@ class TransformerStack(nn.Module):
         others = [get_score_name(part.score) for part in heads if not part.is_dot_product]
         return f"attention score {others[0]} is not a dot product" if others else ""
 
+    @functools.cached_property
+    def tensor_problem(self) -> str:
+        """Why the stack cannot be split over processes; empty if it can."""
+        return next(filter(None, (block.tensor_problem for block in self.blocks)), "")
+
+    @property
+    def tensor_plan(self) -> TensorPlan:
+        return TensorPlan(is_stack=True, norms=("norm",))
+
     @property
     def shard_units(self) -> list[nn.Module]:
         """The blocks whose parameters can be gathered one block at a time: those that share none with another."""
@@ -184,6 +216,7 @@ class TransformerStack(nn.Module):
             "static_shapes": self.score_problem,
             "static_step": product or self.score_problem,
             "fused_cpu_step": product,
+            "tensor_parallel": self.tensor_problem,
         }
         return Capabilities(
             **{name: not reason for name, reason in reasons.items()},
