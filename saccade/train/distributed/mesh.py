@@ -136,10 +136,6 @@ def check_micro_batches(count: int, layout: ParallelLayout) -> None:
 
 def check_settings(settings: Train, layout: ParallelLayout) -> None:
     """Refuse settings that need the whole model in each process."""
-    if layout.tensor > 1:
-        raise SaccadeError(
-            "train.parallel.tensor > 1 is not available in this version; set train.parallel.shard instead"
-        )
     if layout.is_plain:
         return
     needs_whole = {

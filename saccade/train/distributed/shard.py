@@ -6,6 +6,7 @@ start with: blocks are initialized one after the other, and no process holds mor
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -23,6 +24,7 @@ from saccade.model.model import Model
 from saccade.model.run import SkipInit
 from saccade.train.distributed.parts import copy_part, gather_whole, get_local
 from saccade.train.distributed.ranks import Ranks
+from saccade.train.distributed.tensor import apply_tensor_parallel
 from saccade.train.optimizer import freeze
 from saccade.train.transfer.initialization import init_weights
 from saccade.train.transfer.lora import add_lora
@@ -34,6 +36,8 @@ def shard_model(model: Model, mesh: Any) -> None:
 
     Parameters outside of blocks, and those that blocks share, form one group that is gathered for the whole step.
     """
+    # Gathering over two dimensions of the mesh takes two operations, which torch would remark on in every process.
+    logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
     # Blocks return views of their output, which nothing changes in place.
     warnings.filterwarnings("ignore", r"FSDP2-wrapped module .* returned a view", UserWarning)
     group = mesh["data", "shard"]
@@ -73,6 +77,8 @@ def build_sharded_model(
         add_lora(model, recipe)
     names = {id(module): name for name, module in model.named_modules()}
     prefixes = [f"{names[id(block)]}." for block in built]
+    if ranks.tensor > 1:
+        apply_tensor_parallel(model, ranks.mesh["tensor"])
     shard_model(model, ranks.mesh)
     model.to_empty(device=device)
     notes: list[str] = []
