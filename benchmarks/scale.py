@@ -90,7 +90,7 @@ def measure_kills(bench: Bench) -> list[Row]:
     for first, second in itertools.permutations(CHANGED, 2):
         run = f"kill-{first}-then-{second}"
         step, victim = rng.randrange(3, steps - 2), rng.randrange(layouts.LAYOUTS[first][0])
-        bench.train(first, run, **whole, kill=(step, victim))
+        bench.train(first, run, **whole, fault=("kill", step, victim))
         saved = layouts.small.checkpoint.list_steps(bench.folder / run / "checkpoints")
         after = bench.resume(second, run)
         tensor = layouts.LAYOUTS[second][1].get("tensor", 1)

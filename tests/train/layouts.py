@@ -18,6 +18,7 @@ import torch
 from saccade.train import api, loop
 from saccade.train.batches import prefetch
 from saccade.train.distributed.parts import get_local
+from saccade.train.loss import MicroBatchLoss
 
 STACK = {"layers": 2, "dim": 16, "heads": 4, "ff": 24, "dropout": 0.1, "norm": "pre"}
 TRAIN = {
@@ -60,8 +61,8 @@ def find_port():
 def run_jobs(rank, jobs, results):
     """Run jobs one after the other as one rank; those with fewer processes than this rank are skipped.
 
-    A job is (port, layout, run, settings): `settings` are keys of [train], and `resume`, `dtype` and `kill`, a step and
-    a rank.
+    A job is (port, layout, run, settings): `settings` are keys of [train], and `resume`, `dtype` and `fault`: what
+    happens ("kill", "hang" or "nan"), after which step, and in which rank.
     """
     torch.set_num_threads(1)
     small.finish.plot_loss = lambda run: None
@@ -85,9 +86,10 @@ def train_job(rank, world, port, parallel, run, settings):
     torch.set_default_dtype(getattr(torch, settings.pop("dtype", "float64")))
     resume, printed = settings.pop("resume", False), io.StringIO()
     batches, measured = [], {}
-    step, victim = settings.pop("kill", (0, -1))
+    parallel = {**parallel, **settings.pop("parallel", {})}
+    fault, step, victim = settings.pop("fault", ("", 0, -1))
     if rank == victim:
-        kill_after(step)
+        cause_fault(fault, step * settings.get("accumulate", TRAIN["accumulate"]) // world)
     with contextlib.redirect_stderr(printed), record_batches(batches), measure_bytes(measured):
         if resume:
             overrides = [f"train.parallel.{name}={size}" for name, size in parallel.items()]
@@ -118,16 +120,22 @@ def measure_bytes(found):
         loop.apply_gradients = original
 
 
-def kill_after(step):
-    """End this process by kill -9 in the middle of the step after this one."""
-    original = loop.update_weights
+def cause_fault(fault, passes):
+    """Let this process die, hang or compute a loss that is not a number after this many training passes."""
+    original, reached = MicroBatchLoss.forward, []
 
-    def dying(s, sums):
-        if s.progress.step == step:
+    def failing(self, batch, generator):
+        reached.append(self.training)
+        losses = original(self, batch, generator)
+        if not self.training or sum(reached) <= passes:
+            return losses
+        if fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        return original(s, sums)
+        if fault == "hang":
+            time.sleep(600)
+        return losses._replace(total=losses.total * float("nan"))
 
-    loop.update_weights = dying
+    MicroBatchLoss.forward = failing
 
 
 @contextlib.contextmanager
@@ -157,11 +165,11 @@ class Group:
     def run(self, jobs, *, timeout=240):
         """Run (layout, run name, settings) jobs; return {(number, rank): result}.
 
-        A job that is killed is the last one; processes that lose it give their error, the killed one gives nothing.
+        A job with a fault is the last one. Its processes give their errors; one that dies or hangs gives nothing.
         """
         full = [(find_port(), layout, str(self.folder / run), settings) for layout, run, settings in jobs]
-        killed = "kill" in jobs[-1][2]
-        expected = sum(LAYOUTS[layout][0] for layout, _, _ in jobs) - killed
+        fault = jobs[-1][2].get("fault", ("",))[0]
+        expected = sum(LAYOUTS[layout][0] for layout, _, _ in jobs) - (fault in ("kill", "hang"))
         results = self.processes.Queue()
         world = max(LAYOUTS[layout][0] for layout, _, _ in jobs)
         started = [self.processes.Process(target=run_jobs, args=(rank, full, results)) for rank in range(world)]
@@ -172,7 +180,7 @@ class Group:
             while len(found) < expected:
                 number, rank, result = results.get(timeout=max(0.1, end - time.monotonic()))
                 found[number, rank] = result
-                if isinstance(result, str) and not (killed and number == len(jobs) - 1):
+                if isinstance(result, str) and not (fault and number == len(jobs) - 1):
                     raise AssertionError(f"job {jobs[number]} rank {rank}: {result}")
         except queue.Empty:
             raise AssertionError(f"timed out: {jobs}, got {sorted(found)}") from None
