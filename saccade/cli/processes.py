@@ -30,7 +30,7 @@ def start_processes(arguments: Sequence[str], count: int) -> None:
     options = ["--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1"]
     options += [f"--nproc-per-node={count}", f"--max-restarts={MAX_RESTARTS}", f"--rdzv-id=saccade-{os.getpid()}"]
     try:
-        run.run(run.parse_args([*options, "-m", "saccade", *drop_option(arguments)]))
+        run.run(run.parse_args([*options, "-m", "--", "saccade", *drop_option(arguments)]))
     except ChildFailedError as error:
         raise SystemExit(max(1, error.get_first_failure()[1].exitcode)) from None
     except SignalException as error:

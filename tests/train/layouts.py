@@ -46,6 +46,9 @@ LAYOUTS = {  # name: number of processes, train.parallel
 }
 
 
+PROGRESS = small.session.Progress.__init__.__defaults__  # of a new run; the last one is `split`
+
+
 def build_recipe(layout="one", **train):
     stack = {**STACK, **train.pop("stack", {})}
     parts = train.pop("parts", None)
@@ -87,6 +90,7 @@ def train_job(rank, world, port, parallel, run, settings):
     resume, printed = settings.pop("resume", False), io.StringIO()
     batches, measured = [], {}
     parallel = {**parallel, **settings.pop("parallel", {})}
+    small.session.Progress.__init__.__defaults__ = (*PROGRESS[:-1], settings.pop("split", 1))
     fault, step, victim = settings.pop("fault", ("", 0, -1))
     if rank == victim:
         cause_fault(fault, step * settings.get("accumulate", TRAIN["accumulate"]) // world)

@@ -9,8 +9,12 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from saccade.config.load import load
 from saccade.config.schema import Train
+from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
+from saccade.model.build.model import build
+from saccade.plan.layouts import measure_process
 from saccade.train.distributed import mesh
 from saccade.train.distributed.mesh import ParallelLayout, StateSizes
 
@@ -103,6 +107,22 @@ def test_a_damaged_part_of_a_checkpoint_is_found(trained, tmp_path):
 
     with pytest.raises(ValueError, match=f"{part.name} differs from its SHA-256 digest"):
         small.checkpoint.read_verified_state(copy)
+
+
+def test_the_plan_counts_what_each_process_holds(trained):
+    """Parameters, gradients and optimizer state of DDP, FSDP2 and one process, to the byte."""
+    folder, found = trained
+    recipe = load(folder / "shards" / "recipe.toml")
+    tokenizers = Tokenizers.load(folder / "shards")
+    with torch.device("meta"):
+        model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target_size).double()
+
+    for number, layout in ((0, ParallelLayout()), (1, ParallelLayout(data=2)), (4, ParallelLayout(shard=2))):
+        for rank in range(layout.data * layout.shard):
+            place = (rank % layout.shard, 0)
+            sizes = measure_process(model, recipe.train, layout, place=place)._asdict()
+            held = found[number, rank]["bytes"]
+            assert held == {name: sizes[name] for name in held} and len(held) == 3
 
 
 # ---- choosing a layout

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -155,6 +155,15 @@ def measure_states(model: nn.Module, settings: Train) -> StateSizes:
     parameters = sum(p.numel() * p.element_size() for p in model.parameters())
     trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
     return StateSizes(parameters, trained, 2 * trained, parameters if settings.ema else 0)
+
+
+def choose_shard_dim(shape: Sequence[int], size: int, split: Collection[int] = ()) -> int:
+    """Return the dimension along which FSDP2 shards a parameter: the first that `size` processes can share evenly.
+
+    Dimensions in `split` are split by tensor parallelism already; without an even one it is the first of all.
+    """
+    even = (dim for dim, length in enumerate(shape) if length % size == 0 and dim not in split)
+    return next(even, 0)
 
 
 def get_device_memory(device: torch.device, ranks: Ranks) -> int:

@@ -22,6 +22,7 @@ from saccade.model.build.model import build
 from saccade.model.build.transformer import finish_blocks
 from saccade.model.model import Model
 from saccade.model.run import SkipInit
+from saccade.train.distributed.mesh import choose_shard_dim
 from saccade.train.distributed.parts import copy_part, gather_whole, get_local
 from saccade.train.distributed.ranks import Ranks
 from saccade.train.distributed.tensor import apply_tensor_parallel
@@ -46,9 +47,7 @@ def shard_model(model: Model, mesh: Any) -> None:
     def choose_placement(parameter: nn.Parameter) -> Shard:
         """Shard the first dimension that can be split evenly, so that all processes hold equally much."""
         split = {place.dim for place in getattr(parameter, "placements", ()) if isinstance(place, Shard)}
-        shape = get_local(parameter).shape
-        even = (dim for dim, length in enumerate(shape) if length % size == 0 and dim not in split)
-        return Shard(next(even, 0))
+        return Shard(choose_shard_dim(get_local(parameter).shape, size, split))
 
     stacks: Iterable[Any] = model.modules()
     for stack in stacks:
