@@ -95,11 +95,12 @@ def measure_kills(bench: Bench) -> Iterator[Row]:
         tensor = layouts.LAYOUTS[second][1].get("tensor", 1)
         ranks = range(0, layouts.LAYOUTS[second][0], tensor)
         order = [batch for group in zip(*(after[0, rank]["batches"] for rank in ranks), strict=True) for batch in group]
-        same_order = order == expected[saved[0] * TABLE["accumulate"] :]
+        begin = saved[0] if saved else 0  # the first checkpoint may not have been complete yet
+        same_order = order == expected[begin * TABLE["accumulate"] :]
         losses, weights = bench.compare(run, "kill-one")
         row = build_row("kill -9", f"{first} -> {second}", losses=losses, weights=weights, limit=EXACT, steps=steps)
         shutil.rmtree(bench.folder / run)
-        row |= {"killed_at": step, "resumed_from": saved[0], "same_order": same_order}
+        row |= {"killed_at": step, "resumed_from": begin, "same_order": same_order}
         yield row | {"holds": row["holds"] and same_order}
 
 
@@ -186,6 +187,7 @@ def run_two_agents(folder: Path) -> Row:
     settings += ["train.valid_predictions=0", "train.batch_tokens=64", "train.accumulate=4", "train.optimizer.eps=1e-6"]
     program = ["saccade", "train", "transformer", "--tiny", *settings, "--run"]
     environment = {**os.environ, "SACCADE_RUNS": str(folder), "GLOO_SOCKET_IFNAME": "lo"}
+    environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # see docs/scale.md
     subprocess.run([sys.executable, "-m", *program, "calm"], check=True, env=environment, stderr=subprocess.DEVNULL)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=2"]
     torchrun += ["--rdzv-id=two", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--local-addr=127.0.0.1"]

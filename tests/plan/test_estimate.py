@@ -87,7 +87,7 @@ def test_time_and_money_by_hand():
     assert found.time.tokens_per_second == pytest.approx(speed)
     assert found.time.hours == pytest.approx(1e9 / speed / 3600)
     assert found.time.dollars == pytest.approx(1e9 / speed / 3600 * 4 * 2.5)
-    assert found.step_seconds == pytest.approx(2 * 25_000 / (speed / 4))
+    assert found.step_seconds == pytest.approx(8 * 2 * 25_000 / speed)  # 8 micro-batches on all GPUs together
 
 
 def test_tokens_are_those_of_all_steps():

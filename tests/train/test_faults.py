@@ -89,6 +89,8 @@ def test_a_first_start_finds_nothing(runs, restarted, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
 
     assert faults.find_restarted_run(None) is None
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")  # the process of another machine may have ended
+    assert faults.find_restarted_run(None) == runs / "copy-2"
 
 
 def test_torchrun_without_an_id_is_known_by_its_process(monkeypatch):

@@ -35,10 +35,11 @@ def get_launch_id() -> str:
 def find_restarted_run(run: Path | None) -> Path | None:
     """Find the folder in which this start of torchrun has trained before it started its processes again.
 
-    `run` is the folder that the user named. None if this is the first start, or nothing was begun.
+    `run` is the folder that the user named. None if this is the first start, or nothing was begun. On several machines
+    only the agent whose process has ended counts a restart, so that the name of the start decides.
     """
-    launch = get_launch_id()
-    if not launch or not get_restart_count():
+    launch, machines = get_launch_id(), int(os.environ.get("GROUP_WORLD_SIZE", "1"))
+    if not launch or (machines == 1 and not get_restart_count()):
         return None
     folders = [run] if run is not None else sorted(get_runs_folder().glob("*/"), key=lambda path: path.stat().st_mtime)
     for folder in reversed(folders):
