@@ -20,6 +20,7 @@ CHECKPOINTS, METRICS, CARD = "checkpoints", "metrics.jsonl", "card.md"
 FILTER_REPORT = "filter.json"  # what `data.filter` has dropped: counts and examples by reason
 SAMPLES = "samples.jsonl"  # outputs for some validation examples, one line per validation
 LOCK = ".training"  # locked by the process that trains the run
+LAUNCH = ".launch"  # which start of torchrun trains the run
 _callbacks: list[Callable[[Path], None]] = []
 
 

@@ -456,6 +456,28 @@ class Lora(Table):
     """Modules that get additions: the projections of attention, of the feed-forward network, or both."""
 
 
+class Parallel(Table):
+    """How the processes of torchrun or --processes share the model and the micro-batches of a step.
+
+    data x shard x tensor is the number of processes; data x shard must divide train.accumulate. A run that is resumed
+    with another number of processes or another layout goes on with the same batches and random numbers.
+    """
+
+    data: Count | None = None
+    """Replicas of the model, each with its share of the micro-batches (DistributedDataParallel). None: what `shard` and
+    `tensor` leave."""
+    shard: Count | None = None
+    """Processes that share one replica: each keeps its part of parameters, gradients and optimizer state, and gathers
+    one block at a time (FSDP2, ZeRO 3). None: 1, or as few as let parameters, gradients and optimizer fit into memory.
+    """
+    tensor: Count = 1
+    """Processes that split every matrix product of a block (tensor parallelism, Shoeybi et al. 2019); they get the same
+    micro-batches. 1 disables it; useful inside a machine with a fast interconnect."""
+    timeout: Annotated[float, Field(gt=0)] = 600.0
+    """Seconds that a process waits for the others in a collective operation; then the run ends and names the processes
+    that are missing. Raise it where a step or a validation takes longer."""
+
+
 class Train(Table):
     """How a model is trained."""
 
@@ -471,8 +493,11 @@ class Train(Table):
     """Size of a micro-batch in padded tokens of the longer side. Larger ones use a GPU better, until memory runs out
     (see `on_out_of_memory`)."""
     accumulate: Count = 1
-    """Gradient accumulation: micro-batches per optimizer step. The effective batch is batch_tokens x accumulate x
-    processes."""
+    """Gradient accumulation: micro-batches per optimizer step, those of all processes together. The effective batch is
+    batch_tokens x accumulate, on any number of processes that divides it, so that a run can go on with another number.
+    Under torchrun and --processes, 1 means 8."""
+    parallel: Parallel = Parallel()
+    """How several processes share the model and its micro-batches."""
     on_out_of_memory: Literal["auto", "split", "stop"] = "auto"
     """What happens when memory runs out in a training step. "split": the step is taken again with twice as many
     micro-batches of half as many examples, down to one example each, and so are all later ones; loss and update stay

@@ -39,7 +39,7 @@ def build_session(
     loss = MicroBatchLoss(model, objectives=objectives, settings=settings, device=device, augmentation=augmentation)
     layout = choose_layout(recipe, model, objectives, device=device, world=ranks.world_size)
     live = recipe.task.batches_depend_on_model
-    total = compute_total_steps(settings, data.train, world=ranks.world_size)
+    total = compute_total_steps(settings, data.train)
     prefetcher = Prefetcher(stream, device=device, transform=None if live else layout.transform, prefetch=not live)
     return Session(
         recipe=recipe,

@@ -1,7 +1,8 @@
 """The Transformer block and stack (Vaswani et al. 2017, section 3.1), for encoders (readers) and decoders (writers)."""
 
 import functools
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import and_
 from typing import Any
@@ -27,6 +28,8 @@ from saccade.layers.blocks.residual import Residual, add_and_normalize
 from saccade.layers.memory import Memory
 from saccade.layers.packing import Packing, split_mask
 from saccade.layers.regions import region
+
+RunBlock = Callable[..., tuple[Tensor, Tensor | None, GateOutput | None]]  # a block and the inputs of its forward pass
 
 
 class Block(nn.Module):
@@ -80,6 +83,10 @@ class Block(nn.Module):
             hidden, gate_output = apply_feedforward(self.feedforward, hidden)
             hidden, residual = others[-1].end_sublayer(hidden, residual)
         return hidden, residual, gate_output
+
+    def run(self, function: RunBlock, *inputs: Any) -> tuple[Tensor, Tensor | None, GateOutput | None]:
+        """Return function(self, *inputs); a sharded block has its parameters gathered around this call."""
+        return function(self, *inputs)
 
     @property
     def attentions(self) -> list[SelfAttention | CrossAttention]:
@@ -166,6 +173,7 @@ class TransformerStack(nn.Module):
         self.windows = list(window) if isinstance(window, Sequence) else [window] * len(blocks)
         self.norm = norm if norm is not None else nn.Identity()
         self.dim, self.causal, self.recompute = dim, causal, recompute
+        self.runs_hooks = False  # whether blocks have hooks that gather their parameters, see train/distributed
         self._described: tuple[nn.Module | None, StackWeights] | None = None  # see `describe_step`
         self.autocast_residual = autocast_residual
         problems = (part.heads.score_problem for block in blocks for part in block.attentions)
@@ -186,6 +194,13 @@ class TransformerStack(nn.Module):
     @property
     def tensor_plan(self) -> TensorPlan:
         return TensorPlan(is_stack=True, norms=("norm",))
+
+    @property
+    def shard_units(self) -> list[nn.Module]:
+        """The blocks whose parameters can be gathered one block at a time: those that share none with another."""
+        blocks = list(dict.fromkeys(self.blocks))
+        owners = Counter(id(parameter) for block in blocks for parameter in block.parameters())
+        return [block for block in blocks if all(owners[id(parameter)] == 1 for parameter in block.parameters())]
 
     @property
     def capabilities(self) -> Capabilities:
@@ -239,7 +254,10 @@ class TransformerStack(nn.Module):
         hidden, residual = x, None
         for block, window in zip(self.blocks, self.windows, strict=True):
             allowed = self.build_mask(real, window, segments)
-            hidden, residual, gate_output = run_block(block, hidden, residual, allowed, packing, states, memory_mask)
+            inputs = hidden, residual, allowed, packing, states, memory_mask
+            hidden, residual, gate_output = (
+                block.run(run_block, *inputs) if self.runs_hooks else run_block(block, *inputs)
+            )
             if gate_output is not None:
                 routing.append(Routing(block.feedforward, gate_output, routed_mask))
         hidden, _ = add_and_normalize(hidden, residual, self.norm, self.blocks[-1].residuals[-1].dropout)

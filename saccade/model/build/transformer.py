@@ -1,6 +1,8 @@
 """Builds Transformer stacks from their settings."""
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import cycle
 from typing import Any, Literal
 
@@ -19,6 +21,18 @@ from saccade.layers.norm import LayerNorm, RMSNorm
 from saccade.model.build.feedforward import build_feedforward
 from saccade.model.build.reversible import build_reversible
 from saccade.model.build.scores import build_score
+
+_block_callbacks: list[Callable[[nn.Module], None]] = []
+
+
+@contextmanager
+def finish_blocks(callback: Callable[[nn.Module], None]) -> Iterator[None]:
+    """Call back with every block that is built inside the block, as soon as it is initialized."""
+    _block_callbacks.append(callback)
+    try:
+        yield
+    finally:
+        _block_callbacks.remove(callback)
 
 
 def build_transformer(
@@ -99,7 +113,10 @@ def build_block(
         scale_down_queries(attention.project.weight[:, :-2], head_dim)
         if cross is not None:
             scale_down_queries(cross.query.weight, head_dim)
-    return Block(attention, feedforward, residuals=residuals, cross=cross)
+    block = Block(attention, feedforward, residuals=residuals, cross=cross)
+    for callback in _block_callbacks:
+        callback(block)
+    return block
 
 
 def set_score(attention: SelfAttention | CrossAttention, table: Any, s: schema.TransformerStack) -> None:
