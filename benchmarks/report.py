@@ -35,7 +35,7 @@ FRONT = (
     "tatoeba de->en, test, cased",
     "`bahdanau`: multi30k en->de, test_2016_flickr, cased",
     "`deep-att`: multi30k en->de, test_2016_flickr, cased",
-    "`nat` with distillation, with refinement",
+    "`mask-predict` with distillation, with refinement",
     "multi30k en->de to 38 BLEU on val",
     "classic-books, GPT-2 124M form, 8 minutes of training, saccade: bits",
     "SST-2 dev, pretrained: accuracy",

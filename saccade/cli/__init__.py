@@ -14,6 +14,7 @@ import typer
 from saccade.cli import lectures, recipes
 from saccade.cli.arguments import join_paired_values
 from saccade.cli.backtranslate import backtranslate
+from saccade.cli.distill import distill
 from saccade.cli.exchange import export_model, import_model
 from saccade.cli.exits import report_errors
 from saccade.cli.ladder import ladder
@@ -34,7 +35,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, train, watch, predict, backtranslate, evaluate, compare, ladder, view, serve, plan, runs):
+for command in (
+    demo,
+    train,
+    watch,
+    predict,
+    backtranslate,
+    distill,
+    evaluate,
+    compare,
+    ladder,
+    view,
+    serve,
+    plan,
+    runs,
+):
     app.command()(report_errors()(command))
 app.command("import")(report_errors()(import_model))
 app.command("export")(report_errors()(export_model))
