@@ -37,7 +37,7 @@ FRONT = {
 }
 # Results of `saccade reproduce` on the front page
 FRONT_RESULTS = (
-    "multi30k-en-de", "tatoeba-de-en", "bahdanau", "deep-att", "nat", "gpt2-books", "sst2-pretrained", "cifar10",
+    "multi30k-en-de", "tatoeba-de-en", "bahdanau", "deep-att", "mask-predict", "gpt2-books", "sst2-pretrained", "cifar10",
     "flickr8k", "an4", "fsdd", "iiit5k", "sail-sentences-grid-jelly", "sail-sentences-jelly-grid", "dates",
 )  # fmt: skip
 SEEDS = 3  # that a result should have

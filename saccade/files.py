@@ -55,10 +55,9 @@ def atomic_write(path: Path, content: bytes) -> None:
 
 def lock_file(file: IO[Any], *, shared: bool = False) -> bool:
     """Lock an open file until it is closed; False if another process has locked it."""
-    if fcntl is None:
-        return True
     try:
-        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        if fcntl is not None:
+            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -140,6 +140,31 @@ class Fill(Table, ObjectiveTraits):
         return 2 if self.alpha > 0 else 1
 
 
+class Fertility(Table, ObjectiveTraits):
+    """Target tokens given aligned copies of the source tokens, and their fertilities (Gu et al. 2018).
+
+    Before training starts, an aligner is estimated from the training pairs; it gives the fertilities.
+    """
+
+    needs_pairs: ClassVar[bool] = True
+    kind: Literal["fertility"] = "fertility"
+    """Chooses this objective, for writers of kind "fertility"."""
+    label_smoothing: Share = 0.1
+    """Label smoothing: probability mass spread over all tokens instead of the reference (Szegedy et al. 2016). 0
+    disables it; 0.1 is usual for translation, 0 for language models."""
+    fertility_weight: Annotated[float, Field(ge=0)] = 1.0
+    """Weight of the cross-entropy of the fertilities beside that of the tokens. 0 leaves them untrained, so that
+    lengths are arbitrary; 1 in Gu et al. 2018."""
+    alpha: Annotated[float, Field(ge=0)] = 0.0
+    """Weight of the divergence of two passes with different dropout, as in R-Drop. 0 disables the second pass."""
+    weight: float = 1.0
+    """Weight of this objective in the sum of all objectives."""
+
+    @property
+    def forward_passes(self) -> int:
+        return 2 if self.alpha > 0 else 1
+
+
 class Reward(Table, ObjectiveTraits):
     """Expected reward of sampled outputs (Wu et al. 2016), to fine-tune a model that was trained by likelihood."""
 
@@ -310,7 +335,7 @@ class Patches(Table, ObjectiveTraits):
     """Weight of this objective in the sum of all objectives."""
 
 
-Written = NextToken | Scheduled | Reinforce | RDrop | Fill | Reward
+Written = NextToken | Scheduled | Reinforce | RDrop | Fill | Fertility | Reward
 Labelled = Label | Regress | Tag
 Objective = Annotated[Written | Labelled | Masked | Permuted | Patches | Custom, ByKind()]
 

@@ -31,8 +31,8 @@ class Memory:
         assert mask is not None, "only parts that declare packed_rows are given packed sequences"
         return mask
 
-    def repeat_rows(self, times: int) -> "Memory":
-        """Repeat each row `times` times, as `repeat_interleave` does."""
+    def repeat_rows(self, times: int | Int[Tensor, " B"]) -> "Memory":
+        """Repeat each row `times` times, one number or one for each row, as `repeat_interleave` does."""
         tokens, values = (None if x is None else x.repeat_interleave(times, 0) for x in (self.tokens, self.values))
         layers = self.final and tuple(tuple(x.repeat_interleave(times, 0) for x in layer) for layer in self.final)
         states, mask = (x.repeat_interleave(times, 0) for x in (self.states, self.padding))

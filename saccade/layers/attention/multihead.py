@@ -1,4 +1,4 @@
-"""Multi-head attention (Vaswani et al. 2017, section 3.2.2): self-attention and cross-attention.
+"""Multi-head attention (Vaswani et al. 2017, section 3.2.2): self-attention, cross-attention, positional attention.
 
 The projection weights of queries, keys and values are stored head by head, so that heads can be split over devices.
 """
@@ -20,7 +20,7 @@ from saccade.kernels.weights import AttentionWeights, HeadLinear, LinearWeights,
 from saccade.layers.attention import backends, masks
 from saccade.layers.attention.cache import KeyValue, LayerCache
 from saccade.layers.attention.masks import Mask
-from saccade.layers.attention.positions import Rotary, ScoreTerm
+from saccade.layers.attention.positions import Rotary, ScoreTerm, Sinusoidal
 from saccade.layers.attention.scores import Score, explain_not_static, get_score_name, score_projected
 from saccade.layers.packing import Packing, split_mask
 from saccade.layers.record import is_recording, record_weights
@@ -277,6 +277,7 @@ class SelfAttention(Attention):
             dim, heads=shared, head_dim=self.heads.head_dim, parts=self.queries_per_kv_head + 2, form=form, bias=bias
         )
         self.rotary = rotary
+        self.excludes_self = False  # whether each position attends to the others only, never to itself
 
     @property
     def tensor_plan(self) -> TensorPlan:
@@ -300,6 +301,8 @@ class SelfAttention(Attention):
 
         With a cache, x holds the next positions of each row, which also attend to the cached ones.
         """
+        if self.excludes_self:
+            mask = masks.others() if mask is None else mask & masks.others()
         if packing is not None:
             query, key, value = self.project_heads(x, packing.positions)
             return self.heads(self, query, key, value, mask=mask, packings=(packing, packing))
@@ -344,6 +347,46 @@ class SelfAttention(Attention):
         heads *= self.queries_per_kv_head
         key_dim = self.heads.project_keys(like.new_zeros(1, 1, heads, head_dim)).shape[-1]
         return KeyValue.allocate(rows, length, heads, head_dim, like=like, key_dim=key_dim)
+
+
+class PositionalAttention(Attention):
+    """Multi-head attention by position alone (Gu et al. 2018, section 3.2).
+
+    Queries and keys are projections of the sinusoidal encodings of the positions, values those of the hidden states.
+    """
+
+    cpu_layout = CpuLayout(("position", "value", "heads.out"))
+
+    def __init__(self, dim: int, *, heads: int, form: Form = "paper", bias: bool = True, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.heads = _AttentionHeads(dim, heads=heads, form=form, bias=bias, scale=True, dropout=dropout, term=None)
+        self.encoding = Sinusoidal(dim)
+        head_dim = self.heads.head_dim
+        self.position = HeadProjection(dim, heads=heads, head_dim=head_dim, parts=2, form=form, bias=bias)
+        self.value = HeadProjection(dim, heads=heads, head_dim=head_dim, parts=1, form=form, bias=bias)
+
+    @property
+    def width(self) -> int:
+        heads, _, head_dim = self.value.shape
+        return heads * head_dim
+
+    def forward(
+        self, x: Float[Tensor, "B T D"], *, mask: Mask | None = None, packing: Packing | None = None
+    ) -> Float[Tensor, "B T D"]:
+        """Process whole sequences, padded or packed into one row (`packing`), from position 0 on."""
+        if packing is not None:
+            query, key, value = self.project_heads(x, packing.positions)
+            return self.heads(self, query, key, value, mask=mask, packings=(packing, packing))
+        query, key, value = self.project_heads(x, masks.make_positions(x.shape[1], x.device))
+        return self.heads(self, query, key, value, mask=mask)
+
+    def project_heads(
+        self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "1 T"]
+    ) -> tuple[Float[Tensor, "B T H E"], ...]:
+        """Queries and keys of the positions, the same in all rows, and values of x."""
+        query, key = (part.expand(len(x), -1, -1, -1) for part in self.position(self.encoding(positions).to(x.dtype)))
+        (value,) = self.value(x)
+        return query, key, value
 
 
 class CrossAttention(Attention):
