@@ -19,11 +19,13 @@ from saccade.model.run import SkipInit
 from saccade.runs import CARD, CHECKPOINTS, RECIPE, WEIGHTS
 from saccade.train import checkpoint
 from saccade.train.assemble import build_session
+from saccade.train.banner import format_banner
 from saccade.train.checkpoint import Checkpoint
 from saccade.train.distributed import mesh
 from saccade.train.distributed.ranks import Ranks
 from saccade.train.folder import check_disk_space, initialize_folder
 from saccade.train.optimizer import freeze
+from saccade.train.pace import adopt_planned_steps
 from saccade.train.session import Session, restore_session
 from saccade.train.transfer.model import build_initial_model
 
@@ -61,9 +63,12 @@ def open_session(recipe: Recipe, run: Path, *, ranks: Ranks, device: torch.devic
     if found:
         restore_session(session, found)
         report(f"{run} resumes from step {found.step}")
+        adopt_planned_steps(session)
     check_disk_space(session)
     if ranks.is_main:
         initialize_folder(session, resumed=resumed, warn=report)
+        for line in format_banner(session):
+            report(line)
     ranks.barrier()
     return session
 
