@@ -110,7 +110,8 @@ def list_tensor_axes(model: nn.Module) -> dict[int, int]:
 def count_sent_bytes(memory: Memory, recipe: Recipe, layout: ParallelLayout) -> float:
     """Count the bytes that a process sends in a step: parameters, gradients, and activations of tensor parallelism."""
     whole = measure_states(memory.model, recipe.train)
-    each = count_micro_batches(recipe, layout.data * layout.shard * layout.tensor) / (layout.data * layout.shard)
+    sharing = layout.data * layout.shard
+    each = -(-count_micro_batches(recipe, sharing * layout.tensor) // sharing)  # micro-batches of one process
     own = whole.gradients / layout.tensor
     if layout.is_plain:
         return 2 * get_ring_share(layout.data) * own

@@ -22,7 +22,7 @@ def build_sections(plan: Plan) -> list[tuple[str, Rows]]:
         (f"memory on one {plan.gpu.name}, {plan.batch_tokens:,} tokens in a batch", build_memory_rows(plan)),
         ("time", build_time_rows(plan)),
         (f"memory per GPU on {format_gpus(plan.time.gpus)}", build_sharding_rows(plan)),
-        *([("layouts of `saccade train`", build_layout_rows(plan))] if plan.time.gpus > 1 else []),
+        *([(format_layout_title(plan), build_layout_rows(plan))] if plan.time.gpus > 1 else []),
     ]
 
 
@@ -129,6 +129,13 @@ def build_sharding_rows(plan: Plan) -> Rows:
     known = plan.memory.get_activations() is not None
     note: Rows = [] if known else [("not counted", "activations for the backward pass", UNKNOWN_STACK)]
     return [*rows, *note, ("advice", plan.advice.best or "more GPUs", least)]
+
+
+def format_layout_title(plan: Plan) -> str:
+    count = count_micro_batches(plan.recipe, plan.time.gpus)
+    uneven = any(count % (each.layout.data * each.layout.shard) for each in plan.layouts)
+    note = f", where train.accumulate must be a multiple of data x shard (it is {count})" if uneven else ""
+    return f"layouts of `saccade train`{note}"
 
 
 def build_layout_rows(plan: Plan) -> Rows:

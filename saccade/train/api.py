@@ -109,9 +109,10 @@ def train_run(recipe: Recipe, run: str | Path | None, *, resumed: bool, overwrit
                 path = Path(run)
             else:
                 path = create_run_folder(recipe.name or "run", run, ranks=ranks, device=device, overwrite=overwrite)
+            old = set_aside(path, ranks) if overwrite else nullcontext(lambda: None)
             timeout, command = recipe.train.parallel.timeout, f"saccade train --resume {path}"
             with (
-                set_aside(path, ranks) if overwrite else nullcontext(lambda: None) as remove_old,
+                old as remove_old,
                 reserve_folder(path, ranks),
                 lock_run(path) if ranks.is_main else nullcontext(),
                 report_lost_processes(ranks, timeout=timeout, resume=command),

@@ -186,6 +186,8 @@ class Group:
                 found[number, rank] = result
                 if isinstance(result, str) and not (fault and number == len(jobs) - 1):
                     raise AssertionError(f"job {jobs[number]} rank {rank}: {result}")
+            if fault == "kill":
+                started[jobs[-1][2]["fault"][2]].join(max(0.1, end - time.monotonic()))
         except queue.Empty:
             raise AssertionError(f"timed out: {jobs}, got {sorted(found)}") from None
         finally:
