@@ -118,7 +118,7 @@ def list_runs(folder: Path | None = None) -> list[RunEntry]:
     if not folder.is_dir():
         return []
     found = [path for path in folder.iterdir() if (path / RECIPE).is_file()]
-    return [_build_entry(path) for path in sorted(found, key=lambda path: ((path / RECIPE).stat().st_mtime, path.name))]
+    return [describe_run(path) for path in sorted(found, key=lambda path: ((path / RECIPE).stat().st_mtime, path.name))]
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -139,7 +139,8 @@ def read_metric_lines(path: Path) -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
-def _build_entry(path: Path) -> RunEntry:
+def describe_run(path: Path) -> RunEntry:
+    """State, last step, score and size of a run."""
     lines = read_metrics(path / METRICS)
     weights = path / WEIGHTS
     return RunEntry(
@@ -153,12 +154,12 @@ def _build_entry(path: Path) -> RunEntry:
 
 
 def get_state(path: Path) -> str:
-    """training, interrupted or finished."""
+    """training, interrupted or finished; new where there is no run yet."""
+    if not (path / RECIPE).is_file():
+        return "new"
     if is_training(path):
         return "training"
-    written = [file.stat().st_mtime for name in (METRICS, RECIPE) if (file := path / name).exists()]
-    card = path / CARD  # the last file of a run; metrics of a resumed run are newer
-    return "finished" if card.exists() and card.stat().st_mtime >= max(written) else "interrupted"
+    return "finished" if (path / CARD).exists() else "interrupted"  # the last file of a run; resuming removes it
 
 
 def _format_score(lines: list[dict[str, Any]], metric: str) -> str:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from saccade.predict.outputs import Hypothesis
     from saccade.predict.predictors.predictor import Predictor
 
+MAX_FILE_NAME = 255  # characters; longer texts are no names of files
 Runs = Annotated[str, typer.Argument(metavar="RUN", help="Folder or name of a run; RUN,RUN is an ensemble.")]
 Inputs = Annotated[
     list[str],
@@ -99,6 +100,7 @@ def predict(  # noqa: PLR0913  # the options of a command are its parameters
     lines, few_shot = read_inputs(texts, input=input, output=output), parse_prompt_options(template, examples)
     predictor = load_predictor([*run.split(","), *others], engine=engine, precision=precision, plugins=plugin)
     check_fields(predictor, field)
+    check_texts(predictor, texts)
     check_settings(predictor.recipe, overrides)
     skipped = list[str]()
     # Embeddings come without names: an unreadable input must fail there, else rows could not be matched to inputs.
@@ -164,6 +166,16 @@ def join_fields(fields: Sequence[str]) -> list[str]:
 def check_fields(predictor: Predictor, fields: Sequence[str]) -> None:
     if fields and not predictor.fields:
         raise SaccadeError("--field is for runs with multimodal inputs, but this run has none; give the input as it is")
+
+
+def check_texts(predictor: Predictor, texts: Sequence[str]) -> None:
+    """Raise where an input of a model that reads texts is the name of a file, whose lines are certainly meant."""
+    for text in texts if not predictor.medium else ():
+        if len(text) < MAX_FILE_NAME and Path(text).suffix and Path(text).is_file():
+            raise SaccadeError(
+                f"'{text}' is a file, but this run reads texts, not files; give its lines by --input {text}, or if the "
+                "name itself is the text, by --input - and stdin"
+            )
 
 
 def check_settings(recipe: Recipe, overrides: Sequence[str]) -> None:

@@ -31,6 +31,9 @@ Paper = Annotated[
 Resume = Annotated[
     str | None, typer.Option("--resume", metavar="RUN", help="Resume training a run from its last checkpoint.")
 ]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace the run of --run NAME, if there is one, by the new one.")
+]
 Watch = Annotated[bool, typer.Option("--watch", help="Serve a page with learning curves, samples and attention.")]
 Verbose = Annotated[
     bool,
@@ -52,6 +55,7 @@ def train(  # noqa: PLR0913  # the options of a command are its parameters
     tiny: Tiny = False,
     paper: Paper = False,
     resume: Resume = None,
+    overwrite: Overwrite = False,
     watch: Watch = False,
     plugin: Plugins = [],  # noqa: B006
     verbose: Verbose = False,
@@ -68,7 +72,7 @@ def train(  # noqa: PLR0913  # the options of a command are its parameters
 
         run_training(
             recipe, data=parse_corpora(data) or None, valid=files, run=run, tiny=tiny, paper=paper, resume=resume,
-            overrides=chosen, kinds=load_plugins(*plugin),
+            overrides=chosen, kinds=load_plugins(*plugin), overwrite=overwrite,
         )  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from pydantic import Field, field_validator, model_validator
 
@@ -14,6 +15,37 @@ if TYPE_CHECKING:
 
 # A source phrase and the target phrase that an output must contain
 Term = tuple[str, Annotated[str, Field(pattern=r"\S")]]
+
+
+class DecodingSettings(TypedDict, total=False):
+    """Keywords of `predict` and other functions that decode: single keys of `Decoding`, described there."""
+
+    beam: int
+    length_penalty: float
+    coverage_penalty: float
+    n_best: int
+    sample: bool
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+    min_length: int
+    max_length: int | None
+    no_repeat_ngram: int
+    prefix: str
+    terms: Sequence[Term]
+    stop: str | Sequence[str]
+    truncate_prompt: bool
+    repetition_penalty: float
+    frequency_penalty: float
+    replace_unknown: bool
+    iterations: int
+    length_candidates: int
+    collapse: bool
+    ctc_weight: float
+    lm: str
+    lm_weight: float
+    batch_tokens: int
 
 
 class Decoding(Table):

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from saccade.config.descriptions import find_keys, list_keys, list_places
 from saccade.config.kinds import TAG_PREFIX, OwnKind, get_keyword_only, get_kind_name, is_table_class, list_tables
 from saccade.config.plugins import Kinds
 from saccade.config.schema import Data, Recipe
@@ -89,8 +90,17 @@ def _format_bound(kind: str, context: Mapping[str, Any]) -> str:
 def _explain_unknown_key(location: tuple[str | int, ...], values: Mapping[str, Any], kinds: Kinds) -> str:
     wrong, known = str(location[-1]), _list_known_keys(location[:-1], values, kinds)
     near = difflib.get_close_matches(wrong, known, n=1, cutoff=0.6)
-    hint = f"did you mean '{near[0]}'?" if near else f"keys here: {', '.join(known)}"
-    return f"unknown key; {hint}"
+    elsewhere = find_elsewhere(format_path(location))
+    if elsewhere or near:
+        return f"unknown key; did you mean '{elsewhere or near[0]}'?"
+    return f"unknown key; keys here: {', '.join(known)}"
+
+
+def find_elsewhere(path: str) -> str:
+    """The least nested key with the same last name in the same top table, such as train.schedule.lr for train.lr."""
+    found = [key.path for key in find_keys(path, list_keys(list_places()), in_words=False)]
+    inside = [key for key in found if key.split(".")[0] == path.split(".")[0] and key != path]
+    return min(inside, key=lambda key: key.count("."), default="")
 
 
 def _list_known_keys(location: tuple[str | int, ...], values: Mapping[str, Any], kinds: Kinds) -> list[str]:

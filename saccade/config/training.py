@@ -464,7 +464,9 @@ class Train(Table):
     epochs: Count | None = None
     """Passes over the training data after which training ends. None: no such limit."""
     minutes: Annotated[float, Field(gt=0)] | None = None
-    """Minutes of training, validation not counted, after which training ends. None: no such limit."""
+    """Time for training in minutes, validation and checkpoints not counted. It becomes a number of steps: the speed of
+    the first steps is measured once, schedules end with that step, and a resumed run ends with it too. None: no such
+    limit."""
     batch_tokens: Count = 4096
     """Size of a micro-batch in padded tokens of the longer side. Larger ones use a GPU better, until memory runs out
     (see `on_out_of_memory`)."""

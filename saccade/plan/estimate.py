@@ -8,6 +8,7 @@ from typing import Any
 
 from saccade.config.schema import Recipe
 from saccade.data.tokenization.tokenizers import Tokenizers, train_tokenizers
+from saccade.display import Tabular
 from saccade.errors import SaccadeError
 from saccade.model.model import Model
 from saccade.plan import hardware
@@ -82,7 +83,9 @@ class TrainingTime:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Tabular):
+    """What training a recipe takes."""
+
     recipe: Recipe
     model: Model  # on the meta device
     vocabulary: int
@@ -103,6 +106,22 @@ class Plan:
         speed = self.time.tokens_per_second
         tokens = count_sides(self.model, self.flops.target_ratio) * self.batch_tokens * self.recipe.train.accumulate
         return None if speed is None else tokens * self.time.gpus / speed
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """Return the main numbers, a row each."""
+        peak, state = self.memory.get_batch_peak(self.batch_tokens), self.memory.fixed
+        rows = [
+            ("parameters", count_parameters(self.model), ""),
+            ("FLOPs per token, training", self.time.flops_per_token, ""),
+            ("weights, gradients and optimizer", (state.persistent + state.gradients) / hardware.GIB, "GiB"),
+            ("peak memory of a step", None if peak is None else peak / hardware.GIB, "GiB"),
+            ("training time", self.time.hours, f"hours on {self.time.gpus} x {self.gpu.name}"),
+            ("cost", self.time.dollars, "US dollars"),
+        ]
+        return [{"quantity": name, "value": value, "unit": unit} for name, value, unit in rows]
+
+    def __repr__(self) -> str:
+        return f"<plan of {self.recipe.name}: {count_parameters(self.model):,} parameters, {self.gpu.name}>"
 
     def as_dict(self) -> dict[str, Any]:
         return {

@@ -19,6 +19,7 @@ from saccade.config.metric import (
 )
 from saccade.config.plugins import Kinds
 from saccade.config.schema import Decoding, Recipe
+from saccade.display import Tabular
 from saccade.errors import SaccadeError
 from saccade.model.run import count_parameters
 from saccade.predict.predictors.predictor import Predictor
@@ -107,7 +108,7 @@ class ComparisonRow:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Tabular):
     """The rows of a comparison; the first one is the baseline."""
 
     metric: str
@@ -122,6 +123,27 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         hidden = {"outputs", "kinds", *(() if self.left_out else ("left_out",))}
         return {name: value for name, value in asdict(replace(self, kinds=None)).items() if name not in hidden}
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """Return a row for each run, or group of runs that differ only in their seed."""
+        records = []
+        for row in self.rows:
+            change = row.difference
+            compared = {} if change is None else {"difference": change.value, "low": change.low, "high": change.high}
+            records.append(
+                {
+                    "run": row.name,
+                    **row.scores,
+                    "spread": row.spread,
+                    **compared,
+                    **({} if change is None else {"p": change.p_value}),
+                    "seeds": len(row.seeds),
+                    "parameters": row.parameters,
+                    "minutes": row.minutes,
+                    f"{self.counted}/s": row.sentences_per_second,
+                }
+            )
+        return records
 
     def get_metric(self, name: str) -> Metric | None:
         """The metric of a column; None for a score of another kind."""

@@ -43,6 +43,7 @@ class BaseTask:
     former_names: tuple[str, ...] = ()
     data_table: type[Data] | None = None
     card_metrics: tuple[str, ...] = ()
+    small_recipe = ""
     batches_depend_on_model = False
     has_reader = True
     input_label = "Text"

@@ -11,7 +11,7 @@ from saccade.data.prepare import iter_training_pairs
 from saccade.data.tokenization.lexicon import LEXICON_FILE, dump_lexicon, learn_lexicon
 from saccade.errors import SaccadeError
 from saccade.files import atomic_write
-from saccade.runs import CHECKPOINTS, FILTER_REPORT, METRICS, RECIPE, SAMPLES
+from saccade.runs import CARD, CHECKPOINTS, FILTER_REPORT, METRICS, RECIPE, SAMPLES
 from saccade.train import checkpoint
 from saccade.train.log import truncate_metrics
 from saccade.train.session import Session
@@ -30,6 +30,7 @@ def initialize_folder(session: Session, *, resumed: bool, warn: Callable[[str], 
         (run / CHECKPOINTS).mkdir(exist_ok=True)
         checkpoint.remove_leftovers(run / CHECKPOINTS)
         if resumed:
+            (run / CARD).unlink(missing_ok=True)  # the run is no longer finished
             checkpoint.remove_newer(run / CHECKPOINTS, step=session.progress.step, warn=warn)
             truncate_metrics(run / METRICS, step=session.progress.step)
             truncate_metrics(run / SAMPLES, step=session.progress.step)

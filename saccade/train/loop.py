@@ -17,6 +17,7 @@ from saccade.train.capture import CudaGraphs
 from saccade.train.loss import LossSums
 from saccade.train.optimizer import set_learning_rate
 from saccade.train.out_of_memory import StepBatches, report_out_of_memory
+from saccade.train.pace import Pace
 from saccade.train.profiling.table import write_profile
 from saccade.train.session import Session, build_diverged_error, save_checkpoint
 from saccade.train.signals import Interrupted, InterruptHandler
@@ -36,9 +37,11 @@ def run_loop(s: Session) -> None:
         ending = should_stop(s)
         if progress.step == 0:
             record_attention(s)
+        pace = Pace(s)
         while not ending:
             with s.profiler.profile_step():
                 optimizer_step(s)
+            pace.update(s)
             if result := s.profiler.get_result():
                 with exclude_from_speed(s):
                     write_profile(s, result)
@@ -165,7 +168,9 @@ def exclude_from_speed(s: Session) -> Iterator[None]:
     """Exclude the time of the block from the speed in the next report; the GPU must be synchronized before it."""
     begin = time.perf_counter()
     yield
-    s.report_start += time.perf_counter() - begin
+    seconds = time.perf_counter() - begin
+    s.report_start += seconds
+    s.excluded_seconds += seconds
 
 
 def report(s: Session) -> None:
@@ -208,10 +213,7 @@ def should_stop(s: Session) -> bool:
         return True
     if settings.epochs is not None and progress.epoch >= settings.epochs:
         return True
-    if settings.minutes is None:
-        return False
-    checks_now = s.ranks.world_size == 1 or progress.step % SYNC_EVERY == 0
-    return checks_now and s.ranks.any_rank(s.update_seconds() >= 60 * settings.minutes, s.device)
+    return s.total_steps is not None and settings.minutes is not None and progress.step >= s.total_steps
 
 
 def is_interrupted(s: Session, interrupts: InterruptHandler) -> bool:
@@ -231,10 +233,11 @@ def estimate_seconds_left(s: Session) -> float | None:
     """Estimate the seconds until the first budget is used up, at the speed so far; None without a budget."""
     settings, progress = s.recipe.train, s.progress
     estimates = []
-    if settings.steps is not None:
-        estimates.append(progress.seconds * (settings.steps / progress.step - 1))
+    for steps in (settings.steps, progress.planned_steps):
+        if steps is not None:
+            estimates.append(progress.seconds * (steps / progress.step - 1))
     if settings.epochs is not None and progress.epoch > 0:
         estimates.append(progress.seconds * (settings.epochs / progress.epoch - 1))
-    if settings.minutes is not None:
+    if settings.minutes is not None and progress.planned_steps is None:
         estimates.append(60 * settings.minutes - progress.seconds)
     return max(0.0, min(estimates)) if estimates else None

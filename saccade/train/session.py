@@ -45,6 +45,8 @@ class Progress:
     best_step: int = 0
     misses: int = 0  # validations since the best one, for early stopping
     ranking: dict[int, float] = field(default_factory=dict)  # validation metric by step
+    planned_steps: int | None = None  # steps that fit into `train.minutes`, once they are known, see pace.py
+    planned_minutes: float | None = None  # the minutes that they were computed for
     split: int = 1  # micro-batches that each batch of `train.batch_tokens` is split into, see out_of_memory.py
 
     @classmethod
@@ -86,6 +88,9 @@ class Session:
     last_tick: float = 0.0  # when `progress.seconds` was last updated
     report_start: float = 0.0  # start of the time of the next report, shifted by time that is not training
     reported_step: int = 0  # step of the last report
+    excluded_seconds: float = 0.0  # of this process for validation, checkpoints and the like
+    total_steps: int | None = None  # at which a schedule that decays ends; None: unknown
+    num_examples: int | None = None  # of the training data; None: unknown, as that of a stream
 
     def update_seconds(self) -> float:
         """Update and return the seconds of training so far."""

@@ -17,8 +17,10 @@ from saccade.errors import SaccadeError
 from saccade.runs import CARD, CHECKPOINTS, RECIPE, WEIGHTS
 from saccade.train import checkpoint
 from saccade.train.assemble import build_session
+from saccade.train.banner import format_banner
 from saccade.train.distributed.ranks import Ranks
 from saccade.train.folder import initialize_folder
+from saccade.train.pace import adopt_planned_steps
 from saccade.train.session import Session, restore_session
 from saccade.train.transfer.model import build_initial_model
 
@@ -47,8 +49,11 @@ def open_session(recipe: Recipe, run: Path, *, ranks: Ranks, device: torch.devic
     if found:
         restore_session(session, found)
         report(f"{run} resumes from step {found.step}")
+        adopt_planned_steps(session)
     if ranks.is_main:
         initialize_folder(session, resumed=resumed, warn=report)
+        for line in format_banner(session):
+            report(line)
     ranks.barrier()
     return session
 

@@ -11,6 +11,7 @@ import numpy as np
 from saccade.config.metric import Score
 from saccade.config.schema import Corpus
 from saccade.errors import SaccadeError
+from saccade.score.result import ScoreTable
 from saccade_worlds.playing.episodes import FIRST_HELDOUT_SEED, Box, Episode, VectorEnvironment
 from saccade_worlds.playing.predictor import SUCCESS, Player, get_outcome
 
@@ -25,7 +26,7 @@ SIGNATURES = {  # stored with results, so their wording does not change
 
 
 @dataclass(frozen=True)
-class EpisodeEvaluation:
+class EpisodeEvaluation(ScoreTable):
     """Scores over some episodes."""
 
     truncated_lengths: ClassVar[tuple[int, ...]] = ()

@@ -36,6 +36,8 @@ def test_a_single_mistake_is_one_line():
             {"data": {"valid": [{"files": ["a"], "splitt": "x"}]}},
             "data.valid.0.splitt: unknown key; did you mean 'split'?",
         ),
+        ({"train": {"lr": 1}}, "train.lr: unknown key; did you mean 'train.schedule.lr'?"),
+        ({"reader": {"heads": 4}}, "reader.heads: unknown key; did you mean 'reader.stack.heads'?"),
         ({"train": {"average": {"zzz": 1}}}, "train.average.zzz: unknown key; keys here: kind, n"),
         (
             {"reader": {"stack": {"kind": "transfomer"}}},

@@ -15,7 +15,7 @@ NAMES = [
     "gpt3", "listen-attend-spell", "listen-attend-walk", "listen-transformer", "llama", "megatron", "moe",
     "multi30k", "nat", "probe", "reformer", "roberta", "roberta-large", "sasrec", "set-encoder", "shakespeare",
     "show-ask-attend-answer", "show-attend-interact", "show-attend-read", "show-attend-tell",
-    "show-attend-tell-transformer", "smiles", "sutskever", "t5", "t5-1.0", "t5-base", "tag", "tatoeba",
+    "show-attend-tell-transformer", "small-data", "smiles", "sutskever", "t5", "t5-1.0", "t5-base", "tag", "tatoeba",
     "transformer", "transformer-big", "turing-nlg", "vit", "vit-masked", "xlnet", "xlnet-large",
 ]  # fmt: skip
 SIZES = {

@@ -1,15 +1,11 @@
-"""Scene text recognition: show-attend-read on IIIT5K, 2,000 real words and many rendered ones.
+"""IIIT5K for `show-attend-read`: real words in photographs, and many rendered ones to learn from.
 
-    python benchmarks/iiit5k.py --data FOLDER [--minutes 3.5] [--seeds 1] [--run FOLDER] [--out FOLDER] [KEY=VALUE ...]
-    python benchmarks/iiit5k.py --tiny
-
-FOLDER holds `iiit5k/{train,test_a}_images.tar.gz` and `.jsonl.gz`; words to draw are those of the files `*.en.gz` in
-`multi30k/` and of `classic-books/valid.jsonl.xz`, as far as they are there, and strings of letters and digits. Fonts
-are matplotlib's own and whatever lies in `fonts/` (*.ttf, *.otf: those of PyPI packages such as trdg, font-roboto,
-font-caladea, font-source-serif-pro): without these, letters of signs look like nothing that was learned. Letters have
-the colours of real words. 150 real words are held out to choose the weights. Case does not count. About a minute of
-drawing on 16 cores, then the minutes of training, on an H200.
+Words to render are those of the English files of multi30k and of a few books, and strings of letters and digits. Fonts
+are matplotlib's own and whatever is in `fonts/` of the data folder (*.ttf, *.otf). Letters have the colours of real
+words. 150 real words are held out to choose the weights.
 """
+
+from __future__ import annotations
 
 import gzip
 import json
@@ -20,7 +16,7 @@ import random
 import re
 import tarfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import accumulate, cycle, islice
@@ -28,30 +24,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from packs import Pack, Study, run_study, write_metadata
 from PIL import Image
 
 from saccade.data.synthetic.rendering import Color, RenderStyle, find_fonts, list_bundled_fonts, render_word
 
-STUDY = Study(
-    name="iiit5k",
-    recipe="show-attend-read",
-    settings=(
-        "reader.channels=[64, 128, 256]", "reader.depth=3", "reader.augment={crop=3, num_ops=2, magnitude=0.2}",
-        "reader.dropout=0.1", "writer.stack.dim=384", "writer.stack.dropout=0.3", "train.batch_tokens=30720",
-        "train.schedule.lr=0.001", "train.optimizer.weight_decay=0.02", "train.ema=0.999",
-        "train.valid_predictions=150",
-        "predict.beam=5", "predict.length_penalty=0.0",
-    ),
-    minutes=3.5,
-    scores=("accuracy", "cer"),
-    lowercase=True,
-)  # fmt: skip
-DRAWN = 200_000  # words
-TIMES = 30  # real words in one pass over the others
-HELD = 150
-ALIKE = 12  # fonts of each family: families of many do not count for more
-BESIDE = 0.15  # the share of pictures with something of another word in them, as real ones have
+RENDERED = 200_000  # words
+REPEATS = 30  # of each real word in one pass over the rendered ones
+HELD_OUT = 150  # real words
+FONTS_PER_FAMILY = 12  # so that large families do not count for more
+NEIGHBOUR_SHARE = 0.15  # of pictures with something of another word in them, as real ones have
+PARALLEL_RENDERINGS = 1000  # fewer are rendered by one process
 MARKS = (".", ",", "!", "?", ":", "'", "-", "'s", '"')
 
 
@@ -62,22 +44,27 @@ class Words(NamedTuple):
     sums: tuple[float, ...]
 
 
-def build_pack(data: Path, folder: Path) -> Pack:
-    """Build one folder of real and rendered words for training, and one of real words for validation."""
-    real = real_words(data / "iiit5k", folder)
+def prepare_scene_text(data: Path, folder: Path) -> None:
+    """Write a folder of real and rendered words for training, and one of real words for validation."""
+    real = unpack_real_words(data / "iiit5k", folder)
     random.Random("held out").shuffle(real)
-    hands = sample_styles(data, [folder / "train" / name for name, _ in real])
-    drawn = draw_all(folder / "train" / "drawn", read_words(data, [text for _, text in real]), hands, DRAWN)
-    write_metadata(folder / "train", [*(real[HELD:] * TIMES), *((f"drawn/{name}", text) for name, text in drawn)])
+    styles = sample_styles(data, [folder / "train" / name for name, _ in real])
+    rendered = render_all(folder / "train" / "drawn", read_words(data, [text for _, text in real]), styles, RENDERED)
+    drawn = [(f"drawn/{name}", word) for name, word in rendered]
+    write_metadata(folder / "train", [*(real[HELD_OUT:] * REPEATS), *drawn])
     (folder / "valid").mkdir()
-    for name, _ in real[:HELD]:
+    for name, _ in real[:HELD_OUT]:
         (folder / "train" / name).rename(folder / "valid" / Path(name).name)
-    write_metadata(folder / "valid", [(Path(name).name, text) for name, text in real[:HELD]])
-    test = [data / "iiit5k" / f"test_a{end}" for end in ("_images.tar.gz", ".jsonl.gz")]
-    return Pack([folder / "train"], test, [folder / "valid"])
+    write_metadata(folder / "valid", [(Path(name).name, text) for name, text in real[:HELD_OUT]])
 
 
-def real_words(pack: Path, folder: Path) -> list[tuple[str, str]]:
+def write_metadata(folder: Path, rows: Iterable[tuple[str, str]]) -> None:
+    """Write the target text of each file of a folder to its metadata file."""
+    lines = (json.dumps({"file_name": name, "text": text}) for name, text in rows)
+    (folder / "metadata.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def unpack_real_words(pack: Path, folder: Path) -> list[tuple[str, str]]:
     """Unpack the real pictures; return their files and lower-cased words."""
     (folder / "train" / "real").mkdir(parents=True)
     with tarfile.open(pack / "train_images.tar.gz") as archive:
@@ -126,9 +113,8 @@ def sample_styles(data: Path, real: Sequence[Path]) -> list[RenderStyle]:
     fonts = balance_families(
         (*list_bundled_fonts(), *(find_fonts(data / "fonts") if (data / "fonts").is_dir() else ()))
     )
-    print(f"{len(set(fonts))} fonts")
     colours = tuple(get_two_colors(path) for path in real)
-    return [RenderStyle(fonts, rough / 10, colours if rough % 4 else (), BESIDE) for rough in range(1, 8)]
+    return [RenderStyle(fonts, rough / 10, colours if rough % 4 else (), NEIGHBOUR_SHARE) for rough in range(1, 8)]
 
 
 def balance_families(fonts: Sequence[str]) -> tuple[str, ...]:
@@ -136,7 +122,7 @@ def balance_families(fonts: Sequence[str]) -> tuple[str, ...]:
     families = dict[str, list[str]]()
     for font in fonts:
         families.setdefault(re.split(r"[^A-Za-z]", Path(font).stem)[0], []).append(font)
-    return tuple(font for family in families.values() for font in islice(cycle(family), ALIKE))
+    return tuple(font for family in families.values() for font in islice(cycle(family), FONTS_PER_FAMILY))
 
 
 def get_two_colors(path: Path) -> tuple[Color, Color]:
@@ -151,18 +137,20 @@ def get_two_colors(path: Path) -> tuple[Color, Color]:
     return (ink[0], ink[1], ink[2]), (ground[0], ground[1], ground[2])
 
 
-def draw_all(folder: Path, words: Words, hands: Sequence[RenderStyle], count: int) -> list[tuple[str, str]]:
+def render_all(folder: Path, words: Words, styles: Sequence[RenderStyle], count: int) -> list[tuple[str, str]]:
     """Render pictures on all cores; return their names and texts."""
     folder.mkdir(parents=True)
     cores = os.cpu_count() or 1
-    parts = np.array_split(np.arange(count), max(1, min(8 * cores, count // 100)))
-    draw = partial(draw_some, folder=folder, words=words, hands=hands)
-    with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("fork")) as pool:
-        return [row for rows in pool.map(draw, [part.tolist() for part in parts]) for row in rows]
+    render = partial(render_some, folder=folder, words=words, styles=styles)
+    if count < PARALLEL_RENDERINGS:
+        return render(range(count))
+    parts = np.array_split(np.arange(count), 8 * cores)
+    with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return [row for rows in pool.map(render, [part.tolist() for part in parts]) for row in rows]
 
 
-def draw_some(
-    numbers: Sequence[int], *, folder: Path, words: Words, hands: Sequence[RenderStyle]
+def render_some(
+    numbers: Sequence[int], *, folder: Path, words: Words, styles: Sequence[RenderStyle]
 ) -> list[tuple[str, str]]:
     rows = []
     for number in numbers:
@@ -172,10 +160,6 @@ def draw_some(
         if rng.random() < 0.12:
             shown = text + rng.choice(MARKS) if rng.random() < 0.8 else rng.choice(MARKS) + text
         name = f"{number:06d}.jpg"
-        render_word(shown, rng.choice(hands), rng).save(folder / name, quality=rng.randint(50, 95))
+        render_word(shown, rng.choice(styles), rng).save(folder / name, quality=rng.randint(50, 95))
         rows.append((name, re.sub(r"[^a-z0-9]", "", shown.lower())))
     return rows
-
-
-if __name__ == "__main__":
-    run_study(STUDY, build_pack, __doc__)
