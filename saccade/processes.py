@@ -13,11 +13,18 @@ SECRETS = ("SACCADE_TOKEN",)  # environment variables that no process gets by it
 
 
 def start_module(
-    module: str, *arguments: str, environment: Mapping[str, str] | None = None, **options: Any
+    module: str,
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    stdout: int | None = None,
+    text: bool = True,
+    new_session: bool = False,
+    pipe_bytes: int = -1,
 ) -> subprocess.Popen[Any]:
-    """Start a module as a program with further environment variables; `options` are those of Popen.
+    """Start a module as a program with a pipe as its stdin, and with further environment variables.
 
-    `-P` and the absolute search path keep the working folder out: a file there must not be imported.
+    `-P` and the absolute search path keep the working folder out: a file there must not be imported. In a new session,
+    it does not get the signals of a terminal.
     """
     home = str(Path(__file__).parents[1])
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(path)]
@@ -25,5 +32,6 @@ def start_module(
     return subprocess.Popen(
         [sys.executable, "-P", "-m", module, *arguments],
         env={**inherited, **(environment or {}), "PYTHONPATH": os.pathsep.join([home, *paths])},
-        **options,
-    )
+        stdin=subprocess.PIPE, stdout=stdout, text=text, encoding="utf-8" if text else None,
+        start_new_session=new_session, pipesize=pipe_bytes,
+    )  # fmt: skip

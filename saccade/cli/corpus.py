@@ -69,7 +69,7 @@ class ModelOptions(NamedTuple):
 class CorpusOptions(NamedTuple):
     """The options of `--corpus`."""
 
-    corpus: str
+    corpus: str | None
     output: str | None
     column: str | None
     processes: int
@@ -80,6 +80,12 @@ class CorpusOptions(NamedTuple):
 
 def check_corpus_options(options: CorpusOptions, others: Mapping[str, Any]) -> None:
     """Raise for options that do not go together."""
+    if options.corpus is None:
+        own = {"--column": options.column, "--processes": options.processes != 1, "--ray": options.ray}
+        for name, value in {**own, "--on-error": options.on_error != "stop"}.items():
+            if value:
+                raise SaccadeError(f"{name} is for --corpus PATH, which is not given; give it, or leave {name} out")
+        return
     for name, value in others.items():
         if value:
             raise SaccadeError(f"--corpus does not go with {name}; leave one of them out")
@@ -89,13 +95,6 @@ def check_corpus_options(options: CorpusOptions, others: Mapping[str, Any]) -> N
         raise SaccadeError(f"--on-error {options.on_error}: expected {' or '.join(ON_ERROR)}")
 
 
-def check_no_corpus_options(column: str | None, processes: int, on_error: str, ray: str | None) -> None:
-    given = {"--column": column, "--processes": processes != 1, "--on-error": on_error != "stop", "--ray": ray}
-    for name, value in given.items():
-        if value:
-            raise SaccadeError(f"{name} is for --corpus PATH, which is not given; give it, or leave {name} out")
-
-
 def predict_corpus(predictor: Predictor, decoding: Decoding, model: ModelOptions, options: CorpusOptions) -> None:
     """Decode all parts of a corpus that are not yet decoded."""
     from saccade.predict.corpora import parts as corpus_parts
@@ -103,7 +102,7 @@ def predict_corpus(predictor: Predictor, decoding: Decoding, model: ModelOptions
 
     check_reads_texts(predictor, decoding, as_json=options.as_json)
     output = Path(options.output or "")
-    files = corpus_parts.list_files(options.corpus)
+    files = corpus_parts.list_files(options.corpus or "")
     part_bytes = corpus_parts.choose_part_bytes(files)
     settings = CorpusSettings(
         runs=[str(path) for path in get_run_folders(model)], output=str(output.absolute()),
@@ -203,7 +202,7 @@ class ProgressDisplay:
         self.rows, self.finished_rows = 0, 0
         self.running: dict[int, Mapping[str, Any]] = {}  # the last reply about each part
         self.start = self.last_line = time.monotonic()
-        self.task = bar.add_task("", total=self.total, completed=self.done, rows="") if bar else None
+        self.bar_id = bar.add_task("", total=self.total, completed=self.done, rows="") if bar else None
 
     def update(self, reply: Mapping[str, Any]) -> None:
         if "done" in reply:
@@ -217,8 +216,8 @@ class ProgressDisplay:
         done = self.done + partly
         rate = self.rows / max(1e-9, time.monotonic() - self.start)
         text = f"{self.rows:,} rows, {rate:,.0f} rows/s"
-        if self.bar is not None and self.task is not None:
-            self.bar.update(self.task, completed=done, rows=text)
+        if self.bar is not None and self.bar_id is not None:
+            self.bar.update(self.bar_id, completed=done, rows=text)
         elif time.monotonic() - self.last_line >= LINE_SECONDS:
             self.last_line = time.monotonic()
             self.print(f"{text}, {done / max(1, self.total):.0%}")

@@ -43,7 +43,7 @@ class DecoderProcess:
         self.limits = limits
         self.process = start_module(
             "saccade.serve.decoder_process", str(limits.decode_bytes), environment=SINGLE_THREADED,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, pipesize=PIPE_BYTES,
+            stdout=subprocess.PIPE, text=False, new_session=True, pipe_bytes=PIPE_BYTES,
         )  # fmt: skip
         self.requests, self.replies = cast(BinaryIO, self.process.stdin), cast(BinaryIO, self.process.stdout)
         self.deadline = math.inf  # of time.monotonic, for the next reply

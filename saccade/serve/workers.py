@@ -93,7 +93,7 @@ class WorkerProcess:
         self.number, self.is_ready = number, False
         self.process = start_module(
             "saccade.serve.workers", environment={**share_devices(number, count), MULTIPROCESS_VARIABLE: folder},
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+            stdout=subprocess.PIPE, new_session=True,
         )  # fmt: skip
         with suppress(OSError):  # it has ended, which the thread reports
             print(json.dumps(asdict(settings)), file=self.process.stdin, flush=True)

@@ -113,7 +113,7 @@ def test_a_worker_that_ends_is_replaced_and_named(supervise):
     assert warnings == ["worker 1 (process 1000) ended with exit code -9; process 1002 replaces it"] and len(ready) == 1
 
 
-def test_the_mistake_of_a_user_is_told_once(supervise):
+def test_the_mistake_of_a_user_is_reported_once(supervise):
     with pytest.raises(SaccadeError, match="^'run' is not a run$"):
         supervise({0: [{"error": "'run' is not a run"}], 1: [{"error": "'run' is not a run"}]})
 

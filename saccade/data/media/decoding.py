@@ -157,7 +157,7 @@ def decode_part(paths: Sequence[str], decode: Decoder, name: Path) -> None:
 
 def _start_process(paths: Sequence[str], reader: MediaReader, name: Path) -> subprocess.Popen[str]:
     """Start this module as a program that decodes one shard."""
-    process = start_module("saccade.data.media.decoding", stdin=subprocess.PIPE, text=True)
+    process = start_module("saccade.data.media.decoding")
     assert process.stdin is not None, "opened as a pipe"
     with process.stdin as pipe:
         json.dump({"reader": reader.model_dump(exclude=MODEL_SETTINGS), "paths": list(paths), "name": str(name)}, pipe)

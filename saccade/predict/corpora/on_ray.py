@@ -31,11 +31,11 @@ class PartActor:
         """Decode a part; what a user has done wrong is a result too, which the other side raises."""
         part = decode_part(batch)
         if self.predictor is None:
-            return encode_reply(part, error=self.error)
+            return encode_reply(part, "error", self.error)
         try:
-            return encode_reply(part, done=self.predictor.predict_part(part))
+            return encode_reply(part, "done", self.predictor.predict_part(part))
         except SaccadeError as error:
-            return encode_reply(part, error=str(error))
+            return encode_reply(part, "error", str(error))
 
 
 def encode_part(part: Part) -> dict[str, Any]:
@@ -48,8 +48,8 @@ def decode_part(batch: dict[str, Any]) -> Part:
     return Part(number, str(batch["file"][0]), start, None if stop < 0 else stop, num_bytes)
 
 
-def encode_reply(part: Part, **values: Any) -> dict[str, Any]:
-    return {"reply": [json.dumps({"part": part.number, **values})]}
+def encode_reply(part: Part, name: str, value: Any) -> dict[str, Any]:
+    return {"reply": [json.dumps({"part": part.number, name: value})]}
 
 
 def run_on_ray(

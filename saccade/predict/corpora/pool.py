@@ -37,9 +37,8 @@ class PartProcess:
         self.number = number
         self.part: Part | None = None  # that it decodes
         self.process = start_module(
-            "saccade.predict.corpora.process", environment=environment, text=True, encoding="utf-8",
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
+            "saccade.predict.corpora.process", environment=environment, stdout=subprocess.PIPE, new_session=True
+        )
         self._send(settings._asdict())
         self.thread = threading.Thread(target=self._read, args=(events,), daemon=True)
         self.thread.start()

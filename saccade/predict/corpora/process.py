@@ -126,14 +126,14 @@ def main() -> None:
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what libraries print does not get among the replies
 
-    def reply(**values: Any) -> None:
+    def reply(values: dict[str, Any]) -> None:
         print(json.dumps(values), file=replies, flush=True)
 
     parent = os.getppid()
     try:
         values = json.loads(sys.stdin.readline())
         predictor = PartPredictor(CorpusSettings(**{**values, "plugins": tuple(values["plugins"])}))
-        reply(ready=True)
+        reply({"ready": True})
         for line in sys.stdin:
             part, reported = Part(**json.loads(line)), time.monotonic()
 
@@ -143,11 +143,11 @@ def main() -> None:
                     raise SystemExit(1)
                 if time.monotonic() - reported >= REPORT_SECONDS:
                     reported = time.monotonic()
-                    reply(part=number, rows=rows, characters=characters)
+                    reply({"part": number, "rows": rows, "characters": characters})
 
-            reply(part=part.number, done=predictor.predict_part(part, report))
+            reply({"part": part.number, "done": predictor.predict_part(part, report)})
     except SaccadeError as error:
-        reply(error=str(error))
+        reply({"error": str(error)})
 
 
 if __name__ == "__main__":

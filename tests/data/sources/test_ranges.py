@@ -100,7 +100,7 @@ def test_a_bad_line_of_a_range_is_named_by_its_file_and_the_first_byte_of_the_ra
 def test_shares_of_a_generated_corpus_are_every_nth_document() -> None:
     corpus = Corpus(files=("embedded:sentences",), examples=10)
     whole = [*DocumentReader(corpus, unit="lines")]
-    shares = [DocumentReader(corpus, unit="lines", share=Share(number, 2)) for number in (0, 1)]
-    assert [next(shares[number % 2]) for number in range(6)] == whole[:6]
-    resumed = DocumentReader(corpus, unit="lines", share=Share(1, 2), place=shares[1].place)
-    assert [*resumed] == whole[7::2] == [*shares[1]]
+    shares = [DocumentReader(corpus, unit="lines", share=Share(number, 3)) for number in range(3)]
+    assert [next(shares[number % 3]) for number in range(6)] == whole[:6]
+    resumed = DocumentReader(corpus, unit="lines", share=Share(1, 3), place=shares[1].place)
+    assert [*resumed] == whole[7::3] == [*shares[1]]
