@@ -20,7 +20,7 @@ share() { # JOB ...: calls of the functions below, TOGETHER of them at a time on
     mkdir -p "$out" "$work"
     gzip -dc "$m/train.en.gz" >"$work/train.en"
     export OMP_NUM_THREADS=1 from out work m valid pairs test
-    export -f run scored system gnmt moe words nat reversing commands
+    export -f run scored system gnmt moe words refining reversing commands
     nvidia-cuda-mps-control -d 2>/dev/null && sleep 1
     printf '%s\n' "$@" | xargs -P "${TOGETHER:-6}" -I{} bash -c '{}; echo "$(date +%T) done: {}"'
 }
@@ -53,13 +53,13 @@ words() { # a vocabulary of 5,000 whole words, with and without the others repla
     scored words words-unknown replace_unknown=false
 }
 
-nat() { # a student of TEACHER, a run, and of its translations of the training texts, DISTILLED; made where not given
-    local teacher=${TEACHER:-$work/teacher} distilled=${DISTILLED:-$work/distilled.de}
+refining() { # a student of TEACHER, a run, and of its translations of the training texts, DISTILLED; made where not given
+    local teacher=${TEACHER:-$work/teacher} distilled=${DISTILLED:-$work/distilled.tsv}
     [ -d "$teacher" ] || run teacher multi30k $pairs
-    [ -f "$distilled" ] || python3 -m saccade predict "$teacher" --input "$work/train.en" --output "$distilled" beam=5
-    run nat nat --data "$work/train.en" "$distilled" $valid init="$teacher"
-    scored nat nat-one iterations=1 length_candidates=1
-    scored nat nat-refined
+    [ -f "$distilled" ] || python3 -m saccade distill "$teacher" --output "$distilled" beam=5
+    run mask-predict mask-predict --data "$distilled" $valid init="$teacher"
+    scored mask-predict mask-predict-one iterations=1 length_candidates=1
+    scored mask-predict mask-predict-refined
 }
 
 reversing() { # ATTENTION
@@ -72,7 +72,7 @@ commands() { # SYSTEM-SPLIT
 
 case $what in
 systems)
-    share gnmt "reversing additive" nat "system bytenet" moe "system deep-att" words "commands bahdanau-simple" \
+    share gnmt "reversing additive" refining "system bytenet" moe "system deep-att" words "commands bahdanau-simple" \
         "reversing none" "commands transformer-simple" "commands relative-length-1" "commands relative-length-2" \
         "commands relative-length-3" "commands transformer-jump" "commands bahdanau-jump" "commands bahdanau-length-1"
     ;;
