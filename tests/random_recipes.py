@@ -36,8 +36,9 @@ VALUES: dict[type[Table], dict[str, list[Any]]] = {
         "kv_heads": [1, 2], "ff": [0], "norm": ["pre", "pre", "none"], "residual": [False],
         "score": SCORES, "cross_score": [*SCORES, "scaled-dot"], "norm_kind": ["rms"], "norm_epsilon": [1e-6, 0.1],
         "activation": ["gelu", "gelu-tanh", "silu", "sigmoid"], "gated": [True],
-        "head_projection": ["full", "split"], "head_dim": [3, 8], "scale_attention": [False, "first"],
-        "bias": [False], "attention_bias": [False], "window": [0, 1, [2, "none"]], "experts": EXPERTS,
+        "head_projection": ["full", "split"], "head_dim": [3, 8], "value_dim": [5, 6],
+        "scale_attention": [False, "first"], "bias": [False],
+        "attention_bias": [False], "window": [0, 1, [2, "none"]], "experts": EXPERTS,
         "share_layers": [True],
     },
     schema.ConvolutionStack: {

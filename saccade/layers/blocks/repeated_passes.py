@@ -92,7 +92,7 @@ def attend_heads(
     heads: Any,
     query: Float[Tensor, "B Q H E"],
     key: Float[Tensor, "N K H E"],
-    value: Float[Tensor, "N K H E"],
+    value: Float[Tensor, "N K H Ev"],
     bias: Float[Tensor, "_ 1 _ K"] | None,
 ) -> Float[Tensor, "B Q D"]:
     """Multi-head attention with output projection; rows that share a row of keys attend to it together."""

@@ -198,9 +198,14 @@ class TransformerStack(nn.Module):
 
     @functools.cached_property
     def product_problem(self) -> str:
-        """Which score is not a dot product; empty if all are. Scores stay as they were built."""
+        """Why decoding kernels do not fit: a score is no dot product, or values have a width of their own; else empty.
+
+        Both stay as they were built.
+        """
         heads = [part.heads for block in self.blocks for part in block.attentions]
         others = [get_score_name(part.score) for part in heads if not part.is_dot_product]
+        if any(part.has_own_value_width for part in heads):
+            return "values have another width than keys (value_dim)"
         return f"attention score {others[0]} is not a dot product" if others else ""
 
     @functools.cached_property

@@ -105,7 +105,7 @@ def build_block(
     feedforward = build_feedforward(s, number)
     residuals = [build_residual(s, number) for sublayer in (attention, cross, feedforward) if sublayer is not None]
     if s.scale_attention == "first":
-        scale_down_queries(attention.project.weight[:, :-2], head_dim)
+        scale_down_queries(attention.project.weight[:, : attention.queries_per_kv_head], head_dim)
         if cross is not None:
             scale_down_queries(cross.query.weight, head_dim)
     block = Block(attention, feedforward, residuals=residuals, cross=cross)
@@ -165,6 +165,8 @@ def scale_down_queries(queries: Tensor, head_dim: int) -> None:
 
 
 def get_head_form(s: schema.TransformerStack) -> Form:
+    if s.value_dim is not None:
+        return s.head_dim or s.dim // s.heads, s.value_dim
     return s.head_projection if s.head_dim is None else s.head_dim
 
 
