@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from minutes import count_steps_within, read_metrics
@@ -165,6 +166,19 @@ def read_training_cost(what: str, run: Path, *, seed: int) -> list[dict[str, Any
 
 def build_row(what: str, value: float, unit: str, seed: int, **more: Any) -> dict[str, Any]:
     return {"what": what, "value": round(value, 3), "unit": unit, "seed": seed, **more}
+
+
+def summarize_seeds(rows: Sequence[Mapping[str, Any]], *endings: str) -> list[dict[str, Any]]:
+    """Return mean and sample standard deviation over the seeds, for the rows whose names end so."""
+    means = []
+    for what in dict.fromkeys(row["what"] for row in rows if row["what"].endswith(endings)):
+        values = [row["value"] for row in rows if row["what"] == what]
+        unit = next(row["unit"] for row in rows if row["what"] == what)
+        named = f"{what}, mean of {len(values)} seeds" if len(values) > 1 else f"{what}, one seed"
+        means.append({"what": named, "value": round(fmean(values), 2), "unit": unit})
+        if len(values) > 1:
+            means.append({"what": f"{what}, standard deviation", "value": round(stdev(values), 2), "unit": unit})
+    return means
 
 
 def write_metadata(folder: Path, rows: Sequence[tuple[str, str]]) -> None:
