@@ -14,8 +14,8 @@ NAMES = [
     "convs2s", "dates", "deep-att", "gnmt", "gnmt-reward", "gopher", "gpt2", "gpt2-large", "gpt2-medium", "gpt2-xl",
     "gpt3", "listen-attend-spell", "listen-attend-walk", "listen-transformer", "llama", "megatron", "moe",
     "multi30k", "nat", "probe", "reformer", "roberta", "roberta-large", "sasrec", "set-encoder", "shakespeare",
-    "show-ask-attend-answer", "show-attend-interact", "show-attend-read", "show-attend-tell",
-    "show-attend-tell-transformer", "smiles", "sutskever", "t5", "t5-1.0", "t5-base", "tag", "tatoeba",
+    "show-ask-attend-answer", "show-attend-interact", "show-attend-interact-streams", "show-attend-read",
+    "show-attend-tell", "show-attend-tell-transformer", "smiles", "sutskever", "t5", "t5-1.0", "t5-base", "tag", "tatoeba",
     "transformer", "transformer-big", "turing-nlg", "vit", "vit-masked", "xlnet", "xlnet-large",
 ]  # fmt: skip
 SIZES = {
