@@ -438,7 +438,7 @@ class HopsJoin(Table, JoinTraits):
         if length is not None and width != self.dim:
             return (
                 f"reader.join.question_length adds words to image features, which must have the same width; got "
-                f"reader.question.stack.dim = {width} and reader.join.dim = {self.dim}"
+                f"reader.question.stack.dim = {width} and reader.join.dim = {self.dim}; set one to the other"
             )
         return ""
 
