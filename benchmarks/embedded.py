@@ -2,8 +2,11 @@
 
     python benchmarks/embedded.py captions [--seeds 1 2 3] [--out FOLDER]      # soft, hard and no attention
     python benchmarks/embedded.py questions [--seeds 1 2 3] [--out FOLDER]     # with the picture and without
-    python benchmarks/embedded.py captions --only "hard attention, 4 samples"  # one of its forms; added to the results
+    python benchmarks/embedded.py captions --only "hard attention, 4 samples"  # one of its forms; nothing is saved
     python benchmarks/embedded.py captions --tiny
+
+With `--run FOLDER` runs are kept there, and those that are finished are scored and not trained again, so that seeds and
+forms can be trained by several processes and the results written by a last one.
 
 All forms are the recipe's `[tiny]` table with some settings, for which one core takes two to six minutes. The best
 checkpoint is chosen on the first held-out examples, as `[tiny]` says; scores are those of the held-out examples behind
@@ -11,7 +14,6 @@ them, up to the thousandth. Settings were chosen with seed 11 on the first ones,
 """
 
 import argparse
-import json
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -23,6 +25,7 @@ from packs import build_row, read_training_cost, summarize_seeds
 from results import save
 
 import saccade
+from saccade.runs import WEIGHTS
 
 HELD_OUT = 1000  # examples of the embedded held-out data
 FEW = ["train.steps=4", "train.valid_every=4", "train.save_every=4", "data.train.0.examples=40", "train.report_every=2"]
@@ -80,7 +83,10 @@ def measure_form(
     """Train a form once, and score held-out examples that did not choose its checkpoint."""
     name, settings = form
     few = [*FEW, "data.valid.0.examples=4"] if tiny else []
-    model = saccade.train(name, tiny=True, run=run, overrides=[*settings, *few, f"train.seed={seed}"])
+    if (run / WEIGHTS).exists():
+        model = saccade.load(run)
+    else:
+        model = saccade.train(name, tiny=True, run=run, overrides=[*settings, *few, f"train.seed={seed}"])
     recipe = model.recipe
     [valid] = recipe.data.valid_corpora
     test = valid.model_copy(update={"examples": 8 if tiny else HELD_OUT})
@@ -92,39 +98,31 @@ def measure_form(
     ]
 
 
-def read_measured(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of single seeds of an earlier results file; none without one."""
-    rows = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
-    return [row for row in rows if "seed" in row]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("comparison", choices=[*COMPARISONS])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--only", help="one of the forms; those of an earlier call keep their rows")
+    parser.add_argument("--only", help="one of the forms; nothing is saved then")
+    parser.add_argument("--run", type=Path, help="a folder in which runs are kept")
     parser.add_argument("--tiny", action="store_true", help="a few steps, to test the script")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     args = parser.parse_args()
-    comparison, begin = COMPARISONS[args.comparison], time.perf_counter()
+    comparison, begin, rows = COMPARISONS[args.comparison], time.perf_counter(), list[dict[str, Any]]()
     if args.only not in (None, *comparison.forms):
         parser.error(f"--only is one of: {'; '.join(comparison.forms)}; got {args.only}")
-    chosen = [args.only] if args.only else [*comparison.forms]
-    name = f"embedded_{args.comparison}"
-    rows = [
-        row
-        for row in read_measured(args.out / f"{name}.json")
-        if args.only and not (row["seed"] in args.seeds and row["what"].rpartition(": ")[0] == args.only)
-    ]
     with tempfile.TemporaryDirectory() as folder:
         for seed in args.seeds:
-            for number, what in enumerate(chosen):
-                run, form = Path(folder, f"{number}-{seed}"), comparison.forms[what]
-                rows += measure_form(what, form, run, metric=comparison.metric, seed=seed, tiny=args.tiny)
-                print(f"{what}, seed {seed}: {rows[-4]['value']}", flush=True)
-    notes = f"Held-out examples up to {HELD_OUT:,} behind those that chose the checkpoint. Minutes are of shared cores."
-    means = summarize_seeds(rows, f": {comparison.metric}")
-    save(name, [*means, *rows], minutes=(time.perf_counter() - begin) / 60, folder=args.out, notes=notes)
+            for number, what in enumerate(comparison.forms):
+                if args.only in (None, what):
+                    run = (args.run or Path(folder)) / f"{args.comparison}-{number}-{seed}"
+                    form = comparison.forms[what]
+                    rows += measure_form(what, form, run, metric=comparison.metric, seed=seed, tiny=args.tiny)
+                    print(f"{what}, seed {seed}: {rows[-4]['value']}", flush=True)
+    if args.only is None:
+        notes = f"Held-out examples up to {HELD_OUT:,} behind those that chose the checkpoint. The cores were shared."
+        means = summarize_seeds(rows, f": {comparison.metric}")
+        minutes = (time.perf_counter() - begin) / 60
+        save(f"embedded_{args.comparison}", [*means, *rows], minutes=minutes, folder=args.out, notes=notes)
 
 
 if __name__ == "__main__":
