@@ -77,8 +77,17 @@ def run_study(study: Study, pack_of: Callable[[Path, Path], Pack], doc: str | No
     save(study.name, rows, minutes=(time.perf_counter() - begin) / 60, folder=args.out, notes=notes)
 
 
-def arguments(study: Study, doc: str | None, *, heldout: str = "") -> argparse.Namespace:
-    """`heldout` says what is scored instead of the test with --heldout, where a script can do that."""
+def arguments(
+    study: Study,
+    doc: str | None,
+    *,
+    heldout: str = "",
+    extend: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
+) -> argparse.Namespace:
+    """`heldout` says what is scored instead of the test with --heldout, where a script can do that.
+
+    `extend` adds options of the script's own.
+    """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="the folder of all packs")
     parser.add_argument("--minutes", type=float, default=study.minutes, help="of training, for each seed")
@@ -89,6 +98,7 @@ def arguments(study: Study, doc: str | None, *, heldout: str = "") -> argparse.N
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     if heldout:
         parser.add_argument("--heldout", action="store_true", help=heldout)
+    extend(parser)
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
     args = parser.parse_intermixed_args()
     if (args.data is None) != args.tiny:
