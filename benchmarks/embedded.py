@@ -1,8 +1,8 @@
 """Systems on their embedded data, each beside the forms of it that lack its point, with several seeds.
 
-    python benchmarks/embedded.py captions [--seeds 1 2 3] [--out FOLDER]      # soft, hard and no attention
-    python benchmarks/embedded.py questions [--seeds 1 2 3] [--out FOLDER]     # with the picture and without
-    python benchmarks/embedded.py captions --only "hard attention, 4 samples"  # one of its forms; nothing is saved
+    python benchmarks/embedded.py captions [--seeds 1 2 3] [--out FOLDER]     # soft, hard and no attention
+    python benchmarks/embedded.py questions [--seeds 1 2 3] [--out FOLDER]    # with the picture and without
+    python benchmarks/embedded.py captions --only "soft attention" --run FOLDER   # one of its forms; nothing is saved
     python benchmarks/embedded.py captions --tiny
 
 With `--run FOLDER` runs are kept there, and those that are finished are scored and not trained again, so that seeds and
@@ -28,65 +28,75 @@ import saccade
 from saccade.runs import WEIGHTS
 
 HELD_OUT = 1000  # examples of the embedded held-out data
-FEW = ["train.steps=4", "train.valid_every=4", "train.save_every=4", "data.train.0.examples=40", "train.report_every=2"]
-HARD = ["writer.stack.hard_attention=true"]
+FEW = [
+    "train.steps=4",
+    "train.valid_every=4",
+    "train.save_every=4",
+    "data.train.0.examples=40",
+    "train.report_every=2",
+    "data.valid.0.examples=4",
+]
+
+
+@dataclass(frozen=True)
+class Form:
+    """A recipe with settings; `start` names another form whose run with the same seed initializes it."""
+
+    recipe: str
+    settings: Sequence[str] = ()
+    start: str = ""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Forms of systems on one embedded data set, by name: the recipe and its settings."""
+    """Forms of systems on one embedded data set, by name."""
 
     metric: str
-    forms: Mapping[str, tuple[str, Sequence[str]]]
+    forms: Mapping[str, Form]
 
 
-STEPS = ("train.steps=2000", "train.valid_every=500", "train.save_every=500")
+LONG = ("train.steps=2000", "train.valid_every=500", "train.save_every=500")
+SECOND = ("train.steps=400", "train.valid_every=100", "train.save_every=100", "train.schedule.lr=0.001")
+HARD = "writer.stack.hard_attention=true"
+FOUR, ONE = "objectives=[{kind='reinforce', samples=4, reward_weight=1.0}]", "objectives=[{kind='reinforce'}]"
+NONE = ("writer.stack.attention=none", "writer.stack.context_gate=false", "objectives.0.coverage=0")
+TELL, ASK = "show-attend-tell", "ask-attend-answer"
 COMPARISONS = {
     "captions": Comparison(
         "accuracy",
         {
-            "soft attention": ("show-attend-tell", STEPS),
-            "hard attention, 4 samples": (
-                "show-attend-tell",
-                (*STEPS, *HARD, "objectives=[{kind='reinforce', samples=4, reward_weight=1.0}]"),
-            ),
-            "hard attention, 1 sample": ("show-attend-tell", (*STEPS, *HARD, "objectives=[{kind='reinforce'}]")),
-            "no attention": (
-                "show-attend-tell",
-                (
-                    *STEPS,
-                    "writer.stack.attention=none",
-                    "writer.stack.context_gate=false",
-                    "objectives.0.coverage=0",
-                ),
-            ),
+            "soft attention": Form(TELL, LONG),
+            "hard attention": Form(TELL, (*SECOND, HARD, FOUR), start="soft attention"),
+            "hard attention, one sample": Form(TELL, (*SECOND, HARD, ONE), start="soft attention"),
+            "hard attention from the beginning": Form(TELL, (*LONG, HARD, FOUR)),
+            "hard attention from the beginning, one sample": Form(TELL, (*LONG, HARD, ONE)),
+            "no attention": Form(TELL, (*LONG, *NONE)),
         },
     ),
     "questions": Comparison(
         "accuracy",
         {
-            "show-ask-attend-answer": ("show-ask-attend-answer", ()),
-            "ask-attend-answer": ("ask-attend-answer", ()),
-            "ask-attend-answer, question as in the paper": (
-                "ask-attend-answer",
-                ("reader.join.question_length=40", "reader.question.stack.dim=128"),
+            "show-ask-attend-answer": Form(f"show-{ASK}"),
+            ASK: Form(ASK),
+            f"{ASK}, question as in the paper": Form(
+                ASK, ("reader.join.question_length=40", "reader.question.stack.dim=128")
             ),
-            "question alone": ("show-ask-attend-answer", ("reader.join={kind='question'}",)),
+            "question alone": Form(f"show-{ASK}", ("reader.join={kind='question'}",)),
         },
     ),
 }
 
 
-def measure_form(
-    what: str, form: tuple[str, Sequence[str]], run: Path, *, metric: str, seed: int, tiny: bool
-) -> list[dict[str, Any]]:
-    """Train a form once, and score held-out examples that did not choose its checkpoint."""
-    name, settings = form
-    few = [*FEW, "data.valid.0.examples=4"] if tiny else []
+def measure_form(what: str, comparison: Comparison, runs: Path, *, seed: int, tiny: bool) -> list[dict[str, Any]]:
+    """Train a form, unless its run is there, and score held-out examples that did not choose its checkpoint."""
+    form, metric, run = comparison.forms[what], comparison.metric, runs / name_run(what, seed)
     if (run / WEIGHTS).exists():
         model = saccade.load(run)
     else:
-        model = saccade.train(name, tiny=True, run=run, overrides=[*settings, *few, f"train.seed={seed}"])
+        settings = [*form.settings, *(FEW if tiny else []), f"train.seed={seed}"]
+        if form.start:
+            settings += [f"{part}.init={runs / name_run(form.start, seed)}" for part in ("reader", "writer")]
+        model = saccade.train(form.recipe, tiny=True, run=run, overrides=settings)
     recipe = model.recipe
     [valid] = recipe.data.valid_corpora
     test = valid.model_copy(update={"examples": 8 if tiny else HELD_OUT})
@@ -96,6 +106,10 @@ def measure_form(
         build_row(f"{what}: {metric}", score.value, "%", seed, signature=score.signature, examples=len(pairs)),
         *read_training_cost(what, run, seed=seed),
     ]
+
+
+def name_run(what: str, seed: int) -> str:
+    return f"{what.replace(', ', '-').replace(' ', '-')}-{seed}"
 
 
 def main() -> None:
@@ -112,12 +126,9 @@ def main() -> None:
         parser.error(f"--only is one of: {'; '.join(comparison.forms)}; got {args.only}")
     with tempfile.TemporaryDirectory() as folder:
         for seed in args.seeds:
-            for number, what in enumerate(comparison.forms):
-                if args.only in (None, what):
-                    run = (args.run or Path(folder)) / f"{args.comparison}-{number}-{seed}"
-                    form = comparison.forms[what]
-                    rows += measure_form(what, form, run, metric=comparison.metric, seed=seed, tiny=args.tiny)
-                    print(f"{what}, seed {seed}: {rows[-4]['value']}", flush=True)
+            for what in [args.only] if args.only else comparison.forms:
+                rows += measure_form(what, comparison, args.run or Path(folder), seed=seed, tiny=args.tiny)
+                print(f"{what}, seed {seed}: {rows[-4]['value']}", flush=True)
     if args.only is None:
         notes = f"Held-out examples up to {HELD_OUT:,} behind those that chose the checkpoint. The cores were shared."
         means = summarize_seeds(rows, f": {comparison.metric}")
