@@ -2,7 +2,7 @@
 
     python benchmarks/embedded.py captions [--seeds 1 2 3] [--out FOLDER]     # soft, hard and no attention
     python benchmarks/embedded.py questions [--seeds 1 2 3] [--out FOLDER]    # with the picture and without
-    python benchmarks/embedded.py captions --only "soft attention" --run FOLDER   # one of its forms; nothing is saved
+    python benchmarks/embedded.py captions --forms "soft attention" "hard attention"
     python benchmarks/embedded.py captions --tiny
 
 With `--run FOLDER` runs are kept there, and those that are finished are scored and not trained again, so that seeds and
@@ -116,24 +116,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("comparison", choices=[*COMPARISONS])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--only", help="one of the forms; nothing is saved then")
+    parser.add_argument("--forms", nargs="+", help="some of the forms; without it, all")
     parser.add_argument("--run", type=Path, help="a folder in which runs are kept")
     parser.add_argument("--tiny", action="store_true", help="a few steps, to test the script")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     args = parser.parse_args()
     comparison, begin, rows = COMPARISONS[args.comparison], time.perf_counter(), list[dict[str, Any]]()
-    if args.only not in (None, *comparison.forms):
-        parser.error(f"--only is one of: {'; '.join(comparison.forms)}; got {args.only}")
+    forms = args.forms or [*comparison.forms]
+    if unknown := [form for form in forms if form not in comparison.forms]:
+        parser.error(f"--forms are some of: {'; '.join(comparison.forms)}; got {unknown[0]}")
     with tempfile.TemporaryDirectory() as folder:
         for seed in args.seeds:
-            for what in [args.only] if args.only else comparison.forms:
+            for what in forms:
                 rows += measure_form(what, comparison, args.run or Path(folder), seed=seed, tiny=args.tiny)
                 print(f"{what}, seed {seed}: {rows[-4]['value']}", flush=True)
-    if args.only is None:
-        notes = f"Held-out examples up to {HELD_OUT:,} behind those that chose the checkpoint. The cores were shared."
-        means = summarize_seeds(rows, f": {comparison.metric}")
-        minutes = (time.perf_counter() - begin) / 60
-        save(f"embedded_{args.comparison}", [*means, *rows], minutes=minutes, folder=args.out, notes=notes)
+    notes = f"Held-out examples up to {HELD_OUT:,} behind those that chose the checkpoint. The cores were shared."
+    means = summarize_seeds(rows, f": {comparison.metric}")
+    minutes = (time.perf_counter() - begin) / 60
+    save(f"embedded_{args.comparison}", [*means, *rows], minutes=minutes, folder=args.out, notes=notes)
 
 
 if __name__ == "__main__":
