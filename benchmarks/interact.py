@@ -1,6 +1,7 @@
 """Acting by attention: show-attend-interact in small worlds of pixels, with attention and without.
 
-    python benchmarks/interact.py [--streams] [--seeds 1 2 3] [--full] [--episodes 1000] [--out FOLDER] [KEY=VALUE ...]
+    python benchmarks/interact.py [--streams] [--seeds 1 2 3] [--full] [--episodes 1000] [--run FOLDER] [--out FOLDER]
+        [KEY=VALUE ...]
     python benchmarks/interact.py --tiny
 
 The recipe's `[tiny]` table is trained, which one core does in about two minutes; with --full, the recipe itself. With
@@ -22,6 +23,7 @@ from results import save
 
 import saccade
 from saccade.config.schema import Corpus
+from saccade.runs import WEIGHTS
 from saccade_worlds.playing.predictor import Player
 from saccade_worlds.playing.scores import evaluate_episodes
 
@@ -39,7 +41,11 @@ def measure_training(
     if args.streams:
         name, world = "show-attend-interact-streams", "embedded:waiting-room"
     worlds: dict[str, Any] = {"data": [[world]], "valid": [[world]]} if args.full else {}
-    model = saccade.train(name, tiny=not args.full, run=run, overrides=settings, **worlds)
+    model = (
+        saccade.load(run)
+        if (run / WEIGHTS).exists()
+        else saccade.train(name, tiny=not args.full, run=run, overrides=settings, **worlds)
+    )
     assert isinstance(model, Player), "the recipe acts"
     found = evaluate_episodes(model, [Corpus(files=(world,), examples=args.episodes)])
     weights = sum(weight.numel() for weight in model.model.parameters())
@@ -60,6 +66,7 @@ def main() -> None:
     parser.add_argument("--streams", action="store_true", help="the recipe with two streams, in the waiting room")
     parser.add_argument("--full", action="store_true", help="the recipe itself, and not its tiny table")
     parser.add_argument("--episodes", type=int, default=1000)
+    parser.add_argument("--run", type=Path, help="a folder in which runs are kept; finished ones are only scored")
     parser.add_argument("--tiny", action="store_true", help="a few steps, to test the script")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
@@ -70,7 +77,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for seed in args.seeds:
             for what, changes in FORMS.items():
-                run = Path(folder, f"{what.split()[0]}-{seed}")
+                run = (args.run or Path(folder)) / f"{name}-{what.split()[0]}-{seed}"
                 rows += measure_training(what, changes, run, seed=seed, args=args)
                 means = summarize_seeds(rows, ": success", ": attention_lift")
                 minutes = (time.perf_counter() - begin) / 60

@@ -18,19 +18,18 @@ from saccade_worlds.playing.greeting import (
     BUSY,
     BUSY_PROBABILITY,
     CELL,
-    CELLS,
     FLOOR,
     HAIR,
     HAND,
     LOOKING,
     SHAPES,
-    SIDE,
     SKIN,
     WALL,
     Greeting,
 )
 
-SEATS = [(row, column) for row in (1, 3) for column in range(CELLS)]  # cells of the picture
+ROWS, COLUMNS = 4, 4  # cells of the picture; the first row is the wall
+SEATS = [(row, column) for row in (1, 3) for column in range(COLUMNS)]
 CHANGE_PROBABILITY = 0.5  # that anybody but the guest takes another posture and takes or leaves a book
 BOARD, BAR, CLOTHES, BOOK = (235, 235, 235), (20, 20, 20), (90, 110, 150), (255, 255, 255)
 # values of the depth camera, larger for what is nearer
@@ -86,14 +85,13 @@ class WaitingRoom(Greeting):
         self._postures[self._guest] = self._rng.integers(AWAY, HAND + 1) if busy else self._next_gesture
 
     def _render(self) -> NDArray[np.uint8]:
-        picture = np.empty((SIDE, SIDE, 4), np.uint8)
+        picture = np.empty((ROWS * CELL, COLUMNS * CELL, 4), np.uint8)
         picture[:] = (*FLOOR, FLOOR_DEPTH)
         picture[:CELL] = (*WALL, WALL_DEPTH)
         row, column = SEATS[self._guest]
-        for number, cells in enumerate((column + 1, row + 1)):
-            bar = picture[:CELL, number * SIDE // 2 + 1 : (number + 1) * SIDE // 2 - 1]
-            bar[1:] = (*BOARD, BOARD_DEPTH)
-            bar[CELL - CELL * cells // CELLS :] = (*BAR, BAR_DEPTH)
+        for bar, height in zip(np.split(picture[:CELL], 2, axis=1), (column + 1, row + 1), strict=True):
+            bar[1:, 1:-1] = (*BOARD, BOARD_DEPTH)
+            bar[CELL - height * CELL // 4 :, 1:-1] = (*BAR, BAR_DEPTH)
         for seat, (row, column) in enumerate(SEATS):
             part = picture[row * CELL : (row + 1) * CELL, column * CELL : (column + 1) * CELL]
             covered, colors = SPRITES[bool(self._books[seat])]
