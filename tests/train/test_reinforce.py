@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+import saccade
 from saccade.config.load import load
-from saccade.config.schema import Reinforce
+from saccade.config.schema import Corpus, Reinforce
 from saccade.data.batching.batch import Batch, Pictures, Tokens
 from saccade.errors import SaccadeError
 from saccade.layers.attention.alignment import NOT_SAMPLED, HardAttention
@@ -216,3 +217,18 @@ def test_a_model_without_hard_attention_is_refused():
 def test_hard_attention_and_its_objective_need_each_other(change, message):
     with pytest.raises(SaccadeError, match=message):
         load("show-attend-tell", overrides=change)
+
+
+@pytest.mark.slow
+def test_hard_attention_learns_from_the_weights_of_soft_attention(tmp_path):
+    """`benchmarks/embedded.py captions` measures three seeds, with more steps."""
+    soft, hard = tmp_path / "soft", tmp_path / "hard"
+    saccade.train("show-attend-tell", tiny=True, run=soft, overrides=["train.steps=2000", "train.valid_every=1000"])
+    changes = [
+        f"reader.init={soft}", f"writer.init={soft}", "writer.stack.hard_attention=true", "train.schedule.lr=0.001",
+        "objectives=[{kind='reinforce', samples=4, reward_weight=1.0}]", "train.steps=300", "train.valid_every=100",
+    ]  # fmt: skip
+    model = saccade.train("show-attend-tell", tiny=True, run=hard, overrides=changes)
+    pairs = model.recipe.task.read_pairs(model.recipe, [Corpus(files=("embedded:scenes-heldout",), examples=400)])[200:]
+    right = [output == text for output, (_, text) in zip(model.predict([one for one, _ in pairs]), pairs, strict=True)]
+    assert sum(right) >= 0.8 * len(right)

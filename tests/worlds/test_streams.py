@@ -18,7 +18,7 @@ from saccade_worlds.playing.scores import compute_attention_ratio
 from saccade_worlds.playing.streams import StreamsState, select_channels
 
 NAME = "show-attend-interact-streams"
-SMALL = ["reader.channels=[4,6,8]", "writer.stack.dim=11"]
+SMALL = ["reader.channels=[8]", "writer.stack.dim=11"]
 STATES = 16
 
 
@@ -98,7 +98,7 @@ def test_one_stream_of_colors_is_the_plain_network():
     _, model = make("writer.streams=['color']")
     names = [name for name, _ in model.named_parameters()]
     plain = build(load("show-attend-interact", tiny=True, overrides=SMALL), source_size=0, target_size=4)
-    assert set(names) - {"reader.positions.weight"} >= {name for name, _ in plain.named_parameters()}
+    assert names == [name for name, _ in plain.named_parameters()]
     assert not any("readers" in name or "writers" in name for name in names)
 
 
@@ -116,10 +116,10 @@ def test_a_state_is_reordered_in_all_streams():
 
 @pytest.mark.parametrize(("depth", "channels"), [(True, 4), (False, 3)])
 def test_depth_is_kept_for_a_stream_that_needs_it_and_resized_by_itself(depth, channels):
-    reader = load(NAME, tiny=True, overrides=["reader.size=16"]).reader
+    reader = load(NAME, tiny=True, overrides=["reader.size=12", "reader.width=20"]).reader
     world = VectorEnvironment(Corpus(files=("embedded:waiting-room",)), reader, max_steps=3, depth=depth)
     [episode] = world.reset([4])
-    assert episode.pictures[0].shape == (channels, 16, 16)
+    assert episode.pictures[0].shape == (channels, 12, 20)
     if depth:  # an alpha channel would change the colors where it is small
         [colors] = VectorEnvironment(world.corpus, reader, max_steps=3).reset([4])
         assert (episode.pictures[0][:3] == colors.pictures[0]).all()
@@ -169,10 +169,10 @@ def test_a_picture_from_a_file_has_no_depth(run, tmp_path):
 
 @pytest.mark.slow
 def test_only_attention_finds_the_guest(tmp_path):
-    """`benchmarks/interact.py --streams` measures three seeds of the whole recipe."""
+    """`benchmarks/interact.py --streams` measures three seeds, with the same steps."""
     scores = {}
     for kind in ("additive", "none"):
-        settings = [f"writer.stack.attention={kind}", "data.valid.0.examples=200"]
+        settings = [f"writer.stack.attention={kind}", "train.steps=2500", "train.valid_every=500"]
         model = saccade.train(NAME, tiny=True, run=tmp_path / kind, overrides=settings)
         scores[kind] = np.mean([episode.success for episode in model.play(range(300))])
-    assert scores["additive"] > 0.9 and scores["none"] < scores["additive"] - 0.1
+    assert scores["additive"] > 0.8 and scores["none"] < scores["additive"] - 0.1

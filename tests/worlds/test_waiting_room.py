@@ -3,16 +3,17 @@
 import numpy as np
 import pytest
 
-from saccade_worlds.playing.greeting import AWAY, BUSY, CELL, CELLS, HAND, MAX_STEPS, SIDE
-from saccade_worlds.playing.waiting_room import BAR_DEPTH, BOOK, POSTURE_DEPTHS, SEATS, WaitingRoom
+from saccade_worlds.playing.greeting import AWAY, BUSY, CELL, HAND, MAX_STEPS
+from saccade_worlds.playing.waiting_room import BAR_DEPTH, BOOK, COLUMNS, POSTURE_DEPTHS, ROWS, SEATS, WaitingRoom
 
+WIDTH = COLUMNS * CELL
 POSTURES = {depth: posture for posture, depth in POSTURE_DEPTHS.items()}
 
 
 def read_seat(picture):
     """The cell that the heights of both bars name, as the depth camera sees them."""
-    heights = [(picture[:CELL, x, 3] == BAR_DEPTH).sum() * CELLS // CELL for x in (SIDE // 4, 3 * SIDE // 4)]
-    return heights[1] - 1, heights[0] - 1
+    column, row = ((picture[:CELL, x, 3] == BAR_DEPTH).sum() * 4 // CELL for x in (WIDTH // 4, 3 * WIDTH // 4))
+    return row - 1, column - 1
 
 
 def read_action(picture):
@@ -45,9 +46,9 @@ def test_who_looks_at_another_seat_does_not(offset, most):
     def choose(picture):
         other = picture.copy()
         seat = SEATS[(SEATS.index(read_seat(picture)) + offset) % len(SEATS)]
-        for number, cells in enumerate((seat[1] + 1, seat[0] + 1)):
-            other[:CELL, number * SIDE // 2 : (number + 1) * SIDE // 2, 3] = 0
-            other[CELL - CELL * cells // CELLS : CELL, number * SIDE // 2 : (number + 1) * SIDE // 2, 3] = BAR_DEPTH
+        other[:CELL, :, 3] = 0
+        other[CELL - CELL * (seat[1] + 1) // 4 : CELL, : WIDTH // 2, 3] = BAR_DEPTH
+        other[CELL - CELL * (seat[0] + 1) // 4 : CELL, WIDTH // 2 :, 3] = BAR_DEPTH
         return read_action(other)
 
     assert np.mean([play(seed, choose)[0] for seed in range(100)]) < most
@@ -85,7 +86,7 @@ def test_a_posture_is_seen_by_the_depth_camera_alone_and_a_book_by_the_color_cam
 def test_a_seed_is_an_episode_and_the_box_is_that_of_the_guest():
     first, second = WaitingRoom(), WaitingRoom()
     picture, info = first.reset(seed=5)
-    assert (picture == second.reset(seed=5)[0]).all() and picture.shape == (SIDE, SIDE, 4)
+    assert (picture == second.reset(seed=5)[0]).all() and picture.shape == (ROWS * CELL, WIDTH, 4)
     row, column = read_seat(picture)
     assert info["matters"] == (row * CELL, column * CELL, (row + 1) * CELL, (column + 1) * CELL)
     assert (first.step(BUSY)[0] == second.step(BUSY)[0]).all()
