@@ -387,3 +387,7 @@ class JoinTraits:
     def is_side_by_side(self) -> bool:
         """Whether cells and words are concatenated without layers over both."""
         return False
+
+    def find_join_conflict(self, recipe: Recipe) -> str:
+        """Why the fusion does not go with the rest of the recipe; empty if it does."""
+        return ""

@@ -80,6 +80,11 @@ class Reinforce(Table, ObjectiveTraits):
     learns_hard_attention: ClassVar[bool] = True
     kind: Literal["reinforce"] = "reinforce"
     """Chooses this objective: the next token with sampled hard attention."""
+    samples: Count = 1
+    """Sequences of positions that are sampled for each example. From 2 on the baseline of the reward of each is the
+    mean of the others (leave-one-out baseline, RLOO, Kool et al. 2019), which reduces the variance of the gradient so
+    much that hard attention learns as soft attention does; 4 suit, with reward_weight = 1. The writer costs that many
+    times more, the reader does not."""
     reward_weight: Annotated[float, Field(ge=0)] = 0.1
     """Weight of the REINFORCE term of the sampled attention, beside the cross-entropy of the tokens."""
     entropy_weight: Annotated[float, Field(ge=0)] = 0.01
@@ -87,7 +92,10 @@ class Reinforce(Table, ObjectiveTraits):
     early."""
     baseline_decay: Share = 0.9
     """Decay of the moving average of log-likelihoods that is the baseline of the reward. Closer to 1 is smoother and
-    slower."""
+    slower. Only for samples = 1."""
+    soft_rate: Share = 0.5
+    """Share of soft attention in training (Xu et al. 2015, section 4.1): the probability that an example uses it in
+    place of a sample; with several samples, its weight in the loss. 0 learns from samples alone."""
     label_smoothing: Share = 0.0
     """Label smoothing: probability mass spread over all tokens instead of the reference (Szegedy et al. 2016). 0
     disables it; 0.1 is usual for translation, 0 for language models."""

@@ -22,6 +22,7 @@ class Memory:
     grid: tuple[int, int] | None = None  # of a picture: rows and columns of the grid that the last states form
     inputs: Float[Tensor, "B N E"] | None = None  # inputs of the reader's stack: embedded tokens
     attached: Any = None  # what a writer with the capability `attaches` adds from the batch, for itself
+    soft_rows: Bool[Tensor, "B 1"] | None = None  # hard attention in training: rows that use soft attention instead
     aux: Aux = field(default_factory=Aux)  # auxiliary outputs of the reader's layers
 
     @property

@@ -11,8 +11,8 @@ FEW = ("train.steps=1", "train.schedule.warmup_steps=1", "train.valid_prediction
 FEWER = (*FEW, "train.valid_every=1", "train.save_every=1", "data.train.0.examples=200", "data.valid.0.examples=6")
 SLOW = [
     "ask-attend-answer", "bahdanau", "bert", "classify", "gpt2", "listen-attend-spell", "listen-attend-walk",
-    "mask-predict", "nat", "show-attend-interact", "show-attend-read", "sasrec", "smiles", "t5", "tag", "vit",
-    "vit-masked", "xlnet",
+    "mask-predict", "nat", "show-attend-interact", "show-attend-interact-streams", "show-attend-read", "sasrec",
+    "smiles", "t5", "tag", "vit", "vit-masked", "xlnet",
 ]  # fmt: skip
 NEXT = {"listen-attend-walk": "view", "vit-masked": "predict"}  # recipes that the web page cannot serve
 

@@ -170,7 +170,7 @@ def bind_settings(function: Callable[..., dict[str, Term]]) -> Builder:
 OBJECTIVES: dict[str, Builder] = {
     NextToken.model_fields["kind"].default: bind_settings(next_token_loss),
     Scheduled.model_fields["kind"].default: bind_settings(scheduled_sampling_loss),
-    Reinforce.model_fields["kind"].default: bind_settings(reinforce_loss),
+    Reinforce.model_fields["kind"].default: lambda table, context: functools.partial(reinforce_loss, settings=table),
     RDrop.model_fields["kind"].default: bind_settings(r_drop_loss),
     Fill.model_fields["kind"].default: bind_settings(fill_loss),
     Fertility.model_fields["kind"].default: build_fertility_objective,
