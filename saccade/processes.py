@@ -1,15 +1,19 @@
-"""Start modules of saccade as programs: a fork might hold locks, and a spawn would run the user's script again."""
+"""Child processes: Python programs that import nothing from the working folder, and how they have ended.
+
+They are started as modules: a fork might hold locks, and a spawn would run the user's script again.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-SECRETS = ("SACCADE_TOKEN",)  # environment variables that no process gets by itself
+SECRETS = ("SACCADE_TOKEN",)  # environment variables that no child process gets by itself
 
 
 def start_module(
@@ -23,15 +27,36 @@ def start_module(
 ) -> subprocess.Popen[Any]:
     """Start a module as a program with a pipe as its stdin, and with further environment variables.
 
-    `-P` and the absolute search path keep the working folder out: a file there must not be imported. In a new session,
-    it does not get the signals of a terminal.
+    In a new session, it does not get the signals of a terminal.
     """
-    home = str(Path(__file__).parents[1])
-    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(path)]
-    inherited = {name: value for name, value in os.environ.items() if name not in SECRETS}
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", module, *arguments],
-        env={**inherited, **(environment or {}), "PYTHONPATH": os.pathsep.join([home, *paths])},
+        build_python_command(module, *arguments),
+        env=build_python_environment(environment),
         stdin=subprocess.PIPE, stdout=stdout, text=text, encoding="utf-8" if text else None,
         start_new_session=new_session, pipesize=pipe_bytes,
     )  # fmt: skip
+
+
+def build_python_command(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module of ours; `-P` keeps the working folder off the search path of modules."""
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def build_python_environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of such a command: with this saccade, without secrets and without relative search paths.
+
+    An empty entry of PYTHONPATH, as in `PYTHONPATH=$PYTHONPATH:/x`, is the working folder.
+    """
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(path)]
+    home = str(Path(__file__).parents[1])
+    kept = {name: value for name, value in os.environ.items() if name not in SECRETS}
+    return {**kept, "PYTHONPATH": os.pathsep.join([home, *paths]), **(changes or {})}
+
+
+def describe_end(code: int) -> str:
+    """How a process has ended, by its return code: "was ended by SIGKILL", "failed with exit code 1"."""
+    if code >= 0:
+        return f"failed with exit code {code}"
+    names = {int(number): number.name for number in signal.Signals}
+    hint = "; is there enough memory?" if -code == signal.SIGKILL else ""
+    return f"was ended by {names.get(-code, f'signal {-code}')}{hint}"

@@ -8,6 +8,7 @@ import lzma
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, cast
 
@@ -15,6 +16,7 @@ from saccade.data.sources.paths import is_url
 from saccade.errors import SaccadeError
 
 COMPRESSION_SUFFIXES = (".gz", ".xz")
+MAX_LINE_BYTES = 2**27
 
 
 @contextmanager
@@ -48,9 +50,19 @@ def _open(path: Path) -> Iterator[IO[bytes]]:
             yield cast(IO[bytes], file)
 
 
+def _bound_lines(file: Iterable[bytes]) -> Iterable[bytes]:
+    """Lines of an open file, a line that is too long only up to its limit; other lines as they are."""
+    readline = getattr(file, "readline", None)
+    return file if readline is None else iter(partial(readline, MAX_LINE_BYTES + 1), b"")
+
+
 def iter_lines(file: Iterable[bytes], name: str, *, lines_before: int = 0) -> Iterator[tuple[int, str]]:
     """Yield lines with their numbers from 1, without line ends; only a line feed ends a line, not U+2028 etc."""
-    for number, raw in enumerate(file, lines_before + 1):
+    for number, raw in enumerate(_bound_lines(file), lines_before + 1):
+        if len(raw) > MAX_LINE_BYTES:
+            raise SaccadeError(
+                f"{name}:{number}: a line of more than {MAX_LINE_BYTES:,} bytes; is it text, with one example a line?"
+            )
         try:
             line = raw.decode("utf-8")
         except UnicodeDecodeError as error:

@@ -26,6 +26,7 @@ from saccade.config.schema import Corpus
 from saccade.data.sources.columns import INDEX_COLUMNS, UnclearColumnsError, suggest_columns
 from saccade.data.sources.lines import COMPRESSION_SUFFIXES, did_you_mean, iter_lines, open_file
 from saccade.errors import SaccadeError
+from saccade.parsing import parse_json
 
 Row = tuple[int, str, str]  # line number, source, target
 Texts = tuple[int, tuple[str, ...]]  # line number, any number of texts
@@ -311,10 +312,7 @@ def _read_csv(file: IO[bytes], name: str) -> Iterator[tuple[int, list[str]]]:
 def read_jsonl(lines: Iterable[bytes], name: str, *, lines_before: int = 0) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the records of lines of JSON, with the number of each line."""
     for number, line in iter_lines(lines, name, lines_before=lines_before):
-        try:
-            record = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise SaccadeError(f"{name}:{number}: not valid JSON ({error})") from None
+        record = parse_json(line, f"{name}:{number}")
         if not isinstance(record, dict):
             raise SaccadeError(f"{name}:{number}: expected one JSON object a line, got {type(record).__name__}")
         if "\\ud" in line.lower() and SURROGATE.search(json.dumps(record, ensure_ascii=False)):
@@ -340,12 +338,12 @@ def read_parquet(
                 for batch in table.iter_batches(batch_size=1024, row_groups=[group], columns=chosen):
                     skipped = min(max(0, first - number), len(batch))
                     number += skipped
-                    for record in batch.slice(skipped).to_pylist():
+                    for record in _convert_rows(batch.slice(skipped), f"{path}:{{}}", number):
                         if stop is not None and number >= stop:
                             return
                         number += 1
                         yield number, record
-        except pyarrow.ArrowException as error:
+        except (pyarrow.ArrowException, OSError, MemoryError) as error:
             raise _build_parquet_error(path, error) from None
 
 
@@ -362,10 +360,24 @@ def _open_parquet(file: IO[bytes], path: Path) -> Iterator[Any]:
             file = decompressed
         try:
             opened = pyarrow.parquet.ParquetFile(file)
-        except pyarrow.ArrowException as error:
+        except (pyarrow.ArrowException, OSError, MemoryError) as error:
             raise _build_parquet_error(path, error) from None
         yield opened
 
 
-def _build_parquet_error(path: Path, error: Exception) -> SaccadeError:
-    return SaccadeError(f"{path} is not a whole parquet file ({str(error).splitlines()[0]})")
+def _build_parquet_error(path: Path, error: BaseException) -> SaccadeError:
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    return SaccadeError(f"{path} is not a whole parquet file ({reason})")
+
+
+def _convert_rows(batch: Any, where: str, number: int) -> list[dict[str, Any]]:
+    """Convert a batch of parquet rows to records; `number` rows come before it."""
+    try:
+        return list(batch.to_pylist())
+    except (ValueError, OverflowError):  # invalid UTF-8, or a date that Python has not: find the row
+        for index in range(batch.num_rows):
+            try:
+                batch.slice(index, 1).to_pylist()
+            except (ValueError, OverflowError) as error:
+                raise SaccadeError(f"{where.format(number + index + 1)}: a cell cannot be read ({error})") from None
+        raise
