@@ -27,6 +27,7 @@ def test_a_single_mistake_is_one_line():
     ("values", "line"),
     [
         ({"reader": {"stack": {"had": 1}}}, "reader.stack.had: unknown key; did you mean 'heads'?"),
+        ({"train": {"average": {"kind": {"a": 1}, "zz": 1}}}, "train.average.zz: unknown key; keys here: kind, n"),
         ({"objectives": [{"kind": "r-drop", "alfa": 1}]}, "objectives.0.alfa: unknown key; did you mean 'alpha'?"),
         (
             {"data": {"train": [{"files": ["a"], "wieght": 2}]}},

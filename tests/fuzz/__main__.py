@@ -12,6 +12,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 
 from campaign import Summary, replay, run_campaign
+from damage import DamageSummary, run_damage
 
 CAP_DAC_READ_SEARCH = 1 << 2
 CORPUS = Path(__file__).parent / "corpus"
@@ -25,6 +26,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--shard", default="1/1", metavar="K/N", help="the K-th of N parts of the cases")
     parser.add_argument("--save", type=Path, default=None, help="folder for minimised failing cases")
     parser.add_argument("--replay", action="store_true", help="run the cases of the corpus instead of new ones")
+    parser.add_argument("--damage", action="store_true", help="damage each file of runs and exports instead")
+    parser.add_argument("--only", default="", help="with --damage: commands that contain this")
     return parser.parse_args()
 
 
@@ -42,6 +45,13 @@ def print_replay(faults: dict[str, str]) -> int:
     print("\n".join(f"FAULT {name}: {fault}" for name, fault in faults.items() if fault))
     print(f"{len(faults)} cases of the corpus, {sum(map(bool, faults.values()))} faults")
     return 1 if any(faults.values()) else 0
+
+
+def print_damage(summary: DamageSummary) -> int:
+    for way, count in summary.cases.items():
+        print(f"{way:<12}{count:>6} cases, {summary.refused[way]:>5} refused with one line")
+    print(f"{summary.cases.total()} cases of damage, {len(summary.faults)} faults")
+    return 1 if summary.faults else 0
 
 
 def leave_root(save: Path) -> None:
@@ -65,6 +75,8 @@ def main() -> int:
     number, _, count = options.shard.partition("/")
     if options.replay:
         return print_replay(replay(CORPUS))
+    if options.damage:
+        return print_damage(run_damage(lambda line: print(line, flush=True), options.only))
     print(f"seed {seed}", flush=True)
     summary = run_campaign(
         seed=seed, rounds=options.rounds, seconds=options.seconds, shard=(int(number), int(count)), save=save,

@@ -6,7 +6,6 @@ import gc
 import hashlib
 import json
 import os
-import resource
 import shutil
 import signal
 import tempfile
@@ -21,11 +20,12 @@ from random import Random
 from select import select
 
 from cases import REFUSED_SEEDS, SEEDS, Case, Generator
-from execute import MAX_BYTES, MAX_SECONDS, Runner, Verdict, prepare_process, read_memory, snapshot
+from execute import MAX_BYTES, MAX_SECONDS, Runner, Verdict, prepare_process, read_memory, read_seconds, snapshot
 from world import build_world
 
 CASES_PER_PROCESS = 400
-GRACE_SECONDS = 15.0  # after MAX_SECONDS, before a process that does not react is killed
+GRACE_SECONDS = 15.0  # after MAX_SECONDS of the processor, before a process that does not react is killed
+MAX_WAITING_SECONDS = 600.0  # after which a process that uses no processor is killed too
 KILL_BYTES = MAX_BYTES + 500_000_000  # beyond which a process is not left alive
 MAX_TRIALS = 60  # to minimise one case
 
@@ -119,7 +119,7 @@ class Results:
 
         A child that takes too long or too much memory is killed.
         """
-        begin, largest = time.monotonic(), 0
+        begin, largest, used, started = time.monotonic(), 0, 0.0, None
         while b"\n" not in self.buffer:
             if select([self.descriptor], [], [], 0.1)[0]:
                 more = os.read(self.descriptor, 1 << 20)
@@ -127,9 +127,14 @@ class Results:
                     return b"", largest
                 self.buffer += more
                 continue
-            with suppress(OSError, IndexError), open(f"/proc/{self.child}/statm") as file:
-                largest = max(largest, int(file.read().split()[1]) * resource.getpagesize())
-            if largest > KILL_BYTES or time.monotonic() - begin > MAX_SECONDS + GRACE_SECONDS:
+            with suppress(OSError, IndexError):
+                largest = max(largest, read_memory(self.child))
+                used = read_seconds(self.child)
+                started = used if started is None else started
+            is_late = (started is not None and used - started > MAX_SECONDS + GRACE_SECONDS) or (
+                time.monotonic() - begin > MAX_WAITING_SECONDS
+            )
+            if largest > KILL_BYTES or is_late:
                 os.kill(self.child, signal.SIGKILL)
         line, _, self.buffer = self.buffer.partition(b"\n")
         return line, largest

@@ -124,6 +124,7 @@ class Case:
     files: dict[str, bytes | None] = field(default_factory=dict)  # None removes a file
     stdin: bytes = b""
     found: str = ""  # what was wrong when the case was found
+    readonly: list[str] = field(default_factory=list)  # files and folders that cannot be written to
 
     def to_json(self) -> str:
         values: dict[str, Any] = {"found": self.found, "argv": self.argv}

@@ -65,14 +65,16 @@ def enter(folder: Path) -> Iterator[None]:
         os.chdir(before)
 
 
-def train_runs() -> None:
-    """Train each run for two steps; checkpoints are kept of two runs only, which is enough to try to resume."""
+def train_runs(only: str = "") -> None:
+    """Train each run, or one, for two steps; checkpoints are kept of two runs, which is enough to try to resume."""
     from saccade.train import api, finish
 
     draw = finish.plot_loss
     finish.plot_loss = lambda run: None
     try:
         for name, (recipe, tables) in RUNS.items():
+            if only not in ("", name):
+                continue
             small = [f"{table}.{change}" for table in tables for change in STACK]
             valid = ["data.valid=0.2" if name == "dates" else "data.valid.0.examples=6"]
             with redirect_stderr(io.StringIO()):
