@@ -23,7 +23,7 @@ from typing import Any
 
 from results import save
 
-PYTHON = [sys.executable, "-m", "saccade"]
+PYTHON = [sys.executable, "-P", "-m", "saccade"]
 Rows = list[dict[str, Any]]
 SYSTEMS = ("sutskever", "bahdanau", "deep-att", "gnmt", "moe", "bytenet", "convs2s")  # of the lectures, one size each
 

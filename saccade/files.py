@@ -1,10 +1,12 @@
-"""Atomic writing of files: write to a temporary name, flush to disk, rename."""
+"""Atomic writing of files (write to a temporary name, flush to disk, rename), and the folder of cached data."""
 
 from __future__ import annotations
 
 import errno
 import os
 import shutil
+import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import BytesIO
@@ -12,12 +14,42 @@ from pathlib import Path
 
 from saccade.errors import SaccadeError
 
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)  # disk full, or quota of the user exceeded
 
 
 def get_cache_folder() -> Path:
-    """The folder of cached data: $SACCADE_CACHE, or .cache/saccade in the home folder."""
-    return Path(os.environ.get("SACCADE_CACHE") or Path.home() / ".cache" / "saccade")
+    """The folder of cached data: $SACCADE_CACHE, or .cache/saccade in the home folder.
+
+    Where there is no home folder, or nothing can be written there, a folder of the user beside other temporary files.
+    """
+    if chosen := os.environ.get("SACCADE_CACHE"):
+        return Path(chosen)
+    try:
+        folder = Path.home() / ".cache" / "saccade"
+    except RuntimeError:  # a user id without an entry in the list of users
+        return create_temporary_cache()
+    existing = next(parent for parent in (folder, *folder.parents) if os.path.exists(parent))
+    return folder if os.access(existing, os.W_OK | os.X_OK) else create_temporary_cache()
+
+
+def create_temporary_cache() -> Path:
+    """Create the user's folder for cached data in the folder of temporary files; nobody else may write there."""
+    folder = Path(tempfile.gettempdir()) / f"saccade-cache-{os.getuid() if hasattr(os, 'getuid') else ''}"
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    check_private(folder, follow_symlinks=False)
+    return folder
+
+
+def check_private(folder: Path, *, follow_symlinks: bool = True) -> None:
+    """Refuse a folder that others may write to: what is in it is run, or read as our own."""
+    info = folder.stat(follow_symlinks=follow_symlinks)
+    if hasattr(os, "getuid") and (info.st_uid != os.getuid() or stat.S_IMODE(info.st_mode) & OTHERS_WRITE):
+        raise SaccadeError(
+            f"the folder '{folder}' must be yours alone, got owner {info.st_uid} and mode "
+            f"{stat.S_IMODE(info.st_mode):o}; remove it, or set SACCADE_CACHE to a folder of your own"
+        )
 
 
 @contextmanager

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
-import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from saccade.config.bounds import MAX_INTEGER, parse_toml
 from saccade.errors import SaccadeError
+from saccade.parsing import parse_json, read_text
 
 try:
     import fcntl
@@ -23,6 +23,7 @@ RECIPE, WEIGHTS = "recipe.toml", "model.safetensors"  # with the tokenizers, all
 CHECKPOINTS, METRICS, CARD = "checkpoints", "metrics.jsonl", "card.md"
 FILTER_REPORT = "filter.json"  # what `data.filter` has dropped: counts and examples by reason
 SAMPLES = "samples.jsonl"  # outputs for some validation examples, one line per validation
+UNREADABLE = "unreadable"  # state of a run whose files cannot be read
 LOCK = ".training"  # locked by the process that trains the run
 _callbacks: list[Callable[[Path], None]] = []
 
@@ -33,7 +34,7 @@ class RunEntry:
 
     name: str
     path: str
-    state: str  # training, interrupted or finished
+    state: str  # training, interrupted, finished or unreadable
     step: int
     score: str  # of the weights in use, by train.metric
     bytes: int  # size of the weights
@@ -117,8 +118,25 @@ def list_runs(folder: Path | None = None) -> list[RunEntry]:
     folder = get_runs_folder() if folder is None else folder
     if not folder.is_dir():
         return []
-    found = [path for path in folder.iterdir() if (path / RECIPE).is_file()]
-    return [_build_entry(path) for path in sorted(found, key=lambda path: ((path / RECIPE).stat().st_mtime, path.name))]
+    found = [path for path in folder.iterdir() if os.path.isfile(path / RECIPE)]  # False where others may not look
+    entries = [(_get_time(path / RECIPE), path.name, path) for path in found]
+    return [_try_to_build_entry(path) for _, _, path in sorted(entries)]
+
+
+def _get_time(path: Path) -> float:
+    """The time of the last change; 0 for a file that was removed meanwhile."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _try_to_build_entry(path: Path) -> RunEntry:
+    """The entry of a run; one that cannot be read is listed as such, and does not end the list."""
+    try:
+        return _build_entry(path)
+    except OSError:
+        return RunEntry(path.name, str(path), UNREADABLE, step=0, score="-", bytes=0)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -127,16 +145,31 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def read_metric_lines(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Complete lines as text and as values; the last line may be incomplete while the run is training."""
+    """Complete lines with a step, as text and as values.
+
+    The last line may be incomplete while the run is training; others may be damaged.
+    """
     found = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []:
         try:
-            values = json.loads(line)
-        except json.JSONDecodeError:
+            values = parse_json(line, path.name)
+        except SaccadeError:
             continue
-        if isinstance(values, dict) and isinstance(values.get("step"), int):
+        if isinstance(values, dict) and _is_metric_line(values):
             found.append((line, values))
     return found
+
+
+def get_number(line: Mapping[str, Any], name: str) -> float | None:
+    """A number in a line of metrics.jsonl; None if there is none."""
+    value = line.get(name)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _is_metric_line(values: dict[str, Any]) -> bool:
+    """Whether a line has a step, and no number that is too large for a float."""
+    numbers = [value for value in values.values() if isinstance(value, int)]
+    return isinstance(values.get("step"), int) and all(abs(number) <= MAX_INTEGER for number in numbers)
 
 
 def _build_entry(path: Path) -> RunEntry:
@@ -165,12 +198,12 @@ def _format_score(lines: list[dict[str, Any]], metric: str) -> str:
     """Score of the weights in use: averaged checkpoints where they were chosen, else the best validation."""
     best = [line for line in lines if line.get("event") == "valid" and line.get("best")]
     mean = [line for line in lines if line.get("event") == "average" and line.get("chosen")]
-    value = [line.get(metric) for line in [*best, *mean]][-1:]
-    return f"{metric} {value[0]:.2f}" if value and isinstance(value[0], int | float) else "-"
+    value = [get_number(line, metric) for line in [*best, *mean]][-1:]
+    return f"{metric} {value[0]:.2f}" if value and value[0] is not None else "-"
 
 
 def _read_metric(path: Path) -> str:
     try:
-        return str(tomllib.loads(path.read_text(encoding="utf-8"))["train"]["metric"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return str(parse_toml(read_text(path), path.name)["train"]["metric"])
+    except (SaccadeError, KeyError, TypeError):
         return "loss"  # errors of the recipe are reported when the run is used

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +28,7 @@ def import_model(source: Source, run: RunName = None, plugin: Plugins = []) -> N
     """Convert a Hugging Face model (a folder, or a name on the Hub to download) or a GGUF file to a run."""
     from saccade.exchange.importing import import_folder
 
-    name = run or Path(source).resolve().name.removesuffix(".gguf")
+    name = run or Path(os.path.realpath(source)).name.removesuffix(".gguf")
     imported = import_folder(source, name, kinds=load_plugins(*plugin))
     print(f"{imported.path}: {imported.family}, {imported.parameters:,} parameters")
     if imported.ignored_keys:

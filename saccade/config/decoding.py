@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
-from saccade.config.table import Count, Share, Table
+from saccade.config.table import BeamSize, Count, Repeats, Share, Table
 
 if TYPE_CHECKING:
     from saccade.config.schema import Recipe
@@ -22,7 +22,7 @@ class Decoding(Table):
     A non-autoregressive writer (kind = "fill") ignores `beam` and `length_penalty`.
     """
 
-    beam: Count = 4
+    beam: BeamSize = 4
     """Width of the beam search. 1 is greedy search; 4 to 10 are usual for translation, and the cost grows with it."""
     length_penalty: float = 0.6
     """Exponent alpha of the length normalization ((5 + length) / 6)^alpha by which scores of beam search are divided
@@ -30,7 +30,7 @@ class Decoding(Table):
     coverage_penalty: Annotated[float, Field(ge=0)] = 0.0
     """Weight beta of the coverage penalty of beam search, which punishes hypotheses that did not attend to all of the
     source (Wu et al. 2016). 0 disables it; try 0.2 where outputs leave parts of the source out."""
-    n_best: Count = 1
+    n_best: BeamSize = 1
     """Number of hypotheses returned for each input, best first; at most `beam`, unless outputs are sampled."""
     sample: bool = False
     """Sample tokens from the model instead of searching for likely ones; see `temperature`, `top_k` and `top_p`."""
@@ -69,10 +69,10 @@ class Decoding(Table):
     replace_unknown: bool = False
     """Replace each unknown token of an output by the source word with the most attention, or by its entry in the
     lexicon that training learns (Luong et al. 2015). For word vocabularies with unknown words."""
-    iterations: Count = 1
+    iterations: Repeats = 1
     """Non-autoregressive writers: number of mask-predict passes; each pass masks the least certain tokens and predicts
     them again (Ghazvininejad et al. 2019). 1 is fastest, 4 to 10 are better."""
-    length_candidates: Count = 1
+    length_candidates: BeamSize = 1
     """Non-autoregressive writers: how many of the most likely output lengths are decoded in parallel; the most likely
     output wins. 1 is fastest, 3 to 5 are better."""
     collapse: bool = False

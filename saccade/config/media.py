@@ -10,7 +10,7 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from saccade.config.kinds import ByKind, Custom, OwnKind
 from saccade.config.stacks import TransformerStack
-from saccade.config.table import Count, JoinTraits, ReaderTraits, Share, StackTraits, Table
+from saccade.config.table import Count, JoinTraits, ReaderTraits, Repeats, Share, StackTraits, Table
 
 if TYPE_CHECKING:
     from saccade.config.schema import Recipe
@@ -275,7 +275,7 @@ class GridReader(PictureReader):
         512,
     )
     """Output channels of each level; the last one is the width of the cells."""
-    depth: Count = 1
+    depth: Repeats = 1
     """Residual blocks of two convolutions in each level. More are slower and more accurate."""
     attention_levels: tuple[Count, ...] = ()
     """Levels, counted from 1, that are followed by self-attention over all cells (Zhang et al. 2019). Empty: none."""
@@ -403,7 +403,7 @@ class GlimpsesJoin(Table, JoinTraits):
 
     kind: Literal["glimpses"] = "glimpses"
     """Chooses this fusion: parallel glimpses of the question at the image."""
-    glimpses: Count = 2
+    glimpses: Repeats = 2
     """Number of parallel attention distributions over the image."""
     hidden_dim: Count = 512
     """Width of the hidden layer that scores a cell against the question."""
@@ -416,7 +416,7 @@ class HopsJoin(Table, JoinTraits):
 
     kind: Literal["hops"] = "hops"
     """Chooses this fusion: several hops of attention."""
-    hops: Count = 2
+    hops: Repeats = 2
     """Number of successive rounds of attention to the image."""
     dim: Count = 512
     """Width of the attended image features."""

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from saccade.config.kinds import ByKind, Custom
 from saccade.config.scores import Dot, LocalWindow, ScaledDot, Score
-from saccade.config.table import Count, Share, StackTraits, Table
+from saccade.config.table import Count, Repeats, Share, StackTraits, Table
 
 
 class Experts(Table):
@@ -58,7 +58,7 @@ class Chunks(Table):
     """Positions of a chunk. For "lsh" attention positions are sorted by their hash buckets first."""
     local: Count | None = None
     """Positions of a chunk of "local" attention. None: the same as `length`."""
-    hashes: Count = 2
+    hashes: Repeats = 2
     """Rounds of hashing of "lsh" attention. More rounds come closer to full attention and cost proportionally more."""
     buckets: tuple[Count, ...] = ()
     """Number of hash buckets, given as even factors: [64] is 64 buckets, [32, 64] is 2048 from two hashes. Fewer
@@ -78,7 +78,7 @@ class TransformerStack(Table, StackTraits):
     is_transformer: ClassVar[bool] = True
     kind: Literal["transformer"] = "transformer"
     """Chooses this stack: Transformer layers."""
-    layers: Count = 6
+    layers: Repeats = 6
     """Number of Transformer blocks. Parameters, computation and memory grow in proportion."""
     dim: Count = 512
     """Width of hidden states (d_model); a multiple of `heads`, unless `head_dim` is given."""
@@ -266,7 +266,7 @@ class ConvolutionStack(Table, StackTraits):
     """Chooses this stack: convolutional layers."""
     block: Literal["gated", "residual"] = "gated"
     """The block of ConvS2S (convolution with a gated linear unit), or the residual block of ByteNet."""
-    layers: Count = 15
+    layers: Repeats = 15
     """Number of convolutional blocks; each widens the receptive field by (kernel - 1) x dilation."""
     dim: Count = 512
     """Width of the hidden states between blocks."""
@@ -289,6 +289,14 @@ class ConvolutionStack(Table, StackTraits):
     """Weight normalization (Salimans and Kingma 2016): length and direction of each filter are separate parameters."""
     dropout: Share = 0.1
     """Dropout probability of the input of each block."""
+
+    def find_dilation_conflict(self, side: str, max_length: int) -> str:
+        if (largest := max(self.dilations)) > max_length:
+            return (
+                f"{side}.stack.dilations: {largest} is more than data.max_length = {max_length}, so that every "
+                "neighbour is padding; lower it"
+            )
+        return ""
 
     @property
     def width(self) -> int:
@@ -349,7 +357,7 @@ class RecurrentReaderStack(Table, StackTraits):
     """Chooses this stack: recurrent layers."""
     cell: Literal["rnn", "gru", "lstm"] = "lstm"
     """Recurrent cell: Elman RNN, GRU (Cho et al. 2014) or LSTM (Hochreiter and Schmidhuber 1997)."""
-    layers: Count = 1
+    layers: Repeats = 1
     """Number of recurrent layers. From 4 on, `residual` or `fast_forward` helps."""
     dim: Count = 512
     """Width of the hidden states; both directions, or both columns, together."""
@@ -412,7 +420,7 @@ class RecurrentWriterStack(Table, StackTraits):
     """Chooses this stack: recurrent layers."""
     cell: Literal["rnn", "gru", "lstm"] = "lstm"
     """Recurrent cell: Elman RNN, GRU (Cho et al. 2014) or LSTM (Hochreiter and Schmidhuber 1997)."""
-    layers: Count = 1
+    layers: Repeats = 1
     """Number of recurrent layers. From 4 on, `residual` or `fast_forward` helps."""
     dim: Count = 512
     """Width of the hidden states."""

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from saccade.config.stacks import RecurrentWriterStack, TransformerStack
     from saccade.config.writers import MaskedWriter, TokenWriter
 
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=10**9)]  # no size of a model, a batch or a schedule is larger
+Repeats = Annotated[int, Field(ge=1, le=10_000)]  # modules or passes, one after the other
+BeamSize = Annotated[int, Field(ge=1, le=10_000)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 StartToken = Literal["own", "pad", "end"] | Annotated[int, Field(ge=4)]  # ids below are special tokens
 
@@ -167,6 +169,10 @@ class StackTraits:
 
     is_custom: ClassVar[bool] = False  # whether it is a kind that the user brings
     is_transformer: ClassVar[bool] = False
+
+    def find_dilation_conflict(self, side: str, max_length: int) -> str:
+        """One line about dilations that are longer than all sequences; empty where there are none."""
+        return ""
 
     @property
     def transformer(self) -> TransformerStack | None:

@@ -79,6 +79,7 @@ class TokenWriter(Table, WriterTraits):
     def find_conflict(self, recipe: Recipe) -> str:
         return (
             find_writer_conflict(self, recipe)
+            or self.stack.find_dilation_conflict("writer", recipe.data.max_length)
             or self._find_attention_conflict(recipe)
             or self._find_ctc_conflict(recipe)
         )

@@ -22,6 +22,7 @@ from saccade.config.schema import Corpus, Decoding
 from saccade.data.sources import pairs
 from saccade.errors import SaccadeError
 from saccade.files import atomic_write
+from saccade.parsing import read_json_object
 from saccade.predict.outputs import Hypothesis
 from saccade.predict.predictors.predictor import Predictor
 
@@ -140,7 +141,7 @@ def load_progress(file: Path, output: Path, settings: Mapping[str, Any]) -> Back
             raise SaccadeError(f"{output} exists already; delete it, or choose another --output")
         return BacktranslationProgress(settings)
     try:
-        values = json.loads(file.read_bytes())
+        values = read_json_object(file)
         progress = BacktranslationProgress(**{**values, "left_out": Counter(values["left_out"])})
         changed = [key for key in settings if progress.settings.get(key) != settings[key]]
         is_whole = output.exists() and output.stat().st_size >= progress.bytes

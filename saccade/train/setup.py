@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 
+from saccade.allocation import check_allocation
 from saccade.config.schema import Recipe, Train
 from saccade.data.prepare import prepare
 from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
+from saccade.model.model import Model
 from saccade.runs import CARD, CHECKPOINTS, RECIPE, WEIGHTS
 from saccade.train import checkpoint
 from saccade.train.assemble import build_session
@@ -37,6 +39,7 @@ def open_session(recipe: Recipe, run: Path, *, ranks: Ranks, device: torch.devic
     if resumed and found is None:
         check_unfinished(run)
     model, notes = build_initial_model(recipe, data.tokenizers, fresh=found is None)
+    check_training_memory(model, device)
     stream = recipe.task.open_stream(recipe, data.train, model, rank=ranks.rank, world=ranks.world_size)
     if found:
         stream.restore(get_data_position(found.state["data"], recipe.train, report))
@@ -51,6 +54,14 @@ def open_session(recipe: Recipe, run: Path, *, ranks: Ranks, device: torch.devic
         initialize_folder(session, resumed=resumed, warn=report)
     ranks.barrier()
     return session
+
+
+def check_training_memory(model: Model, device: torch.device) -> None:
+    """Refuse a model whose gradients and optimizer state, three numbers for each parameter, do not fit into memory."""
+    count = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    if device.type == "cpu":
+        hint = "train a smaller model, or fewer of its parameters (freeze, train.lora)"
+        check_allocation(3 * 4 * count, f"training {count:,} parameters", hint)
 
 
 def check_unfinished(run: Path) -> None:

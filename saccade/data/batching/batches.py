@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from saccade.allocation import check_allocation
 from saccade.data.batching.batch import Batch, Field, pad_flat
 from saccade.errors import SaccadeError
 
@@ -230,7 +231,9 @@ def shuffle_rows(data: Rows, *, seed: int, epoch: int) -> np.ndarray:
     dtype = _get_row_dtype(len(data))
     extra = [round(count * (weight % 1)) for count, weight in zip(data.corpus_sizes, data.weights, strict=True)]
     whole = [count * int(weight) for count, weight in zip(data.corpus_sizes, data.weights, strict=True)]
-    order = np.empty(max(1, sum(whole) + sum(extra)), dtype=dtype)
+    total = max(1, sum(whole) + sum(extra))
+    check_allocation(total * np.dtype(dtype).itemsize, f"an epoch of {total:,} rows", "lower the weight of data.train")
+    order = np.empty(total, dtype=dtype)
     first = filled = 0
     for count, repeated, more in zip(data.corpus_sizes, whole, extra, strict=True):
         for _ in range(repeated // count if count else 0):

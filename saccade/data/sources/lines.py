@@ -8,12 +8,14 @@ import lzma
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, cast
 
 from saccade.errors import SaccadeError
 
 COMPRESSION_SUFFIXES = (".gz", ".xz")
+MAX_LINE_BYTES = 2**27
 
 
 @contextmanager
@@ -36,9 +38,13 @@ def _open(path: Path) -> IO[bytes]:
     return cast(IO[bytes], lzma.open(path, "rb")) if path.suffix == ".xz" else path.open("rb")
 
 
-def iter_lines(file: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
+def iter_lines(file: IO[bytes], name: str) -> Iterator[tuple[int, str]]:
     """Yield lines with their numbers from 1, without line ends; only a line feed ends a line, not U+2028 etc."""
-    for number, raw in enumerate(file, 1):
+    for number, raw in enumerate(iter(partial(file.readline, MAX_LINE_BYTES + 1), b""), 1):
+        if len(raw) > MAX_LINE_BYTES:
+            raise SaccadeError(
+                f"{name}:{number}: a line of more than {MAX_LINE_BYTES:,} bytes; is it text, with one example a line?"
+            )
         try:
             line = raw.decode("utf-8")
         except UnicodeDecodeError as error:

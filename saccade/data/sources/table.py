@@ -25,6 +25,7 @@ from saccade.config.schema import Corpus
 from saccade.data.sources.columns import INDEX_COLUMNS, UnclearColumnsError, suggest_columns
 from saccade.data.sources.lines import COMPRESSION_SUFFIXES, did_you_mean, iter_lines, open_file
 from saccade.errors import SaccadeError
+from saccade.parsing import parse_json
 
 Row = tuple[int, str, str]  # line number, source, target
 Texts = tuple[int, tuple[str, ...]]  # line number, any number of texts
@@ -299,10 +300,7 @@ def _read_csv(file: IO[bytes], name: str) -> Iterator[tuple[int, list[str]]]:
 
 def _read_jsonl(file: IO[bytes], name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
     for number, line in iter_lines(file, name):
-        try:
-            record = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise SaccadeError(f"{name}:{number}: not valid JSON ({error})") from None
+        record = parse_json(line, f"{name}:{number}")
         if not isinstance(record, dict):
             raise SaccadeError(f"{name}:{number}: expected one JSON object a line, got {type(record).__name__}")
         if "\\ud" in line.lower() and SURROGATE.search(json.dumps(record, ensure_ascii=False)):
@@ -322,8 +320,22 @@ def _read_parquet(file: IO[bytes], path: Path) -> Iterator[tuple[int, Mapping[st
         number = 0
         try:
             for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=1024):
-                for record in batch.to_pylist():
+                for record in _convert_rows(batch, f"{path}:{{}}", number):
                     number += 1
                     yield number, record
-        except pyarrow.ArrowException as error:
-            raise SaccadeError(f"{path} is not a whole parquet file ({str(error).splitlines()[0]})") from None
+        except (pyarrow.ArrowException, OSError, MemoryError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise SaccadeError(f"{path} is not a whole parquet file ({reason})") from None
+
+
+def _convert_rows(batch: Any, where: str, number: int) -> list[dict[str, Any]]:
+    """Convert a batch of parquet rows to records; `number` rows come before it."""
+    try:
+        return list(batch.to_pylist())
+    except (ValueError, OverflowError):  # invalid UTF-8, or a date that Python has not: find the row
+        for index in range(batch.num_rows):
+            try:
+                batch.slice(index, 1).to_pylist()
+            except (ValueError, OverflowError) as error:
+                raise SaccadeError(f"{where.format(number + index + 1)}: a cell cannot be read ({error})") from None
+        raise

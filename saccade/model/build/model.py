@@ -14,6 +14,7 @@ from saccade.config import schema
 from saccade.config.protocols import Stack
 from saccade.config.schema import Recipe
 from saccade.errors import SaccadeError
+from saccade.model.build.allocation import AllocationGuard
 from saccade.model.build.embeddings import (
     build_embedding,
     build_token_table,
@@ -46,8 +47,9 @@ def build(recipe: Recipe, *, source_size: int, target_size: int) -> Model:
         if conflict := part.positions.find_length_conflict(recipe.data.max_length):
             raise SaccadeError(conflict)
     options = Options(recipe.train, copies_states=should_copy_states(recipe))
-    reader = build_reader(recipe.reader, source_size, options)
-    return build_model_with_writer(WriterContext(recipe, reader, target_size, options))
+    with AllocationGuard():
+        reader = build_reader(recipe.reader, source_size, options)
+        return build_model_with_writer(WriterContext(recipe, reader, target_size, options))
 
 
 class WriterContext(NamedTuple):
