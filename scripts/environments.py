@@ -1,7 +1,7 @@
 """`make environments`: run the tests where something that they usually have is missing, and print a table.
 
 No compiler, no AVX-512, no triton, no HOME, a HOME that cannot be written to, LANG=C, and a copy of the tree in a
-folder whose name has spaces and letters beyond ASCII. `--tests` chooses other tests than those of the commands, training,
+folder whose name has spaces and letters beyond ASCII. `--tests` chooses other tests than those of commands, training,
 prediction and kernels; `--only NAME` one environment.
 """
 

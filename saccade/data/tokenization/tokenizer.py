@@ -111,6 +111,7 @@ class Tokenizer:
     pad, start, end, unknown = PAD, START, END, UNKNOWN
 
     def __init__(self, backend: tokenizers.Tokenizer, *, origin: str = "tokenizer") -> None:
+        _check_ids(backend, origin)  # before the library writes all ids up to the largest
         # Our batches do this.
         backend.no_truncation()
         backend.no_padding()
@@ -120,7 +121,7 @@ class Tokenizer:
         self.text_specials = tuple(chat_specials)  # those of the ids 0 to 3 that may occur inside of a text
         special_ids = _find_specials(backend, self.settings, chat_specials, origin)
         backend.encode_special_tokens = True  # "<end>" in a text of a user is not END; not stored in the file
-        library_ids = [*special_ids, *sorted(set(range(_count_ids(backend, origin))) - set(special_ids))]
+        library_ids = [*special_ids, *sorted(set(range(max(backend.get_vocab().values()) + 1)) - set(special_ids))]
         self._library_ids = library_ids  # by model id
         self._model_ids = (
             None if library_ids == sorted(library_ids) else {number: ours for ours, number in enumerate(library_ids)}
@@ -329,8 +330,8 @@ def _find_first_suffix(settings: Mapping[str, Any]) -> dict[int, str]:
     return {END: suffix[0]["SpecialToken"]["id"]} if len(suffix) > 1 else {}
 
 
-def _count_ids(backend: tokenizers.Tokenizer, origin: str) -> int:
-    """Return the number of ids up to the largest; each gets a row of the embedding, whether a token has it or not."""
+def _check_ids(backend: tokenizers.Tokenizer, origin: str) -> None:
+    """Raise where an id is far beyond the number of tokens: each id gets a row of the embedding, used or not."""
     vocabulary = backend.get_vocab()
     count, limit = max(vocabulary.values(), default=-1) + 1, MAX_IDS_PER_TOKEN * len(vocabulary) + MAX_UNUSED_IDS
     if count > limit:
@@ -338,7 +339,6 @@ def _count_ids(backend: tokenizers.Tokenizer, origin: str) -> int:
             f"{origin} has {len(vocabulary):,} tokens, but an id of {count - 1:,}; expected ids below {limit:,}: "
             "is the file damaged?"
         )
-    return count
 
 
 def _find_affixes(
