@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -78,6 +79,7 @@ def main() -> int:
     if options.damage:
         return print_damage(run_damage(lambda line: print(line, flush=True), options.only))
     print(f"seed {seed}", flush=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     summary = run_campaign(
         seed=seed, rounds=options.rounds, seconds=options.seconds, shard=(int(number), int(count)), save=save,
         show=lambda line: print(line, flush=True),

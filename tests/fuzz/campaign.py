@@ -144,6 +144,7 @@ def work_through(world: Path, cases: list[Case], writing: int) -> None:
     """What the child does: run the cases one after the other, and write a line for each."""
     code = 0
     try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         folder = Path(tempfile.mkdtemp(prefix="case-", dir=world.parent))
         os.environ["SACCADE_CACHE"] = str(folder / "cache")
         shutil.copytree(world.parent / "cache", folder / "cache")
@@ -236,11 +237,12 @@ def run_campaign(
                 if summary.faults[fault] == 1:
                     case.found = fault
                     keep_fault(world, case, verdict, output, show)
-            if summary.cases.total() % 1000 == 0:
+            if summary.cases.total() % 500 == 0:
                 rate = summary.cases.total() / (time.monotonic() - begin)
                 show(f"{summary.cases.total()} cases, {rate:.0f} a second, {len(summary.faults)} faults")
 
-        run_cases(world, draw_cases(), report)
+        with suppress(KeyboardInterrupt):  # what was done until then is reported
+            run_cases(world, draw_cases(), report)
     summary.seconds = time.monotonic() - begin
     return summary
 

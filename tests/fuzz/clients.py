@@ -209,6 +209,7 @@ async def run_requests(clients: Clients, requests: int, server: int) -> list[int
     for _ in range(20):
         await asyncio.gather(*(clients.ask_honestly(number, requests // 160) for number in range(1, 9)))
         sizes.append(read_memory(server))
+        print(f"{clients.honest.total():>8,} requests, {sizes[-1] / 1e6:.0f} MB", flush=True)
     return sizes
 
 

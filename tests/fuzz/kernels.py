@@ -43,7 +43,7 @@ def start_sanitized(cache: Path) -> int:
         "SACCADE_CACHE": str(cache),
         "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1:detect_stack_use_after_return=1",
         "UBSAN_OPTIONS": "print_stacktrace=1", "OMP_NUM_THREADS": "2", "SACCADE_STRICT_ENGINES": "1",
-        "PYTHONPATH": str(TESTS), "SACCADE_DEVICE": "cpu",
+        "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]), "SACCADE_DEVICE": "cpu",
     }  # fmt: skip
     return subprocess.run([sys.executable, *sys.argv], env=environment).returncode
 
