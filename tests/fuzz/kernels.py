@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import gc
 import math
 import mmap
 import os
@@ -26,6 +27,7 @@ from typing import Any
 SANITIZERS = ("libasan.so", "libubsan.so")
 FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=all -g"
 TESTS = Path(__file__).parents[1]
+MAX_PAGES = 8000  # areas of memory at a time; Linux allows a process 65,530
 PROT_NONE, FAILED = 0, ctypes.c_void_p(-1).value
 
 
@@ -81,7 +83,7 @@ def guard_tensors(memory: GuardedMemory) -> Iterator[Callable[[Any], Any]]:
     """Let every tensor that is created inside the block end at a guard page; yields the function that moves one."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
-    from torch.utils._pytree import tree_map
+    from torch.utils._pytree import tree_leaves, tree_map
 
     def move(tensor: Any) -> Any:
         if not isinstance(tensor, torch.Tensor) or not tensor.numel() or tensor.layout != torch.strided:
@@ -97,18 +99,19 @@ def guard_tensors(memory: GuardedMemory) -> Iterator[Callable[[Any], Any]]:
     class Guard(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = func(*args, **(kwargs or {}))
-            is_new = func._schema.name.split("::")[1] in CREATING
-            return tree_map(move, result) if is_new else result
+            given = {find_storage(item) for item in tree_leaves((args, kwargs or {}))}
+            return tree_map(lambda item: item if find_storage(item) in given else move(item), result)
 
     with Guard():
         yield move
 
 
-CREATING = {  # operations whose result is a buffer or an input of a kernel
-    "empty", "new_empty", "zeros", "new_zeros", "full", "clone", "_to_copy", "constant_pad_nd", "cat", "stack", "index",
-    "index_select", "empty_like", "zeros_like", "empty_strided", "new_empty_strided", "mul", "add", "embedding",
-    "addmm",
-}  # fmt: skip
+def find_storage(item: Any) -> int | None:
+    """The address of the memory of a tensor; None for anything else. Views and results in place share it."""
+    import torch
+
+    is_dense = isinstance(item, torch.Tensor) and item.layout == torch.strided and item.device.type == "cpu"
+    return item.untyped_storage().data_ptr() if is_dense else None
 
 
 class Rounds:
@@ -195,6 +198,14 @@ class Rounds:
             self.models[number] = made(*settings, recipe=recipe, kind=kind, words=17 + number, end=1.5, seed=number)
         return self.models[number]
 
+    def forget_models(self) -> None:
+        """Drop all models, and what was prepared for their searches."""
+        from saccade.predict.engines.cpu_fused import PREPARED_SEARCHES
+
+        self.models.clear()
+        PREPARED_SEARCHES.clear()
+        gc.collect()
+
     def search(self, move: Callable[[Any], Any]) -> None:
         """Greedy or beam search in one call of C, against single steps."""
         from saccade.data.batching.batch import Batch, pad
@@ -245,7 +256,7 @@ def run_rounds(rounds: int, seconds: float, seed: int) -> Counter[str]:
 
     done: Counter[str] = Counter()
     names, weights = [*KERNELS], [weight for _, weight in KERNELS.values()]
-    work, begin = Rounds(Random(seed)), time.monotonic()
+    work, begin, kept = Rounds(Random(seed)), time.monotonic(), list[GuardedMemory]()
     for number in range(rounds):
         if time.monotonic() - begin > seconds:
             break
@@ -258,8 +269,15 @@ def run_rounds(rounds: int, seconds: float, seed: int) -> Counter[str]:
         except BaseException:
             print(f"FAULT in round {number} of {name}, seed {seed}", flush=True)
             raise
-        if KERNELS[name][0] != "search":  # the models of a search live longer
+        if KERNELS[name][0] != "search":
             memory.release()
+        else:  # its models have memory that other rounds need
+            kept.append(memory)
+        if sum(len(each.pages) for each in kept) > MAX_PAGES:
+            work.forget_models()
+            for each in kept:
+                each.release()
+            kept.clear()
         done[name] += 1
     return done
 

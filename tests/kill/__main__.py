@@ -14,6 +14,7 @@ from random import Random
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 os.environ |= {"HF_HUB_OFFLINE": "1", "SACCADE_DEVICE": "cpu"}
 
+from full_disk import fill_disk, mount_disk
 from kills import Campaign
 from matrix import list_trainings
 
@@ -51,10 +52,30 @@ def run_kills(options: argparse.Namespace, folder: Path, seed: int) -> bool:
         tallies.append(campaign.tally)
         known |= {*campaign.kinds}
     killed = {kind for tally in tallies for kind in tally.moments} & known
+    full = run_full_disk(folder, kernels, options)
     kills, wrong = sum(tally.kills.total() for tally in tallies), sum(len(tally.wrong) for tally in tallies)
     during = f"{len(killed)} of {len(known)} kinds of writes"
     print(f"{kills} kills in {len(tallies)} trainings, during {during}; {wrong} wrong")
-    return not wrong
+    return not wrong and full
+
+
+def run_full_disk(folder: Path, kernels: Path, options: argparse.Namespace) -> bool:
+    """Train on a disk that is full; skipped for a shard or a choice of trainings."""
+    if options.only not in ("", "full disk") or not options.shard.startswith("1/"):
+        return True
+    (folder / "full").mkdir()
+    campaign = Campaign("full disk", list_trainings(folder)["text, best step"], folder / "full", kernels)
+    good = True
+    with mount_disk(folder / "disk") as disk:
+        if disk is None:
+            print("full disk: skipped, a tmpfs cannot be mounted here")
+            return True
+        for part in ("run", "cache"):
+            refused, wrong = fill_disk(campaign, disk, part=part)
+            print(f"full disk, {part}: {refused} refused with one line, {len(wrong)} wrong", flush=True)
+            print("".join(f"WRONG {line}\n" for line in wrong), end="", flush=True)
+            good &= not wrong
+    return good
 
 
 def kill_one(campaign: Campaign, covered: set[str], options: argparse.Namespace, parts: int, random: Random) -> None:

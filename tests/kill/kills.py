@@ -20,6 +20,8 @@ from typing import Any
 
 from matrix import Training, train_or_resume
 
+from saccade.errors import SaccadeError
+
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 PROMISED_CODES = {0, 130, 143, -signal.SIGTERM, -signal.SIGINT, -signal.SIGKILL}  # of a process that got a signal
 WRITES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "shutil.rmtree", "os.symlink", "os.link"}
@@ -92,10 +94,11 @@ def write_halves(moment: Moment) -> None:
 
     def write(self: Path, data: bytes) -> int:  # type: ignore[override]
         if moment.armed and moment.seen + 1 == moment.number:
+            moment.armed = False  # to open the file is not the moment yet
             with open(self, "wb") as file:
                 file.write(bytes(data)[: len(data) // 2])
                 file.flush()
-                moment.pass_write()
+                os.kill(os.getpid(), moment.kind)
         return write_bytes(self, data)
 
     Path.write_bytes = write  # type: ignore[assignment,method-assign]
@@ -117,6 +120,9 @@ def start(work: Callable[[], None], log: Path) -> int:
         code = 0
     except KeyboardInterrupt as error:
         code = getattr(error, "exit_code", 130)
+    except SaccadeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = 2
     except BaseException:
         traceback.print_exc()
     os._exit(code)

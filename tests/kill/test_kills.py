@@ -14,6 +14,13 @@ from matrix import Training
 STEPS = 4
 
 
+class Once(Random):
+    """Draws the first of all choices: one kill for each run."""
+
+    def choice(self, values):
+        return values[0]
+
+
 def train(run: Path, *, atomic: bool = True, counts_restarts: bool = False) -> None:
     """A training of four steps that writes what a run has; wrong in one way or another."""
     folder = run / "checkpoints"
@@ -44,16 +51,15 @@ def write(path: Path, content: bytes, *, atomic: bool) -> None:
 
 @pytest.fixture
 def run_campaign(tmp_path, monkeypatch):
-    """Kill a training 12 times; returns the number of kills and the faults."""
+    """Kill a training at each of its writes; returns the number of kills and the faults."""
 
     def run(**faults: bool) -> tuple[int, list[str]]:
         monkeypatch.setattr(kills, "train_or_resume", lambda training, run: train(run, **faults))
         (tmp_path / "kernels").mkdir()
         campaign = Campaign("x", Training("x", ()), tmp_path, tmp_path / "kernels")
-        random = Random(3)
-        moments = campaign.draw_moments(random, set())
-        while campaign.tally.kills.total() < 12:
-            campaign.run_one(moments, random)
+        assert any("model.safetensors" in name for name in campaign.writes)
+        for number, name in enumerate(campaign.writes, start=1):
+            campaign.run_one(iter([(Moment(number, signal.SIGKILL, half=True), None, name)]), Once())
         return campaign.tally.kills.total(), campaign.tally.wrong
 
     return run
@@ -62,6 +68,16 @@ def run_campaign(tmp_path, monkeypatch):
 def test_a_training_that_resumes_exactly_passes(run_campaign):
     kills_done, wrong = run_campaign()
     assert kills_done >= 12 and wrong == []
+
+
+def test_moments_cover_kinds_of_writes_that_were_not_covered(tmp_path, monkeypatch):
+    monkeypatch.setattr(kills, "train_or_resume", lambda training, run: train(run))
+    (tmp_path / "kernels").mkdir()
+    campaign, covered = Campaign("x", Training("x", ()), tmp_path, tmp_path / "kernels"), set[str]()
+    moments = campaign.draw_moments(Random(3), covered)
+    drawn = [next(moments) for _ in range(60)]
+    assert covered == {*campaign.kinds}
+    assert {delay[1] for _, delay, _ in drawn if delay} == {signal.SIGKILL, signal.SIGTERM, signal.SIGINT}
 
 
 @pytest.mark.parametrize("fault", [{"atomic": False}, {"counts_restarts": True}])
