@@ -86,9 +86,18 @@ def lock_run(path: Path) -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise SaccadeError(f"run '{path}' is being trained by another process; wait until it ends") from None
+            if not _is_open_file(path / LOCK, file.fileno()):  # a process that failed has removed its folder
+                raise SaccadeError(f"the folder '{path}' was removed by another process; try again")
         for callback in _callbacks:
             callback(path)
         yield
+
+
+def _is_open_file(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except OSError:
+        return False
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +11,7 @@ from saccade.errors import SaccadeError
 
 MAX_NESTING = 32  # levels of tables and lists; a recipe has about six
 MAX_CHARACTERS = 1_000_000  # of a TOML file or an override
+DEEP_KEY = re.compile(rf"""(?:[\w"'-]{{1,60}}[ \t]?\.[ \t]?){{{MAX_NESTING}}}""")  # a dotted key of too many parts
 MAX_INTEGER = 2**63 - 1  # TOML has integers of 64 bits
 MAX_INDEX_DIGITS = 6  # of the index of an item of a list, as in objectives.0.alpha
 
@@ -21,9 +23,9 @@ class InvalidTomlError(SaccadeError):
 def parse_toml(text: str, origin: str) -> dict[str, Any]:
     """Parse TOML; a text that is too large, or that the parser cannot take, is a mistake of the user."""
     if len(text) > MAX_CHARACTERS:
-        raise SaccadeError(
-            f"{origin} has {len(text):,} characters, at most {MAX_CHARACTERS:,} are read; is it a recipe?"
-        )
+        raise SaccadeError(f"{origin} has more than {MAX_CHARACTERS:,} characters; is it a recipe?")
+    if DEEP_KEY.search(text):  # the parser takes time by the square of the length of such a key
+        raise build_nesting_error(origin)
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
