@@ -279,6 +279,8 @@ def run_rounds(rounds: int, seconds: float, seed: int) -> Counter[str]:
                 each.release()
             kept.clear()
         done[name] += 1
+        if done.total() % 500 == 0:
+            print(f"{done.total()} rounds", flush=True)
     return done
 
 
