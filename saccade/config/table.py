@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from saccade.config.renames import rename_keys
 
@@ -20,7 +20,16 @@ if TYPE_CHECKING:
     from saccade.config.stacks import RecurrentWriterStack, TransformerStack
     from saccade.config.writers import MaskedWriter, TokenWriter
 
-Count = Annotated[int, Field(ge=1, le=10**9)]  # no size of a model, a batch or a schedule is larger
+
+def check_count(value: int) -> int:
+    """Raise for a number that no size of a model, a batch or a schedule has."""
+    if value > MAX_COUNT:
+        raise ValueError(f"expected at most {MAX_COUNT}, got {value}")
+    return value
+
+
+MAX_COUNT = 10**9
+Count = Annotated[int, Field(ge=1), AfterValidator(check_count)]
 Repeats = Annotated[int, Field(ge=1, le=10_000)]  # modules or passes, one after the other
 BeamSize = Annotated[int, Field(ge=1, le=10_000)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
