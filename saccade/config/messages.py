@@ -117,13 +117,21 @@ def _list_known_keys(location: tuple[str | int, ...], values: Mapping[str, Any],
             tables = [found for table in tables for found in list_tables(table.model_fields[part].annotation)]
         if tables == [Data] and task is not None and task.data_table is not None:
             tables = [task.data_table]
-        kind = kinds.peek(here["kind"]) if isinstance(here, Mapping) and here.get("kind") in kinds.used else None
+        used = _get_used_kind(here, kinds)
+        kind = kinds.peek(used) if used else None
         if is_table_class(kind):
             tables = [kind]
-    if (own := [table for table in tables if issubclass(table, OwnKind)]) and here.get("kind") in kinds.used:
+    used = _get_used_kind(here, kinds)
+    if used and (own := [table for table in tables if issubclass(table, OwnKind)]):
         shared = [name for table in own[:1] for name in table.model_fields if name != "kind"]
-        return [*get_keyword_only(kinds.find(here["kind"])), *shared]
+        return [*get_keyword_only(kinds.find(used)), *shared]
     return [name for table in tables for name in table.model_fields]
+
+
+def _get_used_kind(value: Any, kinds: Kinds) -> str:
+    """The kind of a table of the recipe if it is a kind of the user's own, else ""; the recipe may be wrong here."""
+    kind = value.get("kind") if isinstance(value, Mapping) else None
+    return kind if isinstance(kind, str) and kind in kinds.used else ""
 
 
 def _get_kind_or_corpora(table: type[BaseModel]) -> str:

@@ -172,4 +172,7 @@ def main(request: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(json.load(sys.stdin))
+    try:
+        main(json.load(sys.stdin))
+    except (json.JSONDecodeError, KeyboardInterrupt):  # the process that asked has ended, or the user stopped both
+        sys.exit(1)
