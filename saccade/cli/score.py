@@ -138,6 +138,8 @@ def compare(
         print(table.to_markdown(comparison) if markdown else table.to_latex(comparison))
     else:
         print(f"{align_columns(table.to_cells(comparison))}\n\n{table.format_note(comparison)}")
+    if broken := comparison.broken_runs:
+        raise SaccadeError(f"left out {len(broken)} of {len(runs)} runs: {'; '.join(broken)}")
 
 
 def score_files(

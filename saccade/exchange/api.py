@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ def import_model(
 
 
 def get_default_name(source: str | Path) -> str:
-    return Path(source).resolve().name.removesuffix(".gguf")
+    return Path(os.path.realpath(source)).name.removesuffix(".gguf")
 
 
 def export(run: str | Path | Predictor, folder: str | Path, *, kinds: Mapping[str, Any] | None = None) -> Path:

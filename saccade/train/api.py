@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +114,6 @@ def train_run(recipe: Recipe, run: str | Path | None, *, resumed: bool, overwrit
             with (
                 old as remove_old,
                 reserve_folder(path, ranks),
-                lock_run(path) if ranks.is_main else nullcontext(),
                 report_lost_processes(ranks, timeout=timeout, resume=command),
             ):
                 s = open_session(recipe, path, ranks=ranks, device=device, resumed=resumed)
@@ -314,20 +313,41 @@ def remove_run(path: Path) -> None:
 
 @contextmanager
 def reserve_folder(path: Path, ranks: Ranks) -> Iterator[None]:
-    """Create the folder of a run at once, so that its name is taken; remove it after an error if nothing is in it."""
+    """Create the folder of a run at once, so that its name is taken, and lock it.
+
+    After an error before its recipe was written, such as a full disk, remove what was written: without a recipe it is
+    no run, and its name would be taken for nothing.
+    """
     ranks.barrier()  # all processes have checked the name before it is taken
-    if ranks.is_main and not path.is_dir():
-        create_folder(path)
-    if ranks.is_main and (launch := get_launch_id()):
-        atomic_write(path / LAUNCH, launch.encode())
-    try:
+    if not ranks.is_main:
         yield
-    except BaseException:
-        if ranks.is_main and {item.name for item in path.iterdir()} <= {LOCK, LAUNCH}:
-            for name in (LOCK, LAUNCH):
-                (path / name).unlink(missing_ok=True)
+        return
+    if not path.is_dir():
+        create_folder(path)
+    with lock_run(path):
+        before = {item.name for item in path.iterdir()} - {LOCK, LAUNCH}
+        if launch := get_launch_id():
+            atomic_write(path / LAUNCH, launch.encode())
+        try:
+            yield
+        except BaseException:
+            if not (path / RECIPE).exists():
+                remove_contents(path, kept=before)
+            raise
+
+
+def remove_contents(path: Path, *, kept: Set[str]) -> None:
+    """Remove a folder with all that is in it, except these names."""
+    with suppress(OSError):
+        for item in path.iterdir():
+            if item.name in kept:
+                continue
+            if item.is_dir():
+                shutil.rmtree(item, ignore_errors=True)
+            else:
+                item.unlink(missing_ok=True)
+        if not kept:
             path.rmdir()
-        raise
 
 
 def train_or_load(recipe: Recipe, folder: Path) -> Predictor:

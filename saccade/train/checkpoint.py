@@ -31,7 +31,8 @@ STEP_FOLDER = re.compile(r"step-(\d+)")
 BEST_FILE = re.compile(r"best-(\d+)\.safetensors")  # weights of the best step in validation so far
 HIDDEN_PREFIX = "."  # of folders that are being written or removed
 
-READ_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError)  # raised by reading a damaged checkpoint
+# Raised by reading a damaged checkpoint
+READ_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 Tensors = Mapping[str, Tensor]
 Json = Mapping[str, Any]

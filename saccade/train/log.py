@@ -109,6 +109,8 @@ def truncate_metrics(path: Path, *, step: int) -> None:
     if path.exists():
         # "average" is logged after the last checkpoint, so a resumed run logs it again
         lines = [
-            line for line, values in read_metric_lines(path) if values["step"] <= step and values["event"] != "average"
+            line
+            for line, values in read_metric_lines(path)
+            if values["step"] <= step and values.get("event") != "average"
         ]
         atomic_write(path, "".join(f"{line}\n" for line in lines).encode())

@@ -10,11 +10,13 @@ from typing import Any
 
 import torch
 
+from saccade.allocation import check_allocation
 from saccade.config.schema import Recipe, Train
 from saccade.data.prepare import prepare
 from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
 from saccade.model.build.model import build
+from saccade.model.model import Model
 from saccade.model.run import SkipInit
 from saccade.runs import CARD, CHECKPOINTS, RECIPE, WEIGHTS
 from saccade.train import checkpoint
@@ -49,6 +51,7 @@ def open_session(recipe: Recipe, run: Path, *, ranks: Ranks, device: torch.devic
     ranks = arrange_processes(recipe, data.tokenizers, ranks=ranks, device=device, report=report)
     if ranks.mesh is None:
         model, notes = build_initial_model(recipe, data.tokenizers, fresh=found is None)
+        check_training_memory(model, device)
     else:
         from saccade.train.distributed.shard import build_sharded_model
 
@@ -94,6 +97,14 @@ def arrange_processes(
     mesh.check_settings(recipe.train, layout)
     report(mesh.describe_layout(layout, recipe.train, sizes, memory=memory))
     return mesh.join_mesh(ranks, layout, device)
+
+
+def check_training_memory(model: Model, device: torch.device) -> None:
+    """Refuse a model whose gradients and optimizer state, three numbers for each parameter, do not fit into memory."""
+    count = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    if device.type == "cpu":
+        hint = "train a smaller model, or fewer of its parameters (freeze, train.lora)"
+        check_allocation(3 * 4 * count, f"training {count:,} parameters", hint)
 
 
 def check_unfinished(run: Path) -> None:

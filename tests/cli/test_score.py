@@ -1,6 +1,7 @@
 """`saccade evaluate` and `saccade compare`."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -151,3 +152,13 @@ def test_test_files_have_the_columns_of_training(tmp_path):
     save(load("dates", overrides=[columns]), tmp_path / "recipe.toml")
     found = read_test_pairs(tmp_path, [Corpus(files=(str(tmp_path / "test.csv"),))], Kinds())
     assert found == [("ein Haus", "a house")]
+
+
+def test_a_broken_run_is_left_out_of_a_comparison(cli, run, other, tmp_path, files):
+    broken = Path(shutil.copytree(other, tmp_path / "broken"))
+    (broken / "model.safetensors").write_bytes(b"x")
+    result = cli("compare", run, broken, other, "--data", *files)
+    assert result.code == 2
+    assert result.out.splitlines()[1].startswith(f"{run.name} (2 seeds) ")
+    assert result.err.startswith("error: left out 1 of 3 runs: ") and "is not a whole safetensors file" in result.err
+    assert cli("compare", broken, run, "--data", *files).out == ""

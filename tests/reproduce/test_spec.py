@@ -39,6 +39,14 @@ def test_recorded_values_are_those_of_the_benchmark_results(name):
     assert recorded.values == pytest.approx(found)
 
 
+def test_recorded_parameters_are_those_of_the_benchmark_results():
+    sizes = {row["what"]: row["value"] for row in read_rows() if row["what"].endswith(": parameters")}
+    names = {name: f"{spec.recorded.row.removesuffix(f': {spec.metric}')}: parameters" for name, spec in SPECS.items()}
+    found = {name: 1e6 * sizes[row] for name, row in names.items() if row in sizes}
+    assert len(found) >= 12
+    assert {name: SPECS[name].recorded.parameters for name in found} == pytest.approx(found, abs=600)
+
+
 @pytest.mark.parametrize("name", SPECS)
 def test_settings_and_metric_of_a_result_fit_its_recipe(name):
     spec = SPECS[name]
@@ -57,7 +65,7 @@ def test_every_recipe_with_a_result_has_a_spec():
     """Recipes that results name, but for what is no training and scoring of one recipe."""
     trained = {spec.recipe for spec in SPECS.values()} | {s.recipe for spec in SPECS.values() for s in spec.before}
     assert trained >= {
-        "multi30k", "tatoeba", "sutskever", "bahdanau", "convs2s", "bytenet", "deep-att", "gnmt", "moe", "nat",
+        "multi30k", "tatoeba", "sutskever", "bahdanau", "convs2s", "bytenet", "deep-att", "gnmt", "moe", "mask-predict",
         "gnmt-reward", "shakespeare", "vit", "show-attend-tell", "listen-attend-spell", "show-attend-read",
         "show-ask-attend-answer", "listen-attend-walk", "gpt2", "roberta", "classify", "dates",
     }  # fmt: skip

@@ -17,7 +17,6 @@ from saccade.config.protocols import ScoreCapabilities, get_score_capabilities
 from saccade.errors import SaccadeError
 
 Score = Callable[[Tensor, Tensor], Tensor]
-Drop = Callable[[Tensor, float], Tensor]  # dropout of attention weights with a probability
 
 
 def attend(
@@ -28,12 +27,11 @@ def attend(
     score: Score | None = None,
     mask: Bool[Tensor, "..."] | None = None,
     dropout: float = 0.0,
-    drop: Drop = F.dropout,
 ) -> tuple[Float[Tensor, "*b Q Dv"], Float[Tensor, "*b Q K"]]:
     """The weighted sum of values and the attention weights; `score` is f_att, by default the scaled dot product."""
     scores = (score or scaled_dot)(query, key)
     weights = masked_softmax(scores, mask)
-    return drop(weights, dropout).to(value.dtype) @ value, weights
+    return F.dropout(weights, dropout).to(value.dtype) @ value, weights
 
 
 def masked_softmax(scores: Float[Tensor, "... Q K"], mask: Bool[Tensor, "..."] | None) -> Float[Tensor, "... Q K"]:

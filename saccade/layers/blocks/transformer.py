@@ -18,7 +18,7 @@ from saccade.kernels.weights import BlockWeights, StackWeights, Unsupported, des
 from saccade.layers.attention import masks
 from saccade.layers.attention.cache import AttentionState, DynamicCache, KeyValue, LayerCache
 from saccade.layers.attention.masks import Mask
-from saccade.layers.attention.multihead import CrossAttention, SelfAttention
+from saccade.layers.attention.multihead import CrossAttention, PositionalAttention, SelfAttention
 from saccade.layers.attention.scores import get_score_name
 from saccade.layers.attention.static_cache import StaticSizes, StaticState
 from saccade.layers.auxiliary import Aux, report_routing
@@ -33,7 +33,10 @@ RunBlock = Callable[..., tuple[Tensor, Tensor | None, GateOutput | None]]  # a b
 
 
 class Block(nn.Module):
-    """Self-attention, optional cross-attention to memory and optional feed-forward network, each with a residual."""
+    """Self-attention, optional cross-attention to memory and optional feed-forward network, each with a residual.
+
+    Non-autoregressive writers may have positional attention in between.
+    """
 
     def __init__(
         self,
@@ -48,6 +51,13 @@ class Block(nn.Module):
         self.cross = cross
         self.feedforward = feedforward
         self.residuals: Any = nn.ModuleList(residuals)  # one per sublayer, in order
+        # Positional attention after self-attention and its residual: of non-autoregressive writers only.
+        self.positional: PositionalAttention | None = None
+        self.positional_residual: Residual | None = None
+
+    def add_positional(self, attention: PositionalAttention, residual: Residual) -> None:
+        """Add positional attention between self-attention and cross-attention (Gu et al. 2018, figure 2)."""
+        self.positional, self.positional_residual = attention, residual
 
     def forward(
         self,
@@ -70,6 +80,11 @@ class Block(nn.Module):
         hidden = self.self(hidden, mask=mask, packing=packing, cache=cache)
         hidden, residual = first.end_sublayer(hidden, residual)
 
+        if self.positional is not None and self.positional_residual is not None:
+            hidden, residual = self.positional_residual.begin_sublayer(hidden, residual)
+            hidden = self.positional(hidden, mask=mask, packing=packing)
+            hidden, residual = self.positional_residual.end_sublayer(hidden, residual)
+
         if self.cross is not None:
             if memory is None and states is not None:
                 memory = self.cross.project_memory(states)
@@ -89,8 +104,8 @@ class Block(nn.Module):
         return function(self, *inputs)
 
     @property
-    def attentions(self) -> list[SelfAttention | CrossAttention]:
-        return [self.self] if self.cross is None else [self.self, self.cross]
+    def attentions(self) -> list[SelfAttention | PositionalAttention | CrossAttention]:
+        return [part for part in (self.self, self.positional, self.cross) if part is not None]
 
     @property
     def tensor_plan(self) -> TensorPlan:
@@ -126,6 +141,8 @@ class Block(nn.Module):
         feedforward: Any = self.feedforward
         if feedforward is None:
             raise Unsupported("it has no feed-forward network")
+        if self.positional is not None or self.self.excludes_self:
+            raise Unsupported("it attends by position, or not to itself, as writers do that predict all tokens at once")
         if not all(residual.adds for residual in self.residuals):
             raise Unsupported("its sublayers have no residual connection")
         return BlockWeights(
@@ -181,9 +198,14 @@ class TransformerStack(nn.Module):
 
     @functools.cached_property
     def product_problem(self) -> str:
-        """Which score is not a dot product; empty if all are. Scores stay as they were built."""
+        """Why decoding kernels do not fit: a score is no dot product, or values have a width of their own; else empty.
+
+        Both stay as they were built.
+        """
         heads = [part.heads for block in self.blocks for part in block.attentions]
         others = [get_score_name(part.score) for part in heads if not part.is_dot_product]
+        if any(part.has_own_value_width for part in heads):
+            return "values have another width than keys (value_dim)"
         return f"attention score {others[0]} is not a dot product" if others else ""
 
     @functools.cached_property

@@ -32,12 +32,13 @@ from saccade.config.protocols import Capabilities, TensorPlan
 from saccade.errors import SaccadeError
 from saccade.layers.attention import backends
 from saccade.layers.attention.masks import Band, Mask
-from saccade.layers.attention.scores import Score, attend
+from saccade.layers.attention.scores import Score, masked_softmax
 from saccade.model.model import Model
-from saccade.train.distributed.vocabulary import compute_split_losses
+from saccade.train.distributed.vocabulary import compute_split_losses, share
 
 SEQUENCE_AXIS, HEAD_AXIS = 1, 1  # of hidden states (B, T, D) and of attention weights (B, H, Q, K)
 ONE_PROCESS = "set train.parallel.tensor=1"
+OTHER_LAYOUTS = f"it has the layouts data and shard: {ONE_PROCESS}"
 
 
 class Layout(NamedTuple):
@@ -74,11 +75,12 @@ def apply_tensor_parallel(model: Model, mesh: DeviceMesh, *, sequence_parallel: 
 def check_tensor_parallel(model: Model, size: int) -> None:
     """Raise a SaccadeError where a model cannot be split over `size` processes."""
     found = model.capabilities
-    if not found.tensor_parallel:
-        reason = found.explain_missing("tensor_parallel")
-        raise SaccadeError(f"tensor parallelism cannot split this model: {reason}; {ONE_PROCESS}")
+    has_stack = any(get_tensor_plan(module).is_stack for module in model.modules())
+    if not found.tensor_parallel or not has_stack:
+        reason = found.explain_missing("tensor_parallel") or "no stack of it declares a plan"
+        raise SaccadeError(f"tensor parallelism cannot split this model: {reason}; {OTHER_LAYOUTS}")
     if any(parametrize.is_parametrized(module) for module in model.modules()):
-        raise SaccadeError(f"tensor parallelism cannot split weights with LoRA; {ONE_PROCESS}")
+        raise SaccadeError(f"tensor parallelism cannot split weights with LoRA; {OTHER_LAYOUTS}")
     sizes: dict[str, int] = {}
     for module in model.modules():
         plan = get_tensor_plan(module)
@@ -191,8 +193,9 @@ def leave_stack(module: nn.Module, args: tuple[Any, ...], output: tuple[Any, ...
 
 def share_input(mesh: DeviceMesh, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Pass an input that all processes have as a plain tensor; its gradient is the sum of theirs."""
-    x = args[0] if isinstance(args[0], DTensor) else DTensor.from_local(args[0], mesh, [Replicate()], run_check=False)
-    return (x.to_local(grad_placements=[Partial()]), *args[1:])
+    x = args[0]
+    local = x.to_local(grad_placements=[Partial()]) if isinstance(x, DTensor) else share(x, mesh)
+    return (local, *args[1:])
 
 
 # ---- parameters
@@ -298,8 +301,9 @@ class SplitKernels(NamedTuple):
         score_term: Tensor | None = None,
         dropout: float = 0.0,
     ) -> tuple[Tensor, Tensor]:
-        score = backends.add_term(scale, score, score_term)
-        return attend(*heads, score=score, mask=allowed, dropout=dropout, drop=self.drop)
+        query, key, value = heads
+        weights = masked_softmax(backends.add_term(scale, score, score_term)(query, key), allowed)
+        return self.drop(weights, dropout).to(value.dtype) @ value, weights
 
     def sdpa_attention(
         self, *heads: Tensor, scale: float, mask: Mask | None, q_pos: Tensor, k_pos: Tensor, dropout: float = 0.0

@@ -45,7 +45,7 @@ def compute_split_losses(
         smoothed = (1 - smoothing) * nll + smoothing * (logsumexp - mean)
     total, kl = (smoothed * keep).sum(), torch.zeros_like(top[0, 0])
     if len(rows) == 2:
-        log_probs = logits - logsumexp[..., None]
+        log_probs = logits - share(logsumexp, mesh)[..., None]
         difference, log_ratio = log_probs[0].exp() - log_probs[1].exp(), log_probs[0] - log_probs[1]
         kl = (reduce((difference * log_ratio).sum(-1), mesh) * keep).sum() / 2
         total = total + kl_weight * (kl - kl.detach())  # the first sum carries the gradients of the divergence
@@ -56,6 +56,11 @@ def reduce(x: Tensor, mesh: DeviceMesh, operation: str = "sum") -> Tensor:
     """Combine a tensor of each process; all get the result."""
     partial = DTensor.from_local(x, mesh, [Partial(operation)], run_check=False)
     return partial.redistribute(placements=[Replicate()]).to_local()
+
+
+def share(x: Tensor, mesh: DeviceMesh) -> Tensor:
+    """A tensor that all processes have and each uses for its own part, so that its gradient is the sum of theirs."""
+    return DTensor.from_local(x, mesh, [Replicate()], run_check=False).to_local(grad_placements=[Partial()])
 
 
 def pick_targets(

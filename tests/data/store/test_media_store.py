@@ -1,5 +1,6 @@
 """Pictures are decoded once, unreadable ones are reported and skipped, and batches are read from the arrays."""
 
+import re
 import shutil
 import sys
 from dataclasses import replace
@@ -170,6 +171,22 @@ def test_several_processes_make_the_same_arrays(folder, tmp_path, monkeypatch):
     assert alone.broken == together.broken
     assert not (tmp_path / "was_run").exists()
     assert len(alone.broken) == 1
+
+
+@pytest.mark.parametrize(
+    ("program", "end"),
+    [("exit 3", "failed with exit code 3"), ("kill -9 $$", "was ended by SIGKILL; is there enough memory?")],
+)
+def test_a_process_that_dies_is_named(folder, tmp_path, monkeypatch, program, end):
+    """Not the cache, which it has not written, and not the pipe, which it has not read."""
+    source = MediaSource(Corpus(files=(str(folder),)), PatchReader(**{**READER}), "label")
+    monkeypatch.setattr(decoding, "MIN_FILES_PER_PROCESS", 2)
+    monkeypatch.setattr(decoding.os, "cpu_count", lambda: 3)
+    monkeypatch.setattr("saccade.processes.build_python_command", lambda module: ["sh", "-c", program])
+    monkeypatch.setattr(MediaSource, "list_paths", lambda self: ["x" * 1000] * 1000)  # more than a pipe holds
+    with pytest.raises(SaccadeError, match=f"a process that decodes pictures {re.escape(end)}; try again"):
+        open_or_decode(source, "key", tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
 
 
 def test_other_settings_of_the_reader_are_other_arrays(folder, tmp_path):
