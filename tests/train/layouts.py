@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import io
 import os
@@ -46,7 +47,13 @@ LAYOUTS = {  # name: number of processes, train.parallel
 }
 
 
-PROGRESS = small.session.Progress.__init__.__defaults__  # of a new run; the last one is `split`
+def set_split(count):
+    """Let new runs split each micro-batch by rows into this many."""
+    made = small.session.Progress.__init__
+    names = [field.name for field in dataclasses.fields(small.session.Progress)]
+    made.__defaults__ = tuple(
+        count if name == "split" else value for name, value in zip(names, made.__defaults__, strict=True)
+    )
 
 
 def build_recipe(layout="one", **train):
@@ -90,7 +97,7 @@ def train_job(rank, world, port, parallel, run, settings):
     resume, printed = settings.pop("resume", False), io.StringIO()
     batches, measured = [], {}
     parallel = {**parallel, **settings.pop("parallel", {})}
-    small.session.Progress.__init__.__defaults__ = (*PROGRESS[:-1], settings.pop("split", 1))
+    set_split(settings.pop("split", 1))
     fault, step, victim = settings.pop("fault", ("", 0, -1))
     if rank == victim:
         cause_fault(fault, step * settings.get("accumulate", TRAIN["accumulate"]) // world)

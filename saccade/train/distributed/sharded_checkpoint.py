@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -92,9 +92,9 @@ def read_whole(path: Path, group: str) -> dict[str, Tensor]:
     return tensors
 
 
-def read_into(path: Path, group: str, targets: Mapping[str, Tensor], *, names: Iterable[str] | None = None) -> None:
+def read_into(path: Path, group: str, targets: Mapping[str, Tensor]) -> None:
     """Read tensors of a group into these, in place; of a DTensor only the part of this process is read."""
-    wanted: dict[str, Any] = {f"{group}.{name}": targets[name] for name in names or targets}
+    wanted: dict[str, Any] = {f"{group}.{name}": tensor for name, tensor in targets.items()}
     with warnings.catch_warnings():  # that every process reads for itself is meant
         warnings.simplefilter("ignore", UserWarning)
         load(wanted, storage_reader=HuggingFaceStorageReader(str(path)), no_dist=True)
