@@ -37,8 +37,8 @@ FRONT = {
 }
 # Results of `saccade reproduce` on the front page
 FRONT_RESULTS = (
-    "multi30k-en-de", "tatoeba-de-en", "bahdanau", "deep-att", "nat", "gpt2-books", "sst2-pretrained", "cifar10",
-    "flickr8k", "an4", "fsdd", "iiit5k", "sail-sentences-grid-jelly", "sail-sentences-jelly-grid", "dates",
+    "multi30k-en-de", "tatoeba-de-en", "bahdanau", "deep-att", "mask-predict", "gpt2-books", "sst2-pretrained",
+    "cifar10", "flickr8k", "an4", "fsdd", "iiit5k", "sail-sentences-grid-jelly", "sail-sentences-jelly-grid", "dates",
 )  # fmt: skip
 SEEDS = 3  # that a result should have
 REPEATABLE = """Quality, as mean ± standard deviation over the seeds. `saccade reproduce NAME --data-folder DATA` trains

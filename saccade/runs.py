@@ -13,17 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from saccade.errors import SaccadeError
-
-try:
-    import fcntl
-except ImportError:  # Windows has no such locks; runs are not protected there
-    fcntl = None  # type: ignore[assignment]
+from saccade.files import lock_file
 
 RECIPE, WEIGHTS = "recipe.toml", "model.safetensors"  # with the tokenizers, all that prediction needs
 CHECKPOINTS, METRICS, CARD = "checkpoints", "metrics.jsonl", "card.md"
 FILTER_REPORT = "filter.json"  # what `data.filter` has dropped: counts and examples by reason
 SAMPLES = "samples.jsonl"  # outputs for some validation examples, one line per validation
 LOCK = ".training"  # locked by the process that trains the run
+LAUNCH = ".launch"  # which start of torchrun trains the run
 _callbacks: list[Callable[[Path], None]] = []
 
 
@@ -80,11 +77,8 @@ def lock_run(path: Path) -> Iterator[None]:
     except OSError as error:
         raise SaccadeError(f"cannot write to the run '{path}': {error.strerror}; check your permission") from None
     with file:
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise SaccadeError(f"run '{path}' is being trained by another process; wait until it ends") from None
+        if not lock_file(file):
+            raise SaccadeError(f"run '{path}' is being trained by another process; wait until it ends")
         for callback in _callbacks:
             callback(path)
         yield
@@ -103,11 +97,7 @@ def notify_of_runs(callback: Callable[[Path], None]) -> Iterator[None]:
 def is_training(path: Path) -> bool:
     try:
         with (path / LOCK).open("r") as file:
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
+            return not lock_file(file, shared=True)
     except OSError:
         return False
 

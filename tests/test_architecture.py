@@ -188,9 +188,9 @@ def test_every_import_is_a_declared_dependency():
         return {re.split(r"[\[<>=]", item)[0].lower().replace("-", "_") for item in wanted}
 
     ours = {"saccade", "saccade_worlds"} | {"pil", "pydantic_core", "annotated_types"}  # pillow, parts of pydantic
-    ours |= {"absl"}  # of absl-py
+    ours |= {"absl", "upath"}  # of absl-py and universal-pathlib
     ours |= {"triton"}  # comes with torch where there is CUDA, and is imported only there
-    groups = ("tensorboard", "export", "languages", "rouge", "serve", "sound", "timm", "worlds")
+    groups = ("tensorboard", "export", "languages", "ray", "rouge", "serve", "sound", "timm", "urls", "worlds")
     optional = [item for name in groups for item in extras[name]]
     used = names([*project["dependencies"], *optional]) | ours
     assert imports(SOURCES) <= used

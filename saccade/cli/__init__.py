@@ -14,6 +14,7 @@ import typer
 from saccade.cli import lectures, recipes
 from saccade.cli.arguments import join_paired_values
 from saccade.cli.backtranslate import backtranslate
+from saccade.cli.distill import distill
 from saccade.cli.exchange import export_model, import_model
 from saccade.cli.exits import report_errors
 from saccade.cli.explain import explain
@@ -42,6 +43,7 @@ for command in (
     watch,
     predict,
     backtranslate,
+    distill,
     evaluate,
     compare,
     ladder,

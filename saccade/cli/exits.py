@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
-from saccade.errors import SaccadeError
+from saccade.errors import LocalError, ProcessLost, SaccadeError
 
 USER_ERROR, INTERRUPTED = 2, 130
+REPORT_SECONDS = 20.0  # for rank 0 to report a mistake that another process has met first
 # OSErrors that a user can mend (permissions, full disk, missing file); any other one is a bug and keeps its traceback.
 USER_ERRNOS = (errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENOENT, errno.EISDIR)
 
@@ -19,11 +23,21 @@ USER_ERRNOS = (errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EROF
 @contextmanager
 def report_errors() -> Iterator[None]:
     """Turn an exception of a command into a message on stderr and an exit code."""
+    mark = get_mark()
+    if mark is not None and mark.exists():  # torchrun has started this again after a mistake that was reported
+        raise SystemExit(USER_ERROR)
     try:
         yield
         sys.stdout.flush()
     except SaccadeError as error:
-        exit_with_message(f"error: {error}", USER_ERROR)
+        if os.environ.get("RANK", "0") == "0" or isinstance(error, LocalError):
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            if mark is not None and not isinstance(error, ProcessLost):
+                with contextlib.suppress(OSError):
+                    mark.touch()
+        elif mark is not None:
+            wait_for_report(mark)
+        raise SystemExit(USER_ERROR) from None
     except KeyboardInterrupt as error:
         exit_with_message(str(error) or "interrupted", getattr(error, "exit_code", INTERRUPTED))
     except BrokenPipeError:
@@ -36,6 +50,22 @@ def report_errors() -> Iterator[None]:
             raise
         where = f": '{error.filename}'" if error.filename else ""
         exit_with_message(f"error: {(error.strerror or str(error)).lower()}{where}", USER_ERROR)
+
+
+def get_mark() -> Path | None:
+    """The file that processes of torchrun leave when they end by a user's mistake; None without torchrun.
+
+    It is in a folder of this start of torchrun, which has a folder for each restart, with one for each process.
+    """
+    own = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    return Path(own).parents[2] / "reported" if own and len(Path(own).parents) > 2 else None
+
+
+def wait_for_report(mark: Path) -> None:
+    """Wait until rank 0 has reported the same mistake: torchrun ends all processes as soon as one has ended."""
+    end = time.monotonic() + REPORT_SECONDS
+    while not mark.exists() and time.monotonic() < end:
+        time.sleep(0.05)
 
 
 def exit_with_message(message: str, code: int) -> NoReturn:

@@ -22,6 +22,7 @@ from saccade.plan.counts import (
 )
 from saccade.plan.flops import Flops, count_flops
 from saccade.plan.hardware import Gpu
+from saccade.plan.layouts import LayoutPlan, count_micro_batches, plan_layouts
 from saccade.plan.memory import Memory
 from saccade.plan.sharding import ShardingAdvice, recommend_sharding
 
@@ -95,6 +96,7 @@ class Plan(Tabular):
     memory: Memory
     time: TrainingTime
     advice: ShardingAdvice
+    layouts: list[LayoutPlan]  # in which `saccade train` can run on these GPUs
 
     @property
     def batch_tokens(self) -> int:
@@ -104,8 +106,9 @@ class Plan(Tabular):
     def step_seconds(self) -> float | None:
         """The duration of one optimizer step with full batches."""
         speed = self.time.tokens_per_second
-        tokens = count_sides(self.model, self.flops.target_ratio) * self.batch_tokens * self.recipe.train.accumulate
-        return None if speed is None else tokens * self.time.gpus / speed
+        count = count_micro_batches(self.recipe, self.time.gpus)
+        tokens = count_sides(self.model, self.flops.target_ratio) * self.batch_tokens * count
+        return None if speed is None else tokens / speed
 
     def to_records(self) -> list[dict[str, Any]]:
         """Return the main numbers, a row each."""
@@ -154,6 +157,9 @@ class Plan(Tabular):
                 "best": self.advice.best,
                 "fewest_gpus": self.advice.min_gpus,
             },
+            "layouts": [
+                {**each.layout._asdict(), **each.states._asdict(), "sent_per_step": each.sent} for each in self.layouts
+            ],
         }
 
 
@@ -170,12 +176,13 @@ def make_plan(recipe: Recipe, request: PlanRequest) -> Plan:
         end_to_end=hardware.get_measured()["whole"],
         matmul_flops=gpu.get_matmul_flops(is_bf16=train.precision != "fp32"),
         flops_per_token=memory.forward_passes * found.get_training(recompute=train.recompute),
-        tokens=request.tokens or count_training_tokens(recipe, request.gpus * count_sides(model, memory.target_ratio)),
+        tokens=request.tokens or count_training_tokens(recipe, count_sides(model, memory.target_ratio), request.gpus),
         gpus=request.gpus,
         price=request.price,
     )
     advice = recommend_sharding(memory, gpus=request.gpus, batch_tokens=train.batch_tokens)
-    return Plan(recipe, model, vocabulary, length, gpu, found, memory, time, advice)
+    layouts = plan_layouts(memory, recipe, gpus=request.gpus)
+    return Plan(recipe, model, vocabulary, length, gpu, found, memory, time, advice, layouts)
 
 
 def get_vocabulary_size(recipe: Recipe, run: Path | None = None) -> int:
@@ -201,7 +208,7 @@ def count_sides(model: Model, target_ratio: float) -> float:
     return 1.0 if model.reader is None or is_head(model.writer) else 1 + target_ratio
 
 
-def count_training_tokens(recipe: Recipe, batches_per_step: float) -> float | None:
+def count_training_tokens(recipe: Recipe, sides: float, gpus: int) -> float | None:
     """Return the tokens of all steps with full batches; None if the recipe has no `train.steps`."""
     train = recipe.train
-    return None if train.steps is None else batches_per_step * train.steps * train.accumulate * train.batch_tokens
+    return None if train.steps is None else sides * train.steps * count_micro_batches(recipe, gpus) * train.batch_tokens

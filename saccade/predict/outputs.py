@@ -60,6 +60,11 @@ class Hypothesis:
         return replace(self, engine=engine, finish="length" if min_length < limit <= len(self.ids) else self.finish)
 
 
+def join_lines(text: str) -> str:
+    """Replace line breaks by spaces, so that line n of the outputs belongs to line n of the inputs."""
+    return " ".join(text.splitlines())
+
+
 def get_truncated_lengths(outputs: Iterable[Hypothesis]) -> tuple[int, ...]:
     """Return the number of tokens of each output that was truncated at its length limit."""
     return tuple(len(output.ids) for output in outputs if output.finish == "length")

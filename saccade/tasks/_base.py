@@ -49,7 +49,7 @@ class BaseTask:
     input_label = "Text"
     page_settings: tuple[str, ...] | None = None
     reads_media = False  # whether readers of images or audio are supported
-    writer_kinds = '"tokens" or "fill"'  # supported kinds, for an error message
+    writer_kinds = '"tokens", "fill" or "fertility"'  # supported kinds, for an error message
     outputs = TEXT  # kind of outputs, which decides about the metrics
 
     def __eq__(self, other: object) -> bool:

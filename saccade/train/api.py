@@ -20,9 +20,17 @@ from saccade.config.load import has_recipe, load, override, to_override_list
 from saccade.config.schema import Recipe
 from saccade.data.sources.given import Files, to_corpora
 from saccade.errors import SaccadeError
+from saccade.files import atomic_write
 from saccade.model.run import pick_device
 from saccade.predict.predictors.predictor import Predictor
-from saccade.runs import LOCK, RECIPE, build_not_a_run_error, find_run, get_runs_folder, get_state, lock_run
+from saccade.runs import LAUNCH, LOCK, RECIPE, build_not_a_run_error, find_run, get_runs_folder, get_state, lock_run
+from saccade.train.distributed.faults import (
+    find_restarted_run,
+    get_launch_id,
+    is_begun,
+    report_lost_processes,
+)
+from saccade.train.distributed.mesh import choose_micro_batches, forget_other_layout
 from saccade.train.distributed.ranks import Ranks, init_distributed
 from saccade.train.finish import finish
 from saccade.train.loop import run_loop
@@ -65,6 +73,10 @@ def train(  # noqa: PLR0913  # what users choose is its parameters
     if overwrite and run is None and resume is None:
         raise SaccadeError("overwrite=True needs the name of the run to replace; give run=NAME")
     form = {"tiny": tiny, "paper": paper}
+    if resume is None and (begun := find_restarted_run(None if run is None else get_run_path(run))) is not None:
+        run = begun
+        if is_begun(begun):
+            return resume_restarted(begun, kinds)
     if resume is not None:
         path = find_run(resume)
         check_resume(path, [name for name, value in given.items() if value is not None])
@@ -77,18 +89,34 @@ def train(  # noqa: PLR0913  # what users choose is its parameters
         return Predictor.load(path, kinds=chosen.kinds, device=chosen.train.device)
 
 
+def resume_restarted(path: Path, kinds: Mapping[str, Any] | None) -> Predictor:
+    """Go on with a run whose processes torchrun has started again after one of them had ended."""
+    recipe = load_resumed_recipe(path, (), kinds)
+    with preserve_rng_state(pick_device(recipe.train.device)):
+        train_run(recipe, path, resumed=True)
+        return Predictor.load(path, kinds=recipe.kinds, device=recipe.train.device)
+
+
 def train_run(recipe: Recipe, run: str | Path | None, *, resumed: bool, overwrite: bool = False) -> Path:
     """Train in the folder of a run and return its path."""
+    if not resumed:
+        recipe = recipe.model_copy(update={"train": choose_micro_batches(recipe.train)})
     device = pick_device(recipe.train.device)
     with deterministic_mode(recipe.train, device):
-        ranks, device = init_distributed(device)
+        ranks, device = init_distributed(device, timeout=recipe.train.parallel.timeout)
         try:
             if resumed and run is not None:
                 path = Path(run)
             else:
                 path = create_run_folder(recipe.name or "run", run, ranks=ranks, device=device, overwrite=overwrite)
             old = set_aside(path, ranks) if overwrite else nullcontext(lambda: None)
-            with old as remove_old, reserve_folder(path, ranks), lock_run(path) if ranks.is_main else nullcontext():
+            timeout, command = recipe.train.parallel.timeout, f"saccade train --resume {path}"
+            with (
+                old as remove_old,
+                reserve_folder(path, ranks),
+                lock_run(path) if ranks.is_main else nullcontext(),
+                report_lost_processes(ranks, timeout=timeout, resume=command),
+            ):
                 s = open_session(recipe, path, ranks=ranks, device=device, resumed=resumed)
                 remove_old()
                 run_session(s)
@@ -182,7 +210,7 @@ def load_resumed_recipe(path: Path, overrides: Sequence[str], kinds: Mapping[str
             f"{', '.join(changed)} cannot change when a run is resumed; start another one from its weights: "
             f"saccade train {path / RECIPE} init={path} ..."
         )
-    return after
+    return forget_other_layout(after, overrides)
 
 
 def replace_data(recipe: Recipe, *, data: Files | None, valid: Files | float | None) -> Recipe:
@@ -236,12 +264,16 @@ def create_folder(path: Path) -> bool:
     return True
 
 
+def get_run_path(run: str | Path) -> Path:
+    return Path(run) if isinstance(run, Path) or len(Path(run).parts) > 1 else get_runs_folder() / run
+
+
 def resolve_run_folder(run: str | Path, *, resumable: bool = True, overwrite: bool = False) -> Path:
     """Return the folder for a new run of this name; raises a SaccadeError if it is in use.
 
     With `overwrite`, it may be that of another run.
     """
-    path = Path(run) if isinstance(run, Path) or len(Path(run).parts) > 1 else get_runs_folder() / run
+    path = get_run_path(run)
     if (path / RECIPE).exists():
         if overwrite:
             return path
@@ -286,11 +318,14 @@ def reserve_folder(path: Path, ranks: Ranks) -> Iterator[None]:
     ranks.barrier()  # all processes have checked the name before it is taken
     if ranks.is_main and not path.is_dir():
         create_folder(path)
+    if ranks.is_main and (launch := get_launch_id()):
+        atomic_write(path / LAUNCH, launch.encode())
     try:
         yield
     except BaseException:
-        if ranks.is_main and {item.name for item in path.iterdir()} <= {LOCK}:
-            (path / LOCK).unlink(missing_ok=True)
+        if ranks.is_main and {item.name for item in path.iterdir()} <= {LOCK, LAUNCH}:
+            for name in (LOCK, LAUNCH):
+                (path / name).unlink(missing_ok=True)
             path.rmdir()
         raise
 

@@ -34,12 +34,12 @@ def build_session(
     device = next(model.parameters()).device
     optimizer = build_optimizer(settings.optimizer, model)
     average = MovingAverage(model, decay=settings.ema) if settings.ema else None
-    objectives = build_objectives(recipe, tokenizer=data.tokenizers.source, average=average)
+    objectives = build_objectives(recipe, tokenizer=data.tokenizers.source, average=average, rows=data.train)
     augmentation = build_augmentation(recipe)
     loss = MicroBatchLoss(model, objectives=objectives, settings=settings, device=device, augmentation=augmentation)
     layout = choose_layout(recipe, model, objectives, device=device, world=ranks.world_size)
     live = recipe.task.batches_depend_on_model
-    total = compute_total_steps(settings, data.train, world=ranks.world_size)
+    total = compute_total_steps(settings, data.train)
     prefetcher = Prefetcher(stream, device=device, transform=None if live else layout.transform, prefetch=not live)
     return Session(
         recipe=recipe,

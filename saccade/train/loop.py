@@ -14,12 +14,13 @@ from saccade.data.batching.batch import Batch
 from saccade.train.attention_watch import record_attention, should_record_attention
 from saccade.train.average import select_steps
 from saccade.train.capture import CudaGraphs
+from saccade.train.distributed.parts import get_local
 from saccade.train.loss import LossSums
 from saccade.train.optimizer import set_learning_rate
 from saccade.train.out_of_memory import StepBatches, report_out_of_memory
 from saccade.train.pace import Pace
 from saccade.train.profiling.table import write_profile
-from saccade.train.session import Session, build_diverged_error, save_checkpoint
+from saccade.train.session import Session, build_diverged_error, save_checkpoint, wait_for_checkpoint
 from saccade.train.signals import Interrupted, InterruptHandler
 from saccade.train.validate import validate, write_model_weights
 
@@ -66,7 +67,9 @@ def run_loop(s: Session) -> None:
                     if progress.best is None:  # without validation the newest weights are those of the run
                         write_model_weights(s, s.eval_weights)
             if stop and not ending:
+                wait_for_checkpoint(s)
                 raise Interrupted(s.run, step=progress.step, signal_number=interrupts.signal_number)
+    wait_for_checkpoint(s)
     if s.profiler.enabled:
         s.log.print_line(
             f"no profile was written: this took {s.profiler.steps_done} steps, a profile takes "
@@ -124,7 +127,7 @@ def update_weights(s: Session, sums: torch.Tensor) -> None:
             raise build_diverged_error(s, s.progress.step + 1)
         s.checked_step = s.progress.step + 1
     with s.profiler.profile_part("optimizer"):
-        apply_gradients(s, s.ranks.world_size / count.clamp(min=1))
+        apply_gradients(s, s.ranks.batch_world / count.clamp(min=1))
 
 
 def run_captured_step(s: Session, batches: StepBatches) -> bool:
@@ -157,7 +160,7 @@ def apply_gradients(s: Session, scale: torch.Tensor) -> None:
     """Scale and clip the gradients and take one step of the optimizer."""
     trained = [parameter for group in s.optimizer.param_groups for parameter in group["params"]]
     gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
-    torch._foreach_mul_(gradients, scale)
+    torch._foreach_mul_([get_local(gradient) for gradient in gradients], scale)
     if s.recipe.train.clip:
         torch.nn.utils.clip_grad_norm_(trained, s.recipe.train.clip)
     s.optimizer.step()

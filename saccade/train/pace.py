@@ -68,8 +68,7 @@ def fix_steps(s: Session, seconds_per_step: float) -> None:
     minutes = s.recipe.train.minutes or 0.0
     left = 60 * minutes - (s.update_seconds() - s.excluded_seconds)
     steps = s.progress.step + max(0, int(left / seconds_per_step))
-    chosen = torch.tensor(steps if s.ranks.is_main else 0, dtype=torch.int64, device=s.device)
-    s.progress.planned_steps, s.progress.planned_minutes = int(s.ranks.all_reduce(chosen)), minutes
+    s.progress.planned_steps, s.progress.planned_minutes = s.ranks.broadcast(steps), minutes
     s.log.print_line(
         f"{s.progress.planned_steps:,} steps fit into train.minutes={minutes:g}, at "
         f"{seconds_per_step:.3g} s a step; training ends with that step"

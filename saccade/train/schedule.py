@@ -41,7 +41,7 @@ def build_schedule(
     return lambda step: decay(step, lr=settings.lr, floor=settings.min_lr, steps=settings.warmup_steps, total=total)
 
 
-def compute_total_steps(settings: Train, store: Rows | DocumentStream, *, world: int) -> int | None:
+def compute_total_steps(settings: Train, store: Rows | DocumentStream) -> int | None:
     """Number of steps of a schedule that decays to a floor: `train.steps`, or those of all epochs if that is fewer."""
     if settings.epochs is None or not settings.schedule.decays_to_end:
         return settings.steps
@@ -51,7 +51,7 @@ def compute_total_steps(settings: Train, store: Rows | DocumentStream, *, world:
             "with the last one; set train.steps instead of train.epochs"
         )
     batches = count_batches(store, batch_tokens=settings.batch_tokens, seed=settings.seed)
-    steps = math.ceil(settings.epochs * batches / (world * settings.accumulate))
+    steps = math.ceil(settings.epochs * batches / settings.accumulate)
     return steps if settings.steps is None else min(steps, settings.steps)
 
 

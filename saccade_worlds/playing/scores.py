@@ -98,10 +98,11 @@ def score_episodes(episodes: Sequence[Episode]) -> dict[str, Score]:
 def compute_attention_ratio(episodes: Sequence[Episode], *, grid: tuple[int, int]) -> float | None:
     """Return the mean over pictures of attention on the relevant cells, divided by their share of all cells.
 
-    1 is uniform attention. None if the environment does not mark a relevant area, or the model has no attention.
+    1 is uniform attention; that of several streams is averaged. None if the environment does not mark a relevant area,
+    or the model has no attention.
     """
     ratios = [
-        look.reshape(grid)[mask_covered_cells(box, grid)].sum() / (mask_covered_cells(box, grid).mean() * look.sum())
+        look[..., mask_covered_cells(box, grid).ravel()].sum() / (mask_covered_cells(box, grid).mean() * look.sum())
         for episode in episodes
         for box, look in zip(episode.boxes, episode.attention, strict=False)
         if box is not None

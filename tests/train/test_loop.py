@@ -320,4 +320,4 @@ def test_cosine_ends_with_the_epoch_of_the_stream(monkeypatch):
             count += 1
 
         train = settings.train.model_copy(update={"seed": seed})
-        assert compute_total_steps(train, store, world=1) == count
+        assert compute_total_steps(train, store) == count

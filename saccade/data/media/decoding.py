@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from pydantic import TypeAdapter
 
-import saccade
 from saccade.config.media import OwnMediaReader
 from saccade.config.readers import Reader
 from saccade.config.schema import FrameReader, MediaReader, PictureReader
@@ -26,6 +25,7 @@ from saccade.data.media.frames import read_frames
 from saccade.data.media.pictures import MAX_PICTURE_PIXELS, read_picture
 from saccade.data.sources.lines import build_missing_file_error
 from saccade.errors import SaccadeError
+from saccade.processes import start_module
 
 Decoder = Callable[[str], np.ndarray]
 MODEL_SETTINGS = {"stack", "positions"}  # settings that decoding does not depend on, and that may be plugins
@@ -156,16 +156,8 @@ def decode_part(paths: Sequence[str], decode: Decoder, name: Path) -> None:
 
 
 def _start_process(paths: Sequence[str], reader: MediaReader, name: Path) -> subprocess.Popen[str]:
-    """Start this module as a program: a fork might hold locks, and a spawn would run the user's script again.
-
-    `-P` keeps the working folder off the module search path: a file there must not be imported.
-    """
-    home = str(Path(saccade.__file__).parents[1])
-    python_path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "saccade.data.media.decoding"], stdin=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": python_path},
-    )  # fmt: skip
+    """Start this module as a program that decodes one shard."""
+    process = start_module("saccade.data.media.decoding")
     assert process.stdin is not None, "opened as a pipe"
     with process.stdin as pipe:
         json.dump({"reader": reader.model_dump(exclude=MODEL_SETTINGS), "paths": list(paths), "name": str(name)}, pipe)

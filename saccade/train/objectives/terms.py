@@ -13,6 +13,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from saccade.config.protocols import HeadedWriter, LinearHead, get_capabilities
 from saccade.data.batching.batch import Batch, Tokens
+from saccade.data.batching.batches import Rows
 from saccade.data.tokenization.tokenizer import Tokenizer
 from saccade.layers.losses.cross_entropy import rdrop_cross_entropy, smoothed_cross_entropy, to_loss_dtype
 from saccade.layers.packing import get_batch_layout
@@ -37,10 +38,11 @@ Objective = Callable[[Model, Batch, torch.Generator], dict[str, Term]]
 
 
 class Context(NamedTuple):
-    """What some objectives need besides their table: the tokenizer, or the moving average of the weights."""
+    """What some objectives need besides their table: tokenizer, moving average of the weights, training rows."""
 
     tokenizer: Tokenizer | None = None
     average: MovingAverage | None = None
+    rows: Rows | None = None  # training data, for what is estimated from them before training
 
 
 Builder = Callable[[Any, Context], Objective]  # from the table of a recipe
