@@ -20,7 +20,8 @@ SMALL = ("data.max_length=16", "writer.stack.dim=16", "writer.stack.layers=1")
 RECIPES = [
     "albert", "bert", "classify", "gopher", "gpt2", "gpt3", "listen-transformer", "llama", "mask-predict", "megatron",
     "multi30k", "nat", "probe", "roberta", "sasrec", "set-encoder", "shakespeare",
-    "show-attend-tell-transformer", "smiles", "t5", "t5-1.0", "tag", "tatoeba", "transformer", "turing-nlg", "vit", "vit-masked",
+    "show-attend-tell-transformer", "smiles", "t5", "t5-1.0", "tag", "tatoeba", "transformer", "turing-nlg", "vit",
+    "vit-masked",
 ]  # fmt: skip
 TWO_HEADS = ("llama", "sasrec")  # of these, tensor parallelism takes at most two processes
 
