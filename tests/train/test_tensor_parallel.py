@@ -18,9 +18,10 @@ TWICE_TENSOR_2, SHARDED_TENSOR_2 = (("copy", "tensor"), (2, 2)), (("shard", "ten
 SMALL = ("data.max_length=16", "writer.stack.dim=16", "writer.stack.layers=1")
 # Every recipe whose stacks are all Transformers, except larger forms of the same architecture.
 RECIPES = [
-    "albert", "bert", "classify", "gopher", "gpt2", "gpt3", "listen-transformer", "llama", "megatron", "multi30k",
-    "nat", "probe", "roberta", "sasrec", "set-encoder", "shakespeare", "show-attend-tell-transformer", "smiles", "t5",
-    "t5-1.0", "tag", "tatoeba", "transformer", "turing-nlg", "vit", "vit-masked",
+    "albert", "bert", "classify", "gopher", "gpt2", "gpt3", "listen-transformer", "llama", "mask-predict", "megatron",
+    "multi30k", "nat", "probe", "roberta", "sasrec", "set-encoder", "shakespeare",
+    "show-attend-tell-transformer", "smiles", "t5", "t5-1.0", "tag", "tatoeba", "transformer", "turing-nlg", "vit",
+    "vit-masked",
 ]  # fmt: skip
 TWO_HEADS = ("llama", "sasrec")  # of these, tensor parallelism takes at most two processes
 
@@ -132,7 +133,7 @@ def test_recipe_split_in_another_way_trains_like_one(four, name, options):
         ("gpt3", ("train.recompute=true",), True),
         ("albert", ("train.optimizer={kind='lamb'}",), False),
         ("llama", ("writer.output_bias=true", "objectives=[{kind='next-token', label_smoothing=0.2}]"), False),
-        ("nat", ("objectives=[{kind='fill', alpha=3.0}]",), False),
+        ("mask-predict", ("objectives=[{kind='fill', alpha=3.0}]",), False),
         ("classify", ("reader.stack.drop_path=0.5",), False),
         ("transformer", ("objectives=[{kind='scheduled', sampling_probability=0.5}]",), False),
     ],
@@ -148,7 +149,8 @@ def test_way_of_training_is_that_of_one_process(two, name, overrides, packed):
 STACKS = {
     "heads": [2, 4, 6], "norm": ["pre", "post", "none"], "norm_kind": ["layer", "rms"], "bias": [True, False],
     "activation": ["relu", "gelu", "gelu-tanh", "silu"], "gated": [True, False], "head_dim": ["none", 6],
-    "attention_bias": [True, False], "window": ["none", 2, [3, "none"]], "head_projection": ["paper", "full"],
+    "attention_bias": [True, False], "value_dim": ["none", "none", 4],
+    "window": ["none", 2, [3, "none"]], "head_projection": ["paper", "full"],
     "scale_attention": [True, False, "first"], "ff": [0, 8, 10], "share_layers": [True, False],
     "residual": [True, True, False], "drop_path": [0.0, 0.2],
 }  # fmt: skip
@@ -166,6 +168,8 @@ def draw_overrides(seed):
             values.pop("head_projection")
         elif values["head_projection"] == "paper":
             values["kv_heads"] = draw.choice([values["heads"], 2])
+        else:
+            values.pop("value_dim")
         values["gated"] = values["gated"] and values["ff"] > 0
         overrides += [f"{part}.stack.{key}={value!r}".replace("True", "true").replace("False", "false")
                       for key, value in values.items()]  # fmt: skip

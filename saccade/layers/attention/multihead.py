@@ -383,6 +383,10 @@ class PositionalAttention(Attention):
         self.value = HeadProjection(dim, heads=heads, head_dim=self.heads.value_dim, parts=1, form=form, bias=bias)
 
     @property
+    def tensor_plan(self) -> TensorPlan:
+        return TensorPlan(heads=("position", "value"), sizes={"heads": self.value.shape[0]})
+
+    @property
     def width(self) -> int:
         return self.value.shape[0] * (self.heads.head_dim + self.heads.value_dim) // 2
 

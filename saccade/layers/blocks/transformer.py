@@ -109,11 +109,13 @@ class Block(nn.Module):
 
     @property
     def tensor_plan(self) -> TensorPlan:
-        sublayers = (("self", self.self), ("cross", self.cross), ("feedforward", self.feedforward))
+        names = ("self", "positional", "cross", "feedforward")
         residuals = [(f"residuals.{number}", residual) for number, residual in enumerate(self.residuals)]
+        if self.positional_residual is not None:
+            residuals.append(("positional_residual", self.positional_residual))
         skips = tuple(f"{path}.skip" for path, residual in residuals if residual.skip is not None)
         return TensorPlan(
-            sublayers=tuple(path for path, sublayer in sublayers if sublayer is not None),
+            sublayers=tuple(name for name in names if getattr(self, name) is not None),
             norms=tuple(f"{path}.norm" for path, _ in residuals),
             dropouts=(*(f"{path}.dropout" for path, _ in residuals), *skips),
         )

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from saccade.config.protocols import Capabilities, Stack, get_capabilities
+from saccade.config.protocols import Capabilities, Stack, TensorPlan, get_capabilities
 from saccade.data.tokenization.tokenizers import END, PAD
 from saccade.kernels.cpu.prepared import CpuLayout
 from saccade.layers.auxiliary import Aux
@@ -28,6 +28,7 @@ class FertilityWriter(nn.Module):
     """A bidirectional stack over copies of source tokens; heads for the tokens and for the fertilities."""
 
     cpu_layout = CpuLayout(("output",), exact=True)
+    tensor_plan = TensorPlan(outputs=("output",))
     output_scale = 1.0
     predicts_fertilities = True
 
@@ -45,8 +46,9 @@ class FertilityWriter(nn.Module):
         found = get_capabilities(self.stack, "stack")
         linear = type(self).head is FertilityWriter.head
         return Capabilities(
-            packed_rows=found.packed_rows, static_step=True, linear_head=linear, aux=True, reasons=found.reasons
-        )
+            packed_rows=found.packed_rows, static_step=True, linear_head=linear, aux=True,
+            tensor_parallel=found.tensor_parallel, reasons=found.reasons,
+        )  # fmt: skip
 
     def forward(
         self, copies: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | Packing | None, memory: Memory

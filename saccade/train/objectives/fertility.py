@@ -13,6 +13,7 @@ from torch import Tensor
 
 from saccade.data.batching.batch import Batch, Tokens
 from saccade.data.tokenization.aligner import MIN_LOG_PROB, TENSION, Aligner, build_blank_aligner, learn_aligner
+from saccade.layers.losses.cross_entropy import to_loss_dtype
 from saccade.layers.packing import get_batch_layout
 from saccade.model.model import Model
 from saccade.model.writers.fertility import copy_by_fertility, get_copyable
@@ -83,7 +84,7 @@ def compute_fertility_loss(logits: Tensor, source: Tokens, fertilities: Int[Tens
     keep = get_copyable(layout.get_padded_mask()) & layout.real_sequences[:, None]
     passes = len(logits) // len(keep)
     classes = fertilities.clamp(max=logits.shape[-1] - 1).repeat(passes, 1)
-    losses = F.cross_entropy(logits.float().flatten(0, 1), classes.flatten(), reduction="none")
+    losses = F.cross_entropy(to_loss_dtype(logits).flatten(0, 1), classes.flatten(), reduction="none")
     return (losses * keep.repeat(passes, 1).flatten()).sum() / passes, keep.sum()
 
 
