@@ -317,7 +317,7 @@ def test_an_actor_decodes_a_part_and_returns_what_is_wrong(run, tmp_path, expect
 def test_a_missing_package_and_a_missing_cluster_are_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(SaccadeError, match=r"--ray needs the package ray: pip install 'saccade\[ray\]'"):
-        on_ray.connect("local", 1)
+        on_ray.connect("local", 1, ".")
 
 
 @pytest.mark.slow
