@@ -192,6 +192,7 @@ def start(run: Path, corpus: Path, output: Path, *words: str) -> subprocess.Pope
     command = [sys.executable, "-m", "saccade", "predict", str(run), "--corpus", str(corpus), "--output", str(output)]
     home = str(Path(parts.__file__).parents[3])
     environment = {**os.environ, "PYTHONPATH": home, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
+    environment["RAY_worker_niceness"] = "0"  # by default 15: on a busy machine, actors would hardly run
     return subprocess.Popen([*command, *words], cwd=corpus.parent, env=environment, stderr=subprocess.PIPE, text=True)
 
 
@@ -317,7 +318,7 @@ def test_an_actor_decodes_a_part_and_returns_what_is_wrong(run, tmp_path, expect
 def test_a_missing_package_and_a_missing_cluster_are_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(SaccadeError, match=r"--ray needs the package ray: pip install 'saccade\[ray\]'"):
-        on_ray.connect("local", 1)
+        on_ray.connect("local", 1, ".")
 
 
 @pytest.mark.slow

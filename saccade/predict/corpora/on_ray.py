@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -9,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from saccade.data.sources.paths import is_url
 from saccade.errors import SaccadeError
 from saccade.predict.corpora.parts import Part
 from saccade.predict.corpora.process import CorpusSettings, PartPredictor
@@ -39,8 +41,9 @@ class PartActor:
 
 
 def encode_part(part: Part) -> dict[str, Any]:
-    """A part as a row of a data set; a missing `stop` is -1, since columns have one type."""
-    return {**asdict(part), "stop": -1 if part.stop is None else part.stop}
+    """A part as a row of a data set; its path is absolute, a missing `stop` is -1, since columns have one type."""
+    file = part.file if is_url(part.file) else os.path.abspath(part.file)
+    return {**asdict(part), "file": file, "stop": -1 if part.stop is None else part.stop}
 
 
 def decode_part(batch: dict[str, Any]) -> Part:
@@ -59,12 +62,12 @@ def run_on_ray(
 
     All machines of the cluster need saccade, and the run, the corpus and the output at the same paths.
     """
-    ray = connect(address, processes)
+    ray = connect(address, processes, settings.output)
     try:
         rows = ray.data.from_items([encode_part(part) for part in parts], override_num_blocks=len(parts))
         replies = rows.map_batches(
-            PartActor, fn_constructor_args=(settings._asdict(),), batch_size=1,
-            concurrency=processes, num_cpus=1,
+            PartActor, fn_constructor_args=(settings._asdict(),), batch_size=1, num_cpus=1,
+            compute=ray.data.ActorPoolStrategy(size=processes),
         )  # fmt: skip
         for row in replies.iter_rows():
             reply = json.loads(row["reply"])
@@ -76,25 +79,30 @@ def run_on_ray(
             ray.shutdown()
 
 
-def connect(address: str, processes: int) -> Any:
-    """Connect to a cluster, or start one on this machine alone; nothing is reported to Ray's authors."""
+def connect(address: str, processes: int, folder: str) -> Any:
+    """Connect to a cluster, or start one that listens on 127.0.0.1 alone; nothing is reported to Ray's authors.
+
+    Actors import modules from the working folder of the process that connects; for that time it is `folder`.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if address == LOCAL:
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = (
+            "0"  # on Linux too: the loopback address instead of the host's
+        )
     try:
         import ray
         import ray.data
     except ImportError:
         raise SaccadeError("--ray needs the package ray: pip install 'saccade[ray]'") from None
-    local: dict[str, Any] = {"num_cpus": processes, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-    environment = {"env_vars": {"PYTHONSAFEPATH": "1"}}
+    local: dict[str, Any] = {"num_cpus": processes, "include_dashboard": False} if address == LOCAL else {}
     try:
-        ray.init(
-            address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env=environment,
-            **(local if address == LOCAL else {}),
-        )  # fmt: skip
+        with contextlib.chdir(folder):
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise SaccadeError(
             f"cannot connect to Ray at {address} ({reason}); start one with `ray start --head`, or give --ray local"
         ) from None
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     ray.data.DataContext.get_current().enable_progress_bars = False
     return ray
