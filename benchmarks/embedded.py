@@ -131,6 +131,7 @@ def main() -> None:
                 rows += measure_form(what, comparison, args.run or Path(folder), seed=seed, tiny=args.tiny)
                 print(f"{what}, seed {seed}: {rows[-4]['value']}", flush=True)
     notes = f"Held-out examples up to {HELD_OUT:,} behind those that chose the checkpoint. The cores were shared."
+    notes += " Runs were kept, so that the minutes in all may be those of scoring." if args.run else ""
     means = summarize_seeds(rows, f": {comparison.metric}")
     minutes = (time.perf_counter() - begin) / 60
     save(f"embedded_{args.comparison}", [*means, *rows], minutes=minutes, folder=args.out, notes=notes)
