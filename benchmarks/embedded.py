@@ -25,7 +25,7 @@ from packs import build_row, read_training_cost, summarize_seeds
 from results import save
 
 import saccade
-from saccade.runs import WEIGHTS
+from saccade.runs import CARD
 
 HELD_OUT = 1000  # examples of the embedded held-out data
 FEW = [
@@ -90,7 +90,7 @@ COMPARISONS = {
 def measure_form(what: str, comparison: Comparison, runs: Path, *, seed: int, tiny: bool) -> list[dict[str, Any]]:
     """Train a form, unless its run is there, and score held-out examples that did not choose its checkpoint."""
     form, metric, run = comparison.forms[what], comparison.metric, runs / name_run(what, seed)
-    if (run / WEIGHTS).exists():
+    if (run / CARD).exists():
         model = saccade.load(run)
     else:
         settings = [*form.settings, *(FEW if tiny else []), f"train.seed={seed}"]
