@@ -64,7 +64,7 @@ def test_broken_attention_fails(cli, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["feedforward-dropped", "set-of-one-element", "attention-to-itself", "one-layer-more"])
+@pytest.mark.parametrize("name", ["attention-to-itself", "one-layer-more"])
 def test_other_breaks_fail(name, cli):
     with apply(find_break(name)):
         assert cli("reproduce", NAME, "--seeds", 1).code == 1
