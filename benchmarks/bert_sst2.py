@@ -13,6 +13,7 @@ toy sizes.
 """
 
 import argparse
+import os
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -123,6 +124,7 @@ def compare_starts(base: Path, folder: Path, args: argparse.Namespace) -> list[d
         Job(start, seed, rate)
         for start, rates in RATES.items() for seed in args.seeds[:some] for rate in rates[:some]
     ]  # fmt: skip
+    os.environ["PYTHONSAFEPATH"] = "1"  # the processes import nothing from the working folder
     with ProcessPoolExecutor(args.together, mp_context=get_context("spawn")) as pool:
         accuracies = dict(zip(jobs, pool.map(partial(fine_tune, base, folder, args), jobs), strict=True))
     for start in RATES:

@@ -30,7 +30,7 @@ def run_shard(shard: int, shards: int, *, mode: str, workers: int, work: Path) -
     """Run one shard of the fast tests; return counts, the names of what failed, and whether it was stopped."""
     report = work / f"{mode}-{shard}-of-{shards}.xml"
     report.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-q", "-n", str(workers), "--dist", "loadfile", "-m", "not slow"]
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-n", str(workers), "--dist", "loadfile", "-m", "not slow"]
     command += ["--shard", f"{shard}/{shards}", f"--junitxml={report}"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"} | ({"CUDA_VISIBLE_DEVICES": ""} if mode == "hidden" else {})
     begin = time.monotonic()

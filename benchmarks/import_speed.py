@@ -143,7 +143,7 @@ def time_program(program: str, folder: Path, run: Path) -> tuple[float, float] |
     begin = time.perf_counter()
     quiet = {**os.environ, "TRANSFORMERS_VERBOSITY": "error", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program, str(folder), str(run)],
+        [sys.executable, "-P", "-W", "ignore", "-c", program, str(folder), str(run)],
         capture_output=True,
         text=True,
         env=quiet,

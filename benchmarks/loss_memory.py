@@ -12,6 +12,7 @@ import argparse
 import functools
 import itertools
 import multiprocessing
+import os
 import re
 import statistics
 import time
@@ -75,6 +76,7 @@ def main() -> None:
         found = {name: on_gpu(name, size) for name in WAYS}
     else:
         size = TINY if own.tiny else CPU
+        os.environ["PYTHONSAFEPATH"] = "1"  # the process imports nothing from the working folder
         with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
             found = {name: pool.apply(on_cpu, (name, size)) for name in ON_CPU}
     name = "loss_memory_gpu" if torch.cuda.is_available() else "loss_memory_cpu"

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from minutes import read_metrics
@@ -43,8 +44,17 @@ class Study:
     warmup: float = 0.08  # share of the steps up to the highest learning rate
 
 
-def arguments(study: Study, doc: str | None, *, heldout: str = "") -> argparse.Namespace:
-    """`heldout` says what is scored instead of the test with --heldout, where a script can do that."""
+def arguments(
+    study: Study,
+    doc: str | None,
+    *,
+    heldout: str = "",
+    extend: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
+) -> argparse.Namespace:
+    """`heldout` says what is scored instead of the test with --heldout, where a script can do that.
+
+    `extend` adds options of the script's own.
+    """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="the folder of all packs")
     parser.add_argument("--minutes", type=float, default=study.minutes, help="of training, for each seed")
@@ -55,6 +65,7 @@ def arguments(study: Study, doc: str | None, *, heldout: str = "") -> argparse.N
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     if heldout:
         parser.add_argument("--heldout", action="store_true", help=heldout)
+    extend(parser)
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
     args = parser.parse_intermixed_args()
     if (args.data is None) != args.tiny:
@@ -113,3 +124,16 @@ def read_training_cost(what: str, run: Path, *, seed: int) -> list[dict[str, Any
 
 def build_row(what: str, value: float, unit: str, seed: int, **more: Any) -> dict[str, Any]:
     return {"what": what, "value": round(value, 3), "unit": unit, "seed": seed, **more}
+
+
+def summarize_seeds(rows: Sequence[Mapping[str, Any]], *endings: str) -> list[dict[str, Any]]:
+    """Return mean and sample standard deviation over the seeds, for the rows whose names end so."""
+    means = []
+    for what in dict.fromkeys(row["what"] for row in rows if row["what"].endswith(endings)):
+        values = [row["value"] for row in rows if row["what"] == what]
+        unit = next(row["unit"] for row in rows if row["what"] == what)
+        named = f"{what}, mean of {len(values)} seeds" if len(values) > 1 else f"{what}, one seed"
+        means.append({"what": named, "value": round(fmean(values), 2), "unit": unit})
+        if len(values) > 1:
+            means.append({"what": f"{what}, standard deviation", "value": round(stdev(values), 2), "unit": unit})
+    return means

@@ -107,7 +107,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, default=Path(__file__).parent / "results")
     chosen = parser.parse_args(words)
     begin = time.perf_counter()
-    command = [sys.executable, "-m", "saccade", "serve", chosen.run, "--port", "0"]
+    command = [sys.executable, "-P", "-m", "saccade", "serve", chosen.run, "--port", "0"]
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=one_thread) as server:
         assert server.stdout is not None

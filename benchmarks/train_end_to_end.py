@@ -23,7 +23,7 @@ from typing import Any
 
 from results import save
 
-PYTHON = [sys.executable, "-m", "saccade", "train"]
+PYTHON = [sys.executable, "-P", "-m", "saccade", "train"]
 FAIRSEQ = ("fairseq, 2.35 M parameters, same data and kind of GPU", 86_399)
 GOAL = 38.0
 SMALL = "train the 2.35 M multi30k model at the peer's batch (about 4,200 target tokens an update), target tok/s, H200"

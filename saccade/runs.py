@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
-import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from saccade.config.bounds import MAX_INTEGER, parse_toml
 from saccade.errors import SaccadeError
-
-try:
-    import fcntl
-except ImportError:  # Windows has no such locks; runs are not protected there
-    fcntl = None  # type: ignore[assignment]
+from saccade.files import lock_file
+from saccade.parsing import parse_json, read_text
 
 RECIPE, WEIGHTS = "recipe.toml", "model.safetensors"  # with the tokenizers, all that prediction needs
 CHECKPOINTS, METRICS, CARD = "checkpoints", "metrics.jsonl", "card.md"
 FILTER_REPORT = "filter.json"  # what `data.filter` has dropped: counts and examples by reason
 SAMPLES = "samples.jsonl"  # outputs for some validation examples, one line per validation
+UNREADABLE = "unreadable"  # state of a run whose files cannot be read
 LOCK = ".training"  # locked by the process that trains the run
+LAUNCH = ".launch"  # which start of torchrun trains the run
 _callbacks: list[Callable[[Path], None]] = []
 
 
@@ -33,7 +31,7 @@ class RunEntry:
 
     name: str
     path: str
-    state: str  # training, interrupted or finished
+    state: str  # training, interrupted, finished or unreadable
     step: int
     score: str  # of the weights in use, by train.metric
     bytes: int  # size of the weights
@@ -80,14 +78,20 @@ def lock_run(path: Path) -> Iterator[None]:
     except OSError as error:
         raise SaccadeError(f"cannot write to the run '{path}': {error.strerror}; check your permission") from None
     with file:
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise SaccadeError(f"run '{path}' is being trained by another process; wait until it ends") from None
+        if not lock_file(file):
+            raise SaccadeError(f"run '{path}' is being trained by another process; wait until it ends")
+        if not _is_open_file(path / LOCK, file.fileno()):  # a process that failed has removed its folder
+            raise SaccadeError(f"the folder '{path}' was removed by another process; try again")
         for callback in _callbacks:
             callback(path)
         yield
+
+
+def _is_open_file(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except OSError:
+        return False
 
 
 @contextmanager
@@ -103,11 +107,7 @@ def notify_of_runs(callback: Callable[[Path], None]) -> Iterator[None]:
 def is_training(path: Path) -> bool:
     try:
         with (path / LOCK).open("r") as file:
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
+            return not lock_file(file, shared=True)
     except OSError:
         return False
 
@@ -117,8 +117,25 @@ def list_runs(folder: Path | None = None) -> list[RunEntry]:
     folder = get_runs_folder() if folder is None else folder
     if not folder.is_dir():
         return []
-    found = [path for path in folder.iterdir() if (path / RECIPE).is_file()]
-    return [_build_entry(path) for path in sorted(found, key=lambda path: ((path / RECIPE).stat().st_mtime, path.name))]
+    found = [path for path in folder.iterdir() if os.path.isfile(path / RECIPE)]  # False where others may not look
+    entries = [(_get_time(path / RECIPE), path.name, path) for path in found]
+    return [_try_to_describe_run(path) for _, _, path in sorted(entries)]
+
+
+def _get_time(path: Path) -> float:
+    """The time of the last change; 0 for a file that was removed meanwhile."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _try_to_describe_run(path: Path) -> RunEntry:
+    """The entry of a run; one that cannot be read is listed as such, and does not end the list."""
+    try:
+        return describe_run(path)
+    except OSError:
+        return RunEntry(path.name, str(path), UNREADABLE, step=0, score="-", bytes=0)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -127,19 +144,35 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def read_metric_lines(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Complete lines as text and as values; the last line may be incomplete while the run is training."""
+    """Complete lines with a step, as text and as values.
+
+    The last line may be incomplete while the run is training; others may be damaged.
+    """
     found = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []:
         try:
-            values = json.loads(line)
-        except json.JSONDecodeError:
+            values = parse_json(line, path.name)
+        except SaccadeError:
             continue
-        if isinstance(values, dict) and isinstance(values.get("step"), int):
+        if isinstance(values, dict) and _is_metric_line(values):
             found.append((line, values))
     return found
 
 
-def _build_entry(path: Path) -> RunEntry:
+def get_number(line: Mapping[str, Any], name: str) -> float | None:
+    """A number in a line of metrics.jsonl; None if there is none."""
+    value = line.get(name)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _is_metric_line(values: dict[str, Any]) -> bool:
+    """Whether a line has a step, and no number that is too large for a float."""
+    numbers = [value for value in values.values() if isinstance(value, int)]
+    return isinstance(values.get("step"), int) and all(abs(number) <= MAX_INTEGER for number in numbers)
+
+
+def describe_run(path: Path) -> RunEntry:
+    """State, last step, score and size of a run."""
     lines = read_metrics(path / METRICS)
     weights = path / WEIGHTS
     return RunEntry(
@@ -158,21 +191,19 @@ def get_state(path: Path) -> str:
         return "new"
     if is_training(path):
         return "training"
-    written = [file.stat().st_mtime for name in (METRICS, RECIPE) if (file := path / name).exists()]
-    card = path / CARD  # the last file of a run; metrics of a resumed run are newer
-    return "finished" if card.exists() and card.stat().st_mtime >= max(written) else "interrupted"
+    return "finished" if (path / CARD).exists() else "interrupted"  # the last file of a run; resuming removes it
 
 
 def _format_score(lines: list[dict[str, Any]], metric: str) -> str:
     """Score of the weights in use: averaged checkpoints where they were chosen, else the best validation."""
     best = [line for line in lines if line.get("event") == "valid" and line.get("best")]
     mean = [line for line in lines if line.get("event") == "average" and line.get("chosen")]
-    value = [line.get(metric) for line in [*best, *mean]][-1:]
-    return f"{metric} {value[0]:.2f}" if value and isinstance(value[0], int | float) else "-"
+    value = [get_number(line, metric) for line in [*best, *mean]][-1:]
+    return f"{metric} {value[0]:.2f}" if value and value[0] is not None else "-"
 
 
 def _read_metric(path: Path) -> str:
     try:
-        return str(tomllib.loads(path.read_text(encoding="utf-8"))["train"]["metric"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return str(parse_toml(read_text(path), path.name)["train"]["metric"])
+    except (SaccadeError, KeyError, TypeError):
         return "loss"  # errors of the recipe are reported when the run is used

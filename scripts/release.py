@@ -116,12 +116,12 @@ def check_code(root: Path, version: str) -> None:
 def build(root: Path, version: str) -> None:
     """Build the source archive, and the wheel from that archive, so that it is known to have all that a build needs."""
     shutil.rmtree(root / "dist", ignore_errors=True)
-    run(sys.executable, "-m", "build", folder=root)
+    run(sys.executable, "-P", "-m", "build", folder=root)
     made = sorted(path.name for path in (root / "dist").iterdir())
     wanted = [f"saccade-{version}-py3-none-any.whl", f"saccade-{version}.tar.gz"]
     if made != wanted:
         raise ReleaseError(f"expected {' and '.join(wanted)} in dist, got {', '.join(made)}")
-    run(sys.executable, "-m", "twine", "check", "--strict", *(f"dist/{name}" for name in made), folder=root)
+    run(sys.executable, "-P", "-m", "twine", "check", "--strict", *(f"dist/{name}" for name in made), folder=root)
 
 
 def try_wheel(root: Path, version: str) -> None:

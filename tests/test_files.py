@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from saccade.errors import SaccadeError
-from saccade.files import atomic_replace, atomic_write, is_full_disk
+from saccade.files import atomic_replace, atomic_write, get_cache_folder, is_full_disk
 
 FULL = [OSError(errno.ENOSPC, "No space left on device"), OSError(errno.EDQUOT, "Disk quota exceeded")]
 
@@ -79,3 +79,45 @@ def test_only_a_lack_of_space_is_a_full_disk():
     assert all(map(is_full_disk, FULL))
     assert not is_full_disk(OSError(errno.EACCES, "Permission denied"))
     assert not is_full_disk(ValueError("No space left on device"))
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """The folder of temporary files, for a user who has set no cache."""
+    monkeypatch.delenv("SACCADE_CACHE", raising=False)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    return tmp_path
+
+
+def test_the_cache_is_in_the_home_folder(temporary, monkeypatch):
+    monkeypatch.setenv("HOME", str(temporary / "new"))
+    assert get_cache_folder() == temporary / "new" / ".cache" / "saccade"
+
+
+def test_without_a_home_the_cache_is_a_private_folder(temporary, monkeypatch):
+    def raise_error() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", raise_error)
+    assert get_cache_folder().parent == temporary
+
+
+@pytest.mark.parametrize("home", ["/proc/self", "/dev/null"])  # read-only; not a folder
+def test_without_a_home_to_write_to_the_cache_is_a_private_folder(temporary, monkeypatch, home):
+    monkeypatch.setenv("HOME", home)
+    folder = get_cache_folder()
+    assert folder.parent == temporary
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert get_cache_folder() == folder
+
+
+def test_a_cache_that_others_may_write_to_is_refused(temporary, monkeypatch):
+    monkeypatch.setenv("HOME", "/dev/null")
+    folder = get_cache_folder()
+    folder.chmod(0o777)
+    with pytest.raises(SaccadeError, match=r"must be yours alone, got owner .* mode 777; remove it, or set SACCADE_C"):
+        get_cache_folder()
+    folder.rmdir()
+    folder.symlink_to("/")
+    with pytest.raises(SaccadeError, match="must be yours alone"):
+        get_cache_folder()

@@ -14,8 +14,10 @@ import typer
 from saccade.cli import lectures, recipes
 from saccade.cli.arguments import join_paired_values
 from saccade.cli.backtranslate import backtranslate
+from saccade.cli.distill import distill
 from saccade.cli.exchange import export_model, import_model
-from saccade.cli.exits import report_errors
+from saccade.cli.exits import check_arguments, open_standard_streams, report_errors
+from saccade.cli.explain import explain
 from saccade.cli.ladder import ladder
 from saccade.cli.plan import plan
 from saccade.cli.predict import predict
@@ -41,6 +43,7 @@ for command in (
     watch,
     predict,
     backtranslate,
+    distill,
     evaluate,
     compare,
     ladder,
@@ -48,6 +51,7 @@ for command in (
     view,
     serve,
     plan,
+    explain,
     runs,
 ):
     app.command()(report_errors()(command))
@@ -76,6 +80,6 @@ def _parse_global_options(version: Version = False) -> None: ...
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit with its exit code."""
+    open_standard_streams()
     with report_errors():
-        joined = join_paired_values(sys.argv[1:] if arguments is None else arguments)
-    app(joined, prog_name="saccade")
+        app(join_paired_values(check_arguments(sys.argv[1:] if arguments is None else arguments)), prog_name="saccade")

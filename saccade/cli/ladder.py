@@ -61,7 +61,10 @@ def ladder(  # noqa: PLR0913  # the options of a command are its parameters
     from saccade.ladder.train import train_ladder
 
     size = size or ("full" if data else "class")
-    chosen = choose_rungs([name.strip() for name in rungs.split(",") if name.strip()], size=size)
+    names = [name.strip() for name in rungs.split(",") if name.strip()]
+    if rungs and not names:
+        raise SaccadeError(f"--rungs names no rung, got '{rungs}'; give some as A,B, or leave it out to train all")
+    chosen = choose_rungs(names, size=size)
     loaded = load_data(data, valid, test, size=size, length=length)
     folder = out or get_runs_folder() / "ladder"
     results = train_ladder(

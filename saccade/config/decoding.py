@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from pydantic import Field, field_validator, model_validator
 
-from saccade.config.table import Count, Share, Table
+from saccade.config.table import BeamSize, Count, Repeats, Share, Table
 
 if TYPE_CHECKING:
     from saccade.config.schema import Recipe
@@ -16,13 +17,47 @@ if TYPE_CHECKING:
 Term = tuple[str, Annotated[str, Field(pattern=r"\S")]]
 
 
+class DecodingSettings(TypedDict, total=False):
+    """Keywords of `predict` and other functions that decode: single keys of `Decoding`, described there."""
+
+    beam: int
+    length_penalty: float
+    coverage_penalty: float
+    n_best: int
+    sample: bool
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+    min_length: int
+    max_length: int | None
+    no_repeat_ngram: int
+    prefix: str
+    terms: Sequence[Term]
+    stop: str | Sequence[str]
+    truncate_prompt: bool
+    repetition_penalty: float
+    frequency_penalty: float
+    replace_unknown: bool
+    iterations: int
+    length_candidates: int
+    fertilities: Literal["argmax", "average"]
+    npd: int
+    teacher: str
+    collapse: bool
+    ctc_weight: float
+    lm: str
+    lm_weight: float
+    batch_tokens: int
+
+
 class Decoding(Table):
     """How outputs are decoded: beam search, greedy search with beam = 1, or sampling with sample = true.
 
-    A non-autoregressive writer (kind = "fill") ignores `beam` and `length_penalty`.
+    A non-autoregressive writer (kind = "fill" or "fertility") ignores `beam` and `length_penalty`.
     """
 
-    beam: Count = 4
+    beam: BeamSize = 4
     """Width of the beam search. 1 is greedy search; 4 to 10 are usual for translation, and the cost grows with it."""
     length_penalty: float = 0.6
     """Exponent alpha of the length normalization ((5 + length) / 6)^alpha by which scores of beam search are divided
@@ -30,7 +65,7 @@ class Decoding(Table):
     coverage_penalty: Annotated[float, Field(ge=0)] = 0.0
     """Weight beta of the coverage penalty of beam search, which punishes hypotheses that did not attend to all of the
     source (Wu et al. 2016). 0 disables it; try 0.2 where outputs leave parts of the source out."""
-    n_best: Count = 1
+    n_best: BeamSize = 1
     """Number of hypotheses returned for each input, best first; at most `beam`, unless outputs are sampled."""
     sample: bool = False
     """Sample tokens from the model instead of searching for likely ones; see `temperature`, `top_k` and `top_p`."""
@@ -69,12 +104,22 @@ class Decoding(Table):
     replace_unknown: bool = False
     """Replace each unknown token of an output by the source word with the most attention, or by its entry in the
     lexicon that training learns (Luong et al. 2015). For word vocabularies with unknown words."""
-    iterations: Count = 1
-    """Non-autoregressive writers: number of mask-predict passes; each pass masks the least certain tokens and predicts
+    iterations: Repeats = 1
+    """Writers of kind "fill": number of mask-predict passes; each pass masks the least certain tokens and predicts
     them again (Ghazvininejad et al. 2019). 1 is fastest, 4 to 10 are better."""
-    length_candidates: Count = 1
-    """Non-autoregressive writers: how many of the most likely output lengths are decoded in parallel; the most likely
+    length_candidates: BeamSize = 1
+    """Writers of kind "fill": how many of the most likely output lengths are decoded in parallel; the most likely
     output wins. 1 is fastest, 3 to 5 are better."""
+    fertilities: Literal["argmax", "average"] = "argmax"
+    """Writers of kind "fertility": the number of copies of each source token is its most probable fertility, or the
+    expected one, rounded (Gu et al. 2018, section 3.3)."""
+    npd: BeamSize = 1
+    """Writers of kind "fertility": number of candidates of noisy parallel decoding (Gu et al. 2018). The first has the
+    fertilities that `fertilities` chooses, the others sample them; all are decoded in parallel, and `teacher` chooses
+    the best one. 1 disables it; 10 and 100 in the paper."""
+    teacher: str = ""
+    """Non-autoregressive writers: run of an autoregressive model with the same vocabularies, usually the teacher of
+    this one, whose log-probability chooses among the candidates. Empty: the model's own mean log-probability."""
     collapse: bool = False
     """Non-autoregressive writers: merge equal adjacent tokens of an output, a frequent error of such models."""
     ctc_weight: Share = 0.0

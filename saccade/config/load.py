@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import tomllib
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,11 +12,21 @@ from typing import Any, NamedTuple
 import tomli_w
 from pydantic import BaseModel, ValidationError
 
+from saccade.config.bounds import (
+    MAX_CHARACTERS,
+    MAX_NESTING,
+    InvalidTomlError,
+    build_nesting_error,
+    check_bounds,
+    is_index,
+    parse_toml,
+)
 from saccade.config.kinds import OwnKind, format_suggestion
 from saccade.config.messages import explain_errors, strip_tags
 from saccade.config.plugins import Kinds, check_requirements, find_recipe_folders, report_shadowed
 from saccade.config.renames import Renamed, check_overrides, report_renames, translate
-from saccade.config.schema import SCHEMA, Recipe
+from saccade.config.schema import SCHEMA, Decoding, Recipe
+from saccade.display import Tabular
 from saccade.errors import SaccadeError
 from saccade.files import atomic_write
 
@@ -91,6 +101,37 @@ def override(
     return validate(values, kinds=kinds, origin=origin, inherited=inherited)
 
 
+def change_decoding(recipe: Recipe, settings: Mapping[str, Any]) -> Decoding:
+    """The decoding settings of a recipe with single ones changed; n hypotheses widen the beam to at least n."""
+    values = {key: "none" if value is None else _to_plain(value) for key, value in settings.items()}
+    if "beam" not in values and isinstance(values.get("n_best"), int):
+        values["beam"] = max(values["n_best"], recipe.predict.beam)
+    plain = _to_plain(recipe)
+    plain["predict"] |= values
+    return validate(plain, kinds=recipe.kinds, origin="settings").predict
+
+
+def to_override_list(overrides: Sequence[str] | Mapping[str, Any]) -> list[str]:
+    """Overrides as `key=value` strings; {"train.steps": 2000} is ["train.steps=2000"]."""
+    if isinstance(overrides, str):
+        raise SaccadeError(f"overrides are a list of key=value strings, got {overrides!r}; put it into a list")
+    if not isinstance(overrides, Mapping):
+        return list(overrides)
+    return [f"{key}={_dump_value(key, value)}" for key, value in overrides.items()]
+
+
+def _dump_value(key: str, value: Any) -> str:
+    """A value as TOML, on one line."""
+    try:
+        text = tomli_w.dumps({"value": "none" if value is None else _to_plain(value)})
+    except TypeError:
+        raise SaccadeError(
+            f"override '{key}': expected a number, text, true or false, or a list of these, got a "
+            f"{type(value).__name__}; give one of these"
+        ) from None
+    return " ".join(text.partition("=")[2].split("\n")).strip()
+
+
 def _apply_overrides(
     overrides: Sequence[str], values: dict[str, Any], kinds: GivenKinds, inherited: set[Address], renamed: Renamed
 ) -> dict[str, Any]:
@@ -111,6 +152,30 @@ def save(recipe: Recipe, path: Path) -> None:
 def dump(recipe: Recipe) -> str:
     """The whole recipe as TOML."""
     return tomli_w.dumps({**_to_plain(recipe), "task": recipe.task.name})
+
+
+@dataclass(frozen=True)
+class RecipeSummary:
+    """One recipe in the list of `saccade.recipes()`."""
+
+    name: str
+    task: str
+    about: str
+
+
+class RecipeList(list[RecipeSummary], Tabular):
+    """The recipes that come with saccade and with installed plugins."""
+
+    def to_records(self) -> list[dict[str, Any]]:
+        return [asdict(entry) for entry in self]
+
+
+def describe_recipes() -> RecipeList:
+    """List all recipes by name, with their task and a description."""
+    found = [(name, read_recipe(get_recipe_path(name))) for name in list_recipes()]
+    return RecipeList(
+        RecipeSummary(name, values.get("task", "translate"), values.get("about", "")) for name, values in found
+    )
 
 
 def list_recipes() -> list[str]:
@@ -156,13 +221,14 @@ def find_recipe(name_or_path: str | Path) -> Path:
 def read_recipe(path: Path) -> dict[str, Any]:
     """Parse a recipe file; its values are not validated yet, except the schema version."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            content = file.read(MAX_CHARACTERS + 1)
+        text = content.decode("utf-8") if len(content) <= MAX_CHARACTERS else "x" * len(content)
     except UnicodeDecodeError as error:
         raise SaccadeError(f"recipe file '{path}' is not UTF-8 text (byte {error.start})") from None
-    except tomllib.TOMLDecodeError as error:
-        raise SaccadeError(f"recipe file '{path}' is not valid TOML: {error}") from None
     except OSError as error:
         raise SaccadeError(f"cannot read recipe file '{path}': {error.strerror}") from None
+    values = parse_toml(text, f"recipe file '{path}'")
     version = values.get("schema_version", SCHEMA)
     if isinstance(version, int) and version > SCHEMA:
         raise SaccadeError(
@@ -174,7 +240,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
 
 def merge(base: Any, layer: Any, inherited: set[Address], at: Address = ()) -> Any:
     """Merge `layer` into `base`, table by table; where a kind changes, keys of the old kind go to `inherited`."""
-    if isinstance(base, list) and isinstance(layer, dict) and layer and all(key.isdigit() for key in layer):
+    if isinstance(base, list) and isinstance(layer, dict) and layer and all(map(is_index, layer)):
         return _merge_list(base, layer, inherited, at)
     if not isinstance(base, dict) or not isinstance(layer, dict):
         return copy.deepcopy(layer)
@@ -210,7 +276,9 @@ def _parse_override(override: str) -> dict[str, Any]:
     """`train.steps=2000` as {"train": {"steps": 2000}}."""
     parts, text = _get_key(override).split("."), override.partition("=")[2]
     if "=" not in override or not all(parts):
-        raise SaccadeError(f"override '{override}': expected key=value, such as train.steps=2000")
+        raise SaccadeError(f"override '{_shorten(override)}': expected key=value, such as train.steps=2000")
+    if len(parts) > MAX_NESTING:
+        raise build_nesting_error(f"override '{_shorten(override)}'")
     nested = {parts[-1]: parse_value(text)}
     for part in reversed(parts[:-1]):
         nested = {part: nested}
@@ -219,11 +287,16 @@ def _parse_override(override: str) -> dict[str, Any]:
 
 def parse_value(text: str) -> Any:
     """Parse a TOML value; anything else is taken as text, so that names need no quotes in a shell."""
+    origin = f"the value '{_shorten(text)}'"
     try:
-        values = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+        values = parse_toml(f"value = {text}", origin)
+    except InvalidTomlError:
         return text
     return values["value"] if len(values) == 1 else text
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def validate(
@@ -234,6 +307,7 @@ def validate(
     inherited: Set[Address] = frozenset(),
 ) -> Recipe:
     """Build a recipe from plain values; an error lists all mistakes. Unknown keys in `inherited` are dropped."""
+    check_bounds(values, origin)
     renamed: Renamed = {}
     bound = Kinds(kinds)  # one for each recipe: it notes which kinds the recipe uses
     values = translate(values, {}, bound, renamed)

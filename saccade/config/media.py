@@ -10,7 +10,7 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from saccade.config.kinds import ByKind, Custom, OwnKind
 from saccade.config.stacks import TransformerStack
-from saccade.config.table import Count, JoinTraits, ReaderTraits, Share, StackTraits, Table
+from saccade.config.table import Count, JoinTraits, ReaderTraits, Repeats, Share, StackTraits, Table
 
 if TYPE_CHECKING:
     from saccade.config.schema import Recipe
@@ -275,7 +275,7 @@ class GridReader(PictureReader):
         512,
     )
     """Output channels of each level; the last one is the width of the cells."""
-    depth: Count = 1
+    depth: Repeats = 1
     """Residual blocks of two convolutions in each level. More are slower and more accurate."""
     attention_levels: tuple[Count, ...] = ()
     """Levels, counted from 1, that are followed by self-attention over all cells (Zhang et al. 2019). Empty: none."""
@@ -403,7 +403,7 @@ class GlimpsesJoin(Table, JoinTraits):
 
     kind: Literal["glimpses"] = "glimpses"
     """Chooses this fusion: parallel glimpses of the question at the image."""
-    glimpses: Count = 2
+    glimpses: Repeats = 2
     """Number of parallel attention distributions over the image."""
     hidden_dim: Count = 512
     """Width of the hidden layer that scores a cell against the question."""
@@ -416,12 +416,31 @@ class HopsJoin(Table, JoinTraits):
 
     kind: Literal["hops"] = "hops"
     """Chooses this fusion: several hops of attention."""
-    hops: Count = 2
+    hops: Repeats = 2
     """Number of successive rounds of attention to the image."""
     dim: Count = 512
     """Width of the attended image features."""
+    question_length: Count | None = None
+    """Encode the question as in the paper: the sum of its word vectors, each times a learned weight of its position, of
+    which there are this many, at least data.max_length. The layers of `reader.question.stack` are then left out, and
+    its width is that of the words, which must be `dim`. None: the question is the last state of these layers."""
     dropout: Share = 0.0
     """Dropout probability of the cells before attention."""
+
+    def find_join_conflict(self, recipe: Recipe) -> str:
+        reader: Any = recipe.reader  # joined, as it has a join
+        length, width = self.question_length, reader.question.stack.width
+        if length is not None and length < recipe.data.max_length:
+            return (
+                f"reader.join.question_length = {length} has no weight for the last words of a question of "
+                f"data.max_length = {recipe.data.max_length}; set one to the other"
+            )
+        if length is not None and width != self.dim:
+            return (
+                f"reader.join.question_length adds words to image features, which must have the same width; got "
+                f"reader.question.stack.dim = {width} and reader.join.dim = {self.dim}; set one to the other"
+            )
+        return ""
 
 
 class ConcatJoin(Table, JoinTraits):

@@ -23,6 +23,7 @@ from typing import Any
 
 from saccade.errors import SaccadeError
 from saccade.files import atomic_write
+from saccade.parsing import read_json
 
 ENTRY_POINTS = "saccade.plugins"  # group of entry points of installed plugins
 RECIPE_ENTRY_POINTS = "saccade.recipes"  # group of entry points that name folders with recipes
@@ -283,7 +284,7 @@ def read_requirements(folder: Path) -> list[tuple[str, Source]]:
     if not path.is_file():
         return []
     try:
-        items = json.loads(path.read_text(encoding="utf-8"))
+        items = read_json(path)
         return [(item["kind"], Source(item["plugin"], item["sha256"], item["installed"])) for item in items]
     except (ValueError, KeyError, TypeError):
         raise SaccadeError(f"'{path}' is not a list of kinds and plugins; put back the file of the run") from None

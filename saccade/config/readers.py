@@ -116,6 +116,7 @@ class TokenReader(Table, ReaderTraits):
             kind = self.stack.kind
             return f'reader.causal = true is for a Transformer, got reader.stack.kind = "{kind}"; leave it out'
         conflict = find_reversible_conflict("reader", self.stack, self.positions)
+        conflict = conflict or self.stack.find_dilation_conflict("reader", recipe.data.max_length)
         if conflict or self.second_pass is None:
             return conflict
         return self._find_second_pass_conflict(self.second_pass, recipe)
@@ -189,6 +190,8 @@ class JoinedReader(MediaReader):
             )
         if self.question.second_pass is not None:
             return "a question about a picture has one pass; leave reader.question.second_pass out"
+        if conflict := self.join.find_join_conflict(recipe):
+            return conflict
         return super().find_conflict(recipe)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from saccade.config.bounds import is_index
 from saccade.errors import SaccadeError
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ class _Translation(NamedTuple):
             )
         if not isinstance(values, Mapping):
             return values
-        if isinstance(base, list) and values and all(key.isdigit() for key in values):  # objectives.0.weight
+        if isinstance(base, list) and values and all(map(is_index, values)):  # objectives.0.weight
             items = {key: base[int(key)] if int(key) < len(base) else {} for key in values}
             return {
                 key: self.translate(item, items[key], tables, (f"{before}{key}.", f"{after}{key}."))

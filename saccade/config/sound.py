@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from saccade.config.kinds import ByKind, Custom
 from saccade.config.media import MediaReader
 from saccade.config.stacks import RecurrentReaderStack, TransformerStack
-from saccade.config.table import Count, Share, StackTraits, Table
+from saccade.config.table import Count, Repeats, Share, StackTraits, Table
 
 if TYPE_CHECKING:
     from saccade.config.schema import Recipe
@@ -79,7 +79,7 @@ class PyramidStack(Table, StackTraits):
     """Chooses this stack: pyramidal recurrent layers."""
     cell: Literal["rnn", "gru", "lstm"] = "lstm"
     """Recurrent cell: Elman RNN, GRU (Cho et al. 2014) or LSTM (Hochreiter and Schmidhuber 1997)."""
-    layers: Count = 4
+    layers: Repeats = 4
     """Number of layers; n layers reduce the number of frames by 2^(n - 1)."""
     dim: Annotated[int, Field(ge=2, multiple_of=2)] = 512
     """Width of the hidden states, both directions together; an even number."""

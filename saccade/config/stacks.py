@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from saccade.config.kinds import ByKind, Custom
 from saccade.config.scores import Dot, LocalWindow, ScaledDot, Score
-from saccade.config.table import Count, Share, StackTraits, Table
+from saccade.config.table import Count, Repeats, Share, StackTraits, Table
 
 
 class Experts(Table):
@@ -58,7 +58,7 @@ class Chunks(Table):
     """Positions of a chunk. For "lsh" attention positions are sorted by their hash buckets first."""
     local: Count | None = None
     """Positions of a chunk of "local" attention. None: the same as `length`."""
-    hashes: Count = 2
+    hashes: Repeats = 2
     """Rounds of hashing of "lsh" attention. More rounds come closer to full attention and cost proportionally more."""
     buckets: tuple[Count, ...] = ()
     """Number of hash buckets, given as even factors: [64] is 64 buckets, [32, 64] is 2048 from two hashes. Fewer
@@ -78,7 +78,7 @@ class TransformerStack(Table, StackTraits):
     is_transformer: ClassVar[bool] = True
     kind: Literal["transformer"] = "transformer"
     """Chooses this stack: Transformer layers."""
-    layers: Count = 6
+    layers: Repeats = 6
     """Number of Transformer blocks. Parameters, computation and memory grow in proportion."""
     dim: Count = 512
     """Width of hidden states (d_model); a multiple of `heads`, unless `head_dim` is given."""
@@ -129,6 +129,10 @@ class TransformerStack(Table, StackTraits):
     each head its own slice of the input (row 63 of `saccade lectures`)."""
     head_dim: Count | None = None
     """Width of one attention head. None: `dim / heads`. Set it where they differ, as in some T5 models."""
+    value_dim: Count | None = None
+    """Width of the values of one attention head (d_v), in self-attention and cross-attention; queries and keys have
+    `head_dim` (d_k). None: the same width. A smaller one saves parameters and cache, and engines that need equal widths
+    are not used."""
     scale_attention: bool | Literal["first"] = True
     """Divide the scores of "scaled-dot" by sqrt(d_k). "first" divides only the initial query weights instead, as in T5;
     false does neither."""
@@ -169,7 +173,7 @@ class TransformerStack(Table, StackTraits):
         """Fill in settings that follow from others, and repeat lists over all layers."""
         follow = {
             "norm_epsilon": DEFAULT_NORM_EPSILON[self.norm_kind], "head_dim": self.dim // self.heads,
-            "kv_heads": self.heads,
+            "kv_heads": self.heads, "value_dim": self.head_dim or self.dim // self.heads,
         }  # fmt: skip
         derived: dict[str, Any] = {name: number for name, number in follow.items() if getattr(self, name) is None}
         lists = {name: getattr(self, name) for name in ("attention", "window") if getattr(self, name)}
@@ -214,6 +218,10 @@ class TransformerStack(Table, StackTraits):
             raise ValueError(
                 f'head_dim is for head_projection = "paper", got "{self.head_projection}"; leave one of them out'
             )
+        if self.value_dim is not None and self.head_projection != "paper":
+            raise ValueError(
+                f'value_dim is for head_projection = "paper", got "{self.head_projection}"; leave one of them out'
+            )
         if self.head_dim is None and self.dim % self.heads:
             raise ValueError(f"dim must be a multiple of heads, got dim = {self.dim} and heads = {self.heads}")
         if self.experts is not None and self.share_layers:
@@ -240,13 +248,13 @@ def check_reversible(stack: TransformerStack) -> None:
             )
         fixed = {
             "norm": "pre", "kv_heads": None, "window": None, "experts": None, "head_projection": "paper",
-            "share_layers": False, "drop_path": 0.0,
+            "share_layers": False, "drop_path": 0.0, "value_dim": None,
         }  # fmt: skip
         other = [name for name, value in fixed.items() if getattr(stack, name) != value]
         if other or not stack.ff:
             raise ValueError(
                 'residual = "reversible" goes with norm = "pre", ff above 0, and without kv_heads, window, experts, '
-                f"share_layers, drop_path and other head projections; change {other[0] if other else 'ff'}"
+                f"share_layers, drop_path, value_dim and other head projections; change {other[0] if other else 'ff'}"
             )
         return
     special = [kind for kind in stack.attention if kind != "full"]
@@ -266,7 +274,7 @@ class ConvolutionStack(Table, StackTraits):
     """Chooses this stack: convolutional layers."""
     block: Literal["gated", "residual"] = "gated"
     """The block of ConvS2S (convolution with a gated linear unit), or the residual block of ByteNet."""
-    layers: Count = 15
+    layers: Repeats = 15
     """Number of convolutional blocks; each widens the receptive field by (kernel - 1) x dilation."""
     dim: Count = 512
     """Width of the hidden states between blocks."""
@@ -289,6 +297,14 @@ class ConvolutionStack(Table, StackTraits):
     """Weight normalization (Salimans and Kingma 2016): length and direction of each filter are separate parameters."""
     dropout: Share = 0.1
     """Dropout probability of the input of each block."""
+
+    def find_dilation_conflict(self, side: str, max_length: int) -> str:
+        if (largest := max(self.dilations)) > max_length:
+            return (
+                f"{side}.stack.dilations: {largest} is more than data.max_length = {max_length}, so that every "
+                "neighbour is padding; lower it"
+            )
+        return ""
 
     @property
     def width(self) -> int:
@@ -349,7 +365,7 @@ class RecurrentReaderStack(Table, StackTraits):
     """Chooses this stack: recurrent layers."""
     cell: Literal["rnn", "gru", "lstm"] = "lstm"
     """Recurrent cell: Elman RNN, GRU (Cho et al. 2014) or LSTM (Hochreiter and Schmidhuber 1997)."""
-    layers: Count = 1
+    layers: Repeats = 1
     """Number of recurrent layers. From 4 on, `residual` or `fast_forward` helps."""
     dim: Count = 512
     """Width of the hidden states; both directions, or both columns, together."""
@@ -412,7 +428,7 @@ class RecurrentWriterStack(Table, StackTraits):
     """Chooses this stack: recurrent layers."""
     cell: Literal["rnn", "gru", "lstm"] = "lstm"
     """Recurrent cell: Elman RNN, GRU (Cho et al. 2014) or LSTM (Hochreiter and Schmidhuber 1997)."""
-    layers: Count = 1
+    layers: Repeats = 1
     """Number of recurrent layers. From 4 on, `residual` or `fast_forward` helps."""
     dim: Count = 512
     """Width of the hidden states."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from saccade.config.renames import rename_keys
 
@@ -20,7 +20,18 @@ if TYPE_CHECKING:
     from saccade.config.stacks import RecurrentWriterStack, TransformerStack
     from saccade.config.writers import MaskedWriter, TokenWriter
 
-Count = Annotated[int, Field(ge=1)]
+
+def check_count(value: int) -> int:
+    """Raise for a number that no size of a model, a batch or a schedule has."""
+    if value > MAX_COUNT:
+        raise ValueError(f"expected at most {MAX_COUNT}, got {value}")
+    return value
+
+
+MAX_COUNT = 10**9
+Count = Annotated[int, Field(ge=1), AfterValidator(check_count)]
+Repeats = Annotated[int, Field(ge=1, le=10_000)]  # modules or passes, one after the other
+BeamSize = Annotated[int, Field(ge=1, le=10_000)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 StartToken = Literal["own", "pad", "end"] | Annotated[int, Field(ge=4)]  # ids below are special tokens
 
@@ -168,6 +179,10 @@ class StackTraits:
     is_custom: ClassVar[bool] = False  # whether it is a kind that the user brings
     is_transformer: ClassVar[bool] = False
 
+    def find_dilation_conflict(self, side: str, max_length: int) -> str:
+        """One line about dilations that are longer than all sequences; empty where there are none."""
+        return ""
+
     @property
     def transformer(self) -> TransformerStack | None:
         """The table itself where it is a Transformer."""
@@ -306,6 +321,7 @@ class WriterTraits(PartTraits):
 
     is_encoding: ClassVar[bool] = False  # predicts masked inputs of a reader, or returns its states
     is_non_autoregressive: ClassVar[bool] = False  # writes all tokens in parallel
+    predicts_fertilities: ClassVar[bool] = False  # copies each source token as often as it predicts, to begin with
     is_permuted: ClassVar[bool] = False  # predicts tokens in permuted order
     reconstructs_patches: ClassVar[bool] = False  # predicts masked patches of pictures
     objective_kinds: ClassVar[tuple[str, ...]] = ()  # kinds of objectives that train it, the usual ones first
@@ -386,3 +402,7 @@ class JoinTraits:
     def is_side_by_side(self) -> bool:
         """Whether cells and words are concatenated without layers over both."""
         return False
+
+    def find_join_conflict(self, recipe: Recipe) -> str:
+        """Why the fusion does not go with the rest of the recipe; empty if it does."""
+        return ""

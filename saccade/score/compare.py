@@ -1,6 +1,7 @@
 """Compare runs on the same test pairs: scores with confidence intervals, size, training time, speed."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,10 +20,11 @@ from saccade.config.metric import (
 )
 from saccade.config.plugins import Kinds
 from saccade.config.schema import Decoding, Recipe
+from saccade.display import Tabular
 from saccade.errors import SaccadeError
 from saccade.model.run import count_parameters
 from saccade.predict.predictors.predictor import Predictor
-from saccade.runs import METRICS, WEIGHTS, read_metrics
+from saccade.runs import METRICS, WEIGHTS, get_number, read_metrics
 from saccade.score.media import filter_readable
 from saccade.score.pairs import load_recipe_of_run
 from saccade.score.statistics import Difference, compute_statistics, list_additive_metrics, paired_bootstrap
@@ -107,7 +109,7 @@ class ComparisonRow:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Tabular):
     """The rows of a comparison; the first one is the baseline."""
 
     metric: str
@@ -115,13 +117,35 @@ class Comparison:
     sentences: int
     rows: list[ComparisonRow]
     left_out: tuple[str, ...] = ()  # messages about files that one of the runs could not read
+    broken_runs: tuple[str, ...] = ()  # messages about runs that could not be loaded
     counted: str = "sentences"  # what the outputs are about
     outputs: str = TEXT  # kind of outputs
     kinds: Kinds | None = None  # the user's own metrics
 
     def to_dict(self) -> dict[str, Any]:
-        hidden = {"outputs", "kinds", *(() if self.left_out else ("left_out",))}
+        hidden = {"outputs", "kinds", *(name for name in ("left_out", "broken_runs") if not getattr(self, name))}
         return {name: value for name, value in asdict(replace(self, kinds=None)).items() if name not in hidden}
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """Return a row for each run, or group of runs that differ only in their seed."""
+        records = []
+        for row in self.rows:
+            change = row.difference
+            compared = {} if change is None else {"difference": change.value, "low": change.low, "high": change.high}
+            records.append(
+                {
+                    "run": row.name,
+                    **row.scores,
+                    "spread": row.spread,
+                    **compared,
+                    **({} if change is None else {"p": change.p_value}),
+                    "seeds": len(row.seeds),
+                    "parameters": row.parameters,
+                    "minutes": row.minutes,
+                    f"{self.counted}/s": row.sentences_per_second,
+                }
+            )
+        return records
 
     def get_metric(self, name: str) -> Metric | None:
         """The metric of a column; None for a score of another kind."""
@@ -142,7 +166,8 @@ def compare(
 ) -> Comparison:
     """Decode the pairs with every run; compare each row with the first.
 
-    Files that one of the runs cannot read are skipped for all of them.
+    Files that one of the runs cannot read are skipped for all of them. A run that cannot be loaded, other than the
+    first one, is left out.
     """
     if not runs:
         raise SaccadeError("no run was given; expected the folders of at least two runs; `saccade runs` lists them")
@@ -151,13 +176,21 @@ def compare(
     chosen = settings.get_metric(metric, bound)
     chosen.check_available()
 
-    def predictors() -> Iterator[Predictor]:  # one at a time, to save memory
-        return (Predictor.load(path, kinds=kinds, device=device) for path in runs)
+    broken: dict[str | Path, str] = {}
 
-    pairs, skipped = filter_readable(predictors(), pairs) if settings.reads_files else (list(pairs), ())
-    loaded = zip(runs, predictors(), strict=True)
+    def load_all() -> Iterator[tuple[str | Path, Predictor]]:  # one at a time, to save memory
+        for path in runs:
+            try:
+                yield path, Predictor.load(path, kinds=kinds, device=device)
+            except SaccadeError as error:
+                if path == runs[0]:  # all others are compared with it
+                    raise
+                broken[path] = str(error)
+
+    predictors = (predictor for _, predictor in load_all())
+    pairs, skipped = filter_readable(predictors, pairs) if settings.reads_files else (list(pairs), ())
     measurements = [
-        measure_run(Path(path), predictor, pairs, settings, decoding=decoding) for path, predictor in loaded
+        measure_run(Path(path), predictor, pairs, settings, decoding=decoding) for path, predictor in load_all()
     ]
     groups, recipe = group_by_recipe(measurements), measurements[0].recipe
     references = recipe.task.get_references(recipe, pairs)
@@ -181,7 +214,10 @@ def compare(
     )
     rows = [_build_row(group, chosen.name, differences[i] if i else None) for i, group in enumerate(groups)]
     signature = measurements[0].scores[chosen.name].signature
-    return Comparison(chosen.name, signature, len(references), rows, skipped, settings.counted, settings.outputs, bound)
+    return Comparison(
+        chosen.name, signature, len(references), rows, skipped, tuple(broken.values()),
+        settings.counted, settings.outputs, bound,
+    )  # fmt: skip
 
 
 def check_comparable(runs: Sequence[str | Path], *, kinds: Mapping[str, Any] | None = None) -> ComparisonSettings:
@@ -220,7 +256,7 @@ def measure_run(
     task = predictor.recipe.task
     result = task.evaluate_pairs(predictor, list(pairs), metrics=settings.table_metrics, decoding=decoding)
     return RunMeasurement(
-        name=path.resolve().name,
+        name=Path(os.path.realpath(path)).name,
         recipe=predictor.recipe,
         scores=dict(result.scores),
         hypotheses=list(result.hypotheses),
@@ -238,8 +274,9 @@ def recipe_key(recipe: Recipe) -> str:
 
 def read_training_minutes(run: Path) -> float | None:
     """Return the last training time in metrics.jsonl; None if there is none."""
-    seconds = [line["seconds"] for line in read_metrics(run / METRICS) if "seconds" in line]
-    return float(seconds[-1]) / 60 if seconds else None
+    seconds = [get_number(line, "seconds") for line in read_metrics(run / METRICS)]
+    known = [number for number in seconds if number is not None]
+    return known[-1] / 60 if known else None
 
 
 def group_by_recipe(measurements: Sequence[RunMeasurement]) -> list[list[RunMeasurement]]:

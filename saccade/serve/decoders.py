@@ -3,9 +3,7 @@
 import asyncio
 import logging
 import math
-import os
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter, deque
@@ -13,16 +11,15 @@ from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-import saccade
 from saccade.config.schema import MediaReader
 from saccade.data.media.decoding import MODEL_SETTINGS, decode
 from saccade.errors import SaccadeError
 from saccade.predict.predictors.predictor import Predictor
+from saccade.processes import start_module
 from saccade.serve.decoder_process import Frame, read_frame, write_frame
 from saccade.serve.limits import Limits, RequestError
 from saccade.serve.uploads import Upload
@@ -30,7 +27,6 @@ from saccade.serve.uploads import Upload
 START_SECONDS = 60.0  # for a process to import what it needs
 WATCH_SECONDS = 0.05  # between two looks at the deadlines of files
 PIPE_BYTES = 256 * 1024  # a small picture passes without a wait for the other side
-SECRETS = ("SACCADE_TOKEN",)  # environment variables that the processes do not get
 SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 DTYPES = ("uint8", "float32")  # of decoded files
 logger = logging.getLogger("saccade.serve")
@@ -41,20 +37,13 @@ class ProcessEndedError(Exception):
 
 
 class DecoderProcess:
-    """A process that decodes one file after the other.
-
-    `-P` and the absolute search path keep the working folder out: a file there must not be imported.
-    """
+    """A process that decodes one file after the other."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        home = str(Path(saccade.__file__).parents[1])
-        paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(path)]
-        environment = {name: value for name, value in os.environ.items() if name not in SECRETS}
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "saccade.serve.decoder_process", str(limits.decode_bytes)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, pipesize=PIPE_BYTES,
-            env={**environment, **SINGLE_THREADED, "PYTHONPATH": os.pathsep.join([home, *paths])},
+        self.process = start_module(
+            "saccade.serve.decoder_process", str(limits.decode_bytes), environment=SINGLE_THREADED,
+            stdout=subprocess.PIPE, text=False, new_session=True, pipe_bytes=PIPE_BYTES,
         )  # fmt: skip
         self.requests, self.replies = cast(BinaryIO, self.process.stdin), cast(BinaryIO, self.process.stdout)
         self.deadline = math.inf  # of time.monotonic, for the next reply

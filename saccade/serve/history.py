@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from saccade.config.bounds import parse_toml
+from saccade.errors import SaccadeError
+from saccade.parsing import read_text
 from saccade.runs import CARD, METRICS, RECIPE, SAMPLES, get_state, is_training, read_metrics
 from saccade.view import moments
 
@@ -22,7 +25,8 @@ Lines = Sequence[Mapping[str, Any]]
 def read_history(run: Path | None) -> dict[str, Any]:
     """Read everything that the page of a run shows, except the attention snapshots, which it loads one by one."""
     recipe = _read_recipe(run)
-    settings = recipe.get("train", {})
+    settings = recipe.get("train")
+    settings = settings if isinstance(settings, dict) else {}
     lines = [] if run is None else read_metrics(run / METRICS)
     samples = [] if run is None else read_metrics(run / SAMPLES)
     return {
@@ -77,8 +81,11 @@ def select_samples(line: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_history_with_attention(run: Path) -> dict[str, Any]:
     """Read the history with all attention snapshots, for a self-contained page."""
-    history = read_history(run)
-    return {**history, "attention": {str(step): moments.read(run, step) for step in history["moments"]}}
+    history, attention = read_history(run), dict[str, Any]()
+    for step in history["moments"]:
+        with suppress(SaccadeError):  # a damaged snapshot is left out
+            attention[str(step)] = moments.read(run, step)
+    return {**history, "moments": [int(step) for step in attention], "attention": attention}
 
 
 def _is_number(value: Any) -> bool:
@@ -87,6 +94,6 @@ def _is_number(value: Any) -> bool:
 
 def _read_recipe(run: Path | None) -> dict[str, Any]:
     try:
-        return {} if run is None else tomllib.loads((run / RECIPE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return {} if run is None else parse_toml(read_text(run / RECIPE), RECIPE)
+    except SaccadeError:
         return {}

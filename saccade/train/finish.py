@@ -16,7 +16,7 @@ from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
 from saccade.files import atomic_replace, atomic_write
 from saccade.model.run import read_weights
-from saccade.runs import CARD, METRICS, read_metrics
+from saccade.runs import CARD, METRICS, get_number, read_metrics
 from saccade.train import checkpoint
 from saccade.train.average import Weights, average_checkpoints
 from saccade.train.folder import write_filter_report
@@ -79,7 +79,7 @@ def load_best_weights(s: Session) -> FinalWeights:
             step = s.progress.best_step
         except SaccadeError as error:
             s.log.print_line(f"the best weights are lost ({error}); those of step {step} are used")
-    scores = [line for line in read_metrics(s.run / METRICS) if line["event"] == "valid" and line["step"] == step]
+    scores = [line for line in read_metrics(s.run / METRICS) if line.get("event") == "valid" and line["step"] == step]
     return FinalWeights(weights, f"{describe_weights(s)} of step {step}", scores[-1] if scores else {})
 
 
@@ -96,12 +96,10 @@ def plot_loss(run: Path) -> None:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     for event, label in (("train", "training"), ("valid", "validation")):
-        lines = [line for line in read_metrics(run / METRICS) if line["event"] == event]
-        if lines:
-            axes.plot(
-                [line["step"] for line in lines], [line["loss"] for line in lines], label=label,
-                marker="." if len(lines) < 50 else None,
-            )  # fmt: skip
+        lines = [line for line in read_metrics(run / METRICS) if line.get("event") == event]
+        points = [(line["step"], loss) for line in lines if (loss := get_number(line, "loss")) is not None]
+        if points:
+            axes.plot(*zip(*points, strict=True), label=label, marker="." if len(points) < 50 else None)
     axes.set(xlabel="step", ylabel="loss", title=run.name)
     axes.grid(alpha=0.3)
     if axes.lines:

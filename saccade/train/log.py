@@ -61,6 +61,12 @@ class Log:
         else:
             print(text, file=sys.stderr, flush=True)
 
+    def set_total(self, steps: int) -> None:
+        """Set the number of steps that the progress bar ends with."""
+        self.total = steps
+        if self.bar is not None and self.bar_task is not None:
+            self.bar.update(self.bar_task, total=steps)
+
     def advance(self, step: int) -> None:
         if self.bar is not None and self.bar_task is not None:
             self.bar.update(self.bar_task, completed=step)
@@ -103,6 +109,8 @@ def truncate_metrics(path: Path, *, step: int) -> None:
     if path.exists():
         # "average" is logged after the last checkpoint, so a resumed run logs it again
         lines = [
-            line for line, values in read_metric_lines(path) if values["step"] <= step and values["event"] != "average"
+            line
+            for line, values in read_metric_lines(path)
+            if values["step"] <= step and values.get("event") != "average"
         ]
         atomic_write(path, "".join(f"{line}\n" for line in lines).encode())

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from saccade.files import atomic_write
+from saccade.parsing import read_json_object
 from saccade.view.codec import pack_document
 from saccade.view.document import Document
 
@@ -66,7 +67,7 @@ def remove(run: Path, steps: Iterable[int]) -> None:
 
 
 def read(run: Path, step: int) -> dict[str, Any]:
-    return dict(json.loads(get_path(run, step).read_bytes()))
+    return read_json_object(get_path(run, step))
 
 
 def read_mean_entropies(run: Path) -> dict[str, list[Any]]:
@@ -75,7 +76,7 @@ def read_mean_entropies(run: Path) -> dict[str, list[Any]]:
     for step in list_steps(run):
         try:
             entropies[step] = _read_entropies(get_path(run, step), get_path(run, step).stat().st_mtime_ns)
-        except (OSError, ValueError, KeyError):  # deleted meanwhile, or damaged
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # deleted meanwhile, or damaged
             continue
     names = [name for name in CURVE_NAMES.values() if any(name in values for values in entropies.values())]
     return {"step": [*entropies], **{name: [values.get(name) for values in entropies.values()] for name in names}}
@@ -85,7 +86,7 @@ def read_mean_entropies(run: Path) -> dict[str, list[Any]]:
 def _read_entropies(path: Path, modified_ns: int) -> dict[str, float]:
     """Read the mean entropy of each part of the model; cached until the file is modified."""
     values: dict[str, list[float]] = {}
-    for document in json.loads(path.read_bytes())["documents"]:
+    for document in read_json_object(path)["documents"]:
         for entry in document["maps"]:
             values.setdefault(CURVE_NAMES[entry["part"]], []).extend(
                 document["statistics"][entry["address"]]["entropy"]

@@ -20,6 +20,7 @@ from saccade.config.schema import Corpus
 from saccade.data.sources.pairs import EMBEDDED_PREFIX, hash_file
 from saccade.data.sources.table import read_records
 from saccade.errors import SaccadeError
+from saccade.parsing import parse_json
 from saccade_worlds.navigation import generated_worlds
 from saccade_worlds.navigation.maps import (
     DIRECTIONS,
@@ -79,9 +80,9 @@ def load_world(name: str, *, mirrored: bool = False) -> GridWorld:
 def parse_navigation_input(line: str, *, where: str) -> NavigationInput:
     """Parse the input of a navigation model, a line of JSON."""
     try:
-        values = json.loads(line)
-    except ValueError as error:
-        raise SaccadeError(f"{where} is not JSON ({error}); {EXPECTED_INPUT}") from None
+        values = parse_json(line, where)
+    except SaccadeError as error:
+        raise SaccadeError(f"{error}; {EXPECTED_INPUT}") from None
     if not isinstance(values, dict):
         raise SaccadeError(f"{where} is not a JSON object; {EXPECTED_INPUT}")
     for key in ("instruction", "map"):

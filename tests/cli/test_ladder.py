@@ -56,3 +56,10 @@ def test_mistakes_are_one_line(cli, words, message):
     assert result.code == 2
     assert message in result.err
     assert len(result.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("rungs", [",", " , ,"])
+def test_a_list_without_a_name_does_not_train_all_rungs(cli, rungs):
+    result = cli("ladder", "--rungs", rungs)
+    message = f"error: --rungs names no rung, got '{rungs}'; give some as A,B, or leave it out to train all\n"
+    assert (result.code, result.err) == (2, message)

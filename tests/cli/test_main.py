@@ -1,7 +1,9 @@
 """All commands: help, version, errors in one line, exit codes, and lazy imports of heavy packages."""
 
 import errno
+import io
 import os
+import shlex
 import subprocess
 import sys
 
@@ -75,6 +77,15 @@ def test_help_answers_in_half_a_second():
         (SaccadeError("a mistake; do this"), 2, "error: a mistake; do this\n"),
         (PermissionError(errno.EACCES, "Permission denied", "runs/x"), 2, "error: permission denied: 'runs/x'\n"),
         (OSError(errno.ENOSPC, "No space left on device"), 2, "error: no space left on device\n"),
+        (
+            OSError(errno.ENAMETOOLONG, "File name too long", "a" * 300),
+            2,
+            f"error: file name too long: '{'a' * 300}'\n",
+        ),
+        (OSError(errno.ELOOP, "Too many levels", b"x"), 2, "error: too many levels: 'x'\n"),
+        (NotADirectoryError(errno.ENOTDIR, "Not a directory", "a/b"), 2, "error: not a directory: 'a/b'\n"),
+        (SaccadeError("a\x1b[2Jb"), 2, "error: a\\x1b[2Jb\n"),
+        (SaccadeError("x" * 2000), 2, f"error: {'x' * 659} ... {'x' * 250}\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
         (KeyboardInterrupt("stopped; go on with: x"), 130, "stopped; go on with: x\n"),
     ],
@@ -107,3 +118,69 @@ def test_a_closed_pipe_is_no_error():
     writer.stdout.close()
     assert (writer.wait(), writer.stderr.read()) == (0, b"")
     writer.stderr.close()
+
+
+def run_in_shell(command: str, folder: object) -> tuple[int, str]:
+    """Return exit code and stderr of a command in a shell, in which `saccade` is this one."""
+    saccade = f"{shlex.quote(sys.executable)} -m saccade"
+    done = subprocess.run(
+        ["bash", "-c", command.replace("saccade", saccade)], capture_output=True, text=True, cwd=folder
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "message"),
+    [
+        ("saccade --version >&-", 2, "error: standard output is closed; open it, or give a file instead\n"),
+        ("saccade recipes >&-", 2, "error: standard output is closed; open it, or give a file instead\n"),
+        ("saccade --version > /dev/full", 2, "error: no space left on device\n"),
+        ("saccade recipes copy dates d.toml 2>&- <&- > listed; grep -c step d.toml > /dev/null", 0, ""),
+        ("saccade runs 2>&- >&- <&-", 2, ""),
+        (
+            "SACCADE_RUNS=/dev/null/x saccade recipes copy dates /dev/null/x.toml",
+            2,
+            "error: not a directory: '/dev/nul",
+        ),
+        ("saccade predict $'\\xff' x", 2, "error: argument 2 is not valid UTF-8: '\\udcff'; is it a file name? renam"),
+    ],
+)
+def test_streams_and_paths_that_cannot_be_used_give_one_line(tmp_path, command, code, message):
+    found, error = run_in_shell(command, tmp_path)
+    assert (found, error.count("\n")) == (code, 1 if message else 0)
+    assert error.startswith(message)
+
+
+LONG = "a" * 300
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["import", LONG], "error: file name too long: '"),
+        (["import", "loop"], "error: 'loop' is not a local folder, and the Hub has no model of that name that can be"),
+        (["predict", LONG, "x"], "error: file name too long: '"),
+        (["train", LONG], "error: file name too long: '"),
+        (["train", "dates", "--tiny", "--run", LONG], "error: cannot create the folder 'runs/aaa"),
+        (["train", "dates", "--tiny", "--run", "loop/x"], "error: cannot create the folder 'loop/x': Too many levels"),
+        (["train", "loop.toml"], "error: recipe file 'loop.toml' not found; `saccade recipes` lists the names that"),
+        (["evaluate", "--hyp", "file/x", "--ref", "file/x"], "error: file/x not found: there is no folder file\n"),
+        (["recipes", "copy", "dates", "file/x.toml"], "error: not a directory: 'file/x.toml'\n"),
+        (["watch", "file/x"], "error: 'file/x' is not a run: expected a folder with recipe.toml"),
+    ],
+)
+def test_a_path_that_cannot_be_used_gives_one_line(cli, tmp_path, words, message):
+    for name in ("loop", "loop.toml"):
+        (tmp_path / name).symlink_to(name)
+    (tmp_path / "file").write_text("")
+    result = cli(*words)
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert result.err.startswith(message)
+
+
+def test_a_closed_standard_input_is_an_error_where_it_is_read(monkeypatch):
+    from saccade.data.sources.pairs import read_lines
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(exits.ClosedStream("standard input"))))
+    with pytest.raises(SaccadeError, match="standard input is closed; open it, or give a file instead"):
+        next(iter(read_lines("-")))

@@ -47,10 +47,10 @@ def test_runs_are_listed_with_state_step_score_and_size(cli, tmp_path):
     ]
 
 
-def test_a_finished_run_that_went_on_and_was_stopped_is_interrupted(tmp_path):
+def test_a_copy_of_a_finished_run_is_finished_whatever_the_times_of_its_files(tmp_path):
     path = make_run(tmp_path, "a", lines=[BEST], card=True)
     os.utime(path / "card.md", (time.time() - 60,) * 2)
-    assert list_runs(tmp_path)[0].state == "interrupted"
+    assert list_runs(tmp_path)[0].state == "finished"
 
 
 def test_the_score_is_that_of_the_averaged_weights_where_they_are_used(tmp_path):
@@ -118,3 +118,47 @@ def test_a_mistyped_run_is_reported_with_a_suggestion(tmp_path, monkeypatch):
     assert "'frist' is not a run" in str(build_not_a_run_error(Path("frist"))) and "'first'?" in str(
         build_not_a_run_error(Path("frist"))
     )
+
+
+@pytest.mark.parametrize("line", ['{"step": 1}', '{"step": "x"}', "[" * 9999, '{"step": %s}' % ("9" * 5000), "\udcff"])
+def test_a_damaged_line_of_metrics_is_passed_over(tmp_path, line):
+    run = make_run(tmp_path, "a", lines=[BEST])
+    huge = json.dumps({**WORSE, "best": True, "accuracy": 10**400})
+    with (run / "metrics.jsonl").open("a", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(f"{line}\n{huge}\n")
+    [entry] = list_runs(tmp_path)
+    assert (entry.step, entry.score) == (200, "accuracy 97.00")
+
+
+def test_a_broken_run_does_not_end_the_list(cli, tmp_path, monkeypatch):
+    for name in ("a", "b", "c"):
+        make_run(tmp_path / "runs", name, lines=[BEST])
+    (tmp_path / "runs" / "b" / "recipe.toml").write_text("a=" + "[" * 99_999)
+    (tmp_path / "runs" / "c" / "metrics.jsonl").unlink()
+    (tmp_path / "runs" / "c" / "metrics.jsonl").mkdir()
+    (tmp_path / "runs" / "loop").symlink_to("loop")
+    assert sorted((entry.name, entry.score) for entry in list_runs(tmp_path / "runs")) == [
+        ("a", "accuracy 97.00"), ("b", "loss 0.50"), ("c", "-"),
+    ]  # fmt: skip
+    read_text = Path.read_text
+
+    def refuse(path, *args, **kwargs):
+        if path.parent.name == "b":
+            raise PermissionError(13, "Permission denied")
+        return read_text(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    result = cli("runs")
+    assert (result.code, "b    unreadable" in result.out) == (0, True)
+    assert len(result.out.splitlines()) == 4
+
+
+def test_metrics_without_losses_have_no_curve(tmp_path):
+    from saccade.score.compare import read_training_minutes
+    from saccade.train.finish import plot_loss
+
+    run = make_run(
+        tmp_path, "a", lines=[{"step": 3}, {"event": "train", "step": 4}, {"event": "valid", "step": 5, "loss": "x"}]
+    )
+    plot_loss(run)
+    assert read_training_minutes(run) is None

@@ -173,7 +173,7 @@ def test_a_recipe_that_may_not_be_read_is_reported(tmp_path, monkeypatch):
         raise PermissionError(errno.EACCES, "Permission denied")
 
     path = write(tmp_path, "")
-    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(SaccadeError, match=r"cannot read recipe file '.*mine\.toml': Permission denied$"):
         load(path)
 

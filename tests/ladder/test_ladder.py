@@ -107,7 +107,7 @@ def test_all_rungs_have_data_tokenizer_and_budget_in_common() -> None:
         recipes = [build_recipe(rung, ground_of(size), seed=1, overrides=[]) for rung in choose_rungs(size=size)]
         for part in ("data", "tokenizer"):
             assert len({str(getattr(recipe, part)) for recipe in recipes}) == 1, part
-        assert len({str(recipe.predict) for recipe in recipes if "nat" not in recipe.name}) == 1
+        assert len({str(recipe.predict) for recipe in recipes if "mask-predict" not in recipe.name}) == 1
         for setting in ("steps", "batch_tokens", "accumulate", "seed", "ema", "average", "minutes", "epochs"):
             assert len({str(getattr(recipe.train, setting)) for recipe in recipes}) == 1, setting
 

@@ -100,7 +100,7 @@ def test_a_folder_of_others_is_not_used(fault: str, afresh: Path, monkeypatch: A
         afresh.chmod(0o777)
     else:
         monkeypatch.setattr(os, "getuid", lambda: 12345)
-    with pytest.raises(SaccadeError, match="of compiled kernels must be yours alone, got owner .*; remove it, or set"):
+    with pytest.raises(SaccadeError, match="must be yours alone, got owner .*; remove it, or set"):
         compile_library(vnni.SOURCE, afresh)
 
 
@@ -122,3 +122,14 @@ def test_threads_do_not_disturb_each_other(afresh: Path) -> None:
         thread.join()
     assert len(found) == 3
     assert None not in found
+
+
+def test_no_kernel_has_arrays_on_the_stack_whose_size_a_user_chooses():
+    if native.explain_missing():
+        pytest.skip("needs a compiler")
+    sources = sorted(Path(native.__file__).parent.glob("*.c"))
+    for source in sources:
+        command = [*native.get_compiler_command(), *native.FLAGS, "-Wvla", "-Werror", "-fsyntax-only", str(source)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert len(sources) >= 5

@@ -106,3 +106,15 @@ def test_they_serve_inference_only() -> None:
     assert not supports(query)
     with torch.inference_mode():
         assert supports(query)
+
+
+def test_the_kernel_gives_zeros_where_there_is_no_memory() -> None:
+    """It must not divide by the number of memories, whoever calls it."""
+    if step_attention.load_kernel() is None:
+        pytest.skip("needs AVX-512 and a compiler")
+    query, (key, value) = torch.randn(0, 1, H, E), torch.randn(2, 0, K, H, E)
+    assert step_attention._attend_in_c(query, key, value, scale=1.0, keep=None).shape == (0, 1, H, E)
+    part = step_attention.TensorView(torch.randn(2, H, E).data_ptr(), H * E, 0, E)
+    y, arguments = torch.ones(2, H, E), step_attention.AttentionArgs(part, part, part, None, 2, 0, H, K, E, 1.0)
+    step_attention.load_kernel()(arguments, y.data_ptr(), y.data_ptr(), 1)
+    assert torch.equal(y, torch.zeros(2, H, E))

@@ -5,6 +5,7 @@ import io
 import os
 import signal
 import struct
+import sys
 import threading
 import time
 import wave
@@ -139,7 +140,7 @@ def test_processes_import_nothing_from_the_working_folder_and_have_no_token(look
 
 @pytest.mark.parametrize("program", ["/bin/false", "/nothing"])
 def test_a_process_that_does_not_start_is_reported(looker, monkeypatch, caplog, program):
-    monkeypatch.setattr(decoders.sys, "executable", program)
+    monkeypatch.setattr(sys, "executable", program)
     decoder = decoders.FileDecoder(Limits())
     decoder.start([looker])
     with pytest.raises(RequestError, match="files cannot be decoded now; see the log of the server"):

@@ -1,3 +1,4 @@
+import errno
 import random
 import re
 import subprocess
@@ -119,6 +120,34 @@ def test_folder_that_cannot_be_made_is_reported(tmp_path):
 
     with pytest.raises(SaccadeError, match="cannot create the folder.*Not a directory"):
         api.train(small.small(), run=tmp_path / "file" / "run")
+
+
+@pytest.mark.parametrize("kept", [[], ["mine.txt"]])
+def test_a_disk_that_is_full_before_the_recipe_is_written_leaves_the_name_free(tmp_path, monkeypatch, kept):
+    def fill(recipe, path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    run = tmp_path / "run"
+    if kept:  # beside the lock of a training that was killed
+        run.mkdir()
+        for name in (LOCK, *kept):
+            (run / name).write_text("")
+    monkeypatch.setattr("saccade.train.folder.save", fill)
+    with pytest.raises(SaccadeError, match="No space left on device"):
+        api.train(small.small(**SHORT), run=run)
+    assert run.exists() == bool(kept) and (not kept or [item.name for item in run.iterdir()] == kept)
+    if not kept:
+        monkeypatch.undo()
+        api.train(small.small(**SHORT), run=run)
+
+
+def test_a_lock_of_a_folder_that_was_removed_meanwhile_is_no_lock(tmp_path, monkeypatch):
+    def remove_first(file, kind):
+        (tmp_path / LOCK).unlink()
+
+    monkeypatch.setattr("fcntl.flock", remove_first)
+    with pytest.raises(SaccadeError, match="was removed by another process; try again"), lock_run(tmp_path):
+        pass
 
 
 def test_failed_start_leaves_no_folder(tmp_path):

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from saccade.allocation import check_allocation
 from saccade.data.batching.batch import Batch, Field, pad_flat
 from saccade.errors import SaccadeError
 
@@ -52,8 +53,10 @@ class Rows:
         """Return one side of these rows as a batch field."""
         return pad_flat(*self.gather(rows, side=side, variant=variant))
 
-    def open_batches(self, *, batch_tokens: int, seed: int, rank: int = 0, world: int = 1) -> BatchStream:
-        """Open the endless stream of training batches."""
+    def open_batches(
+        self, *, batch_tokens: int, seed: int, rank: int = 0, world: int = 1, micro_batches: int | None = None
+    ) -> BatchStream:
+        """Open the endless stream of training batches; their order does not depend on the micro-batches of a step."""
         return BatchStream(self, batch_tokens=batch_tokens, seed=seed, rank=rank, world=world)
 
 
@@ -230,7 +233,9 @@ def shuffle_rows(data: Rows, *, seed: int, epoch: int) -> np.ndarray:
     dtype = _get_row_dtype(len(data))
     extra = [round(count * (weight % 1)) for count, weight in zip(data.corpus_sizes, data.weights, strict=True)]
     whole = [count * int(weight) for count, weight in zip(data.corpus_sizes, data.weights, strict=True)]
-    order = np.empty(max(1, sum(whole) + sum(extra)), dtype=dtype)
+    total = max(1, sum(whole) + sum(extra))
+    check_allocation(total * np.dtype(dtype).itemsize, f"an epoch of {total:,} rows", "lower the weight of data.train")
+    order = np.empty(total, dtype=dtype)
     first = filled = 0
     for count, repeated, more in zip(data.corpus_sizes, whole, extra, strict=True):
         for _ in range(repeated // count if count else 0):

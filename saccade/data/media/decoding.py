@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from pydantic import TypeAdapter
 
-import saccade
 from saccade.config.media import OwnMediaReader
 from saccade.config.readers import Reader
 from saccade.config.schema import FrameReader, MediaReader, PictureReader
@@ -26,6 +26,7 @@ from saccade.data.media.frames import read_frames
 from saccade.data.media.pictures import MAX_PICTURE_PIXELS, read_picture
 from saccade.data.sources.lines import build_missing_file_error
 from saccade.errors import SaccadeError
+from saccade.processes import describe_end, start_module
 
 Decoder = Callable[[str], np.ndarray]
 MODEL_SETTINGS = {"stack", "positions"}  # settings that decoding does not depend on, and that may be plugins
@@ -131,8 +132,8 @@ def decode_all(paths: Sequence[str], reader: MediaReader, folder: Path) -> list[
         return [shards[0][0]]
     processes = [_start_process(files, reader, folder / name) for name, files in shards]
     exit_codes = [process.wait() for process in processes]
-    if any(exit_codes):
-        raise SaccadeError("a process that decodes files has failed; is there enough memory? try again")
+    for code in filter(None, exit_codes):
+        raise SaccadeError(f"a process that decodes {reader.medium_plural} {describe_end(code)}; try again")
     return [name for name, _ in shards]
 
 
@@ -156,19 +157,12 @@ def decode_part(paths: Sequence[str], decode: Decoder, name: Path) -> None:
 
 
 def _start_process(paths: Sequence[str], reader: MediaReader, name: Path) -> subprocess.Popen[str]:
-    """Start this module as a program: a fork might hold locks, and a spawn would run the user's script again.
-
-    `-P` keeps the working folder off the module search path: a file there must not be imported.
-    """
-    home = str(Path(saccade.__file__).parents[1])
-    python_path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "saccade.data.media.decoding"], stdin=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": python_path},
-    )  # fmt: skip
+    """Start this module as a program that decodes one shard."""
+    process = start_module("saccade.data.media.decoding")
     assert process.stdin is not None, "opened as a pipe"
-    with process.stdin as pipe:
-        json.dump({"reader": reader.model_dump(exclude=MODEL_SETTINGS), "paths": list(paths), "name": str(name)}, pipe)
+    request = {"reader": reader.model_dump(exclude=MODEL_SETTINGS), "paths": list(paths), "name": str(name)}
+    with suppress(BrokenPipeError), process.stdin as pipe:  # if it has ended, its exit code says so
+        json.dump(request, pipe)
     return process
 
 
@@ -178,4 +172,7 @@ def main(request: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(json.load(sys.stdin))
+    try:
+        main(json.load(sys.stdin))
+    except (json.JSONDecodeError, KeyboardInterrupt):  # the process that asked has ended, or the user stopped both
+        sys.exit(1)

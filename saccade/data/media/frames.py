@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 from saccade.config.sound import Sound
 from saccade.data.media.sound import read_sound, resample
 from saccade.errors import SaccadeError
+from saccade.files import get_error_reason
 
 MIN_ENERGY = 1e-10  # keeps the logarithm of silence finite
 HERTZ_PER_MEL = 200 / 3  # below LOG_REGION_START (mel scale of Slaney 1998)
@@ -127,6 +127,9 @@ def load_features(name: str, *, num_features: int) -> np.ndarray:
     """Load the features (T, num_features) of a .npy, or of a recording of a .npz by its name PATH#NUMBER."""
     if name.lower().endswith(ARRAY_SUFFIX):
         frames = _load_file(name)
+        if not isinstance(frames, np.ndarray):
+            raise SaccadeError(f"{name} is a zip archive, expected one array; call it {ARCHIVE_SUFFIX}")
+        _check_numbers(frames, name)
     else:
         path, _, number = name.rpartition(NUMBER_MARK)
         arrays = _load_archive(path)
@@ -148,6 +151,8 @@ def load_features(name: str, *, num_features: int) -> np.ndarray:
 def _load_archive(path: str) -> dict[str, np.ndarray]:
     """Load and check the arrays of a .npz."""
     archive = _load_file(path)
+    if isinstance(archive, np.ndarray):
+        raise SaccadeError(f"{path} is one array, expected an archive of several; call it {ARRAY_SUFFIX}")
     if missing := [name for name in ARRAYS if name not in archive]:
         raise SaccadeError(
             f"{path} lacks the array '{missing[0]}'; precomputed features need {', '.join(ARRAYS)}, "
@@ -156,9 +161,16 @@ def _load_archive(path: str) -> dict[str, np.ndarray]:
     with archive:
         try:
             arrays = {name: archive[name] for name in ARRAYS}
-        except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        except Exception as error:  # numpy, zipfile and zlib raise many kinds for damaged files
             raise _build_damaged_error(path, error) from None
     offsets, frames = arrays["offsets"], arrays["features"]
+    _check_numbers(frames, path)
+    shapes = tuple(arrays[name].ndim for name in ARRAYS)
+    if shapes != (2, 1, 1) or not np.issubdtype(offsets.dtype, np.integer) or not len(offsets):
+        raise SaccadeError(
+            f"{path}: expected features (frames, features), offsets (recordings + 1) of integers and text "
+            f"(recordings), got {', '.join(f'{name} {arrays[name].shape} of {arrays[name].dtype}' for name in ARRAYS)}"
+        )
     if len(offsets) != len(arrays["text"]) + 1 or int(offsets[-1]) != len(frames) or (np.diff(offsets) < 0).any():
         raise SaccadeError(
             f"{path}: offsets must rise to the number of frames, one more than texts, got {len(offsets)} up to "
@@ -172,12 +184,18 @@ def _load_file(path: str) -> Any:
         return np.load(path, allow_pickle=False)
     except FileNotFoundError:
         raise SaccadeError(f"{path} not found") from None
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:  # numpy raises many kinds for damaged headers
         raise _build_damaged_error(path, error) from None
 
 
+def _check_numbers(frames: np.ndarray, name: str) -> None:
+    if not (np.issubdtype(frames.dtype, np.floating) or np.issubdtype(frames.dtype, np.integer)):
+        raise SaccadeError(f"{name}: expected real numbers, got {frames.dtype}; write it again")
+
+
 def _build_damaged_error(path: str, error: Exception) -> SaccadeError:
-    return SaccadeError(f"{path} is not a readable file of arrays ({str(error).splitlines()[0]}); write it again")
+    reason = (get_error_reason(error).splitlines() or [type(error).__name__])[0][:200]
+    return SaccadeError(f"{path} is not a readable file of arrays ({reason}); write it again")
 
 
 def read_frames(file: str | bytes, settings: Sound, *, name: str = "") -> np.ndarray:

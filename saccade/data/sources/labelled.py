@@ -141,6 +141,8 @@ def _choose_columns(requested: tuple[str, ...] | None, record: Mapping[str, Any]
             raise SaccadeError(f"{where}: columns names one text or two and the label, got only {requested[0]!r}")
         return requested
     available = list(record)
+    if not available:
+        raise SaccadeError(f"{where}: expected one text or two and a label, got an empty row")
     named = next((name for name in LABEL_COLUMNS if name in available), None)
     label = named or available[-1]
     texts = [name for name in available if name != label and name not in INDEX_COLUMNS]

@@ -76,8 +76,17 @@ def find_columns(corpus: Corpus) -> tuple[str, ...]:
 def read_lines(path: str | Path) -> Iterator[str]:
     """Yield the lines of a text file; `-` is standard input, whose lines are yielded as they arrive."""
     if str(path) == "-":
-        return (line for _, line in iter_lines(_open_standard_input(), "standard input"))
+        return _iter_standard_input()
     return (line for _, line in _iter_file_lines(Path(path)))
+
+
+def _iter_standard_input() -> Iterator[str]:
+    try:
+        yield from (line for _, line in iter_lines(_open_standard_input(), "standard input"))
+    except OSError as error:  # it is closed, or a folder
+        raise SaccadeError(
+            f"standard input cannot be read: {error.strerror}; give the inputs by --input FILE"
+        ) from None
 
 
 def _open_standard_input() -> IO[bytes]:
@@ -121,6 +130,8 @@ def is_dataset(name: str) -> bool:
 def _update_digest(path: Path, digest: hashlib.blake2b) -> None:
     if path.is_dir() or not path.exists():
         raise build_missing_file_error(path)
+    if not path.is_file():
+        raise SaccadeError(f"{path} is not a file that can be read twice, as this has to be; save its content to one")
     try:
         with path.open("rb") as file:
             while block := file.read(1 << 20):

@@ -22,6 +22,7 @@ import numpy as np
 from saccade.data.batching.batches import Rows
 from saccade.data.sources.filtering import FilterReport
 from saccade.errors import SaccadeError
+from saccade.parsing import read_json_object
 
 VERSION = 2  # of the format; entries of another version are written again
 META_FILE = "meta.json"
@@ -39,7 +40,7 @@ class Store(Rows):
     """Tokenized pairs or documents of an entry of the cache, memory-mapped."""
 
     def __init__(self, folder: Path, *, weights: Sequence[float] = ()) -> None:
-        meta = json.loads((folder / META_FILE).read_text(encoding="utf-8"))
+        meta = read_json_object(folder / META_FILE)
         self.name = folder.name  # contains a hash of rows, tokenizers and settings
         self.sides: tuple[str, ...] = tuple(meta["sides"])
         self.num_bytes: int = meta["bytes"]  # UTF-8 bytes of the text of the last side
@@ -75,7 +76,7 @@ class Store(Rows):
 def open_store(folder: Path, *, weights: Sequence[float] = ()) -> Store | None:
     """Open an entry of the cache; None if there is none or it is damaged."""
     try:
-        meta = json.loads((folder / META_FILE).read_text(encoding="utf-8"))
+        meta = read_json_object(folder / META_FILE)
         intact = meta["version"] == VERSION and all(
             (folder / name).stat().st_size == size and compute_checksum(folder / name) == crc
             for name, (size, crc) in meta["files"].items()

@@ -23,6 +23,7 @@ from saccade.data.tokenization.encode import EncodingCounts
 from saccade.data.tokenization.labels import Labels
 from saccade.data.tokenization.tokenizer import Tokenizer
 from saccade.errors import SaccadeError
+from saccade.parsing import read_json_object
 
 VERSION = 2  # of the format; entries of another version are written again
 META_FILE, VALUES_FILE = "meta.json", "values"
@@ -62,7 +63,7 @@ class DecodedMedia:
     """The decoded files of one corpus, memory-mapped."""
 
     def __init__(self, folder: Path) -> None:
-        meta = json.loads((folder / META_FILE).read_text(encoding="utf-8"))
+        meta = read_json_object(folder / META_FILE)
         self.offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(meta["lengths"], dtype=np.int64))])
         self.broken: dict[int, str] = {int(number): reason for number, reason in meta["broken"].items()}
         shape = (int(self.offsets[-1]), *meta["shape"])
@@ -89,7 +90,7 @@ def open_or_decode(source: MediaSource, key: str, cache: Path) -> DecodedMedia:
 
 def _is_intact(folder: Path) -> bool:
     try:
-        meta = json.loads((folder / META_FILE).read_text(encoding="utf-8"))
+        meta = read_json_object(folder / META_FILE)
         return bool(meta["version"] == VERSION and compute_checksum(folder / VALUES_FILE) == meta["checksum"])
     except (OSError, ValueError, KeyError, TypeError):
         return False

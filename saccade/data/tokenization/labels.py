@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from saccade.data.sources.lines import did_you_mean
 from saccade.errors import SaccadeError
 from saccade.files import atomic_write
+from saccade.parsing import read_json_object
 
 LABELS_FILE = "labels.json"  # in the folder of a run
 MAX_CLASSES = 1_000  # more distinct values suggest that the column does not hold labels
@@ -103,7 +104,7 @@ class Labels:
         if not path.is_file():
             return None
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = read_json_object(path)
             return Labels(str(values["kind"]), tuple(map(str, values["names"])), int(values["texts"]))
         except (ValueError, KeyError, TypeError) as error:
             raise SaccadeError(f"{path} is not a file of labels ({error}); restore it or train again") from None

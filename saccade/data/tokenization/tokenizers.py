@@ -149,7 +149,10 @@ def _train_wordpiece(settings: schema.Tokenizer, texts: Iterable[str]) -> tokeni
         vocab_size=settings.size, initial_alphabet=kept, limit_alphabet=len(kept), show_progress=False,
         special_tokens=[*SPECIAL_TOKENS, *(f"##{character}" for character in kept)],
     )  # fmt: skip
-    backend.train_from_iterator(iter_blocks(_repeat_words(words), 1000), trainer)
+    # The tokenizer gives longer words as <unk>; the trainer takes time by the square of their length.
+    longest = backend.model.max_input_chars_per_word
+    short = Counter({word: count for word, count in words.items() if len(word) <= longest})
+    backend.train_from_iterator(iter_blocks(_repeat_words(short), 1000), trainer)
     model = models.WordPiece(backend.get_vocab(), unk_token=SPECIAL_TOKENS[UNKNOWN])
     fresh = tokenizers.Tokenizer(model)  # without those "special" tokens
     fresh.pre_tokenizer, fresh.decoder = backend.pre_tokenizer, backend.decoder

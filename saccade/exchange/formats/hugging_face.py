@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from saccade.errors import SaccadeError
+from saccade.parsing import read_json_object
 
 CONFIG_FILE, WEIGHTS_FILE, INDEX_FILE = "config.json", "model.safetensors", "model.safetensors.index.json"
 PREPROCESSOR_FILE = "preprocessor_config.json"
@@ -47,13 +47,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file; an empty one if there is no file."""
     if not path.is_file():
         return {}
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise SaccadeError(f"{path} is not JSON ({error}); is it complete?") from None
-    if not isinstance(values, dict):
-        raise SaccadeError(f"{path}: expected a JSON object, got a {type(values).__name__}; is it the right file?")
-    return values
+    return read_json_object(path)
 
 
 class TensorReader(Protocol):

@@ -9,7 +9,6 @@ import os
 import platform
 import shlex
 import shutil
-import stat
 import subprocess
 from functools import lru_cache
 from pathlib import Path
@@ -21,13 +20,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from saccade.errors import SaccadeError
-from saccade.files import atomic_replace, atomic_write, get_cache_folder
+from saccade.files import atomic_replace, atomic_write, check_private, get_cache_folder
 from saccade.kernels.failures import report_failure
 
 CPU_FEATURES = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni")
 FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-fopenmp", *(f"-m{name}" for name in CPU_FEATURES))
 COMPILE_TIMEOUT_SECONDS = 120
-OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 COMPILE_LOCK = Lock()  # the threads of a server compile one source at a time
 
 
@@ -91,16 +89,6 @@ def compile_library(source: Path, folder: Path) -> Path:
             digest = compute_digest(temporary)
         atomic_write(get_digest_path(path), digest.encode())
     return path
-
-
-def check_private(folder: Path) -> None:
-    """Refuse a folder that others may write to, since what is in it is run."""
-    info = folder.stat()
-    if info.st_uid != os.getuid() or info.st_mode & OTHERS_WRITE:
-        raise SaccadeError(
-            f"the folder '{folder}' of compiled kernels must be yours alone, got owner {info.st_uid} and mode "
-            f"{stat.S_IMODE(info.st_mode):o}; remove it, or set SACCADE_CACHE to a folder of your own"
-        )
 
 
 def is_intact(library: Path) -> bool:

@@ -119,6 +119,7 @@ typedef struct {
     int64_t *history;             /* (rows, max_steps): tokens of each row since the first step */
     float *values;                /* (rows): scores of the best candidates of the last step, for the caller */
     int64_t *parents, *tokens;    /* (rows): their rows and tokens */
+    Candidate *candidates;        /* (rows): memory to select and to reorder rows */
 } Beams;
 
 /* Insert a candidate into the sorted list of the best; among equal ones, earlier candidates stay first. */
@@ -134,7 +135,7 @@ static void insert_candidate(Candidate *best, int64_t width, Candidate candidate
 static void select_candidates(float *logits, const OutputHead *out, const SearchParams *params, int64_t step,
                               const Beams *b, int64_t sentence)
 {
-    Candidate best[b->width];
+    Candidate *best = b->candidates + sentence * b->width;
     float totals = 0;
     for (int64_t i = 0; i < b->width; i++) best[i] = (Candidate){-INFINITY, 0, 0};
     logits += sentence * b->width * out->vocabulary;
@@ -160,7 +161,7 @@ static void select_candidates(float *logits, const OutputHead *out, const Search
 /* Reorder the key-value caches so that every row continues its parent; only positions that differ are copied. */
 static void reorder_caches(const Stack *s, const StepPosition *position, const Beams *b, float *buffer)
 {
-    int64_t origins[position->rows], moved[position->rows];
+    int64_t *origins = (int64_t *)b->candidates, *moved = origins + position->rows;  /* a candidate has three numbers */
     for (int64_t at = 0; at < position->length; at++) {
         int64_t moves = 0;
         for (int64_t r = 0; r < position->rows; r++) {
@@ -202,9 +203,11 @@ void beam_steps(const Stack *s, const StepPosition *begin, const Scratch *scratc
                 const SearchParams *params, const Beams *b, float *logits, void *buffer, int64_t *taken)
 {
     StepPosition position = *begin;
-    const int64_t rows = position.rows, sentences = rows / b->width;
+    const int64_t rows = position.rows, sentences = b->width > 0 ? rows / b->width : 0;
     const int workers = rows * out->vocabulary < MIN_PARALLEL_WORK ? 1 : scratch->threads;
-    for (*taken = 0;; position.length++) {
+    *taken = 0;
+    if (sentences == 0) return;
+    for (;; position.length++) {
         int stop = *taken + 1 == params->max_steps;
         compute_logits(s, &position, scratch, out, b->tokens, logits);
 #pragma omp parallel for num_threads(workers) if (workers > 1)

@@ -37,6 +37,9 @@ class OutputHead(ctypes.Structure):
     ]  # fmt: skip
 
 
+CANDIDATE_NUMBERS = 3  # of 64 bits, in a candidate of the beam search
+
+
 class SearchParams(ctypes.Structure):
     _fields_ = [
         ("suppressed", POINTER),
@@ -47,7 +50,7 @@ class SearchParams(ctypes.Structure):
 class Beams(ctypes.Structure):
     _fields_ = [
         ("width", INT64), ("scores", POINTER), ("origins", POINTER), ("capacity", INT64),
-        *((name, POINTER) for name in ("roots", "history", "values", "parents", "tokens")),
+        *((name, POINTER) for name in ("roots", "history", "values", "parents", "tokens", "candidates")),
     ]  # fmt: skip
 
 
@@ -111,9 +114,10 @@ class SearchSteps:
         logits = scores.new_empty(rows * self.output_head.vocabulary)
         # Memory to reorder either histories or caches.
         buffer = torch.empty(rows * max(request.max_steps + 1, self.stack_step.max_width), dtype=torch.long)
+        candidates = last.new_empty(rows, CANDIDATE_NUMBERS)
         beams = Beams(
             width, scores.data_ptr(), state.origins.data_ptr(), state.origins.shape[1],
-            *(part.data_ptr() for part in (roots, history, values, parents, tokens)),
+            *(part.data_ptr() for part in (roots, history, values, parents, tokens, candidates)),
         )  # fmt: skip
         taken = self._call("beam_steps", request, beams, logits.data_ptr(), buffer.data_ptr())
         done = taken - 1 if taken > 0 else -taken

@@ -1,6 +1,8 @@
 /* softmax(q K^T) V for one query per row and head, as in decoding, with AVX-512. Consecutive rows may share a row of
    keys and values. `step_attention.py` compiles this file and has the reference implementation. */
 
+#include <string.h>
+
 #include "lanes.h"
 #include "step_attention.h"
 
@@ -80,7 +82,11 @@ static inline __attribute__((always_inline)) void attend_query(
 /* y (rows, heads, head_dim); `scores` is a buffer of (memory_rows, heads, keys). */
 void attend_once(const AttentionArgs *a, float *y, float *scores, int threads)
 {
-    const int64_t group = a->rows / a->memory_rows, pairs = a->memory_rows * a->heads;
+    const int64_t pairs = a->memory_rows * a->heads, group = a->memory_rows > 0 ? a->rows / a->memory_rows : 0;
+    if (group == 0) {  /* no memory to attend to: zeros */
+        memset(y, 0, sizeof(float) * a->rows * a->heads * a->head_dim);
+        return;
+    }
     const int workers = a->rows * a->heads * a->keys * a->head_dim < MIN_PARALLEL_WORK ? 1 : threads;
 #pragma omp parallel for num_threads(workers) if (workers > 1)
     for (int64_t pair = 0; pair < pairs; pair++) {

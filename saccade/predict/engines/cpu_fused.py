@@ -25,7 +25,7 @@ from saccade.predict.search.request import Request
 from saccade.predict.search.run import run_search
 
 MAX_STEPS_PER_CALL = 64  # so that an interrupt (Ctrl-C) does not wait for long
-MAX_ROWS = 16384  # the C code keeps some numbers of each row on its stack
+MAX_ROWS = 16384  # limits the memory of the C code, which grows with rows and vocabulary
 
 
 class CpuFused:

@@ -1,6 +1,5 @@
 """Inference with runs that answer questions about pictures."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,6 +14,7 @@ from saccade.data.sources.lines import did_you_mean
 from saccade.data.sources.media import list_files
 from saccade.data.tokenization.text_pairs import SEPARATOR, join_texts
 from saccade.errors import SaccadeError
+from saccade.parsing import parse_json
 from saccade.predict.outputs import AttentionMaps, Hypothesis
 from saccade.predict.predictors.labels import LabelDecoder, Labeller, LabelPresenter
 from saccade.predict.predictors.media import DecodedFile, PictureCodec
@@ -65,10 +65,7 @@ class Question(NamedTuple):
 
 def _parse_object(line: str) -> dict[str, Any]:
     """Parse the JSON object of a line that begins with a brace."""
-    try:
-        fields: dict[str, Any] = json.loads(line)
-    except ValueError as error:
-        raise SaccadeError(f"not valid JSON: {error}; got {line[:60]!r}") from None
+    fields: dict[str, Any] = parse_json(line, repr(line[:60]))
     return fields
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from saccade.config import schema
+from saccade.data.tokenization import tokenizers as tokenizers_module
 from saccade.data.tokenization.tokenizers import (
     END,
     PAD,
@@ -308,3 +309,16 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
 def test_half_a_character_is_a_clear_error():
     with pytest.raises(SaccadeError, match="lone surrogate"):
         ALL["bytes"].encode("\ud800")
+
+
+def test_wordpiece_is_trained_without_words_that_it_cannot_encode(monkeypatch):
+    """The trainer would take time by the square of their length: minutes for an unbroken line."""
+    trained_on = []
+    repeat = tokenizers_module._repeat_words
+    monkeypatch.setattr(tokenizers_module, "_repeat_words", lambda words: trained_on.append(words) or repeat(words))
+    unbroken = "abcdefgh" * 25_000
+    tokenizers = train_tokenizers(
+        schema.Tokenizer(kind="wordpiece", size=60), lambda: [(f"ab ab {unbroken[:100]}", unbroken)]
+    )
+    assert sorted(trained_on[0], key=len) == ["ab", unbroken[:100]]
+    assert tokenizers.source.encode(unbroken) == tokenizers.source.encode(unbroken[:101]) != []
