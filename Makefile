@@ -12,12 +12,16 @@ endif
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e
 
-.PHONY: help demo test test-all coverage bench golden check docs format hooks release clean
+.PHONY: help demo test test-all coverage fuzz kill clients environments bench golden check docs format hooks release clean
 help:
 	@echo "make demo      train a small model on two cores, look at its attention (about 3 minutes)"
 	@echo "make test      the fast tests (about 5 minutes on two cores)"
 	@echo "make test-all  all tests; SHARD=1/3, 2/3, 3/3 are parts of them that can run side by side"
 	@echo "make coverage  the fast tests, and which lines of saccade/ they run; fails under 92%"
+	@echo "make fuzz      commands, requests and C kernels on mutated inputs (5 minutes; FUZZ='--seed 1 --seconds 60')"
+	@echo "make kill      trainings killed and resumed, runs damaged (about 15 minutes; KILL='--seed 1 --kills 40')"
+	@echo "make clients   200 clients of a server for a minute, hostile ones among them; its memory over 20,000 requests"
+	@echo "make environments  the tests without a compiler, AVX-512, triton or HOME, with LANG=C, in a folder with spaces"
 	@echo "make bench     how fast it is on this CPU beside others (about 3 minutes)"
 	@echo "make golden    whether every recipe still computes what it did in 0.8, bit for bit (about 10 minutes)"
 	@echo "make check     style, types, architecture, docs"
@@ -43,6 +47,22 @@ test-all: $(VENV)/dev.stamp
 # Set up by [tool.coverage] in pyproject.toml.
 coverage: $(VENV)/dev.stamp
 	$(PYTEST) --dist loadfile -m "not slow" --cov --cov-report=term-missing
+
+# Both print their seed, with which the same cases can be run again, and a table for docs/reliability.md.
+fuzz: $(VENV)/dev.stamp
+	$(BIN)/python tests/fuzz $(FUZZ)
+	$(BIN)/python tests/fuzz/web.py
+	$(BIN)/python tests/fuzz/kernels.py
+
+kill: $(VENV)/dev.stamp
+	$(BIN)/python tests/kill $(KILL)
+	$(BIN)/python tests/fuzz --damage
+
+clients: $(VENV)/dev.stamp
+	$(BIN)/python tests/fuzz/clients.py
+
+environments: $(VENV)/dev.stamp
+	$(BIN)/python scripts/environments.py
 
 bench: $(VENV)/dev.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench.py

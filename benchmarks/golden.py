@@ -38,7 +38,7 @@ BASE = "088a6fd07d7f9ebdbfb60ea4ba0d8a1e841f8a2e"  # 0.8
 KEPT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "saccade-golden"
 
 # What has another name in this tree than in the other one.
-RENAMED_RECIPES: dict[str, str] = {}  # name in the other tree: name here
+RENAMED_RECIPES: dict[str, str] = {"nat": "mask-predict"}  # name in the other tree: name here
 RENAMED_TENSORS: dict[str, str] = {}  # pattern of re.sub: replacement, such as r"\breader\.": "encoder."
 RENAMED_KEYS: dict[str, str] = get_renamed_paths()  # dotted key of a recipe in the other tree: key here
 PACKAGES = ("saccade", "saccade_worlds")

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # One whole GPU run, by what it measures. Results are written as they come.
-#   benchmarks/gpu.sh translation DATA OUT      DATA: folder of the data packs
 #   benchmarks/gpu.sh speed SUITE OUT           SUITE: folder with gpu_train.py
 #   benchmarks/gpu.sh decoding SUITE OUT        SUITE: folder with gpu_generate.py
-#   benchmarks/gpu.sh language DATA OUT         letters of Shakespeare; plan against reality; an encoder and SST-2
+#   benchmarks/gpu.sh language DATA OUT         DATA: folder of the data sets; plan against reality; an encoder and SST-2
 #   benchmarks/gpu.sh books DATA OUT            GPT-2 on books, and Hugging Face's beside it: about 25 minutes
-#   benchmarks/gpu.sh systems DATA OUT          the lectures' systems: BLEU, each mechanism on and off, reversing, SCAN
+#   benchmarks/gpu.sh systems DATA OUT          mechanisms of the lectures' systems, on and off; reversing
+# What `saccade reproduce` trains and scores is measured by benchmarks/gpu_seeds.sh.
 # Where several trainings share the device, NVIDIA's MPS is started first: without it they would wait for each other.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -18,9 +18,8 @@ test="$m/test_2016_flickr.en.gz $m/test_2016_flickr.de.gz"
 
 share() { # JOB ...: calls of the functions below, TOGETHER of them at a time on one device
     mkdir -p "$out" "$work"
-    gzip -dc "$m/train.en.gz" >"$work/train.en"
     export OMP_NUM_THREADS=1 from out work m valid pairs test
-    export -f run scored system gnmt moe words nat reversing commands
+    export -f run scored system gnmt moe words reversing
     nvidia-cuda-mps-control -d 2>/dev/null && sleep 1
     printf '%s\n' "$@" | xargs -P "${TOGETHER:-6}" -I{} bash -c '{}; echo "$(date +%T) done: {}"'
 }
@@ -53,40 +52,20 @@ words() { # a vocabulary of 5,000 whole words, with and without the others repla
     scored words words-unknown replace_unknown=false
 }
 
-nat() { # a student of TEACHER, a run, and of its translations of the training texts, DISTILLED; made where not given
-    local teacher=${TEACHER:-$work/teacher} distilled=${DISTILLED:-$work/distilled.de}
-    [ -d "$teacher" ] || run teacher multi30k $pairs
-    [ -f "$distilled" ] || python3 -m saccade predict "$teacher" --input "$work/train.en" --output "$distilled" beam=5
-    run nat nat --data "$work/train.en" "$distilled" $valid init="$teacher"
-    scored nat nat-one iterations=1 length_candidates=1
-    scored nat nat-refined
-}
-
 reversing() { # ATTENTION
     python3 benchmarks/bottleneck.py --attention $1 --steps 4000 --out "$out/bottleneck-$1" >"$work/bottleneck-$1.log" 2>&1
 }
 
-commands() { # SYSTEM-SPLIT
-    python3 benchmarks/scan.py --data "$from" --jobs $1 --work "$work/scan-$1" --out "$out" --name scan-$1 >"$work/scan-$1.log" 2>&1
-}
-
 case $what in
 systems)
-    share gnmt "reversing additive" nat "system bytenet" moe "system deep-att" words "commands bahdanau-simple" \
-        "reversing none" "commands transformer-simple" "commands relative-length-1" "commands relative-length-2" \
-        "commands relative-length-3" "commands transformer-jump" "commands bahdanau-jump" "commands bahdanau-length-1"
+    share gnmt "reversing additive" moe words "reversing none"
     ;;
 language)
-    python3 benchmarks/shakespeare.py --data "$from" --out "$out"
     cp benchmarks/results/plan_predictions.json "$out" && python3 benchmarks/plan_check.py measure --out "$out"
     python3 benchmarks/bert_sst2.py --data "$from" --minutes 6 --seeds 1 --out "$out"
     ;;
 books)
     python3 benchmarks/books.py --data "$from" --out "$out"
-    ;;
-translation)
-    timeout 60 python3 -m pytest -q -o addopts="" -p no:cacheprovider tests/layers/test_kernels.py tests/train/test_cuda.py || exit 1
-    python3 benchmarks/translation.py --data "$from" --out "$out" --work "$work" --together 3
     ;;
 speed)
     python3 benchmarks/train_speed.py --suite "$from" --out "$out"

@@ -2,7 +2,8 @@
 
     python benchmarks/nat_speed.py NAT_RUN TEACHER_RUN --data SOURCE TARGET [--device cuda|cpu] [--out FOLDER]
 
-The student fills in one pass and with refinement, the teacher searches with a beam of 4. Each is measured in every
+The student decodes in one pass, and with refinement (`mask-predict`) or noisy parallel decoding of 10 candidates by the
+teacher (`nat`); the teacher searches with a beam of 4. Each is measured in every
 precision that is asked for, in turn, and its fastest counts; on a CPU the time is the process's CPU time. BLEU is that
 of the fastest. Outputs of all sentences are made once before, so that graphs and buffers are there.
 """
@@ -26,6 +27,7 @@ from saccade.score.metrics.bleu import corpus_scores
 
 PRECISIONS = {"cuda": ["fp32", "bf16"], "cpu": ["fp32"]}
 ONE, REFINED, TEACHER = "one step", "refined", "teacher, beam 4"
+NOISY, CANDIDATES = "noisy parallel decoding of 10", 10
 WANTED = {ONE: {"bleu": 30, "ratio": 5}, REFINED: {"bleu": 36, "ratio": 2}}
 NOTES = "Sentences one at a time, from text to text; medians of {rounds} rounds in turn; {wanted}."
 
@@ -58,11 +60,12 @@ def main() -> None:
         student, teacher = (
             Predictor.load(find_run(run), device=str(device), precision=precision) for run in (own.student, own.teacher)
         )
-        systems = build_systems(student, teacher, iterations=own.iterations, lengths=own.lengths)
+        systems = build_systems(student, teacher, find_run(own.teacher), iterations=own.iterations, lengths=own.lengths)
         for name, measured in race_systems(systems, pairs, precision=precision, rounds=own.rounds, clock=clock).items():
             if name not in found or measured.speed > found[name].speed:
                 found[name] = measured
-    rows = compare_systems(found, what=f"{Path(own.data[0]).name} -> {Path(own.data[1]).name}, {device.type}")
+    what = f"{Path(own.data[0]).name} -> {Path(own.data[1]).name}, {device.type}"
+    rows = compare_systems(found, what=what, name=student.recipe.name)
     args = "; ".join(f"{name}: BLEU {w['bleu']} and {w['ratio']} x wanted" for name, w in WANTED.items())
     notes = NOTES.format(rounds=own.rounds, wanted=args)
     save(f"nat_speed_{device.type}", rows, minutes=(time.perf_counter() - begin) / 60, folder=own.out, notes=notes)
@@ -71,18 +74,24 @@ def main() -> None:
 
 
 def build_systems(
-    student: Predictor, teacher: Predictor, *, iterations: int, lengths: int
+    student: Predictor, teacher: Predictor, teacher_run: Path, *, iterations: int, lengths: int
 ) -> dict[str, Callable[[Sequence[str]], list[str]]]:
-    """Build the systems to compare: the student with and without refinement, and its teacher."""
+    """Build the systems to compare: the student in one pass, and refined or noisy, and its teacher."""
     own = student.recipe.predict
-    one, refined = (
-        own.model_copy(update={"iterations": n, "length_candidates": lengths, "n_best": 1}) for n in (1, iterations)
-    )
     beam = teacher.recipe.predict.model_copy(update={"beam": 4, "n_best": 1, "sample": False})
 
     def predicting(predictor: Predictor, decoding: Decoding) -> Callable[[Sequence[str]], list[str]]:
         return lambda texts: [predictor.predict([text], decoding=decoding)[0] for text in texts]
 
+    if student.recipe.writer.predicts_fertilities:
+        one = own.model_copy(update={"npd": 1, "teacher": "", "n_best": 1})
+        noisy = one.model_copy(update={"npd": CANDIDATES, "teacher": str(teacher_run)})
+        return {
+            ONE: predicting(student, one), NOISY: predicting(student, noisy), TEACHER: predicting(teacher, beam)
+        }  # fmt: skip
+    one, refined = (
+        own.model_copy(update={"iterations": n, "length_candidates": lengths, "n_best": 1}) for n in (1, iterations)
+    )
     return {
         ONE: predicting(student, one), REFINED: predicting(student, refined), TEACHER: predicting(teacher, beam)
     }  # fmt: skip
@@ -112,16 +121,16 @@ def race_systems(
     return {name: Measured(precision, len(texts) / statistics.median(seconds[name]), scores[name]) for name in systems}
 
 
-def compare_systems(found: dict[str, Measured], *, what: str) -> list[dict[str, Any]]:
+def compare_systems(found: dict[str, Measured], *, what: str, name: str = "mask-predict") -> list[dict[str, Any]]:
     """Return BLEU of all systems, and the student's speed compared with its teacher's."""
     rows: list[dict[str, Any]] = []
-    for name, (precision, speed, bleu) in found.items():
-        about = f"`nat` and its teacher, {what}: {name}, {precision}"
+    for way, (precision, speed, bleu) in found.items():
+        about = f"`{name}` and its teacher, {what}: {way}, {precision}"
         rows.append(
             {"what": f"{about}, BLEU", "value": round(bleu.value, 2), "unit": "BLEU", "signature": bleu.signature}
         )
         row: dict[str, Any] = {"what": f"{about}, batch 1", "value": round(speed, 2), "unit": "sentences/s"}
-        if name != TEACHER:
+        if way != TEACHER:
             peer = found[TEACHER]
             row |= {"peer": f"{TEACHER}, {peer.precision}", "peer_value": round(peer.speed, 2)}
             row["ratio"] = round(speed / peer.speed, 2)

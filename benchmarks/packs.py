@@ -1,21 +1,16 @@
-"""Train a recipe on a data set and evaluate it on its test: code that the picture and sound benchmarks share."""
+"""Train a recipe on a data set and evaluate it on its test, and rows of results: code that benchmarks share."""
 
 import argparse
-import json
-import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
-from minutes import count_steps_within, read_metrics
-from results import save
+from minutes import read_metrics
 
-import saccade
 from saccade.config.load import load, override
 from saccade.config.schema import Corpus, Recipe
-from saccade.data.sources.media import read_media
 from saccade.model.run import count_parameters
 from saccade.predict.predictors.labels import Labeller
 from saccade.predict.predictors.predictor import Predictor
@@ -24,8 +19,6 @@ from saccade.score.evaluate import evaluate_corpora
 from saccade.train.api import replace_data
 
 TINY = ["train.steps=8", "train.valid_every=8", "train.save_every=8", "train.valid_predictions=4"]
-
-LANGUAGE = 0.2  # weight of a language model that has read the training texts alone
 
 
 @dataclass(frozen=True)
@@ -48,36 +41,20 @@ class Study:
     scores: Sequence[str]
     beside: Sequence[Mapping[str, Any]] = ()  # decodings of the test that are measured too, each with a name
     lowercase: bool = False
-    language: Sequence[str] = ()  # settings of a language model of the training texts, whose advice is measured too
     warmup: float = 0.08  # share of the steps up to the highest learning rate
 
 
-def run_study(study: Study, pack_of: Callable[[Path, Path], Pack], doc: str | None) -> None:
-    """Run the whole script: parse arguments, train for each seed, and write the results file."""
-    args = arguments(study, doc)
-    begin, rows = time.perf_counter(), list[dict[str, Any]]()
-    with tempfile.TemporaryDirectory() as folder:
-        pack = None if args.tiny else pack_of(args.data, Path(folder))
-        steps = args.steps
-        for seed in args.seeds:
-            recipe = recipe_of(study, pack, [*args.settings, f"train.seed={seed}"])
-            if pack is not None:
-                steps = steps or count_steps_within(args.minutes, recipe, Path(folder, "few"))
-                recipe = override(recipe, add_schedule(recipe, steps, study.warmup))
-            run = (args.run or Path(folder)) / f"{study.name}-{seed}"
-            model = saccade.train(recipe, run=run)
-            advice = [add_language_model(study, recipe, run, tiny=args.tiny)] if study.language else []
-            rows += score_run(
-                replace(study, beside=[*study.beside, *advice]), model, run, tests(recipe, pack), seed=seed
-            )
-    for row in rows:
-        print(f"{row['what']:60} {row['value']:,.2f} {row['unit']}")
-    notes = f"Settings beside the script's: {' '.join(args.settings) or 'none'}."
-    save(study.name, rows, minutes=(time.perf_counter() - begin) / 60, folder=args.out, notes=notes)
+def arguments(
+    study: Study,
+    doc: str | None,
+    *,
+    heldout: str = "",
+    extend: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
+) -> argparse.Namespace:
+    """`heldout` says what is scored instead of the test with --heldout, where a script can do that.
 
-
-def arguments(study: Study, doc: str | None, *, heldout: str = "") -> argparse.Namespace:
-    """`heldout` says what is scored instead of the test with --heldout, where a script can do that."""
+    `extend` adds options of the script's own.
+    """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="the folder of all packs")
     parser.add_argument("--minutes", type=float, default=study.minutes, help="of training, for each seed")
@@ -88,6 +65,7 @@ def arguments(study: Study, doc: str | None, *, heldout: str = "") -> argparse.N
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     if heldout:
         parser.add_argument("--heldout", action="store_true", help=heldout)
+    extend(parser)
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
     args = parser.parse_intermixed_args()
     if (args.data is None) != args.tiny:
@@ -116,25 +94,6 @@ def tests(recipe: Recipe, pack: Pack | None) -> list[Corpus]:
         return [Corpus(files=tuple(str(path) for path in pack.test))]
     assert isinstance(recipe.data.valid, tuple), "embedded data has its own"
     return [corpus.model_copy(update={"examples": 8}) for corpus in recipe.data.valid]
-
-
-def add_language_model(study: Study, recipe: Recipe, run: Path, *, tiny: bool) -> dict[str, Any]:
-    """Train a language model on the training texts; return decoding settings with shallow fusion of it."""
-    corpus, language, name = (
-        recipe.data.train[0],
-        run.with_name(f"{run.name}-language"),
-        f"{study.name}, language model",
-    )
-    texts = run.with_name(f"{run.name}-texts.txt")
-    lines = (f"{text}\n" for _, _, text in read_media(corpus, medium="sound", target="text"))
-    texts.write_text("".join(lines), encoding="utf-8")
-    longest, files = recipe.data.max_length, json.dumps([str(run / "tokenizer.json")])
-    form = [
-        "data.documents=lines", f"data.max_length={longest}", "writer.positions={kind='rotary'}",
-        "tokenizer.kind=file", f"tokenizer.files={files}", *study.language, *(["train.steps=4"] if tiny else []),
-    ]  # fmt: skip
-    saccade.train("shakespeare", data=texts, valid=texts, run=language, overrides=form)
-    return {"what": name, "lm": str(language), "lm_weight": LANGUAGE}
 
 
 def score_run(
@@ -167,7 +126,14 @@ def build_row(what: str, value: float, unit: str, seed: int, **more: Any) -> dic
     return {"what": what, "value": round(value, 3), "unit": unit, "seed": seed, **more}
 
 
-def write_metadata(folder: Path, rows: Sequence[tuple[str, str]]) -> None:
-    """Write the target of each file of a folder to its metadata file."""
-    lines = (json.dumps({"file_name": name, "text": text}) for name, text in rows)
-    (folder / "metadata.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+def summarize_seeds(rows: Sequence[Mapping[str, Any]], *endings: str) -> list[dict[str, Any]]:
+    """Return mean and sample standard deviation over the seeds, for the rows whose names end so."""
+    means = []
+    for what in dict.fromkeys(row["what"] for row in rows if row["what"].endswith(endings)):
+        values = [row["value"] for row in rows if row["what"] == what]
+        unit = next(row["unit"] for row in rows if row["what"] == what)
+        named = f"{what}, mean of {len(values)} seeds" if len(values) > 1 else f"{what}, one seed"
+        means.append({"what": named, "value": round(fmean(values), 2), "unit": unit})
+        if len(values) > 1:
+            means.append({"what": f"{what}, standard deviation", "value": round(stdev(values), 2), "unit": unit})
+    return means

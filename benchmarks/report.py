@@ -9,71 +9,80 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from saccade.reproduce.spec import Peer, Spec, list_specs
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- results: written by benchmarks/report.py -->", "<!-- results: end -->"
 TABLE = re.compile(r"(<!-- table: (\w+) -->)\n.*?(<!-- table: end -->)", re.DOTALL)
 KEYS = ("name", "command", "commit", "date", "hardware", "versions", "minutes", "rows")
 ROW_KEYS = ("what", "value", "unit")
-# beginnings of the rows on the front page, in order
-FRONT = (
-    "train Transformer-base, mixed lengths",
-    "train GPT-2 124M, 1024 tokens, H200: MFU",
-    "train the 2.35 M multi30k model",
-    "decode GPT-2 124M, batch 1,",
-    "decode GPT-2 124M, batch 64,",
-    "translate, Transformer-base, beam 4, batch 64",
-    "translate on CPU, float32, batch 1, greedy",
-    "translate on CPU, float32, batch 32, beam 4",
-    "translate on CPU, int8, batch 1, greedy",
-    "translate on CPU, int8, batch 32, beam 4",
-    "train 3+3 x 256 on CPU, mixed lengths",
-    "multi30k en->de, test_2016_flickr, cased sacreBLEU (13a), beam 5, checkpoint chosen on val only, mean",
-    "tatoeba de->en, test, cased",
-    "`bahdanau`: multi30k en->de, test_2016_flickr, cased",
-    "`deep-att`: multi30k en->de, test_2016_flickr, cased",
-    "`nat` with distillation, with refinement",
-    "multi30k en->de to 38 BLEU on val",
-    "classic-books, GPT-2 124M form, 8 minutes of training, saccade: bits",
-    "SST-2 dev, pretrained: accuracy",
-    "cifar10: accuracy",
-    "flickr8k: bleu-4",
-    "an4: wer",
-    "fsdd: accuracy",
-    "iiit5k: accuracy",
-    "SAIL, sentences, mean",
-    "`make demo`, exact match on dates of held-out years: mean",
-)
-HEADLINE_NAMES = {
-    "classic-books, GPT-2 124M form, 8 minutes of training, saccade: bits": (
-        "`gpt2` on books, 8 minutes on an H200: bits per byte of other books"
-    ),
-    "SST-2 dev, pretrained: accuracy": "an encoder pretrained for 4.8 minutes on an H200, then SST-2, dev: % right",
-    "cifar10: accuracy": "`vit` on CIFAR-10 as JPEG, fresh weights, 5.6 minutes on an H200: % right",
-    "flickr8k: bleu-4": "`show-attend-tell` on Flickr8k, 128 pixels, fresh weights: BLEU-4 with five references",
-    "an4: wer": "`listen-attend-spell` on AN4: word error rate in %",
-    "fsdd: accuracy": "`listen-attend-spell` on spoken digits (FSDD): % right",
-    "iiit5k: accuracy": "`show-attend-read` on IIIT5K, words in photographs: % right",
-    "SAIL, sentences, mean": "`listen-attend-walk` on SAIL, three together, a map never seen: % at the right place",
-}  # titles on the front page, if they differ from the row's name
+# Speed on the front page: the beginning of a row of results, and its title there
+FRONT = {
+    "train Transformer-base, mixed lengths": "train Transformer-base, sentences of mixed lengths, H200",
+    "train GPT-2 124M, 1024 tokens, H200: MFU": "train GPT-2 124M, H200, share of peak FLOP/s (MFU)",
+    "train the 2.35 M multi30k model": "train the 2.35 M multi30k model, about 4,200 target tokens an update, H200",
+    "decode GPT-2 124M, batch 1,": "decode GPT-2 124M, batch 1, H200",
+    "decode GPT-2 124M, batch 64,": "decode GPT-2 124M, batch 64, H200",
+    "translate, Transformer-base, beam 4, batch 64": "translate, Transformer-base, beam 4, batch 64, H200",
+    "translate on CPU, float32, batch 1, greedy": "translate on one core, float32, batch 1, greedy",
+    "translate on CPU, float32, batch 32, beam 4": "translate on one core, float32, batch 32, beam 4",
+    "translate on CPU, int8, batch 1, greedy": "translate on one core, int8, batch 1, greedy",
+    "translate on CPU, int8, batch 32, beam 4": "translate on one core, int8, batch 32, beam 4",
+    "train 3+3 x 256 on CPU, mixed lengths": "train a 3 + 3 x 256 Transformer on one core, mixed lengths",
+    "multi30k en->de to 38 BLEU on val": "multi30k English to German to 38 BLEU on val, whole process, H200",
+}
+# Results of `saccade reproduce` on the front page
+FRONT_RESULTS = (
+    "multi30k-en-de", "tatoeba-de-en", "bahdanau", "deep-att", "mask-predict", "gpt2-books", "sst2-pretrained",
+    "cifar10", "flickr8k", "an4", "fsdd", "iiit5k", "sail-sentences-grid-jelly", "sail-sentences-jelly-grid", "dates",
+)  # fmt: skip
+SEEDS = 3  # that a result should have
+REPEATABLE = """Quality, as mean ± standard deviation over the seeds. `saccade reproduce NAME --data-folder DATA` trains
+one again and says pass or fail. One seed has no spread: small differences mean nothing then."""
 
 INTRODUCTION = """# Results
 
-This page is written by `benchmarks/report.py` from the files in `benchmarks/results`. Each number was measured by the
-command that stands above its table, at that commit, on that hardware. Numbers of peers were measured on the same data
-and the same kind of machine, unless the row says otherwise; a ratio is ours divided by theirs.
+This page is written by `benchmarks/report.py` from the recorded results of `saccade reproduce` and from the files in
+`benchmarks/results`.
+
+## Results that can be repeated
+
+    saccade reproduce NAME --seeds 3 --data-folder DATA
+
+trains a result of this table with three seeds and scores each one once, with the recorded settings. The outcome is a
+card, `runs/reproduce/NAME/card.md` and `card.json`, with pass or fail (exit code 0 or 1) against the recorded number.
+It passes if the mean of the seeds differs from the recorded mean by at most two recorded spreads or a floor, whichever
+is larger (the card shows both), and if the model has as many parameters. Finished seeds are kept: `--seeds 3` after
+`--seeds 1` trains two more.
+
+DATA is a folder with one folder for each data set, such as `DATA/multi30k/train.en.gz`. Each file is checked by the
+SHA-256 of its content, decompressed for .gz files, before anything is trained; a missing or different file is reported
+with its hash and the place that it comes from. Embedded data needs no folder. Several data sets are half of an official
+test (`test_a`), or are scaled or compressed again: these numbers compare with numbers on the same files only.
+
+Mean ± spread: the spread is the standard deviation over the seeds. One seed has none, and then nothing is known about
+it. Minutes are those of training one seed. A test is scored once per seed, with settings that are fixed before:
+`saccade reproduce NAME --heldout KEY=VALUE` tries others on data that is held out from training.
+"""
+
+MEASUREMENTS = """## All measurements
+
+Each number below was measured by the command that stands above its table, at that commit, on that hardware; commands of
+scripts that are gone are those of that commit. Numbers of peers were measured on the same data and the same kind of
+machine, unless the row says otherwise; a ratio is ours divided by theirs.
 """
 
 
 def main() -> int:
-    results = read(ROOT / "benchmarks" / "results")
+    results, specs = read(ROOT / "benchmarks" / "results"), list_specs()
     readme, speed = ROOT / "README.md", ROOT / "docs" / "speed.md"
     pages = {
-        ROOT / "docs" / "results.md": page(results),
-        readme: with_table(readme.read_text("utf-8"), results),
+        ROOT / "docs" / "results.md": page(results, specs),
+        readme: with_table(readme.read_text("utf-8"), results, specs),
         speed: with_tables(speed.read_text("utf-8"), results),
     }
     return publish(pages, about=__doc__, root=ROOT)
@@ -112,23 +121,71 @@ def read(folder: Path) -> list[dict[str, Any]]:
     return results
 
 
-def page(results: Iterable[Mapping[str, Any]]) -> str:
+def page(results: Iterable[Mapping[str, Any]], specs: Mapping[str, Spec]) -> str:
     """Return the page of all results."""
-    sections = [section(result) for result in results]
-    return "\n".join([INTRODUCTION, *(sections or ["Nothing has been recorded yet.\n"])])
+    sections = [section(result, specs) for result in results] or ["Nothing has been recorded yet.\n"]
+    return "\n".join([INTRODUCTION, *repeatable(specs), MEASUREMENTS, *sections])
 
 
-def section(result: Mapping[str, Any]) -> str:
-    """Return the section of one results file: how it was obtained, then its rows."""
+def repeatable(specs: Mapping[str, Spec]) -> list[str]:
+    """Return the table of what `saccade reproduce` can repeat, what lacks seeds, and what settings were chosen on."""
+    few = [f"`{name}`" for name, spec in specs.items() if len(spec.recorded.values) < SEEDS]
+    chosen = [f"* `{name}`: {spec.tuned}" + (f"; {spec.caveat}" if spec.caveat else "") for name, spec in specs.items()]
+    return [
+        *result_table(list(specs.values())), "",
+        f"Not measured with three seeds (most need a GPU): {', '.join(few)}.",
+        "`benchmarks/gpu_seeds.sh DATA OUT MINUTES` trains what is missing, as far as it gets in these minutes.", "",
+        "## What was chosen on what", "", *chosen, "",
+    ]  # fmt: skip
+
+
+def result_table(specs: Sequence[Spec], *, caveats: bool = False) -> list[str]:
+    """Return a table of recorded results: mean, spread, seeds, and sizes of both sides."""
+    columns = ["name", "what", "mean ± spread", "seeds", "parameters", "beside it", *(["caveat"] if caveats else [])]
+    columns += [] if caveats else ["minutes", "hardware"]
+    right = ("mean ± spread", "seeds", "parameters", "minutes")
+    lines = [f"| {' | '.join(columns)} |", f"|{'|'.join('--:' if name in right else '---' for name in columns)}|"]
+    for spec in specs:
+        recorded = spec.recorded
+        spread = "" if recorded.spread is None else f" ± {recorded.spread:.2g}"
+        minutes = "" if recorded.minutes is None else number(recorded.minutes)
+        cells = [
+            f"`{spec.name}`", spec.title, f"{number(recorded.mean)}{spread} {spec.unit}", str(len(recorded.values)),
+            format_size(recorded.parameters), format_peer(spec.peer),
+        ]  # fmt: skip
+        cells += [spec.caveat] if caveats else [minutes, recorded.hardware]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def format_peer(peer: Peer | None) -> str:
+    """Return name, value and size of a peer."""
+    if peer is None:
+        return ""
+    size = f", {format_size(peer.parameters)} parameters" if peer.parameters else ""
+    return f"{number(peer.value)}, {peer.name}{size}"
+
+
+def format_size(parameters: float | None) -> str:
+    if not parameters:
+        return "not recorded"
+    return f"{parameters / 1e6:.{1 if parameters >= 1e7 else 2}f} M"
+
+
+def section(result: Mapping[str, Any], specs: Mapping[str, Spec]) -> str:
+    """Return the section of one results file: how it was obtained, how to repeat it, then its rows."""
+    rows = {row["what"] for row in result["rows"]}
+    repeated = [f"`saccade reproduce {name}`" for name, spec in specs.items() if spec.recorded.row in rows]
     versions = ", ".join(f"{package} {version}" for package, version in result["versions"].items())
     lines = [
-        f"## {result['name']}",
+        f"### {result['name']}",
         "",
         f"    {result['command']}",
         "",
         f"{result['hardware']}; {result['date']}, commit {result['commit']};",
         f"{number(result['minutes'])} minutes in all; {versions}.",
         *([result["notes"]] if result.get("notes") else []),
+        *([f"Repeat: {', '.join(repeated)}."] if repeated else []),
         "",
         *table(result["rows"]),
     ]
@@ -138,26 +195,37 @@ def section(result: Mapping[str, Any]) -> str:
     return "\n".join([*lines, ""])
 
 
-def table(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return a table of rows, with columns for seeds and peers only if there are any."""
+def table(rows: Iterable[Mapping[str, Any]], *, show: Callable[[Any], str] | None = None) -> list[str]:
+    """Return a table of rows, with columns for seeds and peers only if there are any; `show` formats numbers."""
     rows = list(rows)
     columns = ["what", "value"]
     columns += ["seed"] if any("seed" in row for row in rows) else []
     columns += ["peer", "ratio"] if any("peer" in row for row in rows) else []
     lines = [f"| {' | '.join(columns)} |", f"|{'|'.join('--:' if name == 'value' else '---' for name in columns)}|"]
-    return lines + [f"| {' | '.join(cell(row, name) for name in columns)} |" for row in rows]
+    return lines + [f"| {' | '.join(cell(row, name, show or number) for name in columns)} |" for row in rows]
 
 
-def cell(row: Mapping[str, Any], column: str) -> str:
+def cell(row: Mapping[str, Any], column: str, show: Callable[[Any], str]) -> str:
     if column == "value" and row["value"] is None:
         return "not measured"
     if column == "value":
-        return f"{number(row['value'])} {row['unit']}"
+        spread = f" ± {row['spread']:.2g}" if row.get("spread") is not None else ""
+        return f"{show(row['value'])}{spread} {row['unit']}".strip()
     if column == "peer" and "peer" in row:
-        return f"{row['peer']}: {number(row['peer_value'])}" if row.get("peer_value") is not None else row["peer"]
+        return f"{row['peer']}: {show(row['peer_value'])}" if row.get("peer_value") is not None else row["peer"]
     if column == "ratio" and row.get("ratio") is not None:
         return f"{row['ratio']:.2f}"
     return str(row.get(column, "")).replace("|", "\\|")
+
+
+def round_number(value: float | str) -> str:
+    """Format a number for people, with three significant digits, such as 1.57 M and 83,700 and 41.3."""
+    if isinstance(value, str) or value == 0:
+        return str(value)
+    rounded = float(f"{value:.3g}")
+    if abs(rounded) >= 1e6:
+        return f"{rounded / 1e6:.2f} M"
+    return f"{rounded:,.0f}" if abs(rounded) >= 100 else f"{rounded:#.3g}"
 
 
 def number(value: float | str) -> str:
@@ -169,15 +237,16 @@ def number(value: float | str) -> str:
     return f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.3g}"
 
 
-def with_table(readme: str, results: Iterable[Mapping[str, Any]]) -> str:
-    """Return README with the table between its two marks replaced."""
+def with_table(readme: str, results: Iterable[Mapping[str, Any]], specs: Mapping[str, Spec]) -> str:
+    """Return README with the tables between its two marks replaced."""
     before, begin, rest = readme.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise SystemExit(f"README.md lacks the marks {BEGIN} and {END}")
     rows = headlines(results)
-    body = table(rows) if rows else ["Nothing has been recorded yet."]
-    return "\n".join([before + BEGIN, *body, END + after])
+    body = table(rows, show=round_number) if rows else ["Nothing has been recorded yet."]
+    shown = result_table([specs[name] for name in FRONT_RESULTS], caveats=True)
+    return "\n".join([before + BEGIN, *body, "", REPEATABLE, "", *shown, END + after])
 
 
 def with_tables(text: str, results: Iterable[Mapping[str, Any]]) -> str:
@@ -199,7 +268,7 @@ def headlines(results: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     rows = [row for result in results for row in result["rows"] if not row.get("detail")]
     found = {begin: next((row for row in rows if row["what"].startswith(begin)), None) for begin in FRONT}
     return [
-        {key: row[key] for key in row if key != "seed"} | {"what": HEADLINE_NAMES.get(begin, row["what"])}
+        {key: row[key] for key in row if key != "seed"} | {"what": FRONT[begin]}
         for begin, row in found.items() if row is not None
     ]  # fmt: skip
 

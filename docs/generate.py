@@ -10,28 +10,25 @@ os.environ.update(TERMINAL_WIDTH="96", COLUMNS="96", NO_COLOR="1", TERM="dumb") 
 
 import ast
 import inspect
-import json
 import re
 import sys
 import textwrap
-import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, get_args
 
 import click
 import typer
-from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from typer.testing import CliRunner
 
 from saccade.cli import app
 from saccade.config import kinds, schema
-from saccade.config.descriptions import get_descriptions
+from saccade.config.descriptions import format_default, format_type, get_descriptions, get_only_kind
 from saccade.config.load import list_recipes, load, read_paper_form
 from saccade.config.table import ObjectiveTraits, WriterTraits
-from saccade.config.task import Task, list_tasks
+from saccade.config.task import Task
 from saccade.plan.counts import build_on_meta, count_parameters
 from saccade_worlds import KINDS
 
@@ -177,14 +174,14 @@ def join_names(names: list[str]) -> str:
 
 def table(model: type[BaseModel], paths: list[str]) -> str:
     """What a table is, and one row for each of its keys that is not a table itself."""
-    kind = only_kind(model)
+    kind = get_only_kind(model)
     task = next((one.name for one in KINDS.values() if isinstance(one, Task) and one.data_table is model), "")
     shown = [path for path in paths if INNER.sub("reader", path, count=1) not in {*paths} - {path}]
     heading = join_names([f"`[{path}]`" for path in shown]) if paths != [""] else "The top of a recipe"
     about = inspect.getdoc(model) if model.__doc__ else ""
     descriptions = {name: escape(text) for name, text in get_descriptions(model).items()}
     rows = [
-        f"| `{name}` | {type_name(field.annotation, field.metadata)} | {default(field)} | {descriptions[name]} |"
+        f"| `{name}` | {type_name(field)} | {default(field)} | {descriptions[name]} |"
         for name, field in model.model_fields.items()
         if not models(field.annotation) and name != "schema_version" and not (name == "kind" and kind)
         if not (task and name not in inspect.get_annotations(model))  # the others are those of every task
@@ -193,13 +190,6 @@ def table(model: type[BaseModel], paths: list[str]) -> str:
     parts += [about] if about else []
     parts += ["\n".join(["| key | type | default | description |", "|---|---|---|---|", *rows])] if rows else []
     return "\n\n".join(parts) + "\n"
-
-
-def only_kind(model: type[BaseModel]) -> str:
-    """The kind by which a recipe chooses this table; nothing where the table itself has several."""
-    field = model.model_fields.get("kind")
-    names = get_args(field.annotation) if field else ()
-    return str(names[0]) if len(names) == 1 else ""
 
 
 def models(annotation: Any) -> list[type[BaseModel]]:
@@ -214,55 +204,16 @@ def escape(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;")
 
 
-def type_name(annotation: Any, metadata: list[Any]) -> str:
-    """`number >= 0`, `"post"` or `"pre"`: a type in the words of a recipe."""
-    origin = get_origin(annotation)
-    if annotation is Task:
-        own = [kind.name for kind in KINDS.values() if isinstance(kind, Task)]
-        return " or ".join(f'`"{name}"`' for name in [*list_tasks(), *own])
-    if origin is Literal:
-        return " or ".join(f'`"{value}"`' for value in get_args(annotation))
-    if origin in (Union, types.UnionType):
-        parts = [part for part in get_args(annotation) if part is not type(None)]
-        name = " or ".join(type_name(part, []) for part in parts)
-        return f'{name}, or `"none"`' if len(parts) < len(get_args(annotation)) else name
-    if origin is tuple:
-        inner = [part for part in get_args(annotation) if part is not Ellipsis]
-        many = "list of " if Ellipsis in get_args(annotation) else f"{len(inner)} x "
-        return many + type_name(inner[0], [])
-    if hasattr(annotation, "__metadata__"):
-        first, *rest = get_args(annotation)
-        return type_name(first, rest)
-    words = {int: "whole number", float: "number", str: "text", bool: "true or false", dict: "table"}
-    return words.get(origin or annotation, str(annotation)) + limits(metadata)
-
-
-def limits(metadata: list[Any]) -> str:
-    """Bounds, from pydantic's Field or from annotated_types."""
-    parts = [part for item in metadata for part in (item.metadata if isinstance(item, FieldInfo) else [item])]
-    found = []
-    for part in parts:
-        match part:
-            case Ge(bound):
-                found.append(f">= {bound:g}")
-            case Gt(bound):
-                found.append(f"> {bound:g}")
-            case Le(bound):
-                found.append(f"<= {bound:g}")
-            case Lt(bound):
-                found.append(f"< {bound:g}")
-    return " " + ", ".join(found) if found else ""
+def type_name(field: FieldInfo) -> str:
+    """`number >= 0`, `"post"` or `"pre"`: a type in the words of a recipe, quoted values as code."""
+    names = [kind.name for kind in KINDS.values() if isinstance(kind, Task)] if field.annotation is Task else []
+    text = " or ".join([format_type(field.annotation, field.metadata), *(f'"{name}"' for name in names)])
+    return re.sub(r'"[^"]*"', r"`\g<0>`", text)
 
 
 def default(field: FieldInfo) -> str:
-    if field.is_required():
-        return "required"
-    value = field.get_default(call_default_factory=True)
-    value = value.name if isinstance(value, Task) else value
-    if value is None:
-        return '`"none"`'
-    text = json.dumps(value) if isinstance(value, bool | tuple) else repr(value)
-    return "`" + re.sub(r"'", '"', text) + "`"
+    text = format_default(field)
+    return text if text == "required" else f"`{text}`"
 
 
 if __name__ == "__main__":

@@ -7,3 +7,15 @@ class SaccadeError(ValueError):
 
 class Diverged(SaccadeError):
     """The training loss is no longer a finite number."""
+
+
+class LocalError(SaccadeError):
+    """An error of one process of a distributed training, which reports it itself; other errors rank 0 reports."""
+
+
+class ProcessLost(SaccadeError):
+    """Another process of a distributed training has ended or hangs; started again, all may go on."""
+
+
+class HungProcess(LocalError, ProcessLost):
+    """Other processes hang; the first of those that noticed it reports it."""

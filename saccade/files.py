@@ -11,6 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
+from typing import IO, Any
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks; nothing is protected there
+    fcntl = None  # type: ignore[assignment]
 
 from saccade.errors import SaccadeError
 
@@ -77,6 +83,16 @@ def atomic_write(path: Path, content: bytes) -> None:
     """Write a file that is complete or absent, also after a power failure."""
     with atomic_replace(path) as temporary:
         temporary.write_bytes(content)
+
+
+def lock_file(file: IO[Any], *, shared: bool = False) -> bool:
+    """Lock an open file until it is closed; False if another process has locked it."""
+    try:
+        if fcntl is not None:
+            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextmanager

@@ -1,16 +1,40 @@
-"""Child processes: Python programs that import nothing from the working folder, and how they have ended."""
+"""Child processes: Python programs that import nothing from the working folder, and how they have ended.
+
+They are started as modules: a fork might hold locks, and a spawn would run the user's script again.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-import saccade
+SECRETS = ("SACCADE_TOKEN",)  # environment variables that no child process gets by itself
 
-SECRETS = ("SACCADE_TOKEN",)  # environment variables that no child process gets
+
+def start_module(
+    module: str,
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    stdout: int | None = None,
+    text: bool = True,
+    new_session: bool = False,
+    pipe_bytes: int = -1,
+) -> subprocess.Popen[Any]:
+    """Start a module as a program with a pipe as its stdin, and with further environment variables.
+
+    In a new session, it does not get the signals of a terminal.
+    """
+    return subprocess.Popen(
+        build_python_command(module, *arguments),
+        env=build_python_environment(environment),
+        stdin=subprocess.PIPE, stdout=stdout, text=text, encoding="utf-8" if text else None,
+        start_new_session=new_session, pipesize=pipe_bytes,
+    )  # fmt: skip
 
 
 def build_python_command(module: str, *arguments: str) -> list[str]:
@@ -24,7 +48,7 @@ def build_python_environment(changes: Mapping[str, str] | None = None) -> dict[s
     An empty entry of PYTHONPATH, as in `PYTHONPATH=$PYTHONPATH:/x`, is the working folder.
     """
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(path)]
-    home = str(Path(saccade.__file__).parents[1])
+    home = str(Path(__file__).parents[1])
     kept = {name: value for name, value in os.environ.items() if name not in SECRETS}
     return {**kept, "PYTHONPATH": os.pathsep.join([home, *paths]), **(changes or {})}
 

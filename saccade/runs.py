@@ -12,12 +12,8 @@ from typing import Any
 
 from saccade.bounds import MAX_INTEGER, parse_toml
 from saccade.errors import SaccadeError
+from saccade.files import lock_file
 from saccade.parsing import parse_json, read_text
-
-try:
-    import fcntl
-except ImportError:  # Windows has no such locks; runs are not protected there
-    fcntl = None  # type: ignore[assignment]
 
 RECIPE, WEIGHTS = "recipe.toml", "model.safetensors"  # with the tokenizers, all that prediction needs
 CHECKPOINTS, METRICS, CARD = "checkpoints", "metrics.jsonl", "card.md"
@@ -25,6 +21,7 @@ FILTER_REPORT = "filter.json"  # what `data.filter` has dropped: counts and exam
 SAMPLES = "samples.jsonl"  # outputs for some validation examples, one line per validation
 UNREADABLE = "unreadable"  # state of a run whose files cannot be read
 LOCK = ".training"  # locked by the process that trains the run
+LAUNCH = ".launch"  # which start of torchrun trains the run
 _callbacks: list[Callable[[Path], None]] = []
 
 
@@ -81,13 +78,10 @@ def lock_run(path: Path) -> Iterator[None]:
     except OSError as error:
         raise SaccadeError(f"cannot write to the run '{path}': {error.strerror}; check your permission") from None
     with file:
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise SaccadeError(f"run '{path}' is being trained by another process; wait until it ends") from None
-            if not _is_open_file(path / LOCK, file.fileno()):  # a process that failed has removed its folder
-                raise SaccadeError(f"the folder '{path}' was removed by another process; try again")
+        if not lock_file(file):
+            raise SaccadeError(f"run '{path}' is being trained by another process; wait until it ends")
+        if not _is_open_file(path / LOCK, file.fileno()):  # a process that failed has removed its folder
+            raise SaccadeError(f"the folder '{path}' was removed by another process; try again")
         for callback in _callbacks:
             callback(path)
         yield
@@ -113,11 +107,7 @@ def notify_of_runs(callback: Callable[[Path], None]) -> Iterator[None]:
 def is_training(path: Path) -> bool:
     try:
         with (path / LOCK).open("r") as file:
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
+            return not lock_file(file, shared=True)
     except OSError:
         return False
 
@@ -129,7 +119,7 @@ def list_runs(folder: Path | None = None) -> list[RunEntry]:
         return []
     found = [path for path in folder.iterdir() if os.path.isfile(path / RECIPE)]  # False where others may not look
     entries = [(_get_time(path / RECIPE), path.name, path) for path in found]
-    return [_try_to_build_entry(path) for _, _, path in sorted(entries)]
+    return [_try_to_describe_run(path) for _, _, path in sorted(entries)]
 
 
 def _get_time(path: Path) -> float:
@@ -140,10 +130,10 @@ def _get_time(path: Path) -> float:
         return 0.0
 
 
-def _try_to_build_entry(path: Path) -> RunEntry:
+def _try_to_describe_run(path: Path) -> RunEntry:
     """The entry of a run; one that cannot be read is listed as such, and does not end the list."""
     try:
-        return _build_entry(path)
+        return describe_run(path)
     except OSError:
         return RunEntry(path.name, str(path), UNREADABLE, step=0, score="-", bytes=0)
 
@@ -181,7 +171,8 @@ def _is_metric_line(values: dict[str, Any]) -> bool:
     return isinstance(values.get("step"), int) and all(abs(number) <= MAX_INTEGER for number in numbers)
 
 
-def _build_entry(path: Path) -> RunEntry:
+def describe_run(path: Path) -> RunEntry:
+    """State, last step, score and size of a run."""
     lines = read_metrics(path / METRICS)
     weights = path / WEIGHTS
     return RunEntry(
@@ -195,12 +186,12 @@ def _build_entry(path: Path) -> RunEntry:
 
 
 def get_state(path: Path) -> str:
-    """training, interrupted or finished."""
+    """training, interrupted or finished; new where there is no run yet."""
+    if not (path / RECIPE).is_file():
+        return "new"
     if is_training(path):
         return "training"
-    written = [file.stat().st_mtime for name in (METRICS, RECIPE) if (file := path / name).exists()]
-    card = path / CARD  # the last file of a run; metrics of a resumed run are newer
-    return "finished" if card.exists() and card.stat().st_mtime >= max(written) else "interrupted"
+    return "finished" if (path / CARD).exists() else "interrupted"  # the last file of a run; resuming removes it
 
 
 def _format_score(lines: list[dict[str, Any]], metric: str) -> str:

@@ -81,13 +81,17 @@ class ValuesWriter(Table, WriterTraits):
     """Chooses this writer: Q-values of actions, for the task "play"."""
     stack: RecurrentWriterStack = RecurrentWriterStack(attention="additive", context="mean", dropout=0.0)
     """The recurrent stack that attends to the picture at each step of an episode."""
+    streams: Annotated[tuple[Literal["color", "grayscale", "depth"], ...], Field(min_length=1)] = ("color",)
+    """Streams, each a network of its own (reader, recurrent stack and output layer) that sees some channels of the
+    picture: its colors, its luminance, or its depth, which an environment returns as fourth channel. The value of an
+    action is the mean over all streams; ["grayscale", "depth"] is the multimodal network of Qureshi et al. 2017."""
     tie: Literal["none"] = "none"
     """Which weight matrices are shared; none here, since actions are no tokens."""
     init: str = ""
     """Run whose writer weights training starts from. Empty: they are initialized at random."""
 
     def build_model(self, context: WriterContext) -> Model:
-        from saccade_worlds.playing.writer import build_value_model
+        from saccade_worlds.playing.streams import build_value_model
 
         return build_value_model(self, context)
 

@@ -36,8 +36,9 @@ VALUES: dict[type[Table], dict[str, list[Any]]] = {
         "kv_heads": [1, 2], "ff": [0], "norm": ["pre", "pre", "none"], "residual": [False],
         "score": SCORES, "cross_score": [*SCORES, "scaled-dot"], "norm_kind": ["rms"], "norm_epsilon": [1e-6, 0.1],
         "activation": ["gelu", "gelu-tanh", "silu", "sigmoid"], "gated": [True],
-        "head_projection": ["full", "split"], "head_dim": [3, 8], "scale_attention": [False, "first"],
-        "bias": [False], "attention_bias": [False], "window": [0, 1, [2, "none"]], "experts": EXPERTS,
+        "head_projection": ["full", "split"], "head_dim": [3, 8], "value_dim": [5, 6],
+        "scale_attention": [False, "first"], "bias": [False],
+        "attention_bias": [False], "window": [0, 1, [2, "none"]], "experts": EXPERTS,
         "share_layers": [True],
     },
     schema.ConvolutionStack: {
@@ -63,6 +64,10 @@ VALUES: dict[type[Table], dict[str, list[Any]]] = {
     },
     schema.FillWriter: {
         "scale_embedding": [False], "tie": ["none", "output"], "max_length_difference": [1, 5], "copy_source": [False],
+    },
+    schema.FertilityWriter: {
+        "scale_embedding": [False], "tie": ["none"], "max_fertility": [1, 3], "positional_attention": [False],
+        "attend_self": [True],
     },
     schema.Sinusoidal: {
         "layout": ["concatenated"], "frequencies": ["tensor2tensor"], "combine": ["concat"],
@@ -173,7 +178,8 @@ def draw_case(seed: int, keys: Keys | None = None) -> Case:
         prompts = [[START, *(draw.randrange(4, sizes[1]) for _ in range(before))] for _ in range(count)]
         limits = [draw.choice([0, 1, 5, 9, 15, MAX_LENGTH - 1 - before * is_prompted]) for _ in range(count)]
         prefix = [draw.randrange(4, sizes[1]) for _ in range(draw.choice([0, 0, 0, min(2, *limits, 2)]))]
-        decoding = draw_parallel_decoding(draw) if task == "fill" else draw_decoding(draw, min(limits))
+        parallel = draw_fertility_decoding if recipe.writer.predicts_fertilities else draw_parallel_decoding
+        decoding = parallel(draw) if task == "fill" else draw_decoding(draw, min(limits))
         return Case(
             seed, recipe, model, sizes, [] if is_prompted else sources, prompts if is_prompted else [], targets, limits,
             [] if task == "fill" or keys else prefix, decoding,
@@ -185,7 +191,8 @@ def draw_recipe(draw: Draw, task: str, *, shared: bool) -> dict[str, Any]:
     share = draw.choice([0.02, 0.1, 0.3])  # of keys that are not at their default
     dims = draw.choice([(8, 2), (12, 3), (8, 1), (16, 4), (10, 5), (32, 2), (64, 4)])
     reader = draw_part(draw, schema.TokenReader, READER_STACKS, share, dims)
-    table, stacks = (schema.FillWriter, {}) if task == "fill" else (schema.TokenWriter, WRITER_STACKS)
+    parallel = draw.choice([schema.FillWriter, schema.FertilityWriter]) if task == "fill" else None
+    table, stacks = (parallel, {}) if parallel else (schema.TokenWriter, WRITER_STACKS)
     writer = draw_part(draw, table, stacks, share, dims if draw.random() < 0.8 else draw.choice([(12, 2), (14, 7)]))
     if draw.random() < 0.7 and all("kind" not in part["stack"] for part in (reader, writer)):
         # Most systems have the same settings on both sides.
@@ -197,9 +204,9 @@ def draw_recipe(draw: Draw, task: str, *, shared: bool) -> dict[str, Any]:
     if (task == "language-model" or not shared) and writer.get("tie", "all") in ("all", "input"):
         writer["tie"] = draw.choice(["none", "output"])
     settings = {"data": {"max_length": MAX_LENGTH}, "tokenizer": {"shared": shared}, "reader": reader, "writer": writer}
-    if task == "fill":
-        writer["kind"] = "fill"
-        settings["objectives"] = [{"kind": "fill"}]
+    if parallel:
+        writer["kind"] = parallel.model_fields["kind"].default
+        settings["objectives"] = [{"kind": writer["kind"]}]
     return {"task": "language-model", **settings} if task == "language-model" else settings
 
 
@@ -255,6 +262,10 @@ def draw_parallel_decoding(draw: Draw) -> Decoding:
     return Decoding(
         iterations=draw.choice([1, 3]), length_candidates=draw.choice([1, 2]), collapse=draw.choice([False, True])
     )
+
+
+def draw_fertility_decoding(draw: Draw) -> Decoding:
+    return Decoding(fertilities=draw.choice(["argmax", "average"]), npd=draw.choice([1, 3]), seed=draw.randrange(9))
 
 
 @torch.no_grad()

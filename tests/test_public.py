@@ -1,7 +1,10 @@
 """What `import saccade` offers, and that nothing else is promised."""
 
 import inspect
+import pydoc
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -9,11 +12,32 @@ import saccade
 from saccade.predict.predictors.predictor import Predictor
 from saccade.train.api import train
 
+FUNCTIONS = ("compare", "evaluate", "export", "import_model", "load", "plan", "recipes", "train", "view")
+
 
 def test_the_public_names():
-    assert saccade.__all__ == ["SaccadeError", "__version__", "load", "train"]
+    assert saccade.__all__ == ["SaccadeError", "__version__", *FUNCTIONS]
     assert dir(saccade) == sorted(saccade.__all__)
-    assert all(callable(getattr(saccade, name)) for name in ("SaccadeError", "load", "train"))
+    assert all(callable(getattr(saccade, name)) for name in FUNCTIONS)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_help_shows_the_signature_of_each_function(name):
+    import saccade.plan.estimate
+    import saccade.train.loop
+    import saccade.view.maps  # makes `saccade.view` the package, as the two before
+
+    function = getattr(saccade, name)
+    parameters = inspect.signature(function).parameters
+    text = pydoc.plain(pydoc.render_doc(function, renderer=pydoc.plaintext))
+    assert f"{saccade.find_function(name).__name__}(" in text
+    assert all(parameter in text for parameter in parameters)
+    assert (inspect.getdoc(saccade.find_function(name)) or "").splitlines()[0] in text
+
+
+def test_importing_saccade_imports_no_torch():
+    code = "import saccade, sys; saccade.recipes(); print(sorted({'torch', 'pandas', 'numpy'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def test_the_version():

@@ -14,11 +14,14 @@ import typer
 from saccade.cli import lectures, recipes
 from saccade.cli.arguments import join_paired_values
 from saccade.cli.backtranslate import backtranslate
+from saccade.cli.distill import distill
 from saccade.cli.exchange import export_model, import_model
 from saccade.cli.exits import check_arguments, open_standard_streams, report_errors
+from saccade.cli.explain import explain
 from saccade.cli.ladder import ladder
 from saccade.cli.plan import plan
 from saccade.cli.predict import predict
+from saccade.cli.reproduce import reproduce
 from saccade.cli.runs import runs
 from saccade.cli.score import compare, evaluate
 from saccade.cli.serve import serve
@@ -34,7 +37,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, train, watch, predict, backtranslate, evaluate, compare, ladder, view, serve, plan, runs):
+for command in (
+    demo,
+    train,
+    watch,
+    predict,
+    backtranslate,
+    distill,
+    evaluate,
+    compare,
+    ladder,
+    reproduce,
+    view,
+    serve,
+    plan,
+    explain,
+    runs,
+):
     app.command()(report_errors()(command))
 app.command("import")(report_errors()(import_model))
 app.command("export")(report_errors()(export_model))

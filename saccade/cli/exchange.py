@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -26,10 +24,10 @@ Folder = Annotated[str, typer.Argument(metavar="FOLDER", help="New or empty fold
 
 def import_model(source: Source, run: RunName = None, plugin: Plugins = []) -> None:  # noqa: B006  # typer copies it
     """Convert a Hugging Face model (a folder, or a name on the Hub to download) or a GGUF file to a run."""
+    from saccade.exchange.api import get_default_name
     from saccade.exchange.importing import import_folder
 
-    name = run or Path(os.path.realpath(source)).name.removesuffix(".gguf")
-    imported = import_folder(source, name, kinds=load_plugins(*plugin))
+    imported = import_folder(source, run or get_default_name(source), kinds=load_plugins(*plugin))
     print(f"{imported.path}: {imported.family}, {imported.parameters:,} parameters")
     if imported.ignored_keys:
         print(f"ignored keys of config.json, which do not affect the outputs: {', '.join(imported.ignored_keys)}")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
-from saccade.errors import SaccadeError
+from saccade.errors import LocalError, ProcessLost, SaccadeError
 
 USER_ERROR, INTERRUPTED = 2, 130
+REPORT_SECONDS = 20.0  # for rank 0 to report a mistake that another process has met first
 # OSErrors without a file name that a user can mend; any other one is a bug and keeps its traceback.
 USER_ERRNOS = (
     errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENOENT, errno.EISDIR, errno.ENOTDIR,
@@ -26,6 +30,9 @@ CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")  #
 @contextmanager
 def report_errors() -> Iterator[None]:
     """Turn an exception of a command into a message on stderr and an exit code."""
+    mark = get_mark()
+    if mark is not None and mark.exists():  # torchrun has started this again after a mistake that was reported
+        raise SystemExit(USER_ERROR)
     try:
         try:
             yield
@@ -34,7 +41,14 @@ def report_errors() -> Iterator[None]:
             raise
         sys.stdout.flush()
     except SaccadeError as error:
-        exit_with_message(f"error: {error}", USER_ERROR)
+        if os.environ.get("RANK", "0") == "0" or isinstance(error, LocalError):
+            print_message(f"error: {error}")
+            if mark is not None and not isinstance(error, ProcessLost):
+                with contextlib.suppress(OSError):
+                    mark.touch()
+        elif mark is not None:
+            wait_for_report(mark)
+        raise SystemExit(USER_ERROR) from None
     except KeyboardInterrupt as error:
         exit_with_message(str(error) or "interrupted", getattr(error, "exit_code", INTERRUPTED))
     except OSError as error:
@@ -60,9 +74,29 @@ def discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def get_mark() -> Path | None:
+    """The file that processes of torchrun leave when they end by a user's mistake; None without torchrun.
+
+    It is in a folder of this start of torchrun, which has a folder for each restart, with one for each process.
+    """
+    own = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    return Path(own).parents[2] / "reported" if own and len(Path(own).parents) > 2 else None
+
+
+def wait_for_report(mark: Path) -> None:
+    """Wait until rank 0 has reported the same mistake: torchrun ends all processes as soon as one has ended."""
+    end = time.monotonic() + REPORT_SECONDS
+    while not mark.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+
+
 def exit_with_message(message: str, code: int) -> NoReturn:
-    print("\n".join(shorten_line(line) for line in message.split("\n")), file=sys.stderr)
+    print_message(message)
     raise SystemExit(code)
+
+
+def print_message(message: str) -> None:
+    print("\n".join(shorten_line(line) for line in message.split("\n")), file=sys.stderr, flush=True)
 
 
 def shorten_line(line: str) -> str:

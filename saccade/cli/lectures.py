@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,19 +39,17 @@ Lecture = Annotated[str | None, typer.Option("--lecture", help="Only this lectur
 @app.command("list")
 @report_errors()
 def list_(as_json: Json = False) -> None:
-    """List all claims with their state; those that are quick to measure are measured."""
-    from saccade.lectures.catalogue import load_rows
+    """List all claims by topic, and how long it takes to check each; `saccade lectures run` checks them."""
+    from saccade.lectures.listing import group_by_topic, list_claims
 
-    outcomes = measure(load_rows(), train=False)
+    claims = list_claims()
     if as_json:
-        keys = ("row", "lecture", "sentence", "state")
-        print(
-            json.dumps([{key: item.as_dict()[key] for key in keys} for item in outcomes], indent=2, ensure_ascii=False)
-        )
+        print(json.dumps([asdict(claim) for claim in claims], indent=2, ensure_ascii=False))
         return
-    table = [(str(item.row.row), item.state, item.row.where, item.row.sentence) for item in outcomes]
-    print(align_columns([("row", "state", "lecture", "sentence"), *table]))
-    print(f"\n{format_state_counts(outcomes)}")
+    for topic, group in group_by_topic(claims):
+        print(f"{topic}\n{align_columns([(f'  {one.row:>3}', one.duration, one.sentence) for one in group])}\n")
+    quick, slow = (sum(claim.duration == duration for claim in claims) for duration in ("seconds", "minutes"))
+    print(f"{quick} are checked by `saccade lectures run`, {slow} more, which train a model, with --train")
 
 
 @app.command()

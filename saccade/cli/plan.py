@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,7 +12,6 @@ from saccade.cli.table import align_columns
 from saccade.cli.train import Overrides, Paper
 from saccade.config.plugins import load_plugins
 from saccade.errors import SaccadeError
-from saccade.runs import RECIPE, WEIGHTS, find_run
 
 if TYPE_CHECKING:
     from saccade.plan.estimate import Plan
@@ -67,15 +65,12 @@ def plan(  # noqa: PLR0913  # the options of a command are its parameters
         return
     if recipe is None:
         raise SaccadeError("plan needs a recipe (`saccade recipes` lists them), a run, or --table")
-    from saccade.config.load import load
-    from saccade.plan.estimate import PlanRequest, get_vocabulary_size, make_plan
+    from saccade.plan.api import plan as estimate_training
 
-    run = find_run_folder(recipe)
-    name, kinds = recipe if run is None else run / RECIPE, load_plugins(*plugin)
-    loaded = load(name, overrides=check_overrides(overrides), paper=paper, kinds=kinds)
-    if run is not None and vocabulary is None:
-        vocabulary = get_vocabulary_size(loaded, run)
-    estimate = make_plan(loaded, PlanRequest(vocabulary, tokens, length, gpu, gpus, price, mfu))
+    estimate = estimate_training(
+        recipe, overrides=check_overrides(overrides), paper=paper, vocabulary=vocabulary, tokens=tokens, length=length,
+        gpu=gpu, gpus=gpus, price=price, mfu=mfu, kinds=load_plugins(*plugin),
+    )  # fmt: skip
     print(json.dumps(estimate.as_dict(), indent=2) if as_json else format_plan(estimate))
     if paper and not as_json:
         print(f"\n{format_paper(recipe)}")
@@ -89,16 +84,6 @@ def format_paper(recipe: str) -> str:
     assert form is not None, "the recipe was loaded in this form"
     stated = "no number of parameters" if form.parameters is None else f"{form.parameters:,.0f} parameters"
     return f"the paper states {stated}" + (f"; {form.difference}" if form.difference else "")
-
-
-def find_run_folder(name: str) -> Path | None:
-    """Find the folder of a trained run by its name, its path, or the path of its recipe; None for any other recipe."""
-    from saccade.config.load import has_recipe
-
-    path = find_run(name)
-    folder = path.parent if path.name == RECIPE else path
-    is_run = (folder / RECIPE).is_file() and (folder / WEIGHTS).is_file()
-    return folder if is_run and not has_recipe(name) else None
 
 
 def format_plan(plan: Plan) -> str:

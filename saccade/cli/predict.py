@@ -10,11 +10,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TextIO
 
 import typer
 
 from saccade.cli.arguments import Json, Plugins, split_overrides
+from saccade.cli.corpus import (
+    Column,
+    CorpusName,
+    CorpusOptions,
+    ModelOptions,
+    OnError,
+    Processes,
+    Ray,
+    check_corpus_options,
+    predict_corpus,
+)
 from saccade.cli.embed import Embed, write_embeddings
 from saccade.cli.prompts import Examples, TemplateText, check_continues_prompts, parse_prompt_options
 from saccade.config.plugins import load_plugins
@@ -26,6 +37,7 @@ if TYPE_CHECKING:
     from saccade.predict.outputs import Hypothesis
     from saccade.predict.predictors.predictor import Predictor
 
+MAX_FILE_NAME = 255  # characters; longer texts are no names of files
 Runs = Annotated[str, typer.Argument(metavar="RUN", help="Folder or name of a run; RUN,RUN is an ensemble.")]
 Inputs = Annotated[
     list[str],
@@ -47,7 +59,10 @@ Input = Annotated[
     str | None, typer.Option("--input", "-i", metavar="FILE", help="Read inputs from FILE, one per line; - is stdin.")
 ]
 Output = Annotated[
-    str | None, typer.Option("--output", "-o", metavar="FILE", help="Write outputs to FILE instead of stdout.")
+    str | None,
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="Write outputs to FILE instead of stdout; with --corpus, a folder."
+    ),
 ]
 NBest = Annotated[
     int | None, typer.Option("--n-best", min=1, help="Print the n best hypotheses per input, with scores.")
@@ -90,15 +105,25 @@ def predict(  # noqa: PLR0913  # the options of a command are its parameters
     plugin: Plugins = [],  # noqa: B006
     as_json: Json = False,
     verbose: Verbose = False,
+    corpus: CorpusName = None,
+    column: Column = None,
+    processes: Processes = 1,
+    on_error: OnError = "stop",
+    ray: Ray = None,
 ) -> None:
     """Decode inputs with a run: translate, continue prompts, label or caption; one output per input."""
     texts, overrides = split_overrides(inputs)
     texts += join_fields(field)
-    if texts == ["-"] and input is None:
-        texts, input = [], "-"
-    lines, few_shot = read_inputs(texts, input=input, output=output), parse_prompt_options(template, examples)
-    predictor = load_predictor([*run.split(","), *others], engine=engine, precision=precision, plugins=plugin)
+    in_corpus = CorpusOptions(corpus, output, column, processes, on_error, ray, as_json)
+    given = {"inputs": texts, "--input": input, "--template": template, "--examples": examples, "--embed": embed}
+    check_corpus_options(in_corpus, {**given, "--verbose": verbose})
+    texts, input = ([], "-") if texts == ["-"] and input is None else (texts, input)
+    lines = () if in_corpus.corpus else read_inputs(texts, input=input, output=output)
+    few_shot = parse_prompt_options(template, examples)
+    model = ModelOptions([*run.split(","), *others], engine, precision, plugin)
+    predictor = load_predictor(model.runs, engine=engine, precision=precision, plugins=plugin)
     check_fields(predictor, field)
+    check_texts(predictor, texts)
     check_settings(predictor.recipe, overrides)
     skipped = list[str]()
     # Embeddings come without names: an unreadable input must fail there, else rows could not be matched to inputs.
@@ -112,23 +137,14 @@ def predict(  # noqa: PLR0913  # the options of a command are its parameters
         texts = [*lines] if texts else []
         lines = texts or lines
     decoding = add_term_file(build_decoding(predictor.recipe, overrides, beam=beam, n_best=n_best), terms, predictor)
+    if in_corpus.corpus:
+        predict_corpus(predictor, decoding, model, in_corpus)
+        return
     if should_stream(predictor, texts, decoding, plain=not as_json and output is None):
         print_stream(predictor, texts[0], decoding)
         return
-    pending: deque[str] = deque()
-    scored = as_json or decoding.n_best > 1
-    results = prefetch_first(predictor.stream(record_inputs(lines, pending), decoding=decoding, scored=scored))
-    results = results if predictor.continues_prompts else report_truncated_at_end(results, predictor.recipe)
-    with open(output, "w", encoding="utf-8") if output else nullcontext(sys.stdout) as file:
-        for index, hypotheses in enumerate(results):
-            source, many = pending.popleft(), decoding.n_best > 1
-            if as_json:
-                line = format_json(predictor, source, hypotheses, verbose=verbose)
-            elif predictor.continues_prompts and texts and not many:
-                line = f"{dim_prompt(source, file)}{hypotheses[0].text}"
-            else:
-                line = format_lines(index, hypotheses, name=source * predictor.shows_input_names, many=many)
-            print(line if few_shot is None else line.strip(), file=file, flush=True)
+    shown = OutputFormat(as_json, decoding.n_best > 1, bool(texts), verbose, strips=few_shot is not None)
+    write_outputs(predictor, lines, decoding, shown, output)
     report_skipped(skipped)
     for line in predictor.engines.describe() if verbose else ():
         print(line, file=sys.stderr)
@@ -164,6 +180,16 @@ def join_fields(fields: Sequence[str]) -> list[str]:
 def check_fields(predictor: Predictor, fields: Sequence[str]) -> None:
     if fields and not predictor.fields:
         raise SaccadeError("--field is for runs with multimodal inputs, but this run has none; give the input as it is")
+
+
+def check_texts(predictor: Predictor, texts: Sequence[str]) -> None:
+    """Raise where an input of a model that reads texts is the name of a file, whose lines are certainly meant."""
+    for text in texts if not predictor.medium else ():
+        if len(text) < MAX_FILE_NAME and Path(text).suffix and Path(text).is_file():
+            raise SaccadeError(
+                f"'{text}' is a file, but this run reads texts, not files; give its lines by --input {text}, or if the "
+                "name itself is the text, by --input - and stdin"
+            )
 
 
 def check_settings(recipe: Recipe, overrides: Sequence[str]) -> None:
@@ -273,11 +299,48 @@ def report_skipped(messages: Sequence[str]) -> None:
         print(f"skipped {len(messages):,} unreadable files", file=sys.stderr)
 
 
+class OutputFormat(NamedTuple):
+    """How outputs are printed."""
+
+    as_json: bool
+    many: bool  # hypotheses for each input
+    are_arguments: bool  # whether inputs are arguments of the command; prompts are printed with their continuation
+    verbose: bool
+    strips: bool  # white space
+
+
+def write_outputs(
+    predictor: Predictor, lines: Iterable[str], decoding: Decoding, shown: OutputFormat, output: str | None
+) -> None:
+    """Decode lines, and write the outputs for each to a file or stdout as soon as they are there."""
+    pending: deque[str] = deque()
+    scored = shown.as_json or shown.many
+    results = prefetch_first(predictor.stream(record_inputs(lines, pending), decoding=decoding, scored=scored))
+    results = results if predictor.continues_prompts else report_truncated_at_end(results, predictor.recipe)
+    with open(output, "w", encoding="utf-8") if output else nullcontext(sys.stdout) as file:
+        for index, hypotheses in enumerate(results):
+            line = format_output(predictor, index, pending.popleft(), hypotheses, shown, file)
+            print(line.strip() if shown.strips else line, file=file, flush=True)
+
+
+def format_output(
+    predictor: Predictor, index: int, source: str, hypotheses: Sequence[Hypothesis], shown: OutputFormat, file: TextIO
+) -> str:
+    """Format the outputs for one input, as JSON, after their prompt, or as lines."""
+    if shown.as_json:
+        return format_json(predictor, source, hypotheses, verbose=shown.verbose)
+    if predictor.continues_prompts and shown.are_arguments and not shown.many:
+        return f"{dim_prompt(source, file)}{hypotheses[0].text}"
+    return format_lines(index, hypotheses, name=source * predictor.shows_input_names, many=shown.many)
+
+
 def format_lines(index: int, hypotheses: Sequence[Hypothesis], *, name: str, many: bool) -> str:
     """Format the best output, or with `many` one line per hypothesis: file name or input number, score, output.
 
     Outputs for files are preceded by the file name.
     """
+    from saccade.predict.outputs import join_lines
+
     if not many:
         return f"{name}\t{join_lines(hypotheses[0].text)}" if name else join_lines(hypotheses[0].text)
     return "\n".join(f"{name or index + 1}\t{item.score:.4f}\t{join_lines(item.text)}" for item in hypotheses)
@@ -308,8 +371,3 @@ def print_stream(predictor: Predictor, prompt: str, decoding: Decoding) -> None:
 def dim_prompt(prompt: str, file: TextIO) -> str:
     """Format the prompt dimmed for a terminal; in a file, outputs come without their prompt."""
     return f"\x1b[2m{prompt}\x1b[0m" if file.isatty() else ""
-
-
-def join_lines(text: str) -> str:
-    """Replace line breaks by spaces, so that line n of the outputs belongs to line n of the inputs."""
-    return " ".join(text.splitlines())

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from saccade.cli.exits import report_errors
+from saccade.cli.table import align_columns
 from saccade.errors import SaccadeError
 
 app = typer.Typer(help="List, show and copy the recipes that come with saccade.", invoke_without_command=True)
@@ -27,11 +28,9 @@ def _list_by_default(context: typer.Context) -> None:
 @report_errors()
 def list_() -> None:
     """List all recipes with a one-line description."""
-    from saccade.config.load import get_recipe_path, list_recipes, read_recipe
+    from saccade.config.load import describe_recipes
 
-    width = max(map(len, list_recipes()))
-    for name in list_recipes():
-        print(f"{name:<{width}}  {read_recipe(get_recipe_path(name)).get('about', '')}")
+    print(align_columns([(entry.name, entry.about) for entry in describe_recipes()]))
 
 
 @app.command()

@@ -16,14 +16,13 @@ from saccade.cli.table import align_columns
 from saccade.config.plugins import Kinds, load_plugins
 from saccade.errors import SaccadeError
 from saccade.runs import find_run
+from saccade.score import MAX_EMBEDDED_PAIRS
 
 if TYPE_CHECKING:
-    from saccade.config.schema import Corpus
     from saccade.predict.predictors.predictor import Predictor
     from saccade.score.evaluate import Evaluation
     from saccade.score.result import Result
 
-MAX_EMBEDDED_PAIRS = 1_000  # of a synthetic corpus (embedded:NAME), which for training is much larger: all are decoded
 
 Data = Annotated[
     list[str],
@@ -127,16 +126,12 @@ def compare(
 ) -> None:
     """Compare runs on the same data (default: the first run's validation data), with confidence intervals and speed."""
     from saccade.score import table
-    from saccade.score.compare import check_comparable
-    from saccade.score.compare import compare as compare_runs
+    from saccade.score.api import compare as compare_runs
 
-    folders = [find_run(name) for name in runs]
-    for name, folder in zip(runs, folders, strict=True):
-        if is_override(name) and not folder.exists():
+    for name in runs:
+        if is_override(name) and not find_run(name).exists():
             raise SaccadeError(f"compare takes no settings, got '{name}'; each run is decoded with its own")
-    kinds = load_plugins(*plugin)
-    check_comparable(folders, kinds=kinds)
-    comparison = compare_runs(folders, read_test_pairs(folders[0], data, kinds), metric=metric, kinds=kinds)
+    comparison = compare_runs(runs, parse_corpora(data), metric=metric, kinds=load_plugins(*plugin))
     if as_json:
         print(json.dumps(comparison.to_dict(), indent=2))
     elif markdown or latex:
@@ -144,7 +139,7 @@ def compare(
     else:
         print(f"{align_columns(table.to_cells(comparison))}\n\n{table.format_note(comparison)}")
     if broken := comparison.broken_runs:
-        raise SaccadeError(f"left out {len(broken)} of {len(folders)} runs: {'; '.join(broken)}")
+        raise SaccadeError(f"left out {len(broken)} of {len(runs)} runs: {'; '.join(broken)}")
 
 
 def score_files(
@@ -167,12 +162,12 @@ def score_run(
     lowercase: bool,
     keep_outputs: bool,
 ) -> Result:
+    from saccade.data.sources.given import to_corpora
     from saccade.score.evaluate import evaluate_corpora
+    from saccade.score.pairs import choose_corpora
 
-    decoding, chosen = (
-        build_decoding(predictor.recipe, overrides),
-        choose_corpora(find_run(name), data, predictor.recipe.kinds),
-    )
+    decoding = build_decoding(predictor.recipe, overrides)
+    chosen = choose_corpora(find_run(name), to_corpora(parse_corpora(data)), predictor.recipe.kinds)
     return evaluate_corpora(
         predictor,
         chosen,
@@ -181,38 +176,4 @@ def score_run(
         decoding=decoding,
         synthetic_count=MAX_EMBEDDED_PAIRS,
         keep_token_scores=keep_outputs,
-    )
-
-
-def choose_corpora(run: Path, data: Sequence[str], kinds: Kinds) -> list[Corpus]:
-    """Choose the corpora to evaluate: those of `--data`, or the validation files of the run's recipe."""
-    from saccade.config.schema import Corpus
-    from saccade.data.sources import labelled, table
-    from saccade.data.sources.own_format import inherit_format
-    from saccade.score.pairs import load_recipe_of_run
-
-    chosen = [Corpus(files=tuple(files)) for files in parse_corpora(data)]
-    recipe = load_recipe_of_run(run, kinds=kinds)
-    if not chosen and recipe is not None:
-        chosen = list(recipe.data.valid_corpora)
-    if recipe is not None and recipe.data.train:
-        chosen = [inherit_format(corpus, recipe.data.train[0]) for corpus in chosen]
-    if recipe is not None and recipe.data.train:
-        inherit_columns = labelled.inherit_columns if recipe.task.predicts_labels else table.inherit_columns
-        chosen = [inherit_columns(corpus, recipe.data.train[0]) for corpus in chosen]
-    if not chosen:
-        files = "FOLDER" if recipe is not None and recipe.reader.medium else "SRC REF"
-        raise SaccadeError(f"'{run}' has no validation files of its own; give --data {files}")
-    return chosen
-
-
-def read_test_pairs(run: Path, data: Sequence[str], kinds: Kinds) -> list[tuple[str, str]]:
-    """Read the inputs and references of the test data in the form of the run's task."""
-    from saccade.score.pairs import load_recipe_of_run, read_text_pairs
-
-    recipe, chosen = load_recipe_of_run(run, kinds=kinds), choose_corpora(run, data, kinds)
-    return (
-        read_text_pairs(chosen, synthetic_count=MAX_EMBEDDED_PAIRS)
-        if recipe is None
-        else recipe.task.read_pairs(recipe, chosen, synthetic_count=MAX_EMBEDDED_PAIRS)
     )

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -33,6 +37,9 @@ MaxBody = Annotated[
 MaxPixels = Annotated[  # Pillow refuses images of more than 178 million pixels
     int, typer.Option("--max-pixels", min=1, max=178, help="Maximum size of an image in million pixels.")
 ]
+Workers = Annotated[
+    int, typer.Option("--workers", min=1, max=256, help="Number of processes that serve on the same port.")
+]
 
 
 def serve(  # noqa: PLR0913  # the options of a command are its parameters
@@ -48,38 +55,56 @@ def serve(  # noqa: PLR0913  # the options of a command are its parameters
     max_body: MaxBody = None,
     max_pixels: MaxPixels = 50,
     plugin: Plugins = [],  # noqa: B006
+    workers: Workers = 1,
 ) -> None:
     """Serve models over HTTP: a web page to try them, and a JSON API."""
     check_installed("serve", FORM_PACKAGE)
     from saccade.serve.app import create_app, get_model_names
     from saccade.serve.limits import Limits, get_max_body_bytes
     from saccade.serve.served import list_form_fields
-    from saccade.serve.server import bind, check_address, create_server, format_curl_command, format_url, run_server
+    from saccade.serve.server import bind, check_address, create_server, format_url, run_server
 
     check_address(host, token)
-    names = get_model_names(runs)
-    with bind(host, port) as listener:  # before the models are loaded: a port in use is reported at once
-        text = "Two dogs are running ."
+    names, text = get_model_names(runs), "Two dogs are running ."
+    limits = Limits(timeout=timeout, max_queue=queue, max_batch=batch, max_pixels=max_pixels * 1_000_000)
+    max_body_bytes = None if max_body is None else max_body * 1000
+    with bind(host, port) if workers == 1 else nullcontext() as listener:  # a port in use is reported at once
         if not runs:
             from saccade.demo.dates import EXAMPLES, find_or_train_demo
 
             runs, names, text = [str(find_or_train_demo())], ["demo"], EXAMPLES[0]
+        if listener is None:
+            from saccade.serve.workers import WorkerSettings, divide_limits, run_workers
+
+            settings = WorkerSettings(
+                [find_folders(run) for run in runs], names, host, port, token, divide_limits(limits, workers),
+                max_body_bytes, engine, precision, [os.path.abspath(name) for name in plugin],
+            )  # fmt: skip
+            run_workers(
+                settings, workers, lambda ready: print_start(names, ready["url"], text, token, ready["form_fields"])
+            )
+            return
         predictors = [
             load_predictor(each.split(","), engine=engine, precision=precision, plugins=plugin) for each in runs
         ]
-        limits = Limits(
-            timeout=timeout,
-            max_queue=queue,
-            max_batch=batch,
-            max_body_bytes=get_max_body_bytes(predictors) if max_body is None else max_body * 1000,
-            max_pixels=max_pixels * 1_000_000,
-        )
+        limits = replace(limits, max_body_bytes=max_body_bytes or get_max_body_bytes(predictors))
         app = create_app(dict(zip(names, predictors, strict=True)), token=token, limits=limits)
-        url = format_url(listener)
-        print(f"serving {', '.join(names)} at {url} (stop with Ctrl+C)")
-        command = format_curl_command(url, text, token=bool(token), form_fields=list_form_fields(predictors[0]))
-        print(command, flush=True)
+        print_start(names, format_url(listener), text, token, list_form_fields(predictors[0]))
         run_server(create_server(app, limits), listener)
+
+
+def find_folders(run: str) -> list[str]:
+    """Find the folders of a run, or of those of an ensemble."""
+    from saccade.runs import find_run
+
+    return [str(find_run(name).absolute()) for name in run.split(",") if name]
+
+
+def print_start(names: Sequence[str], url: str, text: str, token: str, form_fields: Sequence[str]) -> None:
+    from saccade.serve.server import format_curl_command
+
+    print(f"serving {', '.join(names)} at {url} (stop with Ctrl+C)")
+    print(format_curl_command(url, text, token=bool(token), form_fields=form_fields), flush=True)
 
 
 def check_installed(command: str, *more: str) -> None:

@@ -31,11 +31,21 @@ Paper = Annotated[
 Resume = Annotated[
     str | None, typer.Option("--resume", metavar="RUN", help="Resume training a run from its last checkpoint.")
 ]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace the run of --run NAME, if there is one, by the new one.")
+]
 Watch = Annotated[bool, typer.Option("--watch", help="Serve a page with learning curves, samples and attention.")]
 Verbose = Annotated[
     bool,
     typer.Option("--verbose", help="Report on stderr why batches are not packed or why CUDA graphs are not used."),
 ]
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        "--processes", metavar="N", min=1,
+        help="Train with N processes on this machine, one per GPU; train.parallel says how they share the model.",
+    ),
+]  # fmt: skip
 DemoName = Annotated[str, typer.Argument(metavar="NAME", help="Name of a demonstration, see --list.")]
 ListDemos = Annotated[
     bool, typer.Option("--list", help="List all demonstrations with their synthetic data and a description.")
@@ -52,23 +62,31 @@ def train(  # noqa: PLR0913  # the options of a command are its parameters
     tiny: Tiny = False,
     paper: Paper = False,
     resume: Resume = None,
+    overwrite: Overwrite = False,
     watch: Watch = False,
     plugin: Plugins = [],  # noqa: B006
     verbose: Verbose = False,
+    processes: Processes = None,
 ) -> None:
     """Train a model from a recipe, or resume training."""
     if recipe is not None and is_override(recipe):
         overrides, recipe = [recipe, *overrides], None
     if recipe is None and resume is None:
         raise SaccadeError("train needs a recipe (`saccade recipes` lists them), or --resume RUN to continue a run")
+    if processes is not None:
+        from saccade.cli.processes import start_processes
+
+        start_processes(sys.argv[1:], processes)
+        return
     files, more = parse_validation(valid)
     chosen = [*check_overrides(overrides), *more, *(["train.watch=true"] if watch else [])]
-    with serve_training_page() if watch else nullcontext(), log_to_stderr() if verbose else nullcontext():
+    shows_page = watch and os.environ.get("RANK", "0") == "0"
+    with serve_training_page() if shows_page else nullcontext(), log_to_stderr() if verbose else nullcontext():
         from saccade.train.api import train as run_training
 
         run_training(
             recipe, data=parse_corpora(data) or None, valid=files, run=run, tiny=tiny, paper=paper, resume=resume,
-            overrides=chosen, kinds=load_plugins(*plugin),
+            overrides=chosen, kinds=load_plugins(*plugin), overwrite=overwrite,
         )  # fmt: skip
 
 

@@ -96,13 +96,11 @@ def get_single_input(text: str | None, fields: Sequence[str]) -> str:
 
 def compute_view(run: str, text: str, target: str | None, fields: Sequence[str], plugins: Sequence[str] = ()) -> View:
     from saccade.cli.predict import check_fields, load_predictor
+    from saccade.predict.view import view as view_run
 
     predictor = load_predictor([run], plugins=plugins)
     check_fields(predictor, fields)
-    inputs = list(predictor.expand_inputs([text]))
-    if len(inputs) != 1:
-        raise SaccadeError(f"attention is shown for one file at a time, got the {len(inputs):,} of {text}; name one")
-    return predictor.view(inputs[0], target, title=Path(run).name)
+    return view_run(predictor, text, target)
 
 
 def check_suffix(path: Path | None, option: str, suffixes: tuple[str, ...]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from pydantic import Field, field_validator, model_validator
 
@@ -16,10 +17,44 @@ if TYPE_CHECKING:
 Term = tuple[str, Annotated[str, Field(pattern=r"\S")]]
 
 
+class DecodingSettings(TypedDict, total=False):
+    """Keywords of `predict` and other functions that decode: single keys of `Decoding`, described there."""
+
+    beam: int
+    length_penalty: float
+    coverage_penalty: float
+    n_best: int
+    sample: bool
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+    min_length: int
+    max_length: int | None
+    no_repeat_ngram: int
+    prefix: str
+    terms: Sequence[Term]
+    stop: str | Sequence[str]
+    truncate_prompt: bool
+    repetition_penalty: float
+    frequency_penalty: float
+    replace_unknown: bool
+    iterations: int
+    length_candidates: int
+    fertilities: Literal["argmax", "average"]
+    npd: int
+    teacher: str
+    collapse: bool
+    ctc_weight: float
+    lm: str
+    lm_weight: float
+    batch_tokens: int
+
+
 class Decoding(Table):
     """How outputs are decoded: beam search, greedy search with beam = 1, or sampling with sample = true.
 
-    A non-autoregressive writer (kind = "fill") ignores `beam` and `length_penalty`.
+    A non-autoregressive writer (kind = "fill" or "fertility") ignores `beam` and `length_penalty`.
     """
 
     beam: BeamSize = 4
@@ -70,11 +105,21 @@ class Decoding(Table):
     """Replace each unknown token of an output by the source word with the most attention, or by its entry in the
     lexicon that training learns (Luong et al. 2015). For word vocabularies with unknown words."""
     iterations: Repeats = 1
-    """Non-autoregressive writers: number of mask-predict passes; each pass masks the least certain tokens and predicts
+    """Writers of kind "fill": number of mask-predict passes; each pass masks the least certain tokens and predicts
     them again (Ghazvininejad et al. 2019). 1 is fastest, 4 to 10 are better."""
     length_candidates: BeamSize = 1
-    """Non-autoregressive writers: how many of the most likely output lengths are decoded in parallel; the most likely
+    """Writers of kind "fill": how many of the most likely output lengths are decoded in parallel; the most likely
     output wins. 1 is fastest, 3 to 5 are better."""
+    fertilities: Literal["argmax", "average"] = "argmax"
+    """Writers of kind "fertility": the number of copies of each source token is its most probable fertility, or the
+    expected one, rounded (Gu et al. 2018, section 3.3)."""
+    npd: BeamSize = 1
+    """Writers of kind "fertility": number of candidates of noisy parallel decoding (Gu et al. 2018). The first has the
+    fertilities that `fertilities` chooses, the others sample them; all are decoded in parallel, and `teacher` chooses
+    the best one. 1 disables it; 10 and 100 in the paper."""
+    teacher: str = ""
+    """Non-autoregressive writers: run of an autoregressive model with the same vocabularies, usually the teacher of
+    this one, whose log-probability chooses among the candidates. Empty: the model's own mean log-probability."""
     collapse: bool = False
     """Non-autoregressive writers: merge equal adjacent tokens of an output, a frequent error of such models."""
     ctc_weight: Share = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +25,8 @@ from saccade.config.kinds import OwnKind, format_suggestion
 from saccade.config.messages import explain_errors, strip_tags
 from saccade.config.plugins import Kinds, check_requirements, find_recipe_folders, report_shadowed
 from saccade.config.renames import Renamed, check_overrides, report_renames, translate
-from saccade.config.schema import SCHEMA, Recipe
+from saccade.config.schema import SCHEMA, Decoding, Recipe
+from saccade.display import Tabular
 from saccade.errors import SaccadeError
 from saccade.files import atomic_write
 
@@ -99,6 +101,37 @@ def override(
     return validate(values, kinds=kinds, origin=origin, inherited=inherited)
 
 
+def change_decoding(recipe: Recipe, settings: Mapping[str, Any]) -> Decoding:
+    """The decoding settings of a recipe with single ones changed; n hypotheses widen the beam to at least n."""
+    values = {key: "none" if value is None else _to_plain(value) for key, value in settings.items()}
+    if "beam" not in values and isinstance(values.get("n_best"), int):
+        values["beam"] = max(values["n_best"], recipe.predict.beam)
+    plain = _to_plain(recipe)
+    plain["predict"] |= values
+    return validate(plain, kinds=recipe.kinds, origin="settings").predict
+
+
+def to_override_list(overrides: Sequence[str] | Mapping[str, Any]) -> list[str]:
+    """Overrides as `key=value` strings; {"train.steps": 2000} is ["train.steps=2000"]."""
+    if isinstance(overrides, str):
+        raise SaccadeError(f"overrides are a list of key=value strings, got {overrides!r}; put it into a list")
+    if not isinstance(overrides, Mapping):
+        return list(overrides)
+    return [f"{key}={_dump_value(key, value)}" for key, value in overrides.items()]
+
+
+def _dump_value(key: str, value: Any) -> str:
+    """A value as TOML, on one line."""
+    try:
+        text = tomli_w.dumps({"value": "none" if value is None else _to_plain(value)})
+    except TypeError:
+        raise SaccadeError(
+            f"override '{key}': expected a number, text, true or false, or a list of these, got a "
+            f"{type(value).__name__}; give one of these"
+        ) from None
+    return " ".join(text.partition("=")[2].split("\n")).strip()
+
+
 def _apply_overrides(
     overrides: Sequence[str], values: dict[str, Any], kinds: GivenKinds, inherited: set[Address], renamed: Renamed
 ) -> dict[str, Any]:
@@ -119,6 +152,30 @@ def save(recipe: Recipe, path: Path) -> None:
 def dump(recipe: Recipe) -> str:
     """The whole recipe as TOML."""
     return tomli_w.dumps({**_to_plain(recipe), "task": recipe.task.name})
+
+
+@dataclass(frozen=True)
+class RecipeSummary:
+    """One recipe in the list of `saccade.recipes()`."""
+
+    name: str
+    task: str
+    about: str
+
+
+class RecipeList(list[RecipeSummary], Tabular):
+    """The recipes that come with saccade and with installed plugins."""
+
+    def to_records(self) -> list[dict[str, Any]]:
+        return [asdict(entry) for entry in self]
+
+
+def describe_recipes() -> RecipeList:
+    """List all recipes by name, with their task and a description."""
+    found = [(name, read_recipe(get_recipe_path(name))) for name in list_recipes()]
+    return RecipeList(
+        RecipeSummary(name, values.get("task", "translate"), values.get("about", "")) for name, values in found
+    )
 
 
 def list_recipes() -> list[str]:

@@ -420,8 +420,27 @@ class HopsJoin(Table, JoinTraits):
     """Number of successive rounds of attention to the image."""
     dim: Count = 512
     """Width of the attended image features."""
+    question_length: Count | None = None
+    """Encode the question as in the paper: the sum of its word vectors, each times a learned weight of its position, of
+    which there are this many, at least data.max_length. The layers of `reader.question.stack` are then left out, and
+    its width is that of the words, which must be `dim`. None: the question is the last state of these layers."""
     dropout: Share = 0.0
     """Dropout probability of the cells before attention."""
+
+    def find_join_conflict(self, recipe: Recipe) -> str:
+        reader: Any = recipe.reader  # joined, as it has a join
+        length, width = self.question_length, reader.question.stack.width
+        if length is not None and length < recipe.data.max_length:
+            return (
+                f"reader.join.question_length = {length} has no weight for the last words of a question of "
+                f"data.max_length = {recipe.data.max_length}; set one to the other"
+            )
+        if length is not None and width != self.dim:
+            return (
+                f"reader.join.question_length adds words to image features, which must have the same width; got "
+                f"reader.question.stack.dim = {width} and reader.join.dim = {self.dim}; set one to the other"
+            )
+        return ""
 
 
 class ConcatJoin(Table, JoinTraits):

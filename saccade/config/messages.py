@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from saccade.config.descriptions import find_keys, list_keys, list_places
 from saccade.config.kinds import TAG_PREFIX, OwnKind, get_keyword_only, get_kind_name, is_table_class, list_tables
 from saccade.config.plugins import Kinds
 from saccade.config.schema import Data, Recipe
@@ -89,8 +90,17 @@ def _format_bound(kind: str, context: Mapping[str, Any]) -> str:
 def _explain_unknown_key(location: tuple[str | int, ...], values: Mapping[str, Any], kinds: Kinds) -> str:
     wrong, known = str(location[-1]), _list_known_keys(location[:-1], values, kinds)
     near = difflib.get_close_matches(wrong, known, n=1, cutoff=0.6)
-    hint = f"did you mean '{near[0]}'?" if near else f"keys here: {', '.join(known)}"
-    return f"unknown key; {hint}"
+    elsewhere = find_elsewhere(format_path(location))
+    if elsewhere or near:
+        return f"unknown key; did you mean '{elsewhere or near[0]}'?"
+    return f"unknown key; keys here: {', '.join(known)}"
+
+
+def find_elsewhere(path: str) -> str:
+    """The least nested key with the same last name in the same top table, such as train.schedule.lr for train.lr."""
+    found = [key.path for key in find_keys(path, list_keys(list_places()), in_words=False)]
+    inside = [key for key in found if key.split(".")[0] == path.split(".")[0] and key != path]
+    return min(inside, key=lambda key: key.count("."), default="")
 
 
 def _list_known_keys(location: tuple[str | int, ...], values: Mapping[str, Any], kinds: Kinds) -> list[str]:
@@ -107,13 +117,21 @@ def _list_known_keys(location: tuple[str | int, ...], values: Mapping[str, Any],
             tables = [found for table in tables for found in list_tables(table.model_fields[part].annotation)]
         if tables == [Data] and task is not None and task.data_table is not None:
             tables = [task.data_table]
-        kind = kinds.peek(here["kind"]) if isinstance(here, Mapping) and here.get("kind") in kinds.used else None
+        used = _get_used_kind(here, kinds)
+        kind = kinds.peek(used) if used else None
         if is_table_class(kind):
             tables = [kind]
-    if (own := [table for table in tables if issubclass(table, OwnKind)]) and here.get("kind") in kinds.used:
+    used = _get_used_kind(here, kinds)
+    if used and (own := [table for table in tables if issubclass(table, OwnKind)]):
         shared = [name for table in own[:1] for name in table.model_fields if name != "kind"]
-        return [*get_keyword_only(kinds.find(here["kind"])), *shared]
+        return [*get_keyword_only(kinds.find(used)), *shared]
     return [name for table in tables for name in table.model_fields]
+
+
+def _get_used_kind(value: Any, kinds: Kinds) -> str:
+    """The kind of a table of the recipe if it is a kind of the user's own, else ""; the recipe may be wrong here."""
+    kind = value.get("kind") if isinstance(value, Mapping) else None
+    return kind if isinstance(kind, str) and kind in kinds.used else ""
 
 
 def _get_kind_or_corpora(table: type[BaseModel]) -> str:

@@ -37,6 +37,8 @@ class Capabilities:
     linear_head: bool = False  # of a writer: `head` is a product with `output`, so losses need not keep all logits
     aux: bool = False  # of a writer: `write` also returns what its layers report (expert load, attention weights)
     attaches: bool = False  # of a writer: `attach(memory, batch)` adds other fields of the batch to the memory
+    tensor_parallel: bool = False  # its modules declare a `TensorPlan`, so that several processes can share each layer
+    vocabulary_parallel: bool = False  # of an output layer: split by tokens, it has `compute_losses` of its own
     reasons: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)  # why not, by capability
 
     def __and__(self, other: Capabilities) -> Capabilities:
@@ -68,6 +70,29 @@ def add_reasons(found: Capabilities, name: str, role: str, inner: tuple[tuple[st
     lacking = [each for each in CAPABILITIES if not getattr(found, each)]
     own = {each: f"{name} does not declare {each}" for each in lacking}
     return replace(found, reasons=own | {each: f"{role}'s {reason}" for each, reason in inner if each in lacking})
+
+
+@dataclass(frozen=True)
+class TensorPlan:
+    """How a module is split over N processes (tensor parallelism); a module declares it as attribute `tensor_plan`.
+
+    Paths are relative to the module. A module without a declaration is replicated: every process computes all of it.
+    The hidden states between the sublayers of a stack are split by position (sequence parallelism) or replicated.
+    """
+
+    is_stack: bool = False  # takes hidden states and returns them first; inside, they are distributed tensors
+    sublayers: tuple[str, ...] = ()  # modules whose first argument is all hidden states, so that they are gathered
+    norms: tuple[str, ...] = ()  # norms of hidden states
+    columns: tuple[str, ...] = ()  # `nn.Linear` split by output features
+    rows: tuple[str, ...] = ()  # `nn.Linear` split by input features; their outputs are summed to hidden states
+    heads: tuple[str, ...] = ()  # modules whose parameters have a first axis of heads, as their outputs have
+    embeddings: tuple[str, ...] = ()  # `nn.Embedding` split by tokens
+    outputs: tuple[str, ...] = ()  # `nn.Linear` to the vocabulary, split by tokens
+    dropouts: tuple[str, ...] = ()  # modules that multiply hidden states or features with a random mask
+    attends: bool = False  # its attribute `kernels` computes attention of its heads, with dropout
+    head_axes: Mapping[str, int | None] = field(default_factory=dict)  # parameters and buffers: axis of heads, if any
+    fused: tuple[str, ...] = ()  # attributes of the module that allow a fused kernel on whole tensors
+    sizes: Mapping[str, int] = field(default_factory=dict)  # by key of a recipe; N must divide them
 
 
 @dataclass(frozen=True)
@@ -154,7 +179,7 @@ class HeadedWriter(Protocol):
 class LinearHead(HeadedWriter, Protocol):
     """A writer that declares `linear_head`: logits are output(output_scale * hidden)."""
 
-    output: Any  # nn.Linear
+    output: Any  # nn.Linear; one that declares `vocabulary_parallel` also has `compute_losses`
     output_scale: float
 
 

@@ -190,6 +190,8 @@ class JoinedReader(MediaReader):
             )
         if self.question.second_pass is not None:
             return "a question about a picture has one pass; leave reader.question.second_pass out"
+        if conflict := self.join.find_join_conflict(recipe):
+            return conflict
         return super().find_conflict(recipe)
 
 

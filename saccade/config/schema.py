@@ -68,6 +68,7 @@ from saccade.config.table import Count, Share, Table
 from saccade.config.task import Task, TaskByName, get_task
 from saccade.config.training import (
     Average,
+    Fertility,
     Fill,
     Label,
     Lora,
@@ -88,6 +89,7 @@ from saccade.config.training import (
     WeightInit,
 )
 from saccade.config.writers import (
+    FertilityWriter,
     FillWriter,
     Head,
     LabelWriter,
@@ -116,6 +118,8 @@ __all__ = [
     "Data",
     "Decoding",
     "Experts",
+    "Fertility",
+    "FertilityWriter",
     "Fill",
     "FillWriter",
     "Filter",

@@ -129,6 +129,10 @@ class TransformerStack(Table, StackTraits):
     each head its own slice of the input (row 63 of `saccade lectures`)."""
     head_dim: Count | None = None
     """Width of one attention head. None: `dim / heads`. Set it where they differ, as in some T5 models."""
+    value_dim: Count | None = None
+    """Width of the values of one attention head (d_v), in self-attention and cross-attention; queries and keys have
+    `head_dim` (d_k). None: the same width. A smaller one saves parameters and cache, and engines that need equal widths
+    are not used."""
     scale_attention: bool | Literal["first"] = True
     """Divide the scores of "scaled-dot" by sqrt(d_k). "first" divides only the initial query weights instead, as in T5;
     false does neither."""
@@ -169,7 +173,7 @@ class TransformerStack(Table, StackTraits):
         """Fill in settings that follow from others, and repeat lists over all layers."""
         follow = {
             "norm_epsilon": DEFAULT_NORM_EPSILON[self.norm_kind], "head_dim": self.dim // self.heads,
-            "kv_heads": self.heads,
+            "kv_heads": self.heads, "value_dim": self.head_dim or self.dim // self.heads,
         }  # fmt: skip
         derived: dict[str, Any] = {name: number for name, number in follow.items() if getattr(self, name) is None}
         lists = {name: getattr(self, name) for name in ("attention", "window") if getattr(self, name)}
@@ -214,6 +218,10 @@ class TransformerStack(Table, StackTraits):
             raise ValueError(
                 f'head_dim is for head_projection = "paper", got "{self.head_projection}"; leave one of them out'
             )
+        if self.value_dim is not None and self.head_projection != "paper":
+            raise ValueError(
+                f'value_dim is for head_projection = "paper", got "{self.head_projection}"; leave one of them out'
+            )
         if self.head_dim is None and self.dim % self.heads:
             raise ValueError(f"dim must be a multiple of heads, got dim = {self.dim} and heads = {self.heads}")
         if self.experts is not None and self.share_layers:
@@ -240,13 +248,13 @@ def check_reversible(stack: TransformerStack) -> None:
             )
         fixed = {
             "norm": "pre", "kv_heads": None, "window": None, "experts": None, "head_projection": "paper",
-            "share_layers": False, "drop_path": 0.0,
+            "share_layers": False, "drop_path": 0.0, "value_dim": None,
         }  # fmt: skip
         other = [name for name, value in fixed.items() if getattr(stack, name) != value]
         if other or not stack.ff:
             raise ValueError(
                 'residual = "reversible" goes with norm = "pre", ff above 0, and without kv_heads, window, experts, '
-                f"share_layers, drop_path and other head projections; change {other[0] if other else 'ff'}"
+                f"share_layers, drop_path, value_dim and other head projections; change {other[0] if other else 'ff'}"
             )
         return
     special = [kind for kind in stack.attention if kind != "full"]

@@ -321,6 +321,7 @@ class WriterTraits(PartTraits):
 
     is_encoding: ClassVar[bool] = False  # predicts masked inputs of a reader, or returns its states
     is_non_autoregressive: ClassVar[bool] = False  # writes all tokens in parallel
+    predicts_fertilities: ClassVar[bool] = False  # copies each source token as often as it predicts, to begin with
     is_permuted: ClassVar[bool] = False  # predicts tokens in permuted order
     reconstructs_patches: ClassVar[bool] = False  # predicts masked patches of pictures
     objective_kinds: ClassVar[tuple[str, ...]] = ()  # kinds of objectives that train it, the usual ones first
@@ -401,3 +402,7 @@ class JoinTraits:
     def is_side_by_side(self) -> bool:
         """Whether cells and words are concatenated without layers over both."""
         return False
+
+    def find_join_conflict(self, recipe: Recipe) -> str:
+        """Why the fusion does not go with the rest of the recipe; empty if it does."""
+        return ""

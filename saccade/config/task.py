@@ -57,6 +57,7 @@ class Task(Protocol):
     former_names: tuple[str, ...]  # old names, which recipes may still have
     data_table: type[Data] | None  # the table [data] of its recipes, if it has more keys than `Data`
     card_metrics: tuple[str, ...]  # scores of validation that the model card lists, beside the usual ones
+    small_recipe: str  # a recipe for small data that trains within minutes on a CPU; empty where there is none
     batches_depend_on_model: bool  # batches are made with the current weights, so not ahead of time, nor packed
 
     @property

@@ -80,6 +80,11 @@ class Reinforce(Table, ObjectiveTraits):
     learns_hard_attention: ClassVar[bool] = True
     kind: Literal["reinforce"] = "reinforce"
     """Chooses this objective: the next token with sampled hard attention."""
+    samples: Count = 1
+    """Sequences of positions that are sampled for each example. From 2 on the baseline of the reward of each is the
+    mean of the others (leave-one-out baseline, RLOO, Kool et al. 2019), which reduces the variance of the gradient so
+    much that hard attention learns as soft attention does; 4 suit, with reward_weight = 1. The writer costs that many
+    times more, the reader does not."""
     reward_weight: Annotated[float, Field(ge=0)] = 0.1
     """Weight of the REINFORCE term of the sampled attention, beside the cross-entropy of the tokens."""
     entropy_weight: Annotated[float, Field(ge=0)] = 0.01
@@ -87,7 +92,10 @@ class Reinforce(Table, ObjectiveTraits):
     early."""
     baseline_decay: Share = 0.9
     """Decay of the moving average of log-likelihoods that is the baseline of the reward. Closer to 1 is smoother and
-    slower."""
+    slower. Only for samples = 1."""
+    soft_rate: Share = 0.5
+    """Share of soft attention in training (Xu et al. 2015, section 4.1): the probability that an example uses it in
+    place of a sample; with several samples, its weight in the loss. 0 learns from samples alone."""
     label_smoothing: Share = 0.0
     """Label smoothing: probability mass spread over all tokens instead of the reference (Szegedy et al. 2016). 0
     disables it; 0.1 is usual for translation, 0 for language models."""
@@ -130,6 +138,31 @@ class Fill(Table, ObjectiveTraits):
     revealed. The others are masked at random; 0 disables it."""
     reveal_ratio: Share = 0.5
     """Glancing: number of target tokens that are revealed for each error of the first pass."""
+    alpha: Annotated[float, Field(ge=0)] = 0.0
+    """Weight of the divergence of two passes with different dropout, as in R-Drop. 0 disables the second pass."""
+    weight: float = 1.0
+    """Weight of this objective in the sum of all objectives."""
+
+    @property
+    def forward_passes(self) -> int:
+        return 2 if self.alpha > 0 else 1
+
+
+class Fertility(Table, ObjectiveTraits):
+    """Target tokens given aligned copies of the source tokens, and their fertilities (Gu et al. 2018).
+
+    Before training starts, an aligner is estimated from the training pairs; it gives the fertilities.
+    """
+
+    needs_pairs: ClassVar[bool] = True
+    kind: Literal["fertility"] = "fertility"
+    """Chooses this objective, for writers of kind "fertility"."""
+    label_smoothing: Share = 0.1
+    """Label smoothing: probability mass spread over all tokens instead of the reference (Szegedy et al. 2016). 0
+    disables it; 0.1 is usual for translation, 0 for language models."""
+    fertility_weight: Annotated[float, Field(ge=0)] = 1.0
+    """Weight of the cross-entropy of the fertilities beside that of the tokens. 0 leaves them untrained, so that
+    lengths are arbitrary; 1 in Gu et al. 2018."""
     alpha: Annotated[float, Field(ge=0)] = 0.0
     """Weight of the divergence of two passes with different dropout, as in R-Drop. 0 disables the second pass."""
     weight: float = 1.0
@@ -310,7 +343,7 @@ class Patches(Table, ObjectiveTraits):
     """Weight of this objective in the sum of all objectives."""
 
 
-Written = NextToken | Scheduled | Reinforce | RDrop | Fill | Reward
+Written = NextToken | Scheduled | Reinforce | RDrop | Fill | Fertility | Reward
 Labelled = Label | Regress | Tag
 Objective = Annotated[Written | Labelled | Masked | Permuted | Patches | Custom, ByKind()]
 
@@ -456,6 +489,28 @@ class Lora(Table):
     """Modules that get additions: the projections of attention, of the feed-forward network, or both."""
 
 
+class Parallel(Table):
+    """How the processes of torchrun or --processes share the model and the micro-batches of a step.
+
+    data x shard x tensor is the number of processes; data x shard must divide train.accumulate. A run that is resumed
+    with another number of processes or another layout goes on with the same batches and random numbers.
+    """
+
+    data: Count | None = None
+    """Replicas of the model, each with its share of the micro-batches (DistributedDataParallel). None: what `shard` and
+    `tensor` leave."""
+    shard: Count | None = None
+    """Processes that share one replica: each keeps its part of parameters, gradients and optimizer state, and gathers
+    one block at a time (FSDP2, ZeRO 3). None: 1, or as few as let parameters, gradients and optimizer fit into memory.
+    """
+    tensor: Count = 1
+    """Processes that split every matrix product of a block (tensor parallelism, Shoeybi et al. 2019); they get the same
+    micro-batches. 1 disables it; useful inside a machine with a fast interconnect."""
+    timeout: Annotated[float, Field(gt=0)] = 600.0
+    """Seconds that a process waits for the others in a collective operation; then the run ends and names the processes
+    that are missing. Raise it where a step or a validation takes longer."""
+
+
 class Train(Table):
     """How a model is trained."""
 
@@ -464,13 +519,18 @@ class Train(Table):
     epochs: Count | None = None
     """Passes over the training data after which training ends. None: no such limit."""
     minutes: Annotated[float, Field(gt=0)] | None = None
-    """Minutes of training, validation not counted, after which training ends. None: no such limit."""
+    """Time for training in minutes, validation and checkpoints not counted. It becomes a number of steps: the speed of
+    the first steps is measured once, schedules end with that step, and a resumed run ends with it too. None: no such
+    limit."""
     batch_tokens: Count = 4096
     """Size of a micro-batch in padded tokens of the longer side. Larger ones use a GPU better, until memory runs out
     (see `on_out_of_memory`)."""
     accumulate: Count = 1
-    """Gradient accumulation: micro-batches per optimizer step. The effective batch is batch_tokens x accumulate x
-    processes."""
+    """Gradient accumulation: micro-batches per optimizer step, those of all processes together. The effective batch is
+    batch_tokens x accumulate, on any number of processes that divides it, so that a run can go on with another number.
+    Under torchrun and --processes, 1 means 8."""
+    parallel: Parallel = Parallel()
+    """How several processes share the model and its micro-batches."""
     on_out_of_memory: Literal["auto", "split", "stop"] = "auto"
     """What happens when memory runs out in a training step. "split": the step is taken again with twice as many
     micro-batches of half as many examples, down to one example each, and so are all later ones; loss and update stay

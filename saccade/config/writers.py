@@ -112,7 +112,7 @@ class TokenWriter(Table, WriterTraits):
         return ""
 
 
-def find_writer_conflict(writer: TokenWriter | FillWriter, recipe: Recipe) -> str:
+def find_writer_conflict(writer: TokenWriter | FillWriter | FertilityWriter, recipe: Recipe) -> str:
     """Why positions or a reversible stack of a writer of tokens are incompatible with the recipe."""
     kind = 'writer.stack.residual = "reversible"'
     if writer.stack.is_reversible and not recipe.reader.is_none:
@@ -127,7 +127,7 @@ def find_writer_conflict(writer: TokenWriter | FillWriter, recipe: Recipe) -> st
 
 
 class FillWriter(Table, WriterTraits):
-    """Writes all tokens in parallel: a non-autoregressive decoder that predicts the length first (Gu et al. 2018)."""
+    """Writes all tokens in parallel: predicts the length, then fills masked positions (Ghazvininejad et al. 2019)."""
 
     is_non_autoregressive: ClassVar[bool] = True
     objective_kinds: ClassVar[tuple[str, ...]] = ("fill",)
@@ -167,6 +167,72 @@ class FillWriter(Table, WriterTraits):
 
     def find_conflict(self, recipe: Recipe) -> str:
         return find_writer_conflict(self, recipe)
+
+
+class FertilityWriter(Table, WriterTraits):
+    """Writes all tokens in parallel from copies of the source tokens, as many of each as its fertility says.
+
+    The non-autoregressive Transformer of Gu et al. 2018. Its inputs are vectors of the reader's embedding.
+    """
+
+    is_non_autoregressive: ClassVar[bool] = True
+    predicts_fertilities: ClassVar[bool] = True
+    objective_kinds: ClassVar[tuple[str, ...]] = ("fertility",)
+    kind: Literal["fertility"] = "fertility"
+    """Chooses this writer: non-autoregressive tokens from copies of the source."""
+    stack: TransformerStack = TransformerStack()
+    """The layers of the decoder; as wide as those of the reader, whose embedding it uses."""
+    positions: Positions = Sinusoidal()
+    """How the decoder is informed about token positions at its input."""
+    scale_embedding: bool = True
+    """Multiply token embeddings by sqrt(dim) before positions are added (Vaswani et al. 2017). BERT and GPT-2 do not.
+    """
+    dropout: Share = 0.1
+    """Dropout probability of the embeddings."""
+    tie: Literal["none", "all"] = "all"
+    """Weight tying (Press and Wolf 2017): "all" uses the reader's embedding as the output matrix too, which needs one
+    vocabulary; "none" has an output matrix of its own."""
+    max_fertility: Count = 50
+    """Largest fertility that can be predicted: copies of one source token (L in Gu et al. 2018). A smaller one has
+    fewer parameters; words that need more copies get too few then."""
+    positional_attention: bool = True
+    """Attention by position alone in every layer, between self-attention and cross-attention: queries and keys are
+    position encodings, values the states (Gu et al. 2018, section 3.2). It helps with word order; false leaves it out.
+    """
+    attend_self: bool = False
+    """Let self-attention attend to the position itself too. False hides it, as in Gu et al. 2018, which they found to
+    be better."""
+    init: str = ""
+    """Run whose writer weights training starts from. Empty: they are initialized at random."""
+
+    @property
+    def embedding_options(self) -> EmbeddingOptions:
+        return EmbeddingOptions()
+
+    @property
+    def embedding_tables(self) -> tuple[Any, ...]:
+        return (self,)
+
+    @property
+    def tied(self) -> str:
+        return self.tie
+
+    def find_conflict(self, recipe: Recipe) -> str:
+        reader = recipe.reader.text
+        if conflict := find_writer_conflict(self, recipe):
+            return conflict
+        if self.stack.window is not None:
+            return 'writer.kind = "fertility" attends to the whole output; leave writer.stack.window out'
+        if self.positions.is_concatenated:
+            return (
+                'writer.kind = "fertility" adds positions to the vectors of the reader; set positions.combine = "add"'
+            )
+        if reader is None or reader.is_custom or reader.embedding_dim is not None or reader.positions.is_concatenated:
+            return (
+                'writer.kind = "fertility" copies token vectors of the reader; set reader.kind = "tokens", without '
+                'embedding_dim and with positions.combine = "add"'
+            )
+        return ""
 
 
 Pooling = Literal["first", "mean", "last", "before-end"]
@@ -387,4 +453,4 @@ class PatchWriter(Table, WriterTraits):
 
 Labelling = LabelWriter | NumberWriter | TagWriter
 Encoding = MaskedWriter | PermutedWriter | StatesWriter | PatchWriter
-Writer = Annotated[TokenWriter | FillWriter | Labelling | Encoding | Custom, ByKind()]
+Writer = Annotated[TokenWriter | FillWriter | FertilityWriter | Labelling | Encoding | Custom, ByKind()]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
-from itertools import chain, islice, zip_longest
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,15 @@ from saccade.data.sources.corpus import (
     format_filter_notes,
     format_unanswerable_notes,
 )
+from saccade.data.sources.documents import hash_file_sizes
 from saccade.data.sources.filtering import FilterReport, build_filter_key
 from saccade.data.sources.labelled import validate_labels
 from saccade.data.sources.overview import describe_corpora, format_sizes
 from saccade.data.sources.own_format import inherit_format
+from saccade.data.sources.ranges import WHOLE, Share
 from saccade.data.store.arrays import Store, discard, open_store, write_folder, write_store
 from saccade.data.store.media import MediaEncoder, MediaLibrary, MediaStore, format_skipped_notes, open_or_decode
-from saccade.data.store.streaming import DocumentStream, interleave, validate_stream
+from saccade.data.store.streaming import DocumentStream, InterleavedDocuments, validate_stream
 from saccade.data.tokenization import encode
 from saccade.data.tokenization.labels import Labels, collect_labels
 from saccade.data.tokenization.text_pairs import join_texts
@@ -125,12 +127,20 @@ def _build_stream(
     key = f"({settings.cache_key}, {recipe.data.documents!r}, {buffer!r})"  # as in 0.8, so that its runs resume
     if reports:
         key += build_filter_key(recipe.data.filter)
-    corpora = [partial(split.iter_kept_rows, report) for split, report in zip_longest(splits, reports)]
+
+    def open_documents(share: Share = WHOLE, place: Any = None) -> InterleavedDocuments:
+        places = place["corpora"] if place else [None] * len(splits)
+        corpora = [split.open_documents(share, at) for split, at in zip(splits, places, strict=True)]
+        for report, documents in zip(reports, corpora, strict=False):
+            report.parts[share] = documents.report
+        return InterleavedDocuments(corpora, place["turn"] if place else 0)
+
     return DocumentStream(
-        open_documents=lambda: interleave(corpora),
+        open_documents=open_documents,
         encoder=encode.TextEncoder(tokenizers, settings),
         build_rows=lambda store: recipe.task.build_rows(store, recipe, tokenizers), buffer=buffer,
         name=_hash_texts(*names, tokenizers.target.fingerprint(), key),
+        hash_files=lambda: _hash_texts(*(hash_file_sizes(split.corpus) for split in splits)),
     )  # fmt: skip
 
 
@@ -216,7 +226,7 @@ def _find_init_run(recipe: Recipe) -> Path:
 
 
 def _iter_documents(splits: list[CorpusSplit]) -> Iterator[Any]:
-    return ((text,) for _, text in interleave([split.iter_kept_rows for split in splits]))
+    return ((text,) for _, text in InterleavedDocuments([split.open_documents() for split in splits]))
 
 
 def iter_training_pairs(recipe: Recipe) -> Iterator[tuple[str, str]]:

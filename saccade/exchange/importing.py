@@ -57,6 +57,7 @@ from saccade.train.api import resolve_run_folder
 UNTIED_WRITERS = ("states", *HEAD_OBJECTIVES)  # have no output matrix over the vocabulary
 # Keys of config.json that newer folders store in generation_config.json.
 GENERATION_KEYS = ("decoder_start_token_id", "forced_bos_token_id", "forced_decoder_ids", "is_multilingual")
+MAX_TOKEN_ID = 2**31
 CONSTANT_TOLERANCE = 2e-3  # largest rounding error of float16 for values up to 1, with some margin
 # The [train] table of an imported recipe: the usual fine-tuning settings, with a small learning rate and few epochs.
 FINE_TUNING = {
@@ -155,12 +156,14 @@ class HuggingFaceFolder(NamedTuple):
             raise SaccadeError(
                 f"'{self.path}' has no {CONFIG_FILE}; expected a Hugging Face folder with {CONFIG_FILE} and weights"
             )
-        generation = read_json(self.path / "generation_config.json")
+        generation_path = self.path / "generation_config.json"
+        generation = read_json(generation_path)
         values = {key: generation[key] for key in GENERATION_KEYS if generation.get(key) is not None}
         values |= read_json(path)
         if "eos_token_id" in values and "eos_token_id" in generation and not values.get("is_encoder_decoder"):
-            ends = [*list_ids(values["eos_token_id"]), *list_ids(generation["eos_token_id"])]
+            ends = [*list_ids(values["eos_token_id"], path), *list_ids(generation["eos_token_id"], generation_path)]
             values["eos_token_id"] = ends[0] if len(set(ends)) == 1 else list(dict.fromkeys(ends))
+        list_ids(values.get("eos_token_id"), path)
         return Config(values, origin=str(path))
 
     def read_tokenizers(self, family: Family, size: int) -> list[Core]:
@@ -179,9 +182,13 @@ class HuggingFaceFolder(NamedTuple):
         return FolderTensors(self.path, prefix=family.prefix)
 
 
-def list_ids(value: Any) -> list[Any]:
-    """Return the ids of a key that has one id, several, or none."""
-    return list(value) if isinstance(value, list) else [] if value is None else [value]
+def list_ids(value: Any, path: Path) -> list[int]:
+    """Return the ids of the key eos_token_id of a file: one id, several, or none."""
+    ids = list(value) if isinstance(value, list) else [] if value is None else [value]
+    for found in ids:
+        if not isinstance(found, int) or not 0 <= found < MAX_TOKEN_ID:
+            raise SaccadeError(f"{path}: eos_token_id: expected ids of tokens, got {str(found)[:60]!r}; is it damaged?")
+    return ids
 
 
 def check_forced_bos(config: Config, tokenizers: Tokenizers) -> None:

@@ -13,9 +13,9 @@ from saccade.ladder.data import LadderData
 from saccade.ladder.results import Ladder, RunResult, build_ladder
 from saccade.ladder.rungs import Rung
 from saccade.predict.predictors.predictor import Predictor
-from saccade.runs import RECIPE, list_runs
+from saccade.runs import get_state
 from saccade.score.compare import measure_run
-from saccade.train.api import replace_data, train
+from saccade.train.api import check_same_settings, replace_data, train_or_load
 
 Report = Callable[[str], None]
 
@@ -43,11 +43,10 @@ def train_ladder(
     tried: dict[str, list[RunResult]] = {rung.name: [] for rung in rungs}
     diverged = []
     for number, (rung, recipe, folder) in enumerate(plan, 1):
-        state = {entry.name: entry.state for entry in list_runs(out)}.get(folder.name, "new")
-        what = f"{folder.name} is trained already" if state == "finished" else rung.about
+        what = f"{folder.name} is trained already" if get_state(folder) == "finished" else rung.about
         report(f"{number}/{len(plan)} {rung.name}, seed {recipe.train.seed}: {what}")
         try:
-            predictor = train_or_load(recipe, folder, state)
+            predictor = train_or_load(recipe, folder)
         except Diverged as error:  # is a result too; the other rungs are still trained
             report(f"{folder.name} diverged: {error}")
             diverged.append(folder.name)
@@ -64,37 +63,6 @@ def build_recipe(
     settings = [item.replace("{longest}", str(data.max_length)) for item in settings]
     recipe = load(rung.recipe, overrides=[*settings, f"train.seed={seed}", f"name={rung.run}"], kinds=kinds)
     return replace_data(recipe, data=data.train, valid=data.valid)
-
-
-def train_or_load(recipe: Recipe, folder: Path, state: str) -> Predictor:
-    """Load a finished run, resume an interrupted one, or train a new one."""
-    if state == "finished":
-        return Predictor.load(folder, kinds=recipe.kinds, device=recipe.train.device)
-    if state == "new":
-        return train(recipe, run=folder)
-    return train(resume=folder, kinds=recipe.kinds)
-
-
-def check_same_settings(recipe: Recipe, folder: Path) -> None:
-    """Check that an existing run has the same settings; only those of decoding may differ."""
-    if not (folder / RECIPE).exists():
-        return
-    recipes = (load(folder / RECIPE, kinds=recipe.kinds), recipe)
-    before, now = (_flatten(part.model_dump(mode="json", exclude={"predict", "about"})) for part in recipes)
-    for key in sorted(before.keys() | now.keys()):
-        if before.get(key) != now.get(key):
-            raise SaccadeError(
-                f"'{folder}' was trained with {key} = {before.get(key)!r}, now it is {now.get(key)!r}; "
-                "choose another --out DIR"
-            )
-
-
-def _flatten(values: Any, prefix: str = "") -> dict[str, Any]:
-    """Flatten nested values to dotted keys."""
-    if isinstance(values, dict | list) and values:
-        items = values.items() if isinstance(values, dict) else enumerate(values)
-        return {key: value for name, item in items for key, value in _flatten(item, f"{prefix}.{name}").items()}
-    return {prefix.removeprefix("."): values}
 
 
 def evaluate_run(predictor: Predictor, folder: Path, data: LadderData, decoding: Decoding) -> RunResult:

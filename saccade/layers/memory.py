@@ -22,6 +22,7 @@ class Memory:
     grid: tuple[int, int] | None = None  # of a picture: rows and columns of the grid that the last states form
     inputs: Float[Tensor, "B N E"] | None = None  # inputs of the reader's stack: embedded tokens
     attached: Any = None  # what a writer with the capability `attaches` adds from the batch, for itself
+    soft_rows: Bool[Tensor, "B 1"] | None = None  # hard attention in training: rows that use soft attention instead
     aux: Aux = field(default_factory=Aux)  # auxiliary outputs of the reader's layers
 
     @property
@@ -31,8 +32,8 @@ class Memory:
         assert mask is not None, "only parts that declare packed_rows are given packed sequences"
         return mask
 
-    def repeat_rows(self, times: int) -> "Memory":
-        """Repeat each row `times` times, as `repeat_interleave` does."""
+    def repeat_rows(self, times: int | Int[Tensor, " B"]) -> "Memory":
+        """Repeat each row `times` times, one number or one for each row, as `repeat_interleave` does."""
         tokens, values = (None if x is None else x.repeat_interleave(times, 0) for x in (self.tokens, self.values))
         layers = self.final and tuple(tuple(x.repeat_interleave(times, 0) for x in layer) for layer in self.final)
         states, mask = (x.repeat_interleave(times, 0) for x in (self.states, self.padding))

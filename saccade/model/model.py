@@ -1,9 +1,9 @@
 """The model: a reader (encoder) and a writer (decoder or head)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,6 +15,7 @@ from saccade.layers.auxiliary import Aux
 from saccade.layers.memory import Memory
 from saccade.layers.packing import Packing
 
+Result = TypeVar("Result")
 READ_FIELDS = ("source", "question")  # batch fields that the reader gets, in this order; absent ones are skipped
 
 
@@ -28,6 +29,11 @@ class Model(nn.Module):
         self.writer: Any = writer
         self.ctc: Any = ctc
         self._aux_collector: tuple[bool, list[Aux]] | None = None  # see `collect_aux`
+        self.runs_hooks = False  # whether it is sharded, so that losses are computed through `forward`
+
+    def forward(self, compute: Callable[[], Result]) -> Result:
+        """Return what `compute` returns; the hooks of a sharded model gather its parameters for it."""
+        return compute()
 
     @property
     def dim(self) -> int:
@@ -43,7 +49,7 @@ class Model(nn.Module):
             return writer
         reader = get_capabilities(self.reader, "the reader")
         both = reader & writer
-        shared = {name: getattr(both, name) for name in ("packed_rows", "static_shapes")}
+        shared = {name: getattr(both, name) for name in ("packed_rows", "static_shapes", "tensor_parallel")}
         reasons = {name: reason for name, reason in reader.reasons.items() if name in shared}
         return replace(writer, **shared, fixed_inputs=reader.fixed_inputs, reasons={**writer.reasons, **reasons})
 

@@ -78,6 +78,12 @@ def load_run(
     tokenizers = Tokenizers.load(folder)
     if recipe.task.predicts_labels and tokenizers.labels is None:
         raise SaccadeError(f"{folder} has no {LABELS}, which names the labels of the model; put it back")
+    kind = recipe.writer.label_kind
+    if tokenizers.labels is not None and tokenizers.labels.kind != kind:
+        raise SaccadeError(
+            f"{folder / LABELS} has labels of the kind {tokenizers.labels.kind[:60]!r}, the writer of {RECIPE} "
+            f"predicts {kind!r}; is one of the two damaged, or of another run?"
+        )
     weights = folder / WEIGHTS
     if not weights.is_file():
         raise SaccadeError(f"{folder} has no {WEIGHTS} yet; go on training with `saccade train --resume {folder}`")

@@ -131,6 +131,8 @@ def copies_memory(stack: TransformerStack, setup: TrainingSetup) -> bool:
 
 def count_block(block: Block, dim: int, setup: TrainingSetup, *, is_reader: bool) -> BytesPerToken:
     own = count_self_attention(block.self, dim, setup) + count_norms(block, dim, setup)
+    if block.positional is not None:  # queries and keys are the same for all rows
+        own += setup.matmul_bytes * (dim + 2 * block.positional.width) + setup.residual_bytes * dim
     if block.feedforward is not None:
         own += count_feedforward(block.feedforward, dim, setup, copies_input=not block.residuals[0].pre_norm)
     if is_reader:
@@ -149,7 +151,8 @@ def count_self_attention(attention: SelfAttention, dim: int, setup: TrainingSetu
         # Sines and cosines, for queries and for keys. The rotated tensors are saved beside the unrotated projection,
         # except with grouped queries: then queries, keys and values are copies, and the projection is freed.
         numbers += 2 * head_dim + (2 * width if attention.queries_per_kv_head == 1 else 0)
-    return setup.matmul_bytes * numbers + count_attention_weights(attention.heads, width // head_dim, setup)
+    heads = attention.project.shape[0] * attention.queries_per_kv_head
+    return setup.matmul_bytes * numbers + count_attention_weights(attention.heads, heads, setup)
 
 
 def count_attention_weights(shared: Any, heads: int, setup: TrainingSetup) -> float:

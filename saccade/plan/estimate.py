@@ -8,6 +8,7 @@ from typing import Any
 
 from saccade.config.schema import Recipe
 from saccade.data.tokenization.tokenizers import Tokenizers, train_tokenizers
+from saccade.display import Tabular
 from saccade.errors import SaccadeError
 from saccade.model.model import Model
 from saccade.plan import hardware
@@ -21,6 +22,7 @@ from saccade.plan.counts import (
 )
 from saccade.plan.flops import Flops, count_flops
 from saccade.plan.hardware import Gpu
+from saccade.plan.layouts import LayoutPlan, count_micro_batches, plan_layouts
 from saccade.plan.memory import Memory
 from saccade.plan.sharding import ShardingAdvice, recommend_sharding
 
@@ -82,7 +84,9 @@ class TrainingTime:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Tabular):
+    """What training a recipe takes."""
+
     recipe: Recipe
     model: Model  # on the meta device
     vocabulary: int
@@ -92,6 +96,7 @@ class Plan:
     memory: Memory
     time: TrainingTime
     advice: ShardingAdvice
+    layouts: list[LayoutPlan]  # in which `saccade train` can run on these GPUs
 
     @property
     def batch_tokens(self) -> int:
@@ -101,8 +106,25 @@ class Plan:
     def step_seconds(self) -> float | None:
         """The duration of one optimizer step with full batches."""
         speed = self.time.tokens_per_second
-        tokens = count_sides(self.model, self.flops.target_ratio) * self.batch_tokens * self.recipe.train.accumulate
-        return None if speed is None else tokens * self.time.gpus / speed
+        count = count_micro_batches(self.recipe, self.time.gpus)
+        tokens = count_sides(self.model, self.flops.target_ratio) * self.batch_tokens * count
+        return None if speed is None else tokens / speed
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """Return the main numbers, a row each."""
+        peak, state = self.memory.get_batch_peak(self.batch_tokens), self.memory.fixed
+        rows = [
+            ("parameters", count_parameters(self.model), ""),
+            ("FLOPs per token, training", self.time.flops_per_token, ""),
+            ("weights, gradients and optimizer", (state.persistent + state.gradients) / hardware.GIB, "GiB"),
+            ("peak memory of a step", None if peak is None else peak / hardware.GIB, "GiB"),
+            ("training time", self.time.hours, f"hours on {self.time.gpus} x {self.gpu.name}"),
+            ("cost", self.time.dollars, "US dollars"),
+        ]
+        return [{"quantity": name, "value": value, "unit": unit} for name, value, unit in rows]
+
+    def __repr__(self) -> str:
+        return f"<plan of {self.recipe.name}: {count_parameters(self.model):,} parameters, {self.gpu.name}>"
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -135,6 +157,9 @@ class Plan:
                 "best": self.advice.best,
                 "fewest_gpus": self.advice.min_gpus,
             },
+            "layouts": [
+                {**each.layout._asdict(), **each.states._asdict(), "sent_per_step": each.sent} for each in self.layouts
+            ],
         }
 
 
@@ -151,12 +176,13 @@ def make_plan(recipe: Recipe, request: PlanRequest) -> Plan:
         end_to_end=hardware.get_measured()["whole"],
         matmul_flops=gpu.get_matmul_flops(is_bf16=train.precision != "fp32"),
         flops_per_token=memory.forward_passes * found.get_training(recompute=train.recompute),
-        tokens=request.tokens or count_training_tokens(recipe, request.gpus * count_sides(model, memory.target_ratio)),
+        tokens=request.tokens or count_training_tokens(recipe, count_sides(model, memory.target_ratio), request.gpus),
         gpus=request.gpus,
         price=request.price,
     )
     advice = recommend_sharding(memory, gpus=request.gpus, batch_tokens=train.batch_tokens)
-    return Plan(recipe, model, vocabulary, length, gpu, found, memory, time, advice)
+    layouts = plan_layouts(memory, recipe, gpus=request.gpus)
+    return Plan(recipe, model, vocabulary, length, gpu, found, memory, time, advice, layouts)
 
 
 def get_vocabulary_size(recipe: Recipe, run: Path | None = None) -> int:
@@ -182,7 +208,7 @@ def count_sides(model: Model, target_ratio: float) -> float:
     return 1.0 if model.reader is None or is_head(model.writer) else 1 + target_ratio
 
 
-def count_training_tokens(recipe: Recipe, batches_per_step: float) -> float | None:
+def count_training_tokens(recipe: Recipe, sides: float, gpus: int) -> float | None:
     """Return the tokens of all steps with full batches; None if the recipe has no `train.steps`."""
     train = recipe.train
-    return None if train.steps is None else batches_per_step * train.steps * train.accumulate * train.batch_tokens
+    return None if train.steps is None else sides * train.steps * count_micro_batches(recipe, gpus) * train.batch_tokens

@@ -192,7 +192,8 @@ def count_cache(stack: TransformerStack, value_bytes: int) -> BytesPerToken:
     """Count keys and values of all layers: of target tokens, and of source tokens in layers with cross-attention."""
     own = across = 0
     for block in stack.blocks:
-        heads, _, head_dim = block.self.project.shape
-        own += 2 * heads * head_dim
-        across += 2 * heads * head_dim if block.cross is not None else 0
+        heads, shared = block.self.project.shape[0], block.self.heads
+        width = heads * (shared.head_dim + shared.value_dim)
+        own += width
+        across += width if block.cross is not None else 0
     return BytesPerToken(value_bytes * across, value_bytes * own)

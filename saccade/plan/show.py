@@ -8,6 +8,7 @@ from saccade.plan.activations import BytesPerToken
 from saccade.plan.counts import count_by_part, count_parameters, count_trainable
 from saccade.plan.estimate import Plan, count_sides
 from saccade.plan.hardware import GIB, TERA
+from saccade.plan.layouts import count_micro_batches
 
 Rows = list[tuple[str, ...]]
 UNKNOWN_STACK = "not known for this kind of stack"
@@ -21,6 +22,7 @@ def build_sections(plan: Plan) -> list[tuple[str, Rows]]:
         (f"memory on one {plan.gpu.name}, {plan.batch_tokens:,} tokens in a batch", build_memory_rows(plan)),
         ("time", build_time_rows(plan)),
         (f"memory per GPU on {format_gpus(plan.time.gpus)}", build_sharding_rows(plan)),
+        *([(format_layout_title(plan), build_layout_rows(plan))] if plan.time.gpus > 1 else []),
     ]
 
 
@@ -129,8 +131,25 @@ def build_sharding_rows(plan: Plan) -> Rows:
     return [*rows, *note, ("advice", plan.advice.best or "more GPUs", least)]
 
 
+def format_layout_title(plan: Plan) -> str:
+    count = count_micro_batches(plan.recipe, plan.time.gpus)
+    uneven = any(count % (each.layout.data * each.layout.shard) for each in plan.layouts)
+    note = f", where train.accumulate must be a multiple of data x shard (it is {count})" if uneven else ""
+    return f"layouts of `saccade train`{note}"
+
+
+def build_layout_rows(plan: Plan) -> Rows:
+    """Rows of what each process holds and sends, from exact counts of parameters, gradients and optimizer."""
+    rows: Rows = [("train.parallel", "parameters", "gradients", "optimizer", "sent per step")]
+    for layout, states, sent in plan.layouts:
+        sizes = " ".join(f"{name}={size}" for name, size in layout._asdict().items() if size > 1)
+        held = (states.parameters, states.gradients, states.optimizer)
+        rows.append((sizes or "data=1", *(format_gib(size) for size in held), format_gib(sent)))
+    return rows
+
+
 def format_batches(plan: Plan) -> str:
-    count = plan.recipe.train.accumulate
+    count = count_micro_batches(plan.recipe, plan.time.gpus)
     tokens, target = plan.batch_tokens, plan.memory.count_target_tokens(plan.batch_tokens)
     if count_sides(plan.model, plan.flops.target_ratio) == 1:
         each = f"{tokens:,} tokens"

@@ -35,9 +35,11 @@ def record_writer_attention(codec: InputCodec, example: AttentionExample, text: 
     else:
         batch = codec.collate([example.source], [example.target])
     with loaded.inference(), record(loaded.model) as maps:
-        inputs = build_writer_inputs(loaded.model.writer, batch["target"])
-        hidden = loaded.model.writer(inputs, batch["target"].mask, loaded.model.read(batch))
-    # A blank canvas has the same mask token everywhere, so its positions are labelled with the target tokens.
+        memory = loaded.model.read(batch)
+        inputs = build_writer_inputs(loaded.model.writer, batch["target"], memory)
+        hidden = loaded.model.writer(inputs, batch["target"].mask, memory)
+    # A blank canvas has the same mask token everywhere, and copies are source tokens: positions are labelled with the
+    # target tokens.
     input_ids = example.target if is_non_autoregressive(loaded.model.writer) else inputs[0].tolist()
     sides: dict[str, tuple[list[str], Groups]] = {
         name: (tokenizer.convert_ids_to_tokens(ids), tokenizer.group_words(ids))

@@ -1,4 +1,7 @@
-"""Back-translation: a parallel corpus from monolingual target text and a target-to-source run (Sennrich et al. 2016).
+"""Synthetic parallel corpora: back-translation (Sennrich et al. 2016) and distillation (Kim and Rush 2016).
+
+Back-translation pairs target text with what a target-to-source run makes of it. Sequence-level knowledge distillation
+pairs source text with the translations of a teacher, from which a student learns.
 
 Lines are decoded in blocks. After each block, its pairs are on disk, and a file beside the corpus says how far it got,
 so that a command that was interrupted continues there. All random numbers of a block depend on the seed and the block
@@ -16,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 from saccade.config.schema import Corpus, Decoding
 from saccade.data.sources import pairs
@@ -40,10 +43,38 @@ REASONS = ("empty", "too long for the model", "truncated", "length ratio")  # wh
 class BacktranslationOptions:
     """How synthetic sources are decoded, filtered and marked."""
 
+    title: ClassVar[str] = "back-translation"
+    needed_run: ClassVar[str] = "a run that translates the target language"
+    side: ClassVar[int] = 1  # of pairs that are given as input: the target
     decoding: Decoding
     tag: str = ""  # put before each synthetic source (Caswell et al. 2019)
     max_ratio: float = 3.0  # between the numbers of tokens of source and target
     noise: float = 0.0  # probability that a word of the source is dropped, and that it is replaced
+
+    def make_pair(self, line: str, output: str, key: str) -> tuple[str, str]:
+        """Return source and target; random numbers depend on the seed and `key`."""
+        if self.noise:
+            output = add_noise(output, self.noise, Random(f"{self.decoding.seed}/{key}"))
+        return f"{self.tag} {output}" if self.tag else output, line
+
+
+@dataclass(frozen=True)
+class DistillationOptions:
+    """How a teacher's translations are decoded and filtered."""
+
+    title: ClassVar[str] = "distillation"
+    needed_run: ClassVar[str] = "a run that translates the source language, the teacher"
+    side: ClassVar[int] = 0
+    decoding: Decoding
+    max_ratio: float = 3.0  # between the numbers of tokens of source and target
+    kind: str = "distillation"  # so that no back-translation is continued
+
+    def make_pair(self, line: str, output: str, key: str) -> tuple[str, str]:
+        return line, output
+
+
+Options = BacktranslationOptions | DistillationOptions
+Input = str | Corpus  # a text file, embedded:NAME, or pairs of which one side is taken
 
 
 @dataclass
@@ -63,18 +94,18 @@ class BacktranslationProgress:
 
 def backtranslate(
     predictor: Predictor,
-    inputs: Sequence[str],
+    inputs: Sequence[Input],
     output: Path,
     *,
-    options: BacktranslationOptions,
+    options: Options,
     run_key: str = "",
     report: Callable[[str], None] = print,
 ) -> BacktranslationProgress:
-    """Write `output`, a .tsv file of synthetic sources and the real target lines of `inputs`; return the counts.
+    """Write `output`, a .tsv file of the lines of `inputs` and what was decoded from each; return the counts.
 
     If an earlier call was interrupted, it is continued; `run_key` identifies the weights of the predictor then.
     """
-    check_translates(predictor)
+    check_translates(predictor, options)
     if output.suffix != ".tsv":
         raise SaccadeError(f"the corpus is a .tsv file of source and target, got the name '{output}'; end it with .tsv")
     if not output.parent.is_dir():
@@ -87,7 +118,7 @@ def backtranslate(
     else:
         save_progress(progress_file, progress)  # before the corpus: whoever finds that alone thinks it is complete
         atomic_write(output, HEADER.encode())
-    lines, first = islice(read_targets(inputs), progress.lines, None), progress.lines
+    lines, first = islice(read_side(inputs, options.side), progress.lines, None), progress.lines
     begin = last = time.monotonic()
     with output.open("r+b") as file:
         file.truncate(progress.bytes)  # to the end of the last complete block
@@ -108,26 +139,30 @@ def backtranslate(
     return progress
 
 
-def check_translates(predictor: Predictor) -> None:
+def check_translates(predictor: Predictor, options: Options) -> None:
     """Refuse a run that does not write a text about a text."""
     task = predictor.recipe.task
     if predictor.medium or not task.supports_fusion:
+        files = "TGT SRC" if options.side else "SRC TGT"
         raise SaccadeError(
-            f'back-translation needs a run that translates the target language, got task = "{task.name}"; '
-            "train one with --data TGT SRC"
+            f'{options.title} needs {options.needed_run}, got task = "{task.name}"; train one with --data {files}'
         )
 
 
-def describe_settings(inputs: Sequence[str], options: BacktranslationOptions, run_key: str) -> dict[str, Any]:
+def describe_settings(inputs: Sequence[Input], options: Options, run_key: str) -> dict[str, Any]:
     """Return all that the corpus depends on, for comparison with an interrupted call."""
     if "-" in inputs:
-        raise SaccadeError("back-translation can be interrupted and continued, which stdin cannot; give files")
-    embedded = [name.startswith(pairs.EMBEDDED_PREFIX) for name in inputs]
-    keys = [
-        name if is_embedded else pairs.hash_file(Path(name)) for name, is_embedded in zip(inputs, embedded, strict=True)
-    ]
+        raise SaccadeError(f"{options.title} can be interrupted and continued, which stdin cannot; give files")
+    keys = [describe_input(one) for one in inputs]
     others = {key: value for key, value in vars(options).items() if key != "decoding"}
     return {"input": keys, "run": run_key, **options.decoding.model_dump(mode="json"), **others}
+
+
+def describe_input(given: Input) -> str:
+    """Return what identifies an input: the hash of its content, or its name and size if it is generated."""
+    files = (given,) if isinstance(given, str) else given.files
+    names = [name if name.startswith(pairs.EMBEDDED_PREFIX) else pairs.hash_file(Path(name)) for name in files]
+    return " ".join(names if isinstance(given, str) else [*names, str(given.examples)])
 
 
 def save_progress(file: Path, progress: BacktranslationProgress) -> None:
@@ -160,18 +195,18 @@ def load_progress(file: Path, output: Path, settings: Mapping[str, Any]) -> Back
     return progress
 
 
-def read_targets(inputs: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of text files, and the targets of embedded data."""
-    for name in inputs:
-        if name.startswith(pairs.EMBEDDED_PREFIX):
-            corpus = Corpus(files=(name,), examples=EMBEDDED_LINES)
-            yield from (target for _, target in pairs.read_pairs(corpus))
-        else:
-            yield from pairs.read_lines(name)
+def read_side(inputs: Sequence[Input], side: int) -> Iterator[str]:
+    """Yield the lines of text files, and one side of embedded data and of other pairs: 0 source, 1 target."""
+    for given in inputs:
+        if isinstance(given, str) and not given.startswith(pairs.EMBEDDED_PREFIX):
+            yield from pairs.read_lines(given)
+            continue
+        corpus = Corpus(files=(given,), examples=EMBEDDED_LINES) if isinstance(given, str) else given
+        yield from (pair[side] for pair in pairs.read_pairs(corpus))
 
 
 def translate_block(
-    predictor: Predictor, block: Sequence[str], options: BacktranslationOptions, progress: BacktranslationProgress
+    predictor: Predictor, block: Sequence[str], options: Options, progress: BacktranslationProgress
 ) -> Iterator[tuple[str, str]]:
     """Yield the pairs of one block of lines, and count what is left out."""
     max_length, seed = predictor.recipe.data.max_length, options.decoding.seed
@@ -188,10 +223,8 @@ def translate_block(
             if reason := choose_reason(item, lengths[i], options.max_ratio):
                 progress.left_out[reason] += 1
                 continue
-            text = item.text
-            if options.noise:
-                text = add_noise(text, options.noise, Random(f"{seed}/{progress.lines + i}/{rank}"))
-            yield clean(f"{options.tag} {text}" if options.tag else text), clean(block[i])
+            source, target = options.make_pair(block[i], item.text, f"{progress.lines + i}/{rank}")
+            yield clean(source), clean(target)
 
 
 def choose_reason(output: Hypothesis, length: int, max_ratio: float) -> str:

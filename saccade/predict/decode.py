@@ -39,7 +39,7 @@ def decode(
     engines = (CTranslate2(translator, ENGINES), *ENGINES) if engines is None else engines
     non_autoregressive, declined = mask_predict.is_non_autoregressive(model.writer), dict[str, str]()
     if non_autoregressive:
-        mask_predict.check_mask_predict_options(request.decoding, prefix=request.prefix)
+        mask_predict.check_mask_predict_options(request.decoding, prefix=request.prefix, writer=model.writer)
     else:
         mask_predict.check_autoregressive_options(request.decoding)
         request.check_prompt_options()

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
 
+from saccade.display import Tabular
 from saccade.view.maps import AttentionMap, AttentionPart
 from saccade.view.words import Groups
 
@@ -13,6 +15,23 @@ from saccade.view.words import Groups
 SIDES = {"cross": ("target", "source"), "writer": ("target", "seen"), "reader": ("source", "source")}
 # Axes of layers that read a question, by the beginning of their address.
 QUESTION_SIDES = {"reader.join": ("question", "source"), "reader.ask.": ("question", "question")}
+
+
+class Outputs(list[Any], Tabular):
+    """The outputs for some inputs: a list of texts, or of lists of texts with `n_best` > 1, that knows its inputs."""
+
+    def __init__(self, outputs: Iterable[Any], inputs: Sequence[str]) -> None:
+        super().__init__(outputs)
+        self.inputs = list(inputs)
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """Return a row for each output, those of one input one after the other, best first."""
+        records = []
+        for text, output in zip(self.inputs, self, strict=True):
+            many = isinstance(output, list)
+            for rank, one in enumerate(output if many else [output], start=1):
+                records.append({"input": text, **({"rank": rank} if many else {}), "output": one})
+        return records
 
 
 @dataclass(frozen=True)
@@ -39,6 +58,11 @@ class Hypothesis:
         An output of exactly `min_length` = `limit` tokens was requested and does not count as truncated.
         """
         return replace(self, engine=engine, finish="length" if min_length < limit <= len(self.ids) else self.finish)
+
+
+def join_lines(text: str) -> str:
+    """Replace line breaks by spaces, so that line n of the outputs belongs to line n of the inputs."""
+    return " ".join(text.splitlines())
 
 
 def get_truncated_lengths(outputs: Iterable[Hypothesis]) -> tuple[int, ...]:

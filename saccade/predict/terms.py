@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from saccade.config.decoding import Term
+from saccade.config.decoding import DecodingSettings, Term
+from saccade.config.load import change_decoding
 from saccade.config.schema import Decoding, Recipe
 from saccade.data.sources.lines import iter_lines, open_file
 from saccade.data.tokenization.tokenizers import START, UNKNOWN, Tokenizer
@@ -48,6 +49,15 @@ def _check_phrase(tokenizer: Tokenizer, phrase: str, place: str) -> None:
         encode_phrases(tokenizer, [phrase])
     except SaccadeError as error:
         raise SaccadeError(f"{place}: {error}; use other words or remove the term") from None
+
+
+def choose_decoding(recipe: Recipe, decoding: Decoding | None, settings: DecodingSettings) -> Decoding:
+    """Return the decoding settings of a recipe, or the given ones, with single settings changed and terms added."""
+    chosen, terms = decoding or recipe.predict, settings.get("terms", ())
+    others = {key: value for key, value in settings.items() if key != "terms"}
+    if others:
+        chosen = change_decoding(recipe.model_copy(update={"predict": chosen}), others)
+    return add_terms(chosen, terms, recipe)
 
 
 def add_terms(decoding: Decoding, terms: Sequence[Term], recipe: Recipe) -> Decoding:

@@ -7,12 +7,20 @@ import torch
 
 TOPOLOGY = Path("/sys/devices/system/cpu")  # Linux
 THREADS_VARIABLE = "OMP_NUM_THREADS"  # if set, it is respected
+DEVICE_VARIABLE = "SACCADE_DEVICE"  # as above
 
 
 def use_all_cores() -> None:
     """Use one thread per physical core: hyper-threads of one core compete for its matrix units."""
     if THREADS_VARIABLE not in os.environ:
         torch.set_num_threads(count_cores(get_available_cpus(), TOPOLOGY))
+
+
+def share_devices(number: int, count: int) -> dict[str, str]:
+    """Return the environment of one of `count` processes that share the cores or GPUs, unless the user chose them."""
+    threads, gpus = max(1, count_cores(get_available_cpus(), TOPOLOGY) // count), torch.cuda.device_count()
+    chosen = {THREADS_VARIABLE: str(threads), **({DEVICE_VARIABLE: f"cuda:{number % gpus}"} if gpus > 1 else {})}
+    return {name: value for name, value in chosen.items() if name not in os.environ}
 
 
 def get_available_cpus() -> set[int]:

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -20,6 +21,7 @@ from saccade.config.metric import (
 )
 from saccade.config.plugins import Kinds
 from saccade.config.schema import Decoding, Recipe
+from saccade.display import Tabular
 from saccade.errors import SaccadeError
 from saccade.model.run import count_parameters
 from saccade.predict.predictors.predictor import Predictor
@@ -108,7 +110,7 @@ class ComparisonRow:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Tabular):
     """The rows of a comparison; the first one is the baseline."""
 
     metric: str
@@ -124,6 +126,27 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         hidden = {"outputs", "kinds", *(name for name in ("left_out", "broken_runs") if not getattr(self, name))}
         return {name: value for name, value in asdict(replace(self, kinds=None)).items() if name not in hidden}
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """Return a row for each run, or group of runs that differ only in their seed."""
+        records = []
+        for row in self.rows:
+            change = row.difference
+            compared = {} if change is None else {"difference": change.value, "low": change.low, "high": change.high}
+            records.append(
+                {
+                    "run": row.name,
+                    **row.scores,
+                    "spread": row.spread,
+                    **compared,
+                    **({} if change is None else {"p": change.p_value}),
+                    "seeds": len(row.seeds),
+                    "parameters": row.parameters,
+                    "minutes": row.minutes,
+                    f"{self.counted}/s": row.sentences_per_second,
+                }
+            )
+        return records
 
     def get_metric(self, name: str) -> Metric | None:
         """The metric of a column; None for a score of another kind."""
@@ -155,16 +178,7 @@ def compare(
     chosen.check_available()
 
     broken: dict[str | Path, str] = {}
-
-    def load_all() -> Iterator[tuple[str | Path, Predictor]]:  # one at a time, to save memory
-        for path in runs:
-            try:
-                yield path, Predictor.load(path, kinds=kinds, device=device)
-            except SaccadeError as error:
-                if path == runs[0]:  # all others are compared with it
-                    raise
-                broken[path] = str(error)
-
+    load_all = partial(load_predictors, runs, broken, kinds=kinds, device=device)
     predictors = (predictor for _, predictor in load_all())
     pairs, skipped = filter_readable(predictors, pairs) if settings.reads_files else (list(pairs), ())
     measurements = [
@@ -196,6 +210,22 @@ def compare(
         chosen.name, signature, len(references), rows, skipped, tuple(broken.values()),
         settings.counted, settings.outputs, bound,
     )  # fmt: skip
+
+
+def load_predictors(
+    runs: Sequence[str | Path], broken: dict[str | Path, str], *, kinds: Mapping[str, Any] | None, device: str
+) -> Iterator[tuple[str | Path, Predictor]]:
+    """Load one run at a time, to save memory; those that cannot be loaded go to `broken`, with the reason.
+
+    The first one must be loaded, since all others are compared with it.
+    """
+    for path in runs:
+        try:
+            yield path, Predictor.load(path, kinds=kinds, device=device)
+        except SaccadeError as error:
+            if path == runs[0]:
+                raise
+            broken[path] = str(error)
 
 
 def check_comparable(runs: Sequence[str | Path], *, kinds: Mapping[str, Any] | None = None) -> ComparisonSettings:

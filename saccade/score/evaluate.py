@@ -14,7 +14,7 @@ from saccade.errors import SaccadeError
 from saccade.predict.outputs import get_truncated_lengths
 from saccade.predict.predictors.predictor import Predictor
 from saccade.score.metrics.bleu import check_pairs
-from saccade.score.result import Result, format_scores
+from saccade.score.result import Result, ScoreTable, format_scores
 from saccade.score.skipped_files import format_skipped_files
 
 
@@ -28,7 +28,7 @@ class Speed:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(ScoreTable):
     """Scores of outputs against references."""
 
     scores: dict[str, Score]

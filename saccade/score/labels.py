@@ -25,14 +25,14 @@ from saccade.data.tokenization.labels import parse_number
 from saccade.errors import SaccadeError
 from saccade.predict.predictors.predictor import Predictor
 from saccade.score.metrics.labels import RANKED_LABELS, TOP_5
-from saccade.score.result import format_scores
+from saccade.score.result import ScoreTable, format_scores
 from saccade.score.skipped_files import format_skipped_files
 
 MAX_TABLE_CLASSES = 12  # a full confusion matrix of more classes does not fit a terminal
 
 
 @dataclass(frozen=True)
-class LabelEvaluation:
+class LabelEvaluation(ScoreTable):
     """Scores of labels, with the confusion matrix."""
 
     truncated_lengths: ClassVar[tuple[int, ...]] = ()

@@ -111,7 +111,8 @@ def rank_last_items(model: LanguageModel, texts: Sequence[str]) -> list[int]:
 def _rank_targets(model: LanguageModel, batch: Batch) -> list[int]:
     """Return the rank of the last token of each row of a batch."""
     target, writer = batch["target"], model.model.writer
-    hidden = writer(build_writer_inputs(writer, target), target.mask, model.model.read(batch))
+    memory = model.model.read(batch)
+    hidden = writer(build_writer_inputs(writer, target, memory), target.mask, memory)
     last = target.mask.sum(1, keepdim=True) - 1
     states = hidden.gather(1, last[..., None].expand(-1, -1, hidden.shape[2]))[:, 0]
     logits = writer.head(states).float()

@@ -6,13 +6,32 @@ from typing import Any
 
 from saccade.config.load import load
 from saccade.config.schema import Corpus, Recipe
+from saccade.data.sources import labelled, table
 from saccade.data.sources.documents import read_documents
 from saccade.data.sources.labelled import read_labelled
+from saccade.data.sources.own_format import inherit_format
 from saccade.data.sources.pairs import limit_embedded_examples, read_pairs
 from saccade.data.tokenization.text_pairs import join_texts
+from saccade.errors import SaccadeError
 from saccade.runs import RECIPE
 
 Pairs = list[tuple[str, str]]
+
+
+def choose_corpora(run: Path, given: Sequence[Corpus], kinds: Mapping[str, Any] | None) -> list[Corpus]:
+    """Choose the corpora to evaluate: the given ones, or the validation files of the run's recipe."""
+    chosen, recipe = list(given), load_recipe_of_run(run, kinds=kinds)
+    if not chosen and recipe is not None:
+        chosen = list(recipe.data.valid_corpora)
+    if recipe is not None and recipe.data.train:
+        inherit_columns = labelled.inherit_columns if recipe.task.predicts_labels else table.inherit_columns
+        chosen = [
+            inherit_columns(inherit_format(corpus, recipe.data.train[0]), recipe.data.train[0]) for corpus in chosen
+        ]
+    if not chosen:
+        files = "FOLDER" if recipe is not None and recipe.reader.medium else "SRC REF"
+        raise SaccadeError(f"'{run}' has no validation files of its own; give --data {files}")
+    return chosen
 
 
 def load_recipe_of_run(run: str | Path, *, kinds: Mapping[str, Any] | None = None) -> Recipe | None:

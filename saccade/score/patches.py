@@ -14,13 +14,14 @@ from saccade.data.sources.pairs import limit_embedded_examples
 from saccade.errors import SaccadeError
 from saccade.model.writers.patches import PatchWriter, compute_patch_errors
 from saccade.predict.predictors.predictor import Predictor
+from saccade.score.result import ScoreTable
 
 MASK_SEED = 1  # the masked patches are the same for every run, on every device
 BATCH_SIZE = 64
 
 
 @dataclass(frozen=True)
-class PatchEvaluation:
+class PatchEvaluation(ScoreTable):
     """Reconstruction error of masked patches."""
 
     truncated_lengths: ClassVar[tuple[int, ...]] = ()

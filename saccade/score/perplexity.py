@@ -10,12 +10,13 @@ from typing import Any, ClassVar
 from saccade.errors import SaccadeError
 from saccade.predict.predictors.encoder import Encoder
 from saccade.predict.predictors.language import CorpusLikelihood, LanguageModel, ScoredText
+from saccade.score.result import ScoreTable
 
 MAX_EXPONENT = 700.0  # nats; exp() of more overflows
 
 
 @dataclass(frozen=True)
-class TextEvaluation:
+class TextEvaluation(ScoreTable):
     """Loss and perplexity on some documents.
 
     An encoder scores each token given all others, which is no probability of the text: `pseudo`.

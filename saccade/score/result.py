@@ -1,10 +1,12 @@
 """The interface of all evaluation results."""
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from saccade.config.metric import Score, find_metrics
 from saccade.config.plugins import Kinds
+from saccade.display import Tabular
 
 
 class Result(Protocol):
@@ -31,6 +33,39 @@ class Result(Protocol):
     def summary(self) -> str:
         """Return the number of examples and the speed."""
         ...
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """Return the scores, a row each; `to_pandas` makes a data frame of them."""
+        ...
+
+    def to_pandas(self) -> Any: ...
+
+
+class ScoreTable(Tabular):
+    """A result as a table with a row for each score; printed as `saccade evaluate` prints it."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def rows(self) -> list[tuple[str, str, str]]: ...
+
+    @abstractmethod
+    def summary(self) -> str: ...
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """Return name, value and signature of each score."""
+        found = self.to_dict()["scores"].items()
+        return [
+            {"metric": name, **{key: score[key] for key in ("value", "signature") if key in score}}
+            if isinstance(score, Mapping)
+            else {"metric": name, "value": score}
+            for name, score in found
+        ]
+
+    def __str__(self) -> str:
+        lines = ["  ".join(cell for cell in row if cell) for row in self.rows()]
+        return "\n".join([*lines, self.summary()])
 
 
 class ScoredResult(Result, Protocol):

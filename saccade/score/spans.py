@@ -14,10 +14,11 @@ from saccade.data.batching.spans import CorruptedSpans
 from saccade.data.prepare import prepare
 from saccade.predict.predictors.predictor import Predictor
 from saccade.predict.search.likelihood import compute_token_log_probs
+from saccade.score.result import ScoreTable
 
 
 @dataclass(frozen=True)
-class SpanEvaluation:
+class SpanEvaluation(ScoreTable):
     """Loss on masked spans of documents; `hypotheses` is empty, because nothing is generated."""
 
     truncated_lengths: ClassVar[tuple[int, ...]] = ()

@@ -19,7 +19,7 @@ from saccade.config.schema import MediaReader
 from saccade.data.media.decoding import MODEL_SETTINGS, decode
 from saccade.errors import SaccadeError
 from saccade.predict.predictors.predictor import Predictor
-from saccade.processes import build_python_command, build_python_environment
+from saccade.processes import start_module
 from saccade.serve.decoder_process import Frame, read_frame, write_frame
 from saccade.serve.limits import Limits, RequestError
 from saccade.serve.uploads import Upload
@@ -41,10 +41,9 @@ class DecoderProcess:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.process = subprocess.Popen(
-            build_python_command("saccade.serve.decoder_process", str(limits.decode_bytes)),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, pipesize=PIPE_BYTES,
-            env=build_python_environment(SINGLE_THREADED),
+        self.process = start_module(
+            "saccade.serve.decoder_process", str(limits.decode_bytes), environment=SINGLE_THREADED,
+            stdout=subprocess.PIPE, text=False, new_session=True, pipe_bytes=PIPE_BYTES,
         )  # fmt: skip
         self.requests, self.replies = cast(BinaryIO, self.process.stdin), cast(BinaryIO, self.process.stdout)
         self.deadline = math.inf  # of time.monotonic, for the next reply

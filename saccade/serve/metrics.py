@@ -1,10 +1,14 @@
-"""Metrics of the server, for Prometheus."""
+"""Metrics of the server, for Prometheus; of several workers, the sums, through files in a folder that they share."""
+
+import os
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from saccade.predict.engines.engine import EngineTally
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)  # upper bounds of buckets
+MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # names that folder; prometheus_client reads it when it is imported
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 disable_created_metrics()  # a second series for each counter, which says when it was created
@@ -43,9 +47,15 @@ class Metrics:
             registry=registry,
         )
         self.waiting_requests = Gauge(
-            "saccade_waiting_requests", "Requests waiting for a model.", ("model",), registry=registry
+            "saccade_waiting_requests",
+            "Requests waiting for a model.",
+            ("model",),
+            registry=registry,
+            multiprocess_mode="livesum",
         )
-        self.requests_in_flight = Gauge("saccade_requests_in_flight", "Requests being processed.", registry=registry)
+        self.requests_in_flight = Gauge(
+            "saccade_requests_in_flight", "Requests being processed.", registry=registry, multiprocess_mode="livesum"
+        )
 
     def count_engines(self, tally: EngineTally, model: str) -> None:
         """Count which engines decoded since the last call, and why others did not."""
@@ -57,4 +67,13 @@ class Metrics:
 
     def render(self) -> bytes:
         """Format all metrics in the Prometheus text format."""
-        return generate_latest(self.registry)
+        if MULTIPROCESS_VARIABLE not in os.environ:
+            return generate_latest(self.registry)
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)
+        return generate_latest(registry)
+
+
+def forget_process(folder: str, pid: int) -> None:
+    """Remove the gauges of a worker that has ended from the sums; what it has counted stays in them."""
+    mark_process_dead(pid, folder)

@@ -28,15 +28,18 @@ def check_address(host: str, token: str) -> None:
         raise SaccadeError("the token must be ASCII without leading or trailing spaces; change it")
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """Open a listening socket; port 0 picks a free one."""
+def bind(host: str, port: int, *, shares_port: bool = False, listens: bool = True) -> socket.socket:
+    """Open a listening socket; port 0 picks a free one. With `shares_port`, several sockets may have the port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio sets TCP_NODELAY only on sockets with an explicit protocol; without it, a response takes 40 ms longer.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shares_port:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         listener.bind((host, port))
-        listener.listen(2048)
+        if listens:
+            listener.listen(2048)
     except (OSError, OverflowError) as error:
         listener.close()
         why = getattr(error, "strerror", None) or str(error)

@@ -43,12 +43,13 @@ class BaseTask:
     former_names: tuple[str, ...] = ()
     data_table: type[Data] | None = None
     card_metrics: tuple[str, ...] = ()
+    small_recipe = ""
     batches_depend_on_model = False
     has_reader = True
     input_label = "Text"
     page_settings: tuple[str, ...] | None = None
     reads_media = False  # whether readers of images or audio are supported
-    writer_kinds = '"tokens" or "fill"'  # supported kinds, for an error message
+    writer_kinds = '"tokens", "fill" or "fertility"'  # supported kinds, for an error message
     outputs = TEXT  # kind of outputs, which decides about the metrics
 
     def __eq__(self, other: object) -> bool:

@@ -25,6 +25,7 @@ PROMPT_WORDS = 3  # of an example prompt
 
 class LanguageModeling(DocumentTask):
     name = "language-model"
+    small_recipe = "shakespeare"
     is_language_model = True
     supports_fusion = False
     has_reader = False

@@ -15,6 +15,7 @@ TEXT_TO_TEXT = "text-to-text"
 
 class Translate(BaseTask):
     name = "translate"
+    small_recipe = "small-data"
     transfer_group = TEXT_TO_TEXT
 
     def get_data_usage(self, recipe: Recipe) -> str:

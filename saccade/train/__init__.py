@@ -1,10 +1,10 @@
-"""Training. The package itself can be called: `saccade.train(recipe, ...)`."""
+"""Training. The package itself can be called: `saccade.train(recipe, ...)`; see the function `train` below."""
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from saccade.callables import make_callable
 
 if TYPE_CHECKING:
     from saccade.train.api import train
@@ -25,14 +25,4 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'saccade.train' has no attribute '{name}'")
 
 
-class CallablePackage(ModuleType):
-    """A module that can be called: `saccade.train` is both this package and the function."""
-
-    @property
-    def __call__(self) -> Any:
-        from saccade.train.api import train
-
-        return train
-
-
-sys.modules[__name__].__class__ = CallablePackage
+make_callable(__name__)

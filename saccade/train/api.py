@@ -9,19 +9,28 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from saccade.config.load import has_recipe, load, override
-from saccade.config.schema import Corpus, Recipe
+from saccade.config.load import has_recipe, load, override, to_override_list
+from saccade.config.schema import Recipe
+from saccade.data.sources.given import Files, to_corpora
 from saccade.errors import SaccadeError
+from saccade.files import atomic_write
 from saccade.model.run import pick_device
 from saccade.predict.predictors.predictor import Predictor
-from saccade.runs import LOCK, RECIPE, build_not_a_run_error, find_run, get_runs_folder, lock_run
+from saccade.runs import LAUNCH, LOCK, RECIPE, build_not_a_run_error, find_run, get_runs_folder, get_state, lock_run
+from saccade.train.distributed.faults import (
+    find_restarted_run,
+    get_launch_id,
+    is_begun,
+    report_lost_processes,
+)
+from saccade.train.distributed.mesh import choose_micro_batches, forget_other_layout
 from saccade.train.distributed.ranks import Ranks, init_distributed
 from saccade.train.finish import finish
 from saccade.train.loop import run_loop
@@ -32,7 +41,6 @@ from saccade.train.setup import open_session
 from saccade.train.transfer.adopt import adopt_run, adopt_tokenizer, find_init_run
 from saccade.train.transfer.adopt_media import adopt_media_parts, find_init_runs
 
-Files = str | Path | Corpus | Sequence[str | Path] | Sequence[Sequence[str | Path] | Corpus]
 # Tables of a recipe that cannot change when a run is resumed
 FIXED_TABLES = ("data", "tokenizer", "reader", "writer", "objectives", "init", "freeze", "task")
 
@@ -43,49 +51,73 @@ def train(  # noqa: PLR0913  # what users choose is its parameters
     data: Files | None = None,
     valid: Files | float | None = None,
     run: str | Path | None = None,
-    overrides: Sequence[str] = (),
+    overrides: Sequence[str] | Mapping[str, Any] = (),
     tiny: bool = False,
     paper: bool = False,
     kinds: Mapping[str, Any] | None = None,
     resume: str | Path | None = None,
+    overwrite: bool = False,
 ) -> Predictor:
     """Train a recipe, or resume a run, and return the trained model.
 
-    `tiny` trains a small model on synthetic data, `paper` one of the sizes and with the settings of the recipe's paper.
+    `data` and `valid` are one file, two line-aligned files, or a list of these; `valid` may also be the share of `data`
+    to hold out. `overrides` change keys of the recipe: {"train.steps": 2000}, or ["train.steps=2000"]. `tiny` trains a
+    small model on synthetic data, `paper` one of the sizes and with the settings of the recipe's paper. `run` names the
+    folder of the run; with `overwrite`, a run of that name is replaced as soon as the new one begins to train.
     """
-    if isinstance(overrides, str):
-        raise SaccadeError(f"overrides are a list of key=value strings, got {overrides!r}; put it into a list")
-    given = {"recipe": recipe, "data": data, "valid": valid, "run": run, "tiny": tiny or None, "paper": paper or None}
+    overrides = to_override_list(overrides)
+    given = {
+        "recipe": recipe, "data": data, "valid": valid, "run": run, "tiny": tiny or None, "paper": paper or None,
+        "overwrite": overwrite or None,
+    }  # fmt: skip
+    if overwrite and run is None and resume is None:
+        raise SaccadeError("overwrite=True needs the name of the run to replace; give run=NAME")
     form = {"tiny": tiny, "paper": paper}
+    if resume is None and (begun := find_restarted_run(None if run is None else get_run_path(run))) is not None:
+        run = begun
+        if is_begun(begun):
+            return resume_restarted(begun, kinds)
     if resume is not None:
         path = find_run(resume)
         check_resume(path, [name for name, value in given.items() if value is not None])
         chosen = load_resumed_recipe(path, overrides, kinds)
-    elif data is None and valid is None and not find_init_runs(overrides):
-        chosen = load_recipe(recipe, overrides=overrides, form=form, kinds=kinds)
-    else:  # overrides come last: they may configure the files that were given, such as data.train.0.columns
-        chosen = replace_data(load_initial_recipe(recipe, overrides, form=form, kinds=kinds), data=data, valid=valid)
-        chosen = override(chosen, overrides, kinds=kinds, origin=f"recipe '{chosen.name}'")
-    if resume is None:
-        chosen = adopt_tokenizer(chosen, overrides)
+    else:
+        chosen = build_recipe(recipe, data=data, valid=valid, overrides=overrides, form=form, kinds=kinds)
     check_data(chosen)
     with preserve_rng_state(pick_device(chosen.train.device)):
-        path = train_run(chosen, run if resume is None else path, resumed=resume is not None)
+        path = train_run(chosen, run if resume is None else path, resumed=resume is not None, overwrite=overwrite)
         return Predictor.load(path, kinds=chosen.kinds, device=chosen.train.device)
 
 
-def train_run(recipe: Recipe, run: str | Path | None, *, resumed: bool) -> Path:
+def resume_restarted(path: Path, kinds: Mapping[str, Any] | None) -> Predictor:
+    """Go on with a run whose processes torchrun has started again after one of them had ended."""
+    recipe = load_resumed_recipe(path, (), kinds)
+    with preserve_rng_state(pick_device(recipe.train.device)):
+        train_run(recipe, path, resumed=True)
+        return Predictor.load(path, kinds=recipe.kinds, device=recipe.train.device)
+
+
+def train_run(recipe: Recipe, run: str | Path | None, *, resumed: bool, overwrite: bool = False) -> Path:
     """Train in the folder of a run and return its path."""
+    if not resumed:
+        recipe = recipe.model_copy(update={"train": choose_micro_batches(recipe.train)})
     device = pick_device(recipe.train.device)
     with deterministic_mode(recipe.train, device):
-        ranks, device = init_distributed(device)
+        ranks, device = init_distributed(device, timeout=recipe.train.parallel.timeout)
         try:
             if resumed and run is not None:
                 path = Path(run)
             else:
-                path = create_run_folder(recipe.name or "run", run, ranks=ranks, device=device)
-            with reserve_folder(path, ranks):
+                path = create_run_folder(recipe.name or "run", run, ranks=ranks, device=device, overwrite=overwrite)
+            old = set_aside(path, ranks) if overwrite else nullcontext(lambda: None)
+            timeout, command = recipe.train.parallel.timeout, f"saccade train --resume {path}"
+            with (
+                old as remove_old,
+                reserve_folder(path, ranks),
+                report_lost_processes(ranks, timeout=timeout, resume=command),
+            ):
                 s = open_session(recipe, path, ranks=ranks, device=device, resumed=resumed)
+                remove_old()
                 run_session(s)
                 ranks.barrier()
         finally:
@@ -104,6 +136,24 @@ def run_session(s: Session) -> None:
             f"cannot write to the run '{s.run}': {error.strerror or error}; when that is fixed, resume with: "
             f"{s.resume_command}"
         ) from None
+
+
+def build_recipe(
+    recipe: Recipe | str | Path | None,
+    *,
+    data: Files | None,
+    valid: Files | float | None,
+    overrides: Sequence[str] = (),
+    form: Mapping[str, bool],
+    kinds: Mapping[str, Any] | None = None,
+) -> Recipe:
+    """Return a recipe as `train` trains it: with these files, with the parts of an `init` run, and with overrides."""
+    if data is None and valid is None and not find_init_runs(overrides):
+        chosen = load_recipe(recipe, overrides=overrides, form=form, kinds=kinds)
+    else:  # overrides come last: they may configure the files that were given, such as data.train.0.columns
+        chosen = replace_data(load_initial_recipe(recipe, overrides, form=form, kinds=kinds), data=data, valid=valid)
+        chosen = override(chosen, overrides, kinds=kinds, origin=f"recipe '{chosen.name}'")
+    return adopt_tokenizer(chosen, overrides)
 
 
 def load_recipe(
@@ -159,7 +209,7 @@ def load_resumed_recipe(path: Path, overrides: Sequence[str], kinds: Mapping[str
             f"{', '.join(changed)} cannot change when a run is resumed; start another one from its weights: "
             f"saccade train {path / RECIPE} init={path} ..."
         )
-    return after
+    return forget_other_layout(after, overrides)
 
 
 def replace_data(recipe: Recipe, *, data: Files | None, valid: Files | float | None) -> Recipe:
@@ -190,24 +240,12 @@ def check_data(recipe: Recipe) -> None:
         )
 
 
-def to_corpora(files: Any) -> tuple[Corpus, ...]:
-    """Convert one file, two line-aligned files, or a list of these to corpora."""
-    if isinstance(files, str | Path | Corpus):
-        files = [files] if isinstance(files, Corpus) else [[files]]
-    elif files and all(isinstance(item, str | Path) for item in files):
-        files = [files]
-    for item in files:
-        if not isinstance(item, Corpus) and not 1 <= len(item) <= 2:
-            raise SaccadeError(
-                f"a corpus is one file or two line-aligned files, got {len(item)}: {', '.join(map(str, item))}"
-            )
-    return tuple(item if isinstance(item, Corpus) else Corpus(files=tuple(map(str, item))) for item in files)
-
-
-def create_run_folder(name: str, run: str | Path | None, *, ranks: Ranks, device: torch.device) -> Path:
+def create_run_folder(
+    name: str, run: str | Path | None, *, ranks: Ranks, device: torch.device, overwrite: bool = False
+) -> Path:
     """Return `runs/NAME`, or NAME itself if it is a path; without a name, create `runs/RECIPE-N` (first free N)."""
     if run is not None:
-        return resolve_run_folder(run)
+        return resolve_run_folder(run, overwrite=overwrite)
     number = torch.zeros((), dtype=torch.int64, device=device)  # rank 0 sends it to the others by the sum
     if ranks.is_main:
         number += next(n for n in itertools.count(1) if create_folder(get_runs_folder() / f"{name}-{n}"))
@@ -225,12 +263,21 @@ def create_folder(path: Path) -> bool:
     return True
 
 
-def resolve_run_folder(run: str | Path, *, resumable: bool = True) -> Path:
-    """Return the folder for a new run of this name; raises a SaccadeError if it is in use."""
-    path = Path(run) if isinstance(run, Path) or len(Path(run).parts) > 1 else get_runs_folder() / run
+def get_run_path(run: str | Path) -> Path:
+    return Path(run) if isinstance(run, Path) or len(Path(run).parts) > 1 else get_runs_folder() / run
+
+
+def resolve_run_folder(run: str | Path, *, resumable: bool = True, overwrite: bool = False) -> Path:
+    """Return the folder for a new run of this name; raises a SaccadeError if it is in use.
+
+    With `overwrite`, it may be that of another run.
+    """
+    path = get_run_path(run)
     if (path / RECIPE).exists():
-        hint = f"resume it: saccade train --resume {path}" if resumable else "remove it first"
-        raise SaccadeError(f"run '{path}' exists already; {hint}, or choose another --run NAME")
+        if overwrite:
+            return path
+        hint = f"resume it: saccade train --resume {path}; replace it: --overwrite" if resumable else "remove it first"
+        raise SaccadeError(f"run '{path}' exists already; {hint}; or choose another --run NAME")
     has_lock = (path / LOCK).exists()  # of a process that is running, or was killed before it wrote a recipe
     if path.exists() and not has_lock and (not path.is_dir() or any(path.iterdir())):
         raise SaccadeError(f"'{path}' exists already and is not a run; choose another --run NAME")
@@ -238,10 +285,37 @@ def resolve_run_folder(run: str | Path, *, resumable: bool = True) -> Path:
 
 
 @contextmanager
+def set_aside(path: Path, ranks: Ranks) -> Iterator[Callable[[], None]]:
+    """Rename the folder of a run that is to be replaced; yield the function that removes it.
+
+    If training fails before that function is called, the old run gets its name back.
+    """
+    aside = path.with_name(f".{path.name}.replaced")
+    if ranks.is_main and (path / RECIPE).exists():
+        with lock_run(path):
+            remove_run(aside)
+            path.rename(aside)
+    try:
+        yield lambda: remove_run(aside) if ranks.is_main else None
+    except BaseException:
+        if ranks.is_main and aside.exists() and not path.exists():
+            aside.rename(path)
+        raise
+
+
+def remove_run(path: Path) -> None:
+    """Remove the folder of a run, if there is one; of a link, only the link."""
+    if path.is_symlink():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)
+
+
+@contextmanager
 def reserve_folder(path: Path, ranks: Ranks) -> Iterator[None]:
     """Create the folder of a run at once, so that its name is taken, and lock it.
 
-    After an error before its recipe was written, such as a full disk, remove what was written: without a recipe it is
+    After an error before its recipe was written, such as a full disk, remove all new files: without a recipe it is
     no run, and its name would be taken for nothing.
     """
     ranks.barrier()  # all processes have checked the name before it is taken
@@ -251,7 +325,9 @@ def reserve_folder(path: Path, ranks: Ranks) -> Iterator[None]:
     if not path.is_dir():
         create_folder(path)
     with lock_run(path):
-        before = {item.name for item in path.iterdir()} - {LOCK}
+        before = {item.name for item in path.iterdir()} - {LOCK, LAUNCH}
+        if launch := get_launch_id():
+            atomic_write(path / LAUNCH, launch.encode())
         try:
             yield
         except BaseException:
@@ -272,3 +348,35 @@ def remove_contents(path: Path, *, kept: Set[str]) -> None:
                 item.unlink(missing_ok=True)
         if not kept:
             path.rmdir()
+
+
+def train_or_load(recipe: Recipe, folder: Path) -> Predictor:
+    """Load a finished run, resume an interrupted one, or train a new one."""
+    state = get_state(folder)
+    if state == "finished":
+        return Predictor.load(folder, kinds=recipe.kinds, device=recipe.train.device)
+    if state == "new":
+        return train(recipe, run=folder)
+    return train(resume=folder, kinds=recipe.kinds)
+
+
+def check_same_settings(recipe: Recipe, folder: Path) -> None:
+    """Check that an existing run has the same settings; only those of decoding may differ."""
+    if not (folder / RECIPE).exists():
+        return
+    recipes = (load(folder / RECIPE, kinds=recipe.kinds), recipe)
+    before, now = (_flatten(part.model_dump(mode="json", exclude={"predict", "about"})) for part in recipes)
+    for key in sorted(before.keys() | now.keys()):
+        if before.get(key) != now.get(key):
+            raise SaccadeError(
+                f"'{folder}' was trained with {key} = {before.get(key)!r}, now it is {now.get(key)!r}; "
+                "choose another --out DIR"
+            )
+
+
+def _flatten(values: Any, prefix: str = "") -> dict[str, Any]:
+    """Flatten nested values to dotted keys."""
+    if isinstance(values, dict | list) and values:
+        items = values.items() if isinstance(values, dict) else enumerate(values)
+        return {key: value for name, item in items for key, value in _flatten(item, f"{prefix}.{name}").items()}
+    return {prefix.removeprefix("."): values}

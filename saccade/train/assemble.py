@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from pathlib import Path
 
 import torch
@@ -33,11 +34,12 @@ def build_session(
     device = next(model.parameters()).device
     optimizer = build_optimizer(settings.optimizer, model)
     average = MovingAverage(model, decay=settings.ema) if settings.ema else None
-    objectives = build_objectives(recipe, tokenizer=data.tokenizers.source, average=average)
+    objectives = build_objectives(recipe, tokenizer=data.tokenizers.source, average=average, rows=data.train)
     augmentation = build_augmentation(recipe)
     loss = MicroBatchLoss(model, objectives=objectives, settings=settings, device=device, augmentation=augmentation)
     layout = choose_layout(recipe, model, objectives, device=device, world=ranks.world_size)
     live = recipe.task.batches_depend_on_model
+    total = compute_total_steps(settings, data.train)
     prefetcher = Prefetcher(stream, device=device, transform=None if live else layout.transform, prefetch=not live)
     return Session(
         recipe=recipe,
@@ -47,9 +49,9 @@ def build_session(
         loss=loss,
         ddp_loss=ranks.wrap_ddp(loss, device),
         optimizer=optimizer,
-        learning_rate=build_schedule(
-            settings.schedule, dim=model.dim, total=compute_total_steps(settings, data.train, world=ranks.world_size)
-        ),
+        learning_rate=build_schedule(settings.schedule, dim=model.dim, total=total, by_time=bool(settings.minutes)),
+        total_steps=total,
+        num_examples=len(data.train) if isinstance(data.train, Sized) else None,
         prefetcher=prefetcher,
         valid=data.valid,
         valid_pairs=select_decodable_pairs(recipe, data),

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from saccade.config.schema import Average
-from saccade.model.run import copy_weights, named_weights
+from saccade.model.run import named_weights
 from saccade.train.checkpoint import Checkpoint
+from saccade.train.distributed.parts import copy_weight_parts, get_local
 
 Weights = dict[str, Tensor]
 
@@ -26,7 +27,7 @@ class MovingAverage:
         own = named_weights(model)  # these tensors are updated in place by the optimizer
         self.weights = {name: tensor.clone() for name, tensor in own.items()}
         floats = [name for name, tensor in own.items() if tensor.is_floating_point()]
-        self._floats = [self.weights[name] for name in floats], [own[name] for name in floats]
+        self._floats = [get_local(self.weights[name]) for name in floats], [get_local(own[name]) for name in floats]
         self._others = [(self.weights[name], own[name]) for name in own if name not in floats]
 
     @torch.no_grad()
@@ -36,11 +37,6 @@ class MovingAverage:
         for mean, own in self._others:
             mean.copy_(own)
 
-    @torch.no_grad()
-    def restore(self, weights: Mapping[str, Tensor]) -> None:
-        for name, tensor in weights.items():
-            self.weights[name].copy_(tensor)
-
 
 @contextmanager
 def swap_weights(model: nn.Module, weights: Mapping[str, Tensor] | None) -> Iterator[None]:
@@ -49,11 +45,11 @@ def swap_weights(model: nn.Module, weights: Mapping[str, Tensor] | None) -> Iter
         yield
         return
     before = {name: tensor.clone() for name, tensor in named_weights(model).items()}
-    copy_weights(model, weights)
+    copy_weight_parts(model, weights)
     try:
         yield
     finally:
-        copy_weights(model, before)
+        copy_weight_parts(model, before)
 
 
 def average_checkpoints(checkpoints: Sequence[Checkpoint], *, group: str) -> Weights:

@@ -1,4 +1,8 @@
-"""Checkpoints in `checkpoints/step-N/`: safetensors and JSON without pickle, written atomically."""
+"""Checkpoints in `checkpoints/step-N/`: safetensors and JSON without pickle, written atomically.
+
+One process writes whole tensors, one file for each group of them. Several processes write parts of tensors, see
+distributed/sharded_checkpoint.py. Both kinds can be read with any number of processes.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +19,13 @@ from typing import Any
 
 import safetensors
 import safetensors.torch
+import torch
 from torch import Tensor
 
 from saccade.errors import SaccadeError
+from saccade.train.distributed.parts import copy_part
 
-SCHEMA_VERSION = 1  # raised when the format changes incompatibly
+WHOLE_VERSION, SHARDED_VERSION = 1, 2  # of the format; raised when it changes incompatibly
 STATE_FILE = "state.json"
 STEP_FOLDER = re.compile(r"step-(\d+)")
 BEST_FILE = re.compile(r"best-(\d+)\.safetensors")  # weights of the best step in validation so far
@@ -43,14 +49,61 @@ class Checkpoint:
 
     def load_tensors(self, name: str) -> dict[str, Tensor]:
         """Load the tensors of one file, such as "model" or "optimizer"; {} if the checkpoint has no such file."""
+        if self.is_sharded:
+            from saccade.train.distributed import sharded_checkpoint
+
+            return sharded_checkpoint.read_whole(self.path, name)
         if f"{name}.safetensors" not in self.state["files"]:
             return {}
         return safetensors.torch.load_file(self.path / f"{name}.safetensors")
 
+    def load_shapes(self, name: str) -> dict[str, tuple[torch.Size, torch.dtype]]:
+        """Return shape and dtype of the tensors of a group; {} if the checkpoint has no such group."""
+        if self.is_sharded:
+            from saccade.train.distributed import sharded_checkpoint
+
+            return sharded_checkpoint.read_shapes(self.path, name)
+        if f"{name}.safetensors" not in self.state["files"]:
+            return {}
+        with safetensors.safe_open(self.path / f"{name}.safetensors", framework="pt") as file:
+            tensors = ((key, file.get_tensor(key)) for key in file.keys())  # noqa: SIM118
+            return {key: (tensor.shape, tensor.dtype) for key, tensor in tensors}
+
+    def load_into(self, name: str, targets: Tensors) -> None:
+        """Load tensors of a group into these, in place; of a DTensor only the part of this process."""
+        if self.is_sharded:
+            from saccade.train.distributed import sharded_checkpoint
+
+            sharded_checkpoint.read_into(self.path, name, targets)
+            return
+        with safetensors.safe_open(self.path / f"{name}.safetensors", framework="pt") as file:
+            for key, target in targets.items():
+                copy_part(target, file.get_tensor(key))
+
+    @property
+    def is_sharded(self) -> bool:
+        return bool(self.state["schema_version"] == SHARDED_VERSION)
+
+
+def get_partial_path(folder: Path, step: int) -> Path:
+    """Return the folder of a checkpoint while it is being written."""
+    return folder / f"{HIDDEN_PREFIX}step-{step}.partial"
+
+
+def complete_folder(folder: Path, *, step: int, record: Json) -> Path:
+    """Write the record of a checkpoint whose tensors are written, flush it to disk and give it its name."""
+    partial, final = get_partial_path(folder, step), folder / f"step-{step}"
+    write_file(partial / STATE_FILE, serialize_with_digest(record))
+    sync_folder(partial)
+    remove(final)  # a damaged one of the same step
+    partial.rename(final)
+    sync_folder(folder)
+    return final
+
 
 def save(folder: Path, *, step: int, groups: Mapping[str, Tensors], state: Json) -> Path:
     """Write `folder/step-N` under a temporary name, flush it to disk and rename it."""
-    partial, final = folder / f"{HIDDEN_PREFIX}step-{step}.partial", folder / f"step-{step}"
+    partial = get_partial_path(folder, step)
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
@@ -59,21 +112,20 @@ def save(folder: Path, *, step: int, groups: Mapping[str, Tensors], state: Json)
             content = safetensors.torch.save({key: value.detach().contiguous() for key, value in tensors.items()})
             write_file(partial / f"{name}.safetensors", content)
             sums[f"{name}.safetensors"] = hashlib.sha256(content).hexdigest()
-        record = {"schema_version": SCHEMA_VERSION, "step": step, **state, "files": sums}
-        write_file(partial / STATE_FILE, serialize_with_digest(record))
-        sync_folder(partial)
-        remove(final)  # a damaged one of the same step
-        partial.rename(final)
-        sync_folder(folder)
+        record = {"schema_version": WHOLE_VERSION, "step": step, **state, "files": sums}
+        return complete_folder(folder, step=step, record=record)
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
-        newest = find_newest_name(folder)
-        raise SaccadeError(
-            f"cannot write checkpoint '{final}': {error.strerror or error}; "
-            f"{f'the last intact one is {newest}' if newest else 'there is none before it'}; free disk space, then "
-            "resume the run"
-        ) from None
-    return final
+        raise build_write_error(folder, step, error) from None
+
+
+def build_write_error(folder: Path, step: int, error: OSError) -> SaccadeError:
+    newest = find_newest_name(folder)
+    return SaccadeError(
+        f"cannot write checkpoint '{folder / f'step-{step}'}': {error.strerror or error}; "
+        f"{f'the last intact one is {newest}' if newest else 'there is none before it'}; free disk space, then "
+        "resume the run"
+    )
 
 
 def load_latest(folder: Path, *, warn: Callable[[str], None]) -> Checkpoint | None:
@@ -92,6 +144,12 @@ def load_latest(folder: Path, *, warn: Callable[[str], None]) -> Checkpoint | No
     return None
 
 
+def load_step(folder: Path, step: int) -> Checkpoint:
+    """Load the checkpoint of a step, whose digests another process has verified."""
+    path = folder / f"step-{step}"
+    return Checkpoint(path, json.loads((path / STATE_FILE).read_text(encoding="utf-8")))
+
+
 def load_intact(folder: Path, steps: Iterable[int], *, warn: Callable[[str], None]) -> list[Checkpoint]:
     """Load the checkpoints of these steps, with a warning for each damaged one, which is left out."""
     found = []
@@ -107,9 +165,9 @@ def read_verified_state(path: Path) -> dict[str, Any]:
     """Read the state of a checkpoint and verify the digests of all its files; raises ValueError if one differs."""
     state = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
     version = state["schema_version"]
-    if version > SCHEMA_VERSION:
+    if version > SHARDED_VERSION:
         raise SaccadeError(
-            f"checkpoint '{path}' has version {version}, this saccade reads up to {SCHEMA_VERSION}; "
+            f"checkpoint '{path}' has version {version}, this saccade reads up to {SHARDED_VERSION}; "
             "a newer saccade wrote it: pip install --upgrade saccade"
         )
     seal = state.pop("seal")
@@ -148,13 +206,16 @@ def find_newest_name(folder: Path) -> str:
     return ""
 
 
-def prune(folder: Path, *, keep: int, needed: Iterable[int]) -> None:
-    """Remove old checkpoints, except the newest `keep`, the `needed` ones, and the best weights as of each of these."""
+def prune(folder: Path, *, keep: int, needed: Iterable[int], current: int = 0) -> None:
+    """Remove old checkpoints, except the newest `keep`, the `needed` ones, and the best weights as of each of these.
+
+    The best weights as of `current`, the step that training has reached, stay too.
+    """
     kept_steps = set(needed) | set(list_steps(folder)[:keep])
     for step in list_steps(folder):
         if step not in kept_steps:
             remove(folder / f"step-{step}")
-    remaining, bests = list_steps(folder), list_numbers(folder, BEST_FILE)
+    remaining, bests = [current, *list_steps(folder)], list_numbers(folder, BEST_FILE)
     needed_bests = {next((best for best in bests if best <= step), None) for step in remaining}
     for best in bests:
         if best not in needed_bests:

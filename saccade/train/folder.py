@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import shutil
 from collections.abc import Callable
 
 from saccade.config.load import save
@@ -11,11 +13,29 @@ from saccade.data.prepare import iter_training_pairs
 from saccade.data.tokenization.lexicon import LEXICON_FILE, dump_lexicon, learn_lexicon
 from saccade.errors import SaccadeError
 from saccade.files import atomic_write
-from saccade.runs import CHECKPOINTS, FILTER_REPORT, METRICS, RECIPE, SAMPLES
+from saccade.runs import CARD, CHECKPOINTS, FILTER_REPORT, METRICS, RECIPE, SAMPLES
 from saccade.train import checkpoint
 from saccade.train.log import truncate_metrics
 from saccade.train.session import Session
 from saccade.view import moments
+
+
+def check_disk_space(session: Session) -> None:
+    """Refuse to begin a run whose checkpoints and weights cannot fit on the disk."""
+    settings, sizes = session.recipe.train, session.state_sizes
+    each = sizes.parameters + sizes.optimizer + sizes.average
+    saves = math.inf if settings.steps is None else 1 + settings.steps // settings.save_every
+    kept = max(settings.keep_checkpoints, settings.average.n if settings.average.is_enabled else 0)
+    count = int(min(kept + 1, saves))  # a new checkpoint is complete before an old one is removed
+    needed = count * each + 2 * sizes.parameters  # the model of the run, and the best weights so far
+    present = sum(path.stat().st_size for path in (session.run / CHECKPOINTS).glob("**/*") if path.is_file())
+    free = shutil.disk_usage(session.run).free
+    if needed - present > free:
+        raise SaccadeError(
+            f"{count} checkpoints of this run take {needed / 1e9:.1f} GB ({each / 1e9:.1f} GB each), and the disk of "
+            f"'{session.run}' has {free / 1e9:.1f} GB left; free some, lower train.keep_checkpoints or "
+            "train.average.n, or choose another disk with --run"
+        )
 
 
 def initialize_folder(session: Session, *, resumed: bool, warn: Callable[[str], None]) -> None:
@@ -30,6 +50,7 @@ def initialize_folder(session: Session, *, resumed: bool, warn: Callable[[str], 
         (run / CHECKPOINTS).mkdir(exist_ok=True)
         checkpoint.remove_leftovers(run / CHECKPOINTS)
         if resumed:
+            (run / CARD).unlink(missing_ok=True)  # the run is no longer finished
             checkpoint.remove_newer(run / CHECKPOINTS, step=session.progress.step, warn=warn)
             truncate_metrics(run / METRICS, step=session.progress.step)
             truncate_metrics(run / SAMPLES, step=session.progress.step)

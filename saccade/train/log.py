@@ -61,6 +61,12 @@ class Log:
         else:
             print(text, file=sys.stderr, flush=True)
 
+    def set_total(self, steps: int) -> None:
+        """Set the number of steps that the progress bar ends with."""
+        self.total = steps
+        if self.bar is not None and self.bar_task is not None:
+            self.bar.update(self.bar_task, total=steps)
+
     def advance(self, step: int) -> None:
         if self.bar is not None and self.bar_task is not None:
             self.bar.update(self.bar_task, completed=step)

@@ -14,11 +14,13 @@ from saccade.data.batching.batch import Batch
 from saccade.train.attention_watch import record_attention, should_record_attention
 from saccade.train.average import select_steps
 from saccade.train.capture import CudaGraphs
+from saccade.train.distributed.parts import get_local
 from saccade.train.loss import LossSums
 from saccade.train.optimizer import set_learning_rate
 from saccade.train.out_of_memory import StepBatches, report_out_of_memory
+from saccade.train.pace import Pace
 from saccade.train.profiling.table import write_profile
-from saccade.train.session import Session, build_diverged_error, save_checkpoint
+from saccade.train.session import Session, build_diverged_error, save_checkpoint, wait_for_checkpoint
 from saccade.train.signals import Interrupted, InterruptHandler
 from saccade.train.validate import validate, write_model_weights
 
@@ -36,9 +38,11 @@ def run_loop(s: Session) -> None:
         ending = should_stop(s)
         if progress.step == 0:
             record_attention(s)
+        pace = Pace(s)
         while not ending:
             with s.profiler.profile_step():
                 optimizer_step(s)
+            pace.update(s)
             if result := s.profiler.get_result():
                 with exclude_from_speed(s):
                     write_profile(s, result)
@@ -63,7 +67,9 @@ def run_loop(s: Session) -> None:
                     if progress.best is None:  # without validation the newest weights are those of the run
                         write_model_weights(s, s.eval_weights)
             if stop and not ending:
+                wait_for_checkpoint(s)
                 raise Interrupted(s.run, step=progress.step, signal_number=interrupts.signal_number)
+    wait_for_checkpoint(s)
     if s.profiler.enabled:
         s.log.print_line(
             f"no profile was written: this took {s.profiler.steps_done} steps, a profile takes "
@@ -121,7 +127,7 @@ def update_weights(s: Session, sums: torch.Tensor) -> None:
             raise build_diverged_error(s, s.progress.step + 1)
         s.checked_step = s.progress.step + 1
     with s.profiler.profile_part("optimizer"):
-        apply_gradients(s, s.ranks.world_size / count.clamp(min=1))
+        apply_gradients(s, s.ranks.batch_world / count.clamp(min=1))
 
 
 def run_captured_step(s: Session, batches: StepBatches) -> bool:
@@ -154,7 +160,7 @@ def apply_gradients(s: Session, scale: torch.Tensor) -> None:
     """Scale and clip the gradients and take one step of the optimizer."""
     trained = [parameter for group in s.optimizer.param_groups for parameter in group["params"]]
     gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
-    torch._foreach_mul_(gradients, scale)
+    torch._foreach_mul_([get_local(gradient) for gradient in gradients], scale)
     if s.recipe.train.clip:
         torch.nn.utils.clip_grad_norm_(trained, s.recipe.train.clip)
     s.optimizer.step()
@@ -165,7 +171,9 @@ def exclude_from_speed(s: Session) -> Iterator[None]:
     """Exclude the time of the block from the speed in the next report; the GPU must be synchronized before it."""
     begin = time.perf_counter()
     yield
-    s.report_start += time.perf_counter() - begin
+    seconds = time.perf_counter() - begin
+    s.report_start += seconds
+    s.excluded_seconds += seconds
 
 
 def report(s: Session) -> None:
@@ -208,10 +216,7 @@ def should_stop(s: Session) -> bool:
         return True
     if settings.epochs is not None and progress.epoch >= settings.epochs:
         return True
-    if settings.minutes is None:
-        return False
-    checks_now = s.ranks.world_size == 1 or progress.step % SYNC_EVERY == 0
-    return checks_now and s.ranks.any_rank(s.update_seconds() >= 60 * settings.minutes, s.device)
+    return s.total_steps is not None and settings.minutes is not None and progress.step >= s.total_steps
 
 
 def is_interrupted(s: Session, interrupts: InterruptHandler) -> bool:
@@ -231,10 +236,11 @@ def estimate_seconds_left(s: Session) -> float | None:
     """Estimate the seconds until the first budget is used up, at the speed so far; None without a budget."""
     settings, progress = s.recipe.train, s.progress
     estimates = []
-    if settings.steps is not None:
-        estimates.append(progress.seconds * (settings.steps / progress.step - 1))
+    for steps in (settings.steps, progress.planned_steps):
+        if steps is not None:
+            estimates.append(progress.seconds * (steps / progress.step - 1))
     if settings.epochs is not None and progress.epoch > 0:
         estimates.append(progress.seconds * (settings.epochs / progress.epoch - 1))
-    if settings.minutes is not None:
+    if settings.minutes is not None and progress.planned_steps is None:
         estimates.append(60 * settings.minutes - progress.seconds)
     return max(0.0, min(estimates)) if estimates else None

@@ -54,7 +54,10 @@ class MicroBatchLoss(nn.Module):
         if self.augmentation is not None and self.training:
             batch = self.augmentation(batch, generator)
         with autocast(self.settings, self.device), report_compile_errors(self.settings.compile and self.training):
-            terms = compute_terms(self.objectives, self.model, batch, generator)
+            if self.model.runs_hooks:
+                terms = self.model(lambda: compute_terms(self.objectives, self.model, batch, generator))
+            else:
+                terms = compute_terms(self.objectives, self.model, batch, generator)
         first = next(iter(terms.values()))
         count = torch.as_tensor(first.count, device=self.device)
         total = torch.zeros((), device=self.device)

@@ -14,6 +14,7 @@ from torch import nn
 
 from saccade.config.schema import Train
 from saccade.errors import SaccadeError
+from saccade.train.distributed.parts import get_local
 
 MEMORY_MARGIN = 0.8  # share of the memory that an estimate may use: batches differ, and memory fragments
 
@@ -84,8 +85,9 @@ def reseed(generator: torch.Generator, *, seed: int, number: int) -> None:
 
 
 def has_finite_weights(model: nn.Module) -> bool:
-    """Whether all parameters are finite."""
-    return bool(torch.stack([parameter.detach().isfinite().all() for parameter in model.parameters()]).all())
+    """Whether all parameters are finite; of a sharded model, the parts of this process."""
+    parts = [get_local(parameter.detach()) for parameter in model.parameters()]
+    return bool(torch.stack([part.isfinite().all() for part in parts]).all())
 
 
 def build_out_of_memory_error(
@@ -114,7 +116,8 @@ class MemoryTracker:
     def __init__(self, settings: Train, model: nn.Module, device: torch.device) -> None:
         self.settings, self.device = settings, device
         # weights, gradients and the two moments of Adam
-        self.fixed = sum(4 * p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+        trained = (get_local(p) for p in model.parameters() if p.requires_grad)
+        self.fixed = sum(4 * p.numel() * p.element_size() for p in trained)
         self.tokens = 1  # padded tokens of the largest batch tried so far
         self.completed_step = False  # whether a step has succeeded
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from saccade.config.kinds import Custom
 from saccade.config.schema import Optimizer
 from saccade.errors import SaccadeError
+from saccade.train.checkpoint import Checkpoint
 from saccade.train.lamb import Lamb
 
 NUMBER_SUFFIX = "#number"  # marks a number of the state among its tensors
@@ -107,19 +108,32 @@ def to_named_tensor(key: str, name: str, value: Any) -> tuple[str, Tensor]:
     )
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Restore the tensors of `get_optimizer_tensors`; step counters are on the device of fused parameters, else CPU."""
+def restore_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, found: Checkpoint) -> None:
+    """Restore the tensors of `get_optimizer_tensors`; step counters are on the device of fused parameters, else CPU.
+
+    State of the shape of its parameter is distributed as the parameter is.
+    """
     parameters = dict(model.named_parameters())
     on_device = {
         id(parameter): bool(group.get("fused") or group.get("capturable"))
         for group in optimizer.param_groups
         for parameter in group["params"]
     }
-    for full_name, value in tensors.items():
+    tensors: dict[str, Tensor] = {}
+    for full_name, (shape, dtype) in found.load_shapes("optimizer").items():
         key, name = full_name.split(":", 1)
         parameter = parameters[name]
+        on_cpu = key.endswith(NUMBER_SUFFIX) or (key == "step" and not on_device[id(parameter)])
+        if shape == parameter.shape and shape:
+            tensors[full_name] = torch.empty_like(parameter.detach(), dtype=dtype)
+        else:
+            tensors[full_name] = torch.empty(shape, dtype=dtype, device="cpu" if on_cpu else parameter.device)
+    if tensors:
+        found.load_into("optimizer", tensors)
+    for full_name, value in tensors.items():
+        key, name = full_name.split(":", 1)
+        state = optimizer.state[parameters[name]]
         if key.endswith(NUMBER_SUFFIX):
-            optimizer.state[parameter][key.removesuffix(NUMBER_SUFFIX)] = value.item()
-            continue
-        device = parameter.device if key != "step" or on_device[id(parameter)] else "cpu"
-        optimizer.state[parameter][key] = value.to(device, copy=True)
+            state[key.removesuffix(NUMBER_SUFFIX)] = value.item()
+        else:
+            state[key] = value

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from saccade.data.batching.batch import Batch
-from saccade.errors import SaccadeError
+from saccade.errors import LocalError, ProcessLost, SaccadeError
 from saccade.train import checkpoint
 from saccade.train.machine import reseed
 from saccade.train.session import Session
@@ -38,7 +38,8 @@ def report_out_of_memory(s: Session) -> Iterator[None]:
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        raise s.memory.build_error(resume=s.resume_command) from None
+        error_here = s.memory.build_error(resume=s.resume_command)
+        raise LocalError(str(error_here)) from None
 
 
 class FetchedBatch(NamedTuple):
@@ -49,7 +50,8 @@ class FetchedBatch(NamedTuple):
 class StepBatches:
     """The batches of one optimizer step, which can be iterated again with more and smaller micro-batches.
 
-    Each of the `train.accumulate` batches is split by rows into `progress.split` micro-batches, at most one per row.
+    Processes share the `train.accumulate` batches of a step in turn. Each of these is split by rows into
+    `progress.split` micro-batches, at most one per row. Random numbers belong to the micro-batch, not to the process.
     """
 
     def __init__(self, s: Session) -> None:
@@ -62,8 +64,8 @@ class StepBatches:
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the micro-batches; all random number generators are seeded for each, as in the first attempt."""
-        s, accumulate = self._s, self._s.recipe.train.accumulate
-        for number in range(accumulate):
+        s, ranks, count = self._s, self._s.ranks, self._s.recipe.train.accumulate
+        for number, place in enumerate(range(ranks.batch_rank, count, ranks.batch_world)):  # place: among all processes
             if number == len(self._fetched):
                 self._fetched.append(self._fetch())
             batch, untransformed = self._fetched[number]
@@ -73,9 +75,9 @@ class StepBatches:
                 parts = s.prefetcher.load_parts(untransformed, s.progress.split)
             for part, micro_batch in enumerate(parts):
                 self._place = number, part
-                self.is_last = number == accumulate - 1 and part == len(parts) - 1
-                micro = (s.progress.step * accumulate + number) * s.progress.split + part
-                reseed(s.generator, seed=s.recipe.train.seed, number=micro * s.ranks.world_size + s.ranks.rank)
+                self.is_last = place + ranks.batch_world >= count and part == len(parts) - 1
+                micro = (s.progress.step * count + place) * s.progress.split + part
+                reseed(s.generator, seed=s.recipe.train.seed, number=micro)
                 yield micro_batch
 
     @contextmanager
@@ -112,7 +114,7 @@ class StepBatches:
         self.undo_attempt()
         error = self._build_error() if self.failed else None
         if s.ranks.any_rank(error is not None, s.device):
-            raise error or SaccadeError("another process ran out of memory, and wrote what to do")
+            raise error or ProcessLost("another process ran out of memory, and wrote what to do")
         before = s.recipe.train.accumulate * progress.split
         progress.split *= 2
         values = {"micro_batches_before": before, "micro_batches": 2 * before}
@@ -134,13 +136,13 @@ class StepBatches:
         s, (number, part) = self._s, self._place
         batch = self._fetched[number].untransformed
         if batch.num_rows is None:
-            return s.memory.build_error(resume=s.resume_command)
+            return LocalError(str(s.memory.build_error(resume=s.resume_command)))
         example = batch.split(s.progress.split)[part]
         if example.num_rows != 1:
             return None
         newest = checkpoint.find_newest_name(s.checkpoint_folder)
         size = ", ".join(f"{name} {count:,}" for name, count in example.counts.items())
-        return SaccadeError(
+        return LocalError(
             f"out of memory at step {s.progress.step + 1:,} with a micro-batch of one example (positions: {size}); try "
             "train.recompute=true or train.precision=bf16, "
             + (f"and go on from {newest} with: {s.resume_command} ..., " if newest else "")

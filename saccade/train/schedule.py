@@ -14,11 +14,14 @@ from saccade.errors import SaccadeError
 LearningRateFn = Callable[[int], float]
 
 
-def build_schedule(settings: Schedule | OwnSchedule, *, dim: int, total: int | None) -> LearningRateFn:
+def build_schedule(
+    settings: Schedule | OwnSchedule, *, dim: int, total: int | None, by_time: bool = False
+) -> LearningRateFn:
     """Build the learning rate as a function of the step, counted from 1 (step 0 counts as step 1).
 
     `dim` is the model width of the inverse-square-root schedule; `total` is the step at which `linear` and `cosine`
     reach the floor. A schedule of the user's own is called with the step and `total`, which is None if it is unknown.
+    With `by_time`, `total` may be unknown at first: then the rate stays at its peak after warmup.
     """
     if isinstance(settings, OwnSchedule):
         own, options = settings.maker, settings.settings()
@@ -27,16 +30,18 @@ def build_schedule(settings: Schedule | OwnSchedule, *, dim: int, total: int | N
         return lambda step: inverse_sqrt_lr(step, lr=settings.lr, dim=dim, steps=settings.warmup_steps)
     if not settings.decays_to_end:
         return lambda step: settings.lr * get_warmup_fraction(step, settings.warmup_steps)
+    if total is None and by_time:
+        return lambda step: settings.lr * get_warmup_fraction(step, settings.warmup_steps)
     if total is None:
         raise SaccadeError(
             f'train.schedule.kind = "{settings.kind}" needs the number of steps, but train.steps is not set; '
-            'set train.steps=N (the minutes may still end the run earlier) or use train.schedule.kind="warmup"'
+            'set train.steps=N or train.minutes=N, or use train.schedule.kind="warmup"'
         )
     decay = {"linear": linear_lr, "cosine": cosine_lr}[settings.kind]
     return lambda step: decay(step, lr=settings.lr, floor=settings.min_lr, steps=settings.warmup_steps, total=total)
 
 
-def compute_total_steps(settings: Train, store: Rows | DocumentStream, *, world: int) -> int | None:
+def compute_total_steps(settings: Train, store: Rows | DocumentStream) -> int | None:
     """Number of steps of a schedule that decays to a floor: `train.steps`, or those of all epochs if that is fewer."""
     if settings.epochs is None or not settings.schedule.decays_to_end:
         return settings.steps
@@ -46,7 +51,7 @@ def compute_total_steps(settings: Train, store: Rows | DocumentStream, *, world:
             "with the last one; set train.steps instead of train.epochs"
         )
     batches = count_batches(store, batch_tokens=settings.batch_tokens, seed=settings.seed)
-    steps = math.ceil(settings.epochs * batches / (world * settings.accumulate))
+    steps = math.ceil(settings.epochs * batches / settings.accumulate)
     return steps if settings.steps is None else min(steps, settings.steps)
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import functools
 import time
+from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,12 +19,13 @@ from saccade.data.sources.filtering import FilterReport
 from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import Diverged
 from saccade.model.model import Model
-from saccade.model.run import copy_weights, named_weights
+from saccade.model.run import named_weights
 from saccade.runs import CHECKPOINTS
 from saccade.train import checkpoint
 from saccade.train.average import MovingAverage, select_steps
 from saccade.train.batches.prefetch import Prefetcher
 from saccade.train.checkpoint import Checkpoint
+from saccade.train.distributed.mesh import StateSizes, measure_states
 from saccade.train.distributed.ranks import Ranks
 from saccade.train.log import Log
 from saccade.train.loss import Meter, MicroBatchLoss
@@ -45,12 +48,21 @@ class Progress:
     best_step: int = 0
     misses: int = 0  # validations since the best one, for early stopping
     ranking: dict[int, float] = field(default_factory=dict)  # validation metric by step
+    planned_steps: int | None = None  # steps that fit into `train.minutes`, once they are known, see pace.py
+    planned_minutes: float | None = None  # the minutes that they were computed for
     split: int = 1  # micro-batches that each batch of `train.batch_tokens` is split into, see out_of_memory.py
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Progress:
         ranking = {int(step): value for step, value in values["ranking"].items()}
         return cls(**{**values, "ranking": ranking})
+
+
+class UnfinishedCheckpoint(NamedTuple):
+    """A checkpoint that a thread of each process is writing."""
+
+    step: int
+    future: Future[Any]
 
 
 @dataclass
@@ -82,10 +94,14 @@ class Session:
     notes: list[str] = field(default_factory=list)  # remarks of data preparation and warm start, for the model card
     filtered: dict[str, list[FilterReport]] = field(default_factory=dict)  # what `data.filter` dropped, see folder.py
     progress: Progress = field(default_factory=Progress)
+    unfinished_checkpoint: UnfinishedCheckpoint | None = None
     checked_step: int = 0  # last step whose loss was checked to be finite
     last_tick: float = 0.0  # when `progress.seconds` was last updated
     report_start: float = 0.0  # start of the time of the next report, shifted by time that is not training
     reported_step: int = 0  # step of the last report
+    excluded_seconds: float = 0.0  # of this process for validation, checkpoints and the like
+    total_steps: int | None = None  # at which a schedule that decays ends; None: unknown
+    num_examples: int | None = None  # of the training data; None: unknown, as that of a stream
 
     def update_seconds(self) -> float:
         """Update and return the seconds of training so far."""
@@ -101,10 +117,18 @@ class Session:
         return [buffer for module in modules for buffer in module.buffers(recurse=False)]
 
     @property
+    def state_sizes(self) -> StateSizes:
+        """Bytes of parameters, gradients, optimizer and moving average, those of all processes together."""
+        return measure_states(self.model, self.recipe.train)
+
+    @property
     def splits_on_out_of_memory(self) -> bool:
-        """Whether a step that runs out of memory is taken again with smaller micro-batches."""
+        """Whether a step that runs out of memory is taken again with smaller micro-batches.
+
+        Not of a sharded model, whose processes exchange parameters in the middle of a pass.
+        """
         choice = self.recipe.train.on_out_of_memory
-        return choice == "split" or (choice == "auto" and self.ranks.world_size == 1)
+        return self.ranks.mesh is None and (choice == "split" or (choice == "auto" and self.ranks.world_size == 1))
 
     @property
     def checkpoint_folder(self) -> Path:
@@ -123,17 +147,51 @@ class Session:
 def save_checkpoint(s: Session) -> None:
     """Write a checkpoint and remove old ones; raises Diverged if the weights are not finite."""
     s.update_seconds()
-    if not has_finite_weights(s.model):
+    if s.ranks.any_rank(not has_finite_weights(s.model), s.device):
         raise build_diverged_error(s, s.progress.step)
-    meter = s.meter.state(s.ranks)
+    groups = {"model": named_weights(s.model), "optimizer": get_optimizer_tensors(s.optimizer, s.model)}
+    if s.average is not None:
+        groups["ema"] = s.average.weights
+    state = {**get_state(s), "meter": s.meter.state(s.ranks)}
+    if s.ranks.world_size > 1:
+        from saccade.train.distributed.sharded_checkpoint import start_saving
+
+        wait_for_checkpoint(s)
+        step, process_group = s.progress.step, s.ranks.checkpoint_group
+        future = start_saving(s.checkpoint_folder, step=step, groups=groups, state=state, process_group=process_group)
+        s.unfinished_checkpoint = UnfinishedCheckpoint(step, future)
+        return
+    checkpoint.save(s.checkpoint_folder, step=s.progress.step, groups=groups, state=state)
+    prune_checkpoints(s)
+
+
+def wait_for_checkpoint(s: Session) -> None:
+    """Wait until the checkpoint that a thread is writing is complete in all processes; then remove old ones."""
+    unfinished, s.unfinished_checkpoint = s.unfinished_checkpoint, None
+    if unfinished is None:
+        return
+    try:
+        unfinished.future.result()
+    except Exception as error:  # of torch.distributed.checkpoint, with the errors of all processes in it
+        cause = next((each for each in iter_causes(error) if isinstance(each, OSError)), None)
+        if cause is None:
+            raise
+        raise checkpoint.build_write_error(s.checkpoint_folder, unfinished.step, cause) from None
     if s.ranks.is_main:
-        groups = {"model": named_weights(s.model), "optimizer": get_optimizer_tensors(s.optimizer, s.model)}
-        if s.average is not None:
-            groups["ema"] = s.average.weights
-        checkpoint.save(
-            s.checkpoint_folder, step=s.progress.step, groups=groups, state={**get_state(s), "meter": meter}
-        )
-        checkpoint.prune(s.checkpoint_folder, keep=s.recipe.train.keep_checkpoints, needed=get_needed_steps(s))
+        prune_checkpoints(s)
+    s.ranks.barrier()  # all find the same checkpoints
+
+
+def iter_causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error of torch.distributed.checkpoint and the errors of single processes that it collects."""
+    yield error
+    for failure in getattr(error, "failures", {}).values():
+        yield from iter_causes(failure[0])
+
+
+def prune_checkpoints(s: Session) -> None:
+    keep, needed = s.recipe.train.keep_checkpoints, get_needed_steps(s)
+    checkpoint.prune(s.checkpoint_folder, keep=keep, needed=needed, current=s.progress.step)
 
 
 def get_state(s: Session) -> dict[str, Any]:
@@ -141,7 +199,7 @@ def get_state(s: Session) -> dict[str, Any]:
     return {
         "progress": asdict(s.progress),
         "schedule": {**s.recipe.train.schedule.model_dump(), "rate": s.learning_rate(s.progress.step)},
-        "data": s.prefetcher.state,
+        "data": s.ranks.gather(s.prefetcher.state)[0],  # the same in all processes after a whole step
         "random": {
             "torch": encode_rng_state(torch.get_rng_state()),
             "cuda": [encode_rng_state(state) for state in cuda],
@@ -152,10 +210,10 @@ def get_state(s: Session) -> dict[str, Any]:
 
 def restore_session(s: Session, found: Checkpoint) -> None:
     """Restore a session from a checkpoint; the position in the data is restored before."""
-    copy_weights(s.model, found.load_tensors("model"))
-    restore_optimizer(s.optimizer, s.model, found.load_tensors("optimizer"))
+    found.load_into("model", named_weights(s.model))
+    restore_optimizer(s.optimizer, s.model, found)
     if s.average is not None:
-        s.average.restore(found.load_tensors("ema") or found.load_tensors("model"))
+        found.load_into("ema" if found.load_shapes("ema") else "model", s.average.weights)
     s.progress = Progress.from_json(found.state["progress"])
     s.checked_step = s.log.start_step = s.progress.step
     if s.ranks.is_main:

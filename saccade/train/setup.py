@@ -15,12 +15,19 @@ from saccade.config.schema import Recipe, Train
 from saccade.data.prepare import prepare
 from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
+from saccade.model.build.model import build
 from saccade.model.model import Model
+from saccade.model.run import SkipInit
 from saccade.runs import CARD, CHECKPOINTS, RECIPE, WEIGHTS
 from saccade.train import checkpoint
 from saccade.train.assemble import build_session
+from saccade.train.banner import format_banner
+from saccade.train.checkpoint import Checkpoint
+from saccade.train.distributed import mesh
 from saccade.train.distributed.ranks import Ranks
-from saccade.train.folder import initialize_folder
+from saccade.train.folder import check_disk_space, initialize_folder
+from saccade.train.optimizer import freeze
+from saccade.train.pace import adopt_planned_steps
 from saccade.train.session import Session, restore_session
 from saccade.train.transfer.model import build_initial_model
 
@@ -35,12 +42,21 @@ def open_session(recipe: Recipe, run: Path, *, ranks: Ranks, device: torch.devic
     )
     if data.valid is None:
         check_without_validation(recipe.train)
-    found = checkpoint.load_latest(run / CHECKPOINTS, warn=report) if resumed else None
+    found = find_checkpoint(run, ranks, report) if resumed else None
     if resumed and found is None:
         check_unfinished(run)
-    model, notes = build_initial_model(recipe, data.tokenizers, fresh=found is None)
-    check_training_memory(model, device)
-    stream = recipe.task.open_stream(recipe, data.train, model, rank=ranks.rank, world=ranks.world_size)
+    if found and mesh.accumulates_per_process(run):
+        settings = {"accumulate": recipe.train.accumulate * ranks.world_size}
+        recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=settings)})
+    ranks = arrange_processes(recipe, data.tokenizers, ranks=ranks, device=device, report=report)
+    if ranks.mesh is None:
+        model, notes = build_initial_model(recipe, data.tokenizers, fresh=found is None)
+        check_training_memory(model, device)
+    else:
+        from saccade.train.distributed.shard import build_sharded_model
+
+        model, notes = build_sharded_model(recipe, data.tokenizers, ranks=ranks, device=device, fresh=found is None)
+    stream = recipe.task.open_stream(recipe, data.train, model, rank=ranks.batch_rank, world=ranks.batch_world)
     if found:
         stream.restore(get_data_position(found.state["data"], recipe.train, report))
     session = build_session(recipe, run, data=data, model=model.to(device), stream=stream, ranks=ranks)
@@ -50,10 +66,37 @@ def open_session(recipe: Recipe, run: Path, *, ranks: Ranks, device: torch.devic
     if found:
         restore_session(session, found)
         report(f"{run} resumes from step {found.step}")
+        adopt_planned_steps(session)
+    check_disk_space(session)
     if ranks.is_main:
         initialize_folder(session, resumed=resumed, warn=report)
+        for line in format_banner(session):
+            report(line)
     ranks.barrier()
     return session
+
+
+def find_checkpoint(run: Path, ranks: Ranks, report: Callable[[str], None]) -> Checkpoint | None:
+    """Find the newest intact checkpoint; rank 0 verifies all digests and tells the others which one it is."""
+    found = checkpoint.load_latest(run / CHECKPOINTS, warn=report) if ranks.is_main else None
+    step = ranks.broadcast(None if found is None else found.step)
+    return found if found or step is None else checkpoint.load_step(run / CHECKPOINTS, step)
+
+
+def arrange_processes(
+    recipe: Recipe, tokenizers: Tokenizers, *, ranks: Ranks, device: torch.device, report: Callable[[str], None]
+) -> Ranks:
+    """Choose the layout of several processes, report it and the memory it takes, and return the ranks in it."""
+    if ranks.world_size == 1:
+        return ranks
+    with SkipInit(), torch.device("meta"):
+        model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target_size)
+        freeze(model, recipe.freeze)
+    sizes, memory = mesh.measure_states(model, recipe.train), mesh.get_device_memory(device, ranks)
+    layout = mesh.choose_parallel_layout(recipe.train, world=ranks.world_size, sizes=sizes, memory=memory)
+    mesh.check_settings(recipe.train, layout)
+    report(mesh.describe_layout(layout, recipe.train, sizes, memory=memory))
+    return mesh.join_mesh(ranks, layout, device)
 
 
 def check_training_memory(model: Model, device: torch.device) -> None:

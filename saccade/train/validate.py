@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,12 +17,13 @@ from saccade.data.prepare import PreparedData
 from saccade.data.tokenization.encode import encode_lines
 from saccade.data.tokenization.lexicon import load_lexicon
 from saccade.errors import SaccadeError
-from saccade.model.run import write_tensors
+from saccade.model.run import named_weights, write_tensors
 from saccade.runs import WEIGHTS
 from saccade.train import checkpoint
 from saccade.train.average import Weights, swap_weights
+from saccade.train.distributed.parts import gather_whole, reshard
 from saccade.train.loss import Meter
-from saccade.train.machine import autocast, get_accumulation_dtype, reseed
+from saccade.train.machine import autocast, reseed
 from saccade.train.objectives.terms import Term
 from saccade.train.session import Session, build_diverged_error
 from saccade.train.transfer.lora import merge_lora_weights
@@ -81,13 +83,13 @@ def compute_validation_loss(s: Session) -> ValidationLoss:
     """Mean of each loss term over the validation data in eval mode; processes share the batches."""
     meter = Meter(s.device)
     s.loss.eval()
+    batches = iter_validation_batches(s.valid, batch_tokens=s.recipe.train.batch_tokens)
     try:
-        for number, batch in enumerate(iter_validation_batches(s.valid, batch_tokens=s.recipe.train.batch_tokens)):
-            mine = number % s.ranks.world_size == s.ranks.rank
-            if mine or number == 0:  # all compute the first batch, to know the names of the terms
-                meter.add(compute_batch_terms(s, batch, number=number, counted=mine))
+        for number, batch, counted in share_batches(s, batches):
+            meter.add(compute_batch_terms(s, batch, number=number, counted=counted))
     finally:
         s.loss.train()
+        reshard(s.model)
     _, count = s.ranks.all_reduce(meter.sums["nll"]).tolist() if "nll" in meter.sums else (0, 0)
     values = meter.read(s.ranks)
     del values["tokens"]
@@ -96,6 +98,19 @@ def compute_validation_loss(s: Session) -> ValidationLoss:
     if "nll" in values:
         values["perplexity"] = math.exp(min(values["nll"], 700.0))
     return ValidationLoss(values, count)
+
+
+def share_batches(s: Session, batches: Iterable[Batch]) -> Iterator[tuple[int, Batch, bool]]:
+    """Yield this process's batches with their numbers, and whether they count.
+
+    All processes get equally many, since those of a sharded model compute in step and all must know the names of the
+    terms: the last ones may get batches that belong to others and do not count.
+    """
+    ranks = s.ranks
+    numbered = enumerate(batches)
+    while group := list(itertools.islice(numbered, ranks.batch_world)):
+        number, batch = group[min(ranks.batch_rank, len(group) - 1)]
+        yield number, batch, ranks.batch_rank < len(group)
 
 
 @torch.no_grad()
@@ -108,6 +123,7 @@ def compute_mean_loss(s: Session, batches: Iterable[tuple[int, Batch]]) -> float
             meter.add(compute_batch_terms(s, batch, number=number, counted=True))
     finally:
         s.loss.train()
+        reshard(s.model)
     return meter.read(s.ranks)["loss"]
 
 
@@ -135,23 +151,42 @@ def get_greedy_decoding(recipe: Recipe) -> Decoding:
 
 
 def decode_and_score(s: Session, scoring: Scoring) -> dict[str, float | str]:
-    """Decode the validation pairs and score the outputs; rank 0 decodes while the others wait."""
+    """Decode the validation pairs, which processes share, and score the outputs in rank 0."""
     texts, references = zip(*s.valid_pairs, strict=True)
+    outputs = decode_shared(s, texts, scoring.decoding)
     signature = dict[str, str]()
-    values = torch.zeros(len(scoring.names), dtype=get_accumulation_dtype(s.device), device=s.device)
+    values = dict[str, float]()
     if s.ranks.is_main:
-        predictor_class = s.recipe.task.get_predictor(s.recipe)
-        predictor = predictor_class(s.model, recipe=s.recipe, tokenizers=s.tokenizers, lexicon=load_lexicon(s.run))
-        with autocast(s.recipe.train, s.device):
-            outputs = predictor.predict(texts, decoding=scoring.decoding)
         s.log.write_samples(s.progress.step, s.valid_pairs, outputs)
         scores = scoring.score_fn(texts, outputs, references)
-        values = values.new_tensor([scores[name].value for name in scoring.names])
+        values = {name: float(scores[name].value) for name in scoring.names}
         signature = {"signature": scores["bleu"].signature} if "bleu" in scores else {}
         if undefined := [name for name in scoring.names if scores[name].undefined]:
             reason = scores[undefined[0]].undefined
             s.log.print_line(f"step {s.progress.step:,}  {' and '.join(undefined)} count as 0: {reason}")
-    return {**dict(zip(scoring.names, s.ranks.all_reduce(values).tolist(), strict=True)), **signature}
+    return {**s.ranks.broadcast(values), **signature}
+
+
+def decode_shared(s: Session, texts: Sequence[str], decoding: Decoding) -> list[str]:
+    """Decode these inputs, each in one of the processes, and return all outputs in order.
+
+    A sharded model decodes with a whole replica in each process: outputs differ in length, so that processes could not
+    exchange parameters in step.
+    """
+    model = s.model
+    if s.ranks.mesh is not None:
+        from saccade.train.distributed.shard import build_replica
+
+        model = build_replica(s.model, s.recipe, s.tokenizers, named_weights(s.model))
+    predictor_class = s.recipe.task.get_predictor(s.recipe)
+    predictor = predictor_class(model, recipe=s.recipe, tokenizers=s.tokenizers, lexicon=load_lexicon(s.run))
+    own = texts[s.ranks.batch_rank :: s.ranks.batch_world]
+    outputs = list[str]()
+    if own:
+        with autocast(s.recipe.train, s.device):
+            outputs = predictor.predict(own, decoding=decoding)
+    shares = s.ranks.gather(list(outputs))
+    return [shares[place % len(shares)][place // len(shares)] for place in range(len(texts))]
 
 
 def is_better(s: Session, value: float, than: float) -> bool:
@@ -160,14 +195,29 @@ def is_better(s: Session, value: float, than: float) -> bool:
 
 def write_best_weights(s: Session) -> None:
     """Write the weights of a new best step as the model of the run, and beside the checkpoints for `finish`."""
+    weights = gather_weights(s, s.eval_weights)
     if s.ranks.is_main:
         s.checkpoint_folder.mkdir(parents=True, exist_ok=True)
         path = checkpoint.get_best_path(s.checkpoint_folder, s.progress.best_step)
-        write_tensors(merge_lora_weights(s.eval_weights, s.recipe), path, vocabulary=s.tokenizers.hash_vocabulary())
-    write_model_weights(s, s.eval_weights)
+        write_tensors(merge_lora_weights(weights, s.recipe), path, vocabulary=s.tokenizers.hash_vocabulary())
+    write_model_weights(s, weights)
 
 
 def write_model_weights(s: Session, weights: Weights) -> None:
+    """Write these weights, whole or distributed, as the model of the run: one ordinary file."""
+    weights = gather_weights(s, weights)
     if s.ranks.is_main:
         plain = merge_lora_weights(weights, s.recipe)
         write_tensors(plain, s.run / WEIGHTS, vocabulary=s.tokenizers.hash_vocabulary())
+
+
+def gather_weights(s: Session, weights: Weights) -> Weights:
+    """Return the whole weights in rank 0 and none in the others; weights that are not distributed stay as they are."""
+    if s.ranks.mesh is None:
+        return weights
+    gathered: Weights = {}
+    for name, tensor in weights.items():  # one at a time: only rank 0 holds all, in the memory of the host
+        whole = gather_whole(tensor)
+        if s.ranks.is_main:
+            gathered[name] = whole
+    return gathered

@@ -24,8 +24,10 @@ from saccade.data.tokenization.labels import NO_CLASS
 from saccade.errors import SaccadeError
 from saccade_worlds.playing.greeting import Greeting
 from saccade_worlds.playing.gymnasium import GYMNASIUM_PREFIX, GymnasiumEnvironment
+from saccade_worlds.playing.waiting_room import WaitingRoom
+from saccade_worlds.tables import ValuesWriter
 
-ENVIRONMENTS: dict[str, Callable[[], Environment]] = {"greeting": Greeting}
+ENVIRONMENTS: dict[str, Callable[[], Environment]] = {"greeting": Greeting, "waiting-room": WaitingRoom}
 FIRST_HELDOUT_SEED = 2**30  # seeds from here on are not trained on; those that users give start here
 MAX_SEED_DIGITS = 9  # of seeds that users give
 FIRST_VALIDATION_SEED = FIRST_HELDOUT_SEED + 10**MAX_SEED_DIGITS  # seeds for validation during training
@@ -50,13 +52,13 @@ class Episode:
     """An episode so far; a step has a picture, an action and a reward."""
 
     seed: int  # of the environment
-    pictures: list[NDArray[np.uint8]] = field(default_factory=list)  # (3, height, width)
+    pictures: list[NDArray[np.uint8]] = field(default_factory=list)  # (3 or 4, height, width): colors, depth
     # the relevant part of each picture, if the environment tells it
     boxes: list[Box | None] = field(default_factory=list)
     actions: list[int] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)  # action values estimated by the model
-    attention: list[Any] = field(default_factory=list)  # attention weights of the model, if recorded
+    attention: list[Any] = field(default_factory=list)  # attention weights (S,), or (N, S) of N streams, if recorded
     done: bool = False
     truncated: bool = False  # ended by the step limit; it has one more picture, at which no action was taken
     success: bool = False
@@ -73,9 +75,10 @@ class Episode:
 class VectorEnvironment:
     """Runs several episodes of one environment side by side; each has its own instance, which is reused."""
 
-    def __init__(self, corpus: Corpus, reader: PictureReader, *, max_steps: int) -> None:
-        """`max_steps`: an episode is truncated after this number of steps."""
+    def __init__(self, corpus: Corpus, reader: PictureReader, *, max_steps: int, depth: bool = False) -> None:
+        """`max_steps`: an episode is truncated after this number of steps; `depth` keeps the depth of observations."""
         self.corpus, self._reader, self._max_steps = corpus, reader, max_steps
+        self._channels = 4 if depth else 3
         self._environments: list[Environment] = [make_environment(corpus.files[0])]
         self._episodes: list[Episode] = []
 
@@ -122,25 +125,37 @@ class VectorEnvironment:
         height, width = observation.shape[:2]
         box = info.get("matters")
         episode.boxes.append(box and (box[0] / height, box[1] / width, box[2] / height, box[3] / width))
+        channels = observation.transpose(2, 0, 1)[: self._channels]
         sides = self._reader.image_shape
         if (height, width) != sides:
-            observation = np.asarray(Image.fromarray(observation).resize(sides[::-1], Image.Resampling.BILINEAR))
-        episode.pictures.append(np.ascontiguousarray(observation.transpose(2, 0, 1)))
+            channels = np.stack([resize_channel(channel, sides) for channel in channels])
+        episode.pictures.append(np.ascontiguousarray(channels))
+
+
+def resize_channel(channel: NDArray[np.uint8], sides: tuple[int, int]) -> NDArray[np.uint8]:
+    return np.asarray(Image.fromarray(channel).resize(sides[::-1], Image.Resampling.BILINEAR))
 
 
 def build_environments(recipe: Recipe) -> tuple[VectorEnvironment, VectorEnvironment | None]:
     """Build the environments for training and validation; the latter is None without data.valid."""
-    reader: Any = recipe.reader  # of pictures: the recipe is validated
     if not recipe.data.train:
         raise SaccadeError("no environment to train in: give --data WORLD, set data.train, or try --tiny")
     corpora = (*recipe.data.train, *recipe.data.valid_corpora[:1])
-    train, *valid = (VectorEnvironment(corpus, reader, max_steps=recipe.data.max_length) for corpus in corpora)
+    train, *valid = (build_environment(corpus, recipe) for corpus in corpora)
     if valid and valid[0].actions != train.actions:
         raise SaccadeError(
             f"both environments must have the same actions, got {', '.join(train.actions)} of {train.corpus.files[0]} "
             f"and {', '.join(valid[0].actions)} of {valid[0].corpus.files[0]}"
         )
     return train, valid[0] if valid else None
+
+
+def build_environment(corpus: Corpus, recipe: Recipe) -> VectorEnvironment:
+    """Build the environment of a corpus for the reader and the streams of a recipe."""
+    reader: Any = recipe.reader  # of pictures: the recipe is validated
+    writer: Any = recipe.writer  # of any kind, one of a plugin too
+    depth = isinstance(writer, ValuesWriter) and "depth" in writer.streams
+    return VectorEnvironment(corpus, reader, max_steps=recipe.data.max_length, depth=depth)
 
 
 def make_environment(name: str) -> Environment:

@@ -67,10 +67,10 @@ class GymnasiumEnvironment:
         if not isinstance(actions, gymnasium.spaces.Discrete):
             raise SaccadeError(f"{GYMNASIUM_PREFIX}{name} must have discrete actions (Discrete), got {actions}")
         shape = observations.shape or ()
-        if observations.dtype != np.uint8 or len(shape) != 3 or shape[2] != 3:
+        if observations.dtype != np.uint8 or len(shape) != 3 or shape[2] not in (3, 4):
             raise SaccadeError(
-                f"{GYMNASIUM_PREFIX}{name} must have observations (height, width, 3) of uint8, got {observations}; "
-                "wrap it accordingly"
+                f"{GYMNASIUM_PREFIX}{name} must have observations (height, width, 3) of uint8, or 4 with depth as "
+                f"the last channel, got {observations}; wrap it accordingly"
             )
         self._first_action = int(actions.start)
         self.actions = tuple(str(number) for number in range(self._first_action, self._first_action + int(actions.n)))

@@ -18,7 +18,14 @@ from saccade.predict.predictors.parts import Decoder, DecodingOptions, Predictor
 from saccade.predict.predictors.predictor import Predictor
 from saccade.view.background import Background
 from saccade.view.viewing import View
-from saccade_worlds.playing.episodes import FIRST_HELDOUT_SEED, MAX_SEED_DIGITS, Episode, VectorEnvironment, to_pictures
+from saccade_worlds.playing.episodes import (
+    FIRST_HELDOUT_SEED,
+    MAX_SEED_DIGITS,
+    Episode,
+    VectorEnvironment,
+    build_environment,
+    to_pictures,
+)
 from saccade_worlds.playing.play import play
 
 ATTENTION_ADDRESS = "writer.stack.recurrence.cross"  # the displayed attention layer
@@ -57,7 +64,7 @@ class ActionDecoder(Decoder):
         corpora = [corpus] if corpus else [*valid, *data.train]
         if not corpora:
             raise SaccadeError("this run names no world to play in; give a picture, or name one with --data")
-        world = VectorEnvironment(corpora[0], self.codec.reader, max_steps=data.max_length)
+        world = build_environment(corpora[0], self.recipe)
         if world.actions != self.actions:
             raise SaccadeError(
                 f"{corpora[0].files[0]} has the actions {', '.join(world.actions)}, but the model was made for "
@@ -158,7 +165,7 @@ class ActionPresenter(Presenter):
         """Return the attention picture by picture."""
         episode = self._record_episode(source, target)
         maps = self._build_maps(episode)
-        images = [picture.transpose(1, 2, 0) for picture in episode.pictures[: len(episode)]]
+        images = [picture[:3].transpose(1, 2, 0) for picture in episode.pictures[: len(episode)]]
         return View(
             title=title or self.loaded.recipe.name,
             input=self.codec.name_input(source),
@@ -178,8 +185,9 @@ class ActionPresenter(Presenter):
 
     def _build_maps(self, episode: Episode) -> AttentionMaps:
         labels, words = self.codec.label_source(None)
+        weights = torch.as_tensor(np.stack(episode.attention, -2)).float()  # (T, S), or (N, T, S) of N streams
         return AttentionMaps(
-            maps={ATTENTION_ADDRESS: torch.as_tensor(np.stack(episode.attention))[None].float()},
+            maps={ATTENTION_ADDRESS: weights.reshape(-1, *weights.shape[-2:])},
             source_labels=labels,
             target_labels=[self.decoder.actions[action] for action in episode.actions],
             text=self.decoder.describe_episode(episode),

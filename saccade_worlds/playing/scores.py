@@ -11,6 +11,7 @@ import numpy as np
 from saccade.config.metric import Score
 from saccade.config.schema import Corpus
 from saccade.errors import SaccadeError
+from saccade.score.result import ScoreTable
 from saccade_worlds.playing.episodes import FIRST_HELDOUT_SEED, Box, Episode, VectorEnvironment
 from saccade_worlds.playing.predictor import SUCCESS, Player, get_outcome
 
@@ -25,7 +26,7 @@ SIGNATURES = {  # stored with results, so their wording does not change
 
 
 @dataclass(frozen=True)
-class EpisodeEvaluation:
+class EpisodeEvaluation(ScoreTable):
     """Scores over some episodes."""
 
     truncated_lengths: ClassVar[tuple[int, ...]] = ()
@@ -97,10 +98,11 @@ def score_episodes(episodes: Sequence[Episode]) -> dict[str, Score]:
 def compute_attention_ratio(episodes: Sequence[Episode], *, grid: tuple[int, int]) -> float | None:
     """Return the mean over pictures of attention on the relevant cells, divided by their share of all cells.
 
-    1 is uniform attention. None if the environment does not mark a relevant area, or the model has no attention.
+    1 is uniform attention; that of several streams is averaged. None if the environment does not mark a relevant area,
+    or the model has no attention.
     """
     ratios = [
-        look.reshape(grid)[mask_covered_cells(box, grid)].sum() / (mask_covered_cells(box, grid).mean() * look.sum())
+        look[..., mask_covered_cells(box, grid).ravel()].sum() / (mask_covered_cells(box, grid).mean() * look.sum())
         for episode in episodes
         for box, look in zip(episode.boxes, episode.attention, strict=False)
         if box is not None

@@ -13,11 +13,7 @@ from saccade.layers.blocks.recurrence import RecurrentState
 from saccade.layers.blocks.recurrent_writer import RecurrentWriter
 from saccade.layers.memory import Memory
 from saccade.layers.record import record
-from saccade.model.build.model import WriterContext
-from saccade.model.build.recurrent import build_recurrent_writer
-from saccade.model.model import Model
 from saccade.model.writers.tokens import Step
-from saccade_worlds import tables
 
 
 class ValuesWriter(nn.Module):
@@ -83,11 +79,6 @@ class ValuesWriter(nn.Module):
     def _advance(self, previous_actions: Tensor, state: RecurrentState) -> tuple[Tensor, Any]:
         hidden, _, after, _ = self.stack(self.embedding(previous_actions[:, None]), None, None, state)
         return hidden[:, 0], after
-
-
-def build_value_model(table: tables.ValuesWriter, context: WriterContext) -> Model:
-    recurrence: Any = build_recurrent_writer(table.stack, context.options, memory_dim=context.reader.dim)
-    return Model(context.reader, ValuesWriter(recurrence, size=context.output_size))
 
 
 def select_rows(memory: Memory, rows: Int[Tensor, " B"]) -> Memory:

@@ -1,11 +1,8 @@
 """The scripts that train language models to their end, at toy size."""
 
-import gzip
 import json
 
 import pytest
-
-LETTERS = "To be, or not to be, that is the question.\n" * 60
 
 
 def rows(path):
@@ -34,18 +31,3 @@ def test_schedule_of_the_other_contender_goes_up_and_down_to_a_tenth(script):
     cosine = script("books").get_cosine_factor
     assert cosine(0, 100) == pytest.approx(0.2) and cosine(4, 100) == cosine(5, 100) == 1.0
     assert cosine(100, 100) == pytest.approx(0.1)
-
-
-def test_shakespeare_is_cut_and_measured(script, command, tmp_path):
-    shakespeare = script("shakespeare")
-    (tmp_path / "tinyshakespeare").mkdir()
-    (tmp_path / "tinyshakespeare" / "input.txt.gz").write_bytes(gzip.compress(LETTERS.encode()))
-    train, valid = shakespeare.split_text(tmp_path / "tinyshakespeare" / "input.txt.gz", tmp_path)
-    assert train.read_text() + valid.read_text() == LETTERS and len(train.read_text()) == int(0.9 * len(LETTERS))
-
-    small = ["writer.stack.layers=1", "writer.stack.dim=8", "writer.stack.heads=2", "writer.stack.ff=8"]
-    few = ["train.steps=3", "train.valid_every=3", "train.save_every=3", "train.batch_tokens=512"]
-    command("shakespeare.py", "--data", tmp_path, "--out", tmp_path, *small, *few)
-    shakespeare.main()
-    loss, seconds = rows(tmp_path / "shakespeare.json")
-    assert 1 < loss["value"] < 6 and loss["seed"] == 1 and seconds["unit"] == "s"

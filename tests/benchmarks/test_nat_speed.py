@@ -1,8 +1,10 @@
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from saccade.config.schema import Decoding
 from saccade.train import train
 
 SMALL = [
@@ -23,10 +25,10 @@ def test_script_measures_a_student_and_its_teacher(nat_speed, command, tmp_path,
     source.write_text("one two three\nfour five six\n" * 4)
     target.write_text("uno dos tres\ncuatro cinco seis\n" * 4)
     files = [[str(source), str(target)]]
-    for recipe in ("nat", "multi30k"):
+    for recipe in ("mask-predict", "multi30k"):
         train(recipe, data=files, valid=files, overrides=SMALL, run=recipe)
     command(
-        "nat_speed.py", "runs/nat", "runs/multi30k", "--data", source, target, "--device", "cpu", "--limit", 3,
+        "nat_speed.py", "runs/mask-predict", "runs/multi30k", "--data", source, target, "--device", "cpu", "--limit", 3,
         "--rounds", 1, "--out", tmp_path,
     )  # fmt: skip
 
@@ -52,7 +54,7 @@ def test_student_is_held_against_its_teacher(nat_speed):
     }
     rows = nat_speed.compare_systems(found, what="a -> b")
     assert rows[0] == {
-        "what": "`nat` and its teacher, a -> b: one step, bf16, BLEU",
+        "what": "`mask-predict` and its teacher, a -> b: one step, bf16, BLEU",
         "value": 31.23,
         "unit": "BLEU",
         "signature": "nrefs:1",
@@ -70,3 +72,16 @@ def test_everybody_is_warm_before_the_clock_runs(nat_speed):
     )
     assert calls == ["a", "b", "a", "b", "a", "b", "a", "b"]
     assert [item.speed for item in found.values()] == [2.0, 2.0]
+
+
+def test_a_student_with_fertilities_is_measured_with_noisy_parallel_decoding(nat_speed):
+    decoding, calls = Decoding(), []
+    predictor = SimpleNamespace(
+        recipe=SimpleNamespace(predict=decoding, writer=SimpleNamespace(predicts_fertilities=True)),
+        predict=lambda texts, decoding: calls.append((decoding.npd, decoding.teacher, decoding.beam)) or texts,
+    )
+    systems = nat_speed.build_systems(predictor, predictor, Path("teacher"), iterations=4, lengths=1)
+    for system in systems.values():
+        system(["a"])
+    assert list(systems) == [nat_speed.ONE, nat_speed.NOISY, nat_speed.TEACHER]
+    assert calls == [(1, "", 4), (10, "teacher", 4), (1, "", 4)]

@@ -1,5 +1,6 @@
 """Runs with damaged, inconsistent or too new files: one line of error and exit code 2."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -39,6 +40,30 @@ def test_no_weights_yet(cli, damaged_run):
 def test_a_tokenizer_that_does_not_match_the_weights(cli, damaged_run):
     shutil.copy(damaged_run / "tokenizer.target.json", damaged_run / "tokenizer.source.json")
     assert "the tokenizer does not match the weights" in get_refusal(cli, damaged_run)
+
+
+def test_a_tokenizer_with_an_id_far_beyond_its_tokens(cli, damaged_run):
+    """Each id gets a row of the embedding: 3 billion of them would fill the memory."""
+    path = damaged_run / "tokenizer.source.json"
+    settings = json.loads(path.read_text())
+    vocabulary = settings["model"]["vocab"]
+    vocabulary[max(vocabulary, key=vocabulary.get)] = 3_000_000_000
+    path.write_text(json.dumps(settings))
+    assert "but an id of 3,000,000,000; expected ids below" in get_refusal(cli, damaged_run)
+
+
+def test_a_tokenizer_that_puts_unknown_tokens_around_texts(cli, damaged_run):
+    path = damaged_run / "tokenizer.source.json"
+    settings = json.loads(path.read_text())
+    token = {"id": "<end>", "ids": [777], "tokens": ["<end>"]}
+    settings["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "<end>", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+        "special_tokens": {"<end>": token},
+    }
+    path.write_text(json.dumps(settings))
+    assert "puts a token of the id 777 around texts, but has none" in get_refusal(cli, damaged_run)
 
 
 def test_a_run_from_a_newer_version(cli, damaged_run):

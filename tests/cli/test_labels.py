@@ -1,6 +1,7 @@
 """Classifiers on the command line: train, predict, evaluate, compare, view."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,14 @@ def train_run(cli, files):
         return f"runs/{name}"
 
     return train
+
+
+def test_labels_of_another_kind_than_the_writer_predicts(cli, train_run, files):
+    labels = Path(train_run(), "labels.json")
+    labels.write_text(labels.read_text().replace('"label"', '"tags"'))
+    result = cli("predict", "x", "text 1")
+    assert result.code == 2
+    assert "has labels of the kind 'tags', the writer of recipe.toml predicts 'label'; is one" in result.err
 
 
 def test_a_classifier_from_files_to_a_table(cli, train_run, files):

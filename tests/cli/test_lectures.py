@@ -1,6 +1,8 @@
 """`saccade lectures`: list, run, audit, trace, report."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -13,6 +15,7 @@ from saccade.lectures.attention import scores
 from saccade.lectures.catalogue import find_row
 from saccade.lectures.claims import build_result, expect_equal
 from saccade.lectures.scale import complexity
+from saccade.lectures.tables import read_table
 from saccade.lectures.trace import trace_run
 from saccade.predict.predictors.predictor import Predictor
 
@@ -24,20 +27,33 @@ def few(monkeypatch):
     monkeypatch.setattr(catalogue, "load_rows", lambda: chosen)
 
 
-def test_list_shows_every_state(cli, few):
+def test_list_shows_every_claim_under_its_topic(cli):
     result = cli("lectures", "list")
     assert result.code == 0
     lines = result.out.splitlines()
-    assert [line.split()[:2] for line in lines[1:5]] == [
-        ["5", "needs"], ["22", "prose"], ["37", "holds"], ["44", "holds"],
-    ]  # fmt: skip
-    assert lines[-1] == "2 holds, 1 needs training, 1 prose"
+    topics = [line for line in lines if line and not line.startswith(" ")][:-1]
+    assert topics == list(read_table("rows.toml")["topics"])
+    assert sorted(int(line.split()[0]) for line in lines if line.startswith(" ")) == [*range(1, 120)]
+    assert "   22  -        Review: sequence to sequence with attention." in lines
+    assert lines[-1] == "106 are checked by `saccade lectures run`, 7 more, which train a model, with --train"
 
 
-def test_list_for_programs(cli, few):
+def test_the_list_is_read_from_the_source_as_the_catalogue_imports_it(cli):
     found = json.loads(cli("lectures", "list", "--json").out)
-    assert [item["state"] for item in found] == ["needs training", "prose", "holds", "holds"]
-    assert set(found[0]) == {"row", "lecture", "sentence", "state"}
+    expected = [
+        (row.row, row.sentence, row.where, row.measure is not None, row.trains) for row in catalogue.load_rows()
+    ]
+    durations = {"seconds": (True, False), "minutes": (True, True), "-": (False, False)}
+    assert [(item["row"], item["sentence"], item["where"], *durations[item["duration"]]) for item in found] == expected
+
+
+def test_the_list_imports_neither_torch_nor_the_checks():
+    code = (
+        "import sys; from saccade.cli import app; app(['lectures', 'list'], standalone_mode=False); "
+        "print(sorted({'torch', 'numpy', 'saccade_worlds', 'saccade.lectures.catalogue'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_run_measures_all_that_is_quick(cli, few):

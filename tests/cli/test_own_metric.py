@@ -93,7 +93,8 @@ COMMANDS = [
 
 
 def test_every_command_takes_a_run_with_an_own_metric(own, monkeypatch):
-    monkeypatch.setattr("saccade.cli.score.MAX_EMBEDDED_PAIRS", 4)
+    for module in ("saccade.cli.score", "saccade.score.api"):
+        monkeypatch.setattr(f"{module}.MAX_EMBEDDED_PAIRS", 4)
     monkeypatch.setattr("saccade.serve.server.run_server", lambda server, listener: None)
     assert own(*TRAIN, "train.metric=overlap", "train.steps=2", "--plugin", "own.py").code == 0
     printed = {}

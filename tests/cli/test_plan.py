@@ -92,8 +92,14 @@ def test_mistakes_are_reported(cli, words, message):
 def test_table_has_the_notes_beside_our_counts(cli):
     out = cli("plan", "--table").out
     assert "214,245,376" in out
+    rows = {line.split()[1]: line.split()[2] for line in out.splitlines() if line[:2] in ("91", "92")}
+    assert out.startswith("row  model              recipe") and rows == {
+        "XLNet-Large": "xlnet-large",
+        "RoBERTa": "roberta-large",
+    }
     assert "XLNet-Large: about 340M is BERT-Large's number" in out
     assert "$3,768,320" in out and "$3,735,552" in out
     found = json.loads(cli("plan", "--table", "--json").out)
     assert [model["row"] for model in found["models"]] == [88, 89, 90, 90, 91, 92, 93, 94, 95, 96, 97]
+    assert {"xlnet-large", "roberta-large", "gpt2-xl"} <= {model["recipe"] for model in found["models"]}
     assert found["cost"]["utilisation"] == pytest.approx(0.31, abs=0.01)

@@ -57,7 +57,8 @@ REFUSED = {
 
 
 def test_commands_ask_for_the_plugin_and_take_it(trained, monkeypatch):
-    monkeypatch.setattr("saccade.cli.score.MAX_EMBEDDED_PAIRS", 4)
+    for module in ("saccade.cli.score", "saccade.score.api"):
+        monkeypatch.setattr(f"{module}.MAX_EMBEDDED_PAIRS", 4)
     monkeypatch.setattr("saccade.serve.server.run_server", lambda server, listener: None)
     for command in COMMANDS:
         without = trained(*command)

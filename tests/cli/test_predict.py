@@ -228,3 +228,12 @@ def test_terms_with_greedy_search_are_refused(cli, run, tmp_path):
     result = cli("predict", run, *TEXTS, "--terms", "terms.tsv", "--beam", 1)
     expected = "error: terms need beam search; set beam = 4 and sample = false, got beam = 1\n"
     assert (result.code, result.out, result.err) == (2, "", expected)
+
+
+def test_the_name_of_a_file_is_not_translated(cli, run, tmp_path):
+    (tmp_path / "test.tsv").write_text("3 May 1999\n")
+    result = cli("predict", run, "test.tsv")
+    message = "'test.tsv' is a file, but this run reads texts, not files; give its lines by --input test.tsv, or if the"
+    assert (result.code, result.out) == (2, "") and message in result.err
+    assert cli("predict", run, "--input", "test.tsv").code == 0
+    assert cli("predict", run, "other.tsv").code == 0  # there is no such file: a text

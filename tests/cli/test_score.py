@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from saccade.cli.score import read_test_pairs
 from saccade.config.load import load, save
 from saccade.config.plugins import Kinds
+from saccade.config.schema import Corpus
+from saccade.score.api import read_test_pairs
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:"
 
@@ -128,7 +129,7 @@ def test_metrics_without_a_comparison_are_reported(cli, run, files, name, reason
 
 @pytest.mark.parametrize("name", ["dates", "dates-test"])
 def test_of_embedded_data_a_thousand_pairs_are_used(cli, name):
-    found = read_test_pairs(Path("none"), [f'["embedded:{name}"]'], Kinds())
+    found = read_test_pairs(Path("none"), [Corpus(files=(f"embedded:{name}",))], Kinds())
     assert len(found) == 1_000
     assert all("embedded:NAME is 1,000 pairs" in " ".join(cli(verb, "--help").out.replace("│", " ").split())
                for verb in ("evaluate", "compare"))  # fmt: skip
@@ -149,7 +150,7 @@ def test_test_files_have_the_columns_of_training(tmp_path):
     (tmp_path / "test.csv").write_text("id,German,English\n7,ein Haus,a house\n")
     columns = "data.train=[{files=['train.csv'], columns=['German', 'English']}]"
     save(load("dates", overrides=[columns]), tmp_path / "recipe.toml")
-    found = read_test_pairs(tmp_path, [json.dumps([str(tmp_path / "test.csv")])], Kinds())
+    found = read_test_pairs(tmp_path, [Corpus(files=(str(tmp_path / "test.csv"),))], Kinds())
     assert found == [("ein Haus", "a house")]
 
 

@@ -76,7 +76,8 @@ def ask(server: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_score_goes_through_all_commands(system, cli, tmp_path, monkeypatch):
-    monkeypatch.setattr("saccade.cli.score.MAX_EMBEDDED_PAIRS", 4)
+    for module in ("saccade.cli.score", "saccade.score.api"):
+        monkeypatch.setattr(f"{module}.MAX_EMBEDDED_PAIRS", 4)
     answers: list[dict[str, Any]] = []
     monkeypatch.setattr("saccade.serve.server.run_server", lambda server, listener: answers.append(ask(server)))
     (tmp_path / "cosine.py").write_text(PLUGIN)

@@ -37,6 +37,7 @@ def test_all_arguments_reach_training(cli, train_arguments):
         "resume": None,
         "overrides": ["train.steps=3", "init=runs/a"],
         "kinds": {},
+        "overwrite": False,
     }
 
 

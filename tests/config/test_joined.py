@@ -26,6 +26,14 @@ NAME = "show-ask-attend-answer"
         ("reader.question.causal=true", r'reader.question.causal = true is for a Transformer, got .* "recurrent"'),
         ("objectives.0.mixup=0.5", r"a mixed picture has no question of its own"),
         ("task=translate", r'task = "translate" reads texts, got a reader of pictures'),
+        (
+            "reader.join={kind='hops', question_length=39}",
+            r"reader.join.question_length = 39 has no weight for .* data.max_length = 40; set one to the other",
+        ),
+        (
+            "reader.join={kind='hops', question_length=40, dim=24}",
+            r"must have the same width; got reader.question.stack.dim = 512 and reader.join.dim = 24; set one to the",
+        ),
     ],
 )
 def test_incompatible_settings_are_reported(change, message):

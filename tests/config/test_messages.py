@@ -19,6 +19,11 @@ def test_all_mistakes_are_reported_at_once():
     assert len(lines) == 4
 
 
+def test_an_unknown_key_beside_a_kind_that_is_a_table():
+    lines = message({"train": {"average": {"kind": {"a": 1}, "zz": 1}}})
+    assert "train.average.zz: unknown key; keys here: kind, n" in lines
+
+
 def test_a_single_mistake_is_one_line():
     assert message({"train": {"stepz": 3}}) == "recipe 'x': train.stepz: unknown key; did you mean 'steps'?"
 
@@ -36,6 +41,8 @@ def test_a_single_mistake_is_one_line():
             {"data": {"valid": [{"files": ["a"], "splitt": "x"}]}},
             "data.valid.0.splitt: unknown key; did you mean 'split'?",
         ),
+        ({"train": {"lr": 1}}, "train.lr: unknown key; did you mean 'train.schedule.lr'?"),
+        ({"reader": {"heads": 4}}, "reader.heads: unknown key; did you mean 'reader.stack.heads'?"),
         ({"train": {"average": {"zzz": 1}}}, "train.average.zzz: unknown key; keys here: kind, n"),
         (
             {"reader": {"stack": {"kind": "transfomer"}}},

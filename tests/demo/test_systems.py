@@ -9,9 +9,11 @@ from saccade.tasks.language_model import TASK
 
 FEW = ("train.steps=1", "train.schedule.warmup_steps=1", "train.valid_predictions=2", "train.metric=loss")
 FEWER = (*FEW, "train.valid_every=1", "train.save_every=1", "data.train.0.examples=200", "data.valid.0.examples=6")
-SLOW = ["ask-attend-answer", "bahdanau", "bert", "classify", "gpt2", "listen-attend-spell", "listen-attend-walk", "nat",
-        "show-attend-interact", "show-attend-read", "sasrec", "smiles", "t5", "tag", "vit", "vit-masked",
-        "xlnet"]  # fmt: skip
+SLOW = [
+    "ask-attend-answer", "bahdanau", "bert", "classify", "gpt2", "listen-attend-spell", "listen-attend-walk",
+    "mask-predict", "nat", "show-attend-interact", "show-attend-interact-streams", "show-attend-read", "sasrec",
+    "smiles", "t5", "tag", "vit", "vit-masked", "xlnet",
+]  # fmt: skip
 NEXT = {"listen-attend-walk": "view", "vit-masked": "predict"}  # recipes that the web page cannot serve
 
 

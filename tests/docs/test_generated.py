@@ -91,16 +91,48 @@ def test_results_page_has_command_and_hardware_of_each_number(report, monkeypatc
 
 
 def test_front_page_shows_the_rows_of_front(report, monkeypatch, tmp_path):
-    monkeypatch.setattr(report, "FRONT", ("speed", "c->d", "nobody measured this", "a->b, BLEU, mean"))
+    monkeypatch.setattr(
+        report, "FRONT", {"speed": "fast", "c->d": "c to d", "nobody": "x", "a->b, BLEU, mean": "a to b"}
+    )
     run_report(report, monkeypatch)
     lines = (tmp_path / "README.md").read_text().splitlines()
     assert lines[0] == "# before"
     assert lines[-1] == "after"
-    assert lines[4:-2] == [
-        "| speed | not measured |  |  |",
-        "| c->d, BLEU | 50 BLEU |  |  |",
-        "| a->b, BLEU, mean | 41.25 BLEU | other: 37.50 | 1.10 |",
+    assert lines[4:7] == [
+        "| fast | not measured |  |  |",
+        "| c to d | 50.0 BLEU |  |  |",
+        "| a to b | 41.2 BLEU | other: 37.5 | 1.10 |",
     ]
+
+
+def test_front_page_shows_seeds_spread_and_sizes_of_both_sides(report, monkeypatch, tmp_path):
+    run_report(report, monkeypatch)
+    lines = (tmp_path / "README.md").read_text().splitlines()
+    [row] = [line for line in lines if line.startswith("| `multi30k-en-de` |")]
+    cells = [cell.strip() for cell in row.split("|")]
+    assert cells[3:6] == ["40.81 ± 0.21 BLEU", "3", "8.40 M"]
+    assert cells[6].endswith("2.35 M parameters") and "8.4 M parameters" in cells[7]
+    [fsdd] = [line for line in lines if line.startswith("| `fsdd` |")]
+    assert "99.78 ± 0.19 % of digits | 3 |" in fsdd
+    [one] = [line for line in lines if line.startswith("| `cifar10` |")]
+    assert "| 91.96 % right | 1 |" in one
+
+
+def test_results_page_says_how_to_repeat_and_what_lacks_seeds(report, monkeypatch, tmp_path):
+    run_report(report, monkeypatch)
+    page = (tmp_path / "docs" / "results.md").read_text()
+    assert "saccade reproduce NAME --seeds 3 --data-folder DATA" in page and "DATA is a folder with" in page
+    [few] = [line for line in page.splitlines() if line.startswith("Not measured with three seeds")]
+    assert "`cifar10`" in few and "`fsdd`" not in few and "`multi30k-en-de`" not in few
+    assert "* `fsdd`: once by the test" in page
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1567525, "1.57 M"), (83730, "83,700"), (4550, "4,550"), (47.9, "47.9"), (0.622, "0.622"), (0, "0"), ("-", "-")],
+)
+def test_numbers_are_rounded_for_people(report, value, text):
+    assert report.round_number(value) == text
 
 
 def test_front_page_names_rows_that_are_there():
@@ -126,7 +158,7 @@ def test_check_detects_outdated_pages(report, monkeypatch, tmp_path, capsys):
     assert "docs/results.md is not up to date" in capsys.readouterr().err
     run_report(report, monkeypatch)
     assert run_report(report, monkeypatch, "--check") == 0
-    assert "old" not in (tmp_path / "README.md").read_text()
+    assert "\nold\n" not in (tmp_path / "README.md").read_text()
 
 
 def test_result_that_lacks_something_is_named(report, tmp_path):
@@ -139,4 +171,4 @@ def test_result_that_lacks_something_is_named(report, tmp_path):
 
 def test_readme_without_marks_is_refused(report):
     with pytest.raises(SystemExit, match=r"README\.md lacks the marks"):
-        report.with_table("nothing", [])
+        report.with_table("nothing", [], {})

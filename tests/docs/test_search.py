@@ -59,7 +59,7 @@ RIGHT = {
     "positional encoding": "transformer/#positional-encoding-sinusoidal-learned-rotary-rope-alibi",
     "rotary": "transformer/#positional-encoding-sinusoidal-learned-rotary-rope-alibi",
     "label smoothing": "training/#overfitting-dropout-label-smoothing-early-stopping",
-    "early stopping": "training/#how-long-steps-epochs-early-stopping",
+    "early stopping": "training/#how-long-steps-epochs-minutes-early-stopping",
     "perplexity": "language-models/#perplexity-how-likely-a-text-is",
     "BLEU": "predicting/#scores-bleu-chrf-ter-exact-match",
     "WER": "listen-attend-spell/#word-error-rate-wer-and-character-error-rate-cer",

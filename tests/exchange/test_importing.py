@@ -133,6 +133,9 @@ BAD = [
     (lambda f: edit(f / "config.json", decoder_start_token_id=[1]), "config.json: a value has an unexpected type"),
     (lambda f: edit(f / "config.json", architectures=7), "config.json: a value has an unexpected type"),
     (lambda f: edit(f / "config.json", activation_function=[]), "config.json: a value has an unexpected type"),
+    (lambda f: edit(f / "config.json", eos_token_id="x"), "eos_token_id: expected ids of tokens, got 'x'; is it"),
+    (lambda f: edit(f / "config.json", eos_token_id=[[2]]), "eos_token_id: expected ids of tokens, got '.2.'"),
+    (lambda f: edit(f / "config.json", eos_token_id=2**70), "eos_token_id: expected ids of tokens, got '11805"),
     (lambda f: edit(f / "config.json", eos_token_id=[0, 3]), r"eos_token_id = \[0, 3\] is not supported"),
     (lambda f: edit(f / "config.json", decoder_vocab_size=12), "decoder_vocab_size = 12 is not supported; only 16"),
 ]  # fmt: skip

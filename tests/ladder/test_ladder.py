@@ -19,8 +19,9 @@ from saccade.ladder.data import LadderData, build_files_data, build_letters_data
 from saccade.ladder.report import format_note, format_page, format_table, write_report
 from saccade.ladder.results import Ladder, RunResult, build_ladder, group_by_length
 from saccade.ladder.rungs import SIZES, choose_rungs, get_settings, read_table
-from saccade.ladder.train import build_recipe, check_same_settings, train_ladder
+from saccade.ladder.train import build_recipe, train_ladder
 from saccade.model.build.model import build
+from saccade.train.api import check_same_settings
 
 RUNGS = ["no-attention", "without-norm", "transformer"]
 QUICK = [
@@ -68,10 +69,10 @@ def test_a_diverged_rung_is_reported_and_left_out(
 ) -> None:
     whole = training.train_or_load
 
-    def fails(recipe: Recipe, folder: Path, state: str) -> object:
+    def fails(recipe: Recipe, folder: Path) -> object:
         if "no-attention" in recipe.name or recipe.train.seed == 1:
             raise Diverged("the loss is no longer a finite number")
-        return whole(recipe, folder, state)
+        return whole(recipe, folder)
 
     monkeypatch.setattr(training, "train_or_load", fails)
     ladder, said = small(tmp_path)
@@ -106,7 +107,7 @@ def test_all_rungs_have_data_tokenizer_and_budget_in_common() -> None:
         recipes = [build_recipe(rung, ground_of(size), seed=1, overrides=[]) for rung in choose_rungs(size=size)]
         for part in ("data", "tokenizer"):
             assert len({str(getattr(recipe, part)) for recipe in recipes}) == 1, part
-        assert len({str(recipe.predict) for recipe in recipes if "nat" not in recipe.name}) == 1
+        assert len({str(recipe.predict) for recipe in recipes if "mask-predict" not in recipe.name}) == 1
         for setting in ("steps", "batch_tokens", "accumulate", "seed", "ema", "average", "minutes", "epochs"):
             assert len({str(getattr(recipe.train, setting)) for recipe in recipes}) == 1, setting
 

@@ -5,7 +5,14 @@ import torch
 
 from saccade.layers.memory import Memory
 from saccade.layers.record import record
-from saccade.layers.vision.joining import Concat, Glimpses, Hops, QuestionOnly, summarize_question
+from saccade.layers.vision.joining import (
+    Concat,
+    Glimpses,
+    Hops,
+    QuestionOnly,
+    WeightedWords,
+    summarize_question,
+)
 
 B, S, T, D, E, W = 2, 7, 5, 3, 4, 11
 
@@ -63,6 +70,28 @@ def test_the_second_hop_asks_with_what_was_seen(look, ask):
     torch.testing.assert_close(seen, torch.relu(before + second @ join.evidence[1](cells)))
 
 
+def weighted_hops(hops=2, length=T):
+    """With the question as the weighted sum of its words; weights and bias are random."""
+    words = WeightedWords(E, length=length)
+    torch.nn.init.normal_(words.weights)
+    torch.nn.init.normal_(words.bias)
+    return Hops(D, E, E, dim=E, hops=hops, words=words, dropout=0.0)
+
+
+def test_a_question_is_the_weighted_sum_of_its_words(look, ask):
+    """Xu and Saenko 2016, equation 4: one weight for each position, and a bias."""
+    join = weighted_hops(hops=1, length=T + 2)
+    with record(join) as maps:
+        seen = join(look, ask).states[:, 0]
+    for row, words in enumerate((5, 3)):
+        question = sum(join.words.weights[t] * ask.inputs[row, t] for t in range(words)) + join.words.bias
+        evidence = maps[""][row, 0].sum(0) @ join.evidence[0](cells_of(look)[row])
+        torch.testing.assert_close(seen[row], torch.relu(question + evidence))
+    assert join.question is None
+    other = Memory(ask.states + 1, ask.mask, inputs=ask.inputs)
+    assert torch.equal(join(look, other).states[:, 0], seen)  # the states of a reader do not count
+
+
 def test_glimpses_attend_with_the_whole_question(look, ask):
     join = Glimpses(D, E, hidden_dim=W, glimpses=2)
     with record(join) as maps:
@@ -79,6 +108,7 @@ def test_glimpses_attend_with_the_whole_question(look, ask):
     "join",
     [
         Hops(D, E, E, dim=W, hops=2, dropout=0.0),
+        weighted_hops(),
         Glimpses(D, E, hidden_dim=W, glimpses=3),
         QuestionOnly(E),
     ],
@@ -89,7 +119,7 @@ def test_padding_of_a_question_says_nothing(join, look, ask):
 
 def test_a_row_that_asks_nothing_gives_numbers(look, ask):
     empty = Memory(ask.states, real(5, 0, size=T), inputs=ask.inputs)
-    for join in (Hops(D, E, E, dim=W, hops=2, dropout=0.0), Glimpses(D, E, hidden_dim=W, glimpses=2)):
+    for join in (Hops(D, E, E, dim=W, hops=2, dropout=0.0), weighted_hops(), Glimpses(D, E, hidden_dim=W, glimpses=2)):
         assert join(look, empty).states.isfinite().all()
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from saccade.errors import SaccadeError
+from saccade.kernels.weights import Unsupported
 from saccade.layers.attention.masks import Mask, causal, dense, padding, window
 from saccade.layers.attention.multihead import CrossAttention, Form, HeadProjection, SelfAttention
 from saccade.layers.attention.positions import Alibi, Rotary, Shaw, Sinusoidal
@@ -302,3 +303,41 @@ def test_xavier_bound_is_that_of_each_matrix_alone() -> None:
     bound = math.sqrt(6 / (64 + 64))
     assert weight.abs().max() <= bound
     assert weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)
+
+
+# ---- values of another width than keys (d_v)
+
+
+@pytest.mark.parametrize("cross", [False, True])
+@torch.no_grad()
+def test_values_of_their_own_width_follow_the_formula(cross):
+    """softmax(Q K^T / sqrt(d_k)) V with d_k = 3 and d_v = 5, head by head."""
+    torch.manual_seed(1)
+    x, memory = torch.randn(2, 7, 12).double(), torch.randn(2, 6, 10).double()
+    if cross:
+        layer = CrossAttention(12, heads=2, memory_dim=10, form=(3, 5)).double()
+        got, keys, parts = layer(x, layer.project_memory(memory)), memory, (layer.query, layer.memory)
+    else:
+        layer = SelfAttention(12, heads=2, form=(3, 5)).double()
+        got, keys, parts = layer(x), x, (layer.project, layer.project)
+    heads = []
+    for h in range(2):
+        query = x @ parts[0].weight[h, 0].T + parts[0].bias[h, 0]
+        key = keys @ parts[1].weight[h, -1].T + parts[1].bias[h, -1]
+        value = keys @ layer.value.weight[h, 0].T + layer.value.bias[h, 0]
+        heads.append((query @ key.mT / 3**0.5).softmax(-1) @ value)
+    expected = torch.cat(heads, -1) @ layer.heads.out.weight.T + layer.heads.out.bias
+    torch.testing.assert_close(got, expected)
+    assert layer.value.weight.shape == (2, 1, 5, 10 if cross else 12) and layer.heads.out.weight.shape == (12, 10)
+    assert layer.width == 2 * (3 + 5) // 2
+
+
+def test_equal_widths_are_one_projection():
+    """Runs and kernels know this form; a pair of equal widths is it too."""
+    layer = SelfAttention(12, heads=2, form=(5, 5))
+    assert layer.value is None and layer.project.weight.shape == (2, 3, 5, 12)
+
+
+def test_kernels_decline_values_of_their_own_width():
+    with pytest.raises(Unsupported, match="its values have another width than its keys"):
+        SelfAttention(12, heads=2, form=(3, 5)).describe()

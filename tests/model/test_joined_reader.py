@@ -13,6 +13,7 @@ STACK = "stack={kind='transformer', layers=1, dim=24, heads=2, ff=16}"
 JOINS = {
     "glimpses": (["reader.join.glimpses=3"], (2, 1, 3 * 64 + 64)),
     "hops": (["reader.join.kind=hops", "reader.join.dim=24"], (2, 1, 24)),
+    "weighted words": (["reader.join={kind='hops', dim=64, question_length=40}"], (2, 1, 64)),
     "concat": ([f"reader.join={{kind='concat', dim=24, {STACK}}}"], (2, 36 + 4, 24)),
     "question": (["reader.join.kind=question"], (2, 1, 64)),
 }
@@ -48,7 +49,16 @@ def test_only_a_question_alone_does_not_see_the_picture(kind):
     assert (model.reader.look is None) == (kind == "question")
 
 
-@pytest.mark.parametrize("kind", ["glimpses", "hops", "concat"])
+def test_weighted_words_need_no_layers_over_the_question():
+    model = small(*JOINS["weighted words"][0])
+    names = [name for name, _ in model.reader.ask.named_parameters()]
+    assert names == ["embedding.tokens.weight"]
+    question = pad([[5] * 40, [6, 2]])  # as long as data.max_length
+    states = model.read(Batch({**make_questions().fields, "question": question})).states
+    assert states.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", ["glimpses", "hops", "weighted words", "concat"])
 def test_a_share_of_questions_sees_nothing_of_its_picture_in_training(kind):
     model = small(*JOINS[kind][0], "reader.image_dropout=0.5").train()
     values, words = make_questions()["source"].values[:1].repeat(40, 1, 1, 1), pad([[5, 6, 7, 2]] * 40)

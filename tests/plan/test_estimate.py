@@ -87,11 +87,11 @@ def test_time_and_money_by_hand():
     assert found.time.tokens_per_second == pytest.approx(speed)
     assert found.time.hours == pytest.approx(1e9 / speed / 3600)
     assert found.time.dollars == pytest.approx(1e9 / speed / 3600 * 4 * 2.5)
-    assert found.step_seconds == pytest.approx(2 * 25_000 / (speed / 4))
+    assert found.step_seconds == pytest.approx(8 * 2 * 25_000 / speed)  # 8 micro-batches on all GPUs together
 
 
 def test_tokens_are_those_of_all_steps():
-    assert plan("train.steps=10", "train.accumulate=3", gpus=2).time.tokens == 2 * 10 * 3 * 25_000 * 2
+    assert plan("train.steps=10", "train.accumulate=3", gpus=2).time.tokens == 10 * 3 * 25_000 * 2
     assert plan("train.steps=none", "train.epochs=3").time.hours is None
 
 

@@ -11,7 +11,13 @@ from saccade.config.schema import Corpus, Decoding
 from saccade.data.sources.pairs import read_pairs
 from saccade.errors import SaccadeError
 from saccade.predict import backtranslate as library
-from saccade.predict.backtranslate import BacktranslationOptions, add_noise, backtranslate, choose_reason
+from saccade.predict.backtranslate import (
+    BacktranslationOptions,
+    DistillationOptions,
+    add_noise,
+    backtranslate,
+    choose_reason,
+)
 from saccade.predict.outputs import Hypothesis
 
 LINES = ["abcd efg", "gfe", "", "bad cab bag", "fed", "a" * 40, "gag", "beef", "feed a cab"]
@@ -156,6 +162,63 @@ def test_mistakes_are_refused(make_predictor: Any, mono: str, tmp_path: Path) ->
 
 
 def test_embedded_data_has_targets() -> None:
-    lines = list(library.read_targets(["embedded:reverse-5"]))
+    lines = list(library.read_side(["embedded:reverse-5"], 1))
     assert len(lines) == 1000
     assert lines == [target for _, target in read_pairs(Corpus(files=("embedded:reverse-5",), examples=1000))]
+
+
+# ---- distillation
+
+
+TEACHING = DistillationOptions(Decoding(beam=3, **SIX), max_ratio=99.0)
+
+
+def test_a_distilled_corpus_has_real_sources_and_the_outputs_of_the_teacher(
+    make_predictor: Any, mono: str, tmp_path: Path
+) -> None:
+    predictor = make_predictor(seed=3)
+    write(predictor, mono, tmp_path / "synthetic.tsv")
+    write(predictor, mono, tmp_path / "distilled.tsv", TEACHING)
+    files = (str(tmp_path / f"{name}.tsv") for name in ("distilled", "synthetic"))
+    there, back = (list(read_pairs(Corpus(files=(file,)))) for file in files)
+    assert there == [(source, target) for target, source in back] and len(there) >= 2
+
+
+def test_sources_of_pairs_are_distilled(make_predictor: Any, tmp_path: Path) -> None:
+    predictor, sources = make_predictor(seed=3), [line for line in LINES if line and len(line) < 24]
+    (tmp_path / "pairs.tsv").write_text("source\ttarget\n" + "".join(f"{line}\tgag\n" for line in sources))
+    given = Corpus(files=(str(tmp_path / "pairs.tsv"),), examples=len(sources) - 1)
+    backtranslate(predictor, [given], tmp_path / "out.tsv", options=TEACHING, report=lambda line: None)
+    (tmp_path / "lines.txt").write_text("\n".join(sources[:-1]))
+    write(predictor, str(tmp_path / "lines.txt"), tmp_path / "expected.tsv", TEACHING)
+    lines = (tmp_path / "out.tsv").read_text().splitlines()
+    assert lines == (tmp_path / "expected.tsv").read_text().splitlines() and len(lines) > 2
+
+
+def test_a_distillation_is_not_continued_as_a_back_translation(
+    make_predictor: Any, mono: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    predictor, output, save = make_predictor(seed=3), tmp_path / "out.tsv", library.save_progress
+    monkeypatch.setattr(library, "LINES_PER_BLOCK", 2)
+    for begun, continued in ((TEACHING, BEAM), (BEAM, TEACHING)):
+        monkeypatch.setattr(library, "save_progress", stop_after(2, save))
+        with pytest.raises(KeyboardInterrupt):
+            write(predictor, mono, output, begun)
+        monkeypatch.setattr(library, "save_progress", save)
+        with pytest.raises(SaccadeError, match="was begun with (kind|tag) = .*; give the same settings to continue"):
+            write(predictor, mono, output, continued)
+        output.with_name("out.tsv.progress").unlink()
+        output.unlink()
+
+
+def stop_after(calls: int, save: Any) -> Any:
+    """Return a function that saves and is interrupted after so many calls."""
+    left = [calls]
+
+    def save_and_stop(*given: Any) -> None:
+        save(*given)
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+
+    return save_and_stop

@@ -315,7 +315,7 @@ def test_large_batches_get_no_graph(make_filler, monkeypatch):
     with torch.no_grad():
         for lengths, fits in (((4, 5), True), ((4, 5, 6), False)):
             for seen in (False, True):
-                assert bool(cache.explain_unsupported(model, sources(*lengths), MaskPredictParams(1, 3, 0))) != (
+                assert bool(cache.explain_unsupported(model, sources(*lengths), [9], MaskPredictParams(1, 3, 0))) != (
                     fits and seen
                 )
 

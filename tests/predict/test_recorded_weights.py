@@ -22,7 +22,7 @@ from saccade.data.batching.batch import Batch, pad
 from saccade.data.tokenization.tokenizers import END
 from saccade.layers.attention import masks
 from saccade.layers.attention.alignment import SoftAttention
-from saccade.layers.attention.multihead import CrossAttention, SelfAttention, repeat_heads
+from saccade.layers.attention.multihead import CrossAttention, PositionalAttention, SelfAttention, repeat_heads
 from saccade.layers.blocks.convolution import SQRT_HALF, ConvS2SAttention
 from saccade.layers.record import record
 from saccade.layers.regions import compiled_regions
@@ -61,12 +61,14 @@ KINDS: dict[str, tuple[dict[str, Any], int]] = {  # and how many layers attend
         2,
     ),
     "filling": ({**both(STACK), "objectives": [{"kind": "fill"}]}, 6),
+    "fertilities": ({**both(STACK), "objectives": [{"kind": "fertility"}]}, 8),
     "additive": (recurrent(attention="additive", layers=2), 1),
     "general": (recurrent(attention="general"), 1),
     "dot, all at once": (recurrent(attention="dot", input_feeding=False), 1),
     "convolution": (both(CONVOLUTION, positions={"kind": "learned", "length": 24}, scale_embedding=False), 3),
 }
 KINDS["filling"][0]["writer"] |= {"kind": "fill", "max_length_difference": 5}
+KINDS["fertilities"][0]["writer"] |= {"kind": "fertility"}
 
 
 def make(kind: str) -> Model:
@@ -87,9 +89,9 @@ def texts(model: Model) -> Batch:
 
 
 def run_writer(model: Model, batch: Batch) -> Tensor:
-    target = batch["target"]
-    seen = build_writer_inputs(model.writer, target)
-    return model.writer(seen, target.mask, model.read(batch))
+    target, memory = batch["target"], model.read(batch)
+    seen = build_writer_inputs(model.writer, target, memory)
+    return model.writer(seen, target.mask, memory)
 
 
 # ---- layers that only sum
@@ -130,7 +132,8 @@ def sum_memory(layer: ConvS2SAttention, weights: Iterator[Tensor]) -> Callable[.
 
 
 SUMS: dict[type[nn.Module], Callable[[Any, Iterator[Tensor]], Callable[..., Any]]] = {
-    SelfAttention: sum_self, CrossAttention: sum_cross, SoftAttention: sum_soft, ConvS2SAttention: sum_memory
+    SelfAttention: sum_self, PositionalAttention: sum_self, CrossAttention: sum_cross, SoftAttention: sum_soft,
+    ConvS2SAttention: sum_memory,
 }  # fmt: skip
 
 
@@ -210,7 +213,9 @@ def test_recorded_weights_are_those_of_packed_rows(kind: str) -> None:
     model = make(kind)
     batch = texts(model)
     target, row = batch["target"], pack_batch(batch)
-    seen = build_writer_inputs(model.writer, target)[target.mask][None]  # concatenated, as in a packed row
+    seen = build_writer_inputs(model.writer, target, model.read(batch))[target.mask][
+        None
+    ]  # concatenated, as in a packed row
     expected = model.writer(seen, row["target"].mask, model.read(row))
     with replace_attention(model, record_weights(model, batch)):
         got = run_writer(model, batch)

@@ -12,11 +12,11 @@ from saccade.model.build.model import build
 NAMES = [
     "albert", "ask-attend-answer", "bahdanau", "bert", "bert-large", "bytenet", "classify", "cnn-self-attention",
     "convs2s", "dates", "deep-att", "gnmt", "gnmt-reward", "gopher", "gpt2", "gpt2-large", "gpt2-medium", "gpt2-xl",
-    "gpt3", "listen-attend-spell", "listen-attend-walk", "listen-transformer", "llama", "megatron", "moe",
-    "multi30k", "nat", "probe", "reformer", "roberta", "roberta-large", "sasrec", "set-encoder", "shakespeare",
-    "show-ask-attend-answer", "show-attend-interact", "show-attend-read", "show-attend-tell",
-    "show-attend-tell-transformer", "smiles", "sutskever", "t5", "t5-1.0", "t5-base", "tag", "tatoeba",
-    "transformer", "transformer-big", "turing-nlg", "vit", "vit-masked", "xlnet", "xlnet-large",
+    "gpt3", "listen-attend-spell", "listen-attend-walk", "listen-transformer", "llama", "mask-predict", "megatron",
+    "moe", "multi30k", "nat", "probe", "reformer", "roberta", "roberta-large", "sasrec", "set-encoder", "shakespeare",
+    "show-ask-attend-answer", "show-attend-interact", "show-attend-interact-streams", "show-attend-read",
+    "show-attend-tell", "show-attend-tell-transformer", "small-data", "smiles", "sutskever", "t5", "t5-1.0", "t5-base",
+    "tag", "tatoeba", "transformer", "transformer-big", "turing-nlg", "vit", "vit-masked", "xlnet", "xlnet-large",
 ]  # fmt: skip
 SIZES = {
     "layers", "dim", "hidden_dim", "heads", "kv_heads", "ff", "dropout", "attention_dropout", "ff_dropout", "window",

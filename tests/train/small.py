@@ -114,13 +114,13 @@ def train_one_rank(run, train, rank, port, out_of_memory_at=0):
     """
     faulthandler.dump_traceback_later(100, exit=True, file=sys.__stderr__)  # a process that hangs shows where
     quiet()
-    saving = checkpoint.save
+    saving = checkpoint.complete_folder
 
     def slow(*arguments, **settings):
         time.sleep(0.3)
         return saving(*arguments, **settings)
 
-    checkpoint.save = slow
+    checkpoint.complete_folder = slow
     forward, calls = loss.MicroBatchLoss.forward, 0
 
     def limited(self, batch, generator):

@@ -83,7 +83,7 @@ def test_only_broken_ones_are_refused(tmp_path):
 
 
 def test_checkpoint_of_a_newer_version_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "SCHEMA_VERSION", 99)
+    monkeypatch.setattr(checkpoint, "WHOLE_VERSION", 99)
     save(tmp_path, 5)
     monkeypatch.undo()
 

@@ -21,7 +21,7 @@ def port():
 def test_two_processes_give_losses_and_weights_of_one(processes, tmp_path, port):
     one, two = tmp_path / "one", tmp_path / "two"
     started = [
-        processes.Process(target=small.train_one_rank, args=(str(two), {**TRAIN, "accumulate": 1}, rank, port))
+        processes.Process(target=small.train_one_rank, args=(str(two), {**TRAIN, "accumulate": 2}, rank, port))
         for rank in range(2)
     ]
     started.append(processes.Process(target=small.train_or_resume, args=(str(one), {**TRAIN, "accumulate": 2})))

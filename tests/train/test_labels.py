@@ -200,7 +200,10 @@ def test_a_head_of_a_users_own_is_called_with_memory(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"task": "translate"}, 'task = "translate" goes with writer.kind = "tokens" or "fill", got "label"'),
+        (
+            {"task": "translate"},
+            'task = "translate" goes with writer.kind = "tokens", "fill" or "fertility", got "label"',
+        ),
         ({"writer": {"kind": "tokens"}}, 'task = "classify" goes with writer.kind = "label", "number" or "tags"'),
         (
             {"objectives": [{"kind": "tag"}]},

@@ -199,11 +199,12 @@ def test_epochs_are_a_budget(fit):
 
 def test_minutes_are_a_budget_and_the_time_used_is_saved(fit):
     run = fit(**{**STEPS, "steps": "none", "minutes": 0.00001})
-    used = state(run, 1)["progress"]["seconds"]
+    progress = state(run, 1)["progress"]
+    assert steps(run) == [1] and progress["seconds"] >= 0.0006 and progress["planned_steps"] == 1
 
-    fit(resume=True, overrides=["train.minutes=0.00002"])
+    fit(resume=True)
 
-    assert steps(run) == [1] and used >= 0.0006
+    assert steps(run) == [1]
 
 
 def test_the_moving_average_is_validated_and_written(fit):
@@ -244,8 +245,8 @@ def test_bf16_with_recomputed_activations_and_tensorboard_trains(fit):
             "train.metric=bleu needs validation data",
         ),
         (
-            {"steps": "none", "minutes": 1.0, "schedule": {"kind": "cosine", "lr": 0.1, "warmup_steps": 2}},
-            "cosine.* needs the number of steps",
+            {"steps": "none", "patience": 3, "schedule": {"kind": "cosine", "lr": 0.1, "warmup_steps": 2}},
+            "training has no end",
         ),
     ],
 )
@@ -319,4 +320,4 @@ def test_cosine_ends_with_the_epoch_of_the_stream(monkeypatch):
             count += 1
 
         train = settings.train.model_copy(update={"seed": seed})
-        assert compute_total_steps(train, store, world=1) == count
+        assert compute_total_steps(train, store) == count

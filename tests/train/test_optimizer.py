@@ -4,6 +4,7 @@ from torch import nn
 
 from saccade.config.schema import Optimizer
 from saccade.errors import SaccadeError
+from saccade.train import checkpoint
 from saccade.train.optimizer import (
     build_optimizer,
     freeze,
@@ -60,13 +61,19 @@ def test_nothing_left_to_train_is_refused(model):
         build_optimizer(Optimizer(), model)
 
 
-def test_state_goes_through_named_tensors():
+def store(folder, tensors):
+    """A checkpoint with these tensors of an optimizer."""
+    checkpoint.save(folder, step=1, groups={"optimizer": tensors}, state={})
+    return checkpoint.load_latest(folder, warn=pytest.fail)
+
+
+def test_state_goes_through_named_tensors(tmp_path):
     layer = nn.Linear(3, 2)
     optimizer = step_once(layer)
     tensors = {name: value.clone() for name, value in get_optimizer_tensors(optimizer, layer).items()}
 
     other = build_optimizer(Optimizer(), layer)
-    restore_optimizer(other, layer, tensors)
+    restore_optimizer(other, layer, store(tmp_path, tensors))
 
     assert set(tensors) == {f"{key}:{name}" for key in ("step", "exp_avg", "exp_avg_sq") for name in ("weight", "bias")}
     assert tensors["step:bias"].item() == 1
@@ -108,7 +115,7 @@ def test_lamb_moves_zeros_and_leaves_out_what_has_no_gradient():
     assert torch.equal(layer.bias, before)
 
 
-def test_the_state_of_lamb_goes_through_named_tensors():
+def test_the_state_of_lamb_goes_through_named_tensors(tmp_path):
     layer = nn.Linear(3, 2)
     optimizer = build_optimizer(Optimizer(kind="lamb"), layer)
     set_learning_rate(optimizer, 0.1)
@@ -117,5 +124,5 @@ def test_the_state_of_lamb_goes_through_named_tensors():
     optimizer.step()
     tensors = {name: value.clone() for name, value in get_optimizer_tensors(optimizer, layer).items()}
     other = build_optimizer(Optimizer(kind="lamb"), layer)
-    restore_optimizer(other, layer, tensors)
+    restore_optimizer(other, layer, store(tmp_path, tensors))
     assert all(torch.equal(value, tensors[name]) for name, value in get_optimizer_tensors(other, layer).items())

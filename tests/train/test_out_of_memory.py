@@ -365,7 +365,7 @@ def test_all_processes_split_when_one_runs_out_of_memory(processes, tmp_path, po
     train = {"steps": 6, "valid_every": 3, "save_every": 3, "clip": 1.0, "on_out_of_memory": "split", **SMOOTH}
     train["parts"] = {"reader": part, "writer": part}
     started = [
-        processes.Process(target=small.train_one_rank, args=(str(two), {**train, "accumulate": 1}, rank, port, fails))
+        processes.Process(target=small.train_one_rank, args=(str(two), {**train, "accumulate": 2}, rank, port, fails))
         for rank, fails in ((0, 0), (1, 3))
     ]
     started.append(processes.Process(target=small.train_or_resume, args=(str(one), {**train, "accumulate": 2})))

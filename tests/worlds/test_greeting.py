@@ -109,7 +109,7 @@ def test_a_world_of_gymnasium_is_used_as_ours():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("CartPole-v1", r"gym:CartPole-v1 must have observations \(height, width, 3\) of uint8, got Box"),
+        ("CartPole-v1", r"observations \(height, width, 3\) of uint8, or 4 with depth as the last channel, got Box"),
         ("Pendulum-v1", "gym:Pendulum-v1 must have discrete actions"),
         ("Nowhere-v1", "gymnasium cannot make 'Nowhere-v1'"),
         (

@@ -73,7 +73,9 @@ def test_it_is_imported_only_for_its_own_kinds():
 
 def test_its_recipes_are_listed_with_the_others():
     own = {path.stem for path in (ROOT / "saccade_worlds" / "recipes").glob("*.toml")}
-    assert own == {"listen-attend-walk", "show-attend-interact"} and own < {*list_recipes()}
+    assert own == {"listen-attend-walk", "show-attend-interact", "show-attend-interact-streams"} and own < {
+        *list_recipes()
+    }
 
 
 def test_a_run_without_the_plugin_asks_for_its_package(tmp_path, monkeypatch):

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import saccade
-from saccade.cli.score import read_test_pairs
 from saccade.config.load import load
 from saccade.config.plugins import Kinds
 from saccade.config.schema import Corpus
@@ -19,6 +18,7 @@ from saccade.data.prepare import prepare
 from saccade.demo.listing import get_demonstration
 from saccade.errors import SaccadeError
 from saccade.predict.search.ensemble import Ensemble
+from saccade.score.api import read_test_pairs
 from saccade.score.compare import compare
 from saccade.score.evaluate import evaluate_corpora
 from saccade_worlds.navigation.predictor import WalkCodec, Walker
@@ -130,7 +130,7 @@ def test_runs_are_compared_by_success(walker):
     success = evaluate_corpora(trained, [HELDOUT]).scores["success"].value
     assert found.metric == "success" and [row.scores["success"] for row in found.rows] == [success, success]
     assert found.rows[1].difference.value == 0
-    assert read_test_pairs(run, ['["embedded:worlds-heldout"]'], Kinds())[:12] == pairs
+    assert read_test_pairs(run, [HELDOUT], Kinds())[:12] == pairs
 
 
 def test_a_view_shows_where_each_action_was_done(walker, tmp_path):

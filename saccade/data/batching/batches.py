@@ -53,8 +53,10 @@ class Rows:
         """Return one side of these rows as a batch field."""
         return pad_flat(*self.gather(rows, side=side, variant=variant))
 
-    def open_batches(self, *, batch_tokens: int, seed: int, rank: int = 0, world: int = 1) -> BatchStream:
-        """Open the endless stream of training batches."""
+    def open_batches(
+        self, *, batch_tokens: int, seed: int, rank: int = 0, world: int = 1, micro_batches: int | None = None
+    ) -> BatchStream:
+        """Open the endless stream of training batches; their order does not depend on the micro-batches of a step."""
         return BatchStream(self, batch_tokens=batch_tokens, seed=seed, rank=rank, world=world)
 
 

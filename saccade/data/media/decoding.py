@@ -26,7 +26,7 @@ from saccade.data.media.frames import read_frames
 from saccade.data.media.pictures import MAX_PICTURE_PIXELS, read_picture
 from saccade.data.sources.lines import build_missing_file_error
 from saccade.errors import SaccadeError
-from saccade.processes import build_python_command, build_python_environment, describe_end
+from saccade.processes import describe_end, start_module
 
 Decoder = Callable[[str], np.ndarray]
 MODEL_SETTINGS = {"stack", "positions"}  # settings that decoding does not depend on, and that may be plugins
@@ -157,11 +157,8 @@ def decode_part(paths: Sequence[str], decode: Decoder, name: Path) -> None:
 
 
 def _start_process(paths: Sequence[str], reader: MediaReader, name: Path) -> subprocess.Popen[str]:
-    """Start this module as a program: a fork might hold locks, and a spawn would run the user's script again."""
-    process = subprocess.Popen(
-        build_python_command("saccade.data.media.decoding"), stdin=subprocess.PIPE, text=True,
-        env=build_python_environment(),
-    )  # fmt: skip
+    """Start this module as a program that decodes one shard."""
+    process = start_module("saccade.data.media.decoding")
     assert process.stdin is not None, "opened as a pipe"
     request = {"reader": reader.model_dump(exclude=MODEL_SETTINGS), "paths": list(paths), "name": str(name)}
     with suppress(BrokenPipeError), process.stdin as pipe:  # if it has ended, its exit code says so
@@ -175,4 +172,7 @@ def main(request: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(json.load(sys.stdin))
+    try:
+        main(json.load(sys.stdin))
+    except (json.JSONDecodeError, KeyboardInterrupt):  # the process that asked has ended, or the user stopped both
+        sys.exit(1)

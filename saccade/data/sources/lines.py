@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, cast
 
+from saccade.data.sources.paths import is_url
 from saccade.errors import SaccadeError
 
 COMPRESSION_SUFFIXES = (".gz", ".xz")
@@ -21,26 +22,43 @@ MAX_LINE_BYTES = 2**27
 @contextmanager
 def open_file(path: Path) -> Iterator[IO[bytes]]:
     """Open a file as decompressed bytes; errors while it is open become a SaccadeError."""
-    if path.is_dir() or not path.exists():
-        raise build_missing_file_error(path)
     try:
+        if path.is_dir() or not path.exists():
+            raise build_missing_file_error(path)
         with _open(path) as file:
             yield file
     except (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError) as error:
         raise SaccadeError(f"{path} is not a whole {path.suffix} file ({error}); make or download it again") from None
     except OSError as error:
         raise build_read_error(path, error) from None
+    except SaccadeError:
+        raise
+    except Exception as error:  # of the library behind a URL
+        if is_url(path):
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise SaccadeError(f"{path} cannot be read: {reason}") from None
+        raise
 
 
-def _open(path: Path) -> IO[bytes]:
-    if path.suffix == ".gz":
-        return cast(IO[bytes], gzip.open(path, "rb"))
-    return cast(IO[bytes], lzma.open(path, "rb")) if path.suffix == ".xz" else path.open("rb")
+@contextmanager
+def _open(path: Path) -> Iterator[IO[bytes]]:
+    with path.open("rb") as raw:
+        if path.suffix not in COMPRESSION_SUFFIXES:
+            yield raw
+            return
+        with (gzip if path.suffix == ".gz" else lzma).open(raw, "rb") as file:
+            yield cast(IO[bytes], file)
 
 
-def iter_lines(file: IO[bytes], name: str) -> Iterator[tuple[int, str]]:
+def _bound_lines(file: Iterable[bytes]) -> Iterable[bytes]:
+    """Lines of an open file, a line that is too long only up to its limit; other lines as they are."""
+    readline = getattr(file, "readline", None)
+    return file if readline is None else iter(partial(readline, MAX_LINE_BYTES + 1), b"")
+
+
+def iter_lines(file: Iterable[bytes], name: str, *, lines_before: int = 0) -> Iterator[tuple[int, str]]:
     """Yield lines with their numbers from 1, without line ends; only a line feed ends a line, not U+2028 etc."""
-    for number, raw in enumerate(iter(partial(file.readline, MAX_LINE_BYTES + 1), b""), 1):
+    for number, raw in enumerate(_bound_lines(file), lines_before + 1):
         if len(raw) > MAX_LINE_BYTES:
             raise SaccadeError(
                 f"{name}:{number}: a line of more than {MAX_LINE_BYTES:,} bytes; is it text, with one example a line?"

@@ -17,7 +17,8 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from contextlib import contextmanager
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -54,9 +55,17 @@ def read_pairs(path: Path, *, columns: Columns) -> Iterator[Row]:
     return to_pairs(_read_texts(path, columns=columns, names=PAIR_COLUMNS))
 
 
-def read_column(path: Path, *, columns: Columns) -> Iterator[tuple[int, str]]:
-    """Yield the texts of one column, each with its line number."""
-    return ((number, texts[0]) for number, texts in _read_texts(path, columns=columns, names=TEXT_COLUMNS))
+def read_column(path: Path, *, columns: Columns, first: int = 0, stop: int | None = None) -> Iterator[tuple[int, str]]:
+    """Yield the texts of one column, each with its line number; of the rows from `first` to `stop`, counted from 0."""
+    rows = _read_texts(path, columns=columns, names=TEXT_COLUMNS, first=first, stop=stop)
+    return ((number, texts[0]) for number, texts in rows)
+
+
+def read_row_group_bounds(path: Path) -> list[int]:
+    """Return the number of the first row of each row group of a parquet file, and the number of rows."""
+    with open_file(path) as file, _open_parquet(file, path) as table:
+        groups = [table.metadata.row_group(number).num_rows for number in range(table.metadata.num_row_groups)]
+    return [0, *accumulate(groups)]
 
 
 def read_records(path: Path, *, is_header: Callable[[list[str]], bool]) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -64,9 +73,9 @@ def read_records(path: Path, *, is_header: Callable[[list[str]], bool]) -> Itera
     with open_file(path) as file:
         name, number = str(path), 0
         if get_format(path) == ".parquet":
-            rows: Iterable[tuple[int, Mapping[str, Any]]] = _read_parquet(file, path)
+            rows: Iterable[tuple[int, Mapping[str, Any]]] = read_parquet(file, path)
         elif get_format(path) == ".jsonl":
-            rows = _read_jsonl(file, name)
+            rows = read_jsonl(file, name)
         else:
             rows = _name_columns(
                 _read_tsv(file, name) if get_format(path) == ".tsv" else _read_csv(file, name), name, is_header
@@ -134,20 +143,22 @@ def _read_first(path: Path) -> tuple[int, list[str] | dict[str, Any]]:
         return 0, {}
     with open_file(path) as file:
         if kind in (".parquet", ".jsonl"):
-            records = _read_parquet(file, path) if kind == ".parquet" else _read_jsonl(file, str(path))
+            records = read_parquet(file, path) if kind == ".parquet" else read_jsonl(file, str(path))
             return next(((number, flatten(record)) for number, record in records), (0, {}))
         lines = _read_tsv(file, str(path)) if kind == ".tsv" else _read_csv(file, str(path))
         return next(lines, (0, {}))
 
 
-def _read_texts(path: Path, *, columns: Columns, names: tuple[str, ...]) -> Iterator[Texts]:
+def _read_texts(
+    path: Path, *, columns: Columns, names: tuple[str, ...], first: int = 0, stop: int | None = None
+) -> Iterator[Texts]:
     with open_file(path) as file:
         name, number = str(path), 0
         if get_format(path) == ".parquet":
-            records: Iterable[tuple[int, Mapping[str, Any]]] = _read_parquet(file, path)
+            records = read_parquet(file, path, columns or names, first=first, stop=stop)
             rows = select_texts(records, name, columns, names)
         elif get_format(path) == ".jsonl":
-            rows = select_texts(_read_jsonl(file, name), name, columns, names)
+            rows = select_texts(read_jsonl(file, name), name, columns, names)
         elif get_format(path):
             cells = _read_tsv(file, name) if get_format(path) == ".tsv" else _read_csv(file, name)
             rows = _read_delimited(cells, name, columns, names, header=get_format(path) == ".csv")
@@ -156,10 +167,10 @@ def _read_texts(path: Path, *, columns: Columns, names: tuple[str, ...]) -> Iter
                 f"{path} has no second file: give two line-aligned files, or one "
                 f"{', '.join(TABLE_SUFFIXES)} file with columns"
             )
-        for row in rows:
+        for row in rows if get_format(path) == ".parquet" else islice(rows, first, stop):
             number = row[0]
             yield row
-        if not number:
+        if not number and not first and stop is None:
             raise SaccadeError(f"{path} is empty; expected at least one {'pair' if names == PAIR_COLUMNS else 'text'}")
 
 
@@ -298,8 +309,9 @@ def _read_csv(file: IO[bytes], name: str) -> Iterator[tuple[int, list[str]]]:
         raise SaccadeError(f"{name}:{reader.line_num}: not valid CSV ({error})") from None
 
 
-def _read_jsonl(file: IO[bytes], name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    for number, line in iter_lines(file, name):
+def read_jsonl(lines: Iterable[bytes], name: str, *, lines_before: int = 0) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield the records of lines of JSON, with the number of each line."""
+    for number, line in iter_lines(lines, name, lines_before=lines_before):
         record = parse_json(line, f"{name}:{number}")
         if not isinstance(record, dict):
             raise SaccadeError(f"{name}:{number}: expected one JSON object a line, got {type(record).__name__}")
@@ -308,24 +320,54 @@ def _read_jsonl(file: IO[bytes], name: str) -> Iterator[tuple[int, Mapping[str, 
         yield number, record
 
 
-def _read_parquet(file: IO[bytes], path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def read_parquet(
+    file: IO[bytes], path: Path, columns: Sequence[str] = (), *, first: int = 0, stop: int | None = None
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield the rows from `first` to `stop`, reading no row groups before, and no other columns if `columns` exist."""
+    import pyarrow
+
+    with _open_parquet(file, path) as table:
+        chosen = [*columns] if columns and set(columns) <= set(table.schema_arrow.names) else None
+        number = 0
+        try:
+            for group in range(table.metadata.num_row_groups):
+                num_rows = table.metadata.row_group(group).num_rows
+                if number + num_rows <= first:
+                    number += num_rows
+                    continue
+                for batch in table.iter_batches(batch_size=1024, row_groups=[group], columns=chosen):
+                    skipped = min(max(0, first - number), len(batch))
+                    number += skipped
+                    for record in _convert_rows(batch.slice(skipped), f"{path}:{{}}", number):
+                        if stop is not None and number >= stop:
+                            return
+                        number += 1
+                        yield number, record
+        except (pyarrow.ArrowException, OSError, MemoryError) as error:
+            raise _build_parquet_error(path, error) from None
+
+
+@contextmanager
+def _open_parquet(file: IO[bytes], path: Path) -> Iterator[Any]:
+    """Open a parquet file; a compressed one is decompressed to disk, since parquet needs random access."""
     import pyarrow
     import pyarrow.parquet
 
     with tempfile.TemporaryFile() as decompressed:
-        if split_suffixes(path)[1]:  # parquet needs random access, which a compressed stream does not have
+        if split_suffixes(path)[1]:
             shutil.copyfileobj(file, decompressed)
             decompressed.seek(0)
             file = decompressed
-        number = 0
         try:
-            for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=1024):
-                for record in _convert_rows(batch, f"{path}:{{}}", number):
-                    number += 1
-                    yield number, record
+            opened = pyarrow.parquet.ParquetFile(file)
         except (pyarrow.ArrowException, OSError, MemoryError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise SaccadeError(f"{path} is not a whole parquet file ({reason})") from None
+            raise _build_parquet_error(path, error) from None
+        yield opened
+
+
+def _build_parquet_error(path: Path, error: BaseException) -> SaccadeError:
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    return SaccadeError(f"{path} is not a whole parquet file ({reason})")
 
 
 def _convert_rows(batch: Any, where: str, number: int) -> list[dict[str, Any]]:

@@ -2,26 +2,33 @@
 
 The documents of a block are in memory; they are split into rows and shuffled like those of a store. While one block is
 in use, a thread prepares the next one.
+
+A training step of G micro-batches has G lanes: lane m reads its own share of the files, and its batches are micro-batch
+m of each step. A process reads and tokenizes only the lanes of its micro-batches, and which batches a step has depends
+on the seed and on G, but not on the number of processes.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from saccade.config.schema import Recipe
 from saccade.data.batching.batch import Batch
 from saccade.data.batching.batches import Rows, StreamState, collate_batch, plan_batches, shuffle_rows
+from saccade.data.sources.ranges import Share
 from saccade.data.store.arrays import DroppedRows, Store
 from saccade.data.tokenization.encode import MAX_UINT16_IDS, EncodingCounts, TextEncoder
 from saccade.errors import SaccadeError
 
 MAX_BLOCK_CHARACTERS = 50_000_000  # a block of long documents has fewer of them
+LANE_START: StreamState = {"epoch": 0, "pool": 0, "batch": 0, "place": None}
 
 
 class InMemoryStore(Store):
@@ -38,19 +45,58 @@ class InMemoryStore(Store):
         self._offsets = [[np.concatenate(([0], np.cumsum(lengths)))]]
 
 
+class Documents(Protocol):
+    """An iterator of documents that knows where the next one begins."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+    def __next__(self) -> Any: ...
+    @property
+    def place(self) -> Any: ...
+
+
+class InterleavedDocuments:
+    """Iterates over one document of each corpus in turn, until all are exhausted."""
+
+    def __init__(self, corpora: Sequence[Documents], turn: int = 0) -> None:
+        self.corpora, self.turn = corpora, turn
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        for _ in self.corpora:
+            documents, self.turn = self.corpora[self.turn], (self.turn + 1) % len(self.corpora)
+            if (document := next(documents, None)) is not None:
+                return document
+        raise StopIteration
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """Where the next documents of all corpora begin, as JSON."""
+        return {"turn": self.turn, "corpora": [documents.place for documents in self.corpora]}
+
+
 @dataclass(frozen=True)
 class DocumentStream:
     """A stream of documents, and how a block of them becomes rows."""
 
-    open_documents: Callable[[], Iterator[Any]]  # yields line number and text, from the start in each call
+    open_documents: Callable[..., Documents]  # of one `share`, from a `place` on; by default all, from the start
     encoder: TextEncoder
     build_rows: Callable[[Store], Rows]
-    buffer: int  # maximum number of documents of a block
+    buffer: int  # maximum number of documents of the blocks of all lanes together
     name: str  # identifies documents, tokenizer and settings; compared when a run resumes
+    hash_files: Callable[[], str] = str  # identifies what the shares of several lanes depend on
 
-    def open_batches(self, *, batch_tokens: int, seed: int, rank: int = 0, world: int = 1) -> DocumentBatchStream:
-        """Open the endless stream of training batches."""
-        return DocumentBatchStream(self, batch_tokens=batch_tokens, seed=seed, rank=rank, world=world)
+    def open_batches(
+        self, *, batch_tokens: int, seed: int, rank: int = 0, world: int = 1, micro_batches: int | None = None
+    ) -> DocumentBatchStream:
+        """Open the endless stream of training batches; a step has `micro_batches`, a process every `world`-th of them.
+
+        Without `micro_batches`, each process has one in a step, and all read one lane.
+        """
+        return DocumentBatchStream(
+            self, batch_tokens=batch_tokens, seed=seed, rank=rank, world=world, micro_batches=micro_batches
+        )
 
 
 class DocumentBlock:
@@ -60,8 +106,8 @@ class DocumentBlock:
         self, documents: Sequence[Any], stream: DocumentStream, *, budget: int, seed: Sequence[int], epoch: int
     ) -> None:
         self.num_documents = len(documents)
-        [ids] = stream.encoder.encode_block(list(documents), 0, EncodingCounts())
         self._batches: list[np.ndarray] = []
+        [ids] = stream.encoder.encode_block(list(documents), 0, EncodingCounts())
         if not ids:
             return
         block_seed = int(np.random.default_rng(seed).integers(2**31))  # another one for each block
@@ -78,42 +124,137 @@ class DocumentBlock:
         return collate_batch(self._rows, self._batches[number])
 
 
+class Lane:
+    """Endless batches of one share of the documents, over epochs; a block has `buffer` documents of it."""
+
+    def __init__(
+        self, stream: DocumentStream, share: Share, state: StreamState, *, budget: int, seed: int, thread: Executor
+    ) -> None:
+        self.stream, self.share, self.budget, self.seed, self.thread = stream, share, budget, seed, thread
+        self.buffer = math.ceil(stream.buffer / share.count)
+        self.max_characters = math.ceil(MAX_BLOCK_CHARACTERS / share.count)
+        self.block: DocumentBlock
+        self.next: Future[tuple[DocumentBlock, Any]]
+        self.epoch = self.document = self.batch = 0
+        self._seek(**state)
+
+    def advance(self) -> tuple[DocumentBlock, int]:
+        """Go to the next batch; return its block and its number there."""
+        restarts = 0
+        while self.batch == len(self.block):
+            following, place = self.next.result()
+            if following.num_documents:
+                self.document += self.block.num_documents
+                self.block, self.place, self.batch = following, place, 0
+                self._prefetch()
+            else:
+                restarts += 1
+                self._seek(epoch=self.epoch + 1)
+            if restarts > 1:
+                raise SaccadeError("no document of data.train has any text; look at the files and at data.columns")
+        self.batch += 1
+        return self.block, self.batch - 1
+
+    @property
+    def completed_epochs(self) -> int:
+        ended = self.batch == len(self.block) and not self.next.result()[0].num_documents
+        return self.epoch + ended
+
+    @property
+    def state(self) -> StreamState:
+        """The position as JSON; `pool` is the number of documents before the block, `place` where it begins."""
+        return {"epoch": self.epoch, "pool": self.document, "batch": self.batch, "place": self.place}
+
+    def _seek(self, *, epoch: int = 0, pool: int = 0, batch: int = 0, place: Any = None) -> None:
+        """Open the documents at a place, and prepare the block that begins there."""
+        self.epoch, self.document, self.batch = epoch, pool, batch
+        self.documents = self.stream.open_documents(self.share, place)
+        if place is None:
+            for _ in islice(self.documents, pool):  # a run of 0.9 or earlier stored only their number
+                pass
+        self.block, self.place = self._read_block(epoch, pool)
+        if not self.block.num_documents and not pool:
+            raise self._build_empty_error()
+        self._prefetch()
+
+    def _build_empty_error(self) -> SaccadeError:
+        if self.share.count == 1:
+            return SaccadeError("there is no document in data.train; expected at least one; are the files empty?")
+        return SaccadeError(
+            f"data.train has no documents for micro-batch {self.share.number + 1} of {self.share.count}: expected at "
+            f"least {self.share.count} documents, and many more; set data.stream=false for data as small as this"
+        )
+
+    def _prefetch(self) -> None:
+        start = self.document + self.block.num_documents
+        self.next = self.thread.submit(self._read_block, self.epoch, start)
+
+    def _read_block(self, epoch: int, document: int) -> tuple[DocumentBlock, Any]:
+        """Read and tokenize the next block; also return the place where it begins."""
+        place, block, characters = self.documents.place, list[Any](), 0
+        for row in self.documents:
+            block.append(row)
+            characters += len(row[1])
+            if len(block) >= self.buffer or characters >= self.max_characters:
+                break
+        seed = (self.seed, document) if self.share.count == 1 else (self.seed, document, self.share.number)
+        return DocumentBlock(block, self.stream, budget=self.budget, seed=seed, epoch=epoch), place
+
+
 class DocumentBatchStream:
     """Endless stream of training batches over epochs of the documents, whose position can be saved and restored.
 
-    To restore it, the documents before it are read again, but not tokenized. Ranks share it like a BatchStream.
+    A process takes the micro-batches rank, rank + world, ... of each step, one after the other.
     """
 
-    def __init__(self, stream: DocumentStream, *, batch_tokens: int, seed: int, rank: int = 0, world: int = 1) -> None:
+    def __init__(
+        self,
+        stream: DocumentStream,
+        *,
+        batch_tokens: int,
+        seed: int,
+        rank: int = 0,
+        world: int = 1,
+        micro_batches: int | None = None,
+    ) -> None:
         self._stream, self._budget, self._seed = stream, batch_tokens, seed
-        self._rank, self._world = rank, world
-        self._ahead = ThreadPoolExecutor(max_workers=1, thread_name_prefix="documents")
-        self._seek(epoch=0, document=0, batch=0)
+        self._rank, self._world, self._group = rank, world, micro_batches or world
+        assert self._group % self._world == 0, "the processes divide the micro-batches of a step"
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="documents")
+        self._num_lanes, self._micro_batch, self._saved = micro_batches or 1, 0, StreamState()
+        self._lanes: dict[int, Lane] = {}  # that are open
 
     def __iter__(self) -> Iterator[Batch]:
         return self
 
     def __next__(self) -> Batch:
-        group = [self._advance() for _ in range(self._world)]
-        block, number = group[self._rank]
-        return block.get_batch(number)
+        while True:
+            number, self._micro_batch = self._micro_batch, (self._micro_batch + 1) % self._group
+            if number % self._num_lanes not in self._own_lanes:
+                continue
+            block, batch = self._open_lane(number % self._num_lanes).advance()
+            if number % self._world == self._rank:
+                if self._num_lanes == 1 and number + self._world >= self._group:
+                    self._finish_step()
+                return block.get_batch(batch)
 
     @property
     def epoch(self) -> float:
-        """Number of complete epochs; the fraction of the current one is unknown."""
-        ended = self._batch == len(self._block) and not self._next.result().num_documents
-        return float(self._epoch + ended)
+        """Number of complete epochs of the slowest lane; the fraction of the current one is unknown."""
+        waiting = [self._get_saved(number)["epoch"] for number in self._own_lanes if number not in self._lanes]
+        return float(min([*waiting, *(lane.completed_epochs for lane in self._lanes.values())]))
 
     def state(self) -> StreamState:
-        """Return the position in the stream, for a checkpoint; `pool` is the number of documents before the block."""
-        return {
-            "epoch": self._epoch,
-            "pool": self._document,
-            "batch": self._batch,
-            "made_for": self._get_dependencies(),
-        }
+        """Return the position in the stream, for a checkpoint: of all lanes of this process (see `merge_states`)."""
+        made_for = {"made_for": self._get_dependencies()}
+        opened = {number: lane.state for number, lane in self._lanes.items()}
+        lanes = {str(number): opened.get(number, self._get_saved(number)) for number in self._own_lanes}
+        if self._num_lanes == 1:
+            return {**lanes["0"], **made_for}
+        return {"lanes": lanes, "num_lanes": self._num_lanes, "files": self._stream.hash_files(), **made_for}
 
     def restore(self, state: StreamState) -> None:
+        """Go to a saved position, also of another number of processes, without reading the documents before it."""
         saved, current = state["made_for"], self._get_dependencies()
         changed = [
             f"{name} was {saved.get(name)}, is {current[name]}" for name in current if saved.get(name) != current[name]
@@ -122,63 +263,55 @@ class DocumentBatchStream:
             raise SaccadeError(
                 f"cannot resume at the saved position in the data: {'; '.join(changed)}; start a new run"
             )
-        self._seek(epoch=state["epoch"], document=state["pool"], batch=state["batch"])
+        if state.get("files", self._stream.hash_files()) != self._stream.hash_files():
+            raise SaccadeError(
+                "cannot resume at the saved position in the data: the files of data.train have other names or sizes "
+                "now; restore them, or start a new run"
+            )
+        num_lanes = state.get("num_lanes", 1)
+        if num_lanes not in (1, self._group):
+            raise SaccadeError(
+                f"cannot resume at the saved position in the data: a step had {num_lanes} micro-batches, has "
+                f"{self._group}; set it as before, or start a new run"
+            )
+        self._num_lanes, self._micro_batch, self._saved = num_lanes, 0, state
+        self._lanes = {}
 
     def _get_dependencies(self) -> dict[str, Any]:
         return {"data": self._stream.name, "batch_tokens": self._budget, "seed": self._seed}
 
-    def _seek(self, *, epoch: int, document: int, batch: int) -> None:
-        """Open the documents, skip some of them, and prepare the block that starts there."""
-        self._epoch, self._document, self._batch = epoch, document, batch
-        documents = self._stream.open_documents()
-        for _ in islice(documents, document):
-            pass
-        self._documents = documents
-        self._block = self._read_block(documents, epoch, document)
-        if not self._block.num_documents and not document:
-            raise SaccadeError("there is no document in data.train; expected at least one; are the files empty?")
-        self._prefetch()
+    @property
+    def _own_lanes(self) -> range:
+        """The lanes of this process; one lane is shared by all micro-batches."""
+        return range(self._rank, self._group, self._world) if self._num_lanes > 1 else range(1)
 
-    def _prefetch(self) -> None:
-        start = self._document + self._block.num_documents
-        self._next: Future[DocumentBlock] = self._ahead.submit(self._read_block, self._documents, self._epoch, start)
+    def _open_lane(self, number: int) -> Lane:
+        """Return a lane, which is opened when its first batch is needed."""
+        if number not in self._lanes:
+            share, saved = Share(number, self._num_lanes), self._get_saved(number)
+            self._lanes[number] = Lane(
+                self._stream, share, saved, budget=self._budget, seed=self._seed, thread=self._thread
+            )
+        return self._lanes[number]
 
-    def _read_block(self, documents: Iterator[Any], epoch: int, document: int) -> DocumentBlock:
-        block, characters = list[Any](), 0
-        for row in documents:
-            block.append(row)
-            characters += len(row[1])
-            if len(block) >= self._stream.buffer or characters >= MAX_BLOCK_CHARACTERS:
-                break
-        return DocumentBlock(block, self._stream, budget=self._budget, seed=(self._seed, document), epoch=epoch)
+    def _get_saved(self, number: int) -> StreamState:
+        """Return the position at which a lane is opened."""
+        lane = self._saved if self._num_lanes == 1 else self._saved.get("lanes", {}).get(str(number), {})
+        return {name: lane.get(name, start) for name, start in LANE_START.items()}
 
-    def _advance(self) -> tuple[DocumentBlock, int]:
-        restarts = 0
-        while self._batch == len(self._block):
-            following = self._next.result()
-            if following.num_documents:
-                self._document += self._block.num_documents
-                self._block, self._batch = following, 0
-                self._prefetch()
-            else:
-                restarts += 1
-                self._seek(epoch=self._epoch + 1, document=0, batch=0)
-            if restarts > 1:
-                raise SaccadeError("no document of data.train has any text; look at the files and at data.columns")
-        self._batch += 1
-        return self._block, self._batch - 1
+    def _finish_step(self) -> None:
+        """Go to the end of the step, so that all processes have the same position in the lane that they share."""
+        while self._micro_batch:
+            self._open_lane(0).advance()
+            self._micro_batch = (self._micro_batch + 1) % self._group
 
 
-def interleave(corpora: Sequence[Callable[[], Iterator[Any]]]) -> Iterator[Any]:
-    """Yield one document of each corpus in turn, until all are exhausted."""
-    active = [open_rows() for open_rows in corpora]
-    while active:
-        for rows in list(active):
-            row = next(rows, None)
-            if row is None:
-                active.remove(rows)
-            else:
-                yield row
+def merge_states(states: Sequence[StreamState]) -> StreamState:
+    """Return the position of all processes, from which any number of them can go on: the lanes of all of them."""
+    if "lanes" not in states[0]:
+        return states[0]
+    lanes = {number: lane for state in states for number, lane in state["lanes"].items()}
+    return {**states[0], "lanes": dict(sorted(lanes.items(), key=lambda item: int(item[0])))}
 
 
 def validate_stream(recipe: Recipe) -> None:

@@ -19,7 +19,7 @@ from saccade.data.synthetic.labelled import (
     generate_subjects,
 )
 from saccade.data.synthetic.molecules import generate_molecules
-from saccade.data.synthetic.sequences import generate_letters, generate_sessions, generate_sums
+from saccade.data.synthetic.sequences import generate_letters, generate_numbers, generate_sessions, generate_sums
 from saccade.errors import SaccadeError
 
 Generator = tuple[Callable[[int], Any], int]  # a function from a number of examples to these; the default number
@@ -41,6 +41,8 @@ PAIRS: dict[str, Generator] = {
     "copy-heldout": (lambda count: generate_letters(count, seed=1, heldout=True), 1_000),
     "reverse": (lambda count: generate_letters(count, seed=1, reverse=True), 20_000),
     "reverse-heldout": (lambda count: generate_letters(count, seed=1, reverse=True, heldout=True), 1_000),
+    "numbers": (lambda count: generate_numbers(count, seed=1), 20_000),
+    "numbers-heldout": (lambda count: generate_numbers(count, seed=1, heldout=True), 1_000),
 }
 # Documents
 TEXTS: dict[str, Generator] = {

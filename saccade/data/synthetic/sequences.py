@@ -1,4 +1,4 @@
-"""Generated symbol sequences: letters to copy or reverse, sets of numbers, and sessions of a shop.
+"""Generated symbol sequences: letters to copy or reverse, sets of numbers, sessions of a shop, names of numbers.
 
 For letters the ideal attention is known: the diagonal or the antidiagonal.
 """
@@ -82,3 +82,36 @@ def _generate_session(rng: random.Random) -> str:
         seen.append(f"{shelves[which]}{places[which]}")
         places[which] = (places[which] + habits[which]) % ITEMS_PER_CATEGORY
     return " ".join(seen)
+
+
+# ---- Numbers, digit by digit, and their names: how many words a digit stands for depends on its place and neighbours
+
+
+MAX_DIGITS = 6
+UNITS = (
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+)  # fmt: skip
+TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+
+
+def generate_numbers(count: int, *, seed: int, heldout: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield `count` numbers of one split as digits, such as "4 0 7 1", and as words, "four thousand seventy one"."""
+    rng = random.Random(f"numbers {seed}")
+    while count:
+        number = rng.randrange(10 ** rng.randint(2, MAX_DIGITS))
+        text = " ".join(str(number))
+        if is_heldout(text) == heldout:
+            yield text, " ".join(spell_number(number))
+            count -= 1
+
+
+def spell_number(number: int) -> list[str]:
+    """Return the English words of a number below a million, without "and"."""
+    if number < len(UNITS):
+        return [UNITS[number]]
+    if number < 100:
+        return [TENS[number // 10 - 2], *([UNITS[number % 10]] if number % 10 else [])]
+    size, name = (100, "hundred") if number < 1000 else (1000, "thousand")
+    rest = spell_number(number % size) if number % size else []
+    return [*spell_number(number // size), name, *rest]

@@ -73,14 +73,17 @@ def collect_word_pairs(
 
 
 def estimate_probabilities(
-    e: np.ndarray, f: np.ndarray, position: np.ndarray
+    e: np.ndarray, f: np.ndarray, position: np.ndarray, prior: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Estimate p(f | e) by expectation-maximization; return each distinct pair (e, f) and its probability."""
+    """Estimate p(f | e) by expectation-maximization; return each distinct pair (e, f) and its probability.
+
+    `prior` is the probability of each candidate before words are compared; the same for all in IBM Model 1.
+    """
     size = int(max(e.max(initial=0), f.max(initial=0))) + 1
     codes, pair = np.unique(e * size + f, return_inverse=True)
     given, p = codes // size, np.ones(len(codes))
     for _ in range(EM_ITERATIONS):
-        weight = p[pair]
+        weight = p[pair] if prior is None else p[pair] * prior
         posterior = weight / np.bincount(position, weight)[position]  # that e generated the word at this position
         counts = np.bincount(pair, posterior, minlength=len(codes))
         p = counts / np.bincount(given, counts)[given]

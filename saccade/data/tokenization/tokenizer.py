@@ -97,6 +97,7 @@ SPECIAL_TOKEN_NAMES = (
     (SPECIAL_TOKENS[UNKNOWN], "<unk>", "[UNK]", "<UNK>"),
 )
 SHARED_FILE, SOURCE_FILE, TARGET_FILE = "tokenizer.json", "tokenizer.source.json", "tokenizer.target.json"
+MAX_IDS_PER_TOKEN, MAX_UNUSED_IDS = 4, 100_000  # gaps between ids are usual, but a damaged file can have any id
 VISIBLE_SPACES = str.maketrans({" ": "␣", "\n": "⏎", "\r": "␍", "\t": "⇥"})
 
 
@@ -110,6 +111,7 @@ class Tokenizer:
     pad, start, end, unknown = PAD, START, END, UNKNOWN
 
     def __init__(self, backend: tokenizers.Tokenizer, *, origin: str = "tokenizer") -> None:
+        _check_ids(backend, origin)  # before the library writes all ids up to the largest
         # Our batches do this.
         backend.no_truncation()
         backend.no_padding()
@@ -124,7 +126,7 @@ class Tokenizer:
         self._model_ids = (
             None if library_ids == sorted(library_ids) else {number: ours for ours, number in enumerate(library_ids)}
         )
-        self.prefix_ids, self.suffix_ids = _find_affixes(backend, special_ids, library_ids)
+        self.prefix_ids, self.suffix_ids = _find_affixes(backend, special_ids, library_ids, origin)
         decoder = json.dumps(self.settings["decoder"], ensure_ascii=False)
         self._bytes = (
             {letter: byte for byte, letter in enumerate(build_byte_alphabet())} if "ByteLevel" in decoder else {}
@@ -328,11 +330,24 @@ def _find_first_suffix(settings: Mapping[str, Any]) -> dict[int, str]:
     return {END: suffix[0]["SpecialToken"]["id"]} if len(suffix) > 1 else {}
 
 
+def _check_ids(backend: tokenizers.Tokenizer, origin: str) -> None:
+    """Raise where an id is far beyond the number of tokens: each id gets a row of the embedding, used or not."""
+    vocabulary = backend.get_vocab()
+    count, limit = max(vocabulary.values(), default=-1) + 1, MAX_IDS_PER_TOKEN * len(vocabulary) + MAX_UNUSED_IDS
+    if count > limit:
+        raise SaccadeError(
+            f"{origin} has {len(vocabulary):,} tokens, but an id of {count - 1:,}; expected ids below {limit:,}: "
+            "is the file damaged?"
+        )
+
+
 def _find_affixes(
-    backend: tokenizers.Tokenizer, special_ids: Sequence[int], library_ids: Sequence[int]
+    backend: tokenizers.Tokenizer, special_ids: Sequence[int], library_ids: Sequence[int], origin: str
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the model ids of the tokens that the file puts before a text, and behind its END."""
     affixes: list[int] = backend.encode("").ids
+    if unknown := sorted({*affixes} - {*library_ids}):
+        raise SaccadeError(f"{origin} puts a token of the id {unknown[0]} around texts, but has none; is it damaged?")
     end = affixes.index(special_ids[END]) if special_ids[END] in affixes else len(affixes)
     before, after = ([library_ids.index(token) for token in part] for part in (affixes[:end], affixes[end + 1 :]))
     return tuple(token for token in before if token != START), tuple(after)

@@ -21,7 +21,6 @@ from saccade.layers.attention.scores import (
 from saccade.layers.memory import Memory
 from saccade.layers.record import is_recording, record_weights
 
-SOFT_ATTENTION_RATE = 0.5  # share of sequences trained with soft attention (Xu et al. 2015, section 4.1)
 NOT_SAMPLED = -1  # in place of a sampled position where attention was soft
 
 
@@ -133,9 +132,9 @@ class NeighborhoodAttention(SoftAttention):
 class HardAttention(SoftAttention):
     """Hard attention: one position of memory for each query, sampled from the weights (Xu et al. 2015, section 4.1).
 
-    In evaluation the position with the largest weight is taken. In training, a share of the sequences uses soft
-    attention, as in the paper, because learning from samples alone is slow. The buffer `usual` is the REINFORCE
-    baseline: a moving average of the log-likelihood of tokens.
+    In evaluation the position with the largest weight is taken. In training, the `soft_rows` of memory use soft
+    attention instead, because learning from samples alone is slow. The buffer `usual` is the REINFORCE baseline: a
+    moving average of the log-likelihood of tokens.
     """
 
     usual: Float[Tensor, ""]
@@ -145,11 +144,7 @@ class HardAttention(SoftAttention):
         self.register_buffer("usual", torch.zeros(()))
 
     def project_memory(self, memory: Memory) -> ProjectedMemory:
-        projected = super().project_memory(memory)
-        if not self.training:
-            return projected
-        uniform = torch.rand(len(memory.states), 1, device=memory.states.device)
-        return projected._replace(use_soft=uniform < SOFT_ATTENTION_RATE)
+        return super().project_memory(memory)._replace(use_soft=memory.soft_rows if self.training else None)
 
     def forward(  # type: ignore[override]  # also returns the sampled positions
         self, query: Float[Tensor, "B Q D"], memory: ProjectedMemory, steps: Int[Tensor, "B Q"] | None = None

@@ -4,6 +4,7 @@
 """
 
 import importlib.util
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -39,12 +40,17 @@ def explicit_attention(
 
     `score` replaces the dot product times `scale`. `score_term` (B or 1, H, Q, K) is added before the softmax.
     """
+    return attend(query, key, value, score=add_term(scale, score, score_term), mask=allowed, dropout=dropout)
+
+
+def add_term(scale: float, score: Score | None, score_term: Float[Tensor, "..."] | None) -> Score:
+    """The score that `explicit_attention` uses: the dot product times `scale` or another one, plus a term."""
 
     def compute_scores(q: Tensor, k: Tensor) -> Tensor:
         scores = dot(q * scale, k) if score is None else score(q, k)
         return scores if score_term is None else scores + score_term
 
-    return attend(query, key, value, score=compute_scores, mask=allowed, dropout=dropout)
+    return compute_scores
 
 
 def sdpa_attention(
@@ -132,10 +138,12 @@ def window_attention(
     scale: float,
     band: Band,
     dropout: float = 0.0,
+    sdpa: Callable[..., Tensor] | None = None,
 ) -> Float[Tensor, "B H N Ev"]:
     """Restricted self-attention in O(radius N E): each block of queries sees only the keys inside its windows.
 
     Positions are 0, 1, 2 ... All rows of the batch are concatenated, so that keys and values are copied only once.
+    `sdpa` computes the attention of a block of queries; it is `sdpa_attention` by default.
     """
     batch, _, n, _ = query.shape
     radius, causal, keep = band
@@ -154,7 +162,7 @@ def window_attention(
     if keep is not None:
         real = real & _unfold_windows(F.pad(keep, (0, count * block - n)).flatten(), block, before, after)
     allowed = masks.dense((distances >= -before) & (distances <= after) & real[:, None])
-    y = sdpa_attention(  # (blocks, H, block, E)
+    y = (sdpa or sdpa_attention)(  # (blocks, H, block, E)
         q.transpose(1, 2), k, v, scale=scale, mask=allowed, q_pos=q_pos[None], k_pos=k_pos[None], dropout=dropout
     )
     return y.transpose(1, 2).flatten(0, 1).unflatten(0, (batch, -1))[:, :n].transpose(1, 2)

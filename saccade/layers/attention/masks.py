@@ -77,6 +77,14 @@ class Causal(Mask):
 
 
 @dataclass(frozen=True)
+class Others(Mask):
+    """Hides the query's own position (Gu et al. 2018, section 3.2); a query that is alone attends to nothing."""
+
+    def to_dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        return k_pos[:, None, :] != q_pos[:, :, None]
+
+
+@dataclass(frozen=True)
 class Window(Mask):
     """At most `radius` keys on each side of the query (restricted self-attention, Vaswani et al. 2017, section 4)."""
 
@@ -177,6 +185,10 @@ def padding(keep: Bool[Tensor, "B K"]) -> Padding:
 
 def causal() -> Causal:
     return Causal()
+
+
+def others() -> Others:
+    return Others()
 
 
 def window(radius: int) -> Window:

@@ -1,7 +1,8 @@
 """Positional encodings. Each kind acts in one place: at the input, on queries and keys, or as a term of the scores."""
 
 import math
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -126,6 +127,7 @@ class ScoreTerm(nn.Module):
     """Base class of terms that are added to attention scores, such as relative positions."""
 
     uses_query = True  # whether it is a dot product with the query, as a part of that of query and key
+    head_axes: ClassVar[Mapping[str, int | None]] = {}  # axis of heads of its tensors; None: all heads share it
 
     def shift_query(self, query: Float[Tensor, "B H Q E"], scale: float) -> Float[Tensor, "B H Q E"]:
         """Add the term's bias, if it has one, to the query before the product with keys; `scale` is applied later."""
@@ -134,6 +136,8 @@ class ScoreTerm(nn.Module):
 
 class Shaw(ScoreTerm):
     """q . a(j - i), one learned vector per distance up to `max_distance` (Shaw et al. 2018, equation 4, keys only)."""
+
+    head_axes: ClassVar[Mapping[str, int | None]] = {"table.weight": None}
 
     def __init__(self, head_dim: int, *, max_distance: int) -> None:
         super().__init__()
@@ -157,6 +161,10 @@ class TransformerXL(ScoreTerm):
     query before the product with keys. With `segments` there is one more term (q + w) . s, where s is one vector for
     keys of the query's own segment and another for all other keys (Yang et al. 2019, section 2.5).
     """
+
+    head_axes: ClassVar[Mapping[str, int | None]] = {
+        "project.weight": 0, "bias": 0, "content": 0, "segment_bias": 0, "segments": 0,
+    }  # fmt: skip
 
     def __init__(self, dim: int, *, heads: int, head_dim: int, content: bool = False, segments: bool = False) -> None:
         super().__init__()
@@ -198,6 +206,7 @@ class Bucketed(ScoreTerm):
     al. 2020)."""
 
     uses_query = False
+    head_axes: ClassVar[Mapping[str, int | None]] = {"table.weight": 1}
 
     def __init__(self, heads: int, *, buckets: int, max_distance: int, bidirectional: bool) -> None:
         super().__init__()
@@ -232,6 +241,7 @@ class Alibi(ScoreTerm):
     slopes: Tensor
 
     uses_query = False
+    head_axes: ClassVar[Mapping[str, int | None]] = {"slopes": 0}
 
     def __init__(self, heads: int) -> None:
         super().__init__()

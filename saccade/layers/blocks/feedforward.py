@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from saccade.config.protocols import TensorPlan
 from saccade.kernels.activations import ACTIVATIONS, FUSED_BACKWARD
 from saccade.kernels.cpu.prepared import CpuLayout
 from saccade.kernels.weights import FeedForwardWeights, describe_linear
@@ -21,6 +22,7 @@ class FeedForward(nn.Module):
 
     experts_per_token: int | None = None  # not a mixture of experts
     repeated_passes = True  # `repeated_passes.py` may call it
+    fuses_backward = True  # see `_can_fuse_backward`
 
     def __init__(
         self,
@@ -59,6 +61,13 @@ class FeedForward(nn.Module):
         return self.down(self.dropout(hidden))
 
     @property
+    def tensor_plan(self) -> TensorPlan:
+        return TensorPlan(
+            columns=("up",) if self.gate is None else ("up", "gate"), rows=("down",), dropouts=("dropout",),
+            fused=("fuses_backward",), sizes={"ff": self.hidden_dim},
+        )  # fmt: skip
+
+    @property
     def cpu_layout(self) -> CpuLayout:
         return CpuLayout(("up", "gate", "down"), is_relu=self.activation == "relu" and self.gate is None)
 
@@ -70,7 +79,8 @@ class FeedForward(nn.Module):
     def _can_fuse_backward(self, x: Tensor) -> bool:
         """Whether one GPU kernel can compute the gradients of activation and bias in the backward pass."""
         supported = self.activation in FUSED_BACKWARD and self.up.bias is not None and self.gate is None
-        return supported and HAS_TRITON and x.is_cuda and x.dtype != torch.float64 and torch.is_grad_enabled()
+        on_gpu = HAS_TRITON and x.is_cuda and x.dtype != torch.float64 and torch.is_grad_enabled()
+        return supported and on_gpu and self.fuses_backward
 
     def _activate_fused(self, x: Tensor) -> Tensor:
         """f(x W1 + b1); the gradient of b1 comes from the kernel instead of the linear layer."""

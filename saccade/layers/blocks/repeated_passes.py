@@ -56,12 +56,18 @@ def run_stack(
     """The stack's output for padded sequences x; consecutive rows may share a row of memory."""
     positions = masks.make_positions(x.shape[1], x.device)
     hidden, residual = x, None
+    own_bias = hide_own_position(bias, x) if stack.blocks[0].self.excludes_self else bias
     with sdpa_kernel(SDPA_BACKENDS, set_priority=True):
         for number, block in enumerate(stack.blocks):
             first, *others = block.residuals
             hidden, residual = first.begin_sublayer(hidden, residual)
             query, key, value = block.self.project_heads(hidden, positions)
-            hidden, residual = first.end_sublayer(attend_heads(block.self.heads, query, key, value, bias), residual)
+            hidden, residual = first.end_sublayer(attend_heads(block.self.heads, query, key, value, own_bias), residual)
+            if block.positional is not None:
+                hidden, residual = block.positional_residual.begin_sublayer(hidden, residual)
+                query, key, value = block.positional.project_heads(hidden, positions)
+                hidden = attend_heads(block.positional.heads, query, key, value, bias)
+                hidden, residual = block.positional_residual.end_sublayer(hidden, residual)
             if memory is not None:
                 cross = memory.keys_values[number]
                 hidden, residual = others[0].begin_sublayer(hidden, residual)
@@ -73,12 +79,21 @@ def run_stack(
         return add_and_normalize(hidden, residual, stack.norm, others[-1].dropout)[0]
 
 
+def hide_own_position(
+    bias: Float[Tensor, "N 1 1 T"] | None, hidden: Float[Tensor, "N T D"]
+) -> Float[Tensor, "_ 1 T T"]:
+    """Add a mask of the diagonal to the bias of the keys. It is finite, since all of -inf would give NaN."""
+    lowest = torch.full((hidden.shape[1],), torch.finfo(hidden.dtype).min / 2, dtype=hidden.dtype, device=hidden.device)
+    diagonal = lowest.diag()[None, None]
+    return diagonal if bias is None else diagonal + bias
+
+
 def attend_heads(
     heads: Any,
     query: Float[Tensor, "B Q H E"],
     key: Float[Tensor, "N K H E"],
-    value: Float[Tensor, "N K H E"],
-    bias: Float[Tensor, "N 1 1 K"] | None,
+    value: Float[Tensor, "N K H Ev"],
+    bias: Float[Tensor, "_ 1 _ K"] | None,
 ) -> Float[Tensor, "B Q D"]:
     """Multi-head attention with output projection; rows that share a row of keys attend to it together."""
     grouped = query if len(query) == len(key) else query.reshape(len(key), -1, *query.shape[2:])

@@ -1,7 +1,8 @@
 """The Transformer block and stack (Vaswani et al. 2017, section 3.1), for encoders (readers) and decoders (writers)."""
 
 import functools
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import and_
 from typing import Any
@@ -11,13 +12,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from saccade.config.protocols import Capabilities
+from saccade.config.protocols import Capabilities, TensorPlan
 from saccade.kernels.cpu import step_attention
 from saccade.kernels.weights import BlockWeights, StackWeights, Unsupported, describe_norm
 from saccade.layers.attention import masks
 from saccade.layers.attention.cache import AttentionState, DynamicCache, KeyValue, LayerCache
 from saccade.layers.attention.masks import Mask
-from saccade.layers.attention.multihead import CrossAttention, SelfAttention
+from saccade.layers.attention.multihead import CrossAttention, PositionalAttention, SelfAttention
 from saccade.layers.attention.scores import get_score_name
 from saccade.layers.attention.static_cache import StaticSizes, StaticState
 from saccade.layers.auxiliary import Aux, report_routing
@@ -28,9 +29,14 @@ from saccade.layers.memory import Memory
 from saccade.layers.packing import Packing, split_mask
 from saccade.layers.regions import region
 
+RunBlock = Callable[..., tuple[Tensor, Tensor | None, GateOutput | None]]  # a block and the inputs of its forward pass
+
 
 class Block(nn.Module):
-    """Self-attention, optional cross-attention to memory and optional feed-forward network, each with a residual."""
+    """Self-attention, optional cross-attention to memory and optional feed-forward network, each with a residual.
+
+    Non-autoregressive writers may have positional attention in between.
+    """
 
     def __init__(
         self,
@@ -45,6 +51,13 @@ class Block(nn.Module):
         self.cross = cross
         self.feedforward = feedforward
         self.residuals: Any = nn.ModuleList(residuals)  # one per sublayer, in order
+        # Positional attention after self-attention and its residual: of non-autoregressive writers only.
+        self.positional: PositionalAttention | None = None
+        self.positional_residual: Residual | None = None
+
+    def add_positional(self, attention: PositionalAttention, residual: Residual) -> None:
+        """Add positional attention between self-attention and cross-attention (Gu et al. 2018, figure 2)."""
+        self.positional, self.positional_residual = attention, residual
 
     def forward(
         self,
@@ -67,11 +80,16 @@ class Block(nn.Module):
         hidden = self.self(hidden, mask=mask, packing=packing, cache=cache)
         hidden, residual = first.end_sublayer(hidden, residual)
 
+        if self.positional is not None and self.positional_residual is not None:
+            hidden, residual = self.positional_residual.begin_sublayer(hidden, residual)
+            hidden = self.positional(hidden, mask=mask, packing=packing)
+            hidden, residual = self.positional_residual.end_sublayer(hidden, residual)
+
         if self.cross is not None:
             if memory is None and states is not None:
                 memory = self.cross.project_memory(states)
             hidden, residual = others[0].begin_sublayer(hidden, residual)
-            hidden = self.cross(hidden, memory, mask=memory_mask, packing=packing)
+            hidden = self.cross(hidden, memory=memory, mask=memory_mask, packing=packing)
             hidden, residual = others[0].end_sublayer(hidden, residual)
 
         gate_output = None
@@ -81,9 +99,38 @@ class Block(nn.Module):
             hidden, residual = others[-1].end_sublayer(hidden, residual)
         return hidden, residual, gate_output
 
+    def run(self, function: RunBlock, *inputs: Any) -> tuple[Tensor, Tensor | None, GateOutput | None]:
+        """Return function(self, *inputs); a sharded block has its parameters gathered around this call."""
+        return function(self, *inputs)
+
     @property
-    def attentions(self) -> list[SelfAttention | CrossAttention]:
-        return [self.self] if self.cross is None else [self.self, self.cross]
+    def attentions(self) -> list[SelfAttention | PositionalAttention | CrossAttention]:
+        return [part for part in (self.self, self.positional, self.cross) if part is not None]
+
+    @property
+    def tensor_plan(self) -> TensorPlan:
+        names = ("self", "positional", "cross", "feedforward")
+        residuals = [(f"residuals.{number}", residual) for number, residual in enumerate(self.residuals)]
+        if self.positional_residual is not None:
+            residuals.append(("positional_residual", self.positional_residual))
+        skips = tuple(f"{path}.skip" for path, residual in residuals if residual.skip is not None)
+        return TensorPlan(
+            sublayers=tuple(name for name in names if getattr(self, name) is not None),
+            norms=tuple(f"{path}.norm" for path, _ in residuals),
+            dropouts=(*(f"{path}.dropout" for path, _ in residuals), *skips),
+        )
+
+    @property
+    def tensor_problem(self) -> str:
+        """Why the block cannot be split over processes; empty if it can."""
+        if getattr(self.feedforward, "experts_per_token", None) is not None:
+            return "experts are not split"
+        for part in self.attentions:
+            if part.heads.score is not None:
+                return f"attention score {get_score_name(part.heads.score)} is not split"
+            if isinstance(part.heads.out, nn.Identity):
+                return 'heads read a slice of the input each (head_projection = "split"), which is not split'
+        return ""
 
     @property
     def repeated_passes(self) -> bool:
@@ -96,6 +143,8 @@ class Block(nn.Module):
         feedforward: Any = self.feedforward
         if feedforward is None:
             raise Unsupported("it has no feed-forward network")
+        if self.positional is not None or self.self.excludes_self:
+            raise Unsupported("it attends by position, or not to itself, as writers do that predict all tokens at once")
         if not all(residual.adds for residual in self.residuals):
             raise Unsupported("its sublayers have no residual connection")
         return BlockWeights(
@@ -143,6 +192,7 @@ class TransformerStack(nn.Module):
         self.windows = list(window) if isinstance(window, Sequence) else [window] * len(blocks)
         self.norm = norm if norm is not None else nn.Identity()
         self.dim, self.causal, self.recompute = dim, causal, recompute
+        self.runs_hooks = False  # whether blocks have hooks that gather their parameters, see train/distributed
         self._described: tuple[nn.Module | None, StackWeights] | None = None  # see `describe_step`
         self.autocast_residual = autocast_residual
         problems = (part.heads.score_problem for block in blocks for part in block.attentions)
@@ -150,10 +200,31 @@ class TransformerStack(nn.Module):
 
     @functools.cached_property
     def product_problem(self) -> str:
-        """Which score is not a dot product; empty if all are. Scores stay as they were built."""
+        """Why decoding kernels do not fit: a score is no dot product, or values have a width of their own; else empty.
+
+        Both stay as they were built.
+        """
         heads = [part.heads for block in self.blocks for part in block.attentions]
         others = [get_score_name(part.score) for part in heads if not part.is_dot_product]
+        if any(part.has_own_value_width for part in heads):
+            return "values have another width than keys (value_dim)"
         return f"attention score {others[0]} is not a dot product" if others else ""
+
+    @functools.cached_property
+    def tensor_problem(self) -> str:
+        """Why the stack cannot be split over processes; empty if it can."""
+        return next(filter(None, (block.tensor_problem for block in self.blocks)), "")
+
+    @property
+    def tensor_plan(self) -> TensorPlan:
+        return TensorPlan(is_stack=True, norms=("norm",))
+
+    @property
+    def shard_units(self) -> list[nn.Module]:
+        """The blocks whose parameters can be gathered one block at a time: those that share none with another."""
+        blocks = list(dict.fromkeys(self.blocks))
+        owners = Counter(id(parameter) for block in blocks for parameter in block.parameters())
+        return [block for block in blocks if all(owners[id(parameter)] == 1 for parameter in block.parameters())]
 
     @property
     def capabilities(self) -> Capabilities:
@@ -169,6 +240,7 @@ class TransformerStack(nn.Module):
             "static_shapes": self.score_problem,
             "static_step": product or self.score_problem,
             "fused_cpu_step": product,
+            "tensor_parallel": self.tensor_problem,
         }
         return Capabilities(
             **{name: not reason for name, reason in reasons.items()},
@@ -206,7 +278,10 @@ class TransformerStack(nn.Module):
         hidden, residual = x, None
         for block, window in zip(self.blocks, self.windows, strict=True):
             allowed = self.build_mask(real, window, segments)
-            hidden, residual, gate_output = run_block(block, hidden, residual, allowed, packing, states, memory_mask)
+            inputs = hidden, residual, allowed, packing, states, memory_mask
+            hidden, residual, gate_output = (
+                block.run(run_block, *inputs) if self.runs_hooks else run_block(block, *inputs)
+            )
             if gate_output is not None:
                 routing.append(Routing(block.feedforward, gate_output, routed_mask))
         hidden, _ = add_and_normalize(hidden, residual, self.norm, self.blocks[-1].residuals[-1].dropout)

@@ -232,6 +232,11 @@ def _get_accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+def to_loss_dtype(x: Tensor) -> Tensor:
+    """Convert logits or predictions to float32, in which losses are computed; float64 stays."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
 def _load_kernel() -> Any:
     from saccade.kernels.triton.loss import compute_loss_rows
 

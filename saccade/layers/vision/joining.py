@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from saccade.config.protocols import Stack
+from saccade.config.protocols import Capabilities, Stack
 from saccade.layers.attention.scores import masked_softmax, scaled_dot
+from saccade.layers.auxiliary import Aux
 from saccade.layers.dropout import Dropout
 from saccade.layers.memory import Memory
 from saccade.layers.record import is_recording, record_weights
@@ -43,26 +44,53 @@ class Glimpses(nn.Module):
         return to_single_state(torch.cat((glimpses, query), -1))
 
 
+class WeightedWords(nn.Module):
+    """The question as a weighted sum of its word vectors, sum_t u_t w_t + b (Xu and Saenko 2016, equation 4).
+
+    u_t is learned for each position t up to `length`.
+    """
+
+    def __init__(self, dim: int, *, length: int) -> None:
+        super().__init__()
+        self.weights, self.bias = nn.Parameter(torch.ones(length)), nn.Parameter(torch.zeros(dim))
+
+    def forward(self, question: Memory) -> Float[Tensor, "B D"]:
+        assert question.inputs is not None, "the reader of the question must return its inputs"
+        weights = self.weights[: question.inputs.shape[1]] * question.padding
+        return (weights[:, None] @ question.inputs)[:, 0] + self.bias
+
+
 class Hops(nn.Module):
     """Multi-hop attention: first from the words, then from the question and the evidence so far (Xu and Saenko 2016).
 
     Equations 1 to 6: C = w (A v)', a_1 = softmax_s(max_t C_ts), o_1 = Q q + sum_s a_1s E_1 v_s; in each further hop
     a_n = softmax_s(o_{n-1} . E_{n-1} v_s), o_n = o_{n-1} + sum_s a_ns E_n v_s; the output is relu(o), as one state.
-    Dot products are scaled by 1 / sqrt(width).
+    Dot products are scaled by 1 / sqrt(width). With `words`, it gives the question in place of Q q, as in the paper.
     """
 
-    def __init__(self, cell_dim: int, word_dim: int, question_dim: int, *, dim: int, hops: int, dropout: float) -> None:
+    def __init__(
+        self,
+        cell_dim: int,
+        word_dim: int,
+        question_dim: int,
+        *,
+        dim: int,
+        hops: int,
+        words: WeightedWords | None = None,
+        dropout: float,
+    ) -> None:
         super().__init__()
         self.match = nn.Linear(cell_dim, word_dim)
         self.evidence: Any = nn.ModuleList(nn.Linear(cell_dim, dim) for _ in range(hops))
-        self.question = nn.Linear(question_dim, dim)
+        self.question: Any = nn.Linear(question_dim, dim) if words is None else None
+        self.words: Any = words
         self.dropout = Dropout(dropout)
         self.dim = dim
 
     def forward(self, picture: Memory, question: Memory) -> Memory:
         cells, mask = self.dropout(normalize_cells(picture.states)), picture.padding
         weights, evidence = self.attend_by_words(cells, mask, question), self.evidence[0](cells)
-        state = self.question(summarize_question(question)) + (weights.to(cells.dtype) @ evidence)[:, 0]
+        state = self.embed_question(question) + (weights.to(cells.dtype) @ evidence)[:, 0]
         for project in self.evidence[1:]:
             weights = masked_softmax(scaled_dot(state[:, None], evidence), mask[:, None])
             if is_recording():
@@ -70,6 +98,10 @@ class Hops(nn.Module):
             evidence = project(cells)
             state = state + (weights.to(evidence.dtype) @ evidence)[:, 0]
         return to_single_state(F.relu(state))
+
+    def embed_question(self, question: Memory) -> Float[Tensor, "B D"]:
+        embedded: Tensor = self.question(summarize_question(question)) if self.words is None else self.words(question)
+        return embedded
 
     def attend_by_words(
         self, cells: Float[Tensor, "B S D"], mask: Bool[Tensor, "B S"], question: Memory
@@ -83,6 +115,21 @@ class Hops(nn.Module):
             words = torch.arange(scores.shape[1], device=cells.device)[:, None]
             record_weights(self, torch.where(which[:, None] == words, weights, 0.0)[:, None])
         return weights
+
+
+class WordsOnly(nn.Module):
+    """A stack without layers, for a question of which the words alone count: returns its inputs."""
+
+    capabilities = Capabilities(static_shapes=True)
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(
+        self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]
+    ) -> tuple[Float[Tensor, "B T D"], Bool[Tensor, "B T"], None, Aux]:
+        return x, mask, None, {}
 
 
 class Concat(nn.Module):

@@ -52,6 +52,7 @@ def build_table() -> list[tuple[str, ...]]:
     titles = (
         "row",
         "model",
+        "recipe",
         "layers",
         "width",
         "heads",
@@ -65,6 +66,7 @@ def build_table() -> list[tuple[str, ...]]:
         (
             str(line.size.row),
             line.size.name,
+            line.size.recipe,
             str(line.size.layers),
             f"{line.size.width:,}",
             str(line.size.heads),

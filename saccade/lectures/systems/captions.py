@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from saccade.model.build.model import build
 from saccade.model.model import Model
 from saccade.model.readers.media import PictureReader
 from saccade.train.objectives.objectives import build_objectives, next_token_loss
-from saccade.train.objectives.reinforce import reinforce_loss
+from saccade.train.objectives.reinforce import plan_copies, reinforce_loss
 from saccade.train.objectives.terms import Term
 
 HIGH, WIDE, CELL = 16, 24, 4  # pixels of a picture, and of a cell
@@ -209,7 +210,7 @@ def show_attend_tell() -> CheckResult:
         ),
         *compare_hard_attention(),
         note="`saccade train show-attend-tell --tiny`, with `writer.stack.hard_attention=true "
-        "objectives=[{kind='reinforce'}]` for hard attention, which samples one cell.",
+        "objectives=[{kind='reinforce', samples=4, reward_weight=1.0}]` for hard attention, which samples one cell.",
     )
 
 
@@ -235,7 +236,8 @@ def compare_hard_attention() -> list[Comparison]:
     cross.eval()
     model.train()
     torch.manual_seed(1)
-    hidden, aux = model.write(shift_targets(target.ids), target.mask, model.read(batch))
+    soft = plan_copies(2, samples=1, soft_rate=0.5, like=memory.states).is_soft
+    hidden, aux = model.write(shift_targets(target.ids), target.mask, replace(model.read(batch), soft_rows=soft))
     torch.manual_seed(1)
     policy = reinforce_loss(model, batch, torch.Generator())["looks"]
     log_probs = model.writer.head(hidden).log_softmax(-1).gather(-1, target.ids[..., None])[..., 0] * target.mask
@@ -273,7 +275,8 @@ def compare_hard_attention() -> list[Comparison]:
 def sample_positions(cross: HardAttention, query: Tensor, memory: Any) -> tuple[Tensor, float]:
     """How often each cell of the first picture is sampled, and the share of rows with soft attention."""
     rows = torch.zeros(8000, dtype=torch.long)
-    many = type(memory)(memory.states[rows], memory.mask[rows])
+    soft = plan_copies(len(rows), samples=1, soft_rate=0.5, like=memory.states).is_soft
+    many = type(memory)(memory.states[rows], memory.mask[rows], soft_rows=soft)
     context, _, sampled = cross(query[rows], cross.project_memory(many))
     hard = sampled[:, 0] >= 0
     is_one_cell = (context[hard] - memory.states[0][sampled[hard]]).abs().amax((-1, -2)) == 0

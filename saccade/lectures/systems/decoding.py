@@ -267,11 +267,11 @@ def all_words_at_once() -> CheckResult:
 
 
 def build_parallel_model() -> Model:
-    """Build the model of the recipe nat with two narrow layers."""
+    """Build the model of the recipe mask-predict with two narrow layers."""
     sizes = [
         f"{part}.stack.{size}" for part in ("reader", "writer") for size in ("layers=2", "dim=12", "heads=3", "ff=17")
     ]
-    recipe = load("nat", overrides=[*sizes, "writer.max_length_difference=3"])
+    recipe = load("mask-predict", overrides=[*sizes, "writer.max_length_difference=3"])
     net = build(recipe, source_size=VOCABULARY_SIZE, target_size=VOCABULARY_SIZE)
     randomize_parameters(net, scale=0.4)
     return net.eval()

@@ -13,7 +13,7 @@ from saccade.layers.attention import positions
 from saccade.model.build.options import build_custom
 from saccade.model.readers.tokens import Embedding
 
-EmbeddedTable = schema.TokenReader | schema.SecondPass | schema.TokenWriter | schema.FillWriter
+EmbeddedTable = schema.TokenReader | schema.SecondPass | schema.TokenWriter | schema.FillWriter | schema.FertilityWriter
 START_IDS = {"own": None, "pad": PAD, "end": END}
 
 

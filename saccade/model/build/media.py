@@ -11,7 +11,7 @@ from saccade.errors import SaccadeError
 from saccade.layers.attention import positions
 from saccade.layers.audio.downsampling import PyramidStack, Stem
 from saccade.layers.blocks.recurrent import RecurrentStack
-from saccade.layers.vision.joining import Concat, Glimpses, Hops, QuestionOnly
+from saccade.layers.vision.joining import Concat, Glimpses, Hops, QuestionOnly, WeightedWords, WordsOnly
 from saccade.layers.vision.patches import ColorNormalization, ConvPatchEmbedding, PatchEmbedding, ResNetCells
 from saccade.model.build.options import Options, build_custom
 from saccade.model.build.recurrent import build_recurrent_reader
@@ -148,8 +148,12 @@ def build_glimpses(
 
 
 def build_hops(join: schema.HopsJoin, picture_dim: int, question_reader: TokenReader, options: Options) -> Hops:
-    token_dim = get_input_dim(question_reader.stack)
-    return Hops(picture_dim, token_dim, question_reader.dim, dim=join.dim, hops=join.hops, dropout=join.dropout)
+    token_dim, words = get_input_dim(question_reader.stack), None
+    if join.question_length is not None:
+        question_reader.stack, words = WordsOnly(token_dim), WeightedWords(join.dim, length=join.question_length)
+    return Hops(
+        picture_dim, token_dim, question_reader.dim, dim=join.dim, hops=join.hops, words=words, dropout=join.dropout
+    )
 
 
 def build_concat(join: schema.ConcatJoin, picture_dim: int, question_reader: TokenReader, options: Options) -> Concat:

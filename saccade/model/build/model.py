@@ -25,10 +25,12 @@ from saccade.model.build.media import build_frame_reader, build_joined_reader, b
 from saccade.model.build.options import Options, build_custom
 from saccade.model.build.recurrent import should_copy_states
 from saccade.model.build.stacks import build_reader_stack, build_writer_stack, get_input_dim
+from saccade.model.build.transformer import complete_parallel_blocks
 from saccade.model.model import Model
 from saccade.model.readers.second_pass import SecondPass
 from saccade.model.readers.tokens import TokenReader
 from saccade.model.writers.ctc import CtcHead
+from saccade.model.writers.fertility import FertilityWriter
 from saccade.model.writers.fill import FillWriter
 from saccade.model.writers.labels import LabelWriter, TagWriter
 from saccade.model.writers.masked import MaskedWriter, StatesWriter
@@ -189,6 +191,29 @@ def build_fill_model(table: schema.FillWriter, context: WriterContext) -> Model:
     return Model(context.reader, writer)
 
 
+def build_fertility_model(table: schema.FertilityWriter, context: WriterContext) -> Model:
+    """Build a non-autoregressive model whose writer reads copies of the source tokens (Gu et al. 2018)."""
+    stack = build_writer_stack(table, context.options, memory_dim=context.memory_dim, causal=False)
+    tokens: nn.Embedding = context.reader.embedding.tokens
+    if tokens.embedding_dim != stack.dim:
+        raise SaccadeError(
+            f'writer.kind = "fertility" reads token vectors of the reader, of width {tokens.embedding_dim}, but the '
+            f"writer has width {stack.dim}; set the same stack.dim"
+        )
+    complete_parallel_blocks(stack, table.stack, attend_self=table.attend_self, positional=table.positional_attention)
+    if table.tie == "all":
+        tokens = choose_token_table(table, stack, context)
+        output = tie_output(tokens)
+    else:
+        output = nn.Linear(stack.dim, context.output_size, bias=False)
+        nn.init.normal_(output.weight, std=stack.dim**-0.5)
+    writer = FertilityWriter(
+        build_embedding(table, tokens, stack.dim), stack, output=output,
+        memory_dim=context.reader.dim, max_fertility=table.max_fertility,
+    )  # fmt: skip
+    return Model(context.reader, writer)
+
+
 def build_label_model(table: schema.LabelWriter | schema.NumberWriter, context: WriterContext) -> Model:
     writer = LabelWriter(context.reader.dim, size=context.output_size, pooling=table.pooling, **get_head_options(table))
     return Model(context.reader, writer)
@@ -227,6 +252,7 @@ def build_patch_model(table: schema.PatchWriter, context: WriterContext) -> Mode
 WRITERS: dict[str, Callable[[Any, WriterContext], Model]] = {
     "tokens": build_token_model,
     "fill": build_fill_model,
+    "fertility": build_fertility_model,
     "label": build_label_model,
     "number": build_label_model,
     "tags": build_tag_model,
@@ -241,7 +267,7 @@ WRITERS: dict[str, Callable[[Any, WriterContext], Model]] = {
 
 
 def choose_token_table(
-    table: schema.TokenWriter | schema.FillWriter, stack: Stack, context: WriterContext
+    table: schema.TokenWriter | schema.FillWriter | schema.FertilityWriter, stack: Stack, context: WriterContext
 ) -> nn.Embedding:
     """Return the writer's token embedding: its own, or the reader's where `tie` shares them."""
     if table.tie not in ("all", "input"):

@@ -1,6 +1,8 @@
 """Builds Transformer stacks from their settings."""
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import cycle
 from typing import Any, Literal
 
@@ -11,7 +13,13 @@ from saccade.config import schema
 from saccade.config.stacks import DEFAULT_NORM_EPSILON
 from saccade.errors import SaccadeError
 from saccade.layers.attention import positions
-from saccade.layers.attention.multihead import CrossAttention, Form, SelfAttention, get_head_dim
+from saccade.layers.attention.multihead import (
+    CrossAttention,
+    Form,
+    PositionalAttention,
+    SelfAttention,
+    get_head_dim,
+)
 from saccade.layers.blocks.residual import Residual
 from saccade.layers.blocks.reversible import ReversibleStack
 from saccade.layers.blocks.transformer import Block, TransformerStack
@@ -19,6 +27,18 @@ from saccade.layers.norm import LayerNorm, RMSNorm
 from saccade.model.build.feedforward import build_feedforward
 from saccade.model.build.reversible import build_reversible
 from saccade.model.build.scores import build_score
+
+_block_callbacks: list[Callable[[nn.Module], None]] = []
+
+
+@contextmanager
+def finish_blocks(callback: Callable[[nn.Module], None]) -> Iterator[None]:
+    """Call back with every block that is built inside the block, as soon as it is initialized."""
+    _block_callbacks.append(callback)
+    try:
+        yield
+    finally:
+        _block_callbacks.remove(callback)
 
 
 def build_transformer(
@@ -83,23 +103,37 @@ def build_block(
         )
         set_score(cross, cross_table, s)
     feedforward = build_feedforward(s, number)
-    order: Literal["post", "pre"] = "pre" if s.norm == "pre" else "post"
-    residuals = [
-        Residual(
-            build_norm(s),
-            order=order,
-            dropout=s.dropout,
-            adds=bool(s.residual),
-            drop_path=get_drop_path_rate(s, number),
-        )
-        for sublayer in (attention, cross, feedforward)
-        if sublayer is not None
-    ]
+    residuals = [build_residual(s, number) for sublayer in (attention, cross, feedforward) if sublayer is not None]
     if s.scale_attention == "first":
-        scale_down_queries(attention.project.weight[:, :-2], head_dim)
+        scale_down_queries(attention.project.weight[:, : attention.queries_per_kv_head], head_dim)
         if cross is not None:
             scale_down_queries(cross.query.weight, head_dim)
-    return Block(attention, feedforward, residuals=residuals, cross=cross)
+    block = Block(attention, feedforward, residuals=residuals, cross=cross)
+    for callback in _block_callbacks:
+        callback(block)
+    return block
+
+
+def complete_parallel_blocks(
+    stack: TransformerStack, s: schema.TransformerStack, *, attend_self: bool, positional: bool
+) -> None:
+    """Give the blocks of a non-autoregressive writer what Gu et al. 2018 add: others-only and positional attention."""
+    for number, block in enumerate(dict.fromkeys(stack.blocks), start=1):
+        block.self.excludes_self = not attend_self
+        if positional:
+            attention = PositionalAttention(
+                s.dim, heads=s.heads, form=get_head_form(s), bias=s.bias and s.attention_bias,
+                dropout=s.attention_dropout,
+            )  # fmt: skip
+            block.add_positional(attention, build_residual(s, number))
+
+
+def build_residual(s: schema.TransformerStack, number: int) -> Residual:
+    """Build the residual connection of a sublayer of block `number`, counted from 1."""
+    order: Literal["post", "pre"] = "pre" if s.norm == "pre" else "post"
+    return Residual(
+        build_norm(s), order=order, dropout=s.dropout, adds=bool(s.residual), drop_path=get_drop_path_rate(s, number)
+    )
 
 
 def set_score(attention: SelfAttention | CrossAttention, table: Any, s: schema.TransformerStack) -> None:
@@ -131,6 +165,8 @@ def scale_down_queries(queries: Tensor, head_dim: int) -> None:
 
 
 def get_head_form(s: schema.TransformerStack) -> Form:
+    if s.value_dim is not None:
+        return s.head_dim or s.dim // s.heads, s.value_dim
     return s.head_projection if s.head_dim is None else s.head_dim
 
 

@@ -55,11 +55,12 @@ class PictureReader(MediaReader):
     @property
     def capabilities(self) -> Capabilities:
         """Pictures have one size, so shapes are static if the stack over the feature vectors is."""
-        own = Capabilities(static_shapes=True, fixed_inputs=True)
+        own = Capabilities(static_shapes=True, fixed_inputs=True, tensor_parallel=self.columns is None)
         if self.stack is None:
             return own
         found = get_capabilities(self.stack, "stack")
-        return replace(own, static_shapes=found.static_shapes, reasons=found.reasons)
+        splits = found.tensor_parallel and self.columns is None
+        return replace(own, static_shapes=found.static_shapes, tensor_parallel=splits, reasons=found.reasons)
 
     def forward(self, pictures: Picture, mask: Bool[Tensor, "B S"]) -> Memory:
         """`mask` is true everywhere: pictures have no padding."""
@@ -88,6 +89,11 @@ class FrameReader(MediaReader):
         super().__init__()
         self.stem, self.stack, self.positions, self.dim = stem, stack, positions, stack.dim
         self.dropout = Dropout(dropout)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        found = get_capabilities(self.stack, "stack")
+        return Capabilities(tensor_parallel=found.tensor_parallel, reasons=found.reasons)
 
     def forward(self, frames: Float[Tensor, "B T F"], mask: Bool[Tensor, "B T"]) -> Memory:
         x, mask = self.stem(frames, mask)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from saccade.config.protocols import Capabilities, Stack, get_capabilities
+from saccade.config.protocols import Capabilities, Stack, TensorPlan, get_capabilities
 from saccade.data.tokenization.tokenizer import END, START
 from saccade.kernels.cpu.prepared import CpuLayout, describe_embedding
 from saccade.kernels.weights import EmbeddingWeights, PositionTable, Unsupported
@@ -28,6 +28,7 @@ class Embedding(nn.Module):
     """
 
     cpu_layout = CpuLayout(embeddings=("tokens",))
+    tensor_plan = TensorPlan(embeddings=("tokens",))
 
     def __init__(
         self,

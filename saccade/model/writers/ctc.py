@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from saccade.data.batching.batch import Tokens
 from saccade.data.tokenization.tokenizer import PAD
+from saccade.layers.losses.cross_entropy import to_loss_dtype
 from saccade.layers.losses.ctc import force_blank_padding
 from saccade.layers.memory import Memory
 
@@ -22,11 +23,11 @@ class CtcHead(nn.Module):
 
     def forward(self, memory: Memory) -> Float[Tensor, "B S V"]:
         """Log-probabilities of all tokens and the blank; padding has the blank with probability 1."""
-        return force_blank_padding(self.output(memory.states).float().log_softmax(-1), memory.padding, BLANK)
+        return force_blank_padding(to_loss_dtype(self.output(memory.states)).log_softmax(-1), memory.padding, BLANK)
 
     def loss(self, memory: Memory, target: Tokens) -> Float[Tensor, ""]:
         """Sum over rows of -log P(target without END); 0 for targets that are too long for the number of states."""
-        log_probs = self.output(memory.states).float().log_softmax(-1)
+        log_probs = to_loss_dtype(self.output(memory.states)).log_softmax(-1)
         with torch.autocast(log_probs.device.type, enabled=False):
             return F.ctc_loss(
                 log_probs.transpose(0, 1), target.ids, memory.padding.sum(1), (target.mask.sum(1) - 1).clamp(min=0),

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from saccade.config.protocols import Capabilities, Stack, get_capabilities
+from saccade.config.protocols import Capabilities, Stack, TensorPlan, get_capabilities
 from saccade.data.tokenization.tokenizers import END, PAD, START
 from saccade.kernels.cpu.prepared import CpuLayout
 from saccade.layers.attention.masks import make_positions
@@ -41,6 +41,7 @@ class FillWriter(nn.Module):
     """A bidirectional stack over the canvas that attends to memory; heads for the tokens and for the length."""
 
     cpu_layout = CpuLayout(("output",), exact=True)
+    tensor_plan = TensorPlan(outputs=("output",))
     output_scale = 1.0
 
     def __init__(
@@ -71,8 +72,9 @@ class FillWriter(nn.Module):
         found = get_capabilities(self.stack, "stack")
         linear = type(self).head is FillWriter.head
         return Capabilities(
-            packed_rows=found.packed_rows, static_step=True, linear_head=linear, aux=True, reasons=found.reasons
-        )
+            packed_rows=found.packed_rows, static_step=True, linear_head=linear, aux=True,
+            tensor_parallel=found.tensor_parallel, reasons=found.reasons,
+        )  # fmt: skip
 
     def forward(
         self, canvas: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | Packing | None, memory: Memory

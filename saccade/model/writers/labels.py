@@ -39,7 +39,7 @@ class Head(StatesHead):
     that of GPT-2.
     """
 
-    capabilities = Capabilities(packed_rows=True, static_shapes=True)
+    capabilities = Capabilities(packed_rows=True, static_shapes=True, tensor_parallel=True)
 
     def __init__(
         self, dim: int, *, size: int, hidden: int | None, activation: str = "tanh", dropout: float, bias: bool = True

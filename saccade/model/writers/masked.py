@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from saccade.config.protocols import Capabilities
+from saccade.config.protocols import Capabilities, TensorPlan
 from saccade.kernels.activations import ACTIVATIONS
 from saccade.layers.dropout import Dropout
 from saccade.layers.memory import Memory
@@ -35,7 +35,8 @@ class MaskedWriter(StatesHead):
     With `pairs` also two logits for each sequence: its second segment follows the first, or it does not.
     """
 
-    capabilities = Capabilities(packed_rows=True, linear_head=True)
+    capabilities = Capabilities(packed_rows=True, linear_head=True, tensor_parallel=True)
+    tensor_plan = TensorPlan(outputs=("output",))
     output_scale = 1.0
 
     def __init__(

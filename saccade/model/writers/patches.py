@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from saccade.config.protocols import Capabilities
 from saccade.data.batching.batch import Batch, Pictures
+from saccade.layers.losses.cross_entropy import to_loss_dtype
 from saccade.layers.memory import Memory
 from saccade.layers.vision.patches import Picture, paint_patches, sample_hidden_patches
 from saccade.model.model import Model
@@ -20,7 +21,7 @@ EPSILON = 1e-6  # added to the variance of a patch
 class PatchWriter(StatesHead):
     """Predicts the pixels of each patch by one linear layer (SimMIM, Xie et al. 2022)."""
 
-    capabilities = Capabilities(static_shapes=True)
+    capabilities = Capabilities(static_shapes=True, tensor_parallel=True)
 
     def __init__(self, dim: int, *, patch: int) -> None:
         super().__init__()
@@ -63,6 +64,6 @@ def compute_patch_errors(
     inputs = Pictures(paint_patches(values, masked, patch=writer.patch), pictures.mask)
     predicted = writer(model.read(Batch({"source": inputs}, {"source": 0})))
     squared_errors = (
-        (predicted.float() - writer.compute_targets(values, normalize_pixels=normalize_pixels)).square().mean(-1)
+        (to_loss_dtype(predicted) - writer.compute_targets(values, normalize_pixels=normalize_pixels)).square().mean(-1)
     )
     return PatchErrors(squared_errors, masked & pictures.mask[:, :1])

@@ -8,7 +8,15 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from saccade.config.protocols import Capabilities, PositionedState, Stack, State, StepwiseStack, get_capabilities
+from saccade.config.protocols import (
+    Capabilities,
+    PositionedState,
+    Stack,
+    State,
+    StepwiseStack,
+    TensorPlan,
+    get_capabilities,
+)
 from saccade.errors import SaccadeError
 from saccade.kernels.cpu.prepared import CpuLayout
 from saccade.kernels.weights import Unsupported, WriterWeights, describe_linear
@@ -39,6 +47,7 @@ class TokenWriter(nn.Module):
     """A decoder: embedding of the tokens so far, a causal stack that attends to memory, a head over the vocabulary."""
 
     cpu_layout = CpuLayout(("output",), exact=True, stepwise=True)
+    tensor_plan = TensorPlan(outputs=("output",))
 
     def __init__(self, embedding: Embedding, stack: Stack, *, output: nn.Module, output_scale: float = 1.0) -> None:
         super().__init__()

@@ -17,6 +17,7 @@ from torch import Tensor
 from saccade.config.protocols import Support, get_capabilities
 from saccade.data.batching.batch import Tokens
 from saccade.model.model import Model
+from saccade.model.writers.fertility import FertilityWriter
 from saccade.model.writers.fill import FillWriter
 from saccade.predict.engines.engine import GPU_FAILURES
 from saccade.predict.engines.job import round_up_batch_size
@@ -29,6 +30,7 @@ from saccade.predict.search.mask_predict import (
     run_mask_predict,
 )
 from saccade.predict.search.request import Request
+from saccade.predict.search.teacher import get_rescoring
 
 LENGTH_MULTIPLE = 16  # positions; sources are padded to a multiple of it
 MAX_CANVAS_POSITIONS = 4096  # with more, launch overhead is small, and buffers need much memory
@@ -54,7 +56,10 @@ class MaskPredictGraphs:
         missing = get_capabilities(model.writer, "the writer").explain_missing("static_step")
         source, params = request.source["source"], MaskPredictParams.from_decoding(request.decoding)
         return Support(
-            missing or get_graph_cache(cast(Model, model)).explain_unsupported(cast(Model, model), source, params)
+            missing
+            or get_graph_cache(cast(Model, model)).explain_unsupported(
+                cast(Model, model), source, request.limits, params
+            )
         )
 
     def run(self, model: DecodableModel, request: Request) -> list[list[SearchHypothesis]]:
@@ -63,7 +68,9 @@ class MaskPredictGraphs:
         # No inference mode: the graph shares tensors of the random generator with graphs of training.
         with torch.inference_mode(False), torch.no_grad(), torch.cuda.device_of(source.ids):
             canvases = get_graph_cache(cast(Model, model)).run(cast(Model, model), source, limits, params)
-        return collect_hypotheses(canvases, None, sentences=len(limits), decoding=request.decoding)
+        return collect_hypotheses(
+            canvases, None, sentences=len(limits), decoding=request.decoding, rescore=get_rescoring(request)
+        )
 
 
 _caches: "weakref.WeakKeyDictionary[Model, MaskPredictGraphCache]" = weakref.WeakKeyDictionary()
@@ -88,10 +95,13 @@ class MaskPredictGraphCache:
         self.buffers: OrderedDict[Hashable, MaskPredictBuffers] = OrderedDict()
         self.pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
 
-    def explain_unsupported(self, model: Model, source: Tokens, params: MaskPredictParams) -> str:
+    def explain_unsupported(
+        self, model: Model, source: Tokens, limits: Sequence[int], params: MaskPredictParams
+    ) -> str:
         """Return why a batch has no graph; empty if it has. The first batch of a shape has none, the next one has."""
         rows, length = round_shape(source)
-        key, width = (rows, length, params), get_max_canvas_length(model.writer, length, params)
+        width = get_max_canvas_length(model.writer, length, limits, params)
+        key = (rows, length, params, width)
         if rows * params.lengths * width > MAX_CANVAS_POSITIONS:
             return "the batch is so large that launch overhead does not matter"
         if not has_positions(model, length, width):
@@ -105,9 +115,10 @@ class MaskPredictGraphCache:
         self, model: Model, source: Tokens, limits: Sequence[int], params: MaskPredictParams
     ) -> Float[Tensor, "R n"]:
         rows, length = round_shape(source)
-        key = (rows, length, params)
+        width = get_max_canvas_length(model.writer, length, limits, params)
+        key = (rows, length, params, width)
         buffers = self.buffers.pop(key, None) or MaskPredictBuffers.build(
-            model, rows=rows, length=length, params=params
+            model, rows=rows, length=length, width=width, params=params
         )
         self.buffers[key] = buffers
         while len(self.buffers) > MAX_CACHED_GRAPHS:
@@ -120,9 +131,23 @@ def round_shape(source: Tokens) -> tuple[int, int]:
     return round_up_batch_size(source.ids.shape[0]), -(-source.ids.shape[1] // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
 
 
-def get_max_canvas_length(writer: FillWriter, length: int, params: MaskPredictParams) -> int:
-    """Return the longest canvas: source length plus the writer's largest length difference, or the minimum length."""
+def get_max_canvas_length(
+    writer: FillWriter | FertilityWriter, length: int, limits: Sequence[int], params: MaskPredictParams
+) -> int:
+    """Return the longest canvas: source length plus the writer's largest length difference, or the minimum length.
+
+    Fertilities have no such difference: any length up to the limit, rounded up, is possible.
+    """
+    if isinstance(writer, FertilityWriter):
+        return -(-(max(limits) + 1) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
     return max(length + writer.max_length_difference, params.min_length + 1)
+
+
+def count_candidates(writer: FillWriter | FertilityWriter, params: MaskPredictParams) -> int:
+    """Return how many canvases a sentence has: at most as many as there are lengths."""
+    if isinstance(writer, FertilityWriter):
+        return params.lengths
+    return min(params.lengths, 2 * writer.max_length_difference + 1)
 
 
 def has_positions(model: Model, source_length: int, target_length: int) -> bool:
@@ -145,10 +170,11 @@ class MaskPredictBuffers:
     replay: Callable[[], None] | None = None
 
     @classmethod
-    def build(cls, model: Model, *, rows: int, length: int, params: MaskPredictParams) -> "MaskPredictBuffers":
-        device, writer = model.writer.embedding.tokens.weight.device, model.writer
-        n_lengths = min(params.lengths, 2 * writer.max_length_difference + 1)
-        width = get_max_canvas_length(writer, length, params)
+    def build(
+        cls, model: Model, *, rows: int, length: int, width: int, params: MaskPredictParams
+    ) -> "MaskPredictBuffers":
+        device = model.writer.embedding.tokens.weight.device
+        n_lengths = count_candidates(model.writer, params)
 
         def new(*shape: int, dtype: torch.dtype = torch.long) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)

@@ -8,6 +8,7 @@ from saccade.predict.search import mask_predict
 from saccade.predict.search.greedy import DecodableModel, SearchHypothesis
 from saccade.predict.search.request import Request
 from saccade.predict.search.run import run_search
+from saccade.predict.search.teacher import get_rescoring
 
 PLAIN_ENGINE = "plain"
 
@@ -26,7 +27,7 @@ class PlainSearch:
 
 
 class MaskPredict:
-    """Mask-predict: predicts all tokens at once, and again those with the lowest probability."""
+    """Predicts all tokens at once: mask-predict, or from copies of the source."""
 
     name, title, non_autoregressive = PLAIN_ENGINE, "plain mask-predict", True
     failures: tuple[type[Exception], ...] = ()
@@ -40,5 +41,9 @@ class MaskPredict:
             cast(Model, model), source, limits=request.limits, params=params, align=request.align
         )
         return mask_predict.collect_hypotheses(
-            canvases, attention, sentences=len(request.limits), decoding=request.decoding
+            canvases,
+            attention,
+            sentences=len(request.limits),
+            decoding=request.decoding,
+            rescore=get_rescoring(request),
         )

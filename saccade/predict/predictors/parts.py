@@ -7,6 +7,7 @@ outputs (tokens, labels, actions, ...), and the presenter displays both: as JSON
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -19,6 +20,7 @@ from saccade.data.tokenization.lexicon import LexiconEntry
 from saccade.data.tokenization.tokenizers import UNKNOWN, Tokenizer, Tokenizers
 from saccade.errors import SaccadeError
 from saccade.model.model import Model
+from saccade.model.run import count_parameters
 from saccade.predict.decode import decode
 from saccade.predict.engines.ctranslate import Translator
 from saccade.predict.engines.engine import DecodingResult, EngineTally
@@ -26,6 +28,7 @@ from saccade.predict.outputs import AttentionMaps, Hypothesis
 from saccade.predict.search.ensemble import Ensemble
 from saccade.predict.search.greedy import SearchHypothesis
 from saccade.predict.search.request import Request
+from saccade.runs import WEIGHTS, describe_run
 from saccade.view.background import Background
 from saccade.view.viewing import View
 from saccade.view.words import Groups
@@ -97,6 +100,19 @@ class LoadedModel:
     def encode_target(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of given outputs, END last."""
         return encode_tokens(self.tokenizers.target, texts, "output", limit=self.recipe.data.max_length)
+
+
+def describe_loaded_run(loaded: LoadedModel, path: Path) -> list[dict[str, str]]:
+    """Return what a loaded run is, a row each: recipe, task, parameters, steps, score, device and folder."""
+    facts = {"recipe": loaded.recipe.name, "task": loaded.recipe.task.name}
+    if (path / WEIGHTS).is_file():
+        entry = describe_run(path)
+        facts["parameters"] = f"{count_parameters(path / WEIGHTS):,}"
+        facts |= {"steps": f"{entry.step:,}"} if entry.step else {}
+        facts |= {"score": entry.score} if entry.score != "-" else {}
+    facts |= {"models": str(loaded.members)} if loaded.members > 1 else {}
+    facts |= {"device": str(loaded.device), "folder": str(path)}
+    return [{"run": name, "value": value} for name, value in facts.items()]
 
 
 def encode_tokens(

@@ -3,34 +3,42 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack, overload
 
 import numpy as np
 import torch
 
-from saccade.config.decoding import Term
+from saccade.config.decoding import DecodingSettings
 from saccade.config.schema import Decoding, Recipe
 from saccade.data.media.pictures import MAX_PICTURE_PIXELS
 from saccade.data.tokenization.labels import Labels
 from saccade.data.tokenization.lexicon import LexiconEntry, load_lexicon
 from saccade.data.tokenization.tokenizers import Tokenizers
+from saccade.display import Tabular
 from saccade.errors import SaccadeError
 from saccade.model.model import Model
 from saccade.predict.engines.ctranslate import Translator
 from saccade.predict.engines.load import load_for_inference
 from saccade.predict.lines import group_available
-from saccade.predict.outputs import AttentionMaps, Hypothesis
-from saccade.predict.predictors.parts import Decoder, DecodingOptions, LoadedModel, PredictorParts, Report
+from saccade.predict.outputs import AttentionMaps, Hypothesis, Outputs
+from saccade.predict.predictors.parts import (
+    Decoder,
+    DecodingOptions,
+    LoadedModel,
+    PredictorParts,
+    Report,
+    describe_loaded_run,
+)
 from saccade.predict.predictors.text import SearchDecoder, TextCodec, TextPresenter
 from saccade.predict.search.ensemble import Ensemble, check_same_vocabulary
 from saccade.predict.search.mask_predict import is_non_autoregressive
-from saccade.predict.terms import add_terms
+from saccade.predict.terms import choose_decoding
 from saccade.view.viewing import View
 
 MAX_LINES_AHEAD = 1024  # lines that stream() decodes together, at most
 
 
-class Predictor:
+class Predictor(Tabular):
     """Text in, text out. Decoding settings default to those of the recipe.
 
     It is composed of a codec for its inputs, a decoder and a presenter (see `saccade.predict.predictors.parts`).
@@ -51,9 +59,13 @@ class Predictor:
         translator: Translator | None = None,
         lexicon: Mapping[str, LexiconEntry] | None = None,
         parts: PredictorParts | None = None,
+        path: Path = Path(),
     ) -> None:
-        """`translator` is a CTranslate2 engine that takes over the search; `lexicon` translates unknown words."""
-        parts = parts or self.default_parts
+        """`translator` is a CTranslate2 engine that takes over the search; `lexicon` translates unknown words.
+
+        `path` is the folder of the run, of an ensemble that of the first one.
+        """
+        parts, self.path = parts or self.default_parts, path
         self.loaded = LoadedModel(model, recipe, tokenizers, members, translator, lexicon or {})
         self.codec = parts.codec(self.loaded)
         self.decoder = parts.decoder(self.loaded, self.codec)
@@ -99,8 +111,27 @@ class Predictor:
         model = runs[0].model if len(runs) == 1 else Ensemble([run.model for run in runs]).eval()
         recipe, tokenizers, lexicon = runs[0].recipe, runs[0].tokenizers, load_lexicon(runs[0].path)
         return recipe.task.get_predictor(recipe)(
-            model, recipe=recipe, tokenizers=tokenizers, members=len(runs), translator=loaded[0][1], lexicon=lexicon
+            model,
+            recipe=recipe,
+            tokenizers=tokenizers,
+            members=len(runs),
+            translator=loaded[0][1],
+            lexicon=lexicon,
+            path=runs[0].path,
         )
+
+    @property
+    def name(self) -> str:
+        """The name of the run."""
+        return self.path.resolve().name if self.path != Path() else self.recipe.name
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{record['run']} {record['value']}" for record in self.to_records())
+        return f"<saccade run {self.name}: {facts}>"
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """Return what the run is, a row each: recipe, task, parameters, steps, score, device and folder."""
+        return describe_loaded_run(self.loaded, self.path)
 
     @property
     def device(self) -> torch.device:
@@ -140,11 +171,30 @@ class Predictor:
         """Return the files that cannot be read, with the reason."""
         return self.codec.find_unreadable(names)
 
+    @overload
+    def predict(  # type: ignore[overload-overlap]  # a text is a sequence of texts for Python, not for us
+        self, texts: str, *, decoding: Decoding | None = None, **settings: Unpack[DecodingSettings]
+    ) -> str | list[str]: ...
+
+    @overload
     def predict(
-        self, texts: Sequence[str], *, decoding: Decoding | None = None, terms: Sequence[Term] = ()
-    ) -> list[str]:
-        """Return the best output for each text, in the order of the texts; see `candidates` for `terms`."""
-        return [outputs[0].text for outputs in self.candidates(texts, decoding=decoding, scored=False, terms=terms)]
+        self, texts: Sequence[str], *, decoding: Decoding | None = None, **settings: Unpack[DecodingSettings]
+    ) -> Outputs: ...
+
+    def predict(
+        self, texts: str | Sequence[str], *, decoding: Decoding | None = None, **settings: Unpack[DecodingSettings]
+    ) -> str | list[str] | Outputs:
+        """Return the best output for each text, in their order: a text for a text, a list for a list.
+
+        Keywords are decoding settings, such as beam=5, sample=True, max_length=50 (see `saccade explain predict`);
+        others are those of the run, or of `decoding`. With n_best=3, each text has a list of its 3 best outputs.
+        """
+        chosen = self.choose_decoding(decoding, settings)
+        inputs = [texts] if isinstance(texts, str) else list(texts)
+        found = self.decoder.candidates(inputs, decoding=chosen, align=False, scored=chosen.n_best > 1)
+        many = chosen.n_best > 1
+        outputs = [[one.text for one in hypotheses] if many else hypotheses[0].text for hypotheses in found]
+        return outputs[0] if isinstance(texts, str) else Outputs(outputs, inputs)
 
     def candidates(
         self,
@@ -153,15 +203,21 @@ class Predictor:
         decoding: Decoding | None = None,
         align: bool = False,
         scored: bool = True,
-        terms: Sequence[Term] = (),
+        **settings: Unpack[DecodingSettings],
     ) -> list[list[Hypothesis]]:
         """Return the n_best outputs for each text, best first; with `align`, also attention weights over the source.
 
-        Without `scored`, scores may be 0, which saves time. `terms` are pairs of a source and a target phrase: where
-        the source phrase occurs in a text, the target phrase occurs in its outputs.
+        Without `scored`, scores may be 0, which saves time. Other keywords are decoding settings, as in `predict`.
+        `terms` are pairs of a source and a target phrase: where the source phrase occurs in a text, the target phrase
+        occurs in its outputs.
         """
-        decoding = add_terms(decoding or self.recipe.predict, terms, self.recipe)
-        return self.decoder.candidates(texts, decoding=decoding, align=align, scored=scored)
+        chosen = self.choose_decoding(decoding, settings)
+        inputs = [texts] if isinstance(texts, str) else texts
+        return self.decoder.candidates(inputs, decoding=chosen, align=align, scored=scored)
+
+    def choose_decoding(self, decoding: Decoding | None, settings: DecodingSettings) -> Decoding:
+        """Return the decoding settings of the run, or the given ones, with single settings changed."""
+        return choose_decoding(self.recipe, decoding, settings)
 
     def stream(
         self, lines: Iterable[str], *, decoding: Decoding | None = None, align: bool = False, scored: bool = True

@@ -16,8 +16,8 @@ from saccade.predict.predictors.parts import Decoder, DecodingOptions, InputCode
 from saccade.predict.search.greedy import SearchHypothesis
 from saccade.predict.search.likelihood import compute_token_log_probs
 from saccade.predict.search.mask_predict import is_non_autoregressive
-from saccade.predict.search.request import FusionModel, Request
-from saccade.predict.search.shallow_fusion import load_fusion
+from saccade.predict.search.request import Request
+from saccade.predict.search.teacher import load_other_models
 from saccade.predict.search.trace import describe_steps, restart_trace, trace_search
 from saccade.predict.terms import PhraseCheck, encode_phrases, merge_hypotheses, select_terms
 from saccade.predict.unknown import disable_if_complete, replace_unknown_words
@@ -123,18 +123,18 @@ class SearchDecoder(Decoder):
     ) -> DecodingResult:
         """Decode one batch."""
         decoding, align, scored, generator, _ = options
-        limits = [item.limit for item in inputs]
+        limits, loaded = [item.limit for item in inputs], self.loaded
+        fusion, teacher = load_other_models(
+            decoding, loaded.model, tokenizers=self.tokenizers, device=str(loaded.device), max_length=max(limits) + 1,
+            kinds=loaded.recipe.kinds,
+        )  # fmt: skip
         request = Request(
             limits, decoding, self.codec.collate([item.row for item in inputs]), align=align, scored=scored,
             prefix=prefix, generator=generator,
             phrases=[item.required.token_sequences for item in inputs if item.required is not None],
-            fusion=self._load_fusion(decoding, max(limits) + 1) if decoding.lm else None,
+            fusion=fusion, teacher=teacher,
         )  # fmt: skip
         return self.loaded.decode(request)
-
-    def _load_fusion(self, decoding: Decoding, max_length: int) -> FusionModel | None:
-        target, kinds = self.tokenizers.target, self.loaded.recipe.kinds
-        return load_fusion(decoding, target=target, device=str(self.loaded.device), max_length=max_length, kinds=kinds)
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         sources = self.codec.encode([source for source, _ in pairs], "source")

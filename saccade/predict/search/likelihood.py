@@ -1,6 +1,7 @@
 """Log-probabilities of given outputs."""
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from jaxtyping import Float, Int
@@ -8,31 +9,35 @@ from torch import Tensor
 
 from saccade.data.batching.batch import Batch, Tokens
 from saccade.data.tokenization.tokenizers import START
-from saccade.model.writers.fill import LengthPrediction, build_masked_canvas
+from saccade.layers.memory import Memory
+from saccade.model.writers.fertility import FertilityWriter
+from saccade.model.writers.fill import FillWriter, LengthPrediction, build_masked_canvas
 from saccade.model.writers.tokens import shift_right
+from saccade.predict.search.fertility import find_copies_of_length
 from saccade.predict.search.greedy import DecodableModel
-from saccade.predict.search.mask_predict import is_non_autoregressive
+from saccade.predict.search.mask_predict import is_non_autoregressive, predicts_fertilities
 
 POSITIONS_PER_CHUNK = 1024  # positions whose logits are in memory at a time
 
 
-def compute_token_log_probs(model: DecodableModel, batch: Batch) -> Float[Tensor, "B T"]:
-    """Return log P(target token | source, previous target tokens), 0 at padding.
+def compute_token_log_probs(model: DecodableModel, batch: Batch, memory: Memory | None = None) -> Float[Tensor, "B T"]:
+    """Return log P(target token | source, previous target tokens), 0 at padding; `memory` may have been read before.
 
-    For a non-autoregressive writer: log P(target token | source, length), and at END the log-probability of the length.
+    For a non-autoregressive writer: log P(target token | source, length), and at END the log-probability of the length;
+    with fertilities, these are the most probable ones that have the sum of the length, and at END their
+    log-probability.
     """
-    target, memory = batch["target"], model.read(batch)
-    hidden = model.writer(build_writer_inputs(model.writer, target), target.mask, memory)
+    target, memory = batch["target"], model.read(batch) if memory is None else memory
+    inputs, plan_log_probs = plan_writer_inputs(model.writer, target, memory)
+    hidden = model.writer(inputs, target.mask, memory)
     values = torch.zeros(target.ids.shape, device=target.ids.device)
     parts = zip(
         hidden[target.mask].split(POSITIONS_PER_CHUNK), target.ids[target.mask].split(POSITIONS_PER_CHUNK), strict=True
     )
     values[target.mask] = torch.cat([gather_log_probs(model.writer.head, states, ids) for states, ids in parts])
-    if is_non_autoregressive(model.writer):
+    if plan_log_probs is not None:
         lengths = target.mask.sum(1)  # a given target may contain END before its end
-        values[torch.arange(len(lengths), device=lengths.device), lengths - 1] = compute_length_log_probs(
-            model.writer.predict_lengths(memory), lengths
-        )
+        values[torch.arange(len(lengths), device=lengths.device), lengths - 1] = plan_log_probs
     return values
 
 
@@ -54,11 +59,26 @@ def score_last_tokens(
     return scores
 
 
-def build_writer_inputs(writer: object, target: Tokens) -> Int[Tensor, "B T"]:
-    """Return the writer's inputs for a given target: the previous tokens, or a blank canvas."""
-    if is_non_autoregressive(writer):
-        return build_masked_canvas(target.mask.sum(1), target.ids.shape[1])
-    return shift_right(target.ids, START)
+def plan_writer_inputs(
+    writer: object, target: Tokens, memory: Memory | None
+) -> tuple[Int[Tensor, "B T"], Float[Tensor, " B"] | None]:
+    """Return the writer's inputs for a given target: previous tokens, a blank canvas, or copies of the source.
+
+    Also return the log-probability of the length or of the fertilities; None for an autoregressive writer.
+    """
+    if not is_non_autoregressive(writer):
+        return shift_right(target.ids, START), None
+    lengths, width = target.mask.sum(1), target.ids.shape[1]
+    assert memory is not None, "a non-autoregressive writer has a reader"
+    if predicts_fertilities(writer):
+        return find_copies_of_length(cast(FertilityWriter, writer), memory, lengths - 1, width)
+    prediction = cast(FillWriter, writer).predict_lengths(memory)
+    return build_masked_canvas(lengths, width), compute_length_log_probs(prediction, lengths)
+
+
+def build_writer_inputs(writer: object, target: Tokens, memory: Memory | None) -> Int[Tensor, "B T"]:
+    """Return the writer's inputs for a given target: previous tokens, a blank canvas, or copies of the source."""
+    return plan_writer_inputs(writer, target, memory)[0]
 
 
 def compute_length_log_probs(lengths: LengthPrediction, targets: Int[Tensor, " B"]) -> Float[Tensor, " B"]:

@@ -1,12 +1,12 @@
-"""Non-autoregressive decoding by mask-predict (Ghazvininejad et al. 2019).
+"""Non-autoregressive decoding by mask-predict (Ghazvininejad et al. 2019), or from copies of the source (fertility.py).
 
 A length is predicted, and a canvas of that many mask tokens is filled in one pass. Each later pass masks the tokens
 with the lowest probability and predicts them again, given the others. Several lengths are decoded in parallel, and the
-output with the best mean log-probability wins. B sentences with L lengths each are R = B L canvases of T positions, the
-last real one of which is END.
+output with the best mean log-probability wins, or the one that a teacher finds the most probable (teacher.py). B
+sentences with L candidates each are R = B L canvases of T positions, the last real one of which is END.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -21,29 +21,41 @@ from saccade.layers.blocks import repeated_passes
 from saccade.layers.memory import Memory
 from saccade.layers.record import record
 from saccade.model.model import Model
+from saccade.model.writers.fertility import FertilityWriter
 from saccade.model.writers.fill import MASK, CanvasDecoder, LengthPrediction, build_masked_canvas
+from saccade.predict.search.fertility import Copies, propose_copies
 from saccade.predict.search.greedy import SearchHypothesis, best_tokens, sort_hypotheses
 
 FIRST_TEXT_TOKEN = 1 + max(PAD, START, END, UNKNOWN)  # tokens below are special
+FILL_OPTIONS, FERTILITY_OPTIONS = ("iterations", "length_candidates"), ("fertilities", "npd")
 N_SUMMARY_COLUMNS = 3  # after the tokens of each canvas: its length, its log-probability, whether it is valid
+
+
+Rescoring = Callable[[list[list[SearchHypothesis]]], list[list[SearchHypothesis]]]
 
 
 class MaskPredictParams(NamedTuple):
     """Parameters of mask-predict for a batch, besides length limits."""
 
     iterations: int
-    lengths: int  # length candidates per sentence
+    lengths: int  # candidates per sentence: lengths, or fertilities
     min_length: int  # END not counted
     first_token: int = FIRST_TEXT_TOKEN  # tokens below are never output
+    averages: bool = False  # take expected fertilities in place of the most probable ones
+    seed: int = 0  # of sampled fertilities
 
     @classmethod
     def from_decoding(cls, decoding: Decoding) -> "MaskPredictParams":
         """Take them from decoding settings.
 
-        There are at least n_best length candidates. Unknown words are output only if they are replaced afterwards.
+        There are at least n_best candidates. Unknown words are output only if they are replaced afterwards.
         """
         first = UNKNOWN if decoding.replace_unknown else FIRST_TEXT_TOKEN
-        return cls(decoding.iterations, max(decoding.length_candidates, decoding.n_best), decoding.min_length, first)
+        candidates = max(decoding.length_candidates, decoding.npd, decoding.n_best)
+        return cls(
+            decoding.iterations, candidates, decoding.min_length, first, decoding.fertilities == "average",
+            decoding.seed,
+        )  # fmt: skip
 
 
 class NonAutoregressiveWriter(Protocol):
@@ -59,8 +71,21 @@ def is_non_autoregressive(writer: object) -> bool:
     return hasattr(writer, "build_canvas_decoder")
 
 
-def check_mask_predict_options(decoding: Decoding, *, prefix: Sequence[int]) -> None:
-    """Refuse options that only a step-by-step search has."""
+def predicts_fertilities(writer: object) -> bool:
+    """Return whether a writer reads copies of the source, by fertilities that it predicts, in place of masks."""
+    return bool(getattr(writer, "predicts_fertilities", False))
+
+
+def check_mask_predict_options(decoding: Decoding, *, prefix: Sequence[int], writer: object) -> None:
+    """Refuse options that only a step-by-step search has, or only another non-autoregressive writer."""
+    copies, defaults = predicts_fertilities(writer), Decoding()
+    for name in FILL_OPTIONS if copies else FERTILITY_OPTIONS:
+        if (given := getattr(decoding, name)) != getattr(defaults, name):
+            kinds = ("fill", "fertility") if copies else ("fertility", "fill")
+            raise SaccadeError(
+                f'{name} is for writer.kind = "{kinds[0]}", got {name} = {given!r} and writer.kind = "{kinds[1]}"; '
+                "leave it out"
+            )
     options = {
         "sample": decoding.sample,
         "no_repeat_ngram": decoding.no_repeat_ngram,
@@ -78,11 +103,12 @@ def check_mask_predict_options(decoding: Decoding, *, prefix: Sequence[int]) -> 
 def check_autoregressive_options(decoding: Decoding) -> None:
     """Refuse options that only mask-predict has."""
     defaults = Decoding()
-    for name in ("iterations", "length_candidates", "collapse"):
+    for name in (*FILL_OPTIONS, *FERTILITY_OPTIONS, "teacher", "collapse"):
         if (given := getattr(decoding, name)) != getattr(defaults, name):
+            kind = "fertility" if name in FERTILITY_OPTIONS else "fill"
             raise SaccadeError(
                 f"this model writes one token after the other, which does not support {name}, got {name} = {given!r}; "
-                'leave it out, or train one with writer.kind = "fill"'
+                f'leave it out, or train one with writer.kind = "{kind}"'
             )
 
 
@@ -95,9 +121,10 @@ def decode_with_alignment(
     if not align:
         return canvases, None
     tokens, lengths = canvases[:, :-N_SUMMARY_COLUMNS].long(), canvases[:, -N_SUMMARY_COLUMNS].long()
-    return canvases, compute_cross_attention(
-        model.writer, read_source(model, source), tokens, build_canvas_mask(lengths, tokens.shape[1])
-    )
+    memory = read_source(model, source)
+    if predicts_fertilities(model.writer):  # which reads copies of the source, not its own output
+        tokens = propose_candidates(model.writer, memory, max_lengths, params, tokens.shape[1]).ids
+    return canvases, compute_cross_attention(model.writer, memory, tokens, build_canvas_mask(lengths, tokens.shape[1]))
 
 
 def run_mask_predict(
@@ -109,11 +136,44 @@ def run_mask_predict(
     device, as a CUDA graph requires.
     """
     memory = read_source(model, source)
+    if predicts_fertilities(model.writer):
+        return fill_copies(model.writer, memory, limits, params, width)
     lengths, log_probs, valid = select_lengths(model.writer.predict_lengths(memory), limits, params)
     lengths = lengths.flatten()
     canvas, token_log_probs = fill_canvases(model.writer, memory, lengths, width or int(lengths.max()), params)
     total = token_log_probs.sum(1) + log_probs.flatten()
-    return torch.cat((canvas.float(), torch.stack((lengths.float(), total, valid.flatten().float()), 1)), 1)
+    return append_summary(canvas, lengths, total, valid.flatten())
+
+
+def append_summary(
+    canvas: Int[Tensor, "R T"], lengths: Int[Tensor, " R"], total: Float[Tensor, " R"], valid: Bool[Tensor, " R"]
+) -> Float[Tensor, "R n"]:
+    """Append length, log-probability and validity to each canvas."""
+    return torch.cat((canvas.float(), torch.stack((lengths.float(), total, valid.float()), 1)), 1)
+
+
+def propose_candidates(
+    writer: FertilityWriter, memory: Memory, limits: Int[Tensor, " B"], params: MaskPredictParams, width: int | None
+) -> Copies:
+    """Return the copies of the source that a writer with fertilities gets."""
+    return propose_copies(
+        writer, memory, limits, candidates=params.lengths, averages=params.averages, seed=params.seed,
+        min_length=params.min_length, width=width,
+    )  # fmt: skip
+
+
+def fill_copies(
+    writer: FertilityWriter, memory: Memory, limits: Int[Tensor, " B"], params: MaskPredictParams, width: int | None
+) -> Float[Tensor, "R n"]:
+    """Predict all tokens from copies of the source in one pass; return them as `run_mask_predict` does."""
+    copies = propose_candidates(writer, memory, limits, params, width)
+    mask = build_canvas_mask(copies.lengths, copies.ids.shape[1])
+    log_probs, tokens = select_best_tokens(
+        writer.build_canvas_decoder(memory, mask, copies.ids.shape)(copies.ids), params.first_token
+    )
+    is_text = torch.arange(copies.ids.shape[1], device=copies.ids.device) < copies.lengths[:, None] - 1
+    total = torch.where(is_text, log_probs, 0.0).sum(1) + copies.log_probs
+    return append_summary(torch.where(is_text, tokens, copies.ids), copies.lengths, total, copies.valid)
 
 
 def read_source(model: Model, source: Tokens) -> Memory:
@@ -204,22 +264,28 @@ def compute_cross_attention(
 
 
 def collect_hypotheses(
-    canvases: Float[Tensor, "R n"], attention: Float[Tensor, "R T S"] | None, *, sentences: int, decoding: Decoding
+    canvases: Float[Tensor, "R n"],
+    attention: Float[Tensor, "R T S"] | None,
+    *,
+    sentences: int,
+    decoding: Decoding,
+    rescore: Rescoring | None = None,
 ) -> list[list[SearchHypothesis]]:
-    """Return the n_best hypotheses of each sentence, best first.
+    """Return the n_best hypotheses of each sentence, best first; `rescore` gives them other scores before.
 
     Each tensor is copied from the device once.
     """
     rows, maps = canvases.tolist(), None if attention is None else attention.tolist()
-    canvases_per_sentence, best = len(rows) // sentences, []
+    canvases_per_sentence, groups = len(rows) // sentences, []
     for first in range(0, len(rows), canvases_per_sentence):
         hypotheses = [
             to_hypothesis(rows[i], None if maps is None else maps[i], collapse=decoding.collapse)
             for i in range(first, first + canvases_per_sentence)
             if rows[i][-1]
         ]
-        best.append(sort_hypotheses(hypotheses)[: decoding.n_best])
-    return best
+        groups.append(hypotheses)
+    groups = groups if rescore is None else rescore(groups)
+    return [sort_hypotheses(hypotheses)[: decoding.n_best] for hypotheses in groups]
 
 
 def to_hypothesis(row: Sequence[float], attention: list[list[float]] | None, *, collapse: bool) -> SearchHypothesis:

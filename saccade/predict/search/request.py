@@ -12,6 +12,7 @@ from saccade.config.schema import Decoding
 from saccade.data.batching.batch import Batch
 from saccade.data.tokenization.tokenizers import PAD, START
 from saccade.errors import SaccadeError
+from saccade.model.model import Model
 from saccade.predict.search import filters
 from saccade.predict.search.constraints import Phrase, PhraseConstraints
 from saccade.predict.search.filters import LogitsWarper, Rule
@@ -42,6 +43,7 @@ class Request:
     scored: bool = True  # if False, scores may be 0
     stop_rule: Rule | None = None  # ends outputs at a stop string
     fusion: FusionModel | None = None
+    teacher: Model | None = None  # autoregressive model that chooses among outputs of a non-autoregressive one
     phrases: Sequence[Sequence[Phrase]] = ()  # phrases that each output must contain; for beam search
 
     @property

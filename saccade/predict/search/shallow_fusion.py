@@ -30,7 +30,7 @@ def load_fusion(
     """Load the language model that the settings name, for outputs of `max_length` tokens; None if they name none."""
     if not decoding.lm or not decoding.lm_weight:
         return None
-    run = load_language_model(decoding.lm, device, kinds)
+    run = load_cached_run(decoding.lm, device, kinds)
     if not run.recipe.task.is_language_model:
         raise SaccadeError(
             f'lm = {decoding.lm!r} is a run of task "{run.recipe.task.name}"; '
@@ -50,8 +50,8 @@ def load_fusion(
     return FusionModel(run.model.writer, decoding.lm_weight)
 
 
-def load_language_model(name: str, device: str, kinds: Kinds) -> Run:
-    """Load the run of a language model; it is cached as long as its weights file does not change."""
+def load_cached_run(name: str, device: str, kinds: Kinds) -> Run:
+    """Load a run that takes part in the search of another one; cached as long as its weights file does not change."""
     folder = find_run(name)
     weights = folder / WEIGHTS
     return _load_cached(folder, device, kinds, weights.stat().st_mtime_ns if weights.is_file() else 0)

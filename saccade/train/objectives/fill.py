@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from saccade.data.batching.batch import Batch, Tokens
+from saccade.layers.losses.cross_entropy import to_loss_dtype
 from saccade.layers.memory import Memory
 from saccade.layers.packing import get_batch_layout
 from saccade.model.model import Model
@@ -63,7 +64,7 @@ def compute_length_loss(writer: FillWriter, memory: Memory, target: Tokens) -> t
     real, lengths = layout.real_sequences, layout.lengths
     passes = len(logits) // len(real)
     classes = (lengths.repeat(passes) - min_length).clamp(0, logits.shape[1] - 1)
-    losses = F.cross_entropy(logits.float(), classes, reduction="none")
+    losses = F.cross_entropy(to_loss_dtype(logits), classes, reduction="none")
     return (losses * real.repeat(passes)).sum() / passes, real.sum()
 
 

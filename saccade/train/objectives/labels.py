@@ -9,6 +9,7 @@ from torch import Tensor
 
 from saccade.data.batching.batch import Batch, Tokens
 from saccade.data.tokenization.labels import NO_CLASS
+from saccade.layers.losses.cross_entropy import to_loss_dtype
 from saccade.layers.packing import get_batch_layout
 from saccade.model.model import Model
 from saccade.train.augment.mixing import mix_pictures
@@ -53,7 +54,7 @@ def tag_loss(
 
 def regression_loss(model: Model, batch: Batch, generator: torch.Generator, *, weight: float = 1.0) -> dict[str, Term]:
     """Mean squared error of the predicted numbers."""
-    values = model.writer(model.read(batch))[:, 0].float()
+    values = to_loss_dtype(model.writer(model.read(batch))[:, 0])
     ids, real = get_sequence_labels(batch["label"])
     errors = torch.where(real, values - decode_floats(ids), 0.0)
     return {"regress": Term((errors * errors).sum(), real.sum(), weight)}
@@ -64,7 +65,9 @@ def compute_class_term(
 ) -> Term:
     """Cross-entropy summed over positions that have a class; an id is the number of the class plus 1."""
     real = ids != NO_CLASS
-    losses = F.cross_entropy(logits.float(), (ids - 1).clamp(min=0), reduction="none", label_smoothing=label_smoothing)
+    losses = F.cross_entropy(
+        to_loss_dtype(logits), (ids - 1).clamp(min=0), reduction="none", label_smoothing=label_smoothing
+    )
     return Term(torch.where(real, losses, 0.0).sum(), real.sum(), weight)
 
 

@@ -22,6 +22,7 @@ from saccade.data.batching.batch import Batch, Tokens
 from saccade.data.batching.segments import PAIR_FIELD, ROW_FIELD, TOO_SHORT
 from saccade.data.tokenization.special_tokens import find_special_ranges, get_mask_id
 from saccade.data.tokenization.tokenizer import UNKNOWN
+from saccade.layers.losses.cross_entropy import to_loss_dtype
 from saccade.layers.memory import Memory
 from saccade.layers.packing import get_batch_layout
 from saccade.model.model import Model
@@ -200,7 +201,7 @@ def count_target_slots(tokens: int, rate: float, max_ngram: int = 1) -> int:
 
 def compute_pair_terms(model: Model, memory: Memory, pair: Tokens, weight: float) -> dict[str, Term]:
     """Cross-entropy and accuracy of whether two segments are consecutive, over the sequences that have two."""
-    logits = model.writer.compute_pair_logits(memory).float()
+    logits = to_loss_dtype(model.writer.compute_pair_logits(memory))
     layout = get_batch_layout(pair.mask)
     labels = pair.ids.flatten().index_select(0, layout.starts)
     counted = layout.real_sequences & (labels != TOO_SHORT)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 
 from saccade.config.kinds import Custom
 from saccade.config.schema import (
+    Fertility,
     Fill,
     Label,
     Masked,
@@ -37,6 +38,7 @@ from saccade.model.model import Model
 from saccade.model.writers.tokens import shift_right
 from saccade.train.average import MovingAverage
 from saccade.train.batches.pack import double_batch
+from saccade.train.objectives.fertility import build_fertility_objective
 from saccade.train.objectives.fill import fill_loss
 from saccade.train.objectives.labels import label_loss, regression_loss, tag_loss
 from saccade.train.objectives.masked import build_masked_objective
@@ -121,12 +123,14 @@ def build_objectives(
     *,
     tokenizer: Tokenizer | None = None,
     average: MovingAverage | None = None,
+    rows: Any = None,
 ) -> list[Objective]:
     """Build the objectives of a recipe; a custom kind is a function with keyword-only settings.
 
-    Masked language modelling needs the tokenizer; objectives of plugins may need the moving average of the weights.
+    Masked language modelling needs the tokenizer; objectives of plugins may need the moving average of the weights;
+    fertilities come from an aligner that is estimated from the training `rows`.
     """
-    context = Context(tokenizer, average)
+    context = Context(tokenizer, average, rows)
     objectives: list[Objective] = []
     for table in recipe.objectives:
         if build := OBJECTIVES.get(table.kind):
@@ -166,9 +170,10 @@ def bind_settings(function: Callable[..., dict[str, Term]]) -> Builder:
 OBJECTIVES: dict[str, Builder] = {
     NextToken.model_fields["kind"].default: bind_settings(next_token_loss),
     Scheduled.model_fields["kind"].default: bind_settings(scheduled_sampling_loss),
-    Reinforce.model_fields["kind"].default: bind_settings(reinforce_loss),
+    Reinforce.model_fields["kind"].default: lambda table, context: functools.partial(reinforce_loss, settings=table),
     RDrop.model_fields["kind"].default: bind_settings(r_drop_loss),
     Fill.model_fields["kind"].default: bind_settings(fill_loss),
+    Fertility.model_fields["kind"].default: build_fertility_objective,
     Reward.model_fields["kind"].default: bind_settings(reward_loss),
     Label.model_fields["kind"].default: bind_settings(label_loss),
     Regress.model_fields["kind"].default: bind_settings(regression_loss),

@@ -13,8 +13,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from saccade.config.protocols import HeadedWriter, LinearHead, get_capabilities
 from saccade.data.batching.batch import Batch, Tokens
+from saccade.data.batching.batches import Rows
 from saccade.data.tokenization.tokenizer import Tokenizer
-from saccade.layers.losses.cross_entropy import rdrop_cross_entropy, smoothed_cross_entropy
+from saccade.layers.losses.cross_entropy import rdrop_cross_entropy, smoothed_cross_entropy, to_loss_dtype
 from saccade.layers.packing import get_batch_layout
 from saccade.layers.regions import region
 from saccade.model.model import Model
@@ -37,10 +38,11 @@ Objective = Callable[[Model, Batch, torch.Generator], dict[str, Term]]
 
 
 class Context(NamedTuple):
-    """What some objectives need besides their table: the tokenizer, or the moving average of the weights."""
+    """What some objectives need besides their table: tokenizer, moving average of the weights, training rows."""
 
     tokenizer: Tokenizer | None = None
     average: MovingAverage | None = None
+    rows: Rows | None = None  # training data, for what is estimated from them before training
 
 
 Builder = Callable[[Any, Context], Objective]  # from the table of a recipe
@@ -70,7 +72,11 @@ def compute_token_losses(
     """Sum over kept tokens of the label-smoothed cross-entropy and of the plain one; only the first has gradients."""
     rows, ids, keep = hidden.flatten(0, -2), ids.flatten(), keep.flatten()
     if get_capabilities(writer).linear_head:
-        rows, matrix, ids = fold_head(cast(LinearHead, writer), rows, ids, label_smoothing)
+        linear = cast(LinearHead, writer)
+        if get_capabilities(linear.output).vocabulary_parallel:
+            losses = linear.output.compute_losses(rows[None] * linear.output_scale, ids, keep, label_smoothing)
+            return cast("tuple[Tensor, Tensor]", losses[:2])
+        rows, matrix, ids = fold_head(linear, rows, ids, label_smoothing)
         return smoothed_cross_entropy(rows, matrix, ids, keep, label_smoothing)
     return compute_smoothed_losses(compute_log_probs(writer.head, rows), ids, keep, label_smoothing)
 
@@ -85,7 +91,13 @@ def compute_r_drop_losses(
     rows = hidden.reshape(2, -1, hidden.shape[-1])
     ids, keep = (x.flatten()[: rows.shape[1]] for x in (ids, keep))
     if get_capabilities(writer).linear_head:
-        rows, matrix, ids = fold_head(cast(LinearHead, writer), rows, ids, label_smoothing)
+        linear = cast(LinearHead, writer)
+        if get_capabilities(linear.output).vocabulary_parallel:
+            losses = linear.output.compute_losses(
+                rows * linear.output_scale, ids, keep, label_smoothing, divergence_weight
+            )
+            return cast("tuple[Tensor, Tensor, Tensor]", losses)
+        rows, matrix, ids = fold_head(linear, rows, ids, label_smoothing)
         return rdrop_cross_entropy(rows, matrix, ids, keep, label_smoothing, divergence_weight)
     log_probs = compute_log_probs(writer.head, rows)
     smoothed, nll = compute_smoothed_losses(log_probs, ids.expand(2, -1), keep, label_smoothing)
@@ -135,7 +147,7 @@ def find_kept_outputs(bias: Tensor | None) -> Tensor | None:
 
 @region
 def compute_log_probs(head: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-    return torch.log_softmax(head(rows).float(), dim=-1)
+    return torch.log_softmax(to_loss_dtype(head(rows)), dim=-1)
 
 
 def compute_smoothed_losses(

@@ -28,7 +28,8 @@ def compute_expert_loads(model: Model, batches: Iterable[Batch]) -> dict[str, li
     for batch in batches:
         target = batch["target"]
         with model.collect_aux() as reports:
-            model.write(build_writer_inputs(model.writer, target), target.mask, model.read(batch))
+            memory = model.read(batch)
+            model.write(build_writer_inputs(model.writer, target, memory), target.mask, memory)
         uses = sum_usage(merge_aux(*reports).get("routing", ()))
         total = {part: used + total.get(part, 0) for part, used in uses.items()}
     model.train(training)

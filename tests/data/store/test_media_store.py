@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import subprocess
 import sys
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from saccade.data.sources.corpus import CorpusSplit
 from saccade.data.store import media as media_store
 from saccade.data.store.media import MediaSource, open_or_decode
 from saccade.errors import SaccadeError
+from saccade.processes import build_python_command
 
 READER = {"kind": "patches", "size": 8, "patch_size": 4}
 
@@ -182,7 +184,7 @@ def test_a_process_that_dies_is_named(folder, tmp_path, monkeypatch, program, en
     source = MediaSource(Corpus(files=(str(folder),)), PatchReader(**{**READER}), "label")
     monkeypatch.setattr(decoding, "MIN_FILES_PER_PROCESS", 2)
     monkeypatch.setattr(decoding.os, "cpu_count", lambda: 3)
-    monkeypatch.setattr(decoding, "build_python_command", lambda module: ["sh", "-c", program])
+    monkeypatch.setattr("saccade.processes.build_python_command", lambda module: ["sh", "-c", program])
     monkeypatch.setattr(MediaSource, "list_paths", lambda self: ["x" * 1000] * 1000)  # more than a pipe holds
     with pytest.raises(SaccadeError, match=f"a process that decodes pictures {re.escape(end)}; try again"):
         open_or_decode(source, "key", tmp_path / "cache")
@@ -249,3 +251,10 @@ def test_captions_and_questions_of_one_folder_may_be_about_other_pictures(tmp_pa
         made = prepare(Recipe.model_validate(given), cache=tmp_path / "cache")
         [batch] = iter_validation_batches(made.train, batch_tokens=1000)
         assert batch["source"].values[:, 0, 0, 0].tolist() == seen
+
+
+def test_a_decoding_process_whose_parent_has_ended_ends_silently():
+    """As when Ctrl-C stops the command while it sends the list of files."""
+    command = build_python_command("saccade.data.media.decoding")
+    done = subprocess.run(command, input='{"reader": {"kind": ', capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "")

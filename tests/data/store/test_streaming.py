@@ -3,16 +3,20 @@
 import json
 import lzma
 from collections import Counter
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from saccade.config.load import validate
 from saccade.data.batching.batch import Batch
 from saccade.data.prepare import PreparedData, prepare
-from saccade.data.store.streaming import DocumentBatchStream, DocumentStream, interleave
+from saccade.data.sources import ranges
+from saccade.data.sources.ranges import Share
+from saccade.data.store.streaming import DocumentBatchStream, DocumentStream, InterleavedDocuments, merge_states
 from saccade.data.tokenization.tokenizers import END, PAD
 from saccade.errors import SaccadeError
 
@@ -110,6 +114,174 @@ def test_ranks_share_one_stream(folder: Path, tmp_path: Path) -> None:
         assert both[0].state() == both[1].state()
 
 
+@pytest.fixture
+def shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Files of all formats that can be split, of which ranges have about 64 bytes or one row group."""
+    monkeypatch.setattr(ranges, "MIN_RANGE_BYTES", 64)
+    path = tmp_path / "shards"
+    path.mkdir()
+    (path / "a.txt").write_text("".join(f"{text}\n" for text in TEXTS[:20]))
+    (path / "b.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS[20:40]))
+    table = pyarrow.table({"id": range(20), "text": TEXTS[40:]})
+    pyarrow.parquet.write_table(table, path / "c.parquet", row_group_size=3)
+    return path
+
+
+def open_ranks(train: DocumentStream, world: int, group: int = 4) -> list[DocumentBatchStream]:
+    return [
+        train.open_batches(batch_tokens=32, seed=1, rank=rank, world=world, micro_batches=group)
+        for rank in range(world)
+    ]
+
+
+def take_steps(ranks: list[DocumentBatchStream], steps: int, group: int = 4) -> list[list[list[int]]]:
+    """The micro-batches of some steps in their order, of which rank r takes r, r + N, ..."""
+    return [rows_of(next(ranks[number % len(ranks)])) for _ in range(steps) for number in range(group)]
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 2), (1, 4), (4, 1), (2, 4), (4, 2), (2, 1)])
+@pytest.mark.parametrize("taken", [0, 3, 9])
+def test_any_number_of_processes_goes_on_with_the_same_batches(
+    shards: Path, tmp_path: Path, first: int, second: int, taken: int
+) -> None:
+    train = open_stream(shards, tmp_path)[1]
+    alone = open_ranks(train, 1)
+    expected = [take_steps(alone, taken), take_steps(alone, 8)]
+    ranks = open_ranks(train, first)
+    assert take_steps(ranks, taken) == expected[0]
+    state = json.loads(json.dumps(merge_states([stream.state() for stream in ranks])))
+    others = open_ranks(train, second)
+    for stream in others:
+        stream.restore(state)
+    assert take_steps(others, 8) == expected[1]
+
+
+@pytest.mark.parametrize("unit", ["lines", "blank"])
+def test_lanes_have_every_document_once(shards: Path, tmp_path: Path, unit: str) -> None:
+    if unit == "blank":
+        (shards / "a.txt").write_text("\n\n".join(TEXTS[:20]))
+    train = open_stream(shards, tmp_path, documents=unit)[1]
+    lanes = [[text for _, text in train.open_documents(Share(number, 4))] for number in range(4)]
+    assert sorted(text for lane in lanes for text in lane) == sorted(TEXTS)
+    assert all(len(lane) >= 8 for lane in lanes)
+
+
+def test_a_lane_reads_only_its_own_ranges(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = open_stream(shards, tmp_path)[1]
+    read = Counter[str]()
+    encode, count = type(train.encoder).encode_block, ranges.count_bytes
+    monkeypatch.setattr(
+        ranges, "count_bytes", lambda *args: (read.update(bytes=len(line)) or line for line in count(*args))
+    )
+    monkeypatch.setattr(
+        type(train.encoder),
+        "encode_block",
+        lambda self, block, *args: read.update(documents=len(block)) or encode(self, block, *args),
+    )
+    found = list[tuple[int, int]]()
+    for rank in range(4):
+        read.clear()
+        stream = train.open_batches(batch_tokens=32, seed=1, rank=rank, world=4, micro_batches=4)
+        while not stream.epoch:
+            next(stream)
+        found.append((read["bytes"], read["documents"]))
+    sizes = sum((shards / name).stat().st_size for name in ("a.txt", "b.jsonl"))
+    assert sum(size for size, _ in found) == sizes and max(size for size, _ in found) < sizes / 2
+    assert sum(documents for _, documents in found) == 60
+
+
+def test_what_cannot_be_split_is_shared_by_documents(folder: Path, tmp_path: Path) -> None:
+    """Small and compressed files, limited corpora, and duplicates, of which all documents have to be known."""
+    settings: list[dict[str, Any]] = [{}, {"train": [{"files": [str(folder)], "examples": 50}]}]
+    for data, count in zip(settings, (60, 50), strict=True):
+        train = open_stream(folder, tmp_path, **data)[1]
+        lanes = [[text for _, text in train.open_documents(Share(number, 3))] for number in range(3)]
+        assert [text for row in zip_longest(*lanes) for text in row if text] == TEXTS[:count]
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_duplicates_are_found_across_lanes_and_after_resuming(shards: Path, tmp_path: Path, lanes: int) -> None:
+    (shards / "d.txt").write_text("\n".join([*reversed(TEXTS[:10]), "a new one"]))
+    prepared, train = open_stream(shards, tmp_path, filter={"drop_duplicates": "exact"})
+    found = list[str]()
+    for number in range(lanes):
+        documents = train.open_documents(Share(number, lanes))
+        found += [text for _, text in islice(documents, 12)]
+        place = json.loads(json.dumps(documents.place))
+        found += [text for _, text in train.open_documents(Share(number, lanes), place)]
+    assert sorted(found) == sorted([*TEXTS, "a new one"])
+    if lanes == 1:
+        [report] = prepared.filtered["train"]
+        assert (report.to_json()["total"], report.num_dropped) == (71, 10)
+
+
+def test_filter_counts_go_on_after_resuming_and_are_summed_over_lanes(shards: Path, tmp_path: Path) -> None:
+    prepared, train = open_stream(shards, tmp_path, filter={"min_length": 3})
+    for number in range(4):
+        documents = train.open_documents(Share(number, 4))
+        list(islice(documents, 5))
+        list(train.open_documents(Share(number, 4), documents.place))
+    [report] = prepared.filtered["train"]
+    short = sum(len(text.split()) < 3 for text in TEXTS)
+    assert report.format_note("document").startswith(f"data.filter dropped {short} of 60 documents")
+
+
+def test_resuming_reads_nothing_before_its_place(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the first file, which ended before, not a byte; of a second one only what follows."""
+    train = open_stream(shards, tmp_path, buffer=5)[1]
+    stream = train.open_batches(batch_tokens=32, seed=1)
+    while stream.state()["pool"] < 30:
+        next(stream)
+    state = json.loads(json.dumps(stream.state()))
+    following = [rows_of(next(stream)) for _ in range(10)]
+    (shards / "a.txt").write_text("another text")
+    lines, count = list[bytes](), ranges.count_bytes
+    monkeypatch.setattr(ranges, "count_bytes", lambda *args: (lines.append(line) or line for line in count(*args)))
+    other = train.open_batches(batch_tokens=32, seed=1)
+    other.restore(state)
+    assert [rows_of(next(other)) for _ in range(10)] == following
+    texts = [json.loads(line)["text"] for line in lines[:10]]
+    assert texts == TEXTS[30:40]
+
+
+def test_a_position_of_an_older_version_is_found_by_its_number_of_documents(folder: Path, tmp_path: Path) -> None:
+    train = open_stream(folder, tmp_path)[1]
+    stream = train.open_batches(batch_tokens=32, seed=1)
+    for _ in range(25):
+        next(stream)
+    state = {name: value for name, value in stream.state().items() if name != "place"}
+    assert state["pool"] > 0
+    other = train.open_batches(batch_tokens=32, seed=1)
+    other.restore(state)
+    assert [rows_of(next(other)) for _ in range(9)] == [rows_of(next(stream)) for _ in range(9)]
+
+
+def test_other_files_are_noticed_when_a_run_resumes(shards: Path, tmp_path: Path) -> None:
+    train = open_stream(shards, tmp_path)[1]
+    [stream] = open_ranks(train, 1)
+    whole = train.open_batches(batch_tokens=32, seed=1)
+    next(stream), next(whole)
+    state, whole_state = stream.state(), whole.state()
+    [other] = open_ranks(train, 1, group=8)
+    with pytest.raises(SaccadeError, match="a step had 4 micro-batches, has 8; set it as before"):
+        other.restore(state)
+    (shards / "a.txt").write_text("another text")
+    with pytest.raises(SaccadeError, match=r"files of data\.train have other names or sizes now; restore them"):
+        stream.restore(state)
+    (shards / "a.txt").rename(shards / "0.txt")
+    with pytest.raises(SaccadeError, match=r"cannot resume in the file a\.txt of .*: there are other files now"):
+        alone = train.open_batches(batch_tokens=32, seed=1)
+        alone.restore(whole_state)
+        next(alone)
+
+
+def test_too_few_documents_for_all_micro_batches_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\ntwo\nthree\n")
+    train = open_stream(tmp_path / "a.txt", tmp_path)[1]
+    with pytest.raises(SaccadeError, match=r"no documents for micro-batch 4 of 4: .* set data\.stream=false"):
+        take_steps(open_ranks(train, 1), 1)
+
+
 def test_the_tokenizer_learns_from_the_first_documents(folder: Path, tmp_path: Path) -> None:
     """The first 16, whose letters are a to p and a space; the others are unknown."""
     prepared, _ = open_stream(folder, tmp_path)
@@ -119,7 +291,7 @@ def test_the_tokenizer_learns_from_the_first_documents(folder: Path, tmp_path: P
 
 
 def test_corpora_take_turns() -> None:
-    assert list(interleave([lambda: iter("abc"), lambda: iter("x"), lambda: iter("12")])) == list("ax1b2c")
+    assert list(InterleavedDocuments([iter("abc"), iter("x"), iter("12")])) == list("ax1b2c")
 
 
 def test_other_tasks_learn_from_a_stream_too(folder: Path, tmp_path: Path) -> None:

@@ -1,0 +1,269 @@
+"""One training in all layouts: losses and weights against one process, also after kill -9; processes, memory, faults.
+
+    python benchmarks/scale.py [--only exact kill float32 repeat bytes restarts] [--steps 200] [--out FOLDER]
+
+CPU, gloo, two Transformer blocks of width 16 as encoder and decoder with dropout, G = 4 micro-batches a step. What each
+row must reach is in its column `limit`. Takes about half an hour on two cores; `tests/train/test_parallel_table.py`
+runs shorter forms of the same rows.
+"""
+
+import argparse
+import itertools
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "tests" / "train")]
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["SACCADE_DEVICE"] = "cpu"
+
+import layouts  # type: ignore[import-not-found]  # noqa: E402
+import results  # noqa: E402
+import small  # type: ignore[import-not-found]  # noqa: E402
+import torch  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
+
+CHANGED = ("one", "ddp-2", "fsdp-4", "tensor-2", "tensor-2-fsdp-2")  # all ordered pairs of these are resumed
+COMPARED = ("ddp-2", "ddp-4", "fsdp-2", "fsdp-4", "tensor-2", "tensor-2-fsdp-2")
+TABLE = {"accumulate": 4, "batch_tokens": 64, "valid_predictions": 0, "ema": 0.0, "save_every": 10**6}
+EXACT = 1e-10
+TIMEOUT = 1200  # seconds for one training
+CONSTANT = 4096  # bytes: parameters whose shape the processes cannot share evenly
+Row = dict[str, Any]
+
+
+class Bench:
+    def __init__(self, folder: Path, *, steps: int, processes: Any) -> None:
+        """`processes` is a context of multiprocessing."""
+        self.folder, self.steps = folder, steps
+        self.group = layouts.Group(processes, folder)
+
+    def train(self, layout: str, run: str, **settings: Any) -> dict[Any, Any]:
+        result: dict[Any, Any] = self.group.run([(layout, run, {**TABLE, **settings})], timeout=TIMEOUT)
+        return result
+
+    def resume(self, layout: str, run: str) -> dict[Any, Any]:
+        result: dict[Any, Any] = self.group.run([(layout, run, {"resume": True})], timeout=TIMEOUT)
+        return result
+
+    def compare(self, run: str, expected: str) -> tuple[float, float]:
+        """Return the largest difference of the losses of all steps, and that of the final weights."""
+        own, other = (
+            {(line["event"], line["step"]): line["loss"] for line in small.read_metrics(self.folder / name)}
+            for name in (run, expected)
+        )
+        weights, same = (load_file(self.folder / name / "model.safetensors") for name in (run, expected))
+        if not other.keys() <= own.keys() or weights.keys() != same.keys():
+            raise AssertionError(f"{run} has other steps or weights than {expected}")
+        losses = max(abs(own[key] - other[key]) for key in other)
+        return losses, max(float((weights[name] - same[name]).abs().max()) for name in weights)
+
+
+def measure_exact(bench: Bench) -> Iterator[Row]:
+    """Float64: each layout against one process."""
+    settings: Row = {"steps": bench.steps, "valid_every": bench.steps}
+    bench.train("one", "exact-one", **settings)
+    for layout in COMPARED:
+        bench.train(layout, f"exact-{layout}", **settings)
+        losses, weights = bench.compare(f"exact-{layout}", "exact-one")
+        yield build_row("float64", layout, losses=losses, weights=weights, limit=EXACT, steps=bench.steps)
+
+
+def measure_kills(bench: Bench) -> Iterator[Row]:
+    """Float64: kill -9 at a random step, and another layout after it."""
+    steps = 12
+    whole: Row = {"steps": steps, "valid_every": steps, "save_every": 2}
+    expected = bench.train("one", "kill-one", **whole)[0, 0]["batches"]
+    rng = random.Random(1)
+    for first, second in itertools.permutations(CHANGED, 2):
+        run = f"kill-{first}-then-{second}"
+        step, victim = rng.randrange(3, steps - 2), rng.randrange(layouts.LAYOUTS[first][0])
+        bench.train(first, run, **whole, fault=("kill", step, victim))
+        saved = layouts.small.checkpoint.list_steps(bench.folder / run / "checkpoints")
+        after = bench.resume(second, run)
+        tensor = layouts.LAYOUTS[second][1].get("tensor", 1)
+        ranks = range(0, layouts.LAYOUTS[second][0], tensor)
+        order = [batch for group in zip(*(after[0, rank]["batches"] for rank in ranks), strict=True) for batch in group]
+        begin = saved[0] if saved else 0  # the first checkpoint may not have been complete yet
+        same_order = order == expected[begin * TABLE["accumulate"] :]
+        losses, weights = bench.compare(run, "kill-one")
+        row = build_row("kill -9", f"{first} -> {second}", losses=losses, weights=weights, limit=EXACT, steps=steps)
+        shutil.rmtree(bench.folder / run)
+        row |= {"killed_at": step, "resumed_from": begin, "same_order": same_order}
+        yield row | {"holds": row["holds"] and same_order}
+
+
+def measure_float32(bench: Bench) -> Iterator[Row]:
+    """Float32 without dropout; the unit is one process against itself with each micro-batch split in two."""
+    part = {"stack": {**layouts.STACK, "dropout": 0.0}, "dropout": 0.0}
+    settings: Row = {"steps": 50, "valid_every": 50, "dtype": "float32", "parts": {"reader": part, "writer": part}}
+    bench.train("one", "single-one", **settings)
+    bench.train("one", "single-split", **settings, split=2)
+    reference, reference_weights = bench.compare("single-split", "single-one")
+    for layout in COMPARED:
+        bench.train(layout, f"single-{layout}", **settings)
+        losses, weights = bench.compare(f"single-{layout}", "single-one")
+        row = build_row("float32", layout, losses=losses, weights=weights, limit=3 * reference, steps=50)
+        yield row | {"holds": losses <= 3 * reference, "reference_weights": reference_weights}
+
+
+def measure_repeats(bench: Bench) -> Iterator[Row]:
+    """The same layout twice with train.deterministic: bit for bit."""
+    for layout in COMPARED:
+        for run in ("first", "second"):
+            bench.train(layout, f"{run}-{layout}", steps=10, valid_every=10, deterministic=True, dtype="float32")
+        losses, weights = bench.compare(f"first-{layout}", f"second-{layout}")
+        yield build_row("repeated", layout, losses=losses, weights=weights, limit=0.0, steps=10)
+
+
+def measure_bytes(bench: Bench) -> Iterator[Row]:
+    """Bytes of gradients and optimizer in each process of FSDP2 against the whole."""
+    wide: Row = {"stack": {"dim": 64, "ff": 128}}
+    whole = bench.train("one", "bytes-one", steps=1, valid_every=1, **wide)[0, 0]["bytes"]
+    found = bench.train("fsdp-4", "bytes-fsdp-4", steps=1, valid_every=1, **wide)
+    total = whole["gradients"] + whole["optimizer"]
+    largest = max(result["bytes"]["gradients"] + result["bytes"]["optimizer"] for result in found.values())
+    share = (largest - CONSTANT) / total
+    row = {"what": "bytes", "layout": "fsdp-4", "largest": largest, "whole": total, "constant": CONSTANT}
+    yield row | {"share": share, "limit": 0.26, "holds": share <= 0.26}
+
+
+def measure_restarts(bench: Bench, *, kills: int = 20) -> Iterator[Row]:
+    """kill -9 of random workers of torchrun, again and again, against one process that is never killed."""
+    settings = ["train.steps=120", "train.valid_every=120", "train.save_every=2", "train.report_every=1"]
+    settings += ["train.valid_predictions=0", "train.batch_tokens=64", "train.accumulate=4", "train.optimizer.eps=1e-6"]
+    program = ["saccade", "train", "transformer", "--tiny", *settings, "--run"]
+    environment = {**os.environ, "SACCADE_RUNS": str(bench.folder / "runs")}
+    subprocess.run([sys.executable, "-m", *program, "calm"], check=True, env=environment, stderr=subprocess.DEVNULL)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    log = bench.folder / "restarts.log"
+    with log.open("w") as file:
+        started = [*torchrun, f"--max-restarts={kills + 1}", "-m", "--", *program, "killed"]
+        process = subprocess.Popen(started, env=environment, stderr=file)
+        done = kill_workers(process, bench.folder / "runs/killed/metrics.jsonl", kills)
+        process.wait(900)
+    same, losses = compare_metrics(bench.folder / "runs/killed", bench.folder / "runs/calm")
+    recovered = log.read_text().count("resumes from step") + log.read_text().count("begins anew")
+    row = {"what": "restarts", "layout": "ddp-2", "kills": done, "recoveries": recovered}
+    row |= {"losses": losses, "limit": 1e-4}
+    yield row | {"holds": process.returncode == 0 and done == kills and same and losses <= 1e-4}
+
+
+def kill_workers(process: subprocess.Popen[bytes], metrics: Path, kills: int, *, workers: int = 2) -> int:
+    """Kill one of the workers whenever training has gone on for some steps; return how many were killed."""
+    rng, done, reached = random.Random(2), 0, 0
+    while process.poll() is None and done < kills:
+        time.sleep(0.1)
+        steps = len(metrics.read_text().splitlines()) if metrics.exists() else 0
+        if steps < reached + rng.randint(1, 4):
+            continue
+        listed = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=False)
+        found = [int(number) for number in listed.stdout.split()]
+        if len(found) == workers:
+            os.kill(rng.choice(found), signal.SIGKILL)
+            done += 1
+            while process.poll() is None and all(map(is_running, found)):
+                time.sleep(0.05)
+            time.sleep(2)  # the group is stopped and started again
+            reached = len(metrics.read_text().splitlines()) if metrics.exists() else 0
+    return done
+
+
+def run_two_agents(folder: Path) -> Row:
+    """Start two agents of torchrun on 127.0.0.1, as on two machines, and kill a worker before the first checkpoint."""
+    port = layouts.find_port()
+    settings = ["train.steps=12", "train.valid_every=12", "train.save_every=8", "train.report_every=1"]
+    settings += ["train.valid_predictions=0", "train.batch_tokens=64", "train.accumulate=4", "train.optimizer.eps=1e-6"]
+    program = ["saccade", "train", "transformer", "--tiny", *settings, "--run"]
+    environment = {**os.environ, "SACCADE_RUNS": str(folder), "GLOO_SOCKET_IFNAME": "lo"}
+    environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # see docs/scale.md
+    subprocess.run([sys.executable, "-m", *program, "calm"], check=True, env=environment, stderr=subprocess.DEVNULL)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=2"]
+    torchrun += ["--rdzv-id=two", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--local-addr=127.0.0.1"]
+    log = folder / "agents.log"
+    with log.open("w") as file:
+        command = [*torchrun, "-m", "--", *program, "agents"]
+        agents = [subprocess.Popen(command, env=environment, stderr=file, stdout=file) for _ in range(2)]
+        metrics = folder / "agents/metrics.jsonl"
+        killed = kill_workers(agents[0], metrics, 1, workers=1)
+        codes = [agent.wait(600) for agent in agents]
+    same, losses = compare_metrics(folder / "agents", folder / "calm")
+    row = {"what": "two agents", "layout": "ddp-2", "kills": killed, "losses": losses, "limit": 1e-4, "codes": codes}
+    return row | {"holds": codes == [0, 0] and killed == 1 and same and losses <= 1e-4}
+
+
+def compare_metrics(run: Path, expected: Path) -> tuple[bool, float]:
+    """Return whether two runs have logged the same steps once each, and the largest difference of their losses."""
+    own, other = (
+        [(line["event"], line["step"], line["loss"]) for line in small.read_metrics(path)] for path in (run, expected)
+    )
+    same = [line[:2] for line in own] == [line[:2] for line in other]
+    return same, max(abs(one[2] - two[2]) for one, two in zip(own, other, strict=True)) if same else float("inf")
+
+
+def is_running(number: int) -> bool:
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def build_row(what: str, layout: str, *, losses: float, weights: float, limit: float, steps: int) -> Row:
+    holds = losses <= limit and weights <= limit
+    differences = {"losses": losses, "weights": weights, "limit": limit, "holds": holds}
+    return {"what": what, "layout": layout, "steps": steps, **differences}
+
+
+CASES: dict[str, Callable[[Bench], Iterator[Row]]] = {
+    "exact": measure_exact,
+    "kill": measure_kills,
+    "float32": measure_float32,
+    "repeat": measure_repeats,
+    "bytes": measure_bytes,
+    "restarts": measure_restarts,
+}
+
+
+def keep_other_rows(path: Path, rows: list[Row]) -> list[Row]:
+    """Return these rows and those of an earlier run of other cases."""
+    measured = {row["what"] for row in rows}
+    earlier = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
+    return [*(row for row in earlier if row["what"] not in measured), *rows]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--steps", type=int, default=200, help="steps of the comparison in float64")
+    parser.add_argument("--out", type=Path, default=HERE / "results")
+    arguments = parser.parse_args()
+    begin, rows = time.time(), list[Row]()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["SACCADE_CACHE"] = f"{folder}/cache"
+        bench = Bench(Path(folder), steps=arguments.steps, processes=multiprocessing.get_context("fork"))
+        for name in arguments.only:
+            for row in CASES[name](bench):
+                print(json.dumps(row), flush=True)
+                rows.append(row)
+    rows = keep_other_rows(arguments.out / "scale.json", rows)
+    notes = "CPU, gloo; differences are the largest absolute ones against one process"
+    results.save("scale", rows, minutes=(time.time() - begin) / 60, folder=arguments.out, notes=notes)
+    if not all(row["holds"] for row in rows):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""Corpora as users give them in Python: paths of files, or tables of a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from saccade.config.schema import Corpus
+from saccade.errors import SaccadeError
+
+Files = str | Path | Corpus | Sequence[str | Path] | Sequence[Sequence[str | Path] | Corpus]
+
+
+def to_corpora(files: Any) -> tuple[Corpus, ...]:
+    """Convert one file, two line-aligned files, or a list of these to corpora; None are none."""
+    if files is None:
+        return ()
+    if isinstance(files, str | Path | Corpus):
+        files = [files] if isinstance(files, Corpus) else [[files]]
+    elif files and all(isinstance(item, str | Path) for item in files):
+        files = [files]
+    for item in files:
+        if not isinstance(item, Corpus) and not 1 <= len(item) <= 2:
+            raise SaccadeError(
+                f"a corpus is one file or two line-aligned files, got {len(item)}: {', '.join(map(str, item))}"
+            )
+    return tuple(item if isinstance(item, Corpus) else Corpus(files=tuple(map(str, item))) for item in files)

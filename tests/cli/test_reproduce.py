@@ -1,0 +1,236 @@
+"""`saccade reproduce`: pass or fail against a recorded number, each test scored once per seed."""
+
+import hashlib
+import json
+
+import pytest
+import tomli_w
+
+from saccade.breaks.registry import apply, find_break
+from saccade.errors import Diverged
+from saccade.reproduce import seeds as trials
+
+NAME = "set-encoder-sums"
+FEW = ["train.steps=2", "train.valid_every=2", "train.save_every=2", "train.schedule.warmup_steps=1"]
+TEST = [{"files": ["embedded:sums-heldout"], "examples": 40}]
+
+
+@pytest.fixture
+def spec(tmp_path):
+    """Write a file with one result: two steps of a set encoder, recorded with about half right."""
+
+    def write(name="mine", **changes):
+        recorded = {"values": {"1": 50.0}, "hardware": "a CPU", "date": "2026-01-01", **changes.pop("recorded", {})}
+        table = {
+            "title": "a set encoder", "dataset": "embedded", "recipe": "set-encoder", "tiny": True, "test": TEST,
+            "settings": [*FEW, "data.train.0.examples=60", "data.valid.0.examples=20", "reader.stack.dim=8"],
+            "metric": "accuracy", "unit": "%", "floor": 50.0, "tuned": "nothing", "recorded": recorded, **changes,
+        }  # fmt: skip
+        path = tmp_path / f"{name}.toml"
+        path.write_text(tomli_w.dumps({"results": {name: table}}), "utf-8")
+        return path
+
+    return write
+
+
+def read_card(tmp_path, name="mine", kind="card"):
+    return json.loads((tmp_path / "runs" / "reproduce" / name / f"{kind}.json").read_text("utf-8"))
+
+
+def test_a_recorded_result_passes_and_is_not_scored_twice(cli, tmp_path):
+    result = cli("reproduce", NAME, "--seeds", 1)
+    assert result.code == 0, result.err
+    folder = tmp_path / "runs" / "reproduce" / NAME
+    card = read_card(tmp_path, NAME)
+    assert (card["verdict"], card["mean"], card["scored"]) == ("pass", card["seeds"][0]["scores"]["accuracy"], "test")
+    assert abs(card["mean"] - 100) <= 3 and card["recorded"]["spread"] == 0
+    assert card["seeds"][0]["parameters"] == card["recorded"]["parameters"] and card["seeds"][0]["minutes"] > 0
+    page = (folder / "card.md").read_text("utf-8")
+    assert page.startswith(f"# {NAME}: pass") and page in result.out
+    assert "Seed 1: scored once" in page and "within max(2 x spread, 3) = 3 % of sets of 100.0" in page
+    before = (folder / "seed-1.json").read_bytes()
+    again = cli("reproduce", NAME, "--seeds", 1)
+    assert again.code == 0 and "seed 1: its test data was scored on" in again.err and "step" not in again.err
+    assert (folder / "seed-1.json").read_bytes() == before
+    assert cli("reproduce", NAME, "--seeds", 1, "--score-again").code == 0
+    assert "Seed 1: scored 2 times" in (folder / "card.md").read_text("utf-8")
+
+
+def test_broken_attention_fails(cli, tmp_path):
+    with apply(find_break("uniform-attention")):
+        result = cli("reproduce", NAME, "--seeds", 1)
+    assert result.code == 1
+    assert read_card(tmp_path, NAME)["verdict"] == "fail" and "below the recorded 100.0" in result.out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["feedforward-dropped", "set-of-one-element", "attention-to-itself", "one-layer-more"])
+def test_other_breaks_fail(name, cli):
+    with apply(find_break(name)):
+        assert cli("reproduce", NAME, "--seeds", 1).code == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"recorded": {"values": {"1": 99.0}}, "floor": 1.0}, " below the recorded 99.00; a pass is at most 1 apart"),
+        ({"recorded": {"values": {"1": 1.0}}, "floor": 1.0}, " above the recorded 1.000; a pass is at most 1 apart"),
+        ({"recorded": {"parameters": 1000}}, "parameters, recorded were 1,000"),
+    ],
+)
+def test_another_number_fails_with_exit_code_1(cli, spec, tmp_path, changes, reason):
+    result = cli("reproduce", spec(**changes), "--seeds", 1, "--json")
+    [card] = json.loads(result.out)
+    assert result.code == 1 and card["verdict"] == "fail" and reason in card["reasons"][0]
+
+
+def test_seeds_are_added_one_at_a_time_with_mean_and_spread(cli, spec, tmp_path, monkeypatch):
+    path, trained = spec(), []
+    whole = trials.train_or_load
+    monkeypatch.setattr(trials, "train_or_load", lambda recipe, run: trained.append(run.name) or whole(recipe, run))
+    assert cli("reproduce", path, "--seeds", 1).code == 0
+    assert cli("reproduce", path, "--seeds", 3).code == 0
+    assert trained == ["seed-1", "seed-2", "seed-3"]
+    card = read_card(tmp_path)
+    values = [item["scores"]["accuracy"] for item in card["seeds"]]
+    assert card["mean"] == pytest.approx(sum(values) / 3) and card["spread"] is not None
+    assert card["rows"][-1]["what"] == "mine: accuracy, mean of 3 seeds"
+
+
+def test_a_trained_run_without_a_score_is_scored_and_not_trained_again(cli, spec, tmp_path):
+    path = spec()
+    cli("reproduce", path, "--seeds", 1)
+    before = read_card(tmp_path)
+    (tmp_path / "runs" / "reproduce" / "mine" / "seed-1.json").unlink()
+    result = cli("reproduce", path, "--seeds", 1)
+    assert result.code == 0 and "step 2" not in result.err
+    assert read_card(tmp_path)["seeds"][0]["scores"] == before["seeds"][0]["scores"]
+
+
+def test_other_settings_do_not_mix_with_those_that_were_scored(cli, spec, tmp_path):
+    cli("reproduce", spec(), "--seeds", 1)
+    result = cli("reproduce", spec(decoding=["beam=3"]), "--seeds", 2)
+    assert result.code == 2 and result.err.count("\n") == 1
+    assert "seed 1 of mine was scored with decoding = [], now it is ['beam=3']; a test set is scored once" in result.err
+    (tmp_path / "runs" / "reproduce" / "mine" / "seed-1.json").write_text("{}")
+    result = cli("reproduce", spec(), "--seeds", 1)
+    assert result.code == 2 and "seed-1.json' is damaged; remove it, or choose another --out DIR" in result.err
+
+
+def test_held_out_data_is_scored_in_place_of_the_test(cli, spec, tmp_path, monkeypatch):
+    """With validation files the same run is scored on them, else a share of the training data is held out."""
+    path, scored = spec(), []
+    whole = trials.score_corpora
+    monkeypatch.setattr(
+        trials,
+        "score_corpora",
+        lambda model, corpora, *a, **k: scored.append(corpora) or whole(model, corpora, *a, **k),
+    )
+    result = cli("reproduce", path, "--seeds", 1, "--heldout", "train.schedule.lr=0.001")
+    assert result.code == 0, result.err
+    card = read_card(tmp_path, kind="heldout")
+    assert (card["verdict"], card["scored"], scored) == ("not compared", "held-out", [])
+    assert card["seeds"][0]["settings"]["overrides"] == ["train.schedule.lr=0.001"]
+    assert not (tmp_path / "runs" / "reproduce" / "mine" / "seed-1.json").exists()
+    [run] = (tmp_path / "runs" / "reproduce" / "mine").glob("seed-1-heldout-*/recipe.toml")
+    assert "valid = 0.1" in run.read_text() and "lr = 0.001" in run.read_text()
+    own = spec(valid=[{"files": ["embedded:sums-heldout"], "examples": 30}], settings=[*FEW, "reader.stack.dim=8"])
+    assert cli("reproduce", own, "--seeds", 1, "--heldout", "--out", "b").code == 0
+    assert [corpus.examples for corpus in scored[0]] == [30] and (tmp_path / "b" / "mine" / "seed-1").is_dir()
+
+
+def test_seeds_that_do_not_fit_into_the_budget_are_not_started(cli, spec, tmp_path):
+    """The first seed of all results comes before the second of any."""
+    short, long = spec("short", recorded={"minutes": 0.001}), spec("long", recorded={"minutes": 300.0})
+    result = cli("reproduce", long, short, "--seeds", 2, "--budget", 5)
+    assert result.code == 1 and "long, seed 1: not started, its 300.0 minutes do not fit" in result.err
+    assert read_card(tmp_path, "short")["verdict"] == "pass"
+    card = read_card(tmp_path, "long")
+    assert (card["verdict"], card["reasons"], card["skipped"]) == ("fail", ["no seed was trained"], [1, 2])
+    begins = [line.split(":")[0] for line in result.err.splitlines() if ", seed " in line]
+    assert begins == ["long, seed 1", "short, seed 1", "long, seed 2", "short, seed 2"]
+
+
+def test_a_diverged_seed_fails_and_the_others_are_kept(cli, spec, tmp_path, monkeypatch):
+    whole = trials.train_or_load
+
+    def diverge(recipe, run):
+        if recipe.train.seed == 1:
+            raise Diverged("the loss is no longer a finite number")
+        return whole(recipe, run)
+
+    monkeypatch.setattr(trials, "train_or_load", diverge)
+    result = cli("reproduce", spec(), "--seeds", 2)
+    assert result.code == 1 and "seed 1 diverged: the loss is no longer a finite number" in result.out
+    card = read_card(tmp_path)
+    assert [bool(item["scores"]) for item in card["seeds"]] == [False, True] and card["mean"] is not None
+
+
+def test_stages_before_a_result_and_choices_on_validation_data(cli, spec, tmp_path, monkeypatch):
+    """A student learns from outputs of its teacher, starts with its weights, and the best of two settings is scored."""
+    (tmp_path / "data").mkdir()
+    lines = [f"{day} May {1990 + day}\n" for day in range(1, 21)]
+    (tmp_path / "data" / "a.txt").write_text("".join(lines))
+    digest = hashlib.sha256("".join(lines).encode()).hexdigest()
+    small = [
+        *FEW,
+        "train.batch_tokens=256",
+        "data.train.0.examples=50",
+        "data.valid.0.examples=8",
+        "predict.max_length=5",
+    ]
+    values = {"seed-1-choice-1": 1.0, "seed-1-choice-2": 0.5}
+    monkeypatch.setattr(trials, "read_validation", lambda run, metric: values[run.name])
+    path = spec(
+        recipe="bahdanau", files={"a.txt": digest}, train=[["a.txt", "{outputs}"]],
+        choices=[["train.clip=2.0"], ["train.clip=3.0"]],
+        test=[{"files": ["embedded:dates-heldout"], "examples": 5}], settings=[*small, "init={teacher}"], floor=100.0,
+        before=[
+            {"name": "teacher", "recipe": "bahdanau", "train": [{"files": ["embedded:dates"]}], "settings": small},
+            {"name": "outputs", "predict": "teacher", "input": "a.txt", "settings": ["beam=2"]},
+        ],
+    )  # fmt: skip
+    result = cli("reproduce", path, "--seeds", 1, "--data-folder", "data")
+    assert result.code == 0, result.err
+    folder = tmp_path / "runs" / "reproduce" / "mine"
+    outputs = (folder / "seed-1-outputs.txt").read_text().splitlines()
+    assert len(outputs) == 20
+    student = (folder / "seed-1-choice-1" / "recipe.toml").read_text()
+    assert "seed-1-teacher" in student and "seed-1-outputs.txt" in student
+    item = read_card(tmp_path)["seeds"][0]
+    chosen = cli("evaluate", folder / "seed-1-choice-1", "--data", "embedded:dates-heldout", "--metrics", "accuracy")
+    assert chosen.code == 0 and item["steps"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["sclan"], "unknown result 'sclan'"),
+        ([NAME, "--seeds", 0], "--seeds must be at least 1, got 0"),
+        ([NAME, "--budget", 0], "--budget must be above 0 minutes, got 0"),
+        ([NAME, "train.steps=1"], "fixed before its test is scored; try train.steps=1 on held-out data with --heldout"),
+        (["train.steps=1"], "train.steps=1 needs the NAME of a result; `saccade reproduce --list` lists them"),
+        (["fsdd"], "fsdd needs data: give --data-folder DIR with fsdd/"),
+        (["fsdd", "--data-folder", "nowhere"], "'nowhere/fsdd/test_a.tar.gz' is missing, expected a file with SHA-256"),
+        ([NAME, "fsdd", "--data-folder", "nowhere"], "'nowhere/fsdd/test_a.tar.gz' is missing"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2_before_any_training(cli, tmp_path, words, message):
+    result = cli("reproduce", *words)
+    assert (result.code, result.out) == (2, "") and message in result.err and result.err.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_unknown_metric_is_reported(cli, spec):
+    result = cli("reproduce", spec(metric="bits_per_byte"), "--seeds", 1)
+    assert result.code == 2 and "mine: this model has no metric 'bits_per_byte', only " in result.err
+
+
+def test_results_are_listed_with_what_they_need(cli):
+    for words in ((), ("--list",)):
+        lines = cli("reproduce", *words).out.splitlines()
+        assert lines[0].split()[:4] == ["name", "recipe", "data", "recorded"]
+        [fsdd] = [line for line in lines if line.startswith("fsdd ")]
+        assert "listen-attend-spell" in fsdd and "99.78 ± 0.19 % of digits" in fsdd and "AMD EPYC" in fsdd
+    [found] = json.loads(cli("reproduce", "tatoeba-de-en", "--list", "--json").out)
+    assert found["recorded"]["values"] == {"1": 57.44} and "tatoeba-de-en/train.de.gz" in found["files"]

@@ -1,0 +1,205 @@
+"""Trainings of one small recipe as processes that gloo connects, one group of them for many layouts and runs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import io
+import os
+import queue
+import signal
+import socket
+import time
+from pathlib import Path
+
+import small
+import torch
+
+from saccade.train import api, loop
+from saccade.train.batches import prefetch
+from saccade.train.distributed.parts import get_local
+from saccade.train.loss import MicroBatchLoss
+
+STACK = {"layers": 2, "dim": 16, "heads": 4, "ff": 24, "dropout": 0.1, "norm": "pre"}
+TRAIN = {
+    "steps": 6,
+    "batch_tokens": 96,
+    "accumulate": 8,
+    "report_every": 1,
+    "valid_every": 6,
+    "save_every": 3,
+    "valid_predictions": 6,
+    "clip": 1.0,
+    "ema": 0.9,
+    # The gradient of a bias of keys is 0 but for rounding: with an epsilon of 1e-9, Adam would make steps of the noise.
+    "optimizer": {"eps": 1e-6},
+}
+LAYOUTS = {  # name: number of processes, train.parallel
+    "one": (1, {}),
+    "ddp-2": (2, {"data": 2}),
+    "ddp-4": (4, {"data": 4}),
+    "fsdp-2": (2, {"shard": 2}),
+    "fsdp-4": (4, {"shard": 4}),
+    "hsdp-4": (4, {"data": 2, "shard": 2}),
+    "tensor-2": (2, {"tensor": 2}),
+    "tensor-2-fsdp-2": (4, {"tensor": 2, "shard": 2}),
+}
+
+
+def set_split(count):
+    """Let new runs split each micro-batch by rows into this many."""
+    made = small.session.Progress.__init__
+    names = [field.name for field in dataclasses.fields(small.session.Progress)]
+    made.__defaults__ = tuple(
+        count if name == "split" else value for name, value in zip(names, made.__defaults__, strict=True)
+    )
+
+
+def build_recipe(layout="one", **train):
+    stack = {**STACK, **train.pop("stack", {})}
+    parts = train.pop("parts", None)
+    return small.small(**{**TRAIN, **train}, stack=stack, parts=parts)
+
+
+def find_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def run_jobs(rank, jobs, results):
+    """Run jobs one after the other as one rank; those with fewer processes than this rank are skipped.
+
+    A job is (port, layout, run, settings): `settings` are keys of [train], and `resume`, `dtype` and `fault`: what
+    happens ("kill", "hang" or "nan"), after which step, and in which rank.
+    """
+    torch.set_num_threads(1)
+    small.finish.plot_loss = lambda run: None
+    for number, (port, layout, run, settings) in enumerate(jobs):
+        world, parallel = LAYOUTS[layout]
+        if rank >= world:
+            continue
+        try:
+            results.put((number, rank, train_job(rank, world, port, parallel, run, dict(settings))))
+        except BaseException as error:
+            results.put((number, rank, f"{type(error).__name__}: {error}"))
+
+
+def train_job(rank, world, port, parallel, run, settings):
+    """Train or resume as one rank; returns what was printed and the batches that were used."""
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        os.environ.pop(name, None)
+    if world > 1:
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_default_dtype(getattr(torch, settings.pop("dtype", "float64")))
+    resume, printed = settings.pop("resume", False), io.StringIO()
+    batches, measured = [], {}
+    parallel = {**parallel, **settings.pop("parallel", {})}
+    set_split(settings.pop("split", 1))
+    fault, step, victim = settings.pop("fault", ("", 0, -1))
+    if rank == victim:
+        cause_fault(fault, step * settings.get("accumulate", TRAIN["accumulate"]) // world)
+    with contextlib.redirect_stderr(printed), record_batches(batches), measure_bytes(measured):
+        if resume:
+            overrides = [f"train.parallel.{name}={size}" for name, size in parallel.items()]
+            overrides += [f"train.{name}={value}" for name, value in settings.items()]
+            api.train(resume=run, overrides=overrides or ["train.parallel.tensor=1"])
+        else:
+            api.train(build_recipe(**settings, parallel=parallel), run=Path(run))
+    return {"printed": printed.getvalue(), "batches": batches, "bytes": measured}
+
+
+@contextlib.contextmanager
+def measure_bytes(found):
+    """Note the bytes of parameters, gradients and optimizer state in this process after the update of each step."""
+    original = loop.apply_gradients
+
+    def applying(s, scale):
+        original(s, scale)
+        trained = [parameter for group in s.optimizer.param_groups for parameter in group["params"]]
+        states = [value for parameter in trained for value in s.optimizer.state[parameter].values() if value.ndim]
+        kept = {"parameters": s.model.parameters(), "gradients": [one.grad for one in trained], "optimizer": states}
+        for name, tensors in kept.items():
+            found[name] = sum(get_local(tensor).numel() * tensor.element_size() for tensor in tensors)
+
+    loop.apply_gradients = applying
+    try:
+        yield
+    finally:
+        loop.apply_gradients = original
+
+
+def cause_fault(fault, passes):
+    """Let this process die, hang or compute a loss that is not a number after this many training passes."""
+    original, reached = MicroBatchLoss.forward, []
+
+    def failing(self, batch, generator):
+        reached.append(self.training)
+        losses = original(self, batch, generator)
+        if not self.training or sum(reached) <= passes:
+            return losses
+        if fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if fault == "hang":
+            time.sleep(600)
+        return losses._replace(total=losses.total * float("nan"))
+
+    MicroBatchLoss.forward = failing
+
+
+@contextlib.contextmanager
+def record_batches(found):
+    """Note a digest of every batch that training takes."""
+    original = prefetch.Prefetcher.next_batch
+
+    def noting(self):
+        batch = original(self)
+        content = b"".join(field.content.numpy().tobytes() for field in self.untransformed.fields.values())
+        found.append(hashlib.sha256(content).hexdigest()[:12])
+        return batch
+
+    prefetch.Prefetcher.next_batch = noting
+    try:
+        yield
+    finally:
+        prefetch.Prefetcher.next_batch = original
+
+
+class Group:
+    """Runs jobs in processes that are started once for all of them."""
+
+    def __init__(self, processes, folder):
+        self.processes, self.folder = processes, Path(folder)
+
+    def run(self, jobs, *, timeout=240):
+        """Run (layout, run name, settings) jobs; return {(number, rank): result}.
+
+        A job with a fault is the last one. Its processes give their errors; one that dies or hangs gives nothing.
+        """
+        full = [(find_port(), layout, str(self.folder / run), settings) for layout, run, settings in jobs]
+        fault = jobs[-1][2].get("fault", ("",))[0]
+        expected = sum(LAYOUTS[layout][0] for layout, _, _ in jobs) - (fault in ("kill", "hang"))
+        results = self.processes.Queue()
+        world = max(LAYOUTS[layout][0] for layout, _, _ in jobs)
+        started = [self.processes.Process(target=run_jobs, args=(rank, full, results)) for rank in range(world)]
+        for process in started:
+            process.start()
+        found, end = {}, time.monotonic() + timeout
+        try:
+            while len(found) < expected:
+                number, rank, result = results.get(timeout=max(0.1, end - time.monotonic()))
+                found[number, rank] = result
+                if isinstance(result, str) and not (fault and number == len(jobs) - 1):
+                    raise AssertionError(f"job {jobs[number]} rank {rank}: {result}")
+            if fault == "kill":
+                started[jobs[-1][2]["fault"][2]].join(max(0.1, end - time.monotonic()))
+        except queue.Empty:
+            raise AssertionError(f"timed out: {jobs}, got {sorted(found)}") from None
+        finally:
+            for process in started:
+                process.join(5)
+                process.kill()
+                process.join()
+        return found

@@ -1,0 +1,183 @@
+"""One training on different numbers of processes and in different layouts, by gloo on the CPU, in float64."""
+
+import json
+
+import layouts
+import pytest
+import small
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from saccade.config.load import load
+from saccade.config.schema import Train
+from saccade.data.tokenization.tokenizers import Tokenizers
+from saccade.errors import SaccadeError
+from saccade.model.build.model import build
+from saccade.plan.layouts import measure_process
+from saccade.train.distributed import mesh
+from saccade.train.distributed.mesh import ParallelLayout, StateSizes
+
+EXACT = 1e-10
+SIZES = StateSizes(100, 100, 200, 0)
+
+
+def get_losses(run):
+    return {(line["event"], line["step"]): line["loss"] for line in small.read_metrics(run)}
+
+
+def assert_same_training(run, expected, *, limit=EXACT):
+    """Losses of all reports and validations, and the final weights; parts of a run validate once more at their end."""
+    own, other = get_losses(run), get_losses(expected)
+    assert other.keys() <= own.keys() and len(own) == len(small.read_metrics(run))
+    assert {key: own[key] for key in other} == pytest.approx(other, abs=limit, rel=0)
+    weights, same = (load_file(path / "model.safetensors") for path in (run, expected))
+    assert weights.keys() == same.keys()
+    for name, tensor in weights.items():
+        torch.testing.assert_close(tensor, same[name], atol=limit, rtol=0)
+
+
+def join_batches(found, number, world):
+    """The batches of a job in the order of the micro-batches of each step."""
+    own = [found[number, rank]["batches"] for rank in range(world)]
+    return [batch for group in zip(*own, strict=True) for batch in group]
+
+
+@pytest.fixture(scope="module")
+def trained(processes, tmp_path_factory):
+    """Two processes that train as one, as DDP, as FSDP2, and as DDP that FSDP2 and then one process resume."""
+    folder = tmp_path_factory.mktemp("layouts")
+    jobs = [
+        ("one", "one", {}),
+        ("ddp-2", "moved", {"steps": 3}),
+        ("fsdp-2", "moved", {"steps": 5, "resume": True}),
+        ("one", "moved", {"steps": 6, "resume": True}),
+        ("fsdp-2", "shards", {"weight_init": {"kind": "normal", "scale_by_depth": True}, "recompute": True}),
+        ("one", "whole", {"weight_init": {"kind": "normal", "scale_by_depth": True}}),
+    ]
+    found = layouts.Group(processes, folder).run(jobs)
+    return folder, found
+
+
+def test_a_run_that_changes_its_layout_twice_ends_as_one_process_would(trained):
+    folder, found = trained
+
+    assert_same_training(folder / "moved", folder / "one")
+    order = [*join_batches(found, 1, 2), *join_batches(found, 2, 2), *join_batches(found, 3, 1)]
+    assert order == found[0, 0]["batches"] and len(set(order)) == len(order) > 40
+
+
+def test_fsdp_with_recomputation_gives_losses_and_weights_of_one_process(trained):
+    folder, _ = trained
+
+    assert_same_training(folder / "shards", folder / "whole")
+
+
+def test_the_layout_and_its_memory_are_printed_once(trained):
+    _, found = trained
+
+    line = "2 processes: shards of 1/2 (FSDP2); 8 micro-batches a step, 4 in each process; about"
+    assert found[4, 0]["printed"].count(line) == 1
+    assert not found[4, 1]["printed"]
+
+
+def test_checkpoints_of_several_processes_are_safetensors_and_json_alone(trained):
+    folder, _ = trained
+    step = folder / "moved/checkpoints/step-3"
+
+    files = sorted(path.name for path in step.iterdir())
+    assert "state.json" in files and len(files) == 1 + 2 * 3, files  # model, optimizer and ema of two processes
+    for path in step.iterdir():
+        if path.name == "state.json":
+            assert json.loads(path.read_text())["schema_version"] == 2
+        else:
+            with safe_open(path, framework="pt") as file:
+                assert file.keys()
+
+
+def test_a_damaged_part_of_a_checkpoint_is_found(trained, tmp_path):
+    folder, _ = trained
+    part = sorted((folder / "shards/checkpoints/step-6").glob("*.safetensors"))[-1]
+    content = bytearray(part.read_bytes())
+    content[-1] ^= 1
+    copy = tmp_path / "step-6"
+    copy.mkdir()
+    for path in part.parent.iterdir():
+        (copy / path.name).write_bytes(bytes(content) if path == part else path.read_bytes())
+
+    with pytest.raises(ValueError, match=f"{part.name} differs from its SHA-256 digest"):
+        small.checkpoint.read_verified_state(copy)
+
+
+def test_the_plan_counts_what_each_process_holds(trained):
+    """Parameters, gradients and optimizer state of DDP, FSDP2 and one process, to the byte."""
+    folder, found = trained
+    recipe = load(folder / "shards" / "recipe.toml")
+    tokenizers = Tokenizers.load(folder / "shards")
+    with torch.device("meta"):
+        model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target_size).double()
+
+    for number, layout in ((0, ParallelLayout()), (1, ParallelLayout(data=2)), (4, ParallelLayout(shard=2))):
+        for rank in range(layout.data * layout.shard):
+            place = (rank % layout.shard, 0)
+            sizes = measure_process(model, recipe.train, layout, place=place)._asdict()
+            held = found[number, rank]["bytes"]
+            assert held == {name: sizes[name] for name in held} and len(held) == 3
+
+
+# ---- choosing a layout
+
+
+def choose(world, *, memory=10**9, accumulate=8, **parallel):
+    settings = Train(accumulate=accumulate, parallel=parallel)
+    return mesh.choose_parallel_layout(settings, world=world, sizes=SIZES, memory=memory)
+
+
+def test_replicas_are_the_default_and_shards_what_does_not_fit():
+    assert choose(4) == ParallelLayout(data=4)
+    assert choose(4, memory=400) == ParallelLayout(data=2, shard=2)  # 200 bytes of 0.8 x 400
+    assert choose(4, memory=100) == ParallelLayout(shard=4)
+    assert choose(4, memory=400, tensor=2) == ParallelLayout(data=2, tensor=2)
+    assert choose(4, shard=2) == ParallelLayout(data=2, shard=2)
+    assert choose(4, data=2) == ParallelLayout(data=2, shard=2)
+
+
+@pytest.mark.parametrize("parallel", [{"tensor": 3}, {"data": 3}, {"shard": 3}, {"data": 4, "shard": 2}])
+def test_a_layout_for_another_number_of_processes_is_refused(parallel):
+    with pytest.raises(SaccadeError, match=r"data x shard x tensor must be the number of processes, 4, got .*; leave"):
+        choose(4, **parallel)
+
+
+def test_processes_that_cannot_share_the_micro_batches_are_refused_with_the_valid_numbers():
+    message = (
+        "a step has train.accumulate=8 micro-batches, which 3 processes cannot share equally; start one of 1, 2, 4, 8 "
+        "(x train.parallel.tensor), or set train.accumulate to a multiple of 3, which changes the batch"
+    )
+    with pytest.raises(SaccadeError) as caught:
+        choose(3)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("setting", [{"watch": True}, {"on_out_of_memory": "split"}])
+def test_settings_that_need_the_whole_model_are_refused_with_shards(setting):
+    with pytest.raises(SaccadeError, match=rf"train.{next(iter(setting))}=.* needs the whole model in each process"):
+        mesh.check_settings(Train(**setting), ParallelLayout(shard=2))
+    mesh.check_settings(Train(**setting), ParallelLayout(data=2))
+
+
+def test_a_step_has_eight_micro_batches_under_torchrun_unless_the_recipe_says_more(monkeypatch):
+    assert mesh.choose_micro_batches(Train()).accumulate == 1
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    assert mesh.choose_micro_batches(Train()).accumulate == 8
+    assert mesh.choose_micro_batches(Train(accumulate=6)).accumulate == 6
+
+
+def test_a_resumed_run_forgets_a_layout_for_another_number_of_processes(monkeypatch):
+    recipe = layouts.build_recipe(parallel={"data": 2, "shard": 2, "timeout": 77})
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert mesh.forget_other_layout(recipe, []) == recipe
+    parallel = mesh.forget_other_layout(recipe, ["train.parallel.shard=2"]).train.parallel
+    assert (parallel.data, parallel.shard, parallel.tensor, parallel.timeout) == (None, 2, 1, 77)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    parallel = mesh.forget_other_layout(recipe, []).train.parallel
+    assert (parallel.data, parallel.shard, parallel.tensor, parallel.timeout) == (None, None, 1, 77)
