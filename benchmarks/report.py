@@ -34,13 +34,8 @@ FRONT = {
 }
 # Results of `saccade reproduce` on the front page
 FRONT_RESULTS = (
-<<<<<<< HEAD
-    "multi30k-en-de", "tatoeba-de-en", "bahdanau", "deep-att", "mask-predict", "gpt2-books", "sst2-pretrained",
-    "cifar10", "flickr8k", "an4", "fsdd", "iiit5k", "sail-sentences-grid-jelly", "sail-sentences-jelly-grid", "dates",
-=======
     "multi30k-en-de", "tatoeba-de-en", "gpt2-books", "sst2-pretrained", "cifar10",
     "flickr8k", "an4", "fsdd", "iiit5k", "sail-sentences-grid-jelly", "sail-sentences-jelly-grid",
->>>>>>> reproduce
 )  # fmt: skip
 SEEDS = 3  # that a result should have
 REPEATABLE = """Quality, as mean ± standard deviation over the seeds. `saccade reproduce NAME --data-folder DATA` trains
