@@ -16,6 +16,7 @@ from torch import Tensor
 
 from saccade.config.schema import Recipe
 from saccade.data.sources.filtering import FilterReport
+from saccade.data.store.streaming import merge_states
 from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import Diverged
 from saccade.model.model import Model
@@ -199,7 +200,7 @@ def get_state(s: Session) -> dict[str, Any]:
     return {
         "progress": asdict(s.progress),
         "schedule": {**s.recipe.train.schedule.model_dump(), "rate": s.learning_rate(s.progress.step)},
-        "data": s.ranks.gather(s.prefetcher.state)[0],  # the same in all processes after a whole step
+        "data": merge_states(s.ranks.gather(s.prefetcher.state)),  # after a whole step
         "random": {
             "torch": encode_rng_state(torch.get_rng_state()),
             "cuda": [encode_rng_state(state) for state in cuda],

@@ -13,6 +13,7 @@ import torch
 from saccade.allocation import check_allocation
 from saccade.config.schema import Recipe, Train
 from saccade.data.prepare import prepare
+from saccade.data.store.streaming import get_epoch, restart_epoch
 from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
 from saccade.model.build.model import build
@@ -125,12 +126,10 @@ def get_data_position(position: dict[str, Any], settings: Train, report: Callabl
     if before == settings.batch_tokens:
         return position
     report(
-        f"train.batch_tokens was {before} and is {settings.batch_tokens}: epoch {position['epoch'] + 1} begins again"
+        f"train.batch_tokens was {before} and is {settings.batch_tokens}: epoch {get_epoch(position) + 1} begins again"
     )
     return {
-        **position,
-        "pool": 0,
-        "batch": 0,
+        **restart_epoch(position),
         "made_for": {**position["made_for"], "batch_tokens": settings.batch_tokens},
     }
 
