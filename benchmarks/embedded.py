@@ -25,7 +25,7 @@ from packs import build_row, read_training_cost, summarize_seeds
 from results import save
 
 import saccade
-from saccade.runs import WEIGHTS
+from saccade.runs import CARD
 
 HELD_OUT = 1000  # examples of the embedded held-out data
 FEW = [
@@ -90,7 +90,7 @@ COMPARISONS = {
 def measure_form(what: str, comparison: Comparison, runs: Path, *, seed: int, tiny: bool) -> list[dict[str, Any]]:
     """Train a form, unless its run is there, and score held-out examples that did not choose its checkpoint."""
     form, metric, run = comparison.forms[what], comparison.metric, runs / name_run(what, seed)
-    if (run / WEIGHTS).exists():
+    if (run / CARD).exists():
         model = saccade.load(run)
     else:
         settings = [*form.settings, *(FEW if tiny else []), f"train.seed={seed}"]
@@ -131,6 +131,7 @@ def main() -> None:
                 rows += measure_form(what, comparison, args.run or Path(folder), seed=seed, tiny=args.tiny)
                 print(f"{what}, seed {seed}: {rows[-4]['value']}", flush=True)
     notes = f"Held-out examples up to {HELD_OUT:,} behind those that chose the checkpoint. The cores were shared."
+    notes += " Runs were kept, so that the minutes in all may be those of scoring." if args.run else ""
     means = summarize_seeds(rows, f": {comparison.metric}")
     minutes = (time.perf_counter() - begin) / 60
     save(f"embedded_{args.comparison}", [*means, *rows], minutes=minutes, folder=args.out, notes=notes)

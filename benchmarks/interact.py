@@ -23,7 +23,7 @@ from results import save
 
 import saccade
 from saccade.config.schema import Corpus
-from saccade.runs import WEIGHTS
+from saccade.runs import CARD
 from saccade_worlds.playing.predictor import Player
 from saccade_worlds.playing.scores import evaluate_episodes
 
@@ -43,7 +43,7 @@ def measure_training(
     worlds: dict[str, Any] = {"data": [[world]], "valid": [[world]]} if args.full else {}
     model = (
         saccade.load(run)
-        if (run / WEIGHTS).exists()
+        if (run / CARD).exists()
         else saccade.train(name, tiny=not args.full, run=run, overrides=settings, **worlds)
     )
     assert isinstance(model, Player), "the recipe acts"

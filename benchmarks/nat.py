@@ -6,8 +6,7 @@ FOLDER holds `multi30k/` with gzipped line-aligned files. For each seed: a teach
 distill` translates its training sources, a student (`nat`) begins with the teacher's weights and learns from them. All
 settings are those of the recipes; the test set is decoded once in each way: with the most probable fertilities, with
 noisy parallel decoding of 10 candidates by the teacher, and by the teacher. Then nat_speed.py measures sentences a
-second, one at a time. What is there already in --work is used again, so that an
-interrupted command continues.
+second, one at a time. What is there already in --work is used again, so that an interrupted command continues.
 """
 
 import argparse

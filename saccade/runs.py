@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from saccade.config.bounds import MAX_INTEGER, parse_toml
+from saccade.bounds import MAX_INTEGER, parse_toml
 from saccade.errors import SaccadeError
 from saccade.files import lock_file
 from saccade.parsing import parse_json, read_text

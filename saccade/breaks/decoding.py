@@ -9,10 +9,13 @@ from torch import Tensor
 
 from saccade.breaks.patching import Patch
 from saccade.breaks.registry import break_code
+from saccade.layers.attention import masks
 from saccade.layers.attention.cache import AttentionState
+from saccade.layers.attention.multihead import PositionalAttention
+from saccade.layers.blocks import repeated_passes
 from saccade.model.writers import fill
 from saccade.model.writers.fill import FillWriter, LengthPrediction
-from saccade.predict.search import beam, filters, greedy, mask_predict
+from saccade.predict.search import beam, fertility, filters, greedy, mask_predict, teacher
 
 # ---- one step for each word
 
@@ -104,3 +107,26 @@ def ignore_length(patch: Patch) -> None:
 @break_code("no-soft-copy", "Masks of a non-autoregressive model get no copy of the source.")
 def drop_soft_copy(patch: Patch) -> None:
     patch.replace(fill.soft_copy, lambda original, *given: 0 * original(*given))
+
+
+@break_code("fertilities-are-ignored", "A non-autoregressive model copies every source token once.")
+def ignore_fertilities(patch: Patch) -> None:
+    patch.replace(fertility.choose_fertilities, lambda original, log_probs, **how: 0 * original(log_probs, **how) + 1)
+
+
+@break_code("no-positional-attention", "Positional attention of a non-autoregressive model adds nothing.")
+def drop_positional_attention(patch: Patch) -> None:
+    patch.replace(PositionalAttention.project_heads, lambda original, self, x, at: tuple(
+        part * scale for part, scale in zip(original(self, x, at), (1, 1, 0), strict=True)
+    ))  # fmt: skip
+
+
+@break_code("attends-to-itself", "Positions of a non-autoregressive model attend to themselves too.")
+def attend_to_itself(patch: Patch) -> None:
+    patch.replace(repeated_passes.hide_own_position, lambda original, bias, hidden: 0 * original(None, hidden))
+    patch.replace(masks.Others.to_dense, lambda original, self, q_pos, k_pos: original(self, q_pos, k_pos) | True)
+
+
+@break_code("teacher-is-ignored", "Noisy parallel decoding keeps the scores of the student.")
+def ignore_teacher(patch: Patch) -> None:
+    patch.replace(teacher.rescore_hypotheses, lambda original, model, source, hypotheses: list(hypotheses))

@@ -11,18 +11,19 @@ from typing import Annotated
 
 import typer
 
-from saccade.cli import lectures, recipes
+from saccade.cli import lectures
 from saccade.cli.arguments import join_paired_values
 from saccade.cli.backtranslate import backtranslate
 from saccade.cli.distill import distill
 from saccade.cli.exchange import export_model, import_model
 from saccade.cli.exits import check_arguments, open_standard_streams, report_errors
-from saccade.cli.explain import explain
 from saccade.cli.ladder import ladder
+from saccade.cli.listing import recipes
+from saccade.cli.listing.explain import explain
+from saccade.cli.listing.runs import runs
 from saccade.cli.plan import plan
 from saccade.cli.predict import predict
 from saccade.cli.reproduce import reproduce
-from saccade.cli.runs import runs
 from saccade.cli.score import compare, evaluate
 from saccade.cli.serve import serve
 from saccade.cli.train import demo, train

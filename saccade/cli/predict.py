@@ -122,9 +122,7 @@ def predict(  # noqa: PLR0913  # the options of a command are its parameters
     few_shot = parse_prompt_options(template, examples)
     model = ModelOptions([*run.split(","), *others], engine, precision, plugin)
     predictor = load_predictor(model.runs, engine=engine, precision=precision, plugins=plugin)
-    check_fields(predictor, field)
-    check_texts(predictor, texts)
-    check_settings(predictor.recipe, overrides)
+    check_inputs(predictor, texts, field, overrides)
     skipped = list[str]()
     # Embeddings come without names: an unreadable input must fail there, else rows could not be matched to inputs.
     lines = predictor.expand_inputs(lines, report=None if embed else skipped.append)
@@ -180,6 +178,13 @@ def join_fields(fields: Sequence[str]) -> list[str]:
 def check_fields(predictor: Predictor, fields: Sequence[str]) -> None:
     if fields and not predictor.fields:
         raise SaccadeError("--field is for runs with multimodal inputs, but this run has none; give the input as it is")
+
+
+def check_inputs(predictor: Predictor, texts: Sequence[str], fields: Sequence[str], overrides: Sequence[str]) -> None:
+    """Raise where inputs or settings are not for this run."""
+    check_fields(predictor, fields)
+    check_texts(predictor, texts)
+    check_settings(predictor.recipe, overrides)
 
 
 def check_texts(predictor: Predictor, texts: Sequence[str]) -> None:

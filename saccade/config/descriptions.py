@@ -88,7 +88,7 @@ class Place(NamedTuple):
     """A table of a recipe at one of the places where it may stand."""
 
     path: str
-    kind: str
+    kind_name: str  # value of `kind` that chooses it; empty where there is only one table at this place
     table: type[BaseModel]
 
     @property
@@ -136,7 +136,7 @@ def list_keys(places: Sequence[Place]) -> list[Key]:
             ]:
                 values, default = format_type(field.annotation, field.metadata), format_default(field)
                 path = f"{place.path}.{name}".strip(".")
-                found.append(Key(path, place.kind, values, default, descriptions[name]))
+                found.append(Key(path, place.kind_name, values, default, descriptions[name]))
     return found
 
 

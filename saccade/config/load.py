@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import tomli_w
 from pydantic import BaseModel, ValidationError
 
-from saccade.config.bounds import (
+from saccade.bounds import (
     MAX_CHARACTERS,
     MAX_NESTING,
     InvalidTomlError,

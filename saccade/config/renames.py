@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from saccade.config.bounds import is_index
+from saccade.bounds import is_index
 from saccade.errors import SaccadeError
 
 if TYPE_CHECKING:

@@ -110,9 +110,11 @@ def list_mean_rows(seeds: Seeds) -> Iterable[dict[str, Any]]:
 def format_card(card: dict[str, Any], spec: Spec) -> str:
     """Return the card as Markdown."""
     recorded = spec.recorded
+    overrides = [word for item in card["seeds"][:1] for word in item["settings"].get("overrides", ())]
     test = f"{spec.scored} data" if card["scored"] == "test" else "held-out training data, in place of the test"
     lines = [
-        f"# {spec.name}: {card['verdict']}", "", f"{spec.title}. " + "; ".join(card["reasons"]) + ".", "",
+        f"# {spec.name}: {card['verdict']}", "", f"{spec.title}.", "",
+        f"{card['verdict'].capitalize()}: {'; '.join(card['reasons'])}.", "",
         "| | measured | recorded |", "|---|--:|--:|",
         f"| {spec.metric}, {spec.unit} | {format_mean(card['mean'], card['spread'])} "
         f"| {format_mean(recorded.mean, recorded.spread)} |",
@@ -128,7 +130,7 @@ def format_card(card: dict[str, Any], spec: Spec) -> str:
         "|--:|" + "--:|" * (4 + len(spec.metrics)),
         *(format_seed(item, [spec.metric, *spec.metrics]) for item in card["seeds"]), "",
         f"Recipe `{spec.recipe}`{' (tiny)' if spec.tiny else ''}, settings: "
-        + (" ".join(f"`{word}`" for word in spec.settings) or "none") + ".", "",
+        + (" ".join(f"`{word}`" for word in (*spec.settings, *overrides)) or "none") + ".", "",
         *(f"* `{name}` SHA-256 `{digest}`" for name, digest in spec.files.items()), "",
         f"    {card['command']}", "",
     ]  # fmt: skip

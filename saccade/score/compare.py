@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -177,16 +178,7 @@ def compare(
     chosen.check_available()
 
     broken: dict[str | Path, str] = {}
-
-    def load_all() -> Iterator[tuple[str | Path, Predictor]]:  # one at a time, to save memory
-        for path in runs:
-            try:
-                yield path, Predictor.load(path, kinds=kinds, device=device)
-            except SaccadeError as error:
-                if path == runs[0]:  # all others are compared with it
-                    raise
-                broken[path] = str(error)
-
+    load_all = partial(load_predictors, runs, broken, kinds=kinds, device=device)
     predictors = (predictor for _, predictor in load_all())
     pairs, skipped = filter_readable(predictors, pairs) if settings.reads_files else (list(pairs), ())
     measurements = [
@@ -218,6 +210,22 @@ def compare(
         chosen.name, signature, len(references), rows, skipped, tuple(broken.values()),
         settings.counted, settings.outputs, bound,
     )  # fmt: skip
+
+
+def load_predictors(
+    runs: Sequence[str | Path], broken: dict[str | Path, str], *, kinds: Mapping[str, Any] | None, device: str
+) -> Iterator[tuple[str | Path, Predictor]]:
+    """Load one run at a time, to save memory; those that cannot be loaded go to `broken`, with the reason.
+
+    The first one must be loaded, since all others are compared with it.
+    """
+    for path in runs:
+        try:
+            yield path, Predictor.load(path, kinds=kinds, device=device)
+        except SaccadeError as error:
+            if path == runs[0]:
+                raise
+            broken[path] = str(error)
 
 
 def check_comparable(runs: Sequence[str | Path], *, kinds: Mapping[str, Any] | None = None) -> ComparisonSettings:

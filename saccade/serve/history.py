@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from saccade.config.bounds import parse_toml
+from saccade.bounds import parse_toml
 from saccade.errors import SaccadeError
 from saccade.parsing import read_text
 from saccade.runs import CARD, METRICS, RECIPE, SAMPLES, get_state, is_training, read_metrics

@@ -315,7 +315,7 @@ def remove_run(path: Path) -> None:
 def reserve_folder(path: Path, ranks: Ranks) -> Iterator[None]:
     """Create the folder of a run at once, so that its name is taken, and lock it.
 
-    After an error before its recipe was written, such as a full disk, remove what was written: without a recipe it is
+    After an error before its recipe was written, such as a full disk, remove all new files: without a recipe it is
     no run, and its name would be taken for nothing.
     """
     ranks.barrier()  # all processes have checked the name before it is taken

@@ -11,7 +11,7 @@ import torch
 from saccade.train.schedule import build_schedule
 from saccade.train.session import Session
 
-ANNOUNCE_STEPS, ANNOUNCE_SECONDS = 5, 10.0  # expected time is told after so many steps, or so many seconds
+ANNOUNCE_STEPS, ANNOUNCE_SECONDS = 5, 10.0  # expected time is printed after so many steps, or seconds
 BUDGET_STEPS, BUDGET_SHARE = 20, 0.1  # `minutes` become steps after so many steps, or this share of the time
 MIN_ANNOUNCED_SECONDS = 20.0  # shorter trainings are not announced
 LONG_SECONDS = 86_400.0  # from here on a smaller recipe is suggested

@@ -22,11 +22,11 @@ from saccade.model.run import SkipInit
 from saccade.runs import CARD, CHECKPOINTS, RECIPE, WEIGHTS
 from saccade.train import checkpoint
 from saccade.train.assemble import build_session
-from saccade.train.banner import format_banner
 from saccade.train.checkpoint import Checkpoint
 from saccade.train.distributed import mesh
 from saccade.train.distributed.ranks import Ranks
 from saccade.train.folder import check_disk_space, initialize_folder
+from saccade.train.log import format_banner
 from saccade.train.optimizer import freeze
 from saccade.train.pace import adopt_planned_steps
 from saccade.train.session import Session, restore_session

@@ -9,7 +9,7 @@ import small
 
 import saccade
 from saccade.train import pace, schedule
-from saccade.train.banner import format_banner
+from saccade.train.log import format_banner
 from saccade.train.pace import Pace, format_time
 
 COSINE = {"kind": "cosine", "lr": 0.01, "warmup_steps": 2, "min_lr": 0.0}
@@ -104,7 +104,7 @@ def test_validation_is_not_part_of_the_minutes(tmp_path, monkeypatch):
     assert last_step(run) == 60
 
 
-def test_the_expected_time_is_told_after_five_steps(tmp_path, monkeypatch, capfd):
+def test_the_expected_time_is_printed_after_five_steps(tmp_path, monkeypatch, capfd):
     Clock(monkeypatch, 2.0, first=7.0)
     saccade.train(small.small(**{**FAST, "steps": 30}), run=tmp_path / "run")
     err = capfd.readouterr().err

@@ -35,14 +35,14 @@ def play(seed, choose):
     return info["is_success"], steps
 
 
-def test_who_looks_at_the_called_seat_succeeds():
+def test_the_right_action_is_read_at_the_called_seat():
     played = [play(seed, read_action) for seed in range(100)]
     assert all(success or steps == MAX_STEPS for success, steps in played)  # the guest may be busy for too long
     assert np.mean([success for success, _ in played]) > 0.95
 
 
 @pytest.mark.parametrize(("offset", "most"), [(1, 0.35), (3, 0.35)])
-def test_who_looks_at_another_seat_does_not(offset, most):
+def test_another_seat_does_not_tell_the_right_action(offset, most):
     def choose(picture):
         other = picture.copy()
         seat = SEATS[(SEATS.index(read_seat(picture)) + offset) % len(SEATS)]

@@ -35,8 +35,10 @@ from saccade.lectures.references.basics import (
 )
 from saccade.lectures.references.transformer import Style, encode, run_stack
 from saccade.lectures.small import VOCABULARY_SIZE, load_small_recipe, randomize_parameters
+from saccade.lectures.systems.fertilities import compare_fertilities
 from saccade.model.build.model import build
 from saccade.model.model import Model
+from saccade.model.writers.fertility import FertilityWriter
 from saccade.model.writers.fill import MASK, FillWriter
 from saccade.predict.decode import decode
 from saccade.predict.engines.plain import PlainSearch
@@ -244,13 +246,17 @@ TEXTS = ([5, 6, 7, 8, 9], [10, 11, 12, 13], [13, 14, 15, 16, 17, 18])
     "S4:250",
     "Fully parallel generation (Gu et al. 2018): one pass for all words; each refinement is one more pass.",
     formula=r"P(Y \,|\, X) = P(T \,|\, X) \prod_t P(y_t \,|\, T, X)",
-    code=(FillWriter, fill_canvases),
+    code=(FillWriter, fill_canvases, FertilityWriter),
     breaks=(
         "mask-predict-refines-nothing",
         "mask-predict-masks-the-surest",
         "length-is-not-predicted",
         "no-soft-copy",
         "uniform-attention",
+        "fertilities-are-ignored",
+        "no-positional-attention",
+        "attends-to-itself",
+        "teacher-is-ignored",
     ),
 )
 def all_words_at_once() -> CheckResult:
@@ -263,7 +269,7 @@ def all_words_at_once() -> CheckResult:
         compared.append(expect_equal(f"{passes} iterations: decoder passes for {words} words", found, passes))
     for passes in (1, 2, 4):
         compared += _compare_canvases(net, Decoding(iterations=passes, length_candidates=3, n_best=3))
-    return build_result(*compared)
+    return build_result(*compared, *compare_fertilities())
 
 
 def build_parallel_model() -> Model:

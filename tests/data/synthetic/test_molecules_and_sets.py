@@ -5,7 +5,13 @@ import itertools
 import pytest
 
 from saccade.data.synthetic.molecules import find_smiles_error, generate_molecules
-from saccade.data.synthetic.sequences import ITEMS_PER_CATEGORY, generate_sessions, generate_sums
+from saccade.data.synthetic.sequences import (
+    ITEMS_PER_CATEGORY,
+    generate_numbers,
+    generate_sessions,
+    generate_sums,
+    spell_number,
+)
 
 
 def test_half_of_the_sets_have_the_sum_and_none_is_in_both_parts():
@@ -81,3 +87,15 @@ def test_these_are_molecules(text):
 )
 def test_what_is_wrong_is_reported(text, problem):
     assert problem in find_smiles_error(text)
+
+
+def test_numbers_are_spelled():
+    words = {0: "zero", 13: "thirteen", 80: "eighty", 407: "four hundred seven", 1000: "one thousand"}
+    words |= {304512: "three hundred four thousand five hundred twelve", 21021: "twenty one thousand twenty one"}
+    for number, expected in words.items():
+        assert " ".join(spell_number(number)) == expected
+
+
+def test_splits_of_numbers_have_none_in_common():
+    train, held = (set(generate_numbers(300, seed=1, heldout=heldout)) for heldout in (False, True))
+    assert not train & held and len(held) > 200

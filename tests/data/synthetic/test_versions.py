@@ -30,6 +30,7 @@ EXPECTED = {
     "dates": "0490289673c0098e",
     "copy": "51d56aaf2da62468",
     "reverse": "49bdd11f07ed0763",
+    "numbers": "bcc0d35729111812",
     "sentences": "319d708a0882d0d1",
     "stories": "67f15d77b5466143",
     "sessions": "16e9ba507528581a",

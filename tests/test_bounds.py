@@ -2,7 +2,7 @@
 
 import pytest
 
-from saccade.config import bounds
+from saccade import bounds
 from saccade.config.load import load, validate
 from saccade.errors import SaccadeError
 

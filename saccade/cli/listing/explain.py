@@ -57,7 +57,7 @@ def find_tables(query: str, places: Sequence[Place]) -> list[Place]:
     path = ".".join(INDEX if part.isdigit() else part for part in query.split(".")).removesuffix(f".{INDEX}")
     found = [place for place in places if path and place.path.removesuffix(f".{INDEX}") == path]
     found = found or [place for place in places if place.path.removesuffix(f".{INDEX}").endswith(f".{path}")]
-    found = found or [place for place in places if place.kind == path]
+    found = found or [place for place in places if place.kind_name == path]
     return list({place.table: place for place in reversed(found)}.values())[::-1]
 
 
@@ -85,7 +85,7 @@ def describe_key(group: Sequence[Key]) -> dict[str, Any]:
 def describe_table(place: Place) -> dict[str, Any]:
     return {
         "table": place.path,
-        "kind": place.kind,
+        "kind": place.kind_name,
         "description": " ".join(place.about.split()),
         "keys": [name for name in place.table.model_fields if name != "schema_version"],
     }

@@ -1,0 +1,1 @@
+"""Commands that list and explain what there is: recipes, their keys, and runs."""
