@@ -172,8 +172,9 @@ class BaseTask:
     def open_stream(self, recipe: Recipe, data: Any, model: Model, *, rank: int, world: int) -> Stream:
         settings = recipe.train
         stream: Stream = data.open_batches(
-            batch_tokens=settings.batch_tokens, seed=settings.seed, rank=rank, world=world
-        )
+            batch_tokens=settings.batch_tokens, seed=settings.seed, rank=rank, world=world,
+            micro_batches=settings.accumulate,
+        )  # fmt: skip
         return stream
 
     def get_scoring(self, recipe: Recipe, labels: Labels | None) -> Scoring:

@@ -111,6 +111,8 @@ def optimizer_step(s: Session) -> None:
         update_weights(s, sums)
         done = True
     progress.epoch = s.prefetcher.epoch
+    if s.recipe.data.stream and s.recipe.train.epochs is not None:  # shares of a stream end at different steps
+        progress.epoch = min(s.ranks.gather(progress.epoch))
     progress.step += 1
     s.memory.completed_step = True
     if s.average is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from saccade.config.schema import Recipe
+from saccade.config.schema import Recipe, Train
 from saccade.data.sources.filtering import FilterReport
+from saccade.data.store.streaming import get_epoch, merge_states, restart_epoch
 from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import Diverged
 from saccade.model.model import Model
@@ -199,12 +200,26 @@ def get_state(s: Session) -> dict[str, Any]:
     return {
         "progress": asdict(s.progress),
         "schedule": {**s.recipe.train.schedule.model_dump(), "rate": s.learning_rate(s.progress.step)},
-        "data": s.ranks.gather(s.prefetcher.state)[0],  # the same in all processes after a whole step
+        "data": merge_states(s.ranks.gather(s.prefetcher.state)),  # after a whole step
         "random": {
             "torch": encode_rng_state(torch.get_rng_state()),
             "cuda": [encode_rng_state(state) for state in cuda],
         },
         "machine": {"threads": torch.get_num_threads(), "torch": torch.__version__, "device": s.device.type},
+    }
+
+
+def get_data_position(position: dict[str, Any], settings: Train, report: Callable[[str], None]) -> dict[str, Any]:
+    """Return the position in the data to resume from; with another batch size the current epoch starts again."""
+    before = position.get("made_for", {}).get("batch_tokens", settings.batch_tokens)
+    if before == settings.batch_tokens:
+        return position
+    report(
+        f"train.batch_tokens was {before} and is {settings.batch_tokens}: epoch {get_epoch(position) + 1} begins again"
+    )
+    return {
+        **restart_epoch(position),
+        "made_for": {**position["made_for"], "batch_tokens": settings.batch_tokens},
     }
 
 

@@ -6,7 +6,6 @@ import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -28,7 +27,7 @@ from saccade.train.folder import check_disk_space, initialize_folder
 from saccade.train.log import format_banner
 from saccade.train.optimizer import freeze
 from saccade.train.pace import adopt_planned_steps
-from saccade.train.session import Session, restore_session
+from saccade.train.session import Session, get_data_position, restore_session
 from saccade.train.transfer.model import build_initial_model
 
 
@@ -117,22 +116,6 @@ def check_unfinished(run: Path) -> None:
             f"run '{run}' has no checkpoints to resume from, only weights, which would be overwritten; train another "
             f"run that begins with them: saccade train {run / RECIPE} init={run} --run NAME"
         )
-
-
-def get_data_position(position: dict[str, Any], settings: Train, report: Callable[[str], None]) -> dict[str, Any]:
-    """Return the position in the data to resume from; with another batch size the current epoch starts again."""
-    before = position.get("made_for", {}).get("batch_tokens", settings.batch_tokens)
-    if before == settings.batch_tokens:
-        return position
-    report(
-        f"train.batch_tokens was {before} and is {settings.batch_tokens}: epoch {position['epoch'] + 1} begins again"
-    )
-    return {
-        **position,
-        "pool": 0,
-        "batch": 0,
-        "made_for": {**position["made_for"], "batch_tokens": settings.batch_tokens},
-    }
 
 
 def check_settings(recipe: Recipe) -> None:

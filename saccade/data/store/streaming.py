@@ -314,6 +314,19 @@ def merge_states(states: Sequence[StreamState]) -> StreamState:
     return {**states[0], "lanes": dict(sorted(lanes.items(), key=lambda item: int(item[0])))}
 
 
+def restart_epoch(state: StreamState) -> StreamState:
+    """Return the position at the start of the epoch of a position, of stored rows or of a stream."""
+    if "lanes" in state:
+        return {**state, "lanes": {number: restart_epoch(lane) for number, lane in state["lanes"].items()}}
+    return {**state, "pool": 0, "batch": 0, **({"place": None} if "place" in state else {})}
+
+
+def get_epoch(state: StreamState) -> int:
+    """Return the number of the epoch of a position, from 0; of several lanes the first."""
+    lanes = state["lanes"].values() if "lanes" in state else [state]
+    return min(int(lane["epoch"]) for lane in lanes)
+
+
 def validate_stream(recipe: Recipe) -> None:
     """Refuse settings that a stream does not support."""
     data = recipe.data

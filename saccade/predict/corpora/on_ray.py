@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -15,6 +16,7 @@ from saccade.errors import SaccadeError
 from saccade.predict.corpora.parts import Part
 from saccade.predict.corpora.process import CorpusSettings, PartPredictor
 
+CONNECT_SECONDS = 10.0
 LOCAL = "local"  # address of a cluster of this process alone
 
 
@@ -94,15 +96,29 @@ def connect(address: str, processes: int, folder: str) -> Any:
         import ray.data
     except ImportError:
         raise SaccadeError("--ray needs the package ray: pip install 'saccade[ray]'") from None
+    check_reachable(address)
     local: dict[str, Any] = {"num_cpus": processes, "include_dashboard": False} if address == LOCAL else {}
     try:
         with contextlib.chdir(folder):
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise SaccadeError(
-            f"cannot connect to Ray at {address} ({reason}); start one with `ray start --head`, or give --ray local"
-        ) from None
+        raise build_connection_error(address, str(error).splitlines()[0]) from None
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     ray.data.DataContext.get_current().enable_progress_bars = False
     return ray
+
+
+def check_reachable(address: str) -> None:
+    """Raise if nothing listens at the address of a cluster, for which Ray would wait for minutes."""
+    host, separator, port = address.removeprefix("ray://").rpartition(":")
+    if separator and port.isdecimal():
+        try:
+            socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+        except OSError as error:
+            raise build_connection_error(address, error.strerror or str(error)) from None
+
+
+def build_connection_error(address: str, reason: str) -> SaccadeError:
+    return SaccadeError(
+        f"cannot connect to Ray at {address} ({reason}); start one with `ray start --head`, or give --ray local"
+    )

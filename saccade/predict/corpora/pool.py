@@ -73,7 +73,7 @@ class Pool:
     def __init__(self, settings: CorpusSettings, processes: int, *, warn: Callable[[str], None]) -> None:
         self.settings, self.warn, self.count = settings, warn, processes
         self.events: queue.Queue[Event] = queue.Queue()
-        self.attempts = Counter[int]()
+        self.attempts, self.failed_starts = Counter[int](), 0
         self.processes = [self._start(number) for number in range(processes)]
 
     def close(self) -> None:
@@ -101,7 +101,12 @@ class Pool:
         part, code = process.part, process.process.wait()
         process.close()
         if part is None:
-            raise SaccadeError(f"a process could not be started (exit code {code}); the messages above say why")
+            self.failed_starts += 1
+            if self.failed_starts >= MAX_ATTEMPTS:
+                raise SaccadeError(f"processes cannot be started (exit code {code}); is there enough memory?")
+            self.warn(f"process {process.number + 1} ended (exit code {code}) while it started; another one follows")
+            self.processes[process.number] = self._start(process.number)
+            return
         self.attempts[part.number] += 1
         ended = f"process {process.number + 1} ended (exit code {code}) while it decoded {part.describe()}"
         if self.attempts[part.number] >= MAX_ATTEMPTS:

@@ -16,7 +16,14 @@ from saccade.data.batching.batch import Batch
 from saccade.data.prepare import PreparedData, prepare
 from saccade.data.sources import ranges
 from saccade.data.sources.ranges import Share
-from saccade.data.store.streaming import DocumentBatchStream, DocumentStream, InterleavedDocuments, merge_states
+from saccade.data.store.streaming import (
+    DocumentBatchStream,
+    DocumentStream,
+    InterleavedDocuments,
+    get_epoch,
+    merge_states,
+    restart_epoch,
+)
 from saccade.data.tokenization.tokenizers import END, PAD
 from saccade.errors import SaccadeError
 
@@ -273,6 +280,28 @@ def test_other_files_are_noticed_when_a_run_resumes(shards: Path, tmp_path: Path
         alone = train.open_batches(batch_tokens=32, seed=1)
         alone.restore(whole_state)
         next(alone)
+
+
+@pytest.mark.parametrize("group", [1, 4])
+def test_an_epoch_begins_again_from_a_position(shards: Path, tmp_path: Path, group: int) -> None:
+    """As with another batch size: at the start of the files, not at the saved place."""
+    train = open_stream(shards, tmp_path)[1]
+    [stream], [fresh] = open_ranks(train, 1, group), open_ranks(train, 1, group)
+    take_steps([stream], 2, group)
+    state = restart_epoch(stream.state())
+    assert get_epoch(state) == 0
+    stream.restore(state)
+    assert take_steps([stream], 3, group) == take_steps([fresh], 3, group)
+
+
+def test_a_training_run_opens_a_lane_for_each_micro_batch(shards: Path, tmp_path: Path) -> None:
+    train = open_stream(shards, tmp_path)[1]
+    values = recipe(shards).model_dump()
+    values["train"] |= {"accumulate": 4, "batch_tokens": 32}
+    chosen = validate(values)
+    opened = [chosen.task.open_stream(chosen, train, None, rank=rank, world=2) for rank in (0, 1)]
+    assert take_steps(opened, 3) == take_steps(open_ranks(train, 1), 3)
+    assert [sorted(stream.state()["lanes"]) for stream in opened] == [["0", "2"], ["1", "3"]]
 
 
 def test_too_few_documents_for_all_micro_batches_are_one_line(tmp_path: Path) -> None:
