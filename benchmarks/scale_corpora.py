@@ -52,7 +52,7 @@ def main() -> None:
 
 def train(folder: Path, steps: int) -> Path:
     words = ["train", "dates", "--tiny", "--run", str(folder / "run"), f"train.steps={steps}", *SMALL]
-    subprocess.run([sys.executable, "-m", "saccade", *words], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-P", "-m", "saccade", *words], check=True, capture_output=True)
     return folder / "run"
 
 
