@@ -39,6 +39,7 @@ MEDIUM = re.compile(r"\d{5}\.(?:png|wav)")  # files of embedded pictures and sou
 # Inputs by embedded data set, taken from its validation part. 00001.png and so on are files of that part.
 INPUTS = {
     "dates": ["2301-07-27", "сб, 6.07.1252 г.", "1479. deceember 5.", "Do., 11. Apr. 2368"],
+    "numbers": ["6 7 0 9", "6 2", "4 6 3 0 1"],
     "copy": ["uqpg", "miakmfidzf", "njonikar"],
     "sentences": ["Some doctors near the house", "The sailor near", "The cat near the garden helps the children"],
     "stories": ["On a cold day a tall child was born near the river.", "In spring a teacher lived near the garden."],

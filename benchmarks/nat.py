@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from translation import PYTHON, Rows, call, list_files, parse_arguments, run_all
+from jobs import PYTHON, Rows, call, list_files, parse_arguments, run_all
 
 from saccade.runs import CARD
 

@@ -1,7 +1,7 @@
 """Train a recipe on a data set and evaluate it on its test, and rows of results: code that benchmarks share."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev

@@ -145,8 +145,10 @@ def measure_restarts(bench: Bench, *, kills: int = 20) -> Iterator[Row]:
     settings += ["train.valid_predictions=0", "train.batch_tokens=64", "train.accumulate=4", "train.optimizer.eps=1e-6"]
     program = ["saccade", "train", "transformer", "--tiny", *settings, "--run"]
     environment = {**os.environ, "SACCADE_RUNS": str(bench.folder / "runs")}
-    subprocess.run([sys.executable, "-m", *program, "calm"], check=True, env=environment, stderr=subprocess.DEVNULL)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    subprocess.run(
+        [sys.executable, "-P", "-m", *program, "calm"], check=True, env=environment, stderr=subprocess.DEVNULL
+    )
+    torchrun = [sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     log = bench.folder / "restarts.log"
     with log.open("w") as file:
         started = [*torchrun, f"--max-restarts={kills + 1}", "-m", "--", *program, "killed"]
@@ -188,8 +190,18 @@ def run_two_agents(folder: Path) -> Row:
     program = ["saccade", "train", "transformer", "--tiny", *settings, "--run"]
     environment = {**os.environ, "SACCADE_RUNS": str(folder), "GLOO_SOCKET_IFNAME": "lo"}
     environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # see docs/scale.md
-    subprocess.run([sys.executable, "-m", *program, "calm"], check=True, env=environment, stderr=subprocess.DEVNULL)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=2"]
+    subprocess.run(
+        [sys.executable, "-P", "-m", *program, "calm"], check=True, env=environment, stderr=subprocess.DEVNULL
+    )
+    torchrun = [
+        sys.executable,
+        "-P",
+        "-m",
+        "torch.distributed.run",
+        "--nnodes=2",
+        "--nproc-per-node=1",
+        "--max-restarts=2",
+    ]
     torchrun += ["--rdzv-id=two", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--local-addr=127.0.0.1"]
     log = folder / "agents.log"
     with log.open("w") as file:

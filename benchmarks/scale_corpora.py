@@ -52,7 +52,7 @@ def main() -> None:
 
 def train(folder: Path, steps: int) -> Path:
     words = ["train", "dates", "--tiny", "--run", str(folder / "run"), f"train.steps={steps}", *SMALL]
-    subprocess.run([sys.executable, "-m", "saccade", *words], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-P", "-m", "saccade", *words], check=True, capture_output=True)
     return folder / "run"
 
 
@@ -71,7 +71,7 @@ def make_lines(folder: Path, count: int) -> list[Path]:
 def measure(folder: Path, run: Path, files: list[Path], lines: int, processes: int) -> list[dict[str, Any]]:
     output = folder / "outputs"
     words = ["predict", str(run), "--corpus", str(folder / "corpus"), "--output", str(output), *DECODING]
-    command = [sys.executable, "-m", "saccade", *words, "--processes", str(processes)]
+    command = [sys.executable, "-P", "-m", "saccade", *words, "--processes", str(processes)]
     total = sum(-(-path.stat().st_size // 2**20) for path in files)
     first = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     while first.poll() is None and len(list(output.glob("part-*"))) < total // 10:

@@ -24,7 +24,7 @@ from serve import Measured, round_of
 @contextmanager
 def start_server(run: str, workers: int) -> Iterator[int]:
     """Start a server whose models have one thread; yield its port."""
-    command = [sys.executable, "-m", "saccade", "serve", run, "--port", "0", "--workers", str(workers)]
+    command = [sys.executable, "-P", "-m", "saccade", "serve", run, "--port", "0", "--workers", str(workers)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
         assert server.stdout is not None

@@ -96,7 +96,7 @@ def run_tests(environment: Environment, tests: list[str], seconds: float) -> dic
     if environment.folder:  # this copy is imported, not the tree that is installed
         variables["PYTHONPATH"] = str(root)
     present = {name: value for name, value in variables.items() if value is not None}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "--maxfail=20", "-m", "not slow", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-x", "--maxfail=20", "-m", "not slow", "-p", "no:cacheprovider"]
     begin = time.monotonic()
     try:
         done = subprocess.run(

@@ -42,6 +42,7 @@ DATA_TARGETS = {
     "copy": Target("accuracy", 30),
     "dates": Target("accuracy", 30),
     "molecules": Target("valid", 85),
+    "numbers": Target("accuracy", 50),
     "opinions": Target("accuracy", 90),
     "questions": Target("accuracy", 60),  # below 40 without the picture
     "roles": Target("accuracy", 90),

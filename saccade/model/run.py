@@ -79,7 +79,7 @@ def load_run(
     if recipe.task.predicts_labels and tokenizers.labels is None:
         raise SaccadeError(f"{folder} has no {LABELS}, which names the labels of the model; put it back")
     kind = recipe.writer.label_kind
-    if tokenizers.labels is not None and tokenizers.labels.kind != kind:
+    if kind and tokenizers.labels is not None and tokenizers.labels.kind != kind:  # a plugin's writer has its own
         raise SaccadeError(
             f"{folder / LABELS} has labels of the kind {tokenizers.labels.kind[:60]!r}, the writer of {RECIPE} "
             f"predicts {kind!r}; is one of the two damaged, or of another run?"

@@ -145,6 +145,7 @@ def render_all(folder: Path, words: Words, styles: Sequence[RenderStyle], count:
     if count < PARALLEL_RENDERINGS:
         return render(range(count))
     parts = np.array_split(np.arange(count), 8 * cores)
+    os.environ["PYTHONSAFEPATH"] = "1"  # the processes import nothing from the working folder
     with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool:
         return [row for rows in pool.map(render, [part.tolist() for part in parts]) for row in rows]
 

@@ -54,7 +54,7 @@ from saccade.errors import SaccadeError
         (
             "vit",
             "reader.stack={residual='reversible', drop_path=0.1}",
-            r"share_layers, drop_path and other head projections; change drop_path",
+            r"share_layers, drop_path, value_dim and other head projections; change drop_path",
         ),
         (
             "vit",

@@ -35,8 +35,8 @@ positions = st.one_of(
 )
 score = st.sampled_from(["scaled-dot", "concat", {"kind": "additive"}, {"kind": "additive", "hidden_dim": 7}])
 stack = some(
-    layers=count, dim=st.sampled_from([64, 512]), norm=st.sampled_from(["pre", "post"]), window=optional_count,
-    score=score, cross_score=score | st.just("none"),
+    layers=st.integers(1, 10_000), dim=st.sampled_from([64, 512]), norm=st.sampled_from(["pre", "post"]),
+    window=optional_count, score=score, cross_score=score | st.just("none"),
 )  # fmt: skip
 objective = st.one_of(
     some(label_smoothing=share),

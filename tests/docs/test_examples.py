@@ -10,7 +10,7 @@ import pytest
 
 import saccade
 from saccade.cli import main
-from saccade.config.load import load
+from saccade.config.load import load, to_override_list
 from saccade.config.plugins import Kinds, load_plugins
 
 ROOT = Path(__file__).parent.parent.parent
@@ -74,7 +74,8 @@ def test_python_examples_run(page, folder, monkeypatch):
     full = saccade.train
 
     def train(recipe, *, overrides=(), **settings):
-        return full(recipe, overrides=[*overrides, *SHORT_TRAINING, "data.train.0.examples=300"], **settings)
+        given = [*to_override_list(overrides), *SHORT_TRAINING, "data.train.0.examples=300"]
+        return full(recipe, overrides=given, **settings)
 
     monkeypatch.setattr(saccade, "train", train, raising=False)
     names: dict = {"__name__": "example"}

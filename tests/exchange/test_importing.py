@@ -111,8 +111,8 @@ FC = "model__encoder__layers__1__fc1__bias"
 BAD = [
     (lambda f: (f / "model.safetensors").unlink(), "has no weights: expected model.safetensors"),
     (lambda f: (f / "config.json").unlink(), "has no config.json; expected a Hugging Face folder"),
-    (lambda f: (f / "config.json").write_text("{"), "config.json is not JSON"),
-    (lambda f: (f / "config.json").write_text("[]"), "config.json: expected a JSON object, got a list"),
+    (lambda f: (f / "config.json").write_text("{"), "config.json: not valid JSON"),
+    (lambda f: (f / "config.json").write_text("[]"), "config.json: expected a JSON object, got list; restore the file"),
     (lambda f: (f / "tokenizer.json").unlink(), "has no tokenizer: expected tokenizer.json, a SentencePiece file"),
     (lambda f: change_tensors(f, **{FC: ...}), "lacks the tensor 'model.encoder.layers.1.fc1.bias', which"),
     (lambda f: change_tensors(f, odd=torch.ones(1)), "has the tensor 'odd', which marian does not have"),
@@ -185,7 +185,7 @@ def test_other_bad_sources(folder: Path, import_it: Callable[[], Any], tmp_path:
     ):
         import_folder("some/model", str(tmp_path / "run"))
     import_it()
-    with pytest.raises(SaccadeError, match="exists already; remove it first, or choose another --run NAME$"):
+    with pytest.raises(SaccadeError, match="exists already; remove it first; or choose another --run NAME$"):
         import_it()
 
 

@@ -112,7 +112,10 @@ def test_a_state_without_room_is_reported() -> None:
     [
         (values({**STACK, "residual": True}), 'attention = "local" is for residual = "reversible", got True'),
         (values({**STACK, "norm": "post"}), 'residual = "reversible" goes with norm = "pre"'),
-        (values({**STACK, "window": 3}), "share_layers, drop_path and other head projections; change window"),
+        (
+            values({**STACK, "window": 3}),
+            "share_layers, drop_path, value_dim and other head projections; change window",
+        ),
         (values({**STACK, "ff": 0}), "change ff"),
         (values(positions={"kind": "rotary"}), 'takes positions at the input, got "rotary"; try writer.positions.kind'),
         (values(tie="output"), 'has states twice as wide as token embeddings; set writer.tie = "none"'),

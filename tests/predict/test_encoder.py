@@ -126,7 +126,6 @@ def test_attention_is_that_of_the_reader_layer_by_layer(encoder: Encoder) -> Non
     ("call", "message"),
     [
         (lambda e: e.predict(["no gap"]), r"line 1 has no \[MASK\] to fill in; write \[MASK\] where a word is missing"),
-        (lambda e: e.predict("text"), "expected a list of texts"),
         (lambda e: e.embed("text"), "expected a list of texts"),
         (lambda e: e.embed(["a"], pool="best"), "texts are embedded by one of mean, first, got 'best'"),
         (lambda e: e.embed(["the dog " * 50]), "text 1 has .* tokens, but the model was made for at most (48|64)"),

@@ -128,8 +128,9 @@ def test_without_a_class_token_attention_is_averaged_over_cells(folder, files):
         np.testing.assert_allclose(entry.weights.sum(-1), 1, atol=1e-5)
 
 
-def test_a_single_name_is_refused(vit):
-    with pytest.raises(SaccadeError, match=r"expected a list of files, got the single text 'a.png'"):
+def test_a_single_name_is_a_file(vit, files):
+    assert [vit.predict(str(files[0]))] == vit.predict([str(files[0])])
+    with pytest.raises(SaccadeError, match=r"a.png not found"):
         vit.predict("a.png")
 
 

@@ -240,8 +240,10 @@ def test_groups_keep_to_the_budget_and_lose_nothing() -> None:
 
 
 def test_a_single_text_is_not_taken_for_a_list_of_letters(make_predictor: Any) -> None:
+    predictor = make_predictor()
+    assert [predictor.predict("abc")] == predictor.predict(["abc"])
     with pytest.raises(SaccadeError, match="got the single text 'abc'; put it in a list"):
-        make_predictor().predict("abc")
+        next(predictor.decoder.candidates("abc", decoding=predictor.recipe.predict))
 
 
 def test_nothing_to_score_gives_no_scores(make_predictor: Any) -> None:

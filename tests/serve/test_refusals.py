@@ -31,7 +31,10 @@ BAD_BODIES = {
     b'{"input": "a", "settings": {"\\ud800": 1}}': (422, "settings:"),
     b'{"input": "a", "settings": {"beam": 1000}}': (422, "expected at most 32 in a request to this server, got 1000"),
     b'{"input": "a", "settings": {"temperature": 1e-9}}': (422, "expected at least 0.01 in a request to this server"),
-    b'{"input": "a", "settings": {"seed": 99999999999999999999}}': (422, "predict.seed: expected at most"),
+    b'{"input": "a", "settings": {"seed": 99999999999999999999}}': (
+        422,
+        "whole number that is too large, expected at most 9223372036854775807",
+    ),
     b'{"input": "a", "settings": {"n_best": 3, "beam": 2}}': (422, "n_best must be at most beam"),
     b'{"input": "a", "settings": {"stop": ["."]}}': (422, "stop is for models that continue a prompt"),
     b'{"input": "a", "settings": {"max_length": 100}}': (422, "max_length must be at most 39"),

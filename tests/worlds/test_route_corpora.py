@@ -107,7 +107,7 @@ def test_a_map_that_is_not_there_is_reported(folder):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("walk", "line 1 is not JSON"),
+        ("walk", "line 1: not valid JSON"),
         ("[1]", 'line 1 is not a JSON object; expected {"instruction"'),
         ('{"map": "a"}', "line 1 has no text under 'instruction', got None"),
         ('{"instruction": "a", "map": "embedded:worlds/0"}', "line 1: None is not a pose"),

@@ -150,10 +150,10 @@ def test_a_view_shows_where_each_action_was_done(walker, tmp_path):
 def test_lines_that_cannot_be_followed_are_reported_by_number(walker):
     trained, _ = walker
     good = lines()[0]
-    with pytest.raises(SaccadeError, match="line 2 is not JSON"):
+    with pytest.raises(SaccadeError, match="line 2: not valid JSON"):
         trained.predict([good, "turn left"])
     found, results = [], trained.stream(iter([good, "turn left"]))
-    with pytest.raises(SaccadeError, match="line 2 is not JSON"):
+    with pytest.raises(SaccadeError, match="line 2: not valid JSON"):
         found += results  # what stands before it is not lost
     assert trained.predict(["", good])[0] == ""
     with pytest.raises(SaccadeError, match="the model was made for at most 200"):

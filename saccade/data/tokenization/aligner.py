@@ -12,11 +12,14 @@ expectation-maximization, without random numbers; TENSION is fixed, where fast_a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from saccade.data.batching.batches import Rows
 from saccade.data.tokenization.lexicon import MAX_WORD_PAIRS, estimate_probabilities
+
+if TYPE_CHECKING:
+    from saccade.data.batching.batches import Rows
 
 TENSION = 4.0  # as fast_align begins with
 NULL_PROBABILITY = 0.08  # as in fast_align

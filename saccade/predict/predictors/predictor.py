@@ -189,10 +189,8 @@ class Predictor(Tabular):
         Keywords are decoding settings, such as beam=5, sample=True, max_length=50 (see `saccade explain predict`);
         others are those of the run, or of `decoding`. With n_best=3, each text has a list of its 3 best outputs.
         """
-        chosen = self.choose_decoding(decoding, settings)
-        inputs = [texts] if isinstance(texts, str) else list(texts)
-        found = self.decoder.candidates(inputs, decoding=chosen, align=False, scored=chosen.n_best > 1)
-        many = chosen.n_best > 1
+        inputs, many = [texts] if isinstance(texts, str) else list(texts), settings.get("n_best", 1) > 1
+        found = self.candidates(inputs, decoding=decoding, scored=many, **settings)
         outputs = [[one.text for one in hypotheses] if many else hypotheses[0].text for hypotheses in found]
         return outputs[0] if isinstance(texts, str) else Outputs(outputs, inputs)
 
