@@ -89,7 +89,7 @@ def supervise(monkeypatch):
         supervisor = Supervisor(SETTINGS, count, warn=warnings.append)
 
         def stop(reply: object) -> None:
-            ready.append(reply)
+            ready.append({**reply, "started": len(FakeWorker.started)})
             os.kill(os.getpid(), signal.SIGTERM)
 
         try:
@@ -104,8 +104,10 @@ def supervise(monkeypatch):
 
 def test_all_workers_are_ready_before_the_address_is_printed(supervise):
     handler = signal.getsignal(signal.SIGTERM)
-    assert supervise({}) == ([], [{"form_fields": []}])
+    assert supervise({}) == ([], [{"form_fields": [], "started": 2}])
     assert signal.getsignal(signal.SIGTERM) is handler
+    _, [reply] = supervise({1: [None]})  # the second one ends before it serves: the one that replaces it counts
+    assert reply["started"] == 3
 
 
 def test_a_worker_that_ends_is_replaced_and_named(supervise):
