@@ -8,6 +8,7 @@ import signal
 from collections.abc import Sequence
 
 from saccade.errors import SaccadeError
+from saccade.processes import build_python_environment
 
 MAX_RESTARTS = 3  # of all processes, after one of them was killed
 
@@ -20,6 +21,7 @@ def start_processes(arguments: Sequence[str], count: int) -> None:
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:
         raise SaccadeError("--processes starts processes itself, but torchrun started this one; leave one of them out")
+    os.environ.update(build_python_environment({"PYTHONSAFEPATH": "1"}))  # torchrun starts `python -m saccade`
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if os.path.exists("/sys/class/net/lo") else "lo0")
     from torch.distributed import run

@@ -1,8 +1,12 @@
 """`saccade train --processes N`, and what processes of torchrun report."""
 
+import os
+from pathlib import Path
+
 import pytest
 import typer.testing
 
+import saccade
 from saccade.cli import app, exits, processes
 from saccade.errors import HungProcess, LocalError, ProcessLost, SaccadeError
 
@@ -11,9 +15,10 @@ def test_the_same_command_runs_in_each_process(monkeypatch):
     """torchrun must not take options of ours, such as --run, for its own."""
     from torch.distributed import run
 
-    started = []
+    started, environment = [], {**os.environ, "PYTHONPATH": ":relative"}
+    environment.pop("TORCHELASTIC_RUN_ID", None)
     monkeypatch.setattr(run, "run", started.append)
-    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    monkeypatch.setattr(os, "environ", environment)
 
     processes.start_processes(["train", "gpt2", "--processes", "3", "--run", "big", "train.steps=7"], 3)
 
@@ -22,6 +27,7 @@ def test_the_same_command_runs_in_each_process(monkeypatch):
     assert options.training_script_args == ["train", "gpt2", "--run", "big", "train.steps=7"]
     assert (options.nproc_per_node, options.max_restarts) == ("3", processes.MAX_RESTARTS)
     assert options.rdzv_endpoint.startswith("127.0.0.1:")
+    assert environment["PYTHONSAFEPATH"] == "1" and environment["PYTHONPATH"] == str(Path(saccade.__file__).parents[1])
 
 
 def test_the_option_is_dropped_in_both_forms():
