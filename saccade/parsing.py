@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from saccade.errors import SaccadeError
 
+SURROGATE = re.compile("[\ud800-\udfff]")
 MAX_NESTING = 64  # levels of objects and lists of a JSON text
 MAX_JSON_BYTES = 2**30  # of a file that is read as a whole; a tokenizer.json has up to about 40 million
 
@@ -16,6 +18,7 @@ MAX_JSON_BYTES = 2**30  # of a file that is read as a whole; a tokenizer.json ha
 def parse_json(text: str | bytes, where: str) -> Any:
     """Parse a JSON text; `where` names the file and the row in errors."""
     try:
+        text = text if isinstance(text, str) else text.decode("utf-8-sig")  # json would pass lone surrogates
         values = json.loads(text)
     except json.JSONDecodeError as error:
         raise SaccadeError(f"{where}: not valid JSON ({error})") from None
@@ -26,6 +29,8 @@ def parse_json(text: str | bytes, where: str) -> Any:
     except ValueError:  # the only other one that Python raises here: more digits than it converts
         raise SaccadeError(f"{where}: has a number of more than 4,300 digits; write it with fewer") from None
     check_nesting(values, where)
+    if "\\ud" in text.lower() and SURROGATE.search(json.dumps(values, ensure_ascii=False)):
+        raise SaccadeError(f"{where}: text holds half a character (a lone surrogate); give valid Unicode")
     return values
 
 

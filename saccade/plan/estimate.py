@@ -28,6 +28,7 @@ from saccade.plan.sharding import ShardingAdvice, recommend_sharding
 
 DEFAULT_LENGTH = 32  # tokens of a typical sentence, for sequence-to-sequence recipes
 SECONDS_PER_HOUR = 3600
+MAX_GPUS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class PlanRequest:
     mfu: float | None = None
 
     def __post_init__(self) -> None:
+        if self.gpus > MAX_GPUS:
+            raise SaccadeError(f"--gpus must be at most {MAX_GPUS:,}, got {self.gpus}")
         least = {"vocabulary": 4, "tokens": 1, "length": 1, "gpus": 1, "price": 0}
         for name, lowest in least.items():
             value = getattr(self, name)

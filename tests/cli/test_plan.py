@@ -103,3 +103,8 @@ def test_table_has_the_notes_beside_our_counts(cli):
     assert [model["row"] for model in found["models"]] == [88, 89, 90, 90, 91, 92, 93, 94, 95, 96, 97]
     assert {"xlnet-large", "roberta-large", "gpt2-xl"} <= {model["recipe"] for model in found["models"]}
     assert found["cost"]["utilisation"] == pytest.approx(0.31, abs=0.01)
+
+
+def test_more_gpus_than_there_are_are_refused(cli):
+    result = cli("plan", "dates", "--gpus", 2**63)
+    assert (result.code, result.err) == (2, f"error: --gpus must be at most 1,000,000, got {2**63}\n")

@@ -92,6 +92,8 @@ SEEDS: dict[str, list[list[str]]] = {  # commands that work in the world, by ver
         ["plan", "gpt2", "--tokens", "1e9", "--length", "128", "--mfu", "0.4", "--vocabulary", "1000"],
         ["plan", "runs/vit"], ["plan", "vit", "--paper"], ["plan", "dates"], ["plan", "listen-attend-spell"],
     ],
+    "explain": [["explain", "train.lr"], ["explain", "learning rate", "--json"], ["explain", "objectives.0.alpha"]],
+    "reproduce": [["reproduce", "--list"], ["reproduce", "--list", "--json"]],
     "runs": [["runs"], ["runs", "--json"]],
     "import": [
         ["import", "foreign/gpt2", "--run", "i"], ["import", "foreign/bert", "--run", "i"],
@@ -112,7 +114,8 @@ REFUSED_SEEDS = [["export", "dates", "out"], ["import", "foreign/model.gguf", "-
 WEIGHTS = {
     "predict": 24, "import": 18, "watch": 12, "train": 10, "evaluate": 10, "runs": 10, "plan": 8, "view": 8,
     "export": 8,
-    "recipes": 5, "backtranslate": 4, "serve": 3, "compare": 2, "lectures": 1, "ladder": 1, "demo": 1,
+    "recipes": 5, "explain": 4, "backtranslate": 4, "serve": 3, "compare": 2, "reproduce": 1,
+    "lectures": 1, "ladder": 1, "demo": 1,
 }  # fmt: skip
 
 

@@ -111,7 +111,7 @@ class Tokenizer:
     pad, start, end, unknown = PAD, START, END, UNKNOWN
 
     def __init__(self, backend: tokenizers.Tokenizer, *, origin: str = "tokenizer") -> None:
-        _check_ids(backend, origin)  # before the library writes all ids up to the largest
+        check_ids(backend, origin)  # before the library writes all ids up to the largest
         # Our batches do this.
         backend.no_truncation()
         backend.no_padding()
@@ -230,10 +230,15 @@ def load_backend(path: Path) -> tokenizers.Tokenizer:
     if not path.is_file():
         raise build_missing_file_error(path)
     try:
-        return tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
-    except Exception as error:  # the library raises Exception itself
-        reason = str(error).splitlines()[0]
+        backend = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
+        for texts in (("",), ("", "")):
+            backend.encode(*texts)  # with a damaged template the library panics, which is a BaseException
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the library raises Exception itself
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise SaccadeError(f"{path} is not a tokenizer of the `tokenizers` library ({reason})") from None
+    return backend
 
 
 @dataclass(frozen=True)
@@ -330,7 +335,7 @@ def _find_first_suffix(settings: Mapping[str, Any]) -> dict[int, str]:
     return {END: suffix[0]["SpecialToken"]["id"]} if len(suffix) > 1 else {}
 
 
-def _check_ids(backend: tokenizers.Tokenizer, origin: str) -> None:
+def check_ids(backend: tokenizers.Tokenizer, origin: str) -> None:
     """Raise where an id is far beyond the number of tokens: each id gets a row of the embedding, used or not."""
     vocabulary = backend.get_vocab()
     count, limit = max(vocabulary.values(), default=-1) + 1, MAX_IDS_PER_TOKEN * len(vocabulary) + MAX_UNUSED_IDS

@@ -20,6 +20,7 @@ from saccade.data.tokenization.tokenizer import (
     TARGET_FILE,
     Tokenizer,
     Tokenizers,
+    check_ids,
     load_backend,
 )
 from saccade.errors import SaccadeError
@@ -38,6 +39,13 @@ ROLE_KEYS = {"pad_token_id": PAD, "eos_token_id": END}
 
 def read_tokenizers(folder: Path, family: Family, size: int) -> list[tokenizers.Tokenizer]:
     """Read one tokenizer, or those of source and target, from whichever files exist; `size` is the number of rows."""
+    found = _read_tokenizers(folder, family, size)
+    for core in found:
+        check_ids(core, str(folder))
+    return found
+
+
+def _read_tokenizers(folder: Path, family: Family, size: int) -> list[tokenizers.Tokenizer]:
     if (folder / SHARED_FILE).is_file():
         paths = [folder / name for name in (SHARED_FILE, TARGET_FILE) if (folder / name).is_file()]
         return [load_backend(path) for path in paths]
