@@ -250,9 +250,23 @@ CASES: dict[str, Callable[[Bench], Iterator[Row]]] = {
 
 def keep_other_rows(path: Path, rows: list[Row]) -> list[Row]:
     """Return these rows and those of an earlier run of other cases."""
-    measured = {row["what"] for row in rows}
+    measured = {row["case"] for row in rows}
     earlier = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
-    return [*(row for row in earlier if row["what"] not in measured), *rows]
+    return [*(row for row in earlier if row["case"] not in measured), *rows]
+
+
+def describe_row(row: Row) -> Row:
+    """Add the name, value and unit by which the page of results shows a row."""
+    name, case = f"{row['what']}, {row['layout']}", row["what"]
+    if "weights" in row:
+        steps = f", {row['steps']} steps" if "steps" in row else ""
+        shown = {"what": f"{name}{steps}: largest difference of weights", "value": row["weights"], "unit": ""}
+    elif "share" in row:
+        shown = {"what": f"{name}: largest share of gradients and optimizer state", "value": row["share"], "unit": ""}
+    else:
+        kills = f"{name}: recoveries from {row['kills']} kills"
+        shown = {"what": kills, "value": row["recoveries"], "unit": "restarts"}
+    return {**row, "case": case, **shown}
 
 
 def main() -> None:
@@ -270,7 +284,7 @@ def main() -> None:
             for row in CASES[name](bench):
                 print(json.dumps(row), flush=True)
                 rows.append(row)
-    rows = keep_other_rows(arguments.out / "scale.json", rows)
+    rows = keep_other_rows(arguments.out / "scale.json", [describe_row(row) for row in rows])
     notes = "CPU, gloo; differences are the largest absolute ones against one process"
     results.save("scale", rows, minutes=(time.time() - begin) / 60, folder=arguments.out, notes=notes)
     if not all(row["holds"] for row in rows):
