@@ -144,7 +144,8 @@ def measure_restarts(bench: Bench, *, kills: int = 20) -> Iterator[Row]:
     settings = ["train.steps=120", "train.valid_every=120", "train.save_every=2", "train.report_every=1"]
     settings += ["train.valid_predictions=0", "train.batch_tokens=64", "train.accumulate=4", "train.optimizer.eps=1e-6"]
     program = ["saccade", "train", "transformer", "--tiny", *settings, "--run"]
-    environment = {**os.environ, "SACCADE_RUNS": str(bench.folder / "runs")}
+    environment = {**os.environ, "SACCADE_RUNS": str(bench.folder / "runs"), "GLOO_SOCKET_IFNAME": "lo"}
+    environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # see docs/scale.md
     subprocess.run(
         [sys.executable, "-P", "-m", *program, "calm"], check=True, env=environment, stderr=subprocess.DEVNULL
     )

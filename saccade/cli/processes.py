@@ -23,6 +23,7 @@ def start_processes(arguments: Sequence[str], count: int) -> None:
         raise SaccadeError("--processes starts processes itself, but torchrun started this one; leave one of them out")
     os.environ.update(build_python_environment({"PYTHONSAFEPATH": "1"}))  # torchrun starts `python -m saccade`
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
+    os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")  # restarted processes would find old addresses
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if os.path.exists("/sys/class/net/lo") else "lo0")
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.api import SignalException

@@ -162,10 +162,11 @@ class Rounds:
         if self.torch.isfinite(x).all() and self.torch.isfinite(bias).all():
             alone = self.torch.cat([layer(move(row[None])) for row in x])
             self.torch.testing.assert_close(together, alone, atol=0, rtol=0)
-            real = weight.float() * scale[:, None]
-            rounding = x.abs().amax(1, keepdim=True) / (255 if nonnegative else 127) / 2 * real.abs().sum(1)
-            difference = (together - (x @ real.T + bias)).abs()
-            assert (difference <= 1.01 * rounding + 1e-3 * together.abs() + 1e-3).all(), "more than rounding of inputs"
+            real = weight.double() * scale[:, None].double()  # products of large inputs overflow in float32
+            rounding = x.double().abs().amax(1, keepdim=True) / (255 if nonnegative else 127) / 2 * real.abs().sum(1)
+            difference = (together.double() - (x.double() @ real.T + bias.double())).abs()
+            limit = 1.01 * rounding + 1e-3 * together.double().abs() + 1e-3
+            assert (difference <= limit).all(), "more than rounding of inputs"
 
     def attend(self, move: Callable[[Any], Any]) -> None:
         from saccade.kernels.cpu import step_attention
