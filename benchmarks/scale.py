@@ -140,16 +140,17 @@ def measure_bytes(bench: Bench) -> Iterator[Row]:
 
 
 def measure_restarts(bench: Bench, *, kills: int = 20) -> Iterator[Row]:
-    """kill -9 of random workers of torchrun, again and again, against one process that is never killed."""
+    """kill -9 of random workers of torchrun, again and again, against the same two processes undisturbed.
+
+    Not against one process: from rounding alone, losses of 120 steps in float32 come to differ by 1e-2.
+    """
     settings = ["train.steps=120", "train.valid_every=120", "train.save_every=2", "train.report_every=1"]
     settings += ["train.valid_predictions=0", "train.batch_tokens=64", "train.accumulate=4", "train.optimizer.eps=1e-6"]
     program = ["saccade", "train", "transformer", "--tiny", *settings, "--run"]
     environment = {**os.environ, "SACCADE_RUNS": str(bench.folder / "runs"), "GLOO_SOCKET_IFNAME": "lo"}
     environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # see docs/scale.md
-    subprocess.run(
-        [sys.executable, "-P", "-m", *program, "calm"], check=True, env=environment, stderr=subprocess.DEVNULL
-    )
     torchrun = [sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    subprocess.run([*torchrun, "-m", "--", *program, "calm"], check=True, env=environment, stderr=subprocess.DEVNULL)
     log = bench.folder / "restarts.log"
     with log.open("w") as file:
         started = [*torchrun, f"--max-restarts={kills + 1}", "-m", "--", *program, "killed"]
@@ -159,8 +160,8 @@ def measure_restarts(bench: Bench, *, kills: int = 20) -> Iterator[Row]:
     same, losses = compare_metrics(bench.folder / "runs/killed", bench.folder / "runs/calm")
     recovered = log.read_text().count("resumes from step") + log.read_text().count("begins anew")
     row = {"what": "restarts", "layout": "ddp-2", "kills": done, "recoveries": recovered}
-    row |= {"losses": losses, "limit": 1e-4}
-    yield row | {"holds": process.returncode == 0 and done == kills and same and losses <= 1e-4}
+    row |= {"losses": losses, "limit": 0.0}
+    yield row | {"holds": process.returncode == 0 and done == kills and same and losses == 0}
 
 
 def kill_workers(process: subprocess.Popen[bytes], metrics: Path, kills: int, *, workers: int = 2) -> int:

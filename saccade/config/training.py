@@ -354,10 +354,10 @@ class Optimizer(Table):
     kind: Literal["adam", "lamb"] = "adam"
     """Chooses the optimizer: Adam, LAMB (You et al. 2020), which scales the update of each matrix to its norm and is
     for batches of thousands of sequences, or one of your own."""
-    betas: tuple[float, float] = (0.9, 0.98)
+    betas: tuple[Share, Share] = (0.9, 0.98)
     """Decay rates of the moving averages of gradients and of squared gradients. (0.9, 0.98) suits Transformers, (0.9,
     0.999) is the usual default."""
-    eps: float = 1e-9
+    eps: Annotated[float, Field(ge=0)] = 1e-9
     """Epsilon added to the denominator of the update, for numerical stability. Larger values damp updates of rarely
     used weights."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
