@@ -167,3 +167,4 @@ def test_a_pace_that_is_known_costs_nothing(monkeypatch):
     known.announced = True
     monkeypatch.setattr(pace, "get_training_time", pytest.fail)
     known.update(SimpleNamespace(recipe=small.small(steps=5)))
+    assert known.announced and known.is_first
