@@ -1,5 +1,6 @@
 """What all tests share: one thread, nothing downloaded, a cache, a browser, the same random numbers each time."""
 
+import gc
 import os
 import shutil
 import sys
@@ -35,6 +36,12 @@ def pytest_configure(config: pytest.Config) -> None:
         from saccade.score.metrics.rouge import keep_stderr_open
 
         keep_stderr_open()
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over what was imported and collected: it is many times what a test makes."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup() -> None:

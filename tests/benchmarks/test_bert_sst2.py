@@ -1,6 +1,9 @@
 import json
 
+import pytest
 
+
+@pytest.mark.slow
 def test_a_pretrained_encoder_is_compared_with_a_fresh_one(script, command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     command("bert_sst2.py", "--tiny", "--out", tmp_path, "train.batch_tokens=512", "data.valid.0.examples=20")

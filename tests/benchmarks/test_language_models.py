@@ -9,6 +9,7 @@ def rows(path):
     return json.loads(path.read_text())["rows"]
 
 
+@pytest.mark.slow
 def test_books_are_learned_by_both_contenders(script, command, tmp_path):
     pytest.importorskip("transformers")
     books = script("books")

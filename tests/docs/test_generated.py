@@ -20,9 +20,9 @@ def load_script(path: str):
     return module
 
 
-@pytest.mark.parametrize("path", ["docs/generate.py", "docs/training_step.py", "benchmarks/report.py"])
-def test_generated_pages_are_up_to_date(path):
-    done = subprocess.run([sys.executable, ROOT / path, "--check"], capture_output=True, text=True)
+def test_drawing_of_a_training_step_is_up_to_date():
+    """`make check` looks at the other generated pages."""
+    done = subprocess.run([sys.executable, ROOT / "docs/training_step.py", "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
