@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -66,23 +66,33 @@ def parse_arguments(about: str, *, jobs: str, work: str) -> argparse.Namespace:
     return args
 
 
-def run_all(wanted: Sequence[Any], run: Callable[[Any, argparse.Namespace], Rows], args: argparse.Namespace) -> None:
-    """Run jobs, several in parallel, save after each one, and print all rows at the end."""
+Run = Callable[[Any, argparse.Namespace], Rows]
+
+
+def run_all(wanted: Sequence[Any], run: Run, args: argparse.Namespace, *, after: Run | None = None) -> None:
+    """Run jobs, several in parallel, save after each one, and print all rows at the end.
+
+    `after` measures what needs the machine alone: when all jobs are done, one job after the other.
+    """
     rows: Rows = []
     begin = time.perf_counter()
+
+    def keep(job: Any, future: Future[Rows]) -> bool:
+        try:
+            rows.extend(future.result())
+        except (RuntimeError, OSError, subprocess.TimeoutExpired, ValueError, KeyError) as error:
+            print(f"{job.name} failed: {error}", file=sys.stderr, flush=True)
+            return False
+        finally:
+            minutes, notes = (time.perf_counter() - begin) / 60, format_sharing_note(args.together)
+            save(args.name, rows + build_means(rows), minutes=minutes, folder=args.out, notes=notes)
+        return True
+
     with ThreadPoolExecutor(args.together) as pool:
-        for job, future in [(job, pool.submit(run, job, args)) for job in wanted]:
-            try:
-                rows += future.result()
-            except (RuntimeError, OSError, subprocess.TimeoutExpired, ValueError, KeyError) as error:
-                print(f"{job.name} failed: {error}", file=sys.stderr, flush=True)
-            minutes = (time.perf_counter() - begin) / 60
-            save(
-                args.name,
-                rows + build_means(rows),
-                minutes=minutes,
-                folder=args.out,
-                notes=format_sharing_note(args.together),
-            )
+        futures = [(job, pool.submit(run, job, args)) for job in wanted]
+        finished = [job for job, future in futures if keep(job, future)]
+    with ThreadPoolExecutor(1) as pool:
+        for job, future in [(job, pool.submit(after, job, args)) for job in finished if after]:
+            keep(job, future)
     for row in rows + build_means(rows):
         print(f"{row['value']:>14,.2f} {row['unit']:<10} {row['what']} {row.get('seed', '')}")
