@@ -217,8 +217,9 @@ def name_place(error: BaseException) -> str:
 
 
 def read_memory(process: int | str = "self") -> int:
-    """Bytes of memory in use by a process."""
-    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * resource.getpagesize()
+    """Bytes of memory that a process has written to: mapped files are not counted, such as the libraries of CUDA."""
+    resident, of_files = Path(f"/proc/{process}/statm").read_text().split()[1:3]
+    return (int(resident) - int(of_files)) * resource.getpagesize()
 
 
 def read_seconds(process: int) -> float:

@@ -65,8 +65,8 @@ def test_a_network_whose_channels_come_last_says_so():
     pytest.importorskip("timm")
     swin = "reader={kind='timm', name='swin_tiny_patch4_window7_224', size=224, stride=32, dim=12}"
     model = build(recipe(swin), source_size=9, target_size=7)
-    assert model.reader.cells.last
-    assert not build(recipe(), source_size=9, target_size=7).reader.cells.last
+    assert model.reader.cells.channels_last
+    assert not build(recipe(), source_size=9, target_size=7).reader.cells.channels_last
 
 
 def test_a_network_that_is_not_tuned_stays_as_it_is():

@@ -45,8 +45,13 @@ def labeller(kind, **data):
 def test_labels_do_not_depend_on_the_batch(kind):
     model = labeller(kind)
     together = model.predict(TEXTS)
-    assert together == [model.predict([text])[0] for text in TEXTS]
-    assert [found[0].text for found in model.stream(f"{text}\n" for text in TEXTS)] == together
+    alone = [model.predict([text])[0] for text in TEXTS]
+    streamed = [found[0].text for found in model.stream(f"{text}\n" for text in TEXTS)]
+    if kind == "number":  # float32 is summed in another order, which the last of its six digits may show
+        for labels in (alone, streamed):
+            assert [float(label) for label in labels] == pytest.approx([float(label) for label in together], rel=3e-6)
+    else:
+        assert together == alone == streamed
 
 
 def test_every_word_has_a_tag():

@@ -33,6 +33,7 @@ FEW = [
     "train.batch_tokens=512", "predict.max_length=8", "data.train.0.examples=100",
 ]  # fmt: skip
 NEAR = {"rel": 1e-3, "abs": 2e-3}  # float32, summed in another order
+HASHING = ("reformer",)  # compared in float64: rounding in float32 decides in which bucket a vector near two of them is
 
 
 def list_cases() -> list:
@@ -72,6 +73,9 @@ def test_a_system_computes_what_it_computes_on_a_cpu(name: str, device: str, tmp
     assert (losses := read_losses(run)) and all(math.isfinite(loss) for loss in losses)
 
     reference, task = load_plain(run), predictor.recipe.task
+    if name in HASHING:
+        predictor.model.double()
+        reference.model.double()
     valid = predictor.recipe.data.valid
     corpora = valid if isinstance(valid, tuple) else predictor.recipe.data.train
     pairs = task.get_examples(predictor, corpora, count=3, synthetic_count=4)

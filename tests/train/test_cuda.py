@@ -62,7 +62,7 @@ def test_step_that_runs_out_of_memory_is_split(fit, monkeypatch, graphs, capfd):
     def limited(self, batch, generator):
         if self.training:
             sizes.append(batch.counts["target"])
-            if len(sizes) > 5 and sizes[-1] > 100:
+            if len(sizes) > 1 and sizes[-1] > 100:  # with graphs, the second call is the capture and replays make none
                 torch.empty(2**45, device="cuda", dtype=torch.uint8)  # runs out of memory
         return forward(self, batch, generator)
 
