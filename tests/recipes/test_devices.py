@@ -33,7 +33,7 @@ FEW = [
     "train.batch_tokens=512", "predict.max_length=8", "data.train.0.examples=100",
 ]  # fmt: skip
 NEAR = {"rel": 1e-3, "abs": 2e-3}  # float32, summed in another order
-HASHING = ("reformer",)  # compared in float64: rounding in float32 decides in which bucket a vector near two of them is
+HASHING = ("reformer",)  # in float64, since rounding in float32 may decide in which bucket a vector is
 
 
 def list_cases() -> list:

@@ -67,9 +67,12 @@ class Hashing:
         return 2 ** (power // 2), 2 ** (power - power // 2)
 
     def sample_rotations(self, factors: Sequence[int], like: Float[Tensor, "B H T E"]) -> Float[Tensor, "H E R C"]:
+        """Random rotations of each head; with a `seed` the same on all devices, whose generators differ."""
         shape = (like.shape[1], like.shape[3], self.rounds, sum(factors) // 2)
-        generator = None if self.seed is None else torch.Generator(like.device).manual_seed(self.seed)
-        return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
+        if self.seed is None:
+            return torch.randn(shape, dtype=like.dtype, device=like.device)
+        generator = torch.Generator("cpu").manual_seed(self.seed)
+        return torch.randn(shape, generator=generator, dtype=like.dtype, device="cpu").to(like.device)
 
     def __call__(
         self, qk: Float[Tensor, "B H T E"], known: Int[Tensor, "B H R T"] | None = None

@@ -29,7 +29,7 @@ def attend(
     dropout: float = 0.0,
 ) -> tuple[Float[Tensor, "*b Q Dv"], Float[Tensor, "*b Q K"]]:
     """The weighted sum of values and the attention weights; `score` is f_att, by default the scaled dot product."""
-    scores = (score or scaled_dot)(query, key)
+    scores = (scaled_dot if score is None else score)(query, key)
     weights = masked_softmax(scores, mask)
     return F.dropout(weights, dropout).to(value.dtype) @ value, weights
 
