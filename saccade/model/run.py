@@ -3,8 +3,10 @@
 import errno
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,13 @@ from saccade.data.tokenization.labels import LABELS_FILE as LABELS
 from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
 from saccade.files import atomic_replace
+from saccade.model.build.allocation import AllocationGuard, OversizedTensorError
 from saccade.model.build.model import build
 from saccade.model.model import Model
 from saccade.runs import RECIPE, WEIGHTS, build_not_a_run_error, find_run
 
 INIT_FUNCTIONS = ("normal_", "uniform_", "kaiming_uniform_")  # the last calls another one inside
+MAX_EXPANSION = 4  # bytes of a float32 over those of the narrowest type of a file
 DEVICE = "SACCADE_DEVICE"  # an environment variable: the device that "auto" is
 
 
@@ -88,9 +92,25 @@ def load_run(
     if not weights.is_file():
         raise SaccadeError(f"{folder} has no {WEIGHTS} yet; go on training with `saccade train --resume {folder}`")
     with SkipInit():
-        model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target_size)
+        model = build_for_weights(recipe, tokenizers, weights)
     (weight_loader or load_weights)(model, weights, tokenizers.hash_vocabulary())
     return Run(folder, recipe, tokenizers, model.to(pick_device(device)).eval())
+
+
+def build_for_weights(recipe: Recipe, tokenizers: Tokenizers, path: Path) -> Model:
+    """Build the model of a file of weights, without allocating more than the file has for one of its parameters.
+
+    Only a recipe that does not belong to the weights asks for more, or a large table that is no parameter: names and
+    shapes are then compared on the meta device first.
+    """
+    build_model = partial(build, recipe, source_size=tokenizers.source.size, target_size=tokenizers.target_size)
+    try:
+        with AllocationGuard(limit=MAX_EXPANSION * path.stat().st_size):
+            return build_model()
+    except OversizedTensorError:
+        with torch.device("meta"):
+            check_shapes(build_model(), read_shapes(path), path)
+    return build_model()
 
 
 def pick_device(name: str) -> torch.device:
@@ -144,23 +164,31 @@ def copy_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 def check_weights(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
     """Raise a SaccadeError unless the tensors have exactly the names and shapes of the model's."""
-    expected = named_weights(model)
-    for name in sorted(expected.keys() ^ tensors.keys()):
-        problem = "lacks" if name in expected else "has an unknown"
+    for name in sorted(named_weights(model).keys() ^ tensors.keys()):
+        problem = "lacks" if name not in tensors else "has an unknown"
         raise SaccadeError(f"{path} {problem} tensor {name!r}; do recipe.toml and the weights belong together?")
-    for name, tensor in expected.items():
-        if tensor.shape != tensors[name].shape:
+    check_shapes(model, {name: tuple(tensor.shape) for name, tensor in tensors.items()}, path)
+
+
+def check_shapes(model: nn.Module, shapes: Mapping[str, tuple[int, ...]], path: Path) -> None:
+    """Raise a SaccadeError if a tensor of the model has another shape in the file."""
+    for name, tensor in named_weights(model).items():
+        if tuple(tensor.shape) != shapes.get(name, tuple(tensor.shape)):
             hint = " (the tokenizer does not match the weights)" if "embedding.tokens" in name else ""
             raise SaccadeError(
-                f"{path}: {name} must be {tuple(tensor.shape)} by recipe and tokenizer, "
-                f"got {tuple(tensors[name].shape)}{hint}"
+                f"{path}: {name} must be {tuple(tensor.shape)} by recipe and tokenizer, got {shapes[name]}{hint}"
             )
+
+
+def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tensors of a safetensors file."""
+    with open_weights(path) as file:
+        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
 
 
 def count_parameters(path: Path) -> int:
     """Number of parameters in a file of weights; a model prepared for CPU inference no longer has all of them."""
-    with safe_open(path, framework="pt") as file:
-        return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+    return sum(math.prod(shape) for shape in read_shapes(path).values())
 
 
 def write_tensors(tensors: Mapping[str, Tensor], path: Path, *, vocabulary: str = "", made_from: str = "") -> None:
@@ -182,15 +210,22 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path, *, vocabulary: str 
 
 def read_weights(path: Path, *, vocabulary: str = "") -> dict[str, Tensor]:
     """Read all tensors of a safetensors file; raises a SaccadeError if it belongs to another vocabulary."""
+    with open_weights(path) as file:
+        expected = (file.metadata() or {}).get(VOCABULARY, "")
+        if vocabulary and expected and expected != vocabulary:
+            raise SaccadeError(
+                f"{path} was trained with another vocabulary than that of the tokenizer beside it; "
+                "put back the tokenizer.json that belongs to these weights"
+            )
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+@contextmanager
+def open_weights(path: Path) -> Iterator[Any]:
+    """Open a safetensors file; one that is missing or damaged becomes a SaccadeError."""
     try:
         with safe_open(path, framework="pt") as file:
-            expected = (file.metadata() or {}).get(VOCABULARY, "")
-            if vocabulary and expected and expected != vocabulary:
-                raise SaccadeError(
-                    f"{path} was trained with another vocabulary than that of the tokenizer beside it; "
-                    "put back the tokenizer.json that belongs to these weights"
-                )
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            yield file
     except FileNotFoundError:
         raise SaccadeError(f"{path} does not exist") from None
     except (SafetensorError, OSError) as error:

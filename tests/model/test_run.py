@@ -2,6 +2,8 @@
 
 import errno
 import os
+import re
+import resource
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,6 +22,7 @@ from saccade.data.tokenization.tokenizers import Tokenizers, train_tokenizers
 from saccade.errors import SaccadeError
 from saccade.layers.attention import positions
 from saccade.model import run as module
+from saccade.model.build import allocation
 from saccade.model.build.model import build
 from saccade.model.model import Model
 from saccade.model.run import DEVICE, load_run, named_weights, pick_device, write_tensors
@@ -163,6 +166,32 @@ def change_weights(folder: Path, change: Callable[[dict[str, Any]], object]) -> 
     tensors = load_file(folder / WEIGHTS)
     change(tensors)
     save_file(tensors, folder / WEIGHTS)
+
+
+def test_memory_is_not_taken_for_a_recipe_that_asks_for_more_than_the_weights(tmp_path: Path, small: Recipe) -> None:
+    folder = tmp_path / "run"
+    create_run(folder, small)
+    recipe = folder / RECIPE
+    recipe.write_text(re.sub(r"^ff = .*", "ff = 10000000", recipe.read_text("utf-8"), count=1, flags=re.M), "utf-8")
+    before = read_largest_memory()
+
+    with pytest.raises(SaccadeError, match=r"reader\..* must be \(10000000,.*by recipe and tokenizer, got"):
+        load_run(folder)
+    assert read_largest_memory() - before < 100e6
+
+
+def test_a_table_that_is_no_parameter_may_be_larger_than_the_weights(
+    tmp_path: Path, small: Recipe, monkeypatch
+) -> None:
+    monkeypatch.setattr(allocation, "MIN_CHECKED_BYTES", 0)
+    monkeypatch.setattr(module, "MAX_EXPANSION", 0)
+    model = create_run(tmp_path / "run", small)
+    torch.testing.assert_close(named_weights(load_run(tmp_path / "run").model), named_weights(model))
+
+
+def read_largest_memory() -> int:
+    """Bytes of memory that this process has had at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def test_a_missing_an_unknown_and_a_misshapen_tensor(tmp_path: Path, small: Recipe) -> None:

@@ -16,8 +16,19 @@ MAX_TENSOR_BYTES = 2**62  # torch counts bytes with 64 bits
 HINT = "lower the sizes of the recipe (dim, layers, ff, vocabulary, lengths)"
 
 
+class OversizedTensorError(Exception):
+    """A tensor of a model is larger than its file of weights allows."""
+
+
 class AllocationGuard(TorchFunctionMode):
-    """Checks the size of each new tensor; on the meta device, which allocates nothing, only that it can exist."""
+    """Checks the size of each new tensor; on the meta device, which allocates nothing, only that it can exist.
+
+    Tensors of more than `limit` bytes raise an OversizedTensorError.
+    """
+
+    def __init__(self, limit: int = MAX_TENSOR_BYTES) -> None:
+        super().__init__()
+        self.limit = limit
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -29,6 +40,8 @@ class AllocationGuard(TorchFunctionMode):
                 what = f"a tensor {tuple(sizes)} of the model"
                 if needed > MAX_TENSOR_BYTES:
                     raise SaccadeError(f"{what} would need {format_bytes(needed)}, more than any memory; {HINT}")
+                if needed > self.limit:
+                    raise OversizedTensorError
                 if torch.get_default_device().type != "meta":
                     check_allocation(needed, what, HINT)
         return func(*args, **kwargs)
