@@ -152,6 +152,8 @@ def apply_plan(module: nn.Module, plan: TensorPlan, mesh: DeviceMesh, stream: Pl
     """Apply those parts of a plan for which torch has no parallel style."""
     for name in plan.fused:
         setattr(module, name, False)
+    for sublayer in map(module.get_submodule, plan.sublayers):
+        sublayer.register_forward_pre_hook(make_input_contiguous)
     for norm in map(module.get_submodule, plan.norms):
         norm.fused_add = False  # type: ignore[assignment]
         for name, _ in norm.named_parameters():
@@ -189,6 +191,11 @@ def enter_stack(mesh: DeviceMesh, stream: Placement, module: nn.Module, args: tu
 def leave_stack(module: nn.Module, args: tuple[Any, ...], output: tuple[Any, ...]) -> tuple[Any, ...]:
     """Gather the hidden states, the first output, as a plain tensor."""
     return (output[0].redistribute(placements=[Replicate()]).to_local(), *output[1:])
+
+
+def make_input_contiguous(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Copy gathered hidden states that are cut from padded ones, since torch 2.11 computes a linear map of a view."""
+    return (args[0].contiguous(), *args[1:])
 
 
 def share_input(mesh: DeviceMesh, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
