@@ -21,6 +21,7 @@ from results import save
 from saccade.config.schema import Corpus, Decoding
 from saccade.data.sources.pairs import read_pairs
 from saccade.model.run import pick_device
+from saccade.predict.decode import prepare_at_once
 from saccade.predict.predictors.predictor import Predictor
 from saccade.runs import find_run
 from saccade.score.metrics.bleu import corpus_scores
@@ -60,6 +61,8 @@ def main() -> None:
         student, teacher = (
             Predictor.load(find_run(run), device=str(device), precision=precision) for run in (own.student, own.teacher)
         )
+        for predictor in (student, teacher):
+            prepare_at_once(predictor.model)
         systems = build_systems(student, teacher, find_run(own.teacher), iterations=own.iterations, lengths=own.lengths)
         for name, measured in race_systems(systems, pairs, precision=precision, rounds=own.rounds, clock=clock).items():
             if name not in found or measured.speed > found[name].speed:

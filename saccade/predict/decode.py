@@ -1,6 +1,7 @@
 """Decode one request with the first engine that supports it; compute the length limits of outputs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from saccade.config.schema import Decoding
@@ -24,6 +25,9 @@ ENGINES: tuple[Engine, ...] = (CudaGraphs(), MaskPredictGraphs(), CpuFused(), Ma
 # Names of engines that raised an error with a model; they are not tried again with it.
 _failed: WeakKeyDictionary[DecodableModel, set[str]] = WeakKeyDictionary()
 
+# How many steps each model was asked to decode at most; None for a model that engines are prepared for at once.
+_requested_steps: WeakKeyDictionary[DecodableModel, int | None] = WeakKeyDictionary()
+
 
 def decode(
     model: DecodableModel,
@@ -36,7 +40,8 @@ def decode(
 
     `translator` is a run loaded for CTranslate2. `engines` restricts the choice; by default all engines are tried.
     """
-    engines = (CTranslate2(translator, ENGINES), *ENGINES) if engines is None else engines
+    if engines is None:
+        engines, request = (CTranslate2(translator, ENGINES), *ENGINES), count_steps(model, request)
     non_autoregressive, declined = mask_predict.is_non_autoregressive(model.writer), dict[str, str]()
     if non_autoregressive:
         mask_predict.check_mask_predict_options(request.decoding, prefix=request.prefix, writer=model.writer)
@@ -56,6 +61,19 @@ def decode(
                 _failed.setdefault(model, set()).add(engine.name)
                 declined[engine.name] = f"it failed ({type(error).__name__})"
     raise AssertionError("the plain engines support every request")
+
+
+def count_steps(model: DecodableModel, request: Request) -> Request:
+    """Return the request with the number of steps of those before it, and add its own steps to them."""
+    before = _requested_steps.setdefault(model, 0)
+    if before is not None:
+        _requested_steps[model] = before + max(request.limits)
+    return replace(request, steps_before=before)
+
+
+def prepare_at_once(model: DecodableModel) -> None:
+    """Let engines that take seconds to prepare decode from the first request on, as for a server."""
+    _requested_steps[model] = None
 
 
 def count_rows_per_input(model: DecodableModel, decoding: Decoding) -> int:

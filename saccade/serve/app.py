@@ -14,6 +14,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from saccade import __version__
 from saccade.config.schema import Decoding
 from saccade.errors import SaccadeError
+from saccade.predict.decode import prepare_at_once
 from saccade.predict.predictors.predictor import Predictor
 from saccade.serve.attention import compute_attention_json
 from saccade.serve.bodies import AttentionBody, AttentionForm, Body, FormBody, PredictBody, format_validation_error
@@ -43,6 +44,7 @@ class Api:
         self.decoders = FileDecoder(limits)
 
     def _build_served_model(self, name: str, predictor: Predictor) -> ServedModel:
+        prepare_at_once(predictor.model)
         worker = Worker(name, predictor, limits=self.limits, metrics=self.metrics)
         return ServedModel(name, predictor, DecodingSettings(predictor.recipe), worker)
 

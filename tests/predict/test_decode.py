@@ -1,5 +1,6 @@
 """Which engine decodes and why others do not; custom parts that declare what they support."""
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from laid_out import made
 from torch import Tensor, nn
 
+import saccade.predict.decode as module
 from saccade.config.protocols import Capabilities, Support
 from saccade.config.schema import Decoding
 from saccade.data.batching.batch import Batch, pad
@@ -17,7 +19,9 @@ from saccade.layers.attention.cache import AttentionState
 from saccade.layers.memory import Memory
 from saccade.model.model import Model
 from saccade.model.writers.tokens import Step, TokenWriter
-from saccade.predict.decode import ENGINES, decode
+from saccade.predict.decode import ENGINES, decode, prepare_at_once
+from saccade.predict.engines import graphs
+from saccade.predict.engines import replay as replay_module
 from saccade.predict.engines.cpu_fused import CpuFused
 from saccade.predict.engines.engine import Decision, EngineTally
 from saccade.predict.engines.graphs import CudaGraphs
@@ -149,6 +153,34 @@ def test_an_ensemble_is_decoded_plainly_and_says_why(make_predictor: Any) -> Non
 def test_graphs_say_why_they_are_not_for_a_request(make_predictor: Any, change: dict[str, Any], reason: str) -> None:
     request = replace(Request([9, 4, 7], Decoding(), SOURCES), **change)
     assert CudaGraphs("cpu").supports(make_predictor().model, request) == Support(reason)
+
+
+def test_graphs_are_prepared_when_they_repay_it(make_predictor: Any, monkeypatch) -> None:
+    monkeypatch.setattr(module, "ENGINES", (CudaGraphs("cpu"), PlainSearch()))
+    model, request = make_predictor(seed=1).model.eval(), Request([9, 4, 7], Decoding(), SOURCES)
+
+    def list_engines(model: Any, steps: int) -> list[str]:
+        monkeypatch.setattr(graphs, "REPAYING_STEPS", steps)
+        with torch.inference_mode():
+            return [decode(model, request).decision.engine for _ in range(4)]
+
+    assert list_engines(model, 28) == ["plain", "plain", "plain", "cuda-graphs"]  # 9, 18, 27 and 36 steps
+    assert list_engines(make_predictor(seed=1).model.eval(), 9) == ["cuda-graphs"] * 4
+    served = make_predictor(seed=1).model.eval()
+    prepare_at_once(served)
+    assert list_engines(served, 28) == ["cuda-graphs"] * 4
+
+
+def test_slow_preparation_is_announced(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(replay_module, "SECONDS_IN_SILENCE", 0.01)
+    with replay_module.announce_if_slow("compiling"):
+        time.sleep(0.2)
+    assert capsys.readouterr().err == "compiling\n"
+    monkeypatch.setattr(replay_module, "SECONDS_IN_SILENCE", 0.1)
+    with replay_module.announce_if_slow("compiling"):
+        pass
+    time.sleep(0.2)
+    assert capsys.readouterr().err == ""
 
 
 def test_the_engines_in_their_order(make_predictor: Any) -> None:

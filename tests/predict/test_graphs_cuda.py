@@ -12,7 +12,7 @@ from saccade.config.load import validate
 from saccade.config.schema import Decoding
 from saccade.data.batching.batch import Batch, pad
 from saccade.model.build.model import build, build_writer
-from saccade.predict.decode import decode
+from saccade.predict.decode import decode, prepare_at_once
 from saccade.predict.engines import graphs
 from saccade.predict.engines.plain import PlainSearch
 from saccade.predict.engines.static_writer import has_kernels
@@ -85,6 +85,7 @@ def search_twice(
     """Return the hypotheses of the plain search and of CUDA graphs, whose failures are errors here."""
     generators = [torch.Generator("cuda").manual_seed(decoding.seed) for _ in range(2)]
     requests = [Request(limits, decoding, batch, generator=one) for one in generators]
+    prepare_at_once(model)
     found = decode(model, requests[1])
     assert found.decision.engine == "cuda-graphs"
     return PlainSearch().run(model, requests[0]), found.hypotheses

@@ -23,7 +23,7 @@ from saccade.layers.memory import Memory
 from saccade.model.writers.tokens import TokenWriter
 from saccade.predict.engines.engine import GPU_FAILURES, explain_fused_scores, explain_inspection
 from saccade.predict.engines.job import Job, round_up_batch_size
-from saccade.predict.engines.replay import AsyncCounter, capture_graph
+from saccade.predict.engines.replay import PREPARING, AsyncCounter, announce_if_slow, capture_graph
 from saccade.predict.engines.static_search import SearchHistory, StaticSearch, advance, advance_fast
 from saccade.predict.engines.static_writer import StaticWriter
 from saccade.predict.search.greedy import (
@@ -38,6 +38,7 @@ from saccade.predict.search.request import Request
 STEPS_PER_GRAPH = 4  # between two graphs the device idles for some microseconds
 MIN_SENTENCES = 8  # smallest batch to shrink to: fewer are not faster
 MAX_BUFFER_SETS = 8  # per model
+REPAYING_STEPS = 1000  # compiling kernels and capturing graphs takes seconds, a step of the plain search milliseconds
 
 
 class CudaGraphs:
@@ -59,6 +60,8 @@ class CudaGraphs:
             reason = "each step depends on previous tokens (no_repeat_ngram, coverage_penalty or stop)"
         elif decoding.repetition_penalty != 1.0 or decoding.frequency_penalty:
             reason = "each step depends on previous tokens (repetition_penalty or frequency_penalty)"
+        elif request.steps_before is not None and request.steps_before + max(request.limits) < REPAYING_STEPS:
+            reason = f"preparing kernels and graphs takes seconds: it begins after {REPAYING_STEPS} steps of decoding"
         elif torch.is_autocast_enabled(self.device_type):
             reason = "the model is being trained, and capturing graphs would take longer than they save"
         reason = reason or get_capabilities(model.writer, "the writer").explain_missing("static_step")
@@ -185,9 +188,10 @@ class SearchBuffers:
         if search.tokens.device.type != "cuda":
             return steps
         self.pool = self.pool or torch.cuda.graph_pool_handle()
-        replay = capture_graph(
-            step, steps, search.list_mutable_tensors(), self.pool, self.generator if choose else None
-        )
+        with announce_if_slow(PREPARING):
+            replay = capture_graph(
+                step, steps, search.list_mutable_tensors(), self.pool, self.generator if choose else None
+            )
         self.graphs[n, count] = replay
         return replay
 

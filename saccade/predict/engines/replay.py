@@ -1,11 +1,29 @@
 """CUDA building blocks for decoding without host synchronization: graph capture, and an asynchronous counter."""
 
-from collections.abc import Callable, Sequence
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
+
+SECONDS_IN_SILENCE = 3.0  # longer preparation is announced
+PREPARING = "compiling GPU kernels for decoding; they are kept, so the next start is faster"
+
+
+@contextmanager
+def announce_if_slow(message: str) -> Iterator[None]:
+    """Print a line to stderr if the block takes longer than some seconds."""
+    timer = threading.Timer(SECONDS_IN_SILENCE, print, [message], {"file": sys.stderr, "flush": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class AsyncCounter:

@@ -45,6 +45,7 @@ class Request:
     fusion: FusionModel | None = None
     teacher: Model | None = None  # autoregressive model that chooses among outputs of a non-autoregressive one
     phrases: Sequence[Sequence[Phrase]] = ()  # phrases that each output must contain; for beam search
+    steps_before: int | None = None  # decoding steps requested of the model before; None: as many as repay preparation
 
     @property
     def device(self) -> torch.device:
