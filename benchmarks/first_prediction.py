@@ -22,26 +22,7 @@ from pathlib import Path
 import torch
 from results import save
 
-WORDS = [
-    "a",
-    "two",
-    "man",
-    "woman",
-    "dogs",
-    "children",
-    "red",
-    "blue",
-    "running",
-    "through",
-    "snow",
-    "the",
-    "street",
-    "with",
-    "ball",
-    "and",
-    "his",
-    "on",
-]
+WORDS = ["a", "two", "man", "woman", "dogs", "children", "red", "running", "through", "snow", "the", "street", "ball"]
 SENTENCE = "two dogs running through the snow"
 CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "SACCADE_CACHE")
 SENTENCES = 1000  # of the file
