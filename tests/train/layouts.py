@@ -15,6 +15,7 @@ from pathlib import Path
 
 import small
 import torch
+from replay import gpu_steps
 
 from saccade.train import api, loop
 from saccade.train.batches import prefetch
@@ -71,8 +72,9 @@ def find_port():
 def run_jobs(rank, jobs, results):
     """Run jobs one after the other as one rank; those with fewer processes than this rank are skipped.
 
-    A job is (port, layout, run, settings): `settings` are keys of [train], and `resume`, `dtype` and `fault`: what
-    happens ("kill", "hang" or "nan"), after which step, and in which rank.
+    A job is (port, layout, run, settings): `settings` are keys of [train], and `resume`, `dtype`, `gpu_steps`: whether
+    steps are those of a GPU, "eager" or as "graphs"; and `fault`: what happens ("kill", "hang", "nan", "memory"), after
+    which step, and in which rank.
     """
     torch.set_num_threads(1)
     small.finish.plot_loss = lambda run: None
@@ -99,16 +101,18 @@ def train_job(rank, world, port, parallel, run, settings):
     parallel = {**parallel, **settings.pop("parallel", {})}
     set_split(settings.pop("split", 1))
     fault, step, victim = settings.pop("fault", ("", 0, -1))
+    kind = settings.pop("gpu_steps", None)
+    steps = contextlib.nullcontext() if kind is None else gpu_steps(graphs=kind == "graphs")
     if rank == victim:
         cause_fault(fault, step * settings.get("accumulate", TRAIN["accumulate"]) // world)
-    with contextlib.redirect_stderr(printed), record_batches(batches), measure_bytes(measured):
+    with contextlib.redirect_stderr(printed), record_batches(batches), measure_bytes(measured), steps as counts:
         if resume:
             overrides = [f"train.parallel.{name}={size}" for name, size in parallel.items()]
             overrides += [f"train.{name}={value}" for name, value in settings.items()]
             api.train(resume=run, overrides=overrides or ["train.parallel.tensor=1"])
         else:
             api.train(build_recipe(**settings, parallel=parallel), run=Path(run))
-    return {"printed": printed.getvalue(), "batches": batches, "bytes": measured}
+    return {"printed": printed.getvalue(), "batches": batches, "bytes": measured, "counts": counts}
 
 
 @contextlib.contextmanager
@@ -142,6 +146,10 @@ def cause_fault(fault, passes):
             return losses
         if fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        if fault == "memory" and sum(reached) > passes + 1:
+            return losses
+        if fault == "memory":
+            raise torch.OutOfMemoryError("CUDA out of memory")
         if fault == "hang":
             time.sleep(600)
         return losses._replace(total=losses.total * float("nan"))

@@ -54,6 +54,9 @@ def trained(processes, tmp_path_factory):
         ("one", "moved", {"steps": 6, "resume": True}),
         ("fsdp-2", "shards", {"weight_init": {"kind": "normal", "scale_by_depth": True}, "recompute": True}),
         ("one", "whole", {"weight_init": {"kind": "normal", "scale_by_depth": True}}),
+        ("one", "eager", {"gpu_steps": "eager"}),
+        ("ddp-2", "graphs", {"gpu_steps": "graphs"}),
+        ("ddp-2", "no-memory", {"gpu_steps": "graphs", "on_out_of_memory": "split", "fault": ("memory", 1, 1)}),
     ]
     found = layouts.Group(processes, folder).run(jobs)
     return folder, found
@@ -71,6 +74,24 @@ def test_fsdp_with_recomputation_gives_losses_and_weights_of_one_process(trained
     folder, _ = trained
 
     assert_same_training(folder / "shards", folder / "whole")
+
+
+def test_two_processes_with_cuda_graphs_train_as_one_without(trained):
+    folder, found = trained
+
+    assert_same_training(folder / "graphs", folder / "eager")
+    for rank in range(2):
+        counts = found[7, rank]["counts"]
+        assert counts["replayed"] > 2 * counts["recorded"] > 2
+
+
+def test_graphs_that_do_not_fit_in_one_process_are_dropped_in_all(trained):
+    folder, found = trained
+
+    assert_same_training(folder / "no-memory", folder / "eager")
+    message = ": out of memory for CUDA graphs; training goes on without them"
+    assert message in found[8, 0]["printed"]
+    assert found[8, 0]["counts"]["replayed"] < found[7, 0]["counts"]["replayed"]
 
 
 def test_the_layout_and_its_memory_are_printed_once(trained):
