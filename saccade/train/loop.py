@@ -31,11 +31,7 @@ def run_loop(s: Session) -> None:
     """Train until the step, epoch or time budget is used up, early stopping ends it, or a signal asks to stop."""
     settings, progress = s.recipe.train, s.progress
     s.last_tick = s.report_start = time.perf_counter()
-    if s.use_cuda_graphs:
-        recorder = GraphRecorder(s.generator)
-        step = compute_step if s.buckets is None else compute_passes
-        s.cuda_graphs = CudaGraphs(functools.partial(step, s), recorder)
-        s.update_graph = None if s.buckets is None else UpdateGraph(functools.partial(apply_gradients, s), recorder)
+    prepare_cuda_graphs(s)
     s.profiler.plan(steps_left=settings.steps and settings.steps - progress.step)
     with InterruptHandler() as interrupts, closing(s.prefetcher), closing(s.profiler):
         ending = should_stop(s)
@@ -78,6 +74,16 @@ def run_loop(s: Session) -> None:
             f"no profile was written: this took {s.profiler.steps_done} steps, a profile takes "
             f"{s.profiler.steps_needed}"
         )
+
+
+def prepare_cuda_graphs(s: Session) -> None:
+    """Prepare the capture of whole steps or, with buckets of gradients, of passes and updates."""
+    if not s.use_cuda_graphs:
+        return
+    recorder = GraphRecorder(s.generator)
+    step = compute_step if s.buckets is None else compute_passes
+    s.cuda_graphs = CudaGraphs(functools.partial(step, s), recorder)
+    s.update_graph = None if s.buckets is None else UpdateGraph(functools.partial(apply_gradients, s), recorder)
 
 
 def optimizer_step(s: Session) -> None:

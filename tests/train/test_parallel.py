@@ -1,6 +1,8 @@
 """One training on different numbers of processes and in different layouts, by gloo on the CPU, in float64."""
 
+import contextlib
 import json
+from types import SimpleNamespace
 
 import layouts
 import pytest
@@ -15,8 +17,10 @@ from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
 from saccade.model.build.model import build
 from saccade.plan.layouts import measure_process
+from saccade.train import setup
 from saccade.train.distributed import mesh
 from saccade.train.distributed.mesh import ParallelLayout, StateSizes
+from saccade.train.distributed.ranks import Ranks
 
 EXACT = 1e-10
 SIZES = StateSizes(100, 100, 200, 0)
@@ -161,6 +165,37 @@ def test_replicas_are_the_default_and_shards_what_does_not_fit():
     assert choose(4, memory=400, tensor=2) == ParallelLayout(data=2, tensor=2)
     assert choose(4, shard=2) == ParallelLayout(data=2, shard=2)
     assert choose(4, data=2) == ParallelLayout(data=2, shard=2)
+
+
+def test_a_model_that_no_device_can_hold_is_refused_with_the_number_that_can():
+    sizes = StateSizes(4 * 2**30, 4 * 2**30, 8 * 2**30, 0)
+    for layout, size in (
+        (ParallelLayout(), "16.0"),
+        (ParallelLayout(data=2), "16.0"),
+        (ParallelLayout(shard=2), "8.0"),
+    ):
+        message = (
+            f"parameters, gradients and optimizer take {size} GiB in each process, whose device has 6.0 GiB; share "
+            "them between 4 or more such devices (--processes 4), or train a smaller model, or fewer of its parameters "
+            "(freeze, train.lora)"
+        )
+        with pytest.raises(SaccadeError) as caught:
+            mesh.check_memory(sizes, layout, memory=6 * 2**30)
+        assert str(caught.value) == message
+    mesh.check_memory(sizes, ParallelLayout(shard=4), memory=6 * 2**30)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "own"])
+def test_a_model_that_does_not_fit_on_a_gpu_is_refused_before_it_is_built(monkeypatch, optimizer):
+    """Unless its optimizer is the user's own, whose state may be small."""
+    monkeypatch.setattr(mesh, "get_device_memory", lambda device, ranks: 1000)
+    kinds = {"own": lambda parameters: torch.optim.SGD(parameters, lr=0.1)}
+    recipe = small.small(optimizer={"kind": optimizer}, kinds=kinds)
+    tokenizers = Tokenizers(*2 * [SimpleNamespace(size=9)])
+    settings = {"ranks": Ranks(), "device": torch.device("cuda"), "report": print}
+
+    with pytest.raises(SaccadeError, match="take 0.0 GiB") if optimizer == "adam" else contextlib.nullcontext():
+        assert setup.arrange_processes(recipe, tokenizers, **settings) == Ranks()
 
 
 @pytest.mark.parametrize("parallel", [{"tensor": 3}, {"data": 3}, {"shard": 3}, {"data": 4, "shard": 2}])
