@@ -16,13 +16,14 @@ from saccade.config.schema import Train
 from saccade.data.tokenization.tokenizers import Tokenizers
 from saccade.errors import SaccadeError
 from saccade.model.build.model import build
-from saccade.plan.layouts import measure_process
+from saccade.plan.layouts import count_sent_bytes, measure_process
 from saccade.train import setup
 from saccade.train.distributed import mesh
 from saccade.train.distributed.mesh import ParallelLayout, StateSizes
 from saccade.train.distributed.ranks import Ranks
 
 EXACT = 1e-10
+NORMAL = {"weight_init": {"kind": "normal", "scale_by_depth": True}}
 SIZES = StateSizes(100, 100, 200, 0)
 
 
@@ -53,11 +54,11 @@ def trained(processes, tmp_path_factory):
     folder = tmp_path_factory.mktemp("layouts")
     jobs = [
         ("one", "one", {}),
-        ("ddp-2", "moved", {"steps": 3}),
-        ("fsdp-2", "moved", {"steps": 5, "resume": True}),
+        ("ddp-2", "moved", {"steps": 3, "count_sent": True}),
+        ("fsdp-2", "moved", {"steps": 5, "resume": True, "count_sent": True}),
         ("one", "moved", {"steps": 6, "resume": True}),
-        ("fsdp-2", "shards", {"weight_init": {"kind": "normal", "scale_by_depth": True}, "recompute": True}),
-        ("one", "whole", {"weight_init": {"kind": "normal", "scale_by_depth": True}}),
+        ("fsdp-2", "shards", {**NORMAL, "recompute": True, "profile": True}),
+        ("one", "whole", NORMAL),
         ("one", "eager", {"gpu_steps": "eager"}),
         ("ddp-2", "graphs", {"gpu_steps": "graphs"}),
         ("ddp-2", "no-memory", {"gpu_steps": "graphs", "on_out_of_memory": "split", "fault": ("memory", 1, 1)}),
@@ -78,6 +79,18 @@ def test_fsdp_with_recomputation_gives_losses_and_weights_of_one_process(trained
     folder, _ = trained
 
     assert_same_training(folder / "shards", folder / "whole")
+
+
+def test_the_profile_lists_collective_operations_and_how_much_of_them_is_hidden(trained):
+    folder, _ = trained
+    found = json.loads((folder / "shards/profile.json").read_text())["communication"]
+    table = (folder / "shards/profile.md").read_text()
+
+    assert found["ms"] > 0 and 0 <= found["hidden"] < 1
+    calls = {operation["name"]: operation["calls"] for operation in found["operations"]}
+    # Each of 4 micro-batches gathers the 4 blocks forward and backward, and all else once
+    assert calls["gloo:all_gather"] == 4 * (2 * 4 + 1)
+    assert all(f"| `{name}` |" in table for name in calls) and "of it while this process computes" in table
 
 
 def test_two_processes_with_cuda_graphs_train_as_one_without(trained):
@@ -148,6 +161,21 @@ def test_the_plan_counts_what_each_process_holds(trained):
             sizes = measure_process(model, recipe.train, layout, place=place)._asdict()
             held = found[number, rank]["bytes"]
             assert held == {name: sizes[name] for name in held} and len(held) == 3
+
+
+def test_the_plan_counts_the_bytes_that_each_process_sends(trained):
+    """Beside parameters and gradients, processes exchange some numbers such as the loss."""
+    folder, found = trained
+    recipe = load(folder / "moved" / "recipe.toml")
+    tokenizers = Tokenizers.load(folder / "moved")
+    with torch.device("meta"):
+        model = build(recipe, source_size=tokenizers.source.size, target_size=tokenizers.target_size).double()
+    memory = SimpleNamespace(model=model, setup=SimpleNamespace(residual_bytes=8))
+
+    for number, layout in ((1, ParallelLayout(data=2)), (2, ParallelLayout(shard=2))):
+        expected = count_sent_bytes(memory, recipe, layout)
+        sent = [bytes for rank in range(2) for bytes in found[number, rank]["sent"]]
+        assert len(sent) == (6, 4)[number - 1] and sent == pytest.approx(len(sent) * [expected], rel=0.01)
 
 
 # ---- choosing a layout
